@@ -1,0 +1,54 @@
+# Needs make and Python 3.11 or newer; every target installs what else it needs in .venv.
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
+VENV := .venv
+BIN := $(VENV)/bin
+JOB ?= workloads/llama3-70b-64xh100.yaml
+PYTEST_FLAGS ?= -n auto --maxprocesses 4
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types schemas coverage clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.core  ## simulate one training step of Llama 3 70B on 64 GPUs and draw it
+	$(BIN)/clustersim run $(JOB) --plot build/demo --trace build/demo/trace.json.gz
+
+test: lint types  ## lint, types and all tests
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: $(VENV)/.dev  ## style of the code
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev  ## static types
+	$(BIN)/mypy
+
+coverage: $(VENV)/.dev  ## tests, and the lines that they never reach
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov --cov-report=term-missing:skip-covered
+
+schemas: $(VENV)/.core  ## JSON schemas of the data folders, from the specifications
+	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
+	$(BIN)/clustersim schema job > workloads/schema.json
+	$(BIN)/clustersim schema model > workloads/models/schema.json
+
+clean:  ## remove everything that make made
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	find simulator tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: an installation is as new as the list of dependencies it was made from.
+$(VENV)/.python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than Python 3.11; set PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.core: pyproject.toml | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[test,dev]'
+	@touch $@ $(VENV)/.core

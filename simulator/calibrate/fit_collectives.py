@@ -1,0 +1,239 @@
+"""Which network parameters make the collective model agree with measured collectives?
+
+Run as ``python -m simulator.calibrate.fit_collectives TABLE.csv [--write]``.
+
+Links inside a node are fitted first, on rows that stay inside; fabrics then, on rows
+that cross them. Every parameter starts from, and is weakly held to, a prior taken from
+NCCL's own performance model, so that what the rows do not tell stays physical. Errors
+are log ratios under a robust loss: one strange row moves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from simulator.calibrate.network_files import Fit, write_fabric_fit, write_profile_fit
+from simulator.spec.load import load_profile, profile_names
+from simulator.spec.network import Fabric, Network, ScaleUp
+from simulator.validate.collective_rows import (
+    CollectiveRow,
+    group_of,
+    host_s,
+    network_of,
+    predicted_s,
+    profile_name_of,
+    read_collective_rows,
+    reason_to_skip,
+)
+
+
+class Prior(NamedTuple):
+    """What is believed of a parameter before any row is seen.
+
+    Attributes:
+        value: Best guess, SI unit.
+        spread: Factor, as a natural logarithm, by which it may well be wrong.
+        most: Upper bound.
+    """
+
+    value: float
+    spread: float
+    most: float = math.inf
+
+
+SCALE_UP_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {
+        "launch_s": Prior(6e-6, 0.4),
+        "latency_s": Prior(0.8e-6, 0.4),
+        "bulk_latency_s": Prior(2e-6, 0.5),
+        "efficiency": Prior(0.78, 0.1, 0.95),
+        "low_latency_share": Prior(0.5, 0.4, 1.0),
+        "pipeline_fill": Prior(0.4, 0.4, 1.5),
+    }
+)
+"""Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth)."""
+
+IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {"in_switch_efficiency": Prior(0.6, 0.2, 0.9), "in_switch_latency_s": Prior(25e-6, 0.5)}
+)
+"""Source: NCCL src/graph/tuning.cc, NVLS hop; large-message rates of H100 and B200."""
+
+FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {
+        "efficiency": Prior(0.93, 0.05, 0.98),
+        "latency_s": Prior(5e-6, 1.0),
+        "bulk_latency_s": Prior(20e-6, 1.0),
+        "low_latency_share": Prior(0.15, 0.5, 1.0),
+        "pipeline_fill": Prior(0.4, 0.4, 1.5),
+    }
+)
+"""Source: NCCL src/graph/tuning.cc (network hops of LL and Simple on InfiniBand)."""
+
+SYSTEMS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "a100-sxm-80gb": ("a100-sxm-40gb",),
+        "h100-sxm-80gb": (),
+        "h200-sxm-141gb": (),
+        "h20": (),
+        "b200-sxm-180gb": (),
+        "b300-sxm": (),
+        "gb200-nvl72": (),
+        "l40s": (),
+        "mi300x": (),
+        "mi355x": (),
+        "v100-sxm2-32gb": (),
+    }
+)
+"""Profiles that are fitted, with others of the same links whose rows join them."""
+
+_FEW_ROWS = 5
+"""Fewer rows than this fit nothing."""
+
+_ROBUST_SCALE = 0.1
+"""Log error from which on a row's pull stops growing with its square."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A row and the network it is predicted on, before the parameters are set."""
+
+    row: CollectiveRow
+    profile: str
+    network: Network
+
+    @property
+    def is_crossing(self) -> bool:
+        return group_of(self.row, self.network).nodes > 1
+
+
+def fit_scale_up(cases: Sequence[_Case], scale_up: ScaleUp) -> Fit:
+    """Parameters of scale-up links from rows that stay inside one domain."""
+    priors = dict(SCALE_UP_PRIORS)
+    if scale_up.in_switch_reduction:
+        priors |= IN_SWITCH_PRIORS
+    if sum(host_s(case.row) == 0.0 for case in cases) < _FEW_ROWS:
+        # The host's launches hide what the GPUs take: the priors stand.
+        priors = {name: p for name, p in priors.items() if name not in ("launch_s", "latency_s")}
+    return _fit(cases, priors, "scale_up")
+
+
+def fit_fabric(cases: Sequence[_Case]) -> Fit:
+    """Parameters of a fabric from rows that cross it."""
+    return _fit(cases, FABRIC_PRIORS, "fabric")
+
+
+def _fit(cases: Sequence[_Case], priors: Mapping[str, Prior], part: str) -> Fit:
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    names = list(priors)
+    centre = np.log([priors[name].value for name in names])
+    spread = np.array([priors[name].spread for name in names])
+    most = np.log([priors[name].most for name in names])
+
+    def log_errors(logs: Sequence[float]) -> list[float]:
+        values = dict(zip(names, (math.exp(x) for x in logs), strict=True))
+        return [
+            math.log(predicted_s(case.row, _with(case.network, part, values)) / case.row.seconds)
+            for case in cases
+        ]
+
+    def residuals(logs: Sequence[float]) -> object:
+        pulls = _ROBUST_SCALE * (np.asarray(logs) - centre) / spread
+        return np.concatenate([log_errors(logs), pulls])
+
+    solution = least_squares(
+        residuals, centre, bounds=(-40.0, most), loss="soft_l1", f_scale=_ROBUST_SCALE, diff_step=1e-3
+    )
+    errors = [abs(math.expm1(e)) for e in log_errors(solution.x)]
+    values = {name: _rounded(math.exp(x)) for name, x in zip(names, solution.x, strict=True)}
+    return Fit(part, values, len(cases), statistics.median(errors))
+
+
+def _with(network: Network, part: str, values: Mapping[str, float]) -> Network:
+    block = getattr(network, part).model_copy(update=dict(values))
+    return network.model_copy(update={part: block})
+
+
+def _rounded(value: float) -> float:
+    """Three significant digits: more would be noise."""
+    return float(f"{value:.3g}")
+
+
+def fit_table(csv_path: str | Path, write: bool = False) -> dict[str, Fit]:
+    """Every fit that the rows of a table allow, by profile or fabric and part.
+
+    Args:
+        csv_path: Table as :func:`simulator.validate.collectives.validate_collectives`
+            reads it.
+        write: Also put the parameters into the profile and fabric files.
+    """
+    rows = [row for row in read_collective_rows(csv_path) if not reason_to_skip(row)]
+    table = Path(csv_path).name
+    fits: dict[str, Fit] = {}
+    networks = {name: load_profile(name).network for name in profile_names()}
+
+    for name, kin in SYSTEMS.items():
+        cases = [c for c in _cases(rows, networks) if c.profile in {name, *kin} and not c.is_crossing]
+        if not cases:
+            continue
+        fit = fit_scale_up(cases, networks[name].scale_up)
+        fits[f"{name} scale_up"] = fit
+        for member in (name, *kin):
+            networks[member] = _with(networks[member], "scale_up", fit.values)
+            if write:
+                write_profile_fit(member, fit, table)
+
+    crossing = [case for case in _cases(rows, networks) if case.is_crossing]
+    for key in sorted({_fabric_key(case, networks) for case in crossing}):
+        members = [case for case in crossing if _fabric_key(case, networks) == key]
+        if len(members) < _FEW_ROWS:
+            continue
+        fit = fit_fabric(members)
+        fits[f"{key} fabric"] = fit
+        if write and key in networks:
+            write_profile_fit(key, fit, table)
+        elif write:
+            write_fabric_fit(key, fit, table)
+    return fits
+
+
+def _fabric_key(case: _Case, networks: Mapping[str, Network]) -> str:
+    """The profile whose own fabric the row crosses, else the kind in the library."""
+    own: Fabric = networks[case.profile].fabric
+    kind = case.network.fabric.kind
+    return case.profile if own.kind == kind and case.profile in SYSTEMS else kind
+
+
+def _cases(rows: Sequence[CollectiveRow], networks: Mapping[str, Network]) -> list[_Case]:
+    name_of = cache(lambda gpu: profile_name_of(gpu, networks))
+    return [
+        _Case(row, name, network_of(row, networks[name]))
+        for row in rows
+        if (name := name_of(row.gpu)) is not None
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fit, report on standard output, and write the files if asked."""
+    parser = argparse.ArgumentParser(prog="fit_collectives", description=__doc__)
+    parser.add_argument("table", help="measured collectives (CSV)")
+    parser.add_argument("--write", action="store_true", help="put the fits into the profiles")
+    options = parser.parse_args(arguments)
+    for name, fit in fit_table(options.table, options.write).items():
+        values = " ".join(f"{key}={value:g}" for key, value in fit.values.items())
+        sys.stdout.write(f"{name}: {fit.rows} rows, median {fit.median_error:.1%}: {values}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,361 @@
+"""Which kernel parameters make one profile fit all measured kernels of its device?
+
+Run as ``python -m simulator.calibrate.fit_kernels TABLE.csv [--profile NAME] [--write]``.
+One parameter set per block (a number format, an attention family, the streaming kernels),
+fitted over all its rows at once by a robust loss on the logarithm of predicted over
+measured, with a weak prior that keeps parameters plausible which the rows cannot see.
+Devices without rows take the block of their nearest relative. Needs the ``calibrate``
+extra (scipy).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from simulator.calibrate.profile_text import with_value
+from simulator.spec.base import file_name_of_field
+from simulator.spec.documents import data_folder
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.kernels import KernelModel
+from simulator.spec.load import load_profile, profile_names
+from simulator.units import format_quantity
+from simulator.validate.kernel_rows import (
+    KernelRow,
+    SkippedRowError,
+    compared,
+    precision_of,
+    profile_name_of,
+    read_kernel_rows,
+)
+from simulator.validate.kernels import without_sustained_clock
+
+_ROBUST_SCALE = 0.1
+"""Relative error beyond which a row counts as an outlier (soft-L1 loss)."""
+
+_PRIOR_WEIGHT = 0.002
+"""Weight of the prior: a parameter off by a factor of two costs as much as 6 % error."""
+
+_PRIOR_SPREAD = 0.7
+"""Natural-log spread of the prior: a factor of two either way is ordinary."""
+
+_FEWEST_ROWS = 6
+"""Rows below which a block is not fitted."""
+
+_RELATIVES: Mapping[str, str] = MappingProxyType(
+    {
+        "a100-pcie-80gb": "a100-sxm-80gb",
+        "a100-sxm-40gb": "a100-sxm-80gb",
+        "a800-sxm-80gb": "a100-sxm-80gb",
+        "b200-sxm-180gb": "h100-sxm-80gb",
+        "b300-sxm": "b200-sxm-180gb",
+        "gb200-nvl72": "b200-sxm-180gb",
+        "gb300-nvl72": "gb200-nvl72",
+        "gh200-96gb": "h100-sxm-80gb",
+        "h100-hbm2e-96gb-500w": "h100-sxm-80gb",
+        "h100-pcie-80gb": "h100-sxm-80gb",
+        "h200-sxm-141gb": "h100-sxm-80gb",
+        "h20": "h100-sxm-80gb",
+        "h800": "h100-sxm-80gb",
+        "l40s": "a100-sxm-80gb",
+        "rtx-4090": "l40s",
+    }
+)
+"""Device of the same or the nearest generation that stands in where rows are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Parameters that are fitted together.
+
+    Attributes:
+        path: Keys below ``kernels``; empty for the streaming kernels' own numbers.
+        prior: Typical value of every fitted parameter, by its Python name.
+        rows: Whether a row tells something about the block.
+        also: Paths that take the same numbers (formats that share their kernels).
+    """
+
+    path: tuple[str, ...]
+    prior: Mapping[str, float]
+    rows: Callable[[KernelRow], bool]
+    also: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Fitted parameters of one block and how far its rows are off."""
+
+    profile: str
+    block: Block
+    values: Mapping[str, float]
+    errors: Sequence[float]
+
+    @property
+    def residual(self) -> str:
+        """Rows and errors in words."""
+        size = [abs(error) for error in self.errors]
+        mape, median = statistics.fmean(size), statistics.median(size)
+        return f"{len(size)} rows, mean error {mape:.1%}, median {median:.1%}"
+
+    def __str__(self) -> str:
+        values = "  ".join(f"{name} {value:.4g}" for name, value in self.values.items())
+        return f"{self.profile} {'.'.join(self.block.path) or 'memory'}: {self.residual}; {values}"
+
+
+_GEMM_PRIOR = MappingProxyType(
+    {
+        "efficiency": 0.8,
+        "tile_half": 20.0,
+        "k_ramp": 100.0,
+        "memory_efficiency": 0.8,
+        "floor_s": 4e-6,
+    }
+)
+_ATTENTION_PRIOR = MappingProxyType(
+    {
+        "forward_efficiency": 0.8,
+        "softmax_dim": 32.0,
+        "kv_ramp": 150.0,
+        "tail": 0.5,
+        "floor_s": 6e-6,
+    }
+)
+_BACKWARD_PRIOR = MappingProxyType({"backward_efficiency": 0.65})
+_NORM_PRIOR = MappingProxyType({"row_reduction_efficiency": 0.3})
+_STREAM_PRIOR = MappingProxyType({"memory_efficiency": 0.85, "memory_floor_s": 4e-6})
+
+
+def _is_gemm(precision: str) -> Callable[[KernelRow], bool]:
+    def matches(row: KernelRow) -> bool:
+        is_product = row.text("op") in ("gemm", "grouped_gemm", "grouped_gemm_contig")
+        return is_product and not row.is_best_shape and _precision(row) == precision
+
+    return matches
+
+
+def _is_attention(row: KernelRow) -> bool:
+    return "attention" in row.text("op") and not _is_old_attention(row)
+
+
+def _is_attention_forward(row: KernelRow) -> bool:
+    return _is_attention(row) and row.text("direction") == "fwd"
+
+
+def _is_attention_backward(row: KernelRow) -> bool:
+    return _is_attention(row) and "bwd" in row.text("direction")
+
+
+def _is_old_attention(row: KernelRow) -> bool:
+    older = row.text("op").startswith(("flash_attention_2", "triton_attention"))
+    return "H100" in row.text("gpu") and older
+
+
+def _is_stream(row: KernelRow) -> bool:
+    names = ("stream", "rms_norm", "megatron_rms_norm", "fused_a", "softmax", "encoder", "cross")
+    return row.text("op").startswith(names) and row.text("direction") != "bwd"
+
+
+def _is_norm_backward(row: KernelRow) -> bool:
+    return "norm" in row.text("op") and row.text("direction") == "bwd"
+
+
+def _precision(row: KernelRow) -> str:
+    try:
+        return precision_of(row)
+    except SkippedRowError:
+        return ""
+
+
+BLOCKS = (
+    Block((), _STREAM_PRIOR, _is_stream),
+    Block((), _NORM_PRIOR, _is_norm_backward),
+    Block(("gemm", "bf16"), _GEMM_PRIOR, _is_gemm("bf16"), also=(("gemm", "fp16"),)),
+    Block(("gemm", "fp8"), _GEMM_PRIOR, _is_gemm("fp8"), also=(("gemm", "mxfp8"),)),
+    Block(("flash_attention",), _ATTENTION_PRIOR, _is_attention_forward),
+    Block(("flash_attention",), _BACKWARD_PRIOR, _is_attention_backward),
+    Block(("flash_attention_2",), _ATTENTION_PRIOR, _is_old_attention),
+)
+"""What is fitted, in order: later blocks take the earlier ones as found, because fp8 rows
+contain streaming kernels and backward rows may contain a forward pass."""
+
+
+def fit_profile(profile: HardwareProfile, rows: Sequence[KernelRow]) -> list[Fit]:
+    """Fits of every block that has enough rows, each with the blocks before it in place.
+
+    Args:
+        profile: Profile whose other numbers (peaks, bandwidth) stay as they are.
+        rows: Rows of this device only.
+    """
+    fits = []
+    current = without_sustained_clock(profile)
+    for block in BLOCKS:
+        fit = fit_block(current, block, rows)
+        if fit is not None:
+            fits.append(fit)
+            current = with_values(current, block, fit.values)
+    return fits
+
+
+def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow]) -> Fit | None:
+    """Best parameters of one block, or None where too few rows can be answered."""
+    from scipy.optimize import minimize  # heavy; only calibration needs it
+
+    answerable = [row for row in rows if block.rows(row) and _is_answerable(row, profile)]
+    if len(answerable) < _FEWEST_ROWS:
+        return None
+
+    def values_of(point: Sequence[float]) -> dict[str, float]:
+        pairs = zip(block.prior.items(), point, strict=True)
+        return {name: typical * abs(factor) for (name, typical), factor in pairs}
+
+    def errors_of(values: Mapping[str, float]) -> list[float]:
+        candidate = with_values(profile, block, values)
+        pairs = (compared(row, candidate) for row in answerable)
+        return [pair.predicted_s / pair.measured_s - 1.0 for pair in pairs]
+
+    def loss(point: Sequence[float]) -> float:
+        values = values_of(point)
+        excess = sum(max(0.0, v - 1.0) for n, v in values.items() if n.endswith("efficiency"))
+        if excess > 0:
+            return 1e3 * (1.0 + excess)
+        data = statistics.fmean(_soft_l1(math.log1p(error)) for error in errors_of(values))
+        prior = sum((math.log(max(abs(f), 1e-9)) / _PRIOR_SPREAD) ** 2 for f in point)
+        return data + _PRIOR_WEIGHT * prior
+
+    starts = ([1.0] * len(block.prior), [0.7] * len(block.prior))
+    options = {"maxfev": 120 * (1 + len(block.prior)), "xatol": 1e-3, "fatol": 1e-6}
+    found: list[Any] = [
+        minimize(loss, start, method="Nelder-Mead", options=options) for start in starts
+    ]
+    values = _rounded(values_of(min(found, key=lambda result: result.fun).x))
+    return Fit(profile.name, block, values, errors_of(values))
+
+
+def with_values(
+    profile: HardwareProfile, block: Block, values: Mapping[str, float]
+) -> HardwareProfile:
+    """The profile with one block's parameters replaced."""
+    kernels = profile.kernels
+    match block.path:
+        case ():
+            update: dict[str, Any] = dict(values)
+        case ("gemm", precision):
+            model = kernels.gemm[precision].model_copy(update=dict(values))  # type: ignore[index]
+            update = {"gemm": {**kernels.gemm, precision: model}}
+        case (family,):
+            update = {family: getattr(kernels, family).model_copy(update=dict(values))}
+        case _:
+            raise ValueError(block.path)
+    return profile.model_copy(update={"kernels": kernels.model_copy(update=update)})
+
+
+def written(text: str, path: Sequence[str], fit: Fit, kind: str, reference: str) -> str:
+    """Text of a profile file with the fit's numbers, and their source, at ``path``."""
+    source = f'{{kind: {kind}, reference: "{reference}"}}'
+    alone = not path or fit.block.prior is _BACKWARD_PRIOR
+    for name, value in fit.values.items():
+        number = format_quantity(value, "s") if name.endswith("_s") else f"{value:.12g}"
+        shown = f"{{value: {number}, source: {source}}}" if alone else number
+        text = with_value(text, ["kernels", *path, file_name_of_field(name)], shown)
+    return text if alone else with_value(text, ["kernels", *path, "source"], source)
+
+
+def _soft_l1(error: float) -> float:
+    return math.sqrt(1.0 + (error / _ROBUST_SCALE) ** 2) - 1.0
+
+
+def _is_answerable(row: KernelRow, profile: HardwareProfile) -> bool:
+    try:
+        compared(row, profile)
+    except SkippedRowError:
+        return False
+    return True
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.3g}") for name, value in values.items()}
+
+
+def _rows_by_profile(rows: Sequence[KernelRow]) -> dict[str, list[KernelRow]]:
+    grouped: dict[str, list[KernelRow]] = {}
+    for row in rows:
+        try:
+            grouped.setdefault(profile_name_of(row), []).append(row)
+        except SkippedRowError:
+            continue
+    return grouped
+
+
+def _fits_for(name: str, fits: Mapping[str, Sequence[Fit]]) -> Iterator[Fit]:
+    """The fit of every block: the device's own, or that of its nearest relative."""
+    for block in BLOCKS:
+        device: str | None = name
+        while device is not None:
+            fit = next((f for f in fits.get(device, ()) if f.block is block), None)
+            if fit is not None:
+                yield fit
+                break
+            device = _RELATIVES.get(device)
+
+
+def _write(name: str, fits: Mapping[str, Sequence[Fit]], table: str) -> None:
+    path = data_folder("hardware_profiles") / f"{name}.yaml"
+    text = path.read_text(encoding="utf-8")
+    kernels = load_profile(name).kernels
+    for fit in _fits_for(name, fits):
+        own = fit.profile == name
+        kind = "fitted" if own else "assumed"
+        reference = f"{table}: {fit.residual}" if own else f"as {fit.profile}"
+        for target in (fit.block.path, *fit.block.also):
+            if not _has(kernels, target):
+                continue
+            same = target == fit.block.path
+            shared = reference if same else f"same kernels as {fit.block.path[-1]}: {reference}"
+            text = written(text, target, fit, kind if same else "assumed", shared)
+    path.write_text(text, encoding="utf-8")
+
+
+def _has(kernels: KernelModel, path: Sequence[str]) -> bool:
+    match path:
+        case ("gemm", precision):
+            return precision in kernels.gemm
+        case (family,):
+            return getattr(kernels, family) is not None
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fits profiles from a kernel table, shows the residuals and may write the numbers."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("table", type=Path, help="kernel table (CSV)")
+    parser.add_argument("--profile", help="only this profile; by default every one")
+    parser.add_argument("--write", action="store_true", help="write the numbers into the files")
+    options = parser.parse_args(arguments)
+    grouped = _rows_by_profile(read_kernel_rows(options.table))
+    wanted = [options.profile] if options.profile else profile_names()
+    needed = {name for profile in wanted for name in _lineage(profile)}
+    fits = {name: fit_profile(load_profile(name), grouped[name]) for name in needed & set(grouped)}
+    for name in wanted:
+        for fit in _fits_for(name, fits):
+            sys.stdout.write(f"{name} <- {fit}\n" if fit.profile != name else f"{fit}\n")
+        if options.write:
+            _write(name, fits, options.table.name)
+    return 0
+
+
+def _lineage(name: str) -> Iterator[str]:
+    device: str | None = name
+    while device is not None:
+        yield device
+        device = _RELATIVES.get(device)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,79 @@
+"""How do fitted network parameters get into a profile without disturbing the rest?
+
+Only the lines of the fitted parameters change; comments, order and all other numbers
+stay as their authors wrote them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.spec.base import file_name_of_field
+from simulator.spec.documents import data_folder
+from simulator.units import format_quantity
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Parameters of one block of a network, and what they rest on.
+
+    Attributes:
+        part: ``scale_up`` or ``fabric``.
+        values: Parameter name, with unit suffix, to value in SI units.
+        rows: Measured rows that they were fitted to.
+        median_error: Median absolute relative error over these rows.
+    """
+
+    part: str
+    values: Mapping[str, float]
+    rows: int
+    median_error: float
+
+
+def write_profile_fit(profile: str, fit: Fit, table: str) -> None:
+    """Put a fit into the shipped profile's network block."""
+    path = data_folder("hardware_profiles") / f"{profile}.yaml"
+    reference = f"{table}: {fit.rows} rows, median error {fit.median_error:.1%}"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(with_profile_fit(text, fit, "fitted", reference), encoding="utf-8")
+
+
+def write_fabric_fit(kind: str, fit: Fit, table: str) -> None:
+    """Put a fit into the fabric library."""
+    path = data_folder("hardware_profiles") / "fabrics" / f"{kind}.yaml"
+    reference = f"{table}: {fit.rows} rows, median error {fit.median_error:.1%}"
+    kept = path.read_text(encoding="utf-8").split("\n", 1)[0]
+    lines = [kept, f'source: {{kind: fitted, reference: "{reference}"}}']
+    lines += [f"{_name(key)}: {_text(key, value)}" for key, value in fit.values.items()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def with_profile_fit(text: str, fit: Fit, kind: str, reference: str) -> str:
+    """The profile's text with the fit's parameters in its ``network`` block."""
+    header = f"  {fit.part}:\n"
+    start = text.index(header, text.index("\nnetwork:")) + len(header)
+    length = re.match(r"(?:    .*\n)*", text[start:])
+    end = start + (length.end() if length else 0)
+    names = {_name(key) for key in fit.values}
+    kept = [
+        line
+        for line in text[start:end].splitlines()
+        if line.strip().split(":")[0] not in names
+    ]
+    anchor = f"{fit.part}_fit"
+    source = f'&{anchor} {{kind: {kind}, reference: "{reference}"}}'
+    for key, value in fit.values.items():
+        kept.append(f"    {_name(key)}: {{value: {_text(key, value)}, source: {source}}}")
+        source = f"*{anchor}"
+    return text[:start] + "\n".join(kept) + "\n" + text[end:]
+
+
+def _name(field: str) -> str:
+    return file_name_of_field(field)
+
+
+def _text(field: str, value: float) -> str:
+    """The value as files spell it; times keep their three digits."""
+    return format_quantity(value, "s") if field.endswith("_s") else f"{value:g}"

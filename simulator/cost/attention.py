@@ -1,0 +1,106 @@
+"""How long does a fused (flash) attention kernel take on one device?
+
+One thread block owns a tile of queries and walks over the keys, so time follows the
+number of query tiles per SM, the keys each one sees, and per score the matrix work
+plus the softmax that runs beside it. Unfused attention is a batched product, a softmax
+and another product, and is built from :mod:`simulator.cost.gemm`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.kernels import AttentionModel, Precision
+
+FlashKernel = Literal["best", "flash-2"]
+
+_QUERY_TILE = 128
+"""Queries per thread block (FlashAttention-2, arXiv 2307.08691, section 3.3)."""
+
+
+def attention_s(
+    profile: HardwareProfile,
+    *,
+    batch: int,
+    heads: int,
+    kv_heads: int,
+    seq_q: int,
+    seq_kv: int,
+    head_dim: int,
+    v_head_dim: int | None = None,
+    causal: bool,
+    backward: bool = False,
+    precision: Precision = "bf16",
+    kernel: FlashKernel = "best",
+) -> float:
+    """Seconds for one pass of fused attention, forward or backward.
+
+    Work per score is 2 (d_qk + d_v) FLOP forward and 2 (3 d_qk + 2 d_v) backward (scores
+    are computed again), plus the softmax. A causal mask halves the scores, except that
+    tiles on the diagonal are computed whole. Never faster than reading and writing the
+    tensors once. Ignores dropout and sliding windows.
+
+    Args:
+        profile: System with the fitted parameters.
+        batch: Sequences.
+        heads: Query heads on this device.
+        kv_heads: Key and value heads on this device; only their traffic differs.
+        seq_q: Queries per sequence.
+        seq_kv: Keys per sequence.
+        head_dim: Size of a query and key head.
+        v_head_dim: Size of a value head; as ``head_dim`` if None.
+        causal: Whether query i sees keys up to i + seq_kv - seq_q only.
+        backward: Backward pass instead of forward.
+        precision: Number format of the products; sixteen-bit kernels are the rule.
+        kernel: The best kernel of the device, or FlashAttention 2.
+
+    Returns:
+        Time [s].
+
+    Source:
+        Dao, FlashAttention-2 (arXiv 2307.08691), section 3, for work and tiling; softmax
+        beside matrix work: FlashAttention-3 (arXiv 2407.08608), section 3. Parameters:
+        fitted, see the profile.
+    """
+    model = _attention_model(profile, kernel)
+    v_dim = head_dim if v_head_dim is None else v_head_dim
+    products_dim = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
+    efficiency = model.backward_efficiency if backward else model.forward_efficiency
+    rate = peak_flop_per_s(profile, precision) * efficiency * profile.kernels.sustained_clock
+    sms = profile.device.sm_count
+    tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
+    keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, model, causal=causal)
+    flop_per_key = 2.0 * _QUERY_TILE * (products_dim + model.softmax_dim)
+    compute_s = keys * flop_per_key * sms / rate
+    q_elements = batch * heads * seq_q * (head_dim + v_dim)
+    kv_elements = batch * kv_heads * seq_kv * (head_dim + v_dim)
+    passes = 2.0 if backward else 1.0
+    traffic_bytes = passes * ELEMENT_BYTES[precision] * (q_elements + kv_elements)
+    bandwidth = profile.kernels.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
+    return model.floor_s + max(compute_s, traffic_bytes / bandwidth)
+
+
+def _keys_per_sm(
+    tiles_per_sm: float, seq_q: int, seq_kv: int, model: AttentionModel, *, causal: bool
+) -> float:
+    """Keys that the busiest SM walks over, start-up of its tiles included.
+
+    An even share plus part of the longest tile, never less than the longest tile (the
+    bounds of Graham, SIAM J. Appl. Math. 17(2), 1969, for list scheduling). Under a causal
+    mask the tiles on the diagonal are computed whole.
+    """
+    longest = seq_kv + model.kv_ramp
+    mean = longest
+    if causal:
+        mean -= (seq_q - min(_QUERY_TILE, seq_q)) / 2.0
+    return max(longest, tiles_per_sm * mean + model.tail * longest)
+
+
+def _attention_model(profile: HardwareProfile, kernel: FlashKernel) -> AttentionModel:
+    kernels = profile.kernels
+    if kernel == "flash-2" and kernels.flash_attention_2 is not None:
+        return kernels.flash_attention_2
+    return kernels.flash_attention

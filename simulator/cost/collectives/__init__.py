@@ -1,0 +1,93 @@
+"""How long does a collective take on a network, and what does it move through which port?
+
+Bytes follow nccl-tests: all_reduce and broadcast the buffer, all_gather the total
+output, reduce_scatter the total input, all_to_all one rank's whole send buffer.
+
+Training groups repeat over the ranks of a node: eight tensor-parallel ranks of a node
+are in eight data-parallel groups that reduce at the same time. A group therefore gets
+one GPU's share of the node's NICs for each rank it has there, never the idle shares of
+others.
+"""
+
+from __future__ import annotations
+
+from simulator.cost.collectives.algorithms import ALGORITHMS, Demand
+from simulator.cost.collectives.timing import Timing, demand_timing
+from simulator.cost.collectives.types import (
+    NO_COST,
+    CollectiveCost,
+    CollectiveKind,
+    Group,
+)
+from simulator.errors import InputError
+from simulator.spec.network import Network
+
+__all__ = [
+    "ALGORITHMS",
+    "CollectiveCost",
+    "CollectiveKind",
+    "Group",
+    "collective_cost",
+    "send_recv_cost",
+]
+
+_SEND_RECV_SM_COUNT = 4
+
+
+def collective_cost(
+    kind: CollectiveKind,
+    num_bytes: float,
+    group: Group,
+    network: Network,
+    *,
+    algorithm: str | None = None,
+) -> CollectiveCost:
+    """Cost of the fastest algorithm for a collective, alone on its links.
+
+    Args:
+        kind: What is done.
+        num_bytes: Message size as nccl-tests counts it [B], see the module's docstring.
+        group: Who takes part.
+        network: The links.
+        algorithm: The only one to consider, a key of ``ALGORITHMS[kind]``; all if None.
+
+    Raises:
+        InputError: ``algorithm`` is unknown or cannot run on this network.
+    """
+    if group.ranks <= 1 or num_bytes <= 0:
+        return NO_COST
+    candidates = [
+        (demand_timing(demand, group.local_ranks, network), name, demand)
+        for name, demand_of in ALGORITHMS[kind].items()
+        if algorithm in {None, name}
+        and (demand := demand_of(num_bytes, group, network)) is not None
+    ]
+    if not candidates:
+        known = f"one of {', '.join(ALGORITHMS[kind])}, as far as the links allow"
+        raise InputError.single("algorithm", f"cannot run {kind} here", algorithm, known)
+    timing, name, demand = min(candidates)
+    sm_count = (network.fabric if demand.fabric_bytes else network.scale_up).sm_count
+    return _cost(timing, name, demand, sm_count)
+
+
+def send_recv_cost(num_bytes: float, crosses_fabric: bool, network: Network) -> CollectiveCost:
+    """Cost of sending ``num_bytes`` from one rank to another, alone on its links.
+
+    One message and one hop. In a mesh only the link between the two carries it.
+    """
+    if num_bytes <= 0:
+        return NO_COST
+    demand = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
+    timing = demand_timing(demand, 2, network)
+    return _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT)
+
+
+def _cost(timing: Timing, algorithm: str, demand: Demand, sm_count: int) -> CollectiveCost:
+    return CollectiveCost(
+        seconds=timing.seconds,
+        latency_s=timing.seconds - timing.transfer_s,
+        algorithm=algorithm,
+        protocol=timing.protocol,
+        port_bytes={"scale_up": demand.scale_up_bytes, "fabric": demand.fabric_bytes},
+        sm_count=sm_count,
+    )

@@ -1,0 +1,109 @@
+"""How do the hops and bytes of an algorithm become seconds?
+
+Two protocols compete, as in NCCL, and the faster one is taken:
+
+- ``low_latency`` (LL, LL128) flags every word: short hops, a share of the bandwidth;
+- ``simple`` synchronises whole chunks: long hops, all of the bandwidth.
+
+Either way the time is that of a chunk pipeline, :func:`pipelined_s`. The bandwidth is
+that of the busiest port of one rank.
+
+Ignores: the number of channels, discrete chunk sizes, congestion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+from types import MappingProxyType
+from typing import NamedTuple
+
+from simulator.cost.collectives.algorithms import Demand
+from simulator.spec.network import Network, ScaleUp
+
+HYBRID_CUBE_MESH_RINGS: Mapping[int, int] = MappingProxyType(
+    {2: 1, 3: 2, 4: 4, 5: 2, 6: 2, 7: 4, 8: 6}
+)
+"""NVLinks per GPU that a group of so many GPUs of a DGX-1 can use at once, of six.
+
+Source: directed rings through the first GPUs of the DGX-1 (V100) link graph; five have
+no ring, there the count is the one that NCCL's measured rate implies (vTrain traces).
+"""
+
+
+class Timing(NamedTuple):
+    """Time of a demand under the faster protocol.
+
+    Attributes:
+        seconds: Total [s].
+        transfer_s: Part in which the busiest port is busy [s].
+        protocol: ``low_latency`` or ``simple``.
+    """
+
+    seconds: float
+    transfer_s: float
+    protocol: str
+
+
+def pipelined_s(latency_s: float, transfer_s: float, fill: float) -> float:
+    """Seconds of a message that flows in chunks through a row of hops.
+
+    With a seconds of hops in total and b seconds of bytes, k chunks of equal size take
+    (a + b / k ...) steps whose best k gives (sqrt(a) + sqrt(b))^2 = a + b + 2 sqrt(a b).
+    ``fill`` weighs the last term: several channels that run beside one another hide part
+    of it (below 1), unfit chunk sizes add to it (above 1).
+
+    Example:
+        >>> pipelined_s(1.0, 4.0, fill=1.0)
+        9.0
+    """
+    return latency_s + transfer_s + 2 * fill * sqrt(latency_s * transfer_s)
+
+
+def demand_timing(demand: Demand, ranks_per_node: int, network: Network) -> Timing:
+    """Time of ``demand`` alone on the links, under the faster protocol."""
+    up, fabric = network.scale_up, network.fabric
+    crosses = demand.fabric_bytes > 0
+    fill = fabric.pipeline_fill if crosses else up.pipeline_fill
+    up_s = demand.scale_up_bytes / _scale_up_rate(demand, ranks_per_node, network)
+    fabric_s = demand.fabric_bytes / network.fabric_bytes_per_s if crosses else 0.0
+
+    latency_s = (
+        up.launch_s
+        + demand.scale_up_hops * up.bulk_latency_s
+        + demand.fabric_hops * fabric.bulk_latency_s
+        + (up.in_switch_latency_s if demand.in_switch else 0.0)
+    )
+    transfer_s = max(up_s, fabric_s)
+    simple = Timing(pipelined_s(latency_s, transfer_s, fill), transfer_s, "simple")
+    if demand.in_switch:
+        return simple
+
+    latency_s = (
+        up.launch_s
+        + demand.scale_up_hops * up.latency_s
+        + demand.fabric_hops * fabric.latency_s
+    )
+    flagged_s = max(up_s / up.low_latency_share, fabric_s / fabric.low_latency_share)
+    seconds = pipelined_s(latency_s, flagged_s, fill)
+    return min(simple, Timing(seconds, flagged_s, "low_latency"))
+
+
+def _scale_up_rate(demand: Demand, ranks_per_node: int, network: Network) -> float:
+    up = network.scale_up
+    if demand.in_switch:
+        return up.bandwidth_bytes_per_s * up.in_switch_efficiency
+    rate = network.scale_up_bytes_per_s * demand.scale_up_efficiency
+    return rate * reachable_link_share(up, ranks_per_node)
+
+
+def reachable_link_share(up: ScaleUp, ranks: int) -> float:
+    """Share of a GPU's scale-up links that lead to the other ``ranks`` of its group.
+
+    A switch gives all of them to any peer. In a full mesh every peer has its own link.
+    """
+    if up.kind == "full-mesh":
+        return min(1.0, (ranks - 1) / (up.gpus - 1)) if ranks > 1 else 1.0
+    if up.kind == "hybrid-cube-mesh":
+        return HYBRID_CUBE_MESH_RINGS.get(ranks, 6) / 6
+    return 1.0

@@ -1,0 +1,69 @@
+"""What is asked of, and answered by, the cost of a collective?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CollectiveKind(StrEnum):
+    """What a group of ranks does together."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    ALL_TO_ALL = "all_to_all"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Who takes part.
+
+    Attributes:
+        ranks: How many ranks.
+        ranks_per_node: How many of them share one scale-up domain (a node, or a rack
+            for NVL72). Where it does not divide ``ranks``, the last domain is taken as
+            full.
+    """
+
+    ranks: int
+    ranks_per_node: int
+
+    @property
+    def local_ranks(self) -> int:
+        """Ranks of the group in one domain."""
+        return min(self.ranks, self.ranks_per_node)
+
+    @property
+    def nodes(self) -> int:
+        """Scale-up domains that the group spans."""
+        return -(-self.ranks // self.ranks_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCost:
+    """What one collective costs when nothing else uses its links.
+
+    Attributes:
+        seconds: Total time [s].
+        latency_s: The part not limited by bandwidth [s].
+        algorithm: The fastest algorithm, a key of ``ALGORITHMS``.
+        protocol: NCCL's protocol that goes with it.
+        port_bytes: Bytes that pass the ports ``scale_up`` and ``fabric`` of one rank,
+            one direction [B].
+        sm_count: Streaming multiprocessors that its kernel holds.
+    """
+
+    seconds: float
+    latency_s: float
+    algorithm: str
+    protocol: str
+    port_bytes: Mapping[str, float]
+    sm_count: int
+
+
+NO_COST = CollectiveCost(0.0, 0.0, "none", "none", {}, 0)
+"""Of one rank, or of zero bytes."""

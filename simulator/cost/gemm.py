@@ -1,0 +1,139 @@
+"""How long does one matrix product take on one device?
+
+The library cuts the output into tiles and gives each streaming multiprocessor (SM) one
+tile at a time. Three effects set the time: whole waves of tiles, the pipeline fill of
+every tile, and the memory traffic; the library is assumed to pick the best tile and the
+best split of the inner dimension. Cool, repeated benchmarks are the base; the profile's
+``sustained_clock`` slows the compute part for long training.
+
+Shape letters: an (m, k) operand times a (k, n) operand gives (m, n).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from simulator.cost.rates import ELEMENT_BYTES, output_bytes, peak_flop_per_s
+from simulator.errors import InputError
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.kernels import GemmModel, Precision
+
+_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""Output tiles (rows, columns) that vendor libraries ship.
+
+Source: the CTA shapes of CUTLASS's default kernels for sm80 to sm100.
+"""
+
+_SPLITS = (1, 2, 4, 8)
+"""Ways to cut the inner dimension; more than one costs a reduction of fp32 partials."""
+
+
+def gemm_s(
+    profile: HardwareProfile,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    batch: int = 1,
+    precision: Precision = "bf16",
+    accumulate: bool = False,
+) -> float:
+    """Seconds for ``batch`` independent (m, k) x (k, n) products in one launch.
+
+    The floor, plus the larger of computing and memory time for the fastest tile shape.
+    Ignores operand layout and reuse of the cache across calls.
+
+    Args:
+        profile: System with the fitted parameters of the number format.
+        m: Rows of the output, >= 1.
+        n: Columns of the output, >= 1.
+        k: Inner dimension, >= 1.
+        batch: Products in the launch, >= 1.
+        precision: Number format of both operands.
+        accumulate: Whether the product is added into an fp32 output (fused weight-gradient
+            accumulation) instead of written in a 16-bit format.
+
+    Returns:
+        Time [s].
+
+    Raises:
+        InputError: The device or the profile does not know the number format.
+
+    Source:
+        Tile and wave quantisation: NVIDIA, Matrix Multiplication Background User's Guide,
+        sections 3 and 4. Roofline: Williams et al., CACM 52(4), 2009. Parameters: fitted, see
+        the profile.
+    """
+    return grouped_gemm_s(
+        profile, [m] * batch, n, k, precision=precision, accumulate=accumulate
+    )
+
+
+def grouped_gemm_s(
+    profile: HardwareProfile,
+    rows: Sequence[int],
+    n: int,
+    k: int,
+    *,
+    precision: Precision = "bf16",
+    accumulate: bool = False,
+) -> float:
+    """Seconds for several (rows[i], k) x (k, n) products in one launch, one per expert.
+
+    Tiles of all groups share the waves, as in a grouped kernel; groups without rows cost
+    nothing. Otherwise as :func:`gemm_s`.
+    """
+    model = _gemm_model(profile, precision)
+    operand, output = ELEMENT_BYTES[precision], 8.0 if accumulate else output_bytes(precision)
+    total_rows = sum(rows)
+    groups = sum(1 for m in rows if m > 0)
+    traffic_bytes = operand * k * (total_rows + groups * n) + output * total_rows * n
+    bytes_per_s = model.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
+    sm_flop_per_s = (
+        peak_flop_per_s(profile, precision)
+        * model.efficiency
+        * profile.kernels.sustained_clock
+        / profile.device.sm_count
+    )
+    counts = _counted(rows)
+
+    def variant_s(tile: tuple[int, int], split: int) -> float:
+        tile_m, tile_n = tile
+        tiles = split * sum(c * math.ceil(m / tile_m) for m, c in counts) * math.ceil(n / tile_n)
+        waves = math.ceil(tiles / profile.device.sm_count)
+        tile_flop = 2.0 * tile_m * tile_n * (math.ceil(k / split) + model.k_ramp)
+        compute_s = waves * tile_flop / (sm_flop_per_s * _tile_share(tile, model))
+        partials_bytes = 8.0 * split * total_rows * n if split > 1 else 0.0
+        return max(compute_s, (traffic_bytes + partials_bytes) / bytes_per_s)
+
+    return model.floor_s + min(variant_s(tile, split) for tile in _TILES for split in _SPLITS)
+
+
+def _tile_share(tile: tuple[int, int], model: GemmModel) -> float:
+    """Rate of a tile over that of the largest: operand traffic grows as tiles shrink."""
+    return _overhead(_TILES[0], model) / _overhead(tile, model)
+
+
+def _overhead(tile: tuple[int, int], model: GemmModel) -> float:
+    tile_m, tile_n = tile
+    return 1.0 + model.tile_half * (1.0 / tile_m + 1.0 / tile_n) / 2.0
+
+
+def _counted(rows: Sequence[int]) -> list[tuple[int, int]]:
+    distinct = dict.fromkeys(rows, 0)
+    for m in rows:
+        distinct[m] += 1
+    return list(distinct.items())
+
+
+def _gemm_model(profile: HardwareProfile, precision: Precision) -> GemmModel:
+    try:
+        return profile.kernels.gemm[precision]
+    except KeyError:
+        raise InputError.single(
+            "plan.precision",
+            f"profile {profile.name} has no matrix-product parameters for it",
+            precision,
+            f"choose one of {', '.join(profile.kernels.gemm)}",
+        ) from None

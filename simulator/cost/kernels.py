@@ -1,0 +1,29 @@
+"""How long does one kernel take, alone on one device?
+
+One file per family; this one is the door to them all.
+
+=======================  ==================================================
+:mod:`.gemm`             matrix products, single, batched and grouped
+:mod:`.attention`        fused attention, forward and backward
+:mod:`.memory_bound`     everything that only moves bytes
+:mod:`.rates`            peaks and element sizes that they share
+=======================  ==================================================
+"""
+
+from __future__ import annotations
+
+from simulator.cost.attention import FlashKernel, attention_s
+from simulator.cost.gemm import gemm_s, grouped_gemm_s
+from simulator.cost.memory_bound import memory_bound_s
+from simulator.cost.rates import ELEMENT_BYTES, output_bytes, peak_flop_per_s
+
+__all__ = [
+    "ELEMENT_BYTES",
+    "FlashKernel",
+    "attention_s",
+    "gemm_s",
+    "grouped_gemm_s",
+    "memory_bound_s",
+    "output_bytes",
+    "peak_flop_per_s",
+]

@@ -1,0 +1,66 @@
+"""What do a device's peaks and number formats mean for every kernel model?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from simulator.errors import InputError
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.kernels import Precision
+
+ELEMENT_BYTES: Mapping[Precision, float] = MappingProxyType(
+    {
+        "fp32": 4.0,
+        "tf32": 4.0,
+        "fp16": 2.0,
+        "bf16": 2.0,
+        "fp8": 1.0,
+        "mxfp8": 1.0 + 1 / 32,
+        "nvfp4": 0.5 + 1 / 16,
+    }
+)
+"""Bytes per operand element, block scales included.
+
+Source: OCP Microscaling specification 1.0 (one scale byte per 32 elements) for mxfp8;
+NVIDIA's NVFP4 layout (one scale byte per 16 elements).
+"""
+
+_PEAK_FIELD: Mapping[Precision, str] = MappingProxyType(
+    {
+        "fp32": "fp32",
+        "tf32": "tf32",
+        "fp16": "fp16",
+        "bf16": "bf16",
+        "fp8": "fp8",
+        "mxfp8": "fp8",
+        "nvfp4": "fp4",
+    }
+)
+
+
+def output_bytes(precision: Precision) -> float:
+    """Bytes per output element: fp32 for fp32 and tf32 products, else a 16-bit format."""
+    return 4.0 if precision in ("fp32", "tf32") else 2.0
+
+
+def peak_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:
+    """Dense peak rate of the device in a number format [FLOP/s].
+
+    Raises:
+        InputError: The device has no matrix unit for the format.
+    """
+    peak: float | None = getattr(profile.device.peak, f"{_PEAK_FIELD[precision]}_flop_per_s")
+    if peak is None:
+        raise InputError.single(
+            "plan.precision",
+            f"{profile.name} has no {precision} matrix unit",
+            precision,
+            f"choose one of {', '.join(_available(profile))}",
+        )
+    return peak
+
+
+def _available(profile: HardwareProfile) -> list[str]:
+    peak = profile.device.peak
+    return [p for p, f in _PEAK_FIELD.items() if getattr(peak, f"{f}_flop_per_s") is not None]

@@ -1,0 +1,108 @@
+"""When does everything happen, with streams, rendezvous and shared links?
+
+A SimPy simulation of a :class:`~simulator.program.ir.Program`. Each lane (one stream of
+one rank class) is a process that runs its operations first in, first out. An operation
+on several lanes is a rendezvous: the last lane to arrive runs it, the others wait.
+Communication moves through the :class:`~simulator.engine.network.FluidNetwork`, whose
+ports are shared max-min fairly; computation beside it slows by the streaming
+multiprocessors that the communication holds (:mod:`simulator.engine.device`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simulator.engine.deadlock import deadlock_error
+from simulator.engine.device import Device
+from simulator.engine.network import FluidNetwork
+from simulator.engine.timeline import Timeline
+from simulator.program.ir import Lane, Operation, Program, Stream
+
+Process = Generator[simpy.Event, Any, None]
+
+
+def simulate_program(program: Program, *, contention: bool = True) -> Timeline:
+    """Timeline of the program on the simulated cluster.
+
+    Args:
+        program: What each rank class does.
+        contention: Whether communications share ports and take multiprocessors from
+            computation. Without it the result equals :func:`simulator.engine.replay.replay`.
+    """
+    return _Simulation(program, contention).run()
+
+
+class _Simulation:
+    """One run: the clock, the devices, the network and the records."""
+
+    def __init__(self, program: Program, contention: bool) -> None:
+        self.program = program
+        self.env = simpy.Environment()
+        self.contention = contention
+        self.devices = [Device(self.env, program.sm_count) for _ in program.classes]
+        self.network = FluidNetwork(self.env, program.ports)
+        count = len(program.operations)
+        self.start_s = [0.0] * count
+        self.end_s = [-1.0] * count
+        self.done: list[simpy.Event | None] = [None] * count
+        self.arrived = [0] * count
+
+    def run(self) -> Timeline:
+        for lane, operations in self.program.lanes.items():
+            self.env.process(self._lane(lane, operations))
+        self.env.run()
+        blocked = [index for index, end in enumerate(self.end_s) if end < 0]
+        if blocked:
+            raise deadlock_error(self.program, blocked)
+        return Timeline(self.program, np.asarray(self.start_s), np.asarray(self.end_s))
+
+    def _lane(self, lane: Lane, operations: list[int]) -> Process:
+        for index in operations:
+            operation = self.program.operations[index]
+            self.arrived[index] += 1
+            if self.arrived[index] < len(operation.lanes):
+                yield self._ended(index)
+                continue
+            for before in operation.after:
+                if self.end_s[before] < 0:
+                    yield self._ended(before)
+            self.start_s[index] = self.env.now
+            yield from self._execute(operation)
+            self.end_s[index] = self.env.now
+            waiting = self.done[index]
+            if waiting is not None:
+                waiting.succeed()
+
+    def _ended(self, index: int) -> simpy.Event:
+        """The event of an operation's end, made only if somebody waits for it."""
+        event = self.done[index]
+        if event is None:
+            event = self.done[index] = self.env.event()
+        return event
+
+    def _execute(self, operation: Operation) -> Process:
+        work = operation.work
+        if not self.contention:
+            yield self.env.timeout(work.seconds)
+        elif work.traffic is not None:
+            yield from self._communicate(operation)
+        elif operation.lanes[0][1] is Stream.COMPUTE:
+            yield from self.devices[operation.lanes[0][0]].compute(work.seconds)
+        else:
+            yield self.env.timeout(work.seconds)
+
+    def _communicate(self, operation: Operation) -> Process:
+        traffic = operation.work.traffic
+        assert traffic is not None
+        classes = sorted({rank_class for rank_class, _ in operation.lanes})
+        computing = operation.lanes[0][1] is Stream.COMPUTE
+        held = [] if computing else [self.devices[c] for c in classes]
+        for device in held:
+            device.take(traffic.sm_count)
+        yield from self.network.transfer(operation.work.seconds, traffic, classes)
+        for device in held:
+            device.give(traffic.sm_count)

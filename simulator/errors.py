@@ -1,0 +1,80 @@
+"""What can go wrong that a user can mend.
+
+The tree::
+
+    ClustersimError
+    |-- InputError          a file or argument is wrong (exit 2); lists every fault
+    |   `-- UnsupportedError    the combination is one that no framework runs
+    `-- DoesNotFitError     an answer, not a mistake: more memory is needed (exit 1)
+
+Anything else that escapes is a bug of ours (exit 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class ClustersimError(Exception):
+    """Base of every error that a user can mend."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with the input, and the way out.
+
+    Attributes:
+        path: Dotted field path as the user writes it, for example ``plan.tp``.
+        value: What was given, or None where something is missing.
+        rule: What must hold, in words.
+        hint: What to do instead; may be empty.
+        file: Where it was read; empty for values given in Python.
+    """
+
+    path: str
+    rule: str
+    value: object = None
+    hint: str = ""
+    file: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}: " if self.file else ""
+        field = self.path or "(whole file)"
+        given = "" if self.value is None else f" = {_shorten(self.value)}"
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{where}{field}{given}: {self.rule}{hint}"
+
+
+class InputError(ClustersimError):
+    """The input is wrong; carries *all* faults found, not only the first.
+
+    Attributes:
+        faults: What is wrong, one entry per fault.
+    """
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        count = len(self.faults)
+        head = "1 fault" if count == 1 else f"{count} faults"
+        super().__init__("\n".join([f"{head} in the input:", *(f"  - {f}" for f in self.faults)]))
+
+    @classmethod
+    def single(
+        cls, path: str, rule: str, value: object = None, hint: str = "", file: str = ""
+    ) -> InputError:
+        """The error for one fault."""
+        return cls([Fault(path, rule, value, hint, file)])
+
+
+class UnsupportedError(InputError):
+    """A combination that is refused, with the reason why no framework runs it."""
+
+
+class DoesNotFitError(ClustersimError):
+    """The job needs more memory than a device has."""
+
+
+def _shorten(value: object, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,333 @@
+"""How is a step looked at in Perfetto or chrome://tracing?
+
+Trace Event JSON. A process per rank class, a thread per stream, a complete event per
+operation with its coordinates, bytes and FLOP; beside them a thread of waits by cause, an
+arrow from the sending to the receiving side of each transfer, and a counter of allocated
+memory. Events are written one by one, so memory does not grow with the trace.
+
+Times are whole nanoseconds, rounded edge by edge, so that neighbours on a lane stay
+neighbours and never overlap.
+
+Source:
+    Trace Event Format (Google, 2016): event phases X, M, C, s and f.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from simulator.engine.timeline import STREAMS
+from simulator.errors import InputError
+from simulator.program.ir import Kind, Lane, Operation, Stream
+from simulator.exporters.selection import spread
+from simulator.results.step import StepResult
+
+Event = dict[str, Any]
+
+_WAITS, _KERNELS = "waits", "compute kernels"
+_THREADS = (Stream.COMPUTE.value, _KERNELS, _WAITS, *(s.value for s in STREAMS[1:]))
+"""Lanes of a process from top to bottom. Ids start at 1; 0 is the idle task to Perfetto."""
+_THREAD_ID = {name: index for index, name in enumerate(_THREADS, start=1)}
+_SENDING = frozenset({Stream.SEND_NEXT, Stream.SEND_PREVIOUS})
+_GIB = 1024.0**3
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """What went into a trace.
+
+    Attributes:
+        num_events: Events written, names of processes and threads included.
+        classes: Indices of the rank classes written.
+        left_out: Indices of the rank classes that ``max_events`` had no room for.
+    """
+
+    num_events: int
+    classes: tuple[int, ...]
+    left_out: tuple[int, ...]
+
+
+def write_trace(
+    result: StepResult,
+    path: str | Path,
+    *,
+    max_events: int = 2_000_000,
+    kernels: bool = False,
+) -> TraceSummary:
+    """Write the step as Trace Event JSON, compressed if the suffix is ``.gz``.
+
+    Args:
+        result: The step.
+        path: File to write, ``.json`` or ``.json.gz``. The same step gives the same bytes.
+        max_events: Where all classes would need more events, whole classes are left
+            out, evenly between the first and the last; the summary and the ``otherData``
+            of the trace name them.
+        kernels: Also show what each compute operation is made of, on a lane of its own.
+            Repeated kernels of an operation are one event.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: The suffix is neither, or ``max_events`` has no room for one class.
+    """
+    classes = _fitting_classes(result, max_events, kernels=kernels)
+    left_out = tuple(sorted(set(range(len(result.memory))) - set(classes)))
+    num_events = 0
+    with _open_text(Path(path)) as file:
+        head = {"displayTimeUnit": "ms", "otherData": _about(result, left_out)}
+        file.write(json.dumps(head)[:-1] + ', "traceEvents": [')
+        for event in trace_events(result, classes, kernels=kernels):
+            file.write(",\n" if num_events else "\n")
+            file.write(json.dumps(event, separators=(",", ":")))
+            num_events += 1
+        file.write("\n]}\n")
+    return TraceSummary(num_events, tuple(classes), left_out)
+
+
+def trace_events(
+    result: StepResult, classes: Sequence[int], *, kernels: bool = False
+) -> Iterator[Event]:
+    """The events of some rank classes, lane by lane, as they are written."""
+    for index in classes:
+        yield from _names(result, index, kernels=kernels)
+        yield from _operations(result, index, kernels=kernels)
+        yield from _waits(result, index)
+        yield from _memory(result, index)
+    yield from _transfers(result, set(classes))
+
+
+def scaled_parts(
+    operation: Operation, start_ns: int, end_ns: int
+) -> Iterator[tuple[str, int, int]]:
+    """Name, start and end of each part, scaled to fill an interval without gaps [ns].
+
+    The parts keep their order and their shares. Ignores that repeats of different
+    kernels alternate in reality.
+    """
+    parts = operation.work.parts
+    total_s = sum(part.seconds for part in parts)
+    done_s, left_ns = 0.0, start_ns
+    for part in parts:
+        done_s += part.seconds
+        right_ns = start_ns + round((end_ns - start_ns) * done_s / total_s) if total_s else left_ns
+        yield (f"{part.name} x{part.repeats}" if part.repeats > 1 else part.name), left_ns, right_ns
+        left_ns = right_ns
+
+
+def _about(result: StepResult, left_out: Sequence[int]) -> dict[str, Any]:
+    names = [result.timeline.program.classes[index].name for index in left_out]
+    return {
+        "generator": "clustersim",
+        "title": result.title,
+        "step_time_s": result.step_time_s,
+        "mfu": result.mfu,
+        "bubble_fraction": result.bubble_fraction,
+        "classes_left_out": names,
+    }
+
+
+@contextmanager
+def _open_text(path: Path) -> Iterator[TextIO]:
+    """A text file for writing, through gzip where the name says so."""
+    name = path.name.lower()
+    if name.endswith(".json"):
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+    elif name.endswith(".json.gz"):
+        # No name and no time in the header: the same step gives the same bytes.
+        with (
+            path.open("wb") as raw,
+            gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed,
+            io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as file,
+        ):
+            yield file
+    else:
+        raise InputError.single(
+            "path", "a trace is written as .json or .json.gz", str(path), "change the suffix"
+        )
+
+
+def _fitting_classes(result: StepResult, max_events: int, *, kernels: bool) -> list[int]:
+    """As many classes as the budget allows, evenly spread."""
+    cost = _events_per_class(result, kernels=kernels)
+    for count in range(len(cost), 0, -1):
+        classes = spread(len(cost), count)
+        if sum(cost[index] for index in classes) <= max_events:
+            return classes
+    raise InputError.single(
+        "max_events",
+        "must leave room for at least one rank class",
+        max_events,
+        f"allow {cost[0]} or more",
+    )
+
+
+def _events_per_class(result: StepResult, *, kernels: bool) -> list[int]:
+    """Upper bound of the events each class needs."""
+    program = result.timeline.program
+    waits = Counter(result.waits.rank_class.tolist())
+    costs = []
+    for index in range(len(program.classes)):
+        lanes = {lane: ids for lane, ids in program.lanes.items() if lane[0] == index}
+        cost = 4 + 2 * len(lanes) + waits[index] + len(result.memory[index].time_s) + 1
+        for (_, stream), ids in lanes.items():
+            cost += len(ids) * (1 if stream is Stream.COMPUTE else 2)
+            if kernels and stream is Stream.COMPUTE:
+                cost += sum(len(program.operations[i].work.parts) for i in ids)
+        costs.append(cost + 2 * kernels)
+    return costs
+
+
+def _names(result: StepResult, index: int, *, kernels: bool) -> Iterator[Event]:
+    program = result.timeline.program
+    rank_class = program.classes[index]
+    ranks = "1 rank" if rank_class.count == 1 else f"x{rank_class.count} ranks"
+    yield _metadata("process_name", index, {"name": f"{rank_class.name} ({ranks})"})
+    yield _metadata("process_sort_index", index, {"sort_index": index})
+    used = {stream.value for owner, stream in program.lanes if owner == index} | {_WAITS}
+    if kernels:
+        used.add(_KERNELS)
+    for name in _THREADS:
+        if name in used:
+            yield _metadata("thread_name", index, {"name": name}, _THREAD_ID[name])
+            yield _metadata(
+                "thread_sort_index", index, {"sort_index": _THREAD_ID[name]}, _THREAD_ID[name]
+            )
+
+
+def _metadata(name: str, index: int, args: dict[str, Any], thread: int = 1) -> Event:
+    return {"ph": "M", "name": name, "pid": index + 1, "tid": thread, "args": args}
+
+
+def _operations(result: StepResult, index: int, *, kernels: bool) -> Iterator[Event]:
+    timeline = result.timeline
+    rows = np.flatnonzero(timeline.rank_class == index)
+    ids, streams = timeline.operation[rows].tolist(), timeline.stream[rows].tolist()
+    for operation_id, stream_index in zip(ids, streams, strict=True):
+        operation = timeline.program.operations[operation_id]
+        stream = STREAMS[stream_index]
+        start_ns = _nanoseconds(timeline.operation_start_s[operation_id])
+        end_ns = _nanoseconds(timeline.operation_end_s[operation_id])
+        yield _complete(
+            _title(operation), index, stream.value, (start_ns, end_ns),
+            category=operation.category.value, args=_arguments(operation)
+        )  # fmt: skip
+        if kernels and stream is Stream.COMPUTE:
+            for name, left_ns, right_ns in scaled_parts(operation, start_ns, end_ns):
+                yield _complete(name, index, _KERNELS, (left_ns, right_ns), category="kernel")
+
+
+def _title(operation: Operation) -> str:
+    """What and which; Perfetto drops the figures and colours by the words."""
+    if operation.microbatch < 0:
+        return operation.kind.value
+    return f"{operation.kind.value} {operation.microbatch}"
+
+
+def _arguments(operation: Operation) -> dict[str, Any]:
+    """Coordinates and amounts, where they have a meaning."""
+    args: dict[str, Any] = {}
+    if operation.microbatch >= 0:
+        args["microbatch"] = operation.microbatch
+    if operation.chunk >= 0:
+        args["chunk"] = operation.chunk
+    first, end = operation.layers
+    if first >= 0:
+        args["layers"] = f"{first}..{end - 1}" if end - first > 1 else str(first)
+    if operation.work.num_bytes:
+        args["bytes"] = operation.work.num_bytes
+    if operation.work.flop:
+        args["flop"] = operation.work.flop
+    return args
+
+
+def _waits(result: StepResult, index: int) -> Iterator[Event]:
+    waits = result.waits
+    for row in np.flatnonzero(waits.rank_class == index).tolist():
+        span = (_nanoseconds(waits.start_s[row]), _nanoseconds(waits.end_s[row]))
+        cause = waits.category[row].value
+        yield _complete(f"wait for {cause}" if cause != "bubble" else cause, index, _WAITS, span,
+                        category="wait")  # fmt: skip
+
+
+def _memory(result: StepResult, index: int) -> Iterator[Event]:
+    """Allocated memory at each change and once more where the step ends."""
+    memory = result.memory[index]
+    total = np.sum(np.vstack(list(memory.owner_bytes.values())), axis=0).tolist()
+    moments_s = [*memory.time_s.tolist(), result.step_time_s]
+    for time_s, num_bytes in zip(moments_s, [*total, total[-1]], strict=True):
+        yield {
+            "ph": "C",
+            "name": "allocated [GiB]",
+            "pid": index + 1,
+            "ts": _microseconds(_nanoseconds(time_s)),
+            "args": {"GiB": round(num_bytes / _GIB, 6)},
+        }
+
+
+def _transfers(result: StepResult, classes: set[int]) -> Iterator[Event]:
+    """An arrow from the middle of each send to the middle of its receive."""
+    timeline = result.timeline
+    for index, operation in enumerate(timeline.program.operations):
+        if operation.kind is not Kind.SEND_RECV:
+            continue
+        lanes = [lane for lane in operation.lanes if lane[0] in classes]
+        senders = [lane for lane in lanes if lane[1] in _SENDING]
+        receivers = [lane for lane in lanes if lane[1] not in _SENDING]
+        middle_s = (timeline.operation_start_s[index] + timeline.operation_end_s[index]) / 2
+        for number, receiver in enumerate(receivers if senders else []):
+            flow = f"{index}.{number}"
+            yield _arrow("s", flow, senders[0], middle_s)
+            yield _arrow("f", flow, receiver, middle_s) | {"bp": "e"}
+
+
+def _arrow(phase: str, flow: str, lane: Lane, time_s: float) -> Event:
+    return {
+        "ph": phase,
+        "name": "transfer",
+        "cat": "transfer",
+        "id": flow,
+        "pid": lane[0] + 1,
+        "tid": _THREAD_ID[lane[1].value],
+        "ts": _microseconds(_nanoseconds(time_s)),
+    }
+
+
+def _complete(  # noqa: PLR0913 - an event has that many fields
+    name: str,
+    index: int,
+    thread: str,
+    span_ns: tuple[int, int],
+    *,
+    category: str,
+    args: dict[str, Any] | None = None,
+) -> Event:
+    event: Event = {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": index + 1,
+        "tid": _THREAD_ID[thread],
+        "ts": _microseconds(span_ns[0]),
+        "dur": _microseconds(span_ns[1] - span_ns[0]),
+    }
+    return event | {"args": args} if args else event
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(float(seconds) * 1e9)
+
+
+def _microseconds(nanoseconds: int) -> float:
+    return nanoseconds / 1000

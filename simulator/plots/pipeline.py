@@ -1,0 +1,344 @@
+"""What did every stage do at every moment of the step?
+
+Stages down, time to the right. A box is a microbatch on a stage; its bands are shares of
+its time (the work, recomputation, communication that blocks inside it). Thin lanes below
+a row are collectives and transfers that run beside the work. Hatched gaps are waits: grey
+for the pipeline bubble, coloured for communication that nothing hides.
+
+Where boxes would be too narrow to tell apart, the whole step is shown blended (every
+pixel is the time-weighted mean of what happened in it) above close-ups of its first,
+middle and last moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from numpy.typing import NDArray
+
+from simulator.plots import style
+from simulator.plots.boxes import (
+    Boxes,
+    Label,
+    Look,
+    RowLayout,
+    Scene,
+    build_scene,
+    row_layout,
+)
+from simulator.exporters.selection import spread
+from simulator.program.ir import Category
+from simulator.results.step import StepResult
+from simulator.units import format_seconds
+
+_LEFT_IN, _TOP_IN, _AXIS_IN = 0.85, 0.72, 0.48
+_WIDTH_IN = style.WIDTH_IN - _LEFT_IN - 0.2
+_PANEL_GAP_IN = 0.3
+_NARROW_PT = 3.0
+"""Below this median box width the picture turns into an overview with close-ups."""
+_CLOSE_UPS = ("first", "middle", "last")
+_CLOSE_UP_BOX_PT = 12.0
+"""Width of a median box in a close-up."""
+_CLOSE_UP_ROWS = 16
+"""Most rows in a close-up."""
+_OVERVIEW_COLUMNS = 1400
+_LINED_ROW_PT = 8.0
+"""Rows of the overview of at least this height are parted by lines."""
+_SMALLEST_NUMBER_PT, _GOOD_NUMBER_PT, _LARGEST_NUMBER_PT = 5.0, 6.5, 8.0
+_DIGIT_EM = 0.64
+"""Width of a digit of the default font, per font size."""
+
+
+@dataclass(frozen=True)
+class _View:
+    """One panel: where it is and which span of time it shows."""
+
+    axes: Axes
+    start_s: float
+    end_s: float
+    width_pt: float
+    row_pt: float
+
+    def points(self, seconds: float) -> float:
+        """Width of a span on paper [pt]."""
+        return seconds * self.width_pt / max(self.end_s - self.start_s, 1e-30)
+
+
+def draw_pipeline(result: StepResult, path: str | Path, *, max_stages: int | None = None) -> None:
+    """Write the pipeline picture; the suffix names the format (.png, .svg, .pdf).
+
+    Args:
+        result: The step to show.
+        path: File to write.
+        max_stages: Show at most so many rank classes, evenly spread from the first to
+            the last; None shows all.
+    """
+    style.save(build_pipeline_figure(result, max_stages=max_stages), path)
+
+
+def build_pipeline_figure(result: StepResult, *, max_stages: int | None = None) -> Figure:
+    """The pipeline picture. For the arguments see :func:`draw_pipeline`."""
+    classes = spread(len(result.timeline.program.classes), max_stages)
+    layout = row_layout(result)
+    scene = build_scene(result, classes, layout)
+    box_pt = _median_box_s(scene) * _WIDTH_IN * 72 / max(result.step_time_s, 1e-30)
+    handles = _legend_handles(scene)
+    draw = _one_panel if box_pt >= _NARROW_PT else _overview
+    figure = draw(result, scene, layout, classes, style.legend_height_in(handles))
+    style.add_title(figure, result.title, _subtitle(result), left=_LEFT_IN)
+    style.add_legend(figure, handles, left=_LEFT_IN)
+    return figure
+
+
+def _subtitle(result: StepResult) -> str:
+    return (
+        f"step {format_seconds(result.step_time_s)}   |   MFU {100 * result.mfu:.1f} %"
+        f"   |   bubble {100 * result.bubble_fraction:.1f} %"
+    )
+
+
+def _one_panel(
+    result: StepResult, scene: Scene, layout: RowLayout, classes: Sequence[int], legend_in: float
+) -> Figure:
+    row_in = float(np.clip(4.6 / len(classes), 0.13, 0.55))
+    height_in = row_in * len(classes)
+    figure = style.new_figure(_TOP_IN + height_in + _AXIS_IN + legend_in)
+    view = _add_view(figure, (_LEFT_IN, _TOP_IN), row_in, len(classes), (0.0, result.step_time_s))
+    _draw_boxes(view, scene, layout)
+    _label_rows(view, result, classes, centre=sum(layout.compute) / 2)
+    style.show_seconds(view.axes.xaxis, result.step_time_s)
+    return figure
+
+
+def _overview(
+    result: StepResult, scene: Scene, layout: RowLayout, classes: Sequence[int], legend_in: float
+) -> Figure:
+    rows = len(classes)
+    near = [classes[i] for i in spread(rows, _CLOSE_UP_ROWS)]
+    thin_in = float(np.clip(2.4 / rows, 0.055, 0.3))
+    row_in = float(np.clip(3.5 / len(near), 0.2, 0.45))
+    below_in = _TOP_IN + thin_in * rows + _AXIS_IN + 0.3
+    figure = style.new_figure(below_in + row_in * len(near) + _AXIS_IN + legend_in)
+    whole = _add_view(figure, (_LEFT_IN, _TOP_IN), thin_in, rows, (0.0, result.step_time_s))
+    _draw_blended(whole, scene, layout, rows)
+    _label_rows(whole, result, classes)
+    style.show_seconds(whole.axes.xaxis, result.step_time_s)
+    near_scene = scene if near == list(classes) else build_scene(result, near, layout)
+    width_in = (_WIDTH_IN - 2 * _PANEL_GAP_IN) / len(_CLOSE_UPS)
+    span_s = min(
+        result.step_time_s / len(_CLOSE_UPS),
+        width_in * 72 / _CLOSE_UP_BOX_PT * _median_box_s(scene),
+    )
+    for place, name in enumerate(_CLOSE_UPS):
+        start_s = (result.step_time_s - span_s) * place / (len(_CLOSE_UPS) - 1)
+        window = (start_s, start_s + span_s)
+        corner = (_LEFT_IN + place * (width_in + _PANEL_GAP_IN), below_in)
+        view = _add_view(figure, corner, row_in, len(near), window, width_in)
+        _draw_boxes(view, near_scene, layout)
+        centre = sum(layout.compute) / 2
+        _label_rows(view, result, near if place == 0 else (), centre=centre)
+        style.show_seconds(view.axes.xaxis, result.step_time_s, ticks=4)
+        view.axes.set_title(f"{name} {format_seconds(span_s)}", loc="left",
+                            fontsize=style.SMALL_PT, weight="bold", color=style.INK)  # fmt: skip
+        _mark_window(whole, window, rows)
+    return figure
+
+
+def _add_view(
+    figure: Figure, box_in: tuple[float, float, float, float], rows: int, span_s: tuple[float, float]
+) -> _View:
+    """A panel at (left, top, width, height) for some rows and a span of time."""
+    left, top, width, height = box_in
+    axes = style.add_axes_in(figure, left=left, top=top, width=width, height=height)
+    axes.set_xlim(*span_s)
+    axes.set_ylim(rows, 0)
+    return _View(axes, *span_s, width_pt=width * 72, row_pt=height * 72 / rows)
+
+
+def _label_rows(
+    view: _View, result: StepResult, classes: Sequence[int], *, centre: float = 0.5
+) -> None:
+    """Names of the rows, ``centre`` of a row's height from its top."""
+    names = [result.timeline.program.classes[index].name for index in classes]
+    style.name_rows(view.axes, names, view.row_pt, centre=centre)
+
+
+def _median_box_s(scene: Scene) -> float:
+    spans = [e - s for b in scene.work.values() for s, e in zip(b.start_s, b.end_s, strict=True)]
+    return float(np.median(spans)) if spans else 0.0
+
+
+def look_color(look: Look, num_chunks: int) -> str:
+    """Colour of the boxes of one look."""
+    if look.part is not None:
+        return style.CATEGORY_COLOR[look.part]
+    return style.chunk_shade(style.KIND_COLOR[look.kind], look.chunk, num_chunks)
+
+
+def _num_chunks(scene: Scene) -> int:
+    return 1 + max((look.chunk for look in scene.work), default=0)
+
+
+def _draw_boxes(view: _View, scene: Scene, layout: RowLayout) -> None:
+    chunks = _num_chunks(scene)
+    edge_pt = float(np.clip(view.points(_median_box_s(scene)) / 16, 0.2, 0.8))
+    for category, boxes in scene.waits.items():
+        collection = _add_boxes(view, boxes, f"wait {category}")
+        style.hatch_waits(collection, category)
+    for look, boxes in scene.work.items():
+        collection = _add_boxes(view, boxes, f"{look.kind} {look.chunk} {look.part or ''}".strip())
+        collection.set_facecolor(look_color(look, chunks))
+        collection.set_edgecolor("white")
+        collection.set_linewidth(edge_pt)
+    for look, boxes in scene.lanes.items():
+        collection = _add_boxes(view, boxes, f"lane {look.kind}")
+        collection.set_facecolor(style.KIND_COLOR[look.kind])
+        collection.set_linewidth(0.0)
+    _number_microbatches(view, scene, chunks)
+
+
+def _add_boxes(view: _View, boxes: Boxes, name: str) -> PolyCollection:
+    """One artist for the boxes that lie at least partly in view."""
+    corners = boxes.corners()
+    in_view = (corners[:, 0, 0] < view.end_s) & (corners[:, 1, 0] > view.start_s)
+    collection = PolyCollection(list(corners[in_view]), closed=True, gid=name)
+    view.axes.add_collection(collection, autolim=False)
+    return collection
+
+
+def _number_microbatches(view: _View, scene: Scene, chunks: int) -> None:
+    """Write the number into each box that has room for it, all in one size."""
+    inside = [la for la in scene.labels if view.start_s <= la.start_s and la.end_s <= view.end_s]
+    size_pt = _number_size_pt(view, inside)
+    if size_pt < _SMALLEST_NUMBER_PT:
+        return
+    for label in inside:
+        text = str(label.microbatch)
+        if len(text) * _DIGIT_EM * size_pt > view.points(label.end_s - label.start_s) - 1:
+            continue
+        view.axes.text(
+            (label.start_s + label.end_s) / 2,
+            (label.top + label.bottom) / 2,
+            text,
+            fontsize=size_pt,
+            color=style.ink_on(look_color(label.look, chunks)),
+            ha="center",
+            va="center_baseline",
+            clip_on=True,
+        )
+
+
+def _number_size_pt(view: _View, labels: Sequence[Label]) -> float:
+    """Font size at which the numbers fit into all boxes, or else into the wide ones."""
+    if not labels:
+        return 0.0
+    digits = max(len(str(label.microbatch)) for label in labels)
+    height_pt = 0.9 * view.row_pt * min(label.bottom - label.top for label in labels)
+    spans_s = [label.end_s - label.start_s for label in labels]
+    sizes = [
+        min(_LARGEST_NUMBER_PT, height_pt, (view.points(span_s) - 1.1) / (digits * _DIGIT_EM))
+        for span_s in np.percentile(spans_s, [10, 75])
+    ]
+    return sizes[0] if sizes[0] >= _GOOD_NUMBER_PT else min(sizes[1], _GOOD_NUMBER_PT)
+
+
+def _draw_blended(view: _View, scene: Scene, layout: RowLayout, rows: int) -> None:
+    image = blend(scene, layout, rows, view.end_s, _OVERVIEW_COLUMNS)
+    view.axes.imshow(image, extent=(0, view.end_s, rows, 0), aspect="auto", interpolation="auto")
+    if view.row_pt >= _LINED_ROW_PT:
+        view.axes.hlines(np.arange(1, rows), 0, view.end_s, color="white", linewidth=0.8)
+
+
+def blend(
+    scene: Scene, layout: RowLayout, rows: int, step_s: float, columns: int
+) -> NDArray[np.float64]:
+    """Mean colour of each row in each slice of the step, shape (rows, columns, 3)."""
+    edges_s = np.linspace(0.0, step_s, columns + 1)
+    height = layout.compute[1] - layout.compute[0]
+    chunks = _num_chunks(scene)
+    painted = [(boxes, look_color(look, chunks)) for look, boxes in scene.work.items()]
+    painted += [(boxes, _wait_color(category)) for category, boxes in scene.waits.items()]
+    image = np.ones((rows, columns, 3))
+    for boxes, color in painted:
+        start_s, end_s, top, bottom = (
+            np.asarray(c) for c in (boxes.start_s, boxes.end_s, boxes.top, boxes.bottom)
+        )
+        for row in range(rows):
+            here = top.astype(np.int64) == row
+            busy_s = _busy_s(start_s[here], end_s[here], (bottom - top)[here] / height, edges_s)
+            share = busy_s * columns / step_s
+            image[row] += share[:, None] * (np.asarray(to_rgb(color)) - 1.0)
+    return np.clip(image, 0.0, 1.0)
+
+
+def _busy_s(
+    start_s: NDArray[np.float64],
+    end_s: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    edges_s: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Weighted time inside boxes that do not overlap, per slice between the edges [s]."""
+    if not start_s.size:
+        return np.zeros(edges_s.size - 1)
+    order = np.argsort(start_s, kind="stable")
+    moments_s = np.stack([start_s[order], end_s[order]], 1).ravel()
+    done_s = np.cumsum((end_s - start_s)[order] * weight[order])
+    before_s = np.concatenate([[0.0], done_s[:-1]])
+    return np.diff(np.interp(edges_s, moments_s, np.stack([before_s, done_s], 1).ravel()))
+
+
+def _wait_color(category: Category) -> str:
+    return style.mix(style.wait_face(category), style.wait_hatch_color(category), 0.3)
+
+
+def _mark_window(view: _View, window_s: tuple[float, float], rows: int) -> None:
+    start_s, end_s = window_s
+    view.axes.add_patch(
+        Rectangle(
+            (start_s, 0),
+            end_s - start_s,
+            rows,
+            fill=False,
+            edgecolor=style.INK,
+            linewidth=1.2,
+            clip_on=False,
+            zorder=5,
+        )
+    )
+
+
+def _legend_handles(scene: Scene) -> list[Patch | tuple[Patch, ...]]:
+    """One entry for each thing in the picture, shades of chunks side by side."""
+    chunks = _num_chunks(scene)
+    handles: list[Patch | tuple[Patch, ...]] = []
+    for kind in style.KIND_COLOR:
+        looks = sorted((k for k in scene.work if k.kind is kind and k.part is None), key=_chunk)
+        name = style.words(kind) + (f" (chunk 0 to {chunks - 1})" if len(looks) > 1 else "")
+        patches = tuple(Patch(color=look_color(k, chunks), lw=0, label=name) for k in looks)
+        handles += [patches if len(patches) > 1 else patches[0]] if patches else []
+    for part in style.CATEGORY_COLOR:
+        if any(look.part is part for look in scene.work):
+            color = style.CATEGORY_COLOR[part]
+            handles.append(Patch(color=color, lw=0, label=style.words(part)))
+    for kind in style.KIND_COLOR:
+        if Look(kind) in scene.lanes:
+            color = style.KIND_COLOR[kind]
+            handles.append(Patch(color=color, lw=0, label=style.words(kind)))
+    for category in style.CATEGORY_COLOR:
+        if category in scene.waits:
+            is_idle = category in (Category.BUBBLE, Category.HOST)
+            name = style.words(category) if is_idle else f"{style.words(category)}, exposed"
+            handles.append(style.wait_patch(category, name))
+    return handles
+
+
+def _chunk(look: Look) -> int:
+    return look.chunk

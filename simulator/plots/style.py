@@ -1,0 +1,291 @@
+"""Which colour, hatch, font and unit does every picture use?
+
+One palette, built on Okabe and Ito's colours so that people with any common colour
+vision deficiency can read the pictures. Computing is cool (blue, green), communication
+is warm (orange, vermillion, purple), idle time is grey. Waits are hatched, so that they
+stay apart from work in print. Fonts are sized for a figure shown ten inches wide.
+
+Source:
+    M. Okabe and K. Ito, Color Universal Design (2008), for the eight base colours; the
+    others are tints and shades of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from simulator.errors import InputError
+from simulator.program.ir import Category, Kind, Owner
+
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+
+INK = "#222222"
+"""Text and marks."""
+PALE_INK = "#666666"
+"""Secondary text."""
+GRID = "#D9D9D9"
+"""Rules behind the data."""
+WIDTH_IN = 10.0
+"""Width of every figure [in]."""
+TITLE_PT, TEXT_PT, SMALL_PT = 12.0, 10.0, 9.0
+"""Font sizes [pt]."""
+PNG_DPI = 160
+"""Resolution of bitmaps."""
+
+KIND_COLOR: Mapping[Kind, str] = MappingProxyType(
+    {
+        Kind.FORWARD: BLUE,
+        Kind.BACKWARD: GREEN,
+        Kind.BACKWARD_INPUT: SKY,
+        Kind.BACKWARD_WEIGHT: "#8FCF6B",
+        Kind.OPTIMIZER: "#3D3D3D",
+        Kind.SEND_RECV: PURPLE,
+        Kind.ALL_REDUCE: "#A66F00",
+        Kind.ALL_GATHER: "#FFC857",
+        Kind.REDUCE_SCATTER: ORANGE,
+        Kind.ALL_TO_ALL: "#7A4419",
+    }
+)
+"""Colour of an operation."""
+
+CATEGORY_COLOR: Mapping[Category, str] = MappingProxyType(
+    {
+        Category.FORWARD: BLUE,
+        Category.BACKWARD: GREEN,
+        Category.RECOMPUTE: YELLOW,
+        Category.OPTIMIZER: "#3D3D3D",
+        Category.HOST: "#8C8C8C",
+        Category.TENSOR_PARALLEL: VERMILLION,
+        Category.CONTEXT_PARALLEL: "#882255",
+        Category.EXPERT_PARALLEL: "#7A4419",
+        Category.DATA_PARALLEL: ORANGE,
+        Category.PIPELINE: PURPLE,
+        Category.BUBBLE: "#EFEFEF",
+    }
+)
+"""Colour of where time goes."""
+
+OWNER_COLOR: Mapping[Owner, str] = MappingProxyType(
+    {
+        Owner.WEIGHTS: BLUE,
+        Owner.GRADIENTS: GREEN,
+        Owner.MASTER_WEIGHTS: "#1F4468",
+        Owner.OPTIMIZER_STATES: SKY,
+        Owner.ACTIVATIONS: ORANGE,
+        Owner.RECOMPUTE: YELLOW,
+        Owner.TEMPORARIES: "#8C8C8C",
+        Owner.LOGITS: VERMILLION,
+        Owner.GATHERED_WEIGHTS: "#B3D4EE",
+        Owner.COMMUNICATION: PURPLE,
+    }
+)
+"""Colour of who holds memory. States are cool, what a step adds is warm."""
+
+WAIT_HATCH = "////"
+"""Hatch of everything that is waiting."""
+_LIGHTEST_CHUNK = 0.55
+_ROW_NAME_PT = 1.3 * SMALL_PT
+
+
+def mix(color: str, other: str, share: float) -> str:
+    """The colour with ``share`` (0 to 1) of another in it, as hex."""
+    pairs = zip(to_rgb(color), to_rgb(other), strict=True)
+    return "#" + "".join(f"{round(255 * (a + (b - a) * share)):02X}" for a, b in pairs)
+
+
+def chunk_shade(color: str, chunk: int, num_chunks: int) -> str:
+    """The shade of a model chunk: the first is full, the last the lightest."""
+    if num_chunks <= 1 or chunk <= 0:
+        return color
+    return mix(color, "#FFFFFF", _LIGHTEST_CHUNK * chunk / (num_chunks - 1))
+
+
+def ink_on(color: str) -> str:
+    """Black or white, whichever contrasts more with the colour.
+
+    Ignores the straight piece of the sRGB curve near black.
+
+    Source:
+        Relative luminance and contrast ratio of WCAG 2.1.
+    """
+    red, green, blue = (((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color))
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "#FFFFFF" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#000000"
+
+
+def wait_face(category: Category) -> str:
+    """Fill of the time spent waiting for a category: a tint of its colour."""
+    color = CATEGORY_COLOR[category]
+    return "#F7F7F7" if category is Category.BUBBLE else mix(color, "#FFFFFF", 0.7)
+
+
+def wait_hatch_color(category: Category) -> str:
+    """Colour of the hatch lines on time spent waiting."""
+    return "#C4C4C4" if category is Category.BUBBLE else CATEGORY_COLOR[category]
+
+
+def wait_patch(category: Category, label: str) -> Patch:
+    """Legend entry of a wait."""
+    hatch_color = wait_hatch_color(category)
+    return Patch(facecolor=wait_face(category), edgecolor=hatch_color, hatch="//////", lw=0.0,
+                 label=label)  # fmt: skip
+
+
+def hatch_waits(collection: PolyCollection, category: Category) -> None:
+    """Make boxes look like waiting."""
+    collection.set_facecolor(wait_face(category))
+    collection.set_edgecolor(wait_hatch_color(category))
+    collection.set_linewidth(0.0)
+    collection.set_hatch(WAIT_HATCH)
+
+
+def words(name: str) -> str:
+    """A member of an enum as people write it ("data_parallel" is "data parallel")."""
+    return name.replace("_", " ")
+
+
+def new_figure(height_in: float) -> Figure:
+    """An empty figure of the common width that belongs to no window."""
+    figure = Figure(figsize=(WIDTH_IN, height_in), facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def add_axes_in(figure: Figure, *, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes placed in inches from the upper left corner, in the common style."""
+    w, h = figure.get_size_inches()
+    axes = figure.add_axes((left / w, 1 - (top + height) / h, width / w, height / h))
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(PALE_INK)
+    axes.tick_params(labelsize=SMALL_PT, color=PALE_INK, labelcolor=INK)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def add_title(figure: Figure, title: str, subtitle: str, *, left: float) -> None:
+    """A bold line and a line of figures above the axes, ``left`` inches in."""
+    width, height = figure.get_size_inches()
+    x, room_in = left / width, width - left - 0.2
+    figure.text(x, 1 - 0.14 / height, title, fontsize=_fitting_pt(title, room_in), weight="bold",
+                va="top", color=INK)  # fmt: skip
+    figure.text(x, 1 - 0.40 / height, subtitle, fontsize=TEXT_PT, va="top", color=PALE_INK)
+
+
+def _fitting_pt(text: str, room_in: float) -> float:
+    """Font size at which a bold line fits, assuming 0.66 em per character."""
+    return min(TITLE_PT, room_in * 72 / (0.66 * max(len(text), 1)))
+
+
+Handle = Patch | tuple[Patch, ...]
+"""A legend entry: a patch, or several patches side by side under one name."""
+
+_LEGEND_ROW_IN, _LEGEND_MARGIN_IN, _LEGEND_WIDTH_IN = 0.21, 0.12, 9.0
+
+
+def add_legend(figure: Figure, handles: Sequence[Handle], *, left: float) -> None:
+    """A legend along the lower edge, outside all axes, ``left`` inches in."""
+    width, height = figure.get_size_inches()
+    figure.legend(
+        cast("list[Artist]", list(handles)),  # a tuple is drawn by HandlerTuple
+        [_legend_label(handle) for handle in handles],
+        loc="lower left",
+        bbox_to_anchor=(left / width, 0.06 / height),
+        ncol=_legend_columns(handles),
+        fontsize=SMALL_PT,
+        frameon=False,
+        borderaxespad=0.0,
+        borderpad=0.0,
+        handlelength=1.8,
+        handleheight=1.0,
+        columnspacing=1.6,
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
+    )
+
+
+def legend_height_in(handles: Sequence[Handle]) -> float:
+    """Room the legend needs [in]."""
+    rows = -(-len(handles) // _legend_columns(handles))
+    return _LEGEND_MARGIN_IN + _LEGEND_ROW_IN * rows
+
+
+def _legend_columns(handles: Sequence[Handle]) -> int:
+    """The most columns that fit, evened out over the rows they need."""
+    widths = [0.55 + 0.068 * len(_legend_label(handle)) for handle in handles]
+    fitting = 1
+    for columns in range(2, min(7, len(handles)) + 1):
+        rows = -(-len(widths) // columns)
+        if sum(max(widths[i : i + rows]) for i in range(0, len(widths), rows)) <= _LEGEND_WIDTH_IN:
+            fitting = columns
+    rows = max(1, -(-len(widths) // fitting))
+    return max(1, -(-len(widths) // rows))
+
+
+def _legend_label(handle: Handle) -> str:
+    return str((handle[0] if isinstance(handle, tuple) else handle).get_label())
+
+
+def name_rows(axes: Axes, names: Sequence[str], row_pt: float, *, centre: float = 0.5) -> None:
+    """Names beside rows of height one; every few where rows are thinner than text.
+
+    Args:
+        axes: Rows count from the top.
+        names: One per row.
+        row_pt: Height of a row [pt].
+        centre: Where in its row a name stands, from the top.
+    """
+    every = 1
+    while every * row_pt < _ROW_NAME_PT:
+        every *= 2
+    shown = range(0, len(names), every)
+    axes.set_yticks([row + centre for row in shown], [names[row] for row in shown])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def show_seconds(axis: Axis, longest_s: float, name: str = "time", *, ticks: int = 8) -> None:
+    """Label an axis that holds seconds in the unit that suits its length."""
+    unit, factor = time_unit(longest_s)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.10g}"))
+    axis.set_major_locator(MaxNLocator(nbins=ticks, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_label_text(f"{name} [{unit}]", fontsize=TEXT_PT, color=INK)
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """Name and length [s] of the unit in which a span reads best."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if longest_s >= factor:
+            return unit, factor
+    return "ns", 1e-9
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write a picture in the format its suffix names (.png, .svg or .pdf).
+
+    The same figure gives the same bytes.
+    """
+    suffix = Path(path).suffix.lower()
+    metadata = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+    if metadata is None:
+        raise InputError.single(
+            "path", "a picture is written as .png, .svg or .pdf", str(path), "change the suffix"
+        )
+    with mpl.rc_context({"svg.hashsalt": "clustersim"}):
+        figure.savefig(path, dpi=PNG_DPI, metadata=metadata)

@@ -1,0 +1,182 @@
+"""How does a job become a program?
+
+The pipeline gives every rank its order of forward and backward passes; costs come from
+the stages, transfers from the network, and data parallelism adds its collectives. One
+class of ranks stands for all data-, tensor- and context-parallel copies of a stage,
+because on a uniform cluster they do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
+from simulator.cost.kernels import memory_bound_s
+from simulator.errors import UnsupportedError
+from simulator.program.data_parallel import DataParallel, communication_work
+from simulator.program.ir import Category, Kind, Operation, Part, Program, RankClass, Stream, Work
+from simulator.program.layout import Slice, stage_slices
+from simulator.program.pipeline import Pipeline, add_pipeline
+from simulator.program.ranks import pipeline_hop_crosses, tensor_group
+from simulator.program.stage import StageCosts
+from simulator.program.states import (
+    optimizer_traffic_bytes,
+    padded_vocab,
+    resident_memory,
+    slice_parameters,
+    state_bytes,
+)
+from simulator.schedule import ScheduleInfo, schedule_info
+from simulator.spec.job import Job
+from simulator.spec.stack import plan_stack
+
+_OPTIMIZER_KERNELS = 8
+"""Launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
+
+
+def build_program(job: Job) -> Program:
+    """The program of one training step.
+
+    Raises:
+        InputError: The plan asks for something that cannot run; the error says why.
+    """
+    return _Builder(job).build()
+
+
+def job_schedule(job: Job) -> ScheduleInfo:
+    """The pipeline schedule that the plan names or implies."""
+    plan = job.plan
+    implied = "gpipe" if plan.pp == 1 else "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
+    return schedule_info(plan.schedule or implied)
+
+
+class _Builder:
+    """Puts the pieces of one job together."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.profile = job.cluster.profile
+        self.schedule = job_schedule(job)
+        self.costs = StageCosts(job)
+        self.data_parallel = DataParallel(job, self.profile.network)
+        self.stages = job.plan.pp
+        copies = self.schedule.placement.copies
+        if not self.schedule.synchronous or copies > 1:
+            raise UnsupportedError.single(
+                "plan.schedule", "is not simulated yet: it is asynchronous or bidirectional",
+                self.schedule.name, "take a synchronous one such as 1f1b",
+            )  # fmt: skip
+        self.runs = stage_slices(job, self.stages * job.plan.vpp)
+
+    def build(self) -> Program:
+        job, network = self.job, self.profile.network
+        program = Program(
+            classes=tuple(self._rank_class(rank) for rank in range(self.stages)),
+            ports={
+                "scale_up": network.scale_up_bytes_per_s,
+                "fabric": network.fabric_bytes_per_s,
+            },
+            sm_count=self.profile.device.sm_count,
+        )
+        pipeline = Pipeline(
+            order=self.schedule.order(self.stages, job.plan.vpp, job.microbatches),
+            placement=self.schedule.placement,
+            chunks=job.plan.vpp,
+            runs=self.runs,
+            blocking=not self._overlaps_p2p(),
+        )
+        add_pipeline(program, pipeline, self.costs, self._transfer_work, self.data_parallel)
+        self._add_optimizer(program)
+        return program
+
+    def _overlaps_p2p(self) -> bool:
+        plan = self.job.plan
+        return plan_stack(plan).overlap_p2p if plan.overlap_p2p is None else plan.overlap_p2p
+
+    def _rank_class(self, rank: int) -> RankClass:
+        ranks = self.job.cluster.gpus // self.stages
+        resident = resident_memory(self.job, self._parameters(rank))
+        return RankClass(f"stage {rank}", rank, ranks, rank * ranks, resident)
+
+    def _parameters(self, rank: int) -> float:
+        tied_copy = self.job.model.tied_embeddings and self.stages > 1
+        return sum(
+            slice_parameters(self.job, run, tied_copy=tied_copy) for run in self._rank_runs(rank)
+        )
+
+    def _rank_runs(self, rank: int) -> list[Slice]:
+        place = self.schedule.placement.rank
+        return [run for stage, run in enumerate(self.runs) if place(stage, self.stages) == rank]
+
+    def _transfer_work(self, source: int, target: int) -> Work:
+        """One boundary activation, or its gradient, from one stage to another."""
+        num_bytes = self.costs.boundary_bytes
+        tp = self.job.plan.tp
+        scattered = plan_stack(self.job.plan).scatter_p2p and not self.costs.sequence_parallel
+        network = self.profile.network
+        crosses = pipeline_hop_crosses(self.job, source, target)
+        sent = num_bytes / tp if scattered else num_bytes
+        cost = send_recv_cost(sent, crosses, network)
+        work = communication_work([(Kind.SEND_RECV, cost)], sent, Category.PIPELINE)
+        if scattered and tp > 1:
+            group = tensor_group(self.job)
+            gather = collective_cost(CollectiveKind.ALL_GATHER, num_bytes, group, network)
+            calls = [(Kind.SEND_RECV, cost), (Kind.ALL_GATHER, gather)]
+            work = communication_work(calls, sent, Category.PIPELINE)
+        return work
+
+    def _add_optimizer(self, program: Program) -> None:
+        """Left-over reductions, the gradient norm over all stages, and the update."""
+        waits: list[int] = []
+        for rank in range(self.stages):
+            runs = self._rank_runs(rank)
+            waits += self.data_parallel.finish_gradients(program, rank, runs)
+        self._add_tied_embedding_reduction(program, waits)
+        if self.stages > 1:
+            lanes = tuple((rank, Stream.COMPUTE) for rank in range(self.stages))
+            work = self._norm_work()
+            norm = Operation(Kind.ALL_REDUCE, lanes, work, Category.OPTIMIZER, after=tuple(waits))
+            waits = [program.add(norm)]
+        for rank in range(self.stages):
+            work = self._optimizer_work(self._parameters(rank))
+            lane = ((rank, Stream.COMPUTE),)
+            program.add(
+                Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, after=tuple(waits))
+            )
+            self.data_parallel.finish_weights(program, rank, self._rank_runs(rank))
+
+    def _add_tied_embedding_reduction(self, program: Program, waits: list[int]) -> None:
+        """First and last stage hold copies of a tied embedding and add up its gradient."""
+        if not self.job.model.tied_embeddings or self.stages == 1:
+            return
+        last = self.stages - 1
+        numel = padded_vocab(self.job) * self.job.model.hidden // self.job.plan.tp
+        num_bytes = numel * state_bytes(self.job).reduced
+        crosses = pipeline_hop_crosses(self.job, 0, last)
+        group = Group(2, 1 if crosses else 2)
+        cost = collective_cost(
+            CollectiveKind.ALL_REDUCE, num_bytes, group, self.profile.network
+        )
+        work = communication_work([(CollectiveKind.ALL_REDUCE, cost)], num_bytes, Category.PIPELINE)
+        lanes = ((0, Stream.COMPUTE), (last, Stream.COMPUTE))
+        reduction = Operation(
+            Kind.ALL_REDUCE, lanes, work, Category.PIPELINE, after=tuple(waits)
+        )
+        waits.append(program.add(reduction))
+
+    def _norm_work(self) -> Work:
+        """The all_reduce of one number over the model-parallel ranks."""
+        group = Group(self.stages * self.job.plan.tp, tensor_group(self.job).ranks_per_node)
+        cost = collective_cost(CollectiveKind.ALL_REDUCE, 4.0, group, self.profile.network)
+        part = Part("gradient_norm", Category.OPTIMIZER, cost.seconds)
+        return Work(cost.seconds, (part,), num_bytes=4.0)
+
+    def _optimizer_work(self, parameters: float) -> Work:
+        stack = plan_stack(self.job.plan)
+        traffic_bytes = optimizer_traffic_bytes(self.job, parameters)
+        update_s = memory_bound_s(self.profile, traffic_bytes)
+        host_s = max(_OPTIMIZER_KERNELS * stack.host_s_per_kernel, stack.host_s_per_step)
+        parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
+        if host_s > update_s:
+            parts.append(Part("launch", Category.HOST, host_s - update_s))
+        return Work(sum(part.seconds for part in parts), tuple(parts))

@@ -1,0 +1,187 @@
+"""What does data parallelism add to a pipeline: gradient reduction, sharding, gathers?
+
+- ZeRO 0 all-reduces gradients. ZeRO 1 reduce-scatters them and gathers the updated
+  weights. ZeRO 2 reduce-scatters after every microbatch, because nobody keeps whole
+  gradients. ZeRO 3 gathers each run of weights before every use, too.
+- Where states are sharded over part of the data-parallel ranks, the shards are
+  all-reduced over the others in addition.
+- With overlap the work runs on its own stream, cut into buckets: reduction follows the
+  last backward bucket by bucket, gathers precede the first forward. Without, it blocks
+  the compute stream.
+
+Source: ZeRO (arXiv 1910.02054, sections 5 and 7); Megatron-LM's distributed optimizer;
+PyTorch FSDP (arXiv 2304.11277, section 3.3) for prefetch and its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from simulator.cost.collectives import CollectiveCost, CollectiveKind, Group, collective_cost
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Memory,
+    Operation,
+    Owner,
+    Part,
+    Program,
+    Stream,
+    Traffic,
+    Work,
+)
+from simulator.program.layout import Slice, cut
+from simulator.program.ranks import data_group, replica_group, shard_group
+from simulator.program.states import slice_parameters, state_bytes
+from simulator.spec.job import Job
+from simulator.spec.network import Network
+from simulator.spec.stack import plan_stack
+
+@dataclass
+class DataParallel:
+    """Emits the data-parallel operations of one job.
+
+    Attributes:
+        job: The job.
+        network: Its links.
+    """
+
+    job: Job
+    network: Network
+    _work: dict[object, Work] = field(default_factory=dict)
+    _computed: dict[int, int] = field(default_factory=dict)
+    """Last computed run of each rank."""
+    _reductions: dict[int, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        plan, stack = self.job.plan, plan_stack(self.job.plan)
+        self._zero = plan.zero
+        self._group, self._shards = data_group(self.job), shard_group(self.job)
+        self._replicas = replica_group(self.job)
+        self.is_active = self._group.ranks > 1
+        reduce, gather = plan.overlap_grad_reduce, plan.overlap_param_gather
+        self._overlaps_reduce = stack.overlap_grad_reduce if reduce is None else reduce
+        self._overlaps_gather = stack.overlap_param_gather if gather is None else gather
+
+    def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
+        """The pieces in which a forward is run, so that gathers can precede them."""
+        gathers = self._zero == 3 or (self._zero > 0 and is_first and self._overlaps_gather)
+        return self._buckets(run) if self.is_active and gathers else [run]
+
+    def backward_runs(self, run: Slice, *, is_last: bool) -> list[Slice]:
+        """The pieces in which a backward is run, in order of execution (last layer first)."""
+        reduces = self._zero >= 2 or (is_last and self._overlaps_reduce)
+        return self._buckets(run)[::-1] if self.is_active and reduces else [run]
+
+    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> tuple[int, ...]:
+        """Gathers of the weights that a run needs; the run must wait for these operations."""
+        per_use = self._zero == 3
+        once = 0 < self._zero < 3 and is_first and self._overlaps_gather
+        if not self.is_active or not (per_use or once):
+            return ()
+        work = self._gather_work(run)
+        takes = self._gathered(run) if per_use else ()
+        gather = Operation(
+            Kind.ALL_GATHER, ((rank, Stream.DATA_PARALLEL),), work, Category.DATA_PARALLEL,
+            after=self._prefetch_limit(rank) if per_use else (),
+            layers=(run.first, run.end), takes=takes,
+        )  # fmt: skip
+        return (program.add(gather),)
+
+    def after_forward(self, rank: int, operation: int, run: Slice) -> Memory:
+        """Books a computed run; returns the gathered weights to give back."""
+        self._computed[rank] = operation
+        return self._gathered(run) if self.is_active and self._zero == 3 else ()
+
+    def after_backward(
+        self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
+    ) -> Memory:
+        """Reduces a run's gradients where that is due; returns memory to give back."""
+        freed = self.after_forward(rank, operation, run)
+        if self.is_active and (self._zero >= 2 or (is_last and self._overlaps_reduce)):
+            self._emit_reduction(program, rank, run, (operation,), overlapped=self._overlaps_reduce)
+        return freed
+
+    def finish_gradients(self, program: Program, rank: int, runs: Sequence[Slice]) -> tuple[int, ...]:
+        """Whatever reduction is left once backward is done; returns what to wait for."""
+        if self.is_active and self._zero < 2 and not self._overlaps_reduce:
+            for run in runs:
+                self._emit_reduction(program, rank, run, (), overlapped=False)
+        return tuple(self._reductions.get(rank, ()))
+
+    def finish_weights(self, program: Program, rank: int, runs: Sequence[Slice]) -> None:
+        """Gathers updated weights after the optimizer, where nothing hides that."""
+        if not self.is_active or self._zero not in (1, 2) or self._overlaps_gather:
+            return
+        for run in runs:
+            work = self._gather_work(run)
+            lanes = ((rank, Stream.COMPUTE),)
+            program.add(Operation(Kind.ALL_GATHER, lanes, work, Category.DATA_PARALLEL))
+
+    def _emit_reduction(
+        self, program: Program, rank: int, run: Slice, after: tuple[int, ...], *, overlapped: bool
+    ) -> None:
+        stream = Stream.DATA_PARALLEL if overlapped else Stream.COMPUTE
+        kind = Kind.REDUCE_SCATTER if self._zero else Kind.ALL_REDUCE
+        operation = Operation(
+            kind, ((rank, stream),), self._reduction_work(run), Category.DATA_PARALLEL,
+            after=after, layers=(run.first, run.end),
+        )  # fmt: skip
+        self._reductions.setdefault(rank, []).append(program.add(operation))
+
+    def _prefetch_limit(self, rank: int) -> tuple[int, ...]:
+        """Two gathered runs at a time: gathers are issued one run ahead, and each waits
+        for the run before the one that is about to compute."""
+        computed = self._computed.get(rank)
+        return (computed,) if computed is not None else ()
+
+    def _gathered(self, run: Slice) -> Memory:
+        weights = slice_parameters(self.job, run) * state_bytes(self.job).weights
+        return ((Owner.GATHERED_WEIGHTS, weights),)
+
+    def _buckets(self, run: Slice) -> list[Slice]:
+        """Runs of whole layers, each at least one bucket large (one layer for ZeRO 3)."""
+        if self._zero == 3:
+            return cut(run, 1)
+        layers = max(1, run.end - run.first)
+        layer_bytes = slice_parameters(self.job, run) / layers * state_bytes(self.job).reduced
+        bucket_bytes = plan_stack(self.job.plan).bucket_bytes
+        return cut(run, max(1, round(bucket_bytes / layer_bytes)))
+
+    def _gather_work(self, run: Slice) -> Work:
+        num_bytes = slice_parameters(self.job, run) * state_bytes(self.job).weights
+        return self._collectives(((CollectiveKind.ALL_GATHER, num_bytes, self._shards),))
+
+    def _reduction_work(self, run: Slice) -> Work:
+        num_bytes = slice_parameters(self.job, run) * state_bytes(self.job).reduced
+        if self._zero == 0:
+            return self._collectives(((CollectiveKind.ALL_REDUCE, num_bytes, self._group),))
+        shard_bytes = num_bytes / self._shards.ranks
+        return self._collectives(
+            (
+                (CollectiveKind.REDUCE_SCATTER, num_bytes, self._shards),
+                (CollectiveKind.ALL_REDUCE, shard_bytes, self._replicas),
+            )
+        )
+
+    def _collectives(self, calls: tuple[tuple[CollectiveKind, float, Group], ...]) -> Work:
+        if calls not in self._work:
+            costs = [(kind, collective_cost(kind, size, group, self.network)) for kind, size, group in calls]
+            self._work[calls] = communication_work(costs, calls[0][1], Category.DATA_PARALLEL)
+        return self._work[calls]
+
+
+def communication_work(
+    costs: Sequence[tuple[CollectiveKind, CollectiveCost]], num_bytes: float, category: Category
+) -> Work:
+    """One operation that runs collectives one after another."""
+    ports: dict[str, float] = {}
+    for _, cost in costs:
+        for port, size in cost.port_bytes.items():
+            ports[port] = ports.get(port, 0.0) + size
+    parts = tuple(Part(kind.value, category, cost.seconds) for kind, cost in costs if cost.seconds)
+    traffic = Traffic(
+        ports, sum(cost.latency_s for _, cost in costs), max(cost.sm_count for _, cost in costs)
+    )
+    return Work(sum(cost.seconds for _, cost in costs), parts, num_bytes=num_bytes, traffic=traffic)

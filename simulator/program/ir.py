@@ -1,0 +1,220 @@
+"""What does each class of ranks do, in which order?
+
+A :class:`Program` is the only thing engines, plots and exporters know. It holds one
+list of operations per *class* of ranks that behave alike. An operation occupies one or
+more *lanes* (a lane is one stream of one class); a lane runs its operations first in,
+first out, as CUDA streams do. An operation starts when it is at the head of all its
+lanes and its dependencies have ended. A collective between classes is one operation on
+several lanes: that is the rendezvous.
+
+Nothing here knows what ZeRO or 1F1B is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What an operation does, for colours, breakdowns and traces."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    BACKWARD_INPUT = "backward_input"
+    BACKWARD_WEIGHT = "backward_weight"
+    OPTIMIZER = "optimizer"
+    SEND_RECV = "send_recv"
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+
+
+class Stream(StrEnum):
+    """The streams of one rank."""
+
+    COMPUTE = "compute"
+    DATA_PARALLEL = "data_parallel"
+    SEND_NEXT = "send_next"
+    RECV_PREVIOUS = "recv_previous"
+    SEND_PREVIOUS = "send_previous"
+    RECV_NEXT = "recv_next"
+
+
+class Category(StrEnum):
+    """Where the time of a step goes. The categories of a rank sum to the step."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    RECOMPUTE = "recompute"
+    OPTIMIZER = "optimizer"
+    HOST = "host"
+    TENSOR_PARALLEL = "tensor_parallel"
+    CONTEXT_PARALLEL = "context_parallel"
+    EXPERT_PARALLEL = "expert_parallel"
+    DATA_PARALLEL = "data_parallel"
+    PIPELINE = "pipeline"
+    BUBBLE = "bubble"
+
+
+COMMUNICATION = frozenset(
+    {
+        Category.TENSOR_PARALLEL,
+        Category.CONTEXT_PARALLEL,
+        Category.EXPERT_PARALLEL,
+        Category.DATA_PARALLEL,
+        Category.PIPELINE,
+    }
+)
+"""Categories that count as exposed communication."""
+
+
+class Owner(StrEnum):
+    """Who holds memory."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    MASTER_WEIGHTS = "master_weights"
+    OPTIMIZER_STATES = "optimizer_states"
+    ACTIVATIONS = "activations"
+    RECOMPUTE = "recompute"
+    TEMPORARIES = "temporaries"
+    LOGITS = "logits"
+    GATHERED_WEIGHTS = "gathered_weights"
+    COMMUNICATION = "communication"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A named piece of an operation's time, one kernel or collective per entry.
+
+    Attributes:
+        name: Kernel or collective, for example ``qkv`` or ``reduce_scatter``.
+        category: Where its time is booked.
+        seconds: Total over ``repeats`` [s].
+        repeats: How often it runs inside the operation.
+    """
+
+    name: str
+    category: Category
+    seconds: float
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a communication puts on the shared ports of each rank.
+
+    Attributes:
+        port_bytes: Bytes that pass each port of one rank, by port name.
+        latency_s: Part of the time that is waiting, not transferring [s].
+        sm_count: Streaming multiprocessors held while it runs.
+    """
+
+    port_bytes: Mapping[str, float]
+    latency_s: float = 0.0
+    sm_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The cost of an operation, shared by all operations that do the same.
+
+    Attributes:
+        seconds: Duration alone on the machine [s]; the sum of the parts.
+        parts: What the time is made of, in order.
+        flop: Floating-point operations of one rank, including recomputation.
+        num_bytes: Message size of a communication [B].
+        traffic: Load on shared ports; None where nothing is shared.
+    """
+
+    seconds: float
+    parts: tuple[Part, ...] = ()
+    flop: float = 0.0
+    num_bytes: float = 0.0
+    traffic: Traffic | None = None
+
+
+Memory = tuple[tuple[Owner, float], ...]
+"""Bytes by owner, as (owner, bytes) pairs."""
+
+Lane = tuple[int, Stream]
+"""One stream of one rank class: (class index, stream)."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One thing that one or more lanes do.
+
+    Attributes:
+        kind: What it does.
+        lanes: Where it runs; all of them are held from start to end.
+        work: Its cost.
+        category: Where its time is booked when it delays the compute stream.
+        after: Indices of operations that must have ended.
+        microbatch, chunk: Pipeline coordinates; -1 where they have no meaning.
+        layers: First and one past the last layer, (-1, -1) where meaningless.
+        takes: Memory taken at the start and kept.
+        gives: Memory given back at the end.
+        holds: Memory held only while it runs.
+    """
+
+    kind: Kind
+    lanes: tuple[Lane, ...]
+    work: Work
+    category: Category
+    after: tuple[int, ...] = ()
+    microbatch: int = -1
+    chunk: int = -1
+    layers: tuple[int, int] = (-1, -1)
+    takes: Memory = ()
+    gives: Memory = ()
+    holds: Memory = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankClass:
+    """Ranks that behave alike, simulated once.
+
+    Attributes:
+        name: For people, for example ``stage 3``.
+        stage: Pipeline stage.
+        count: How many ranks it stands for.
+        first_rank: The lowest of them, its representative.
+        resident: Memory held from before the step to after it.
+    """
+
+    name: str
+    stage: int
+    count: int
+    first_rank: int
+    resident: Memory = ()
+
+
+@dataclass(slots=True)
+class Program:
+    """All rank classes and what they do.
+
+    Attributes:
+        classes: The rank classes, in order of stage.
+        operations: Every operation; indices into this list are the ids.
+        lanes: Operation ids of each lane, in program order.
+        ports: Capacity of each shared port of one rank [B/s], by port name.
+        sm_count: Streaming multiprocessors of the device, for interference.
+    """
+
+    classes: tuple[RankClass, ...]
+    operations: list[Operation] = field(default_factory=list)
+    lanes: dict[Lane, list[int]] = field(default_factory=dict)
+    ports: dict[str, float] = field(default_factory=dict)
+    sm_count: int = 0
+
+    def add(self, operation: Operation) -> int:
+        """Append the operation to all its lanes; returns its id."""
+        index = len(self.operations)
+        self.operations.append(operation)
+        for lane in operation.lanes:
+            self.lanes.setdefault(lane, []).append(index)
+        return index

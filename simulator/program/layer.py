@@ -1,0 +1,183 @@
+"""What is a layer made of, before anybody asks how long it takes?
+
+A layer is a list of *pieces* in forward order, with the activations it saves for
+backward. Strategies are passes that rewrite pieces: tensor parallelism shards them and
+inserts exchanges, context parallelism turns attention into a ring, and so on. Costs are
+computed afterwards, once per distinct piece (:mod:`simulator.program.timing`).
+
+Shape letters: b microbatch, s sequence, h hidden, a heads, k kv heads, d head size,
+f MLP width, T = b s tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from simulator.cost.collectives import CollectiveKind
+
+
+class Region(StrEnum):
+    """How tensor parallelism divides a piece's data."""
+
+    WHOLE = "whole"
+    """Every rank has all of it."""
+    SEQUENCE = "sequence"
+    """Along the sequence, where sequence parallelism is on; else whole."""
+    TENSOR = "tensor"
+    """Along heads or the MLP width."""
+
+
+class Split(StrEnum):
+    """How tensor parallelism divides a product's weight."""
+
+    NONE = "none"
+    COLUMN = "column"
+    ROW = "row"
+
+
+class Axis(StrEnum):
+    """Which group of ranks an exchange runs in."""
+
+    TENSOR = "tp"
+    CONTEXT = "cp"
+    EXPERT = "ep"
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A product (m, k) x (k, n) with a weight, or a batch of products of activations.
+
+    Attributes:
+        name: What it computes.
+        m, n, k: Shape; m counts tokens where there is a weight.
+        batch: Products in one launch.
+        has_weight: Whether one operand is a parameter (then it has a weight gradient).
+        split: How tensor parallelism divides it.
+        kv_columns: Columns that belong to key and value heads.
+        kv_heads: Heads those columns hold; they are copied where tp exceeds them.
+        half_precision: Stays in the 16-bit format when the others compute in 8 or 4 bits.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    has_weight: bool = True
+    split: Split = Split.NONE
+    kv_columns: int = 0
+    kv_heads: int = 1
+    half_precision: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlashAttention:
+    """A fused attention kernel."""
+
+    name: str
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_kv: int
+    head_dim: int
+    v_head_dim: int
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RingAttention:
+    """Attention over a context-parallel ring: keys and values go round while it computes.
+
+    Attributes:
+        first: The step on the rank's own keys and values.
+        step: Each of the other steps.
+        steps: Ranks in the ring.
+        kv_bytes: Keys and values that travel per step [B].
+    """
+
+    name: str
+    first: FlashAttention
+    step: FlashAttention
+    steps: int
+    kv_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Kernels that only move bytes through memory.
+
+    Attributes:
+        name: What they do.
+        forward_bytes, backward_bytes: Bytes read and written [B].
+        region: How tensor parallelism divides them.
+        kernels: Launches per direction.
+    """
+
+    name: str
+    forward_bytes: float
+    backward_bytes: float
+    region: Region = Region.WHOLE
+    kernels: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective between the ranks that share a layer.
+
+    Attributes:
+        name: What it moves.
+        axis: The group it runs in.
+        forward, backward: Collective in each direction; None where nothing moves.
+        num_bytes: Message size as nccl-tests counts it [B].
+        gathers_again: Whether backward repeats the forward gather for the weight
+            gradient of the product that follows (Korthikanti et al., arXiv 2205.05198,
+            section 4.2.2).
+    """
+
+    name: str
+    axis: Axis
+    forward: CollectiveKind | None
+    backward: CollectiveKind | None
+    num_bytes: float
+    gathers_again: bool = False
+
+
+Piece = Gemm | FlashAttention | RingAttention | Stream | Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """An activation kept from forward to backward.
+
+    Attributes:
+        name: Which one.
+        num_bytes: Size [B].
+        region: How tensor parallelism divides it.
+        in_attention_core: Whether selective recomputation drops it.
+    """
+
+    name: str
+    num_bytes: float
+    region: Region
+    in_attention_core: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of one rank.
+
+    Attributes:
+        pieces: In forward order.
+        saved: Activations kept for backward.
+        core: Names of the pieces that are core attention.
+        input_bytes: The layer's input, all that full recomputation keeps [B].
+        input_region: How tensor parallelism divides the input.
+    """
+
+    pieces: tuple[Piece, ...]
+    saved: tuple[Saved, ...]
+    input_bytes: float
+    core: frozenset[str] = frozenset()
+    input_region: Region = Region.SEQUENCE

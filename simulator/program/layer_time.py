@@ -1,0 +1,223 @@
+"""How long does a layer take forward, backward, and when it is computed again?
+
+The pieces run one after another on the compute stream. Exchanges block it, except where
+the framework hides them:
+
+- the collective of an input gradient runs beside the weight gradient, and the repeated
+  gather of the input beside the input gradient (``overlap_tp_backward``);
+- tensor exchanges are cut into chunks and pipelined with their products (``overlap_tp``).
+
+Then only what sticks out is booked (:meth:`PieceTimer.exposed_s`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from simulator.cost.collectives import CollectiveKind
+from simulator.program.ir import Category, Part
+from simulator.program.layer import (
+    Axis,
+    Exchange,
+    FlashAttention,
+    Gemm,
+    Layer,
+    Piece,
+    RingAttention,
+    Stream,
+)
+from simulator.program.timing import PieceTimer
+
+_AXIS_CATEGORY = {
+    Axis.TENSOR: Category.TENSOR_PARALLEL,
+    Axis.CONTEXT: Category.CONTEXT_PARALLEL,
+    Axis.EXPERT: Category.EXPERT_PARALLEL,
+}
+
+_ATTENTION_BACKWARD_KERNELS = 3
+"""Row sums, the kernel itself, and the conversion of the query gradient
+(FlashAttention-2, arXiv 2307.08691, section 3.1)."""
+
+
+@dataclass(slots=True)
+class PassTime:
+    """What one direction takes.
+
+    Attributes:
+        parts: Kernels and exposed exchanges, in order.
+        flop: Floating-point operations.
+        kernels: Launches.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    flop: float = 0.0
+    kernels: int = 0
+
+    def add(self, name: str, category: Category, seconds: float, kernels: int = 1) -> None:
+        """Append a part and its launches."""
+        self.parts.append(Part(name, category, seconds))
+        self.kernels += kernels
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """The directions of one layer on one rank."""
+
+    forward: PassTime
+    backward_input: PassTime
+    backward_weight: PassTime
+    recompute: PassTime
+
+
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """Which exchanges a framework hides.
+
+    Attributes:
+        behind_gradients: Exchanges of backward run beside the other gradient.
+        behind_products: Tensor exchanges are pipelined with their products, in this many
+            chunks; 0 is off.
+    """
+
+    behind_gradients: bool
+    behind_products: int
+
+
+def layer_time(
+    layer: Layer, timer: PieceTimer, hiding: Hiding, recomputed: frozenset[str]
+) -> LayerTime:
+    """Times of all directions; ``recomputed`` names the pieces repeated in backward."""
+    repeated = [piece for piece in layer.pieces if piece.name in recomputed]
+    inputs, weights = _backward(layer.pieces, timer, hiding)
+    return LayerTime(
+        forward=_forward(layer.pieces, timer, hiding, Category.FORWARD),
+        backward_input=inputs,
+        backward_weight=weights,
+        recompute=_forward(repeated, timer, hiding, Category.RECOMPUTE),
+    )
+
+
+def attention_flop(attention: FlashAttention) -> float:
+    """Forward FLOP of the two products of attention; a causal mask halves them."""
+    scores = attention.batch * attention.heads * attention.seq_q * attention.seq_kv
+    flop = 2.0 * scores * (attention.head_dim + attention.v_head_dim)
+    return flop / 2 if attention.causal else flop
+
+
+def _forward(
+    pieces: Sequence[Piece], timer: PieceTimer, hiding: Hiding, category: Category
+) -> PassTime:
+    result = PassTime()
+    for index, piece in enumerate(pieces):
+        match piece:
+            case Gemm():
+                result.add(piece.name, category, timer.gemm_s(piece))
+                result.flop += _gemm_flop(piece)
+            case FlashAttention():
+                result.add(piece.name, category, timer.attention_s(piece, backward=False))
+                result.flop += attention_flop(piece)
+            case RingAttention():
+                _add_ring(result, piece, timer, category, backward=False)
+            case Stream():
+                seconds = timer.stream_s(piece.forward_bytes, piece.kernels)
+                result.add(piece.name, category, seconds, piece.kernels)
+            case Exchange():
+                beside = _product_beside(pieces, index)
+                beside_s = timer.gemm_s(beside) if beside else 0.0
+                _add_exchange(result, piece, piece.forward, beside_s, timer, hiding)
+    return result
+
+
+def _backward(
+    pieces: Sequence[Piece], timer: PieceTimer, hiding: Hiding
+) -> tuple[PassTime, PassTime]:
+    inputs, weights = PassTime(), PassTime()
+    for index in reversed(range(len(pieces))):
+        piece = pieces[index]
+        match piece:
+            case Gemm():
+                inputs.add(piece.name, Category.BACKWARD, timer.input_gradient_s(piece))
+                inputs.flop += _gemm_flop(piece)
+                target = weights if piece.has_weight else inputs
+                target.add(piece.name, Category.BACKWARD, timer.weight_gradient_s(piece))
+                target.flop += _gemm_flop(piece)
+            case FlashAttention():
+                seconds = timer.attention_s(piece, backward=True)
+                inputs.add(piece.name, Category.BACKWARD, seconds, _ATTENTION_BACKWARD_KERNELS)
+                inputs.flop += 2.0 * attention_flop(piece)
+            case RingAttention():
+                _add_ring(inputs, piece, timer, Category.BACKWARD, backward=True)
+            case Stream():
+                seconds = timer.stream_s(piece.backward_bytes, piece.kernels)
+                inputs.add(piece.name, Category.BACKWARD, seconds, piece.kernels)
+            case Exchange():
+                _add_backward_exchange(inputs, pieces, index, timer, hiding)
+    return inputs, weights
+
+
+def _add_ring(
+    result: PassTime, ring: RingAttention, timer: PieceTimer, category: Category, *, backward: bool
+) -> None:
+    compute_s, exposed_s = timer.ring_s(ring, backward=backward)
+    kernels = ring.steps * (_ATTENTION_BACKWARD_KERNELS if backward else 1)
+    result.add(ring.name, category, compute_s, kernels)
+    result.add(f"{ring.name}_ring", Category.CONTEXT_PARALLEL, exposed_s, ring.steps - 1)
+    flop = attention_flop(ring.first) + (ring.steps - 1) * attention_flop(ring.step)
+    result.flop += flop * (2.0 if backward else 1.0)
+
+
+def _add_exchange(
+    result: PassTime,
+    exchange: Exchange,
+    kind: CollectiveKind | None,
+    beside_s: float,
+    timer: PieceTimer,
+    hiding: Hiding,
+) -> None:
+    """An exchange that blocks, or that is pipelined with the product beside it."""
+    cost = timer.exchange_cost(exchange, kind)
+    if not cost.seconds:
+        return
+    seconds = cost.seconds
+    if hiding.behind_products and beside_s and exchange.axis is Axis.TENSOR:
+        seconds = timer.exposed_s(cost, beside_s, hiding.behind_products)
+    result.add(exchange.name, _AXIS_CATEGORY[exchange.axis], seconds)
+
+
+def _add_backward_exchange(
+    result: PassTime, pieces: Sequence[Piece], index: int, timer: PieceTimer, hiding: Hiding
+) -> None:
+    exchange = pieces[index]
+    assert isinstance(exchange, Exchange)
+    product = _product_beside(pieces, index)
+    is_entry = product is not None and index + 1 < len(pieces) and pieces[index + 1] is product
+    if not (is_entry and hiding.behind_gradients and exchange.axis is Axis.TENSOR):
+        beside_s = timer.input_gradient_s(product) if product and not is_entry else 0.0
+        _add_exchange(result, exchange, exchange.backward, beside_s, timer, hiding)
+        if exchange.gathers_again:
+            _add_exchange(result, exchange, exchange.forward, 0.0, timer, hiding)
+        return
+    assert product is not None
+    reduce = timer.exchange_cost(exchange, exchange.backward)
+    exposed_s = timer.exposed_s(reduce, timer.weight_gradient_s(product))
+    kernels = 1
+    if exchange.gathers_again:
+        gather = timer.exchange_cost(exchange, exchange.forward)
+        exposed_s += timer.exposed_s(gather, timer.input_gradient_s(product))
+        kernels += 1
+    result.add(exchange.name, _AXIS_CATEGORY[exchange.axis], exposed_s, kernels)
+
+
+def _product_beside(pieces: Sequence[Piece], index: int) -> Gemm | None:
+    """The product with a weight right after or right before an exchange."""
+    for neighbour in (index + 1, index - 1):
+        if 0 <= neighbour < len(pieces):
+            piece = pieces[neighbour]
+            if isinstance(piece, Gemm) and piece.has_weight:
+                return piece
+    return None
+
+
+def _gemm_flop(gemm: Gemm) -> float:
+    return 2.0 * gemm.m * gemm.n * gemm.k * gemm.batch

@@ -1,0 +1,86 @@
+"""Which layers does each virtual pipeline stage hold?
+
+Layers, and the embedding and loss where the plan counts them, are dealt out in equal
+contiguous runs. What does not divide leaves the ends of the pipeline one layer short,
+because they also hold the embedding and the loss (as Llama 3 405B was laid out, arXiv
+2407.21783, section 3.3.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.errors import InputError
+from simulator.spec.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A contiguous run of layers, with the embedding or the head if they belong to it.
+
+    Attributes:
+        first, end: Layer indices, ``end`` excluded.
+        has_embedding, has_head: Whether the run starts or ends the model.
+    """
+
+    first: int
+    end: int
+    has_embedding: bool = False
+    has_head: bool = False
+
+
+def stage_slices(job: Job, stages: int) -> tuple[Slice, ...]:
+    """The run of layers of each of ``stages`` virtual stages, in order of the model."""
+    counts = _layer_counts(job, stages)
+    ends = [sum(counts[: index + 1]) for index in range(stages)]
+    return tuple(
+        Slice(end - count, end, has_embedding=index == 0, has_head=index == stages - 1)
+        for index, (end, count) in enumerate(zip(ends, counts, strict=True))
+    )
+
+
+def _layer_counts(job: Job, stages: int) -> list[int]:
+    plan, layers = job.plan, job.model.layers
+    if plan.first_stage_layers or plan.last_stage_layers:
+        return _counts_with_given_ends(job, stages)
+    units = layers + plan.account_for_embedding + plan.account_for_loss
+    counts = [-(-units // stages)] * stages
+    short = sum(counts) - units
+    ends_first = sorted(range(stages), key=lambda i: (min(i, stages - 1 - i), -i))
+    for index in ends_first[:short]:
+        counts[index] -= 1
+    counts[0] -= plan.account_for_embedding
+    counts[-1] -= plan.account_for_loss
+    return counts
+
+
+def _counts_with_given_ends(job: Job, stages: int) -> list[int]:
+    plan, layers = job.plan, job.model.layers
+    given = {0: plan.first_stage_layers, stages - 1: plan.last_stage_layers}
+    given = {index: count for index, count in given.items() if count}
+    left, open_stages = layers - sum(given.values()), stages - len(given)
+    if open_stages < 1 or left < open_stages or left % open_stages:
+        raise InputError.single(
+            "plan.first_stage_layers" if plan.first_stage_layers else "plan.last_stage_layers",
+            f"leaves {left} layers for {open_stages} other stages, which do not divide evenly",
+            plan.first_stage_layers or plan.last_stage_layers,
+        )
+    return [given.get(index, left // open_stages) for index in range(stages)]
+
+
+def cut(run: Slice, max_layers: int) -> list[Slice]:
+    """The run in pieces of at most ``max_layers`` layers, in order.
+
+    The embedding stays with the first piece and the head with the last.
+    """
+    starts = list(range(run.first, run.end, max(1, max_layers))) or [run.first]
+    ends = [*starts[1:], run.end]
+    return [
+        Slice(
+            first,
+            end,
+            has_embedding=run.has_embedding and first == run.first,
+            has_head=run.has_head and end == run.end,
+        )
+        for first, end in zip(starts, ends, strict=True)
+    ]

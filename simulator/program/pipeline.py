@@ -1,0 +1,236 @@
+"""How does a pipeline order become operations, transfers and memory events?
+
+Each slot of the order becomes one operation on its rank's compute stream, or several
+where data parallelism attaches between layers. What a slot produces for another rank
+travels as one operation that occupies a send and a receive lane; a blocking send
+occupies the sender's compute stream instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Protocol
+
+from simulator.program.ir import Category, Kind, Lane, Memory, Operation, Program, Stream, Work
+from simulator.program.layout import Slice
+from simulator.schedule.slots import Order, Phase, Placement, Slot
+
+_KINDS = {
+    Phase.FORWARD: (Kind.FORWARD, Category.FORWARD),
+    Phase.BACKWARD: (Kind.BACKWARD, Category.BACKWARD),
+    Phase.BACKWARD_INPUT: (Kind.BACKWARD_INPUT, Category.BACKWARD),
+    Phase.BACKWARD_WEIGHT: (Kind.BACKWARD_WEIGHT, Category.BACKWARD),
+}
+
+_ENDS_BACKWARD = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+"""Phases after which a microbatch's activations are free and its gradients are there."""
+
+_Key = tuple[Phase, int, int]
+"""Phase, virtual stage and microbatch of a slot."""
+
+
+class Costs(Protocol):
+    """What a pipeline must know about a run of layers."""
+
+    def work(self, run: Slice, phase: Phase) -> Work:
+        """Cost of one microbatch through the run."""
+
+    def saved(self, run: Slice) -> Memory:
+        """Activations kept from forward to the end of backward."""
+
+    def working(self, run: Slice) -> Memory:
+        """Memory held while backward runs."""
+
+
+class Attachment(Protocol):
+    """What data parallelism adds between the layers of a pass."""
+
+    def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
+        """Pieces of a forward pass, in order."""
+
+    def backward_runs(self, run: Slice, *, is_last: bool) -> list[Slice]:
+        """Pieces of a backward pass, in order."""
+
+    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> tuple[int, ...]:
+        """Operations that a piece must wait for."""
+
+    def after_forward(self, rank: int, operation: int, run: Slice) -> Memory:
+        """Memory that a forward piece gives back."""
+
+    def after_backward(
+        self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
+    ) -> Memory:
+        """Memory that a backward piece gives back."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """An order and where it runs.
+
+    Attributes:
+        order: Slots of every rank.
+        placement: Which rank holds which virtual stage.
+        chunks: Virtual stages per rank.
+        runs: Layers of each virtual stage.
+        blocking: Whether a send holds the sender's compute stream.
+    """
+
+    order: Order
+    placement: Placement
+    chunks: int
+    runs: Sequence[Slice]
+    blocking: bool
+
+
+def add_pipeline(
+    program: Program,
+    pipeline: Pipeline,
+    costs: Costs,
+    transfer_work: Callable[[int, int], Work],
+    attachment: Attachment,
+) -> None:
+    """Append all passes and transfers of a pipeline to the program.
+
+    Args:
+        program: Has one class per rank of the order, and no compute operations yet.
+        pipeline: What to run.
+        costs: Cost of runs of layers.
+        transfer_work: Cost of a boundary activation from one rank to another.
+        attachment: Data parallelism.
+    """
+    emitter = _Emitter(program, pipeline, costs, transfer_work, attachment)
+    for rank, slots in enumerate(pipeline.order):
+        emitter.add_rank(rank, slots)
+    emitter.connect()
+
+
+@dataclass
+class _Emitter:
+    program: Program
+    pipeline: Pipeline
+    costs: Costs
+    transfer_work: Callable[[int, int], Work]
+    attachment: Attachment
+    arrivals: dict[_Key, int] = field(default_factory=dict)
+    """Operation after which the input of a slot is there."""
+    waiting: list[tuple[int, _Key]] = field(default_factory=list)
+
+    def add_rank(self, rank: int, slots: Sequence[Slot]) -> None:
+        first = {slot.stage: slot for slot in reversed(slots) if slot.phase is Phase.FORWARD}
+        last = {slot.stage: slot for slot in slots if slot.phase in _ENDS_BACKWARD}
+        for slot in slots:
+            is_edge = slot in (first.get(slot.stage), last.get(slot.stage))
+            if slot.phase is Phase.FORWARD:
+                end = self._add_forward(rank, slot, is_first=is_edge)
+            else:
+                end = self._add_backward(rank, slot, is_last=is_edge)
+            self._send(rank, slot, end)
+
+    def connect(self) -> None:
+        """Make every pass wait for its input, now that all producers are known."""
+        for index, key in self.waiting:
+            arrival = self.arrivals.get(key)
+            if arrival is not None:
+                operation = self.program.operations[index]
+                operation.after = (*operation.after, arrival)
+
+    def _add_forward(self, rank: int, slot: Slot, *, is_first: bool) -> int:
+        runs = self.attachment.forward_runs(self._run(slot), is_first=is_first)
+        end = -1
+        for run, after in self._with_gathers(rank, runs, is_first=is_first):
+            end = self._add_pass(rank, slot, run, after, receives=run is runs[0])
+            operation = self.program.operations[end]
+            operation.takes = self.costs.saved(run)
+            operation.gives = self.attachment.after_forward(rank, end, run)
+        return end
+
+    def _add_backward(self, rank: int, slot: Slot, *, is_last: bool) -> int:
+        ends = slot.phase in _ENDS_BACKWARD
+        run = self._run(slot)
+        runs = self.attachment.backward_runs(run, is_last=is_last) if ends else [run]
+        end = -1
+        for piece, after in self._with_gathers(rank, runs, is_first=False):
+            end = self._add_pass(rank, slot, piece, after, receives=piece is runs[0])
+            operation = self.program.operations[end]
+            operation.holds = self.costs.working(piece)
+            if ends:
+                given = self.attachment.after_backward(
+                    self.program, rank, end, piece, is_last=is_last
+                )
+                operation.gives = (*self.costs.saved(piece), *given)
+            else:
+                operation.gives = self.attachment.after_forward(rank, end, piece)
+        return end
+
+    def _with_gathers(
+        self, rank: int, runs: Sequence[Slice], *, is_first: bool
+    ) -> Iterator[tuple[Slice, tuple[int, ...]]]:
+        """Each run with what it waits for; the next run's gather is issued one run ahead."""
+        gather = self.attachment.before(self.program, rank, runs[0], is_first=is_first)
+        for run, following in zip_longest(runs, runs[1:]):
+            current = gather
+            if following is not None:
+                gather = self.attachment.before(
+                    self.program, rank, following, is_first=is_first
+                )
+            yield run, current
+
+    def _add_pass(
+        self, rank: int, slot: Slot, run: Slice, after: tuple[int, ...], *, receives: bool
+    ) -> int:
+        kind, category = _KINDS[slot.phase]
+        operation = Operation(
+            kind, ((rank, Stream.COMPUTE),), self.costs.work(run, slot.phase), category, after,
+            slot.microbatch, self._chunk(slot), (run.first, run.end),
+        )  # fmt: skip
+        end = self.program.add(operation)
+        if receives:
+            self.waiting.append((end, _key(slot)))
+        return end
+
+    def _send(self, rank: int, slot: Slot, end: int) -> None:
+        """Pass the result on to the slot that needs it, over the network if need be."""
+        stages, placement = len(self.pipeline.order), self.pipeline.placement
+        stage = placement.feeds(slot, stages, self.pipeline.chunks)
+        if slot.phase is Phase.FORWARD and stage is None:
+            self._arrive(slot, Phase.BACKWARD, slot.stage, end)
+        if stage is None:
+            return
+        target = placement.rank(stage, stages)
+        arrival = end
+        if target != rank:
+            lanes = self._lanes(rank, target, is_forward=slot.phase is Phase.FORWARD)
+            arrival = self.program.add(
+                Operation(
+                    Kind.SEND_RECV, lanes, self.transfer_work(rank, target), Category.PIPELINE,
+                    (end,), slot.microbatch, self._chunk(slot),
+                )
+            )  # fmt: skip
+        phase = Phase.FORWARD if slot.phase is Phase.FORWARD else Phase.BACKWARD
+        self._arrive(slot, phase, stage, arrival)
+
+    def _arrive(self, slot: Slot, phase: Phase, stage: int, operation: int) -> None:
+        phases = [phase] if phase is Phase.FORWARD else [Phase.BACKWARD, Phase.BACKWARD_INPUT]
+        for each in phases:
+            self.arrivals[each, stage, slot.microbatch] = operation
+
+    def _lanes(self, source: int, target: int, *, is_forward: bool) -> tuple[Lane, Lane]:
+        """Send and receive lanes; each receive lane has one sender, so order is kept."""
+        loops = self.pipeline.placement is Placement.LOOP
+        to_next = is_forward if loops else target > source
+        send = Stream.SEND_NEXT if to_next else Stream.SEND_PREVIOUS
+        receive = Stream.RECV_PREVIOUS if to_next else Stream.RECV_NEXT
+        return (source, Stream.COMPUTE if self.pipeline.blocking else send), (target, receive)
+
+    def _run(self, slot: Slot) -> Slice:
+        stages, chunks = len(self.pipeline.order), self.pipeline.chunks
+        return self.pipeline.runs[self.pipeline.placement.model_stage(slot.stage, stages, chunks)]
+
+    def _chunk(self, slot: Slot) -> int:
+        return self.pipeline.placement.chunk(slot.stage, len(self.pipeline.order))
+
+
+def _key(slot: Slot) -> _Key:
+    return slot.phase, slot.stage, slot.microbatch

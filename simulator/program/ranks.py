@@ -1,0 +1,51 @@
+"""Which ranks form which group, and what does each group cross?
+
+Ranks are numbered tp fastest, then cp, then dp, then pp: Megatron's order, in which
+tensor-parallel ranks are neighbours. Scale-up domains (nodes, or racks for NVL72) hold
+consecutive ranks.
+"""
+
+from __future__ import annotations
+
+from simulator.cost.collectives import Group
+from simulator.spec.job import Job
+
+
+def tensor_group(job: Job) -> Group:
+    """Ranks that share each weight matrix."""
+    return _strided_group(job, job.plan.tp, stride=1)
+
+
+def context_group(job: Job) -> Group:
+    """Ranks that share each sequence."""
+    return _strided_group(job, job.plan.cp, stride=job.plan.tp)
+
+
+def data_group(job: Job) -> Group:
+    """Ranks that hold the same weights: data-parallel and context-parallel together."""
+    return _strided_group(job, job.dp * job.plan.cp, stride=job.plan.tp)
+
+
+def shard_group(job: Job) -> Group:
+    """Ranks that optimizer states (and what ``plan.zero`` adds) are sharded over."""
+    ranks = job.plan.zero_group or job.dp * job.plan.cp
+    return _strided_group(job, ranks, stride=job.plan.tp)
+
+
+def replica_group(job: Job) -> Group:
+    """Ranks that hold copies of the same shard, where sharding spans only part of dp."""
+    shards = shard_group(job).ranks
+    return _strided_group(job, data_group(job).ranks // shards, stride=job.plan.tp * shards)
+
+
+def pipeline_hop_crosses(job: Job, stage: int, other: int) -> bool:
+    """Whether a transfer between two pipeline stages leaves the scale-up domain."""
+    domain = job.cluster.profile.network.scale_up.gpus
+    stride = job.cluster.gpus // job.plan.pp
+    return stage * stride // domain != other * stride // domain
+
+
+def _strided_group(job: Job, ranks: int, stride: int) -> Group:
+    """A group of ranks that are ``stride`` apart, starting in the first domain."""
+    domain = job.cluster.profile.network.scale_up.gpus
+    return Group(ranks, max(1, min(ranks, domain // stride)))

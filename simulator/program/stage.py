@@ -1,0 +1,229 @@
+"""What does a run of layers cost one rank, in time and memory, in each direction?
+
+Costs are computed once per distinct layer kind; a run is a sum over kinds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from simulator.cost.collectives import Group
+from simulator.cost.parameters import LayerKind, layer_kinds
+from simulator.errors import UnsupportedError
+from simulator.program.context_parallel import context_parallel
+from simulator.program.ir import Category, Memory, Owner, Part, Work
+from simulator.program.layer import Axis, Layer
+from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
+from simulator.program.layout import Slice
+from simulator.program.ranks import context_group, tensor_group
+from simulator.program.states import padded_vocab, state_bytes
+from simulator.program.tensor_parallel import tensor_parallel
+from simulator.program.timing import PieceTimer
+from simulator.program.transformer import (
+    Shape,
+    embedding_layer,
+    head_layer,
+    microbatch_shape,
+    transformer_layer,
+)
+from simulator.schedule.slots import Phase
+from simulator.spec.job import Job
+from simulator.spec.stack import plan_stack
+
+_EMBEDDING = "embedding"
+_HEAD = "head"
+
+Unit = LayerKind | str
+"""A layer kind, the embedding, or the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCost:
+    """Time and memory of one layer, the embedding, or the head.
+
+    Attributes:
+        time: All directions.
+        saved: Kept from forward to backward, by owner.
+        working: Held while backward runs, by owner.
+    """
+
+    time: LayerTime
+    saved: Memory
+    working: Memory
+
+
+@dataclass
+class StageCosts:
+    """Costs of any run of layers of one job; every distinct one is computed once."""
+
+    job: Job
+    _units: dict[Unit, UnitCost] = field(default_factory=dict)
+    _work: dict[object, Work] = field(default_factory=dict)
+
+    def work(self, run: Slice, phase: Phase) -> Work:
+        """Cost of one microbatch through a run of layers."""
+        units = self._count(run)
+        key = (phase, tuple(units.items()))
+        if key not in self._work:
+            self._work[key] = self._sum(units, phase)
+        return self._work[key]
+
+    def saved(self, run: Slice) -> Memory:
+        """Activations that a run keeps from forward to backward, per microbatch."""
+        units = self._count(run)
+        return _summed(
+            (owner, num_bytes * count)
+            for unit, count in units.items()
+            for owner, num_bytes in self._unit(unit).saved
+        )
+
+    def working(self, run: Slice) -> Memory:
+        """Memory held while backward of a run is under way: its largest unit's."""
+        units = [self._unit(unit) for unit in self._count(run)]
+        return max((u.working for u in units), key=lambda m: sum(b for _, b in m), default=())
+
+    @cached_property
+    def boundary_bytes(self) -> float:
+        """Activation that one rank sends to the next stage, per microbatch [B]."""
+        whole = self._shape.tokens * self.job.model.hidden * self._shape.element_bytes
+        return whole / self.job.plan.tp if self.sequence_parallel else whole
+
+    @cached_property
+    def sequence_parallel(self) -> bool:
+        """Whether norms are cut along the sequence."""
+        given, stack = self.job.plan.sequence_parallel, plan_stack(self.job.plan)
+        return self.job.plan.tp > 1 and (stack.sequence_parallel if given is None else given)
+
+    @cached_property
+    def _kinds(self) -> tuple[LayerKind, ...]:
+        return layer_kinds(self.job.model)
+
+    @cached_property
+    def _shape(self) -> Shape:
+        batch, plan = self.job.batch, self.job.plan
+        return microbatch_shape(plan, batch.micro_batch, batch.seq_len // plan.cp)
+
+    @cached_property
+    def _timer(self) -> PieceTimer:
+        groups = {Axis.TENSOR: tensor_group(self.job), Axis.CONTEXT: context_group(self.job)}
+        groups[Axis.EXPERT] = Group(1, 1)
+        accumulate_fp32 = state_bytes(self.job).gradients > self._shape.element_bytes
+        profile = self.job.cluster.profile
+        return PieceTimer(profile, self.job.plan.precision, groups, accumulate_fp32)
+
+    @cached_property
+    def _hiding(self) -> Hiding:
+        plan, stack = self.job.plan, plan_stack(self.job.plan)
+        overlap_tp = stack.overlap_tp if plan.overlap_tp is None else plan.overlap_tp
+        return Hiding(stack.overlap_tp_backward, plan.tp if overlap_tp and plan.tp > 1 else 0)
+
+    def _count(self, run: Slice) -> Counter[Unit]:
+        units: Counter[Unit] = Counter()
+        if run.has_embedding:
+            units[_EMBEDDING] += 1
+        units.update(self._kinds[run.first : run.end])
+        if run.has_head:
+            units[_HEAD] += 1
+        return units
+
+    def _unit(self, unit: Unit) -> UnitCost:
+        if unit not in self._units:
+            self._units[unit] = self._unit_cost(unit)
+        return self._units[unit]
+
+    def _unit_cost(self, unit: Unit) -> UnitCost:
+        layer = self._divided(self._whole_layer(unit))
+        recompute = self.job.plan.recompute if isinstance(unit, LayerKind) else "none"
+        names = frozenset(piece.name for piece in layer.pieces)
+        recomputed = {"none": frozenset[str](), "selective": layer.core, "full": names}[recompute]
+        time = layer_time(layer, self._timer, self._hiding, recomputed)
+        owner = Owner.LOGITS if unit == _HEAD else Owner.ACTIVATIONS
+        return UnitCost(time, *_activation_memory(layer, recompute, owner))
+
+    def _whole_layer(self, unit: Unit) -> Layer:
+        job = self.job
+        if unit == _EMBEDDING:
+            return embedding_layer(job.model, job.plan, self._shape)
+        if unit == _HEAD:
+            return head_layer(job.model, job.plan, self._shape, padded_vocab(job))
+        assert isinstance(unit, LayerKind)
+        if unit.has_experts:
+            raise UnsupportedError.single(
+                "model.experts", "mixture-of-experts layers are not simulated yet"
+            )
+        return transformer_layer(job.model, unit, job.plan, self._shape)
+
+    def _divided(self, layer: Layer) -> Layer:
+        """The strategy passes, in order."""
+        plan, element_bytes = self.job.plan, self._shape.element_bytes
+        layer = context_parallel(
+            layer, plan.cp, method=plan.cp_method, element_bytes=element_bytes
+        )
+        return tensor_parallel(
+            layer, plan.tp, sequence_parallel=self.sequence_parallel, element_bytes=element_bytes
+        )
+
+    def _sum(self, units: Counter[Unit], phase: Phase) -> Work:
+        parts: dict[tuple[str, Category], Part] = {}
+        flop, kernels = 0.0, 0
+        for unit, count in units.items():
+            for pass_time in _directions(self._unit(unit).time, phase):
+                flop += pass_time.flop * count
+                kernels += pass_time.kernels * count
+                for part in pass_time.parts:
+                    _add_part(parts, part, count)
+        device_s = sum(part.seconds for part in parts.values())
+        host_s = kernels * plan_stack(self.job.plan).host_s_per_kernel
+        if host_s > device_s:
+            parts["launch", Category.HOST] = Part(
+                "launch", Category.HOST, host_s - device_s, kernels
+            )
+        ordered = tuple(parts.values())
+        return Work(sum(part.seconds for part in ordered), ordered, flop=flop)
+
+
+def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:
+    match phase:
+        case Phase.FORWARD:
+            return [time.forward]
+        case Phase.BACKWARD:
+            return [time.recompute, time.backward_input, time.backward_weight]
+        case Phase.BACKWARD_INPUT:
+            return [time.recompute, time.backward_input]
+        case Phase.BACKWARD_WEIGHT:
+            return [time.backward_weight]
+
+
+def _add_part(parts: dict[tuple[str, Category], Part], part: Part, count: int) -> None:
+    key = (part.name, part.category)
+    known = parts.get(key)
+    seconds, repeats = part.seconds * count, part.repeats * count
+    if known is not None:
+        seconds, repeats = seconds + known.seconds, repeats + known.repeats
+    parts[key] = Part(part.name, part.category, seconds, repeats)
+
+
+def _activation_memory(layer: Layer, recompute: str, owner: Owner) -> tuple[Memory, Memory]:
+    """What a layer keeps until backward, and what backward needs on top.
+
+    Working memory is what recomputation brings back, plus gradients as large as the two
+    largest saved activations (assumption: a gradient and its successor are alive at once).
+    """
+    everything = sum(saved.num_bytes for saved in layer.saved)
+    core = sum(saved.num_bytes for saved in layer.saved if saved.in_attention_core)
+    kept = {"none": everything, "selective": everything - core, "full": layer.input_bytes}[recompute]
+    largest = sorted((saved.num_bytes for saved in layer.saved), reverse=True)[:2]
+    working = [(Owner.TEMPORARIES, sum(largest))]
+    if kept < everything:
+        working.append((Owner.RECOMPUTE, everything - kept))
+    return ((owner, kept),), tuple(working)
+
+
+def _summed(items: Iterable[tuple[Owner, float]]) -> Memory:
+    totals: dict[Owner, float] = {}
+    for owner, num_bytes in items:
+        totals[owner] = totals.get(owner, 0.0) + num_bytes
+    return tuple(totals.items())

@@ -1,0 +1,137 @@
+"""What does tensor parallelism change in a layer, with and without sequence parallelism?
+
+Weights of column products are cut by columns, those of row products by rows, attention
+by heads. Without sequence parallelism the partial outputs of a row product are
+all-reduced forward, and the input gradients of a column product backward. With it the
+norms and residuals are cut along the sequence, and each all_reduce becomes a
+reduce_scatter and an all_gather of the same bytes.
+
+Source: Megatron-LM (arXiv 1909.08053, section 3; arXiv 2205.05198, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulator.cost.collectives import CollectiveKind
+from simulator.program.layer import (
+    Axis,
+    Exchange,
+    FlashAttention,
+    Gemm,
+    Layer,
+    Piece,
+    Region,
+    RingAttention,
+    Saved,
+    Split,
+    Stream,
+)
+
+
+def tensor_parallel(layer: Layer, tp: int, *, sequence_parallel: bool, element_bytes: float) -> Layer:
+    """The layer of one of ``tp`` ranks, with its exchanges.
+
+    Args:
+        layer: The layer of a single device.
+        tp: Ranks that share it.
+        sequence_parallel: Whether norms and residuals are cut along the sequence.
+        element_bytes: Bytes of one activation [B].
+    """
+    if tp == 1:
+        return layer
+    shares = {
+        Region.WHOLE: 1.0,
+        Region.SEQUENCE: 1.0 / tp if sequence_parallel else 1.0,
+        Region.TENSOR: 1.0 / tp,
+    }
+    pieces = [
+        new
+        for piece in layer.pieces
+        for new in _with_exchanges(piece, tp, sequence_parallel, element_bytes, shares)
+    ]
+    saved = tuple(_shard_saved(saved, shares) for saved in layer.saved)
+    input_bytes = layer.input_bytes * shares[layer.input_region]
+    return replace(layer, pieces=tuple(pieces), saved=saved, input_bytes=input_bytes)
+
+
+def _with_exchanges(
+    piece: Piece, tp: int, sequence_parallel: bool, element_bytes: float, shares: dict[Region, float]
+) -> Iterator[Piece]:
+    enters = isinstance(piece, Gemm) and piece.has_weight and piece.split is Split.COLUMN
+    leaves = isinstance(piece, Gemm) and piece.has_weight and piece.split is Split.ROW
+    if enters:
+        yield _entry(piece, sequence_parallel, element_bytes)
+    yield _shard(piece, tp, shares)
+    if leaves or piece.name == "embedding":
+        yield _exit(piece, sequence_parallel, element_bytes)
+
+
+def _entry(gemm: Gemm, sequence_parallel: bool, element_bytes: float) -> Exchange:
+    """Before a column product: gather the sequence forward, reduce its gradient backward."""
+    num_bytes = gemm.m * gemm.k * element_bytes
+    name = f"{gemm.name}_input"
+    if sequence_parallel:
+        gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+        return Exchange(name, Axis.TENSOR, gather, scatter, num_bytes, gathers_again=True)
+    return Exchange(name, Axis.TENSOR, None, CollectiveKind.ALL_REDUCE, num_bytes)
+
+
+def _exit(piece: Gemm | Stream, sequence_parallel: bool, element_bytes: float) -> Exchange:
+    """After a row product or the embedding: reduce forward, gather the gradient backward."""
+    if isinstance(piece, Gemm):
+        num_bytes = piece.m * piece.n * element_bytes
+    else:
+        num_bytes = piece.forward_bytes / 2
+    name = f"{piece.name}_output"
+    if sequence_parallel:
+        gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+        return Exchange(name, Axis.TENSOR, scatter, gather, num_bytes)
+    return Exchange(name, Axis.TENSOR, CollectiveKind.ALL_REDUCE, None, num_bytes)
+
+
+def _shard(piece: Piece, tp: int, shares: dict[Region, float]) -> Piece:
+    match piece:
+        case Gemm():
+            return _shard_gemm(piece, tp)
+        case FlashAttention():
+            return _shard_attention(piece, tp)
+        case RingAttention():
+            return replace(
+                piece,
+                first=_shard_attention(piece.first, tp),
+                step=_shard_attention(piece.step, tp),
+                kv_bytes=piece.kv_bytes / min(tp, piece.first.kv_heads),
+            )
+        case Stream():
+            share = shares[piece.region]
+            return replace(
+                piece,
+                forward_bytes=piece.forward_bytes * share,
+                backward_bytes=piece.backward_bytes * share,
+            )
+        case Exchange():
+            return replace(piece, num_bytes=piece.num_bytes / tp)
+
+
+def _shard_gemm(gemm: Gemm, tp: int) -> Gemm:
+    if not gemm.has_weight:
+        return replace(gemm, batch=max(1, gemm.batch // tp))
+    if gemm.split is Split.ROW:
+        return replace(gemm, k=gemm.k // tp)
+    if gemm.split is Split.COLUMN:
+        kv_columns = gemm.kv_columns // min(tp, gemm.kv_heads)
+        own_columns = (gemm.n - gemm.kv_columns) // tp
+        return replace(gemm, n=own_columns + kv_columns, kv_columns=kv_columns)
+    return gemm
+
+
+def _shard_attention(attention: FlashAttention, tp: int) -> FlashAttention:
+    return replace(
+        attention, heads=attention.heads // tp, kv_heads=max(1, attention.kv_heads // tp)
+    )
+
+
+def _shard_saved(saved: Saved, shares: dict[Region, float]) -> Saved:
+    return replace(saved, num_bytes=saved.num_bytes * shares[saved.region])

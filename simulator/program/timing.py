@@ -1,0 +1,137 @@
+"""How long does one piece of a layer take on this cluster, in each direction?
+
+Every distinct piece is costed once and remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from simulator.cost.collectives import (
+    CollectiveCost,
+    CollectiveKind,
+    Group,
+    collective_cost,
+    send_recv_cost,
+)
+from simulator.cost.kernels import attention_s, gemm_s, memory_bound_s
+from simulator.program.layer import Axis, Exchange, FlashAttention, Gemm, RingAttention
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.kernels import Precision
+
+
+@dataclass(slots=True)
+class PieceTimer:
+    """Seconds of each distinct piece.
+
+    Attributes:
+        profile: The system.
+        precision: Format of products with weights.
+        groups: The group that exchanges of each axis run in.
+        accumulate_fp32: Whether weight gradients are added into fp32 buffers.
+    """
+
+    profile: HardwareProfile
+    precision: Precision
+    groups: dict[Axis, Group]
+    accumulate_fp32: bool
+    _seconds: dict[object, float] = field(default_factory=dict)
+    _costs: dict[object, CollectiveCost] = field(default_factory=dict)
+
+    def gemm_s(self, gemm: Gemm) -> float:
+        """Forward product [s]."""
+        return self._product_s(gemm, gemm.m, gemm.n, gemm.k)
+
+    def input_gradient_s(self, gemm: Gemm) -> float:
+        """Gradient of the product's input, or of its first activation [s]."""
+        return self._product_s(gemm, gemm.m, gemm.k, gemm.n)
+
+    def weight_gradient_s(self, gemm: Gemm) -> float:
+        """Gradient of the product's weight, or of its second activation [s]."""
+        return self._product_s(gemm, gemm.k, gemm.n, gemm.m, accumulate=gemm.has_weight)
+
+    def stream_s(self, num_bytes: float, kernels: int) -> float:
+        """Streaming kernels that move ``num_bytes`` in all [s]."""
+        if kernels == 0:
+            return 0.0
+        return kernels * memory_bound_s(self.profile, num_bytes / kernels)
+
+    def attention_s(self, attention: FlashAttention, *, backward: bool) -> float:
+        """One fused attention kernel [s]."""
+        return self._once(
+            (attention, backward),
+            lambda: attention_s(
+                self.profile,
+                batch=attention.batch,
+                heads=attention.heads,
+                kv_heads=attention.kv_heads,
+                seq_q=attention.seq_q,
+                seq_kv=attention.seq_kv,
+                head_dim=attention.head_dim,
+                v_head_dim=attention.v_head_dim,
+                causal=attention.causal,
+                backward=backward,
+                precision=self._half_precision,
+            ),
+        )
+
+    def ring_s(self, ring: RingAttention, *, backward: bool) -> tuple[float, float]:
+        """Kernels and exposed transfers of a ring: (compute, exposed) [s].
+
+        Backward, gradients of keys and values travel with them, twice the bytes.
+        """
+        first = self.attention_s(ring.first, backward=backward)
+        step = self.attention_s(ring.step, backward=backward)
+        crosses = self.groups[Axis.CONTEXT].nodes > 1
+        num_bytes = ring.kv_bytes * (2 if backward else 1)
+        transfer = send_recv_cost(num_bytes, crosses, self.profile.network).seconds
+        hidden_by = [first, *[step] * (ring.steps - 2)]
+        exposed = sum(max(0.0, transfer - compute) for compute in hidden_by)
+        return first + step * (ring.steps - 1), exposed
+
+    def exchange_cost(self, exchange: Exchange, kind: CollectiveKind | None) -> CollectiveCost:
+        """Cost of an exchange in one direction; nothing moves where ``kind`` is None."""
+        key = (exchange.axis, exchange.num_bytes, kind)
+        if key not in self._costs:
+            num_bytes = exchange.num_bytes if kind is not None else 0.0
+            group = self.groups[exchange.axis]
+            self._costs[key] = collective_cost(
+                kind or CollectiveKind.ALL_REDUCE, num_bytes, group, self.profile.network
+            )
+        return self._costs[key]
+
+    def exposed_s(self, cost: CollectiveCost, beside_s: float, chunks: int = 0) -> float:
+        """What an exchange adds to the computation that it runs beside [s].
+
+        Either it is the longer of the two and sticks out, or it only slows the
+        computation by the multiprocessors it holds. In a pipeline of chunks the first
+        chunk is never hidden.
+        """
+        share = cost.sm_count / self.profile.device.sm_count
+        unhidden = max(share, 1.0 / chunks if chunks else 0.0)
+        return max(cost.seconds - beside_s, cost.seconds * unhidden)
+
+    @property
+    def _half_precision(self) -> Precision:
+        """The 16-bit format of what is not computed in 8 or 4 bits."""
+        if self.precision in ("fp8", "mxfp8", "nvfp4"):
+            return "bf16"
+        return self.precision
+
+    def _product_s(self, gemm: Gemm, m: int, n: int, k: int, *, accumulate: bool = False) -> float:
+        half = gemm.half_precision or not gemm.has_weight
+        precision = self._half_precision if half else self.precision
+        accumulate = accumulate and self.accumulate_fp32
+        return self._once(
+            (m, n, k, gemm.batch, precision, accumulate),
+            lambda: gemm_s(
+                self.profile, m, n, k, batch=gemm.batch, precision=precision, accumulate=accumulate
+            ),
+        )
+
+    def _once(self, key: object, seconds: Callable[[], float]) -> float:
+        known = self._seconds.get(key)
+        if known is None:
+            known = self._seconds[key] = seconds()
+        return known

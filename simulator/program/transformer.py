@@ -1,0 +1,292 @@
+"""Which pieces does a transformer layer, the embedding and the head consist of?
+
+Everything here is what *one* device would do for one microbatch; the strategy passes
+divide it. Bytes of streaming kernels count each tensor read or written once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.cost.kernels import ELEMENT_BYTES, output_bytes
+from simulator.cost.parameters import LayerKind
+from simulator.program.layer import (
+    FlashAttention,
+    Gemm,
+    Layer,
+    Piece,
+    Region,
+    Saved,
+    Split,
+    Stream,
+)
+from simulator.spec.model import LatentAttention, Model
+from simulator.spec.plan import Plan
+from simulator.spec.stack import Stack, plan_stack
+
+_MASK_BYTES = 1
+"""A dropout mask is one byte per element in every framework modelled here."""
+
+_SCORE_PASSES_FUSED = 2
+"""A fused scale-mask-softmax kernel reads and writes each score once."""
+
+_SCORE_PASSES_UNFUSED = 8
+"""Separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
+counted in 16-bit scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of one microbatch.
+
+    Attributes:
+        sequences: b, sequences.
+        seq_len: s, tokens per sequence on this rank.
+        element_bytes: Bytes of one activation [B].
+        gemm_bytes: Bytes of one operand of a weight product [B].
+    """
+
+    sequences: int
+    seq_len: int
+    element_bytes: float
+    gemm_bytes: float
+
+    @property
+    def tokens(self) -> int:
+        """T = b s."""
+        return self.sequences * self.seq_len
+
+
+def microbatch_shape(plan: Plan, sequences: int, seq_len: int) -> Shape:
+    """Sizes of one microbatch under the plan's number format."""
+    operand = ELEMENT_BYTES[plan.precision]
+    return Shape(sequences, seq_len, output_bytes(plan.precision), operand)
+
+
+def transformer_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
+    """The pieces and saved activations of one dense layer."""
+    stack = plan_stack(plan)
+    attention = _Block(model, plan, stack, shape)
+    attention.norm("attention_norm")
+    if model.latent_attention:
+        attention.latent_attention(model.latent_attention)
+    else:
+        attention.attention(kind)
+    attention.residual("attention_residual")
+    attention.norm("mlp_norm")
+    attention.mlp(model.ffn_hidden)
+    attention.residual("mlp_residual")
+    return attention.layer()
+
+
+def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
+    """Token lookup, learned positions, and dropout; saves only the mask."""
+    stack = plan_stack(plan)
+    row = shape.tokens * model.hidden * shape.element_bytes
+    streams = [Stream("embedding", 2 * row, 3 * row, Region.SEQUENCE)]
+    saved = []
+    if model.positions == "learned":
+        streams.append(Stream("positions", 2 * row, row, Region.SEQUENCE))
+    if stack.dropout:
+        streams.append(Stream("embedding_dropout", 2 * row, 2 * row, Region.SEQUENCE))
+        mask = shape.tokens * model.hidden * _MASK_BYTES
+        saved.append(Saved("embedding_mask", mask, Region.SEQUENCE))
+    return Layer(tuple(streams), tuple(saved), 0.0)
+
+
+def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
+    """Final norm, output product and cross-entropy over the (padded) vocabulary.
+
+    A fused loss keeps the 16-bit logits and overwrites them with their gradient; an
+    unfused one adds an fp32 copy of the logits and keeps the fp32 softmax for backward.
+    """
+    stack = plan_stack(plan)
+    block = _Block(model, plan, stack, shape)
+    if model.final_norm:
+        block.norm("final_norm")
+    block.save("head_input", shape.tokens * model.hidden * shape.element_bytes, Region.SEQUENCE)
+    block.pieces.append(
+        Gemm(
+            "head",
+            shape.tokens,
+            padded_vocab,
+            model.hidden,
+            split=Split.COLUMN,
+            half_precision=True,
+        )
+    )
+    logits = float(shape.tokens * padded_vocab)
+    half, full = shape.element_bytes, 4.0
+    if stack.fused_cross_entropy:
+        # Maximum, exponentials with their sum, and the gradient in place.
+        block.stream("cross_entropy", logits * 3 * half, logits * 2 * half, Region.TENSOR, 3)
+        block.save("logits", logits * half, Region.TENSOR)
+    else:
+        # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
+        forward, backward = logits * (half + 7 * full), logits * (3 * full + half)
+        block.stream("cross_entropy", forward, backward, Region.TENSOR, 8)
+        block.save("softmax", logits * full, Region.TENSOR)
+    return block.layer()
+
+
+class _Block:
+    """Pieces and saved activations of a layer while it is put together."""
+
+    def __init__(self, model: Model, plan: Plan, stack: Stack, shape: Shape) -> None:
+        self.model, self.plan, self.stack, self.shape = model, plan, stack, shape
+        self.pieces: list[Piece] = []
+        self.saved: list[Saved] = []
+        self.core: set[str] = set()
+
+    def layer(self) -> Layer:
+        width = self.shape.tokens * self.model.hidden
+        core = frozenset(self.core)
+        return Layer(
+            tuple(self.pieces), tuple(self.saved), width * self.shape.element_bytes, core
+        )
+
+    def save(self, name: str, num_bytes: float, region: Region, *, core: bool = False) -> None:
+        self.saved.append(Saved(name, num_bytes, region, in_attention_core=core))
+
+    def stream(
+        self, name: str, forward: float, backward: float, region: Region, kernels: int = 1
+    ) -> None:
+        self.pieces.append(Stream(name, forward, backward, region, kernels))
+
+    def norm(self, name: str) -> None:
+        """Read and write once forward; read input and gradient, write one, backward."""
+        row = self.shape.tokens * self.model.hidden * self.shape.element_bytes
+        self.stream(name, 2 * row, 3 * row, Region.SEQUENCE)
+        self.save(f"{name}_input", row, Region.SEQUENCE)
+
+    def linear(
+        self, name: str, n: int, k: int, split: Split, *, kv_columns: int = 0, kv_heads: int = 1
+    ) -> None:
+        """A product with a weight, and the casts its number format needs."""
+        tokens = self.shape.tokens
+        operand = self.shape.gemm_bytes
+        if operand < self.shape.element_bytes:
+            # The input and the output's gradient are cast, in both layouts.
+            cast = self.shape.element_bytes + 2 * operand
+            region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
+            self.stream(f"{name}_cast", tokens * k * cast, tokens * n * cast, region)
+        self.pieces.append(
+            Gemm(name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads)
+        )
+
+    def attention(self, kind: LayerKind) -> None:
+        """Projections, rotary embedding, core attention and output projection."""
+        model, shape = self.model, self.shape
+        tokens, size = shape.tokens, shape.element_bytes
+        query, key_value = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+        self.save("qkv_input", tokens * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
+        self.linear(
+            "qkv", query + key_value, model.hidden, Split.COLUMN,
+            kv_columns=key_value, kv_heads=model.kv_heads,
+        )  # fmt: skip
+        if model.positions == "rotary":
+            rotated = tokens * (query + key_value // 2) * size
+            self.stream("rotary", 2 * rotated, 2 * rotated, Region.TENSOR, kernels=2)
+        self.save("query_key_value", tokens * (query + key_value) * size, Region.TENSOR)
+        self.core_attention(model.heads, model.kv_heads, model.head_dim, model.head_dim, kind)
+        self.save("attention_context", tokens * query * size, Region.TENSOR)
+        self.linear("attention_output", model.hidden, query, Split.ROW)
+
+    def latent_attention(self, latent: LatentAttention) -> None:
+        """Low-rank query, key and value projections around attention with wide keys."""
+        model, shape = self.model, self.shape
+        tokens, size = shape.tokens, shape.element_bytes
+        qk_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim
+        query = model.heads * qk_dim
+        self.save("latent_input", tokens * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
+        if latent.q_lora_rank:
+            self.linear("query_down", latent.q_lora_rank, model.hidden, Split.NONE)
+            self.save("query_latent", 2 * tokens * latent.q_lora_rank * size, Region.SEQUENCE)
+        self.linear("query_up", query, latent.q_lora_rank or model.hidden, Split.COLUMN)
+        down = latent.kv_lora_rank + latent.qk_rope_head_dim
+        self.linear("key_value_down", down, model.hidden, Split.NONE)
+        self.save("key_value_latent", 2 * tokens * down * size, Region.SEQUENCE)
+        up = model.heads * (latent.qk_nope_head_dim + latent.v_head_dim)
+        self.linear("key_value_up", up, latent.kv_lora_rank, Split.COLUMN)
+        value = model.heads * latent.v_head_dim
+        rotated = tokens * 2 * query * size
+        self.stream("rotary", 2 * rotated, 2 * rotated, Region.TENSOR, kernels=4)
+        self.save("query_key_value", tokens * (2 * query + value) * size, Region.TENSOR)
+        kind = LayerKind(has_experts=False, window=0)
+        self.core_attention(model.heads, model.heads, qk_dim, latent.v_head_dim, kind)
+        self.save("attention_context", tokens * value * size, Region.TENSOR)
+        self.linear("attention_output", model.hidden, value, Split.ROW)
+
+    def core_attention(
+        self, heads: int, kv_heads: int, head_dim: int, v_head_dim: int, kind: LayerKind
+    ) -> None:
+        """Scores, softmax and weighted values: one fused kernel, or the separate ones."""
+        if self.plan.attention == "flash":
+            self._flash_attention(heads, kv_heads, head_dim, v_head_dim, kind)
+        else:
+            self._separate_attention(heads, head_dim, v_head_dim)
+
+    def _flash_attention(
+        self, heads: int, kv_heads: int, head_dim: int, v_head_dim: int, kind: LayerKind
+    ) -> None:
+        shape = self.shape
+        seq_kv = min(shape.seq_len, kind.window or shape.seq_len)
+        self.pieces.append(
+            FlashAttention(
+                "attention", shape.sequences, heads, kv_heads, shape.seq_len, seq_kv,
+                head_dim, v_head_dim, self.model.causal and seq_kv == shape.seq_len,
+            )
+        )  # fmt: skip
+        self.core.add("attention")
+        self.save("attention_log_sum", 4.0 * shape.tokens * heads, Region.TENSOR)
+
+    def _separate_attention(self, heads: int, head_dim: int, v_head_dim: int) -> None:
+        shape, fused = self.shape, self.plan.attention == "fused-softmax"
+        batch, length = shape.sequences * heads, shape.seq_len
+        scores = float(batch) * length * length
+        passes = _SCORE_PASSES_FUSED if fused or self.stack.fused_softmax else _SCORE_PASSES_UNFUSED
+        size = shape.element_bytes
+        self.pieces.append(
+            Gemm("scores", length, length, head_dim, batch, has_weight=False, split=Split.COLUMN)
+        )
+        softmax = scores * size * passes
+        self.stream("softmax", softmax, softmax * 1.5, Region.TENSOR, max(1, passes // 2))
+        self.core |= {"scores", "softmax", "weighted_values"}
+        self.save("softmax", scores * size, Region.TENSOR, core=True)
+        if self.stack.dropout:
+            traffic = scores * (2 * size + _MASK_BYTES)
+            self.stream("attention_dropout", traffic, traffic, Region.TENSOR)
+            self.core.add("attention_dropout")
+            self.save("attention_mask", scores * _MASK_BYTES, Region.TENSOR, core=True)
+            self.save("attention_dropped", scores * size, Region.TENSOR, core=True)
+        self.pieces.append(
+            Gemm(
+                "weighted_values", length, v_head_dim, length, batch,
+                has_weight=False, split=Split.COLUMN,
+            )
+        )  # fmt: skip
+
+    def mlp(self, width: int) -> None:
+        """Up (and gate) product, activation, down product."""
+        model, shape = self.model, self.shape
+        tokens, size = shape.tokens, shape.element_bytes
+        branches = 2 if model.gated_mlp else 1
+        self.save("mlp_input", tokens * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
+        self.linear("mlp_up", branches * width, model.hidden, Split.COLUMN)
+        self.save("activation_input", tokens * branches * width * size, Region.TENSOR)
+        inner = tokens * width * size
+        passes = 1 if self.stack.fused_elementwise else branches + 1
+        forward, backward = (branches + 1) * inner, (2 * branches + 1) * inner
+        self.stream("activation", forward * passes, backward * passes, Region.TENSOR, passes)
+        self.save("mlp_down_input", tokens * width * shape.gemm_bytes, Region.TENSOR)
+        self.linear("mlp_down", model.hidden, width, Split.ROW)
+
+    def residual(self, name: str) -> None:
+        """Bias, dropout and addition to the residual stream; backward adds the branches."""
+        row = self.shape.tokens * self.model.hidden * self.shape.element_bytes
+        kernels = 1 if self.stack.fused_elementwise else 2 + self.stack.dropout
+        dropped = 2 * row if self.stack.dropout else 0.0
+        self.stream(name, 3 * row * kernels, 3 * row + dropped, Region.SEQUENCE, kernels)
+        if self.stack.dropout:
+            mask = self.shape.tokens * self.model.hidden * _MASK_BYTES
+            self.save(f"{name}_mask", mask, Region.SEQUENCE)

@@ -1,0 +1,77 @@
+"""What does one step cost?
+
+:class:`StepResult` is plain data: everything a person asks of one simulated step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engine.timeline import Timeline
+from simulator.program.ir import Category, Owner
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Gaps of the compute streams, one row each, columnar.
+
+    Attributes:
+        rank_class: Class index, shape (waits,).
+        category: What was waited for (a communication category, host or bubble), per row.
+        start_s, end_s: The gap [s], shape (waits,).
+    """
+
+    rank_class: NDArray[np.int64]
+    category: tuple[Category, ...]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ClassMemory:
+    """Memory of one rank class over the step.
+
+    Attributes:
+        stage: Pipeline stage.
+        peak_allocated_bytes: Tensors alive at the peak [B].
+        peak_reserved_bytes: Held by the caching allocator at its peak [B].
+        peak_device_bytes: As nvidia-smi would show it, with context and libraries [B].
+        peak_time_s: Moment of the peak [s].
+        by_owner: Who holds the bytes at the peak [B].
+        time_s: Moments at which memory changes, shape (changes,) [s].
+        owner_bytes: Bytes from each moment on, per owner, each of shape (changes,) [B].
+    """
+
+    stage: int
+    peak_allocated_bytes: float
+    peak_reserved_bytes: float
+    peak_device_bytes: float
+    peak_time_s: float
+    by_owner: Mapping[Owner, float]
+    time_s: NDArray[np.float64]
+    owner_bytes: Mapping[Owner, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Everything about one simulated training step."""
+
+    timeline: Timeline
+    step_time_s: float
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float
+    mfu: float
+    hfu: float
+    bubble_fraction: float
+    breakdown_s: Mapping[Category, float]
+    exposed_comm_s: Mapping[Category, float]
+    class_breakdown_s: tuple[Mapping[Category, float], ...]
+    waits: Waits
+    memory: tuple[ClassMemory, ...]
+    capacity_bytes: float
+    title: str
+    """One line that says which job this was."""

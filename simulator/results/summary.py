@@ -1,0 +1,47 @@
+"""How does a timeline become the numbers that people ask for?"""
+
+from __future__ import annotations
+
+from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
+from simulator.cost.kernels import peak_flop_per_s
+from simulator.engine.timeline import Timeline
+from simulator.program.ir import COMMUNICATION, Category
+from simulator.results.memory import class_memory
+from simulator.results.step import StepResult
+from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
+from simulator.spec.job import Job
+
+
+def summarise(job: Job, timeline: Timeline) -> StepResult:
+    """Everything about one simulated step of a job.
+
+    MFU and HFU relate :func:`model_flop_per_token` and :func:`hardware_flop_per_token` to
+    the dense peak of the format that the plan computes in.
+    """
+    step_time_s = timeline.step_time_s
+    waits = compute_waits(timeline)
+    breakdowns = class_breakdowns(timeline, waits)
+    breakdown = mean_over_ranks(timeline, breakdowns)
+    exposed = {category: s for category, s in breakdown.items() if category in COMMUNICATION}
+    seq_len, gpus = job.batch.seq_len, job.cluster.gpus
+    tokens_per_s_per_gpu = job.batch.tokens / step_time_s / gpus
+    profile = job.cluster.profile
+    peak = peak_flop_per_s(profile, job.plan.precision)
+    model_rate = tokens_per_s_per_gpu * model_flop_per_token(job.model, seq_len)
+    hardware_flop = hardware_flop_per_token(job.model, seq_len, job.plan.recompute)
+    return StepResult(
+        timeline=timeline,
+        step_time_s=step_time_s,
+        tokens_per_s_per_gpu=tokens_per_s_per_gpu,
+        model_tflops_per_gpu=model_rate / 1e12,
+        mfu=model_rate / peak,
+        hfu=tokens_per_s_per_gpu * hardware_flop / peak,
+        bubble_fraction=breakdown.get(Category.BUBBLE, 0.0) / step_time_s,
+        breakdown_s=breakdown,
+        exposed_comm_s=exposed,
+        class_breakdown_s=breakdowns,
+        waits=waits,
+        memory=class_memory(timeline, profile.device),
+        capacity_bytes=profile.device.memory_bytes,
+        title=job.title,
+    )

@@ -1,0 +1,96 @@
+"""What must a user and a cost model know about a schedule besides its order?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.schedule.slots import Order, Placement
+
+OrderFunction = Callable[[int, int, int], Order]
+"""(stages, chunks, microbatches) -> order."""
+
+RuleFunction = Callable[[int, int, int], tuple[str, str] | None]
+"""(stages, chunks, microbatches) -> (the rule that is broken, the way out), or None."""
+
+BoundFunction = Callable[[int, int, int, int], int]
+"""(rank, stages, chunks, microbatches) -> upper bound of activations held at once."""
+
+
+def no_rule(stages: int, chunks: int, microbatches: int) -> None:
+    """Every size is allowed."""
+    del stages, chunks, microbatches
+
+
+def one_version(rank: int, stages: int) -> int:
+    """Synchronous training keeps one version of the weights."""
+    del rank, stages
+    return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleInfo:
+    """One pipeline schedule.
+
+    Attributes:
+        name: As the user writes it in ``plan.schedule``.
+        order: Builds the order; sizes must have passed :meth:`check`.
+        summary: One line for people.
+        source: Paper or program it comes from.
+        in_flight: Upper bound of (virtual stage, microbatch) activations that a rank holds at
+            once, from the start of the forward to the end of the backward (of the weight
+            gradient where it is computed apart). One chunk holds 1/chunks of a rank's layers.
+        placement: Which rank runs which virtual stage.
+        chunks: Smallest and largest number of chunks per rank; None is no upper limit.
+        rule: Further limits on the sizes.
+        splits_backward: Whether input and weight gradients are separate slots.
+        synchronous: Whether every step ends with one weight update that all microbatches
+            of the step precede. Otherwise the pipeline never drains between steps.
+        weight_versions: Versions of the weights that a rank keeps.
+        rendezvous_safe: Whether the order also runs where a send blocks until its receive
+            is posted (a rank posts its next receive together with its last send).
+    """
+
+    name: str
+    order: OrderFunction
+    summary: str
+    source: str
+    in_flight: BoundFunction
+    placement: Placement = Placement.LOOP
+    chunks: tuple[int, int | None] = (1, 1)
+    rule: RuleFunction = no_rule
+    splits_backward: bool = False
+    synchronous: bool = True
+    weight_versions: Callable[[int, int], int] = one_version
+    rendezvous_safe: bool = False
+
+    def check(self, stages: int, chunks: int, microbatches: int) -> None:
+        """Raise unless the schedule runs with these sizes.
+
+        Raises:
+            InputError: A size is not a positive whole number.
+            UnsupportedError: The schedule has no order for these sizes.
+        """
+        sizes = {"plan.pp": stages, "plan.vpp": chunks, "microbatches": microbatches}
+        for path, size in sizes.items():
+            if size < 1:
+                raise InputError.single(path, "must be 1 or more", size)
+        broken = self._broken_chunk_rule(chunks) or self.rule(stages, chunks, microbatches)
+        if broken:
+            rule, way_out = broken
+            given = f"(given: pp = {stages}, vpp = {chunks}, {microbatches} microbatches)"
+            raise UnsupportedError.single("plan.schedule", f"{rule} {given}", self.name, way_out)
+
+    def _broken_chunk_rule(self, chunks: int) -> tuple[str, str] | None:
+        least, most = self.chunks
+        if chunks < least:
+            rule = f"needs {least} {'or more ' if most is None else ''}chunks per rank"
+            return rule, f"set plan.vpp = {least}"
+        if most is not None and chunks > most:
+            plural = "chunk" if most == 1 else "chunks"
+            way_out = f"set plan.vpp = {most}"
+            if most == 1:
+                way_out += ", or take interleaved-1f1b"
+            return f"runs with {most} {plural} per rank", way_out
+        return None

@@ -1,0 +1,135 @@
+"""Which sizes does a schedule run with, and how many activations does a rank hold?
+
+Bounds count activations of one chunk and one microbatch. They are reached with enough
+microbatches; tests hold that no order exceeds them.
+"""
+
+from __future__ import annotations
+
+from simulator.schedule.controllable_memory import v_half_in_flight, v_min_in_flight
+from simulator.schedule.one_f_one_b import round_length
+
+
+def one_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """One: a microbatch ends before the next starts."""
+    del rank, stages, chunks, microbatches
+    return 1
+
+
+def all_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """All microbatches on all chunks."""
+    del rank, stages
+    return chunks * microbatches
+
+
+def one_f_one_b_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """The fewer the deeper the rank: p - r."""
+    del chunks
+    return min(stages - rank, microbatches)
+
+
+def interleaved_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """One more than run ahead: a round through all chunks but one, and the way there and back."""
+    ahead = (chunks - 1) * round_length(stages, microbatches) + 2 * (stages - 1 - rank)
+    return min(ahead + 1, chunks * microbatches)
+
+
+def zb_1p_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """A round through all chunks but one, and p; the same on every rank."""
+    del rank
+    ahead = (chunks - 1) * round_length(stages, microbatches) + stages
+    return min(ahead, chunks * microbatches)
+
+
+def zb_h1_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """On every rank p: what 1F1B holds on its first (arXiv 2401.10241, table 1)."""
+    del rank, chunks
+    return min(stages, microbatches)
+
+
+def zb_h2_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """2p - 1 on every rank (arXiv 2401.10241, table 1)."""
+    del rank, chunks
+    return min(2 * stages - 1, microbatches)
+
+
+def zb_2p_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """2p on every rank."""
+    del rank, chunks
+    return min(2 * stages, microbatches)
+
+
+def zb_v_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """2p chunks: what 1F1B holds on its first rank, on every rank."""
+    del rank
+    return min(2 * stages, chunks * microbatches)
+
+
+def v_half(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """About p chunks on every rank."""
+    del rank
+    return min(v_half_in_flight(stages), chunks * microbatches)
+
+
+def v_min(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """About 2p/3 chunks on every rank."""
+    del rank
+    return min(v_min_in_flight(stages), chunks * microbatches)
+
+
+def dualpipe_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """One more than the stages of the model (arXiv 2412.19437, table 2)."""
+    del rank
+    return min(stages * chunks + 1, chunks * microbatches)
+
+
+def chimera_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """p/2 + 1 on the outer ranks, p on the middle ones (arXiv 2107.06925, table 2)."""
+    del chunks
+    from_end = min(rank, stages - 1 - rank)
+    return min(stages // 2 + 1 + from_end, microbatches)
+
+
+def whole_rounds(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
+    """Microbatches fill whole rounds."""
+    del chunks
+    rounds = max(1, microbatches // stages)
+    if microbatches % rounds == 0:
+        return None
+    rule = f"microbatches must divide into microbatches // pp = {rounds} equal rounds"
+    return rule, f"take {microbatches // stages * stages} microbatches"
+
+
+def even_directions(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
+    """Both directions have the same ranks and microbatches to themselves."""
+    del chunks
+    if stages % 2:
+        return "plan.pp must be even", f"take plan.pp = {stages + 1}"
+    if microbatches % 2:
+        return "the number of microbatches must be even", f"take {microbatches + 1} microbatches"
+    return None
+
+
+def two_per_rank(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
+    """The pipeline fills before it drains."""
+    del chunks
+    if microbatches >= 2 * stages:
+        return None
+    return "needs at least 2 pp microbatches", f"take {2 * stages} microbatches, or a smaller pp"
+
+
+def dualpipe_sizes(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
+    """Even, and two microbatches per rank."""
+    sizes = (stages, chunks, microbatches)
+    return even_directions(*sizes) or two_per_rank(*sizes)
+
+
+def stashed_versions(rank: int, stages: int) -> int:
+    """PipeDream: one weight version per microbatch in flight (arXiv 1806.03377, section 3.3)."""
+    return stages - rank
+
+
+def two_versions(rank: int, stages: int) -> int:
+    """PipeDream-2BW: the newest weights and those that old microbatches use."""
+    del rank, stages
+    return 2

@@ -1,0 +1,76 @@
+"""What do all specifications have in common?
+
+They are frozen pydantic models that refuse unknown fields. Python names carry the SI
+unit (``memory_bytes``); the name in files drops it (``memory: 80 GiB``), because there
+the value itself carries the unit. Counts and flags are strict: ``"8"`` is not 8, and
+``yes`` is not a count.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from simulator.units import UNITS, format_quantity, parse_quantity
+
+_SUFFIXES = tuple(sorted((f"_{d}" for d in UNITS), key=len, reverse=True))
+
+
+def file_name_of_field(name: str) -> str:
+    """Field name as written in files: without its unit suffix."""
+    for suffix in _SUFFIXES:
+        if name.endswith(suffix):
+            return name.removesuffix(suffix)
+    return name
+
+
+class Spec(BaseModel):
+    """Base of everything a user says: immutable, complete, no unknown fields."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=file_name_of_field,
+        populate_by_name=True,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+    )
+
+
+def _quantity(dimension: str, example: str) -> Any:
+    def parse(value: object) -> float:
+        if not isinstance(value, str):
+            raise ValueError(f'a quantity needs its unit; write for example "{example}"')
+        return parse_quantity(value, dimension)
+
+    return (
+        BeforeValidator(parse),
+        Field(ge=0, allow_inf_nan=False),
+        PlainSerializer(lambda value: format_quantity(value, dimension), return_type=str),
+        WithJsonSchema({"type": "string", "examples": [example]}),
+    )
+
+
+Bytes = Annotated[float, *_quantity("bytes", "80 GiB")]
+BytesPerSecond = Annotated[float, *_quantity("bytes_per_s", "450 GB/s")]
+Seconds = Annotated[float, *_quantity("s", "2.5 us")]
+FlopPerSecond = Annotated[float, *_quantity("flop_per_s", "989 TFLOP/s")]
+Hertz = Annotated[float, *_quantity("hz", "1830 MHz")]
+Watts = Annotated[float, *_quantity("w", "700 W")]
+UsdPerSecond = Annotated[float, *_quantity("usd_per_s", "2.5 USD/h")]
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+"""A whole number, one or more."""
+
+CountOrZero = Annotated[int, Field(strict=True, ge=0)]
+"""A whole number, zero or more."""
+
+Flag = Annotated[bool, Field(strict=True)]
+"""true or false, nothing that merely looks like it."""
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+"""A share between 0 and 1."""
+
+Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A positive plain number."""

@@ -1,0 +1,124 @@
+"""Which rules hold between the fields of a job?
+
+One small function per rule; all run, so that a user sees every fault at once. Each
+message says what to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.errors import Fault
+from simulator.spec.job import Job
+
+
+def job_faults(job: Job) -> list[Fault]:
+    """Every rule across fields that the job breaks; empty if it is sound."""
+    return [fault for rule in _RULES for fault in rule(job)]
+
+
+def _gpus_divide_into_ranks(job: Job) -> Iterator[Fault]:
+    plan, gpus = job.plan, job.cluster.gpus
+    width = plan.tp * plan.pp * plan.cp
+    if gpus % width:
+        yield Fault(
+            "cluster.gpus",
+            f"must be a multiple of tp x pp x cp = {plan.tp} x {plan.pp} x {plan.cp} = {width}",
+            gpus,
+            f"take {max(1, gpus // width) * width} GPUs, or change a degree",
+        )
+
+
+def _batch_divides_into_microbatches(job: Job) -> Iterator[Fault]:
+    if job.dp == 0:
+        return
+    batch, slice_ = job.batch, job.batch.micro_batch * job.dp
+    if batch.global_batch % slice_:
+        nearest = max(1, round(batch.global_batch / slice_)) * slice_
+        yield Fault(
+            "batch.global",
+            f"must be a multiple of micro x dp = {batch.micro_batch} x {job.dp} = {slice_}",
+            batch.global_batch,
+            f"take {nearest}, or change batch.micro or a degree",
+        )
+
+
+def _sequence_divides_over_ranks(job: Job) -> Iterator[Fault]:
+    plan, seq_len = job.plan, job.batch.seq_len
+    # Causal balance gives each context-parallel rank two chunks of the sequence.
+    chunks = 2 * plan.cp if plan.cp > 1 and job.model.causal else plan.cp
+    if seq_len % chunks:
+        yield Fault(
+            "batch.seq_len",
+            f"must be a multiple of {chunks} for cp = {plan.cp}",
+            seq_len,
+            f"take {max(1, round(seq_len / chunks)) * chunks}",
+        )
+    if plan.sequence_parallel and seq_len % (plan.cp * plan.tp):
+        yield Fault(
+            "batch.seq_len",
+            f"must be a multiple of cp x tp = {plan.cp * plan.tp} with sequence parallelism",
+            seq_len,
+            "or set plan.sequence_parallel: false",
+        )
+
+
+def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
+    model, tp = job.model, job.plan.tp
+    if model.heads % tp:
+        yield Fault("plan.tp", f"must divide the model's {model.heads} heads", tp)
+    if model.kv_heads % tp and tp % model.kv_heads:
+        yield Fault("plan.tp", f"must divide or be a multiple of {model.kv_heads} kv heads", tp)
+    if model.ffn_hidden % tp:
+        yield Fault("plan.tp", f"must divide the MLP width {model.ffn_hidden}", tp)
+
+
+def _experts_divide_over_expert_ranks(job: Job) -> Iterator[Fault]:
+    ep, experts = job.plan.ep, job.model.experts
+    if ep == 1:
+        return
+    if experts is None:
+        yield Fault("plan.ep", "needs a model with experts", ep, "take plan.ep: 1")
+    elif experts.count % ep:
+        yield Fault("plan.ep", f"must divide the model's {experts.count} experts", ep)
+    if job.dp and (job.dp * job.plan.cp * job.plan.tp) % ep:
+        yield Fault(
+            "plan.ep", f"must divide dp x cp x tp = {job.dp * job.plan.cp * job.plan.tp}", ep
+        )
+
+
+def _virtual_stages_need_a_pipeline(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.vpp > 1 and plan.pp == 1:
+        yield Fault("plan.vpp", "needs a pipeline, plan.pp > 1", plan.vpp, "take plan.vpp: 1")
+    units = plan_units(job)
+    if units < plan.pp * plan.vpp:
+        yield Fault(
+            "plan.pp",
+            f"pp x vpp = {plan.pp * plan.vpp} stages for only {units} layers",
+            plan.pp,
+            "lower plan.pp or plan.vpp",
+        )
+
+
+def plan_units(job: Job) -> int:
+    """Things that are dealt out to pipeline stages: layers, and what counts as one."""
+    plan = job.plan
+    return job.model.layers + plan.account_for_embedding + plan.account_for_loss
+
+
+def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:
+    group, width = job.plan.zero_group, job.dp * job.plan.cp
+    if group and width % group:
+        yield Fault("plan.zero_group", f"must divide dp x cp = {width}", group)
+
+
+_RULES = (
+    _gpus_divide_into_ranks,
+    _batch_divides_into_microbatches,
+    _sequence_divides_over_ranks,
+    _heads_divide_over_tensor_ranks,
+    _experts_divide_over_expert_ranks,
+    _virtual_stages_need_a_pipeline,
+    _states_shard_over_a_divisor,
+)

@@ -1,0 +1,235 @@
+"""How are YAML documents read, looked up by name, changed, merged and validated?
+
+Nothing here knows what a job is; :mod:`simulator.spec.load` does. A document may come
+from anyone, so reading refuses whatever is larger, deeper or stranger than a
+configuration ever is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+import simulator
+from simulator.errors import InputError
+from simulator.spec.faults import faults_of, nearest_hint
+
+_SpecT = TypeVar("_SpecT", bound=BaseModel)
+_MAX_FILE_BYTES = 2**20
+_MAX_DEPTH = 50
+_MAX_VALUES = 50_000
+
+
+def data_folder(name: str) -> Path:
+    """Folder of shipped data (``hardware_profiles`` or ``workloads``).
+
+    In an installed package it lies inside the package, in a checkout beside it.
+    """
+    package = Path(simulator.__file__).parent
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the YAML files in a folder, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML that refuses duplicate keys instead of silently taking the last.
+
+    Merge keys are refused too: chains of them grow without bound while they are read.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _malformed("merge keys (<<) are not understood, write the fields", key_node)
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise _malformed(f"the key {key!r} is not text, put it in quotes", key_node)
+            if key in seen:
+                raise _malformed(f"the key {key!r} appears twice", key_node)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _malformed(problem: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds.
+
+    Raises:
+        InputError: The file is missing, too large, not YAML, or not a mapping.
+    """
+    document = parse_yaml(_read_text(path), str(path))
+    if not isinstance(document, dict):
+        raise InputError.single("", "must be a mapping of fields", document, file=str(path))
+    return document
+
+
+def parse_yaml(text: str, file: str = "") -> Any:
+    """The value that a YAML text stands for.
+
+    Args:
+        text: One document.
+        file: Where it was read, for error messages.
+
+    Raises:
+        InputError: It is not YAML, or larger or deeper than a configuration ever is.
+    """
+    try:
+        value = yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise InputError.single("", f"is not valid YAML: {_problem(error)}", file=file) from error
+    except ValueError as error:  # a date or number that YAML recognises and Python refuses
+        raise InputError.single("", f"is not valid YAML: {error}", file=file) from error
+    except RecursionError as error:
+        raise InputError.single("", "is nested too deeply", file=file) from error
+    _check_extent(value, file)
+    return value
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        text = content.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError.single("", f"cannot be read: {reason}", file=str(path)) from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise InputError.single("", "is larger than 1 MiB, so no configuration", file=str(path))
+    return text
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "malformed"
+    mark = getattr(error, "problem_mark", None)
+    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})" if mark else problem
+
+
+def _check_extent(document: object, file: str) -> None:
+    """Refuse values that aliases blow up: they take few bytes and expand to gigabytes."""
+    pending = [(document, 0)]
+    visited = 0
+    while pending:
+        value, depth = pending.pop()
+        visited += 1
+        if depth > _MAX_DEPTH:
+            raise InputError.single("", "is nested too deeply", file=file)
+        if visited > _MAX_VALUES:
+            rule = f"expands to more than {_MAX_VALUES} values"
+            raise InputError.single("", rule, hint="write fewer aliases", file=file)
+        if isinstance(value, Mapping):
+            pending += [(child, depth + 1) for child in value.values()]
+        elif isinstance(value, (list, tuple, set)):
+            pending += [(child, depth + 1) for child in value]
+
+
+def read_named(field: str, name: str, shipped: Path, folder: Path) -> dict[str, Any]:
+    """The document of a shipped file by its name, or of any file by its path.
+
+    Args:
+        field: Path of the field that holds the name, for error messages.
+        name: A shipped name, or a path (relative to ``folder``) that ends in .yaml.
+        shipped: Folder of the shipped files.
+        folder: Folder that relative paths start from.
+    """
+    return read_yaml(named_file(field, name, shipped, folder))
+
+
+def named_file(field: str, name: str, shipped: Path, folder: Path) -> Path:
+    """The file that :func:`read_named` reads.
+
+    Raises:
+        InputError: The name is none of the shipped ones, and no path to a YAML file.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return folder / name
+    names = names_in(shipped)
+    if name not in names:
+        rule = "no such name, and no path to a .yaml file"
+        raise InputError.single(field, rule, name, nearest_hint(name, names))
+    return shipped / f"{name}.yaml"
+
+
+def is_number_with_source(node: Mapping[str, Any]) -> bool:
+    """Whether the node is ``{value: ..., source: ...}`` instead of a plain value."""
+    return "value" in node and set(node) <= {"value", "source"}
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes`` laid over it, mapping by mapping."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def with_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with values set by dotted path; the given one is left as it is.
+
+    A name that stands for a whole block (``model: llama3.1-8b``) becomes the ``base`` of
+    that block when one of its fields is changed.
+
+    Raises:
+        InputError: A path runs through a value that is no block.
+    """
+    result = dict(document)
+    for path, value in changes.items():
+        keys = path.split(".")
+        if not all(keys):
+            raise InputError.single(path, "is no field path", value, "write for example plan.tp")
+        result = _with_change(result, keys, value, path)
+    return result
+
+
+def _with_change(node: object, keys: Sequence[str], value: object, path: str) -> dict[str, Any]:
+    here, (key, *rest) = path.split(".")[: -len(keys)], keys
+    if here == ["model"] and isinstance(node, str):
+        node = {"base": node}
+    if not isinstance(node, Mapping | None):
+        rule = f"{'.'.join(here)} is a value, not a block of fields"
+        raise InputError.single(path, rule, value)
+    block = dict(node or {})
+    block[key] = _with_change(block.get(key), rest, value, path) if rest else value
+    return block
+
+
+def validated(
+    spec: type[_SpecT],
+    document: object,
+    path: str = "",
+    *,
+    file: str = "",
+    siblings: Sequence[str] = (),
+) -> _SpecT:
+    """The specification of a document.
+
+    Args:
+        spec: What the document should be.
+        document: The parsed document, or a part of one.
+        path: Where the part lies in what the user wrote, for error messages.
+        file: Where it was read, for error messages.
+        siblings: Names that are right beside the fields of ``spec``.
+
+    Raises:
+        InputError: With one fault per wrong field, misspelt names with the nearest right one.
+    """
+    try:
+        # Files have one spelling per field; Python names would slip past an override.
+        return spec.model_validate(document, by_alias=True, by_name=False)
+    except ValidationError as error:
+        faults = faults_of(error, spec, path, siblings)
+        raise InputError([replace(fault, file=file) for fault in faults]) from error

@@ -1,0 +1,114 @@
+"""How does a failed validation become faults that a user can mend?
+
+Field paths are spelled as in files, and a misspelt name comes with the nearest right one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from simulator.errors import Fault
+
+_NO_BLOCK = {"model_type", "model_attributes_type", "dict_type", "mapping_type"}
+_MANY = 12
+"""More names than this are not listed in a hint."""
+
+
+def nearest_hint(word: str, known: Collection[str]) -> str:
+    """What a user probably meant, or else which names there are; empty if there are none."""
+    parts = [name for name in known if len(word) > 1 and word.lower() in name.lower()]
+    close = parts or difflib.get_close_matches(word.lower(), known, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close[:3]))}?"
+    names = list(known)
+    more = ", ..." if len(names) > _MANY else ""
+    return f"known: {', '.join(names[:_MANY])}{more}" if names else ""
+
+
+def faults_of(
+    error: ValidationError, spec: type[BaseModel], prefix: str = "", siblings: Sequence[str] = ()
+) -> Iterator[Fault]:
+    """One fault per wrong field of a document that is no ``spec``.
+
+    Args:
+        error: What pydantic found.
+        spec: The specification that the document should have been.
+        prefix: Path of the document inside what the user wrote.
+        siblings: Names that are right beside the top-level fields of ``spec``.
+    """
+    for detail in error.errors(include_url=False):
+        location = [str(part) for part in detail["loc"] if part != "[key]"]
+        path = ".".join(part for part in [prefix, *location] if part)
+        names = _names_beside(spec, location)
+        yield _fault(detail, path, [*siblings, *names] if len(location) == 1 else names)
+
+
+def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Fault:
+    value, kind = detail["input"], detail["type"]
+    if kind == "missing":
+        return Fault(path, "is missing", hint="add it")
+    if kind == "extra_forbidden":
+        word = path.rpartition(".")[2]
+        return Fault(path, "no such field", value, nearest_hint(word, names_beside))
+    if kind == "value_error":
+        return Fault(path, str(detail["ctx"]["error"]), _plain(value))
+    if kind == "literal_error":
+        return Fault(path, _lower_first(detail["msg"]), value, _literal_hint(detail))
+    if kind in _NO_BLOCK:
+        return Fault(path, "must be a block of fields", value)
+    return Fault(path, _lower_first(detail["msg"]), _plain(value))
+
+
+def _literal_hint(detail: ErrorDetails) -> str:
+    known = re.findall(r"'([^']+)'", detail["ctx"]["expected"])
+    hint = nearest_hint(str(detail["input"]), known)
+    return hint if hint.startswith("did") else ""
+
+
+def _names_beside(spec: type[BaseModel], location: Sequence[str]) -> list[str]:
+    """Names that may stand where the last part of ``location`` stands, as files spell them."""
+    block: Any = spec
+    for part in location[:-1]:
+        block = _inside(block, part)
+    if not _is_spec(block):
+        return []
+    return [f.alias or n for n, f in block.model_fields.items() if not f.exclude]
+
+
+def _inside(block: Any, part: str) -> Any:
+    """Type of the field ``part`` of a block, or of any value of a mapping."""
+    if _is_spec(block):
+        fields = block.model_fields.items()
+        return next((_core(f.annotation) for n, f in fields if part in (n, f.alias)), None)
+    if isinstance(get_origin(block), type) and issubclass(get_origin(block), Mapping):
+        return _core(get_args(block)[1])
+    return None
+
+
+def _core(annotation: Any) -> Any:
+    """The one type of ``X | None`` or ``Annotated[X, ...]`` that may have fields."""
+    if get_origin(annotation) is Annotated:
+        return _core(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return next(_core(a) for a in get_args(annotation) if a is not type(None))
+    return annotation
+
+
+def _is_spec(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, (str, int, float, bool, list)) else None
+
+
+def _lower_first(text: str) -> str:
+    text = text.removeprefix("Input ")
+    return text[:1].lower() + text[1:]

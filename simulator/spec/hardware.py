@@ -1,0 +1,82 @@
+"""What is the machine, in numbers that have parents?
+
+A profile describes one *system*: a device, the node it sits in, the links around it
+and how fast its kernels really are. Every number carries a source, given once per
+block or per value::
+
+    device:
+      source: {kind: datasheet, reference: "NVIDIA H100 data sheet"}
+      memory: 79.6 GiB
+      power: {value: 700 W, source: {kind: measured, reference: "..."}}
+
+The loader (:mod:`simulator.spec.load`) strips these sources from the values and keeps
+them in ``HardwareProfile.provenance``, keyed by dotted field path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from simulator.spec.base import Bytes, BytesPerSecond, Count, FlopPerSecond, Hertz, Spec, Watts
+from simulator.spec.kernels import KernelModel
+from simulator.spec.network import Network
+
+SourceKind = Literal["measured", "fitted", "datasheet", "published", "assumed"]
+
+
+class Provenance(Spec):
+    """Where a number comes from."""
+
+    kind: SourceKind
+    reference: str = ""
+    """Document, table or measurement; obligatory unless assumed."""
+
+
+class PeakRates(Spec):
+    """Dense peak rate per number format; sparse figures are refused by ``profile check``."""
+
+    fp32_flop_per_s: FlopPerSecond
+    tf32_flop_per_s: FlopPerSecond | None = None
+    fp16_flop_per_s: FlopPerSecond | None = None
+    bf16_flop_per_s: FlopPerSecond | None = None
+    fp8_flop_per_s: FlopPerSecond | None = None
+    fp4_flop_per_s: FlopPerSecond | None = None
+
+
+class Device(Spec):
+    """One GPU, as the software sees it."""
+
+    memory_bytes: Bytes
+    """Memory that the driver reports as the device's total."""
+    memory_bandwidth_bytes_per_s: BytesPerSecond
+    peak: PeakRates
+    sm_count: Count
+    l2_cache_bytes: Bytes
+    boost_clock_hz: Hertz
+    power_w: Watts
+    context_bytes: Bytes
+    """Device memory taken by the driver context and libraries before any tensor."""
+
+
+class Host(Spec):
+    """The computer around the GPUs of one node."""
+
+    memory_bytes: Bytes
+    pcie_bytes_per_s: BytesPerSecond
+    """Host-to-device copy rate of one GPU, pinned memory, one way."""
+
+
+class HardwareProfile(Spec):
+    """A whole system: device, kernels, network and host."""
+
+    name: str
+    description: str
+    device: Device
+    kernels: KernelModel
+    network: Network
+    host: Host
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict, exclude=True)
+    """Source of every number, by dotted path such as ``device.memory``."""

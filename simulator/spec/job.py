@@ -1,0 +1,93 @@
+"""What is to be simulated: one model, on one cluster, under one plan, with one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, PrivateAttr
+
+from simulator.spec.base import Count, Spec
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.model import Model
+from simulator.spec.plan import Plan
+
+
+class Cluster(Spec):
+    """A system and how many of its GPUs the job takes."""
+
+    profile: HardwareProfile
+    gpus: Count
+
+
+class Batch(Spec):
+    """The work of one optimizer step."""
+
+    global_batch: Count = Field(alias="global")
+    """Sequences per step over all data-parallel ranks."""
+    micro_batch: Count = Field(default=1, alias="micro")
+    """Sequences that one rank pushes through at a time."""
+    seq_len: Count
+    """Tokens per sequence."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per step."""
+        return self.global_batch * self.seq_len
+
+
+class Job(Spec):
+    """The unit that users run; one YAML file.
+
+    Use :func:`simulator.spec.load.load_job` to read one, and :meth:`replace` for a
+    what-if. Validation of single fields happens here; rules across fields live in
+    :mod:`simulator.spec.checks`.
+    """
+
+    model: Model
+    cluster: Cluster
+    batch: Batch
+    plan: Plan = Plan()
+
+    _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _source: str = PrivateAttr(default="")
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree: what tp, pp and cp leave of the GPUs."""
+        plan = self.plan
+        return self.cluster.gpus // (plan.tp * plan.pp * plan.cp)
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches per data-parallel rank and step."""
+        return self.batch.global_batch // (self.batch.micro_batch * self.dp)
+
+    @property
+    def title(self) -> str:
+        """The job in one line."""
+        plan = self.plan
+        degrees = {"tp": plan.tp, "pp": plan.pp, "vpp": plan.vpp, "cp": plan.cp, "ep": plan.ep}
+        split = " ".join([*(f"{k}{v}" for k, v in degrees.items() if v > 1), f"dp{self.dp}"])
+        return f"{self.model.name} on {self.cluster.gpus} x {self.cluster.profile.name}, {split}"
+
+    def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Job:
+        """The same job with some fields changed, checked anew.
+
+        Args:
+            changes: New values by dotted path, for example ``{"plan.tp": 4}``.
+            more: The same as keywords: ``job.replace(**{"plan.tp": 4})``.
+
+        Raises:
+            InputError: A path or value is wrong, or the changed job breaks a rule.
+        """
+        from simulator.spec.documents import with_changes
+        from simulator.spec.load import job_from_document
+
+        document = with_changes(self._document, {**(changes or {}), **more})
+        return job_from_document(document, source=self._source)
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The job as its author wrote it, ready to be saved as YAML."""
+        return self._document

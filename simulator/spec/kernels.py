@@ -1,0 +1,78 @@
+"""How fast does a device's software really run its kernels?
+
+Few parameters per device and number format, fitted once for all workloads. What each
+one means in time is defined in :mod:`simulator.cost.kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator.spec.base import Fraction, Seconds, Spec
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A plain number, zero or more."""
+
+
+class GemmModel(Spec):
+    """Matrix multiplication of one number format."""
+
+    efficiency: Fraction
+    """Share of the dense peak inside the main loop of the largest output tile."""
+    tile_half: NonNegative = 0.0
+    """Edge at which a square output tile has half the rate of an endless one; 0 makes all
+    tiles equally fast."""
+    k_ramp: NonNegative = 0.0
+    """Steps of the inner dimension that filling and emptying one tile's pipeline costs."""
+    memory_efficiency: Fraction
+    """Share of the memory bandwidth that products bound by memory reach."""
+    floor_s: Seconds
+    """Time of the smallest product on the device."""
+
+
+class AttentionModel(Spec):
+    """One fused (flash) attention kernel family."""
+
+    forward_efficiency: Fraction
+    """Share of the dense peak of the forward main loop, softmax left out."""
+    backward_efficiency: Fraction
+    """Share of the dense peak of the backward main loop, softmax left out."""
+    softmax_dim: NonNegative = 0.0
+    """Cost of one score's softmax, as head size that the matrix unit would do meanwhile."""
+    kv_ramp: NonNegative = 0.0
+    """Key positions that starting and ending one query tile costs."""
+    tail: NonNegative = 0.5
+    """Longest query tiles that SMs wait at the end: 0 is perfectly even, 1 is list
+    scheduling at its worst."""
+    floor_s: Seconds
+    """Time of the smallest call on the device."""
+
+
+class KernelModel(Spec):
+    """All kernels of a device."""
+
+    gemm: Mapping[Precision, GemmModel]
+    flash_attention: AttentionModel
+    """The best fused kernel that frameworks ship for the device."""
+    flash_attention_2: AttentionModel | None = None
+    """FlashAttention 2 where newer kernels have replaced it; None is the same kernel."""
+    memory_efficiency: Fraction
+    """Share of the memory bandwidth that streaming kernels reach."""
+    memory_floor_s: Seconds
+    """Time of the smallest memory-bound kernel on the device."""
+    row_reduction_efficiency: Fraction | None = None
+    """Share of the memory bandwidth where rows are also summed up (weight gradient of a
+    norm); None is as ``memory_efficiency``."""
+    launch_s: Seconds
+    """Host time to launch one kernel from an eager framework on this system."""
+    sustained_clock: Fraction = 1.0
+    """Share of the benchmark clock that is left in long training, where power limits it.
+
+    The other parameters describe short, cool runs. Multiplies every compute rate, never
+    a memory rate.
+    """

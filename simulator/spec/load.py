@@ -1,0 +1,203 @@
+"""How does a file become a specification, and how are all its faults reported at once?
+
+YAML is read safely, names are looked up in the data folders, and every fault of a
+document is collected with its path, value, rule and a way out before one
+:class:`InputError` is raised. A fault names the file and the path that its author wrote:
+a wrong number in a profile is reported in the profile, an override in the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import Fault, InputError
+from simulator.spec.checks import job_faults
+from simulator.spec.documents import (
+    data_folder,
+    is_number_with_source,
+    merged,
+    named_file,
+    names_in,
+    read_yaml,
+    validated,
+    with_changes,
+)
+from simulator.spec.hardware import HardwareProfile, Provenance
+from simulator.spec.job import Job
+from simulator.spec.model import Model
+
+Document = dict[str, Any]
+
+_OVERRIDE = Provenance(kind="assumed", reference="set in the job")
+_OWN_FIELDS = ("profile", "gpus")
+"""Fields of a job's cluster block; all others override the profile."""
+_REPORTED = object()
+"""Stands for a field whose faults are known already."""
+
+
+def profile_names() -> list[str]:
+    """Names of the shipped hardware profiles."""
+    return names_in(data_folder("hardware_profiles"))
+
+
+def model_names() -> list[str]:
+    """Names of the shipped models."""
+    return names_in(data_folder("workloads") / "models")
+
+
+def load_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
+    """The job of a YAML file, with some fields changed.
+
+    Args:
+        path: The job file. Relative paths inside it are relative to its folder.
+        changes: New values by dotted path, for example ``{"plan.tp": 4}``.
+
+    Raises:
+        InputError: With every fault of the file.
+    """
+    return job_from_document(with_changes(read_yaml(Path(path)), changes or {}), source=str(path))
+
+
+def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
+    """The job of an already parsed document; ``source`` names it in error messages.
+
+    Raises:
+        InputError: With every fault of the document.
+    """
+    faults: list[Fault] = []
+    folder = Path(source).parent
+    resolved = dict(document)
+    cluster = document.get("cluster")
+    if "model" in document:
+        with _collecting(faults, resolved, "model"):
+            resolved["model"] = _model(document["model"], folder)
+    if isinstance(cluster, Mapping):
+        own = resolved["cluster"] = {key: cluster[key] for key in _OWN_FIELDS if key in cluster}
+        if "profile" in cluster:
+            with _collecting(faults, own, "profile"):
+                own["profile"] = _profile(cluster, folder)
+    with _collecting(faults):
+        job = validated(Job, resolved)
+        faults += job_faults(job)
+    faults = [fault for fault in faults if fault.value is not _REPORTED]
+    if faults:
+        raise InputError([replace(fault, file=fault.file or source) for fault in faults])
+    job._document = copy.deepcopy(dict(document))
+    job._source = source
+    return job
+
+
+def load_model(name_or_path: str | Path) -> Model:
+    """A shipped model by name, or one from a YAML or Hugging Face ``config.json`` file."""
+    return _named_model(str(name_or_path), "model", Path())
+
+
+def load_profile(name_or_path: str | Path) -> HardwareProfile:
+    """A shipped hardware profile by name, or one from a YAML file."""
+    return _named_profile(str(name_or_path), "profile", Path())
+
+
+def _model(given: object, folder: Path) -> Model:
+    """A model from a name, a path, or fields in place (with an optional ``base``)."""
+    if isinstance(given, str):
+        return _named_model(given, "model", folder)
+    if not isinstance(given, Mapping):
+        rule = "must be a name, a path to a .yaml or config.json file, or a block of fields"
+        raise InputError.single("model", rule, given)
+    if "base" not in given:
+        return validated(Model, given, "model", siblings=["base"])
+    if not isinstance(given["base"], str):
+        raise InputError.single("model.base", "must be a name or a path", given["base"])
+    base = _named_model(given["base"], "model.base", folder)
+    changes = {key: value for key, value in given.items() if key != "base"}
+    # Fields that the base leaves to their defaults must follow the changed ones.
+    fields = base.model_dump(by_alias=True, exclude_unset=True)
+    return validated(Model, merged(fields, changes), "model", siblings=["base"])
+
+
+def _named_model(name: str, field: str, folder: Path) -> Model:
+    if name.endswith(".json"):
+        # Importers sit beside the specs; only this one line knows that they exist.
+        from simulator.importers.huggingface import read_huggingface_config
+
+        model, _ = read_huggingface_config(folder / name)
+        return model
+    file = named_file(field, name, data_folder("workloads") / "models", folder)
+    return validated(Model, read_yaml(file), file=str(file))
+
+
+def _profile(cluster: Mapping[str, Any], folder: Path) -> HardwareProfile:
+    """The profile of a job's cluster block, with the overrides laid over it."""
+    name = cluster["profile"]
+    if not isinstance(name, str):
+        raise InputError.single("cluster.profile", "must be a name or a path", name)
+    profile = _named_profile(name, "cluster.profile", folder)
+    overrides = {key: value for key, value in cluster.items() if key not in _OWN_FIELDS}
+    if not overrides:
+        return profile
+    changes, sources = _split_sources(overrides, "cluster", _OVERRIDE)
+    document = {
+        **merged(profile.model_dump(by_alias=True, exclude_unset=True), changes),
+        "provenance": {**profile.provenance, **sources},
+    }
+    return validated(HardwareProfile, document, "cluster", siblings=_OWN_FIELDS)
+
+
+def _named_profile(name: str, field: str, folder: Path) -> HardwareProfile:
+    file = named_file(field, name, data_folder("hardware_profiles"), folder)
+    try:
+        plain, provenance = _split_sources(read_yaml(file))
+    except InputError as error:
+        raise InputError([replace(fault, file=str(file)) for fault in error.faults]) from error
+    document = {**plain, "provenance": provenance}
+    return validated(HardwareProfile, document, file=str(file))
+
+
+def _split_sources(
+    document: Mapping[str, Any], prefix: str = "", inherited: Provenance | None = None
+) -> tuple[Document, dict[str, Provenance]]:
+    """The document without its ``source`` entries, and these by the path of their value."""
+    faults: list[Fault] = []
+    provenance: dict[str, Provenance] = {}
+
+    def plain(node: object, path: str, inherited: Provenance | None) -> object:
+        if not isinstance(node, Mapping):
+            if inherited is not None:
+                provenance[path] = inherited
+            return node
+        if "source" in node:
+            with _collecting(faults):
+                inherited = validated(Provenance, node["source"], _joined(prefix, path, "source"))
+        if is_number_with_source(node):
+            return plain(node["value"], path, inherited)
+        return {k: plain(v, _joined(path, k), inherited) for k, v in node.items() if k != "source"}
+
+    stripped = plain(document, "", inherited)
+    if "provenance" in document:
+        rule = "no such field"
+        faults.append(Fault(_joined(prefix, "provenance"), rule, hint="put source beside a value"))
+    if faults:
+        raise InputError(faults)
+    return dict(stripped), provenance  # type: ignore[call-overload]
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+@contextlib.contextmanager
+def _collecting(
+    faults: list[Fault], block: Document | None = None, key: str = ""
+) -> Iterator[None]:
+    """Keep the faults of the body; mark the field it should have filled as reported."""
+    try:
+        yield
+    except InputError as error:
+        faults += error.faults
+        if block is not None:
+            block[key] = _REPORTED

@@ -1,0 +1,96 @@
+"""Which links join the GPUs, inside a scale-up domain and between domains?
+
+What each parameter means in time is defined in :mod:`simulator.cost.collectives`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator.spec.base import (
+    BytesPerSecond,
+    Count,
+    CountOrZero,
+    Flag,
+    Fraction,
+    Seconds,
+    Spec,
+)
+
+ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie"]
+FabricKind = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
+PipelineFill = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ScaleUp(Spec):
+    """Links inside one scale-up domain (a node, or a rack for NVL72)."""
+
+    kind: ScaleUpKind
+    gpus: Count
+    """GPUs in one domain."""
+    bandwidth_bytes_per_s: BytesPerSecond
+    """Per GPU and direction, payload as on the data sheet."""
+    efficiency: Fraction
+    """Share of it that large ring collectives reach."""
+    latency_s: Seconds
+    """One hop of a small message (NCCL's LL protocols)."""
+    bulk_latency_s: Seconds = 2e-6
+    """One hop of a large message (NCCL's Simple protocol)."""
+    launch_s: Seconds = 5e-6
+    """A collective before its first hop: kernel start and synchronisation."""
+    low_latency_share: Fraction = 0.5
+    """Share of the large-message rate that small-message protocols reach."""
+    pipeline_fill: PipelineFill = 0.4
+    """Weight of filling and draining the chunk pipeline; 0 none, 1 the textbook one."""
+    in_switch_reduction: Flag = False
+    """Whether the switch reduces in flight (NVLS)."""
+    in_switch_efficiency: Fraction = 0.6
+    """Share of the bandwidth that in-switch reduction reaches."""
+    in_switch_latency_s: Seconds = 25e-6
+    """One in-switch reduction that moves next to nothing, beyond the launch."""
+    sm_count: CountOrZero = 24
+    """Multiprocessors that a collective's kernel holds (NCCL's channels)."""
+
+
+class Fabric(Spec):
+    """The network between scale-up domains."""
+
+    kind: FabricKind
+    nics_per_node: CountOrZero
+    nic_bytes_per_s: BytesPerSecond
+    """Per NIC and direction, line rate."""
+    efficiency: Fraction
+    """Share of the line rate that large collectives reach."""
+    latency_s: Seconds
+    """One network hop of a small message."""
+    bulk_latency_s: Seconds = 20e-6
+    """One network hop of a large message."""
+    low_latency_share: Fraction = 0.15
+    """As for the scale-up links."""
+    pipeline_fill: PipelineFill = 0.4
+    """As for the scale-up links, for collectives that cross the fabric."""
+    sm_count: CountOrZero = 16
+    """As for the scale-up links, for collectives that cross the fabric."""
+
+
+class Network(Spec):
+    """All links of a system."""
+
+    gpus_per_node: Count
+    """GPUs that share one host and its NICs."""
+    scale_up: ScaleUp
+    fabric: Fabric
+
+    @property
+    def scale_up_bytes_per_s(self) -> float:
+        """Rate of one GPU's scale-up port in large collectives, one direction [B/s]."""
+        return self.scale_up.bandwidth_bytes_per_s * self.scale_up.efficiency
+
+    @property
+    def fabric_bytes_per_s(self) -> float:
+        """One GPU's share of its node's NICs in large collectives, one direction [B/s]."""
+        fabric = self.fabric
+        node = fabric.nics_per_node * fabric.nic_bytes_per_s * fabric.efficiency
+        return node / self.gpus_per_node

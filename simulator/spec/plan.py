@@ -1,0 +1,77 @@
+"""How is the work split, scheduled, sharded and stored?
+
+Fields left out take the default of the plan's ``stack`` (see
+:mod:`simulator.spec.stack`), because that is what happens when a user of that stack
+leaves the option out.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from simulator.spec.base import Count, CountOrZero, Flag, Spec
+from simulator.spec.kernels import Precision
+
+ScheduleName = Literal[
+    "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "interleaved-1f1b",
+    "looped-bfs", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe",
+    "dualpipev", "chimera", "varuna",
+]  # fmt: skip
+Recompute = Literal["none", "selective", "full"]
+AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
+StackName = Literal[
+    "megatron-core", "megatron-lm-2021", "megatron-lm-2020", "megatron-deepspeed",
+    "deepspeed", "torch-fsdp", "torchtitan", "internevo", "jax", "torch",
+]  # fmt: skip
+Optimizer = Literal["adam", "sgd", "sgd-momentum"]
+
+
+class Plan(Spec):
+    """Parallel degrees and the options that cost time or memory."""
+
+    tp: Count = 1
+    """Tensor-parallel degree."""
+    pp: Count = 1
+    """Pipeline stages."""
+    vpp: Count = 1
+    """Model chunks per pipeline stage (virtual stages)."""
+    cp: Count = 1
+    """Context-parallel degree."""
+    cp_method: Literal["ring", "all_to_all"] = "ring"
+    """How attention sees the whole sequence: keys and values travel, or heads are traded."""
+    ep: Count = 1
+    """Expert-parallel degree, inside dp x cp."""
+    schedule: ScheduleName | None = None
+    """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1."""
+    zero: int = Field(default=1, ge=0, le=3, strict=True)
+    """What data-parallel ranks shard: 0 nothing, 1 optimizer states, 2 and gradients,
+    3 and parameters."""
+    zero_group: CountOrZero = 0
+    """Ranks the states are sharded over; 0 is all data-parallel ranks."""
+    sequence_parallel: Flag | None = None
+    """Shard norms and dropout along the sequence; by default whenever tp > 1."""
+    recompute: Recompute = "none"
+    """Forward work repeated in backward: none, core attention, or whole layers."""
+    precision: Precision = "bf16"
+    """Number format of the matrix products."""
+    attention: AttentionKernel = "flash"
+    optimizer: Optimizer = "adam"
+    stack: StackName = "megatron-core"
+    """Framework whose defaults and kernels apply."""
+    overlap_grad_reduce: Flag | None = None
+    overlap_param_gather: Flag | None = None
+    overlap_p2p: Flag | None = None
+    """Whether pipeline sends run beside computation."""
+    overlap_tp: Flag | None = None
+    """Whether tensor-parallel collectives are pipelined with their matrix products."""
+    grad_reduce_precision: Literal["fp32", "bf16", "fp16"] | None = None
+    first_stage_layers: CountOrZero = 0
+    """Layers of the first pipeline stage; 0 splits evenly."""
+    last_stage_layers: CountOrZero = 0
+    """Layers of the last pipeline stage; 0 splits evenly."""
+    account_for_embedding: Flag = False
+    """Whether the embedding counts as one layer when layers are dealt to stages."""
+    account_for_loss: Flag = False
+    """Whether head and loss count as one layer when layers are dealt to stages."""

@@ -1,0 +1,94 @@
+"""What does each training framework do when it is left to its defaults?
+
+A stack is a named, documented set of *facts* about a framework: what it overlaps,
+fuses, stores and launches. It never holds a factor that makes predictions fit. The one
+fitted number, host time per launched kernel, is a property of the framework's Python
+path and is fitted for all workloads of the stack at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from simulator.spec.plan import Plan, StackName
+
+GradPrecision = Literal["fp32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Defaults and kernels of one framework generation.
+
+    Attributes:
+        description: What it is, and the versions it stands for.
+        sequence_parallel: Default when tp > 1.
+        overlap_grad_reduce: Gradient reduction starts during the last backward.
+        overlap_param_gather: Sharded parameters are gathered during forward.
+        overlap_p2p: Pipeline transfers run beside computation (interleaved schedules).
+        overlap_tp: Tensor-parallel collectives are pipelined with matrix products.
+        overlap_tp_backward: Without ``overlap_tp``, the collective of an input gradient
+            still hides behind the weight gradient.
+        scatter_p2p: Tensor-parallel ranks send 1/tp of a boundary activation each and
+            gather it on arrival.
+        main_grad_precision: Format gradients are accumulated in.
+        grad_reduce_precision: Format gradients are reduced in.
+        copies_gradients: 16-bit gradients get an fp32 copy for the optimizer.
+        pads_vocab: The vocabulary is padded to a multiple of 128 tp.
+        bucket_bytes: Gradients are reduced in buckets of at least this size [B].
+        fused_elementwise: Bias, activation, dropout and residual run as fused kernels.
+        fused_softmax: Scale, mask and softmax of unfused attention are one kernel.
+        fused_cross_entropy: The loss never materialises fp32 softmax copies.
+        dropout: Models are trained with dropout (masks are stored and read).
+        host_s_per_kernel: Host time per launched kernel [s], Python path included.
+        host_s_per_step: Host time per optimizer step beyond kernels [s].
+    """
+
+    description: str
+    sequence_parallel: bool = True
+    overlap_grad_reduce: bool = True
+    overlap_param_gather: bool = True
+    overlap_p2p: bool = True
+    overlap_tp: bool = False
+    overlap_tp_backward: bool = True
+    scatter_p2p: bool = False
+    main_grad_precision: GradPrecision = "fp32"
+    grad_reduce_precision: GradPrecision = "fp32"
+    copies_gradients: bool = True
+    pads_vocab: bool = True
+    bucket_bytes: float = 160e6
+    fused_elementwise: bool = True
+    fused_softmax: bool = True
+    fused_cross_entropy: bool = True
+    dropout: bool = False
+    host_s_per_kernel: float = 12e-6
+    host_s_per_step: float = 0.0
+
+
+STACKS: Mapping[StackName, Stack] = MappingProxyType(
+    {
+        "megatron-core": Stack(
+            description="Megatron-Core and NeMo, 2023 and later, with Transformer Engine",
+        ),
+        "megatron-lm-2021": Stack(
+            description="Megatron-LM v2 (arXiv 2104.04473), fp16, gradients reduced at the end",
+            sequence_parallel=False,
+            overlap_grad_reduce=False,
+            overlap_param_gather=False,
+            overlap_p2p=False,
+            scatter_p2p=True,
+            grad_reduce_precision="fp16",
+            main_grad_precision="fp16",
+            fused_cross_entropy=False,
+            dropout=True,
+        ),
+    }
+)
+"""Every known stack by the name a plan uses."""
+
+
+def plan_stack(plan: Plan) -> Stack:
+    """The stack that the plan names."""
+    return STACKS[plan.stack]

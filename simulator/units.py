@@ -1,0 +1,151 @@
+"""How is a quantity with a unit read from text, and printed for people?
+
+Files and screens speak strings with units ("80 GiB", "400 Gbit/s"); the code
+speaks SI floats whose names end in the unit (``memory_bytes``). This module is the
+only bridge between the two. Decimal prefixes are powers of 1000 and binary prefixes
+powers of 1024, with no exceptions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+# Factors are exact fractions, so that "2.5 us" is the float nearest to 2.5e-6.
+_DECIMAL = {p: Fraction(1000) ** i for i, p in enumerate(["", "k", "M", "G", "T", "P", "E"])}
+_BINARY = {p: Fraction(1024) ** i for i, p in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi"], start=1)}
+_BYTES = {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()}
+_BITS = {f"{p}bit": f / 8 for p, f in _DECIMAL.items()}
+_FLOP = {f"{p}FLOP": f for p, f in _DECIMAL.items()}
+_TIME = {
+    "d": Fraction(86400),
+    "h": Fraction(3600),
+    "min": Fraction(60),
+    "s": Fraction(1),
+    "ms": Fraction(1, 10**3),
+    "us": Fraction(1, 10**6),
+    "ns": Fraction(1, 10**9),
+}
+
+UNITS: Mapping[str, Mapping[str, Fraction]] = {
+    "bytes": _BYTES,
+    "bytes_per_s": {f"{u}/s": f for u, f in (_BYTES | _BITS).items()},
+    "flop": _FLOP,
+    "flop_per_s": {f"{u}/s": f for u, f in _FLOP.items()},
+    "s": _TIME,
+    "hz": {f"{p}Hz": f for p, f in _DECIMAL.items()},
+    "w": {f"{p}W": f for p, f in _DECIMAL.items()},
+    "usd_per_s": {"USD/h": Fraction(1, 3600), "USD/s": Fraction(1)},
+}
+"""Factor to SI of every accepted unit, per dimension (named by its SI suffix)."""
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*\Z")
+
+
+def parse_quantity(text: str, dimension: str) -> float:
+    """SI value of ``text``, a number and a unit of ``dimension``.
+
+    Args:
+        text: For example "450 GB/s"; the unit is obligatory.
+        dimension: A key of :data:`UNITS`, for example ``"bytes_per_s"``.
+
+    Raises:
+        ValueError: The text is no number with a unit of that dimension. The message
+            names the accepted units.
+
+    Example:
+        >>> parse_quantity("400 Gbit/s", "bytes_per_s")
+        50000000000.0
+    """
+    units = UNITS[dimension]
+    match = _QUANTITY.match(text)
+    wanted = f'a number with a unit such as "1 {_typical_unit(dimension)}"'
+    if not match:
+        raise ValueError(f"{text!r} is not {wanted}")
+    number, unit = match.groups()
+    if unit is None:
+        raise ValueError(f"{text!r} has no unit; write {wanted}")
+    if unit not in units:
+        raise ValueError(f"unknown unit {unit!r}; known: {', '.join(units)}")
+    return float(Fraction(number) * units[unit])
+
+
+def _typical_unit(dimension: str) -> str:
+    return {
+        "bytes": "GiB",
+        "bytes_per_s": "GB/s",
+        "flop": "TFLOP",
+        "flop_per_s": "TFLOP/s",
+        "s": "us",
+        "hz": "MHz",
+        "w": "W",
+        "usd_per_s": "USD/h",
+    }[dimension]
+
+
+def format_quantity(value: float, dimension: str) -> str:
+    """Text that :func:`parse_quantity` reads back to exactly ``value``.
+
+    Among the units that leave a number of at least 1, the one with the shortest
+    number wins, so 80 GiB is not printed as 85.899 GB.
+    """
+    units = UNITS[dimension]
+    smallest = min(units, key=lambda unit: units[unit])
+    fitting = [unit for unit in units if abs(value) >= units[unit]] or [smallest]
+    texts = []
+    for unit in fitting:
+        text = f"{float(Fraction(value) / units[unit]):.12g} {unit}"
+        if parse_quantity(text, dimension) == value:
+            texts.append(text)
+    return min(texts, key=len) if texts else _exact_in_si_unit(value, dimension)
+
+
+def _exact_in_si_unit(value: float, dimension: str) -> str:
+    si_unit = next(unit for unit, factor in UNITS[dimension].items() if factor == 1)
+    return f"{value!r} {si_unit}"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Memory for people: binary units, three significant digits ("61.2 GiB")."""
+    for unit in ("PiB", "TiB", "GiB", "MiB", "KiB"):
+        if abs(num_bytes) >= _BYTES[unit]:
+            return f"{_significant(num_bytes / float(_BYTES[unit]))} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """Time for people, three significant digits ("12.9 s", "34.0 us")."""
+    magnitude = abs(seconds)
+    if magnitude >= 86400:
+        return f"{_significant(seconds / 86400)} d"
+    if magnitude >= 7200:
+        return f"{_significant(seconds / 3600)} h"
+    for unit in ("s", "ms", "us"):
+        if magnitude >= _TIME[unit]:
+            return f"{_significant(seconds / float(_TIME[unit]))} {unit}"
+    return "0 s" if seconds == 0 else f"{_significant(seconds * 1e9)} ns"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """Bandwidth for people: decimal units ("450 GB/s")."""
+    for unit in ("TB", "GB", "MB", "kB"):
+        if abs(bytes_per_s) >= _BYTES[unit]:
+            return f"{_significant(bytes_per_s / float(_BYTES[unit]))} {unit}/s"
+    return f"{bytes_per_s:.0f} B/s"
+
+
+def format_count(count: float) -> str:
+    """Large counts for people ("70.6 B", "1.23 M"); exact below ten thousand."""
+    for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(count) >= factor * (10 if unit == "k" else 1):
+            return f"{_significant(count / factor)} {unit}"
+    return f"{count:g}"
+
+
+def _significant(value: float, digits: int = 3) -> str:
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"

@@ -1,0 +1,140 @@
+"""How close are predicted collectives to measured nccl-tests and rccl-tests rows?"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.load import load_profile, profile_names
+from simulator.validate.collective_rows import (
+    CollectiveRow,
+    network_of,
+    predicted_s,
+    profile_name_of,
+    read_collective_rows,
+    reason_to_skip,
+)
+
+WITHIN_PCT = 25.0
+"""Errors up to this one count as close [%]."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveResult:
+    """One row of the table, predicted or skipped.
+
+    Attributes:
+        id: Name of the row.
+        gpu: GPU as the table spells it.
+        collective: Collective as this project spells it.
+        measured_us: Measured time [us].
+        predicted_us: Predicted time [us], None if skipped.
+        skipped: Why the row has no prediction; empty if it has one.
+    """
+
+    id: str
+    gpu: str
+    collective: str
+    measured_us: float
+    predicted_us: float | None = None
+    skipped: str = ""
+
+    @property
+    def error_pct(self) -> float | None:
+        """Signed error [%]: positive where the prediction is too slow."""
+        if self.predicted_us is None:
+            return None
+        return 100.0 * (self.predicted_us / self.measured_us - 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row for JSON."""
+        return asdict(self) | {"error_pct": self.error_pct, "skipped": self.skipped or None}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveAccuracy:
+    """Errors of a set of rows [%]; the figures are None where nothing was predicted."""
+
+    n: int
+    mape: float | None
+    median_ape: float | None
+    worst_ape: float | None
+    within_25_pct: float | None
+    skipped: int
+
+    @classmethod
+    def of(cls, results: Iterable[CollectiveResult]) -> CollectiveAccuracy:
+        """Accuracy over ``results``."""
+        everything = list(results)
+        errors = [abs(e) for r in everything if (e := r.error_pct) is not None]
+        skipped = len(everything) - len(errors)
+        if not errors:
+            return cls(0, None, None, None, None, skipped)
+        close = 100.0 * sum(e <= WITHIN_PCT for e in errors) / len(errors)
+        median = statistics.median(errors)
+        return cls(len(errors), statistics.fmean(errors), median, max(errors), close, skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveReport:
+    """All rows of a table and how well they were predicted."""
+
+    rows: Sequence[CollectiveResult]
+
+    @property
+    def summary(self) -> CollectiveAccuracy:
+        """Accuracy over all rows."""
+        return CollectiveAccuracy.of(self.rows)
+
+    @property
+    def groups(self) -> dict[tuple[str, str], CollectiveAccuracy]:
+        """Accuracy per (gpu, collective), sorted."""
+        members: dict[tuple[str, str], list[CollectiveResult]] = {}
+        for row in self.rows:
+            members.setdefault((row.gpu, row.collective), []).append(row)
+        return {key: CollectiveAccuracy.of(members[key]) for key in sorted(members)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for JSON: ``rows``, ``summary`` and ``groups``."""
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "summary": asdict(self.summary),
+            "groups": [
+                {"gpu": gpu, "collective": collective, **asdict(accuracy)}
+                for (gpu, collective), accuracy in self.groups.items()
+            ],
+        }
+
+
+def validate_collectives(
+    csv_path: str | Path, profile_of: Callable[[str], HardwareProfile] = load_profile
+) -> CollectiveReport:
+    """Predictions for every row of a table of collectives beside what was measured.
+
+    Args:
+        csv_path: Table with the columns id, collective, gpu, gpus, nodes, gpus_per_node,
+            bytes (as nccl-tests counts them) and time_us; where there are nics_per_node,
+            nic_gbps, inter, source and notes, they are used.
+        profile_of: Profile of a name; the shipped ones by default.
+
+    Raises:
+        InputError: The table cannot be read.
+    """
+    names = profile_names()
+    cached_profile_of = cache(profile_of)
+
+    def result(row: CollectiveRow) -> CollectiveResult:
+        measured = CollectiveResult(row.id, row.gpu, row.kind, row.seconds * 1e6)
+        name = profile_name_of(row.gpu, names)
+        skipped = reason_to_skip(row) or ("" if name else "no hardware profile describes the GPU")
+        if skipped or name is None:
+            return replace(measured, skipped=skipped)
+        network = network_of(row, cached_profile_of(name).network)
+        return replace(measured, predicted_us=predicted_s(row, network) * 1e6)
+
+    return CollectiveReport([result(row) for row in read_collective_rows(csv_path)])

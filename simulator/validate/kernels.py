@@ -1,0 +1,173 @@
+"""How close do predicted kernel times come to measured ones?
+
+Kernel tables hold short, cool runs, so the profile's ``sustained_clock`` is taken out
+before predicting.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.load import load_profile
+from simulator.validate.kernel_rows import (
+    KernelRow,
+    SkippedRowError,
+    compared,
+    profile_name_of,
+    read_kernel_rows,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResult:
+    """One row of the table, predicted or skipped.
+
+    Attributes:
+        id: Name of the row.
+        gpu: GPU as the table spells it.
+        op: Operation as the table spells it.
+        dtype: Number format as the table spells it.
+        measured_us: Measured time [us], None if skipped.
+        predicted_us: Predicted time [us], None if skipped.
+        skipped: Why the row has no prediction; empty if it has one.
+    """
+
+    id: str
+    gpu: str
+    op: str
+    dtype: str
+    measured_us: float | None = None
+    predicted_us: float | None = None
+    skipped: str = ""
+
+    @property
+    def error_pct(self) -> float | None:
+        """Signed error [%]: positive where the prediction is too slow."""
+        if self.measured_us is None or self.predicted_us is None:
+            return None
+        return 100.0 * (self.predicted_us / self.measured_us - 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row for JSON."""
+        return {
+            "id": self.id,
+            "gpu": self.gpu,
+            "op": self.op,
+            "dtype": self.dtype,
+            "measured_us": self.measured_us,
+            "predicted_us": self.predicted_us,
+            "error_pct": self.error_pct,
+            "skipped": self.skipped or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Errors of a set of rows [%]; the figures are None where nothing was predicted."""
+
+    n: int
+    mape: float | None
+    median_ape: float | None
+    worst_ape: float | None
+    skipped: int
+
+    @classmethod
+    def of(cls, results: Iterable[KernelResult]) -> Accuracy:
+        """Accuracy over ``results``."""
+        everything = list(results)
+        errors = [abs(e) for r in everything if (e := r.error_pct) is not None]
+        skipped = len(everything) - len(errors)
+        if not errors:
+            return cls(0, None, None, None, skipped)
+        median = statistics.median(errors)
+        return cls(len(errors), statistics.fmean(errors), median, max(errors), skipped)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures for JSON."""
+        return {
+            "n": self.n,
+            "mape": self.mape,
+            "median_ape": self.median_ape,
+            "worst_ape": self.worst_ape,
+            "skipped": self.skipped,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """All rows of a table and how well they were predicted."""
+
+    rows: Sequence[KernelResult]
+
+    @property
+    def summary(self) -> Accuracy:
+        """Accuracy over all rows."""
+        return Accuracy.of(self.rows)
+
+    @property
+    def groups(self) -> dict[tuple[str, str, str], Accuracy]:
+        """Accuracy per (gpu, op, dtype), sorted."""
+        keys = sorted({(r.gpu, r.op, r.dtype) for r in self.rows})
+        return {
+            key: Accuracy.of(r for r in self.rows if (r.gpu, r.op, r.dtype) == key)
+            for key in keys
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for JSON: ``rows``, ``summary`` and ``groups``."""
+        groups = [
+            {"gpu": gpu, "op": op, "dtype": dtype, **accuracy.to_dict()}
+            for (gpu, op, dtype), accuracy in self.groups.items()
+        ]
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "summary": self.summary.to_dict(),
+            "groups": groups,
+        }
+
+
+def validate_kernels(
+    csv_path: str | Path, profile_of: Callable[[str], HardwareProfile] = load_profile
+) -> KernelReport:
+    """Predictions for every row of a kernel table beside what was measured.
+
+    Args:
+        csv_path: Table with the columns id, op, gpu, dtype, m, n, k, batch, seq, head_dim,
+            causal, direction, tflops, gbps, time_us and notes.
+        profile_of: Profile of a name; the shipped ones by default.
+
+    Raises:
+        InputError: The table cannot be read.
+    """
+    profiles: dict[str, HardwareProfile] = {}
+
+    def benchmark_profile(name: str) -> HardwareProfile:
+        if name not in profiles:
+            profiles[name] = without_sustained_clock(profile_of(name))
+        return profiles[name]
+
+    return KernelReport([_result(row, benchmark_profile) for row in read_kernel_rows(csv_path)])
+
+
+def without_sustained_clock(profile: HardwareProfile) -> HardwareProfile:
+    """The profile as short, cool benchmarks see it."""
+    kernels = profile.kernels.model_copy(update={"sustained_clock": 1.0})
+    return profile.model_copy(update={"kernels": kernels})
+
+
+def _result(row: KernelRow, profile_of: Callable[[str], HardwareProfile]) -> KernelResult:
+    names = {name: row.text(name) for name in ("id", "gpu", "op", "dtype")}
+    try:
+        comparison = compared(row, profile_of(profile_name_of(row)))
+    except SkippedRowError as reason:
+        return KernelResult(**names, skipped=str(reason))
+    return KernelResult(
+        **names,
+        measured_us=comparison.measured_s * 1e6,
+        predicted_us=comparison.predicted_s * 1e6,
+    )

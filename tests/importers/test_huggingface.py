@@ -1,0 +1,221 @@
+"""Hugging Face configurations, read against the named models and against nonsense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.cost.parameters import parameter_count
+from simulator.errors import InputError, UnsupportedError
+from simulator.importers.huggingface import MAX_FILE_BYTES, read_huggingface_config
+from simulator.importers.huggingface_families import FAMILIES
+from simulator.spec.model import Model
+
+CONFIGS = Path(__file__).parent / "configs"
+MODELS = Path(__file__).parents[2] / "workloads" / "models"
+NAMES = sorted(path.stem for path in CONFIGS.glob("*.json"))
+
+
+def config(name: str, **changes: Any) -> dict[str, Any]:
+    return {**json.loads((CONFIGS / f"{name}.json").read_text()), **changes}
+
+
+def without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_gives_the_named_model(name: str) -> None:
+    model, _ = read_huggingface_config(CONFIGS / f"{name}.json")
+    assert model == Model.model_validate(yaml.safe_load((MODELS / f"{name}.yaml").read_text()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_key_of_a_published_config_is_unknown_or_lost(name: str) -> None:
+    _, report = read_huggingface_config(CONFIGS / f"{name}.json")
+    assert not [sentence for sentence in report.assumed if "not known" in sentence]
+    told = {*report.understood, *report.ignored}
+    told |= {sentence.split()[0] for sentence in report.unsupported}
+    assert told == set(config(name))
+
+
+def test_every_family_but_aliases_has_a_config() -> None:
+    tested = {config(name)["model_type"] for name in NAMES}
+    assert set(FAMILIES) - tested == {"gemma3", "kimi_k2"}
+
+
+def test_dropout_that_is_switched_on_is_not_modelled() -> None:
+    _, report = read_huggingface_config(config("gpt2"))
+    assert "attn_pdrop is set and not modelled" in report.unsupported
+    assert not report.is_complete
+
+
+def test_dropout_that_is_switched_off_is_ignored() -> None:
+    _, report = read_huggingface_config(config("llama3.1-8b"))
+    assert "attention_dropout" in report.ignored
+    assert report.is_complete
+
+
+def test_unknown_key_is_reported() -> None:
+    _, report = read_huggingface_config(config("llama3.1-8b", wings=2))
+    assert "wings is not known and taken to cost nothing" in report.assumed
+
+
+def test_unknown_family_is_read_like_llama_and_says_so() -> None:
+    model, report = read_huggingface_config(config("llama3.1-8b", model_type="lama9"))
+    assert parameter_count(model) == 8_030_261_248
+    assert "model_type 'lama9' is not known; read like llama" in report.assumed[0]
+
+
+@pytest.mark.parametrize("key", ["num_experts", "kv_lora_rank", "mamba_d_state"])
+def test_unknown_family_unlike_llama_is_refused(key: str) -> None:
+    with pytest.raises(UnsupportedError, match=key):
+        read_huggingface_config(config("llama3.1-8b", model_type="new", **{key: 8}))
+
+
+def test_encoder_decoder_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="encoder"):
+        read_huggingface_config({"model_type": "t5", "is_encoder_decoder": True})
+
+
+def test_text_part_of_a_vision_model_is_read() -> None:
+    values = {
+        "model_type": "gemma3",
+        "text_config": config("gemma3-1b"),
+        "vision_config": {"hidden_size": 1152},
+    }
+    model, report = read_huggingface_config(values)
+    assert parameter_count(model) == 999_885_952
+    assert report.assumed[0] == "only text_config is read; vision_config left out"
+
+
+def test_layer_types_and_pattern_give_the_same_alternation() -> None:
+    types = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(26)]
+    by_types, _ = read_huggingface_config(
+        without(config("gemma3-1b", layer_types=types), "sliding_window_pattern"), name="x"
+    )
+    by_pattern, _ = read_huggingface_config(config("gemma3-1b"), name="x")
+    assert by_types == by_pattern
+
+
+def test_irregular_layer_types_are_not_modelled() -> None:
+    types = ["full_attention", *["sliding_attention"] * 23]
+    _, report = read_huggingface_config(config("gpt-oss-20b", layer_types=types))
+    assert any("layer_types" in sentence for sentence in report.unsupported)
+
+
+def test_unknown_activation_is_not_modelled() -> None:
+    model, report = read_huggingface_config(config("llama3.1-8b", hidden_act="mish"))
+    assert model.activation == "gelu"
+    assert "hidden_act 'mish' is not known; read as gelu" in report.unsupported
+
+
+def test_all_missing_keys_are_named_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        read_huggingface_config({"model_type": "mixtral", "hidden_size": 8})
+    assert {fault.path for fault in caught.value.faults} == {
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "vocab_size",
+        "num_local_experts",
+        "num_experts_per_tok",
+    }
+
+
+@pytest.mark.parametrize("value", ["4096", 4096.0, True, [4096], {"a": 1}])
+def test_a_width_of_the_wrong_type_is_refused_under_its_key(value: object) -> None:
+    with pytest.raises(InputError) as caught:
+        read_huggingface_config(config("llama3.1-8b", hidden_size=value))
+    assert [(f.path, f.rule) for f in caught.value.faults] == [
+        ("hidden_size", "must be a whole number")
+    ]
+
+
+def test_a_broken_rule_is_reported_under_the_key_of_the_file() -> None:
+    with pytest.raises(InputError) as caught:
+        read_huggingface_config(config("llama3.1-8b", num_key_value_heads=5, vocab_size=-1))
+    assert {fault.path for fault in caught.value.faults} == {"num_key_value_heads", "vocab_size"}
+
+
+def test_a_broken_rule_of_experts_is_reported_under_the_key_of_the_file() -> None:
+    with pytest.raises(InputError) as caught:
+        read_huggingface_config(config("mixtral-8x7b", num_experts_per_tok=9))
+    assert [fault.path for fault in caught.value.faults] == ["num_experts_per_tok"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", "null", "[" * 100_000, '{"hidden_size": ' + "9" * 5000 + "}"]
+)
+def test_corrupt_files_are_input_errors(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"config\.json"):
+        read_huggingface_config(path)
+
+
+def test_binary_file_is_an_input_error(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_huggingface_config(path)
+
+
+def test_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b" " * (MAX_FILE_BYTES + 1))
+    with pytest.raises(InputError, match="more than"):
+        read_huggingface_config(path)
+
+
+@pytest.mark.parametrize("name", ["missing.json", "", "x" * 5000])
+def test_missing_file_is_an_input_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError):
+        read_huggingface_config(tmp_path / name)
+
+
+def test_a_folder_names_the_model(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config("gpt2")))
+    model, report = read_huggingface_config(folder)
+    assert model.name == "my-model"
+    assert report.source == str(folder / "config.json")
+
+
+def test_report_reads_as_text_without_empty_sections() -> None:
+    _, report = read_huggingface_config(config("llama3.2-1b"))
+    text = str(report)
+    assert "understood:\n  model_type, num_hidden_layers" in text
+    assert "not modelled" not in text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 9) | st.floats() | st.text(max_size=3),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=3), values),
+    max_leaves=4,
+)
+
+
+def test_an_unhashable_width_is_an_input_error() -> None:
+    with pytest.raises(InputError, match="hidden_size"):
+        read_huggingface_config(config("opt-350m", hidden_size={}))
+
+
+@given(data=st.data(), name=st.sampled_from(NAMES))
+def test_any_value_under_any_key_gives_a_model_or_an_input_error(
+    data: st.DataObject, name: str
+) -> None:
+    values = config(name)
+    key = data.draw(st.sampled_from(sorted(values)))
+    try:
+        model, _ = read_huggingface_config({**values, key: data.draw(JSON)})
+    except InputError:
+        return
+    assert parameter_count(model) > 0

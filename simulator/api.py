@@ -2,6 +2,106 @@
 
 from __future__ import annotations
 
-from simulator.engine.des import simulate_program
-from simulator.engine.replay import replay
-from simulator.program.build import build_program
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from simulator.results.report import result_to_dict
+from simulator.results.run import Engine, run_step
+from simulator.results.step import StepResult
+from simulator.spec.job import Job
+from simulator.spec.load import load_job
+
+__all__ = ["Engine", "Job", "Result", "load_job", "simulate"]
+
+
+@dataclass(frozen=True)
+class Result(StepResult):
+    """A step's numbers, with the views that people take of them.
+
+    Attributes:
+        job: What was simulated.
+    """
+
+    job: Job
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest rank stays within its device's memory."""
+        return max(memory.peak_device_bytes for memory in self.memory) <= self.capacity_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain data; its schema is versioned."""
+        return result_to_dict(self, self.job)
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The result as one JSON object."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def to_frame(self):  # type: ignore[no-untyped-def]
+        """The timeline as a pandas DataFrame, one row per operation and lane."""
+        return self.timeline.to_frame()
+
+    def plot_pipeline(self, path: str | Path) -> Path:
+        """Draw stage against time; the suffix of ``path`` chooses PNG or SVG."""
+        from simulator.plots.pipeline import draw_pipeline
+
+        return _written(draw_pipeline, self, path)
+
+    def plot_memory(self, path: str | Path) -> Path:
+        """Draw who holds memory at the peak of each stage, against capacity."""
+        from simulator.plots.memory import draw_memory_by_owner
+
+        return _written(draw_memory_by_owner, self, path)
+
+    def plot_memory_over_time(self, path: str | Path) -> Path:
+        """Draw each stage's memory over the step."""
+        from simulator.plots.memory import draw_memory_over_time
+
+        return _written(draw_memory_over_time, self, path)
+
+    def plot_breakdown(self, path: str | Path) -> Path:
+        """Draw where the step's time goes."""
+        from simulator.plots.breakdown import draw_breakdown
+
+        return _written(draw_breakdown, self, path)
+
+    def plot_all(self, folder: str | Path) -> list[Path]:
+        """Draw every picture into a folder, made if it is not there."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        return [
+            self.plot_pipeline(folder / "pipeline.png"),
+            self.plot_memory(folder / "memory.png"),
+            self.plot_memory_over_time(folder / "memory_over_time.png"),
+            self.plot_breakdown(folder / "breakdown.png"),
+        ]
+
+    def write_trace(self, path: str | Path) -> Path:
+        """Write a Chrome/Perfetto trace, compressed if the path ends in .gz."""
+        from simulator.exporters.chrome_trace import write_trace
+
+        return _written(write_trace, self, path)
+
+
+def simulate(job: Job, *, engine: Engine = "des") -> Result:
+    """One training step of a job.
+
+    Args:
+        job: What to simulate.
+        engine: ``des`` simulates shared links and multiprocessors; ``replay`` is the
+            faster lower bound without contention.
+
+    Raises:
+        InputError: The plan asks for something that cannot run.
+    """
+    numbers = run_step(job, engine)
+    return Result(**{f.name: getattr(numbers, f.name) for f in fields(numbers)}, job=job)
+
+
+def _written(draw: Callable[[StepResult, Path], object], result: Result, path: str | Path) -> Path:
+    path = Path(path)
+    draw(result, path)
+    return path

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from simulator.calibrate.network_files import Fit, write_fabric_fit, write_profile_fit
 from simulator.spec.load import load_profile, profile_names
-from simulator.spec.network import Fabric, Network, ScaleUp
+from simulator.spec.network import Network, ScaleUp
 from simulator.validate.collective_rows import (
     CollectiveRow,
     group_of,
@@ -78,22 +78,32 @@ FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
 )
 """Source: NCCL src/graph/tuning.cc (network hops of LL and Simple on InfiniBand)."""
 
-SYSTEMS: Mapping[str, Sequence[str]] = MappingProxyType(
+KIN: Mapping[str, str] = MappingProxyType(
     {
-        "a100-sxm-80gb": ("a100-sxm-40gb",),
-        "h100-sxm-80gb": (),
-        "h200-sxm-141gb": (),
-        "h20": (),
-        "b200-sxm-180gb": (),
-        "b300-sxm": (),
-        "gb200-nvl72": (),
-        "l40s": (),
-        "mi300x": (),
-        "mi355x": (),
-        "v100-sxm2-32gb": (),
+        "a100-sxm-40gb": "a100-sxm-80gb",
+        "a800-sxm-80gb": "a100-sxm-80gb",
+        "h100-hbm2e-96gb-500w": "h100-sxm-80gb",
+        "h800": "h100-sxm-80gb",
+        "gh200-96gb": "h100-sxm-80gb",
+        "gb300-nvl72": "gb200-nvl72",
+        "mi325x": "mi300x",
+        "v100-sxm3-32gb": "v100-sxm2-32gb",
+        "a100-pcie-80gb": "l40s",
+        "h100-pcie-80gb": "l40s",
+        "rtx-4090": "l40s",
     }
 )
-"""Profiles that are fitted, with others of the same links whose rows join them."""
+"""Systems whose scale-up links take the parameters of their nearest kin, rows joined."""
+
+OWN_FABRIC = frozenset({"mi300x", "mi355x"})
+"""Systems whose fabric differs from its kind's because the library is another (RCCL)."""
+
+_FAR = 40.0
+_START_SHIFT = {"bulk_latency_s": 2.0, "low_latency_share": -1.0, "pipeline_fill": -1.0}
+"""A second start, in spreads: the two protocols far apart."""
+
+_CERTAIN = 0.01
+"""Spread of a prior that no row can move."""
 
 _FEW_ROWS = 5
 """Fewer rows than this fit nothing."""
@@ -111,8 +121,12 @@ class _Case:
     network: Network
 
     @property
-    def is_crossing(self) -> bool:
+    def crosses(self) -> bool:
         return group_of(self.row, self.network).nodes > 1
+
+    @property
+    def states_nics(self) -> bool:
+        return None not in (self.row.nics_per_node, self.row.nic_bytes_per_s)
 
 
 def fit_scale_up(cases: Sequence[_Case], scale_up: ScaleUp) -> Fit:
@@ -121,8 +135,9 @@ def fit_scale_up(cases: Sequence[_Case], scale_up: ScaleUp) -> Fit:
     if scale_up.in_switch_reduction:
         priors |= IN_SWITCH_PRIORS
     if sum(host_s(case.row) == 0.0 for case in cases) < _FEW_ROWS:
-        # The host's launches hide what the GPUs take: the priors stand.
-        priors = {name: p for name, p in priors.items() if name not in ("launch_s", "latency_s")}
+        # Launches from one process hide what the GPUs take: here the prior stands.
+        for name in ("launch_s", "latency_s"):
+            priors[name] = priors[name]._replace(spread=_CERTAIN)
     return _fit(cases, priors, "scale_up")
 
 
@@ -151,9 +166,19 @@ def _fit(cases: Sequence[_Case], priors: Mapping[str, Prior], part: str) -> Fit:
         pulls = _ROBUST_SCALE * (np.asarray(logs) - centre) / spread
         return np.concatenate([log_errors(logs), pulls])
 
-    solution = least_squares(
-        residuals, centre, bounds=(-40.0, most), loss="soft_l1", f_scale=_ROBUST_SCALE, diff_step=1e-3
-    )
+    starts = [centre, centre + spread * np.array([_START_SHIFT.get(name, 0.0) for name in names])]
+    solutions = [
+        least_squares(
+            residuals,
+            np.minimum(start, most),
+            bounds=(-_FAR, most),
+            loss="soft_l1",
+            f_scale=_ROBUST_SCALE,
+            diff_step=1e-3,
+        )
+        for start in starts
+    ]
+    solution = min(solutions, key=lambda found: found.cost)
     errors = [abs(math.expm1(e)) for e in log_errors(solution.x)]
     values = {name: _rounded(math.exp(x)) for name, x in zip(names, solution.x, strict=True)}
     return Fit(part, values, len(cases), statistics.median(errors))
@@ -182,36 +207,53 @@ def fit_table(csv_path: str | Path, write: bool = False) -> dict[str, Fit]:
     fits: dict[str, Fit] = {}
     networks = {name: load_profile(name).network for name in profile_names()}
 
-    for name, kin in SYSTEMS.items():
-        cases = [c for c in _cases(rows, networks) if c.profile in {name, *kin} and not c.is_crossing]
-        if not cases:
+    for name in sorted(set(networks) - set(KIN)):
+        cases = [c for c in _cases(rows, networks) if _kin(c.profile) == name and not c.crosses]
+        if len(cases) < _FEW_ROWS:
             continue
         fit = fit_scale_up(cases, networks[name].scale_up)
         fits[f"{name} scale_up"] = fit
-        for member in (name, *kin):
-            networks[member] = _with(networks[member], "scale_up", fit.values)
-            if write:
-                write_profile_fit(member, fit, table)
+        for member in networks:
+            if _kin(member) == name:
+                networks[member] = _with(networks[member], "scale_up", fit.values)
+                if write:
+                    write_profile_fit(member, fit, _reference(fit, table, member, name))
 
-    crossing = [case for case in _cases(rows, networks) if case.is_crossing]
-    for key in sorted({_fabric_key(case, networks) for case in crossing}):
-        members = [case for case in crossing if _fabric_key(case, networks) == key]
-        if len(members) < _FEW_ROWS:
+    crossing = [case for case in _cases(rows, networks) if case.crosses and case.states_nics]
+    for fabric in sorted({_fabric_name(case.profile, case.network) for case in crossing}):
+        cases = [c for c in crossing if _fabric_name(c.profile, c.network) == fabric]
+        if len(cases) < _FEW_ROWS:
             continue
-        fit = fit_fabric(members)
-        fits[f"{key} fabric"] = fit
-        if write and key in networks:
-            write_profile_fit(key, fit, table)
-        elif write:
-            write_fabric_fit(key, fit, table)
+        fit = fit_fabric(cases)
+        fits[f"{fabric} fabric"] = fit
+        if write:
+            _write_fabric(fabric, fit, networks, table)
     return fits
 
 
-def _fabric_key(case: _Case, networks: Mapping[str, Network]) -> str:
-    """The profile whose own fabric the row crosses, else the kind in the library."""
-    own: Fabric = networks[case.profile].fabric
-    kind = case.network.fabric.kind
-    return case.profile if own.kind == kind and case.profile in SYSTEMS else kind
+def _write_fabric(
+    fabric: str, fit: Fit, networks: Mapping[str, Network], table: str
+) -> None:
+    if fabric not in networks:
+        write_fabric_fit(fabric, fit, _reference(fit, table))
+    for profile, network in networks.items():
+        if _fabric_name(profile, network) == fabric:
+            write_profile_fit(profile, fit, _reference(fit, table))
+
+
+def _reference(fit: Fit, table: str, profile: str = "", fitted: str = "") -> str:
+    rows = f"{table}: {fit.rows} rows, median error {fit.median_error:.1%}"
+    return rows if profile == fitted else f"as {fitted} ({rows})"
+
+
+def _kin(profile: str) -> str:
+    return KIN.get(profile, profile)
+
+
+def _fabric_name(profile: str, network: Network) -> str:
+    """The profile if its fabric is its own, else the kind of the fabric."""
+    kind = network.fabric.kind
+    return profile if profile in OWN_FABRIC and kind == "roce" else kind
 
 
 def _cases(rows: Sequence[CollectiveRow], networks: Mapping[str, Network]) -> list[_Case]:

@@ -14,7 +14,7 @@ import argparse
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -186,18 +186,22 @@ BLOCKS = (
 contain streaming kernels and backward rows may contain a forward pass."""
 
 
-def fit_profile(profile: HardwareProfile, rows: Sequence[KernelRow]) -> list[Fit]:
-    """Fits of every block that has enough rows, each with the blocks before it in place.
+def fit_profile(
+    profile: HardwareProfile, rows: Sequence[KernelRow], inherited: Sequence[Fit] = ()
+) -> list[Fit]:
+    """One fit per block: the rows' own, else the relative's, else none.
 
     Args:
         profile: Profile whose other numbers (peaks, bandwidth) stay as they are.
         rows: Rows of this device only.
+        inherited: Fits of the nearest relative.
     """
     fits = []
     current = without_sustained_clock(profile)
     for block in BLOCKS:
-        fit = fit_block(current, block, rows)
-        if fit is not None:
+        relative = next((fit for fit in inherited if fit.block is block), None)
+        fit = fit_block(current, block, rows) or relative
+        if fit is not None and _has(current.kernels, block.path):
             fits.append(fit)
             current = with_values(current, block, fit.values)
     return fits
@@ -208,7 +212,7 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
     from scipy.optimize import minimize  # heavy; only calibration needs it
 
     answerable = [row for row in rows if block.rows(row) and _is_answerable(row, profile)]
-    if len(answerable) < _FEWEST_ROWS:
+    if len(answerable) < _FEWEST_ROWS or not _has(profile.kernels, block.path):
         return None
 
     def values_of(point: Sequence[float]) -> dict[str, float]:
@@ -293,32 +297,18 @@ def _rows_by_profile(rows: Sequence[KernelRow]) -> dict[str, list[KernelRow]]:
     return grouped
 
 
-def _fits_for(name: str, fits: Mapping[str, Sequence[Fit]]) -> Iterator[Fit]:
-    """The fit of every block: the device's own, or that of its nearest relative."""
-    for block in BLOCKS:
-        device: str | None = name
-        while device is not None:
-            fit = next((f for f in fits.get(device, ()) if f.block is block), None)
-            if fit is not None:
-                yield fit
-                break
-            device = _RELATIVES.get(device)
-
-
-def _write(name: str, fits: Mapping[str, Sequence[Fit]], table: str) -> None:
+def _write(name: str, fits: Sequence[Fit], table: str) -> None:
     path = data_folder("hardware_profiles") / f"{name}.yaml"
     text = path.read_text(encoding="utf-8")
     kernels = load_profile(name).kernels
-    for fit in _fits_for(name, fits):
+    for fit in fits:
         own = fit.profile == name
-        kind = "fitted" if own else "assumed"
         reference = f"{table}: {fit.residual}" if own else f"as {fit.profile}"
-        for target in (fit.block.path, *fit.block.also):
-            if not _has(kernels, target):
-                continue
-            same = target == fit.block.path
-            shared = reference if same else f"same kernels as {fit.block.path[-1]}: {reference}"
-            text = written(text, target, fit, kind if same else "assumed", shared)
+        text = written(text, fit.block.path, fit, "fitted" if own else "assumed", reference)
+        for target in fit.block.also:
+            if _has(kernels, target):
+                shared = f"as {fit.block.path[-1]}, whose kernels it shares"
+                text = written(text, target, fit, "assumed", shared)
     path.write_text(text, encoding="utf-8")
 
 
@@ -339,22 +329,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the numbers into the files")
     options = parser.parse_args(arguments)
     grouped = _rows_by_profile(read_kernel_rows(options.table))
-    wanted = [options.profile] if options.profile else profile_names()
-    needed = {name for profile in wanted for name in _lineage(profile)}
-    fits = {name: fit_profile(load_profile(name), grouped[name]) for name in needed & set(grouped)}
-    for name in wanted:
-        for fit in _fits_for(name, fits):
+    fits: dict[str, list[Fit]] = {}
+    for name in [options.profile] if options.profile else profile_names():
+        for fit in _fit_lineage(name, grouped, fits):
             sys.stdout.write(f"{name} <- {fit}\n" if fit.profile != name else f"{fit}\n")
         if options.write:
-            _write(name, fits, options.table.name)
+            _write(name, fits[name], options.table.name)
     return 0
 
 
-def _lineage(name: str) -> Iterator[str]:
-    device: str | None = name
-    while device is not None:
-        yield device
-        device = _RELATIVES.get(device)
+def _fit_lineage(
+    name: str, rows: Mapping[str, Sequence[KernelRow]], fits: dict[str, list[Fit]]
+) -> list[Fit]:
+    """Fits of a profile, its relatives first; ``fits`` keeps what is already known."""
+    if name not in fits:
+        relative = _RELATIVES.get(name)
+        inherited = _fit_lineage(relative, rows, fits) if relative else []
+        fits[name] = fit_profile(load_profile(name), rows.get(name, ()), inherited)
+    return fits[name]
 
 
 if __name__ == "__main__":

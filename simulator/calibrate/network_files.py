@@ -32,25 +32,23 @@ class Fit:
     median_error: float
 
 
-def write_profile_fit(profile: str, fit: Fit, table: str) -> None:
-    """Put a fit into the shipped profile's network block."""
+def write_profile_fit(profile: str, fit: Fit, reference: str) -> None:
+    """Put a fit, and the ``reference`` it rests on, into a shipped profile's network block."""
     path = data_folder("hardware_profiles") / f"{profile}.yaml"
-    reference = f"{table}: {fit.rows} rows, median error {fit.median_error:.1%}"
     text = path.read_text(encoding="utf-8")
-    path.write_text(with_profile_fit(text, fit, "fitted", reference), encoding="utf-8")
+    path.write_text(with_profile_fit(text, fit, reference), encoding="utf-8")
 
 
-def write_fabric_fit(kind: str, fit: Fit, table: str) -> None:
+def write_fabric_fit(kind: str, fit: Fit, reference: str) -> None:
     """Put a fit into the fabric library."""
     path = data_folder("hardware_profiles") / "fabrics" / f"{kind}.yaml"
-    reference = f"{table}: {fit.rows} rows, median error {fit.median_error:.1%}"
     kept = path.read_text(encoding="utf-8").split("\n", 1)[0]
     lines = [kept, f'source: {{kind: fitted, reference: "{reference}"}}']
     lines += [f"{_name(key)}: {_text(key, value)}" for key, value in fit.values.items()]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def with_profile_fit(text: str, fit: Fit, kind: str, reference: str) -> str:
+def with_profile_fit(text: str, fit: Fit, reference: str) -> str:
     """The profile's text with the fit's parameters in its ``network`` block."""
     header = f"  {fit.part}:\n"
     start = text.index(header, text.index("\nnetwork:")) + len(header)
@@ -63,6 +61,7 @@ def with_profile_fit(text: str, fit: Fit, kind: str, reference: str) -> str:
         if line.strip().split(":")[0] not in names
     ]
     anchor = f"{fit.part}_fit"
+    kind = "assumed" if reference.startswith("as ") else "fitted"
     source = f'&{anchor} {{kind: {kind}, reference: "{reference}"}}'
     for key, value in fit.values.items():
         kept.append(f"    {_name(key)}: {{value: {_text(key, value)}, source: {source}}}")

@@ -65,9 +65,7 @@ def gemm_s(
         sections 3 and 4. Roofline: Williams et al., CACM 52(4), 2009. Parameters: fitted, see
         the profile.
     """
-    return grouped_gemm_s(
-        profile, [m] * batch, n, k, precision=precision, accumulate=accumulate
-    )
+    return grouped_gemm_s(profile, [m] * batch, n, k, precision=precision, accumulate=accumulate)
 
 
 def grouped_gemm_s(

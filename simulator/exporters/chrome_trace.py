@@ -28,8 +28,8 @@ import numpy as np
 
 from simulator.engine.timeline import STREAMS
 from simulator.errors import InputError
-from simulator.program.ir import Kind, Lane, Operation, Stream
 from simulator.exporters.selection import spread
+from simulator.program.ir import Kind, Lane, Operation, Stream
 from simulator.results.step import StepResult
 
 Event = dict[str, Any]
@@ -220,9 +220,13 @@ def _operations(result: StepResult, index: int, *, kernels: bool) -> Iterator[Ev
         start_ns = _nanoseconds(timeline.operation_start_s[operation_id])
         end_ns = _nanoseconds(timeline.operation_end_s[operation_id])
         yield _complete(
-            _title(operation), index, stream.value, (start_ns, end_ns),
-            category=operation.category.value, args=_arguments(operation)
-        )  # fmt: skip
+            _title(operation),
+            index,
+            stream.value,
+            (start_ns, end_ns),
+            category=operation.category.value,
+            args=_arguments(operation),
+        )
         if kernels and stream is Stream.COMPUTE:
             for name, left_ns, right_ns in scaled_parts(operation, start_ns, end_ns):
                 yield _complete(name, index, _KERNELS, (left_ns, right_ns), category="kernel")
@@ -257,8 +261,13 @@ def _waits(result: StepResult, index: int) -> Iterator[Event]:
     for row in np.flatnonzero(waits.rank_class == index).tolist():
         span = (_nanoseconds(waits.start_s[row]), _nanoseconds(waits.end_s[row]))
         cause = waits.category[row].value
-        yield _complete(f"wait for {cause}" if cause != "bubble" else cause, index, _WAITS, span,
-                        category="wait")  # fmt: skip
+        yield _complete(
+            f"wait for {cause}" if cause != "bubble" else cause,
+            index,
+            _WAITS,
+            span,
+            category="wait",
+        )
 
 
 def _memory(result: StepResult, index: int) -> Iterator[Event]:
@@ -304,7 +313,7 @@ def _arrow(phase: str, flow: str, lane: Lane, time_s: float) -> Event:
     }
 
 
-def _complete(  # noqa: PLR0913 - an event has that many fields
+def _complete(
     name: str,
     index: int,
     thread: str,

@@ -176,7 +176,7 @@ def bands(operation: Operation) -> Iterator[tuple[Category | None, float]]:
     total = operation.work.seconds
     shares = {c: seconds[c] / total for c in Category if seconds.get(c, 0.0) > 0 and total > 0}
     own = 1.0 - sum(shares.values())
-    if own > 1e-9:  # noqa: PLR2004 - rounding of the sum
+    if own > 1e-9:  # beyond the rounding of the sum
         yield None, own
     yield from shares.items()
 

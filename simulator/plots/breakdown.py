@@ -94,10 +94,17 @@ def _write_amount(axes: Axes, result: StepResult, row: int, start_s: float, seco
     text = f"{format_seconds(seconds)}   {100 * seconds / step_s:.1f} %"
     is_right = step_s - (start_s + seconds) > start_s
     x = start_s + seconds if is_right else start_s
-    axes.annotate(text, (x, row + 0.5), (5 if is_right else -5, 0), textcoords="offset points",
-                  ha="left" if is_right else "right", va="center", fontsize=style.SMALL_PT,
-                  color=style.INK,
-                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})  # fmt: skip
+    axes.annotate(
+        text,
+        (x, row + 0.5),
+        (5 if is_right else -5, 0),
+        textcoords="offset points",
+        ha="left" if is_right else "right",
+        va="center",
+        fontsize=style.SMALL_PT,
+        color=style.INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
+    )
 
 
 def _draw_classes(

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from simulator.plots import style
@@ -136,26 +136,49 @@ def _draw_bars(axes: Axes, memory: Sequence[ClassMemory], owners: Sequence[Owner
     for name, num_bytes in beyond.items():
         face, hatch = _OUTSIDE[name]
         size = np.array(num_bytes) / _GIB
-        axes.bar(where, size, 0.72, base, facecolor=face, hatch=hatch, edgecolor="#8C8C8C",
-                 linewidth=0, label=name)  # fmt: skip
+        axes.bar(
+            where,
+            size,
+            0.72,
+            base,
+            facecolor=face,
+            hatch=hatch,
+            edgecolor="#8C8C8C",
+            linewidth=0,
+            label=name,
+        )
         base += size
     if len(memory) <= _MOST_TOTALS:
         for x, total in zip(where, base, strict=True):
-            axes.annotate(f"{total:.1f}", (float(x), float(total)), (0, 3), ha="center",
-                          va="bottom", textcoords="offset points", fontsize=style.SMALL_PT,
-                          color=style.INK,
-                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-                          )  # fmt: skip
+            axes.annotate(
+                f"{total:.1f}",
+                (float(x), float(total)),
+                (0, 3),
+                ha="center",
+                va="bottom",
+                textcoords="offset points",
+                fontsize=style.SMALL_PT,
+                color=style.INK,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+            )
 
 
 def _draw_capacity(axes: Axes, result: StepResult) -> None:
     """A dashed line, named in the margin on the right where no bar can be."""
     capacity = result.capacity_bytes / _GIB
     axes.axhline(capacity, color=style.VERMILLION, linewidth=1.6, linestyle=(0, (5, 2)), zorder=4)
-    axes.annotate(f"capacity\n{capacity:.4g} GiB", (1, capacity), (5, 0), va="center",
-                  xycoords=("axes fraction", "data"), textcoords="offset points",
-                  fontsize=style.SMALL_PT, color=style.VERMILLION, weight="bold",
-                  annotation_clip=False)  # fmt: skip
+    axes.annotate(
+        f"capacity\n{capacity:.4g} GiB",
+        (1, capacity),
+        (5, 0),
+        va="center",
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        fontsize=style.SMALL_PT,
+        color=style.VERMILLION,
+        weight="bold",
+        annotation_clip=False,
+    )
 
 
 def _name_classes(axes: Axes, result: StepResult) -> None:
@@ -180,8 +203,15 @@ def _draw_owners_over_time(
     stacked = np.vstack([np.append(h[keep], h[keep[-1]]) / _GIB for h in held])
     colors = [style.OWNER_COLOR[owner] for owner in owners]
     axes.stackplot(time_s, stacked, colors=colors, step="post", linewidth=0)
-    axes.plot(memory.peak_time_s, memory.peak_allocated_bytes / _GIB, marker="v", color=style.INK,
-              markersize=6, clip_on=False, zorder=5)  # fmt: skip
+    axes.plot(
+        memory.peak_time_s,
+        memory.peak_allocated_bytes / _GIB,
+        marker="v",
+        color=style.INK,
+        markersize=6,
+        clip_on=False,
+        zorder=5,
+    )
     _draw_capacity(axes, result)
     axes.set_xlim(0, step_s)
     axes.set_ylim(0, 1.08 * max(memory.peak_allocated_bytes, result.capacity_bytes) / _GIB)
@@ -209,26 +239,37 @@ def fullest_moments(memory: ClassMemory, step_s: float, slices: int) -> NDArray[
 
 def _allocated(memory: ClassMemory) -> NDArray[np.float64]:
     """Bytes of all owners from each moment on, shape (changes,) [B]."""
-    return np.vstack(list(memory.owner_bytes.values())).sum(axis=0, dtype=np.float64)
+    total: NDArray[np.float64] = np.vstack(list(memory.owner_bytes.values())).sum(axis=0)
+    return total
 
 
 def _draw_strips(figure: Figure, axes: Axes, result: StepResult, worst: int, row_in: float) -> None:
     rows, step_s = len(result.memory), result.step_time_s
-    shades = LinearSegmentedColormap.from_list(
-        "fill", ["#F7FBFF", style.SKY, style.BLUE, "#08243F"]
-    )
-    shades.set_over(style.VERMILLION)
+    colors = ["#F7FBFF", style.SKY, style.BLUE, "#08243F"]
+    shades = LinearSegmentedColormap.from_list("fill", colors).with_extremes(over=style.VERMILLION)
     filled = np.vstack([_filled_share(m, step_s, result.capacity_bytes) for m in result.memory])
-    image = axes.imshow(100 * filled, extent=(0, step_s, rows, 0), aspect="auto", cmap=shades,
-                        vmin=0, vmax=100, interpolation="nearest")  # fmt: skip
+    image = axes.imshow(
+        100 * filled,
+        extent=(0, step_s, rows, 0),
+        aspect="auto",
+        cmap=shades,
+        vmin=0,
+        vmax=100,
+        interpolation="nearest",
+    )
     if row_in * 72 >= _LINED_ROW_PT:
         axes.hlines(np.arange(1, rows), 0, step_s, color="white", linewidth=0.8)
-    axes.add_patch(Rectangle((0, worst), step_s, 1, fill=False, edgecolor=style.VERMILLION,
-                             linewidth=min(1.8, row_in * 14), clip_on=False,
-                             zorder=5))  # fmt: skip
+    axes.plot(
+        1.008,
+        worst + 0.5,
+        marker="<",
+        color=style.INK,
+        markersize=6,
+        transform=axes.get_yaxis_transform(),
+        clip_on=False,
+    )
     style.name_rows(axes, [c.name for c in result.timeline.program.classes], row_in * 72)
-    axes.set_title("allocated share of the capacity", loc="left", fontsize=style.SMALL_PT,
-                   weight="bold", color=style.INK)  # fmt: skip
+    style.add_heading(axes, "allocated share of the capacity")
     style.show_seconds(axes.xaxis, step_s)
     _add_scale(figure, axes, image)
 
@@ -248,7 +289,7 @@ def _add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
     """The colour scale, in the right margin."""
     box = axes.get_position()
     width_in, _ = figure.get_size_inches()
-    scale = figure.add_axes((box.x1 + 0.12 / width_in, box.y0, 0.12 / width_in, box.height))
+    scale = figure.add_axes((box.x1 + 0.17 / width_in, box.y0, 0.12 / width_in, box.height))
     bar = figure.colorbar(image, cax=scale, ticks=[0, 100], format="%d %%", extend="max")
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=style.SMALL_PT, length=0, labelcolor=style.INK)

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
+from simulator.exporters.selection import spread
 from simulator.plots import style
 from simulator.plots.boxes import (
     Boxes,
@@ -34,7 +35,6 @@ from simulator.plots.boxes import (
     build_scene,
     row_layout,
 )
-from simulator.exporters.selection import spread
 from simulator.program.ir import Category
 from simulator.results.step import StepResult
 from simulator.units import format_seconds
@@ -111,7 +111,8 @@ def _one_panel(
     row_in = float(np.clip(4.6 / len(classes), 0.13, 0.55))
     height_in = row_in * len(classes)
     figure = style.new_figure(_TOP_IN + height_in + _AXIS_IN + legend_in)
-    view = _add_view(figure, (_LEFT_IN, _TOP_IN), row_in, len(classes), (0.0, result.step_time_s))
+    box_in = (_LEFT_IN, _TOP_IN, _WIDTH_IN, height_in)
+    view = _add_view(figure, box_in, len(classes), (0.0, result.step_time_s))
     _draw_boxes(view, scene, layout)
     _label_rows(view, result, classes, centre=sum(layout.compute) / 2)
     style.show_seconds(view.axes.xaxis, result.step_time_s)
@@ -127,33 +128,48 @@ def _overview(
     row_in = float(np.clip(3.5 / len(near), 0.2, 0.45))
     below_in = _TOP_IN + thin_in * rows + _AXIS_IN + 0.3
     figure = style.new_figure(below_in + row_in * len(near) + _AXIS_IN + legend_in)
-    whole = _add_view(figure, (_LEFT_IN, _TOP_IN), thin_in, rows, (0.0, result.step_time_s))
+    box_in = (_LEFT_IN, _TOP_IN, _WIDTH_IN, thin_in * rows)
+    whole = _add_view(figure, box_in, rows, (0.0, result.step_time_s))
     _draw_blended(whole, scene, layout, rows)
     _label_rows(whole, result, classes)
     style.show_seconds(whole.axes.xaxis, result.step_time_s)
-    near_scene = scene if near == list(classes) else build_scene(result, near, layout)
-    width_in = (_WIDTH_IN - 2 * _PANEL_GAP_IN) / len(_CLOSE_UPS)
-    span_s = min(
-        result.step_time_s / len(_CLOSE_UPS),
-        width_in * 72 / _CLOSE_UP_BOX_PT * _median_box_s(scene),
-    )
-    for place, name in enumerate(_CLOSE_UPS):
-        start_s = (result.step_time_s - span_s) * place / (len(_CLOSE_UPS) - 1)
-        window = (start_s, start_s + span_s)
-        corner = (_LEFT_IN + place * (width_in + _PANEL_GAP_IN), below_in)
-        view = _add_view(figure, corner, row_in, len(near), window, width_in)
-        _draw_boxes(view, near_scene, layout)
-        centre = sum(layout.compute) / 2
-        _label_rows(view, result, near if place == 0 else (), centre=centre)
-        style.show_seconds(view.axes.xaxis, result.step_time_s, ticks=4)
-        view.axes.set_title(f"{name} {format_seconds(span_s)}", loc="left",
-                            fontsize=style.SMALL_PT, weight="bold", color=style.INK)  # fmt: skip
-        _mark_window(whole, window, rows)
+    _add_close_ups(figure, whole, result, near, (below_in, row_in * len(near)))
     return figure
 
 
+def _add_close_ups(
+    figure: Figure,
+    whole: _View,
+    result: StepResult,
+    classes: Sequence[int],
+    place_in: tuple[float, float],
+) -> None:
+    """Three panels at (top, height) below an overview, their places marked in it."""
+    top_in, height_in = place_in
+    layout = row_layout(result)
+    scene = build_scene(result, classes, layout)
+    step_s = result.step_time_s
+    width_in = (_WIDTH_IN - _PANEL_GAP_IN * (len(_CLOSE_UPS) - 1)) / len(_CLOSE_UPS)
+    readable_s = width_in * 72 / _CLOSE_UP_BOX_PT * _median_box_s(scene)
+    span_s = min(step_s / len(_CLOSE_UPS), readable_s)
+    for place, name in enumerate(_CLOSE_UPS):
+        start_s = (step_s - span_s) * place / (len(_CLOSE_UPS) - 1)
+        window = (start_s, start_s + span_s)
+        box_in = (_LEFT_IN + place * (width_in + _PANEL_GAP_IN), top_in, width_in, height_in)
+        view = _add_view(figure, box_in, len(classes), window)
+        _draw_boxes(view, scene, layout)
+        named = classes if place == 0 else ()
+        _label_rows(view, result, named, centre=sum(layout.compute) / 2)
+        style.show_seconds(view.axes.xaxis, step_s, ticks=4)
+        style.add_heading(view.axes, f"{name} {format_seconds(span_s)}")
+        _mark_window(whole, window)
+
+
 def _add_view(
-    figure: Figure, box_in: tuple[float, float, float, float], rows: int, span_s: tuple[float, float]
+    figure: Figure,
+    box_in: tuple[float, float, float, float],
+    rows: int,
+    span_s: tuple[float, float],
 ) -> _View:
     """A panel at (left, top, width, height) for some rows and a span of time."""
     left, top, width, height = box_in
@@ -299,20 +315,12 @@ def _wait_color(category: Category) -> str:
     return style.mix(style.wait_face(category), style.wait_hatch_color(category), 0.3)
 
 
-def _mark_window(view: _View, window_s: tuple[float, float], rows: int) -> None:
+def _mark_window(view: _View, window_s: tuple[float, float]) -> None:
     start_s, end_s = window_s
-    view.axes.add_patch(
-        Rectangle(
-            (start_s, 0),
-            end_s - start_s,
-            rows,
-            fill=False,
-            edgecolor=style.INK,
-            linewidth=1.2,
-            clip_on=False,
-            zorder=5,
-        )
-    )
+    top, bottom = sorted(view.axes.get_ylim())
+    frame = Rectangle((start_s, top), end_s - start_s, bottom - top, fill=False, linewidth=1.2)
+    frame.set(edgecolor=style.INK, clip_on=False, zorder=5)
+    view.axes.add_patch(frame)
 
 
 def _legend_handles(scene: Scene) -> list[Patch | tuple[Patch, ...]]:

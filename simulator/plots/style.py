@@ -54,10 +54,10 @@ KIND_COLOR: Mapping[Kind, str] = MappingProxyType(
         Kind.BACKWARD: GREEN,
         Kind.BACKWARD_INPUT: SKY,
         Kind.BACKWARD_WEIGHT: "#8FCF6B",
-        Kind.OPTIMIZER: "#3D3D3D",
+        Kind.OPTIMIZER: "#2B2B2B",
         Kind.SEND_RECV: PURPLE,
         Kind.ALL_REDUCE: "#A66F00",
-        Kind.ALL_GATHER: "#FFC857",
+        Kind.ALL_GATHER: "#FFDC8F",
         Kind.REDUCE_SCATTER: ORANGE,
         Kind.ALL_TO_ALL: "#7A4419",
     }
@@ -69,8 +69,8 @@ CATEGORY_COLOR: Mapping[Category, str] = MappingProxyType(
         Category.FORWARD: BLUE,
         Category.BACKWARD: GREEN,
         Category.RECOMPUTE: YELLOW,
-        Category.OPTIMIZER: "#3D3D3D",
-        Category.HOST: "#8C8C8C",
+        Category.OPTIMIZER: "#2B2B2B",
+        Category.HOST: "#6B6B6B",
         Category.TENSOR_PARALLEL: VERMILLION,
         Category.CONTEXT_PARALLEL: "#882255",
         Category.EXPERT_PARALLEL: "#7A4419",
@@ -89,7 +89,7 @@ OWNER_COLOR: Mapping[Owner, str] = MappingProxyType(
         Owner.OPTIMIZER_STATES: SKY,
         Owner.ACTIVATIONS: ORANGE,
         Owner.RECOMPUTE: YELLOW,
-        Owner.TEMPORARIES: "#8C8C8C",
+        Owner.TEMPORARIES: "#6B6B6B",
         Owner.LOGITS: VERMILLION,
         Owner.GATHERED_WEIGHTS: "#B3D4EE",
         Owner.COMMUNICATION: PURPLE,
@@ -143,8 +143,9 @@ def wait_hatch_color(category: Category) -> str:
 def wait_patch(category: Category, label: str) -> Patch:
     """Legend entry of a wait."""
     hatch_color = wait_hatch_color(category)
-    return Patch(facecolor=wait_face(category), edgecolor=hatch_color, hatch="//////", lw=0.0,
-                 label=label)  # fmt: skip
+    return Patch(
+        facecolor=wait_face(category), edgecolor=hatch_color, hatch="//////", lw=0.0, label=label
+    )
 
 
 def hatch_waits(collection: PolyCollection, category: Category) -> None:
@@ -184,8 +185,15 @@ def add_title(figure: Figure, title: str, subtitle: str, *, left: float) -> None
     """A bold line and a line of figures above the axes, ``left`` inches in."""
     width, height = figure.get_size_inches()
     x, room_in = left / width, width - left - 0.2
-    figure.text(x, 1 - 0.14 / height, title, fontsize=_fitting_pt(title, room_in), weight="bold",
-                va="top", color=INK)  # fmt: skip
+    figure.text(
+        x,
+        1 - 0.14 / height,
+        title,
+        fontsize=_fitting_pt(title, room_in),
+        weight="bold",
+        va="top",
+        color=INK,
+    )
     figure.text(x, 1 - 0.40 / height, subtitle, fontsize=TEXT_PT, va="top", color=PALE_INK)
 
 
@@ -240,6 +248,11 @@ def _legend_columns(handles: Sequence[Handle]) -> int:
 
 def _legend_label(handle: Handle) -> str:
     return str((handle[0] if isinstance(handle, tuple) else handle).get_label())
+
+
+def add_heading(axes: Axes, text: str) -> None:
+    """A small bold line above a panel."""
+    axes.set_title(text, loc="left", fontsize=SMALL_PT, weight="bold", color=INK)
 
 
 def name_rows(axes: Axes, names: Sequence[str], row_pt: float, *, centre: float = 0.5) -> None:

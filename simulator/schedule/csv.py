@@ -15,8 +15,8 @@ import re
 from simulator.errors import Fault, InputError
 from simulator.schedule.slots import Order, Phase, Slot
 
-_SLOT = re.compile(r"(\d+)([FBIW])(\d+)")
-_JOINT = re.compile(r"\((\d+F\d+);(\d+B\d+)\)OVERLAP_F_B")
+_SLOT = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
+_JOINT = re.compile(r"\(([0-9]+F[0-9]+);([0-9]+B[0-9]+)\)OVERLAP_F_B")
 
 
 def write_order(order: Order) -> str:
@@ -34,7 +34,8 @@ def read_order(text: str, file: str = "") -> Order:
         file: Its name, for messages.
 
     Raises:
-        InputError: Lists every cell that is no slot, with row and column (from 1).
+        InputError: Lists every cell that is no slot, with row and column (from 1); or there
+            is no slot at all.
     """
     order: Order = []
     faults: list[Fault] = []
@@ -47,6 +48,8 @@ def read_order(text: str, file: str = "") -> Order:
                 faults.append(_fault(row, column, cell, file))
     if faults:
         raise InputError(faults)
+    if not any(order):
+        raise InputError.single("", "holds no slots", file=file)
     return order
 
 

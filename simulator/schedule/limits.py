@@ -96,7 +96,7 @@ def whole_rounds(stages: int, chunks: int, microbatches: int) -> tuple[str, str]
     rounds = max(1, microbatches // stages)
     if microbatches % rounds == 0:
         return None
-    rule = f"microbatches must divide into microbatches // pp = {rounds} equal rounds"
+    rule = f"microbatches must be a multiple of microbatches // pp = {rounds}"
     return rule, f"take {microbatches // stages * stages} microbatches"
 
 

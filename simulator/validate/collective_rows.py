@@ -165,6 +165,8 @@ def reason_to_skip(row: CollectiveRow) -> str:
     """Why a row cannot be answered, a fact about the row; empty if it can."""
     if row.kind != SEND_RECV and row.kind not in set(CollectiveKind):
         return f"{row.kind} is not a modelled collective"
+    if row.nodes > 1 and row.fabric is None and row.nics_per_node is None:
+        return "the fabric between the nodes is not stated"
     if row.bridged:
         return "a bridge joins the cards, which the profile of the system does not have"
     if row.gpu == "L40S" and row.gpus_per_node > 2:  # noqa: PLR2004

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,7 @@ class KernelReport:
         """Accuracy per (gpu, op, dtype), sorted."""
         keys = sorted({(r.gpu, r.op, r.dtype) for r in self.rows})
         return {
-            key: Accuracy.of(r for r in self.rows if (r.gpu, r.op, r.dtype) == key)
-            for key in keys
+            key: Accuracy.of(r for r in self.rows if (r.gpu, r.op, r.dtype) == key) for key in keys
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -161,13 +160,13 @@ def without_sustained_clock(profile: HardwareProfile) -> HardwareProfile:
 
 
 def _result(row: KernelRow, profile_of: Callable[[str], HardwareProfile]) -> KernelResult:
-    names = {name: row.text(name) for name in ("id", "gpu", "op", "dtype")}
+    result = KernelResult(row.text("id"), row.text("gpu"), row.text("op"), row.text("dtype"))
     try:
         comparison = compared(row, profile_of(profile_name_of(row)))
     except SkippedRowError as reason:
-        return KernelResult(**names, skipped=str(reason))
-    return KernelResult(
-        **names,
+        return replace(result, skipped=str(reason))
+    return replace(
+        result,
         measured_us=comparison.measured_s * 1e6,
         predicted_us=comparison.predicted_s * 1e6,
     )

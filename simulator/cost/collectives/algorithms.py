@@ -23,8 +23,6 @@ TREE_EFFICIENCY = 0.92 * 0.85
 """Rate of an in-node tree over that of a ring. Source: NCCL src/graph/tuning.cc."""
 
 _MIN_IN_SWITCH_RANKS = 3
-_GROUPED_HOPS = 2
-"""A grouped send and receive: one hop to say the buffer is ready, one for the data."""
 
 
 class Demand(NamedTuple):
@@ -117,11 +115,15 @@ def in_switch_all_reduce(num_bytes: float, group: Group, network: Network) -> De
 
 
 def pairwise_all_to_all(num_bytes: float, group: Group, _: Network) -> Demand:
-    """Every rank sends S/n to every other at once, limited by its own ports."""
+    """Every rank sends S/n to every other at once, limited by its own ports.
+
+    In the node a hop says that the buffer is ready and one brings the data; over the
+    fabric, receivers announce buffers ahead.
+    """
     n, r = group.ranks, group.local_ranks
     return Demand(
-        _GROUPED_HOPS if r > 1 else 0,
-        _GROUPED_HOPS if n > r else 0,
+        2 if r > 1 else 0,
+        1 if n > r else 0,
         num_bytes * (r - 1) / n,
         num_bytes * (n - r) / n,
     )

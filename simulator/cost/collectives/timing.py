@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.cost.collectives.algorithms import Demand
+from simulator.errors import InputError
 from simulator.spec.network import Network, ScaleUp
 
 HYBRID_CUBE_MESH_RINGS: Mapping[int, int] = MappingProxyType(
@@ -66,7 +67,7 @@ def demand_timing(demand: Demand, ranks_per_node: int, network: Network) -> Timi
     crosses = demand.fabric_bytes > 0
     fill = fabric.pipeline_fill if crosses else up.pipeline_fill
     up_s = demand.scale_up_bytes / _scale_up_rate(demand, ranks_per_node, network)
-    fabric_s = demand.fabric_bytes / network.fabric_bytes_per_s if crosses else 0.0
+    fabric_s = demand.fabric_bytes / _fabric_rate(network) if crosses else 0.0
 
     latency_s = (
         up.launch_s
@@ -87,6 +88,18 @@ def demand_timing(demand: Demand, ranks_per_node: int, network: Network) -> Timi
     flagged_s = max(up_s / up.low_latency_share, fabric_s / fabric.low_latency_share)
     seconds = pipelined_s(latency_s, flagged_s, fill)
     return min(simple, Timing(seconds, flagged_s, "low_latency"))
+
+
+def _fabric_rate(network: Network) -> float:
+    rate = network.fabric_bytes_per_s
+    if rate <= 0:
+        raise InputError.single(
+            "cluster.network.fabric",
+            "has no NICs, but ranks of different nodes must talk",
+            network.fabric.nics_per_node,
+            "set nics_per_node and nic, or keep every group inside a node",
+        )
+    return rate
 
 
 def _scale_up_rate(demand: Demand, ranks_per_node: int, network: Network) -> float:

@@ -1,0 +1,125 @@
+"""Which commands are there, and what does each way of failing look like?
+
+Exit codes: 0 it worked; 1 the job does not fit or a threshold was missed; 2 the input is
+wrong; 3 a bug of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from simulator.cli import (
+    importing,
+    memory,
+    models,
+    profiles,
+    run,
+    schedules,
+    schemas,
+    validating,
+)
+from simulator.cli.console import note
+from simulator.errors import ClustersimError, DoesNotFitError
+
+INPUT_WRONG, DOES_NOT_FIT, BUG = 2, 1, 3
+
+
+@dataclass
+class Settings:
+    """What holds for every command of one call.
+
+    Attributes:
+        traceback: Whether a bug shows its traceback.
+    """
+
+    traceback: bool = False
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code.
+
+    Args:
+        arguments: Words after the program's name; by default those of this process.
+    """
+    settings = Settings()
+    try:
+        build_app()(args=arguments, prog_name="clustersim", obj=settings)
+    except ClustersimError as error:
+        note(str(error))
+        sys.exit(DOES_NOT_FIT if isinstance(error, DoesNotFitError) else INPUT_WRONG)
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough; nothing may be written at exit any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        note(_bug_report(error, settings))
+        sys.exit(BUG)
+
+
+def build_app() -> typer.Typer:
+    """The application with all its commands."""
+    app = typer.Typer(
+        name="clustersim",
+        callback=_options,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command("run")(run.run)
+    app.command("memory")(memory.memory)
+    app.command("schema")(schemas.schema)
+    for group in (importing, profiles, models, validating, schedules):
+        app.add_typer(group.build_group())
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from simulator.version import __version__
+
+        typer.echo(f"clustersim {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="The version.")
+    ] = False,
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            "--traceback", envvar="CLUSTERSIM_TRACEBACK", help="Show where a bug comes from."
+        ),
+    ] = False,
+) -> None:
+    """Predict step time and memory of LLM training on a cluster, before renting it.
+
+    Start with:  clustersim run workloads/llama3-70b-64xh100.yaml
+    """
+    del version  # its callback has done the work
+    if context.obj is not None:
+        context.obj.traceback = traceback
+
+
+def _bug_report(error: Exception, settings: Settings) -> str:
+    from simulator.version import __version__
+
+    lines = [
+        f"internal error: {type(error).__name__}: {error}",
+        "This is a bug of clustersim, not of your input. Please report it with the job file,",
+        f"the command and this version: clustersim {__version__}, Python {sys.version.split()[0]}",
+    ]
+    if settings.traceback:
+        lines.append("".join(traceback.format_exception(error)))
+    else:
+        lines.append("The option --traceback (before the command) shows where it comes from.")
+    return "\n".join(lines)

@@ -1,0 +1,92 @@
+"""How do tables and notes reach a person, on a terminal and off it?
+
+A terminal gets colours and its own width. A file or pipe gets plain text as wide as the
+content needs, so that no column is ever cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+_PLAIN_WIDTH = 1000
+"""Wider than any table; lines are no longer than their content."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: Its heading.
+        is_number: Whether it is aligned to the right.
+    """
+
+    name: str
+    is_number: bool = False
+
+
+def text_column(name: str) -> Column:
+    """A column of words, aligned to the left."""
+    return Column(name)
+
+
+def number_column(name: str) -> Column:
+    """A column of numbers, aligned to the right."""
+    return Column(name, is_number=True)
+
+
+def note(text: str) -> None:
+    """Say something to a person; it never mixes with the data on stdout."""
+    typer.echo(text, err=True)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Write one JSON object to stdout; infinite and undefined numbers become null."""
+    typer.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+
+
+def print_table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table with a heading to stdout."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    on_terminal = sys.stdout.isatty()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.show_header = any(column.name for column in columns)
+    for column in columns:
+        table.add_column(
+            escape(column.name),
+            justify="right" if column.is_number else "left",
+            no_wrap=column.is_number or not on_terminal,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console = Console(width=None if on_terminal else _PLAIN_WIDTH, highlight=False)
+    with console.capture() as captured:
+        console.print(f"[bold]{escape(title)}[/bold]")
+        console.print(table)
+    lines = (line.rstrip() for line in captured.get().splitlines())
+    typer.echo("\n".join(lines) + "\n")
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as people read it ("42.3 %")."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and value - value != 0:
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(child) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(child) for child in value]
+    return value

@@ -1,0 +1,114 @@
+"""clustersim memory: who holds which bytes, per stage, at the peak and over time?"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
+from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.units import format_bytes
+
+if TYPE_CHECKING:
+    from simulator.api import Result
+    from simulator.program.ir import Owner
+    from simulator.results.step import ClassMemory
+
+_BIGGEST = 3
+
+
+def memory(
+    job_file: JobFile,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    over_time: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Memory over the step: a .csv table, or a picture."),
+    ] = None,
+) -> None:
+    """Say who holds which bytes on the GPUs of every pipeline stage.
+
+    Example:  clustersim memory job.yaml --set plan.recompute=full --over-time memory.png
+    """
+    from simulator.api import simulate
+
+    result = simulate(read_job(job_file, changes))
+    if as_json:
+        document = result.to_dict()
+        print_json({key: document[key] for key in ("schema_version", "fits", "memory")})
+    else:
+        _print_owners(result)
+        print_peaks(result)
+    if over_time is not None:
+        _write_over_time(result, over_time)
+        note(f"wrote {over_time}")
+    if not result.fits:
+        note(result.explain_misfit() or "the job does not fit")
+        raise typer.Exit(1)
+
+
+def print_peaks(result: Result) -> None:
+    """Print the peak of every stage against the capacity."""
+    capacity = result.capacity_bytes
+    rows = [
+        (
+            str(stage.stage),
+            format_bytes(stage.peak_allocated_bytes),
+            format_bytes(stage.peak_reserved_bytes),
+            format_bytes(stage.peak_device_bytes),
+            percent(stage.peak_device_bytes / capacity),
+            _biggest_owners(stage),
+        )
+        for stage in result.memory
+    ]
+    columns = [
+        number_column("stage"),
+        number_column("allocated"),
+        number_column("reserved"),
+        number_column("device"),
+        number_column("of capacity"),
+        text_column("biggest owners"),
+    ]
+    print_table(f"peak memory per GPU, capacity {format_bytes(capacity)}", columns, rows)
+
+
+def _biggest_owners(stage: ClassMemory) -> str:
+    owners = sorted(stage.by_owner.items(), key=lambda item: -item[1])[:_BIGGEST]
+    return ", ".join(f"{owner.value} {format_bytes(held)}" for owner, held in owners if held)
+
+
+def _print_owners(result: Result) -> None:
+    owners: list[Owner] = list(dict.fromkeys(o for stage in result.memory for o in stage.by_owner))
+    rows = [
+        (owner.value, *(format_bytes(stage.by_owner.get(owner, 0.0)) for stage in result.memory))
+        for owner in owners
+        if any(stage.by_owner.get(owner) for stage in result.memory)
+    ]
+    rows.append(
+        ("allocated", *(format_bytes(sum(stage.by_owner.values())) for stage in result.memory))
+    )
+    stages = [number_column(f"stage {stage.stage}") for stage in result.memory]
+    print_table(f"{result.title}: held at the peak", [text_column("owner"), *stages], rows)
+
+
+def _write_over_time(result: Result, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        _write_table(result, path)
+        return
+    from simulator.plots.memory import draw_memory_over_time
+
+    draw_memory_over_time(result, path)
+
+
+def _write_table(result: Result, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["rank_class", "stage", "time_s", "owner", "bytes"])
+        for index, stage in enumerate(result.memory):
+            for owner, held in stage.owner_bytes.items():
+                for time_s, num_bytes in zip(stage.time_s, held, strict=True):
+                    writer.writerow([index, stage.stage, time_s, owner.value, num_bytes])

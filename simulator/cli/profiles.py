@@ -1,0 +1,120 @@
+"""clustersim profile: which hardware is known, and where do its numbers come from?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import note, number_column, print_table, text_column
+from simulator.cli.options import complete_profile
+from simulator.errors import InputError
+from simulator.units import format_bytes
+
+if TYPE_CHECKING:
+    from simulator.errors import Fault
+    from simulator.spec.hardware import HardwareProfile
+
+ProfileName = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROFILE", help="A shipped name or a .yaml file.", autocompletion=complete_profile
+    ),
+]
+
+
+def build_group() -> typer.Typer:
+    """The ``profile`` commands."""
+    group = typer.Typer(name="profile", no_args_is_help=True, help="Hardware profiles.")
+    group.command("list")(list_profiles)
+    group.command("show")(show_profile)
+    group.command("check")(check_profiles)
+    return group
+
+
+def list_profiles() -> None:
+    """List the shipped hardware profiles.
+
+    Example:  clustersim profile list
+    """
+    from simulator.spec.load import load_profile, profile_names
+
+    rows = []
+    for name in profile_names():
+        profile = load_profile(name)
+        memory = format_bytes(profile.device.memory_bytes)
+        rows.append((name, memory, _kinds(profile), profile.description))
+    columns = [
+        text_column("name"),
+        number_column("memory"),
+        text_column("numbers by source"),
+        text_column("description"),
+    ]
+    print_table("hardware profiles", columns, rows)
+
+
+def show_profile(profile: ProfileName) -> None:
+    """Show every number of a profile and where it comes from.
+
+    Example:  clustersim profile show h100-sxm-80gb
+    """
+    from simulator.spec.load import load_profile
+
+    loaded = load_profile(profile)
+    rows = []
+    for path, value in _numbers(loaded.model_dump(mode="json", by_alias=True)):
+        source = loaded.provenance.get(path)
+        origin = (source.kind, source.reference) if source else ("default", "")
+        rows.append((path, str(value), *origin))
+    columns = [text_column(name) for name in ("field", "value", "source", "reference")]
+    print_table(f"{loaded.name}: {loaded.description}", columns, rows)
+
+
+def check_profiles(
+    profiles: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROFILE...",
+            help="Shipped names or .yaml files.",
+            autocompletion=complete_profile,
+        ),
+    ],
+) -> None:
+    """Check that profiles are complete, sound, and that every number has a source.
+
+    Example:  clustersim profile check h100-sxm-80gb my-cluster.yaml
+    """
+    faults: list[Fault] = []
+    for name in profiles:
+        found = _faults_of_profile(name)
+        typer.echo(f"{name}: {'not sound' if found else 'ok'}")
+        faults += found
+    if faults:
+        raise InputError(faults)
+    note("every number has a source")
+
+
+def _faults_of_profile(name: str) -> list[Fault]:
+    from simulator.spec.load import load_profile
+    from simulator.spec.profile_checks import profile_faults
+
+    try:
+        return profile_faults(load_profile(name), file=name)
+    except InputError as error:
+        return list(error.faults)
+
+
+def _kinds(profile: HardwareProfile) -> str:
+    kinds = Counter(source.kind for source in profile.provenance.values())
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
+def _numbers(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{path}.")
+        elif path not in ("name", "description") and value is not None:
+            yield path, value

@@ -1,0 +1,110 @@
+"""clustersim run: what does one training step cost, and where does its time go?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
+from simulator.cli.memory import print_peaks
+from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simulator.api import Result
+
+
+def run(
+    job_file: JobFile,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the step into this folder.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json.gz", help="Write a trace for Perfetto or chrome://tracing."
+        ),
+    ] = None,
+) -> None:
+    """Simulate one training step.
+
+    Example:  clustersim run job.yaml --set plan.tp=4 --plot pictures --trace trace.json.gz
+    """
+    from simulator.api import simulate
+
+    result = simulate(read_job(job_file, changes))
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print_result(result)
+    for file in _write_files(result, plot, trace):
+        note(f"wrote {file}")
+    if not result.fits:
+        note(result.explain_misfit() or "the job does not fit")
+        raise typer.Exit(1)
+
+
+def _write_files(result: Result, plot: Path | None, trace: Path | None) -> Iterator[Path]:
+    if plot is not None:
+        yield from result.plot_all(plot)
+    if trace is not None:
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        result.write_trace(trace)
+        yield trace
+
+
+def _print_result(result: Result) -> None:
+    _print_headline(result)
+    _print_breakdown(result)
+    _print_exposed_communication(result)
+    print_peaks(result)
+    _print_sources(result)
+
+
+def _print_headline(result: Result) -> None:
+    rows = [
+        ("step time", format_seconds(result.step_time_s)),
+        ("tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"),
+        ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
+        ("MFU", percent(result.mfu)),
+        ("HFU", percent(result.hfu)),
+        ("pipeline bubble", percent(result.bubble_fraction)),
+    ]
+    print_table(result.title, [text_column(""), number_column("")], rows)
+
+
+def _print_breakdown(result: Result) -> None:
+    step_s = result.step_time_s
+    rows = [
+        (category.value, f"{seconds:.6f}", percent(seconds / step_s if step_s else 0.0))
+        for category, seconds in result.breakdown_s.items()
+        if seconds
+    ]
+    total = sum(result.breakdown_s.values())
+    rows.append(("step", f"{total:.6f}", percent(total / step_s if step_s else 0.0)))
+    columns = [text_column("where the time goes"), number_column("seconds"), number_column("share")]
+    print_table("breakdown", columns, rows)
+
+
+def _print_exposed_communication(result: Result) -> None:
+    rows = [
+        (category.value, f"{seconds:.6f}")
+        for category, seconds in result.exposed_comm_s.items()
+        if seconds
+    ]
+    columns = [text_column("kind"), number_column("seconds")]
+    print_table("exposed communication", columns, rows or [("none", "0")])
+
+
+def _print_sources(result: Result) -> None:
+    from simulator.results.report import source_counts
+
+    rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
+    columns = [text_column("source"), number_column("numbers")]
+    print_table(f"hardware numbers of {result.job.cluster.profile.name}", columns, rows)

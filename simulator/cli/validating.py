@@ -1,0 +1,135 @@
+"""clustersim validate: how far are predictions from reality?"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from simulator.cli.console import note, number_column, print_json, print_table, text_column
+from simulator.cli.options import AsJson
+
+Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE.csv", help="Also write the rows to a file.")
+]
+MaxMape = Annotated[
+    float | None,
+    typer.Option(
+        "--max-mape", metavar="PERCENT", help="Exit with 1 if the mean error is above this."
+    ),
+]
+
+
+class Report(Protocol):
+    """What every kind of validation returns."""
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """One dataclass per row of the table."""
+
+    @property
+    def summary(self) -> Any:
+        """A dataclass with the mean, median and worst error."""
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """The report as JSON writes it."""
+
+
+def build_group() -> typer.Typer:
+    """The ``validate`` commands."""
+    group = typer.Typer(
+        name="validate", no_args_is_help=True, help="Predictions against measurements."
+    )
+    group.command("published")(published)
+    group.command("collectives")(collectives)
+    group.command("kernels")(kernels)
+    return group
+
+
+def published(
+    table: Table, as_json: AsJson = False, out: Out = None, max_mape: MaxMape = None
+) -> None:
+    """Compare with published training runs.
+
+    Example:  clustersim validate published runs.csv --out errors.csv
+    """
+    from simulator.validate.published import validate_published
+
+    _show(validate_published(table), as_json=as_json, out=out, max_mape=max_mape)
+
+
+def collectives(
+    table: Table, as_json: AsJson = False, out: Out = None, max_mape: MaxMape = None
+) -> None:
+    """Compare with measured collectives.
+
+    Example:  clustersim validate collectives nccl.csv --json
+    """
+    from simulator.validate.collectives import validate_collectives
+
+    _show(validate_collectives(table), as_json=as_json, out=out, max_mape=max_mape)
+
+
+def kernels(
+    table: Table, as_json: AsJson = False, out: Out = None, max_mape: MaxMape = None
+) -> None:
+    """Compare with measured kernels.
+
+    Example:  clustersim validate kernels kernels.csv --max-mape 20
+    """
+    from simulator.validate.kernels import validate_kernels
+
+    _show(validate_kernels(table), as_json=as_json, out=out, max_mape=max_mape)
+
+
+def _show(report: Report, *, as_json: bool, out: Path | None, max_mape: float | None) -> None:
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _print_report(report)
+    if out is not None:
+        _write_rows(report, out)
+        note(f"wrote {out}")
+    mape = report.to_dict()["summary"]["mape"]
+    if max_mape is not None and not (mape is not None and mape <= max_mape):
+        note(f"the mean error {_cell(mape)} % is not within {max_mape} %")
+        raise typer.Exit(1)
+
+
+def _print_report(report: Report) -> None:
+    rows = [dataclasses.asdict(row) for row in report.rows]
+    names = list(rows[0]) if rows else []
+    columns = [
+        number_column(name)
+        if any(isinstance(row[name], (int, float)) for row in rows)
+        else text_column(name)
+        for name in names
+    ]
+    if rows:
+        print_table("rows", columns, [[_cell(row[name]) for name in names] for row in rows])
+    summary = [
+        (name, value if isinstance(value, str) else _cell(value))
+        for name, value in report.to_dict()["summary"].items()
+    ]
+    print_table("summary", [text_column(""), number_column("")], summary)
+
+
+def _write_rows(report: Report, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        rows = [dataclasses.asdict(row) for row in report.rows]
+        if rows:
+            writer.writerow(rows[0])
+            writer.writerows(row.values() for row in rows)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

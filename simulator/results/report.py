@@ -1,0 +1,50 @@
+"""What does a result look like as plain data, for JSON and tables?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from simulator.results.step import ClassMemory, StepResult
+from simulator.spec.job import Job
+
+SCHEMA_VERSION = 1
+"""Raised whenever a field changes its name or meaning."""
+
+
+def result_to_dict(result: StepResult, job: Job) -> dict[str, Any]:
+    """The result of a job as JSON-ready data; times in seconds, sizes in bytes."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "title": result.title,
+        "step_time_s": result.step_time_s,
+        "tokens_per_s_per_gpu": result.tokens_per_s_per_gpu,
+        "model_tflops_per_gpu": result.model_tflops_per_gpu,
+        "mfu": result.mfu,
+        "hfu": result.hfu,
+        "bubble_fraction": result.bubble_fraction,
+        "breakdown_s": {category.value: s for category, s in result.breakdown_s.items()},
+        "exposed_comm_s": {category.value: s for category, s in result.exposed_comm_s.items()},
+        "memory": [_memory_to_dict(memory) for memory in result.memory],
+        "capacity_bytes": result.capacity_bytes,
+        "fits": all(m.peak_device_bytes <= result.capacity_bytes for m in result.memory),
+        "sources": source_counts(job),
+        "job": dict(job.document),
+    }
+
+
+def source_counts(job: Job) -> dict[str, int]:
+    """How many numbers of the hardware profile are measured, fitted, assumed, and so on."""
+    provenance = job.cluster.profile.provenance
+    return dict(Counter(source.kind for source in provenance.values()).most_common())
+
+
+def _memory_to_dict(memory: ClassMemory) -> dict[str, Any]:
+    return {
+        "stage": memory.stage,
+        "peak_allocated_bytes": memory.peak_allocated_bytes,
+        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "peak_device_bytes": memory.peak_device_bytes,
+        "peak_time_s": memory.peak_time_s,
+        "by_owner": {owner.value: num_bytes for owner, num_bytes in memory.by_owner.items()},
+    }

@@ -1,0 +1,30 @@
+"""One training step of a job, from specification to numbers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simulator.engine.des import simulate_program
+from simulator.engine.replay import replay
+from simulator.program.build import build_program
+from simulator.results.step import StepResult
+from simulator.results.summary import summarise
+from simulator.spec.job import Job
+
+Engine = Literal["des", "replay"]
+
+
+def run_step(job: Job, engine: Engine = "des") -> StepResult:
+    """The numbers of one simulated step.
+
+    Args:
+        job: What to simulate.
+        engine: ``des`` simulates shared links and multiprocessors; ``replay`` is the
+            faster lower bound without contention.
+
+    Raises:
+        InputError: The plan asks for something that cannot run.
+    """
+    program = build_program(job)
+    timeline = simulate_program(program) if engine == "des" else replay(program)
+    return summarise(job, timeline)

@@ -1,0 +1,127 @@
+"""Which fields may a job, profile or model file have, as a JSON schema for editors?
+
+The specifications describe their own fields. Added here is what only files have: sources
+beside the numbers of a profile, names instead of blocks, and partial blocks that override
+a profile or a base model. Rules between fields are beyond a schema; loading checks them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.spec.base import Spec
+from simulator.spec.hardware import HardwareProfile, Provenance
+from simulator.spec.job import Job
+from simulator.spec.model import Model
+
+Schema = dict[str, Any]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def model_schema() -> Schema:
+    """JSON schema of a model file."""
+    return {"$schema": _DIALECT, **_schema_of(Model)}
+
+
+def profile_schema() -> Schema:
+    """JSON schema of a hardware profile file."""
+    schema = _without_provenance(_schema_of(HardwareProfile))
+    blocks = schema["$defs"]
+    for block in [schema, *blocks.values()]:
+        _allow_sources(block, blocks)
+    blocks["Provenance"] = _schema_of(Provenance)
+    return {"$schema": _DIALECT, **schema}
+
+
+def job_schema() -> Schema:
+    """JSON schema of a job file."""
+    schema = _schema_of(Job)
+    blocks = schema["$defs"]
+    properties = schema["properties"]
+    overrides = _without_required(profile_schema())
+    blocks |= overrides["$defs"]
+    changed = blocks["Model"]["properties"] | {"base": {"type": "string", "description": _BASE}}
+    blocks["ModelChanges"] = _partial(blocks["Model"]) | {
+        "properties": changed,
+        "required": ["base"],
+    }
+    for nested in ("LatentAttention", "Experts"):
+        blocks[nested] = _partial(blocks[nested])
+    properties["model"] = {
+        "anyOf": [
+            {"type": "string", "description": _MODEL},
+            {"$ref": "#/$defs/Model"},
+            {"$ref": "#/$defs/ModelChanges"},
+        ]
+    }
+    cluster = blocks["Cluster"]
+    cluster["properties"] = {
+        "profile": {"type": "string", "description": _PROFILE},
+        "gpus": cluster["properties"]["gpus"],
+        **overrides["properties"],
+    }
+    blocks.pop("HardwareProfile")
+    return {"$schema": _DIALECT, **schema}
+
+
+_MODEL = "A shipped model, or a path to a .yaml file or to a Hugging Face config.json."
+_BASE = "A shipped model, or a path; the other fields change it."
+_PROFILE = "A shipped hardware profile, or a path to a .yaml file. Other fields override it."
+
+
+def _schema_of(spec: type[Spec]) -> Schema:
+    return spec.model_json_schema(by_alias=True)
+
+
+def _without_provenance(schema: Schema) -> Schema:
+    """Without the field that holds the sources after loading; files have them in place."""
+    schema["properties"].pop("provenance")
+    schema["$defs"].pop("Provenance")
+    return schema
+
+
+def _allow_sources(block: Schema, blocks: Mapping[str, Schema]) -> None:
+    """Let a block have a source, and each of its numbers one of its own."""
+    properties = block.get("properties", {})
+    for name, value in properties.items():
+        if name not in ("name", "description") and not _is_block(value, blocks):
+            properties[name] = {"anyOf": [value, _with_source(value)]}
+    properties["source"] = {"$ref": "#/$defs/Provenance"}
+
+
+def _is_block(value: Schema, blocks: Mapping[str, Schema]) -> bool:
+    if "$ref" in value:
+        return "properties" in blocks[value["$ref"].rpartition("/")[2]]
+    if any(_is_block(option, blocks) for option in value.get("anyOf", ())):
+        return True
+    if value.get("type") == "object" and isinstance(value.get("additionalProperties"), dict):
+        # A mapping of blocks, such as one per number format, may have a source for all.
+        value.setdefault("properties", {})["source"] = {"$ref": "#/$defs/Provenance"}
+        names = value.get("propertyNames", {}).get("enum")
+        if names:
+            value["propertyNames"] = {"enum": [*names, "source"]}
+        return True
+    return False
+
+
+def _with_source(value: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": {"value": copy.deepcopy(value), "source": {"$ref": "#/$defs/Provenance"}},
+        "required": ["value", "source"],
+        "additionalProperties": False,
+    }
+
+
+def _without_required(schema: Schema) -> Schema:
+    """The schema for files that give only some of the fields."""
+    blocks = schema["$defs"]
+    partial = {name: _partial(block) for name, block in blocks.items() if name != "Provenance"}
+    return _partial(schema) | {"$defs": {**blocks, **partial}}
+
+
+def _partial(block: Schema) -> Schema:
+    return {key: value for key, value in block.items() if key != "required"}

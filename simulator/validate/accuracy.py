@@ -1,0 +1,57 @@
+"""How far is a set of predictions from what was measured?"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+CLOSE_PCT = 15.0
+"""Errors up to this one count as close [%]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Absolute errors of a set of predictions [%]; None where nothing was predicted.
+
+    Attributes:
+        n: Predictions.
+        mape, median_ape, worst_ape: Mean, median and largest absolute error.
+        bias: Mean signed error; positive where predictions are too large.
+        close_share: Share of the predictions within ``CLOSE_PCT``.
+        skipped: Rows without a prediction.
+    """
+
+    n: int
+    mape: float | None
+    median_ape: float | None
+    worst_ape: float | None
+    bias: float | None
+    close_share: float | None
+    skipped: int
+
+    @classmethod
+    def of(cls, errors_pct: Iterable[float | None]) -> Accuracy:
+        """Accuracy of signed errors; None stands for a row that was skipped."""
+        everything = list(errors_pct)
+        errors = [error for error in everything if error is not None]
+        skipped = len(everything) - len(errors)
+        if not errors:
+            return cls(0, None, None, None, None, None, skipped)
+        sizes = [abs(error) for error in errors]
+        return cls(
+            n=len(errors),
+            mape=statistics.fmean(sizes),
+            median_ape=statistics.median(sizes),
+            worst_ape=max(sizes),
+            bias=statistics.fmean(errors),
+            close_share=sum(size <= CLOSE_PCT for size in sizes) / len(sizes),
+            skipped=skipped,
+        )
+
+
+def error_pct(predicted: float | None, measured: float | None) -> float | None:
+    """Signed error [%], positive where the prediction is too large; None if one is missing."""
+    if predicted is None or not measured:
+        return None
+    return 100.0 * (predicted / measured - 1.0)

@@ -1,0 +1,184 @@
+"""How far are predictions from published training runs?
+
+Every row of the table is simulated as a job of its own, with nothing but the columns of
+the table; rows that cannot run are listed with the fact that stands in the way.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import ClustersimError, InputError
+from simulator.results.run import Engine, run_step
+from simulator.results.step import StepResult
+from simulator.spec.load import job_from_document
+from simulator.validate.accuracy import Accuracy, error_pct
+from simulator.validate.published_rows import Row, job_document
+
+_GIB = 2.0**30
+
+_NEEDED_COLUMNS = (
+    "id", "model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp",
+    "profile", "gpus", "framework", "micro_batch", "global_batch", "seq_len", "measured_step_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedResult:
+    """One published run, predicted or skipped.
+
+    Attributes:
+        id: Name of the row.
+        grade: How completely the source states the run, A to C.
+        gpu: Hardware profile.
+        measured_step_s, predicted_step_s: Seconds per optimizer step.
+        error_pct: Signed error of the step time [%].
+        measured_mem_gib, predicted_mem_gib: Memory of the fullest GPU, of the kind that
+            the row states (allocated, reserved or device).
+        mem_error_pct: Signed error of the memory [%].
+        skipped: Why there is no prediction; empty if there is one.
+    """
+
+    id: str
+    grade: str
+    gpu: str
+    measured_step_s: float | None
+    predicted_step_s: float | None = None
+    error_pct: float | None = None
+    measured_mem_gib: float | None = None
+    predicted_mem_gib: float | None = None
+    mem_error_pct: float | None = None
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedReport:
+    """All rows of a table and how well they were predicted."""
+
+    rows: Sequence[PublishedResult]
+
+    @property
+    def summary(self) -> Accuracy:
+        """Accuracy of the step time over all rows."""
+        return Accuracy.of(row.error_pct for row in self.rows)
+
+    @property
+    def memory_summary(self) -> Accuracy:
+        """Accuracy of the memory over the rows that state it."""
+        stated = [row for row in self.rows if row.measured_mem_gib is not None]
+        return Accuracy.of(row.mem_error_pct for row in stated)
+
+    def groups(self, key: Callable[[PublishedResult], str]) -> dict[str, Accuracy]:
+        """Accuracy of the step time by group, sorted."""
+        names = sorted({key(row) for row in self.rows})
+        return {
+            name: Accuracy.of(row.error_pct for row in self.rows if key(row) == name)
+            for name in names
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for JSON: ``rows`` and ``summary``."""
+        memory = self.memory_summary
+        summary = asdict(self.summary) | {"mem_n": memory.n, "mem_mape": memory.mape}
+        return {
+            "rows": [asdict(row) | {"skipped": row.skipped or None} for row in self.rows],
+            "summary": summary,
+            "by_grade": {k: asdict(v) for k, v in self.groups(lambda row: row.grade).items()},
+            "by_source": {k: asdict(v) for k, v in self.groups(source_of).items()},
+        }
+
+
+def validate_published(
+    csv_path: str | Path,
+    *,
+    engine: Engine = "des",
+    executor: Executor | None = None,
+    on_row: Callable[[PublishedResult], None] | None = None,
+) -> PublishedReport:
+    """Predictions for every row of a table of training runs beside what was measured.
+
+    Args:
+        csv_path: Table with the columns described in ``reports/data/README.md``.
+        engine: How steps are simulated.
+        executor: Where rows are simulated; in this process if None.
+        on_row: Called with each finished row, in order, for progress.
+
+    Raises:
+        InputError: The table cannot be read or lacks a column.
+    """
+    rows = read_rows(Path(csv_path))
+    engines = [engine] * len(rows)
+    results = executor.map(predicted, rows, engines, chunksize=4) if executor else map(predicted, rows, engines)
+    finished = []
+    for result in results:
+        finished.append(result)
+        if on_row:
+            on_row(result)
+    return PublishedReport(finished)
+
+
+def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
+    """One row, simulated; a row that cannot run says why."""
+    result = PublishedResult(
+        id=row["id"],
+        grade=row.get("grade", ""),
+        gpu=row["profile"],
+        measured_step_s=_float(row, "measured_step_s"),
+        measured_mem_gib=_float(row, "measured_mem_gib"),
+    )
+    try:
+        step = run_step(job_from_document(job_document(row)), engine)
+    except InputError as error:
+        return replace(result, skipped="; ".join(f"{f.path}: {f.rule}" for f in error.faults))
+    except (ClustersimError, ValueError, KeyError) as error:
+        return replace(result, skipped=f"{type(error).__name__}: {error}")
+    memory_gib = _peak_bytes(step, row.get("mem_kind", "")) / _GIB
+    return replace(
+        result,
+        predicted_step_s=step.step_time_s,
+        error_pct=error_pct(step.step_time_s, result.measured_step_s),
+        predicted_mem_gib=memory_gib,
+        mem_error_pct=error_pct(memory_gib, result.measured_mem_gib),
+    )
+
+
+def source_of(result: PublishedResult) -> str:
+    """The source that a row comes from: its id without the running number."""
+    return result.id.rpartition("-")[0] or result.id
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a table of published runs.
+
+    Raises:
+        InputError: The file cannot be read, is empty, or lacks columns.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError.single("", f"cannot be read: {error}", file=str(path)) from error
+    if not rows:
+        raise InputError.single("", "holds no rows", file=str(path))
+    missing = [name for name in _NEEDED_COLUMNS if name not in rows[0]]
+    if missing:
+        rule = f"lacks the columns {', '.join(missing)}"
+        raise InputError.single("", rule, file=str(path))
+    return [{key: value or "" for key, value in row.items() if key} for row in rows]
+
+
+def _peak_bytes(step: StepResult, kind: str) -> float:
+    peaks = {
+        "allocated": max(m.peak_allocated_bytes for m in step.memory),
+        "reserved": max(m.peak_reserved_bytes for m in step.memory),
+    }
+    return peaks.get(kind, max(m.peak_device_bytes for m in step.memory))
+
+
+def _float(row: Row, key: str) -> float | None:
+    return float(row[key]) if row.get(key) else None

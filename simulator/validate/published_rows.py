@@ -1,0 +1,159 @@
+"""How is a published run turned into a job?
+
+One row states a run in the words of a Job; empty cells mean that the source does not
+say, and the stack's default is taken. Facts that only the notes state are read by a
+table of phrases: each says what the run did, never how fast it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.spec.documents import merged
+from simulator.spec.load import model_names
+
+Row = Mapping[str, str]
+
+_NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"squared-ReLU", {"model": {"activation": "squared-relu"}}),
+    (r"CP by all-to-all", {"plan": {"cp_method": "all_to_all"}}),
+    (r"TP comm overlap on", {"plan": {"overlap_tp": True}}),
+    (r"synchronous p2p", {"plan": {"overlap_p2p": False}}),
+    (
+        r"no comm/compute overlap",
+        {"plan": {"overlap_grad_reduce": False, "overlap_param_gather": False}},
+    ),
+    (r"not overlapped|no gradient-bucket overlap", {"plan": {"overlap_grad_reduce": False}}),
+    (r"grad sync overlapped|grad/param comm overlap", {"plan": {"overlap_grad_reduce": True}}),
+    (r"bf16 grad sync", {"plan": {"grad_reduce_precision": "bf16"}}),
+)
+"""Phrase in the notes, and the fields it decides."""
+
+
+def job_document(row: Row) -> dict[str, Any]:
+    """The job that a published row describes, ready for ``job_from_document``."""
+    document: dict[str, Any] = {
+        "model": _model(row),
+        "cluster": _cluster(row),
+        "batch": {
+            "global": _int(row, "global_batch"),
+            "micro": _int(row, "micro_batch"),
+            "seq_len": _int(row, "seq_len"),
+        },
+        "plan": _plan(row),
+    }
+    for pattern, facts in _NOTE_FACTS:
+        if re.search(pattern, row.get("notes", "")):
+            document = merged(document, facts)
+    return document
+
+
+def _model(row: Row) -> dict[str, Any]:
+    gated = row["gated_mlp"].lower() == "true"
+    name = row["model"].lower()
+    known = next((n for n in (name, _full_model_name(name)) if n in model_names()), None)
+    stated = {
+        "name": row["model"],
+        "layers": _int(row, "layers"),
+        "hidden": _int(row, "hidden"),
+        "heads": _int(row, "heads"),
+        "kv_heads": _int(row, "kv_heads"),
+        "vocab": _int(row, "vocab"),
+        "gated_mlp": gated,
+    }
+    if row.get("tied_embeddings"):
+        stated["tied_embeddings"] = row["tied_embeddings"].lower() == "true"
+    if row.get("experts"):
+        return {"base": known, **stated} if known else {**stated, **_experts(row)}
+    stated["ffn_hidden"] = _int(row, "ffn_hidden")
+    if known:
+        return {"base": known, **stated}
+    style = _llama_style() if gated else _gpt_style(_int(row, "seq_len"))
+    return {**style, **stated}
+
+
+def _full_model_name(name: str) -> str:
+    """The public model that a cut-down one was made from (``llama3-70b-12L``)."""
+    return re.sub(r"(-proxy)?-\d+l$", "", name).replace("deepseekv", "deepseek-v")
+
+
+def _llama_style() -> dict[str, Any]:
+    return {"positions": "rotary", "normalisation": "rmsnorm", "activation": "silu"}
+
+
+def _gpt_style(seq_len: int) -> dict[str, Any]:
+    """Models with a plain MLP are GPT-2's kin: learned positions, layer norm, biases."""
+    return {
+        "positions": "learned",
+        "max_positions": seq_len,
+        "normalisation": "layernorm",
+        "activation": "gelu",
+        "norm_bias": True,
+        "qkv_bias": True,
+        "attention_output_bias": True,
+        "mlp_bias": True,
+        "tied_embeddings": True,
+    }
+
+
+def _experts(row: Row) -> dict[str, Any]:
+    width = _int(row, "ffn_hidden")
+    experts = {"count": _int(row, "experts"), "top_k": _int(row, "top_k"), "ffn_hidden": width}
+    return {**_llama_style(), "ffn_hidden": width, "experts": experts}
+
+
+def _cluster(row: Row) -> dict[str, Any]:
+    network: dict[str, Any] = {}
+    fabric: dict[str, Any] = {}
+    if row.get("gpus_per_node"):
+        network["gpus_per_node"] = _int(row, "gpus_per_node")
+        if "nvl72" not in row["profile"]:
+            network["scale_up"] = {"gpus": network["gpus_per_node"]}
+    if row.get("nics_per_node"):
+        fabric["nics_per_node"] = _int(row, "nics_per_node")
+    if row.get("nic_gbps"):
+        fabric["nic"] = f"{float(row['nic_gbps']):g} Gbit/s"
+    if row.get("fabric"):
+        fabric["kind"] = row["fabric"]
+    if fabric:
+        network["fabric"] = fabric
+    cluster: dict[str, Any] = {"profile": row["profile"], "gpus": _int(row, "gpus")}
+    return {**cluster, "network": network} if network else cluster
+
+
+def _plan(row: Row) -> dict[str, Any]:
+    plan: dict[str, Any] = {"stack": stack_of(row["framework"], row.get("framework_version", ""))}
+    for key in ("tp", "pp", "vpp", "cp", "ep", "zero"):
+        if row.get(key):
+            plan[key] = _int(row, key)
+    if row.get("zero_group"):
+        plan["zero_group"] = _zero_group(row)
+    for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
+        if row.get(key):
+            plan[key] = row[key].lower() == "true"
+    for key in ("schedule", "recompute", "precision", "attention"):
+        if row.get(key):
+            plan[key] = row[key]
+    return plan
+
+
+def _zero_group(row: Row) -> int:
+    if row["zero_group"] == "node":
+        return _int(row, "gpus_per_node") // _int(row, "tp")
+    return _int(row, "zero_group")
+
+
+def stack_of(framework: str, version: str) -> str:
+    """The stack that stands for a framework's generation."""
+    if framework == "megatron":
+        year = re.search(r"20(20|21)", version)
+        return f"megatron-lm-{year.group()}" if year else "megatron-core"
+    if framework == "torch-fsdp" and "torchtitan" in version:
+        return "torchtitan"
+    return framework
+
+
+def _int(row: Row, key: str) -> int:
+    return int(float(row[key]))

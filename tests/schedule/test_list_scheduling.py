@@ -1,0 +1,42 @@
+import pytest
+
+from simulator.schedule import Phase, Placement
+from simulator.schedule.list_scheduling import list_schedule
+from simulator.schedule.slots import slots_of
+
+
+def _queues(stages: int, microbatches: int, *urgency: Phase):
+    return [
+        [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
+    ]
+
+
+def _text(order):
+    return [" ".join(map(str, row)) for row in order]
+
+
+def test_the_most_urgent_ready_queue_goes_first():
+    queues = _queues(1, 2, Phase.BACKWARD_INPUT, Phase.FORWARD, Phase.BACKWARD_WEIGHT)
+    order = list_schedule(queues, 1, Placement.LOOP, limit=2)
+    assert _text(order) == ["0F0 0I0 0F1 0I1 0W0 0W1"]
+
+
+def test_a_forward_waits_until_there_is_room():
+    queues = _queues(1, 2, Phase.BACKWARD_INPUT, Phase.FORWARD, Phase.BACKWARD_WEIGHT)
+    order = list_schedule(queues, 1, Placement.LOOP, limit=1)
+    assert _text(order) == ["0F0 0I0 0W0 0F1 0I1 0W1"]
+
+
+def test_longer_ticks_make_others_wait_longer():
+    queues = _queues(2, 3, Phase.BACKWARD, Phase.FORWARD)
+    quick = list_schedule(queues, 1, Placement.LOOP, 3, {Phase.FORWARD: 1, Phase.BACKWARD: 1})
+    slow = list_schedule(queues, 1, Placement.LOOP, 3, {Phase.FORWARD: 2, Phase.BACKWARD: 1})
+    assert _text(quick)[0] == "0F0 0F1 0F2 0B0 0B1 0B2"
+    assert _text(slow)[0] == "0F0 0F1 0F2 0B0 0B1 0B2"
+    assert _text(slow)[1] == "1F0 1B0 1F1 1B1 1F2 1B2"
+
+
+def test_queues_that_can_never_run_are_a_fault():
+    queues = [[slots_of(Phase.BACKWARD, 0, [0])]]
+    with pytest.raises(RuntimeError, match="stuck at tick 0"):
+        list_schedule(queues, 1, Placement.LOOP, limit=1)

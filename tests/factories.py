@@ -370,7 +370,7 @@ def _memory(timeline: Timeline, index: int) -> ClassMemory:
     times = sorted(changes)
     owners = {o: np.cumsum([changes[t].get(o, 0.0) for t in times]) for o in Owner}
     owners = {o: held for o, held in owners.items() if held.any()}
-    total = np.sum(list(owners.values()), axis=0)
+    total = sum(owners.values(), np.zeros(len(times)))
     peak = int(np.argmax(total))
     return ClassMemory(
         stage=timeline.program.classes[index].stage,

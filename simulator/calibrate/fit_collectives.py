@@ -213,11 +213,11 @@ def fit_table(csv_path: str | Path, write: bool = False) -> dict[str, Fit]:
             continue
         fit = fit_scale_up(cases, networks[name].scale_up)
         fits[f"{name} scale_up"] = fit
-        for member in networks:
-            if _kin(member) == name:
-                networks[member] = _with(networks[member], "scale_up", fit.values)
-                if write:
-                    write_profile_fit(member, fit, _reference(fit, table, member, name))
+        for member in (member for member in networks if _kin(member) == name):
+            own = fit.for_links(networks[member].scale_up)
+            networks[member] = _with(networks[member], "scale_up", own.values)
+            if write:
+                write_profile_fit(member, own, _reference(own, table, member, name))
 
     crossing = [case for case in _cases(rows, networks) if case.crosses and case.states_nics]
     for fabric in sorted({_fabric_name(case.profile, case.network) for case in crossing}):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.spec.base import file_name_of_field
 from simulator.spec.documents import data_folder
+from simulator.spec.network import ScaleUp
 from simulator.units import format_quantity
 
 
@@ -30,6 +31,13 @@ class Fit:
     values: Mapping[str, float]
     rows: int
     median_error: float
+
+    def for_links(self, scale_up: ScaleUp) -> Fit:
+        """The fit without what ``scale_up`` cannot do."""
+        if scale_up.in_switch_reduction:
+            return self
+        values = {k: v for k, v in self.values.items() if not k.startswith("in_switch")}
+        return replace(self, values=values)
 
 
 def write_profile_fit(profile: str, fit: Fit, reference: str) -> None:

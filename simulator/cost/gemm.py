@@ -12,6 +12,7 @@ Shape letters: an (m, k) operand times a (k, n) operand gives (m, n).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from simulator.cost.rates import ELEMENT_BYTES, output_bytes, peak_flop_per_s
@@ -94,7 +95,7 @@ def grouped_gemm_s(
         * profile.kernels.sustained_clock
         / profile.device.sm_count
     )
-    counts = _counted(rows)
+    counts = Counter(rows).items()
 
     def variant_s(tile: tuple[int, int], split: int) -> float:
         tile_m, tile_n = tile
@@ -116,13 +117,6 @@ def _tile_share(tile: tuple[int, int], model: GemmModel) -> float:
 def _overhead(tile: tuple[int, int], model: GemmModel) -> float:
     tile_m, tile_n = tile
     return 1.0 + model.tile_half * (1.0 / tile_m + 1.0 / tile_n) / 2.0
-
-
-def _counted(rows: Sequence[int]) -> list[tuple[int, int]]:
-    distinct = dict.fromkeys(rows, 0)
-    for m in rows:
-        distinct[m] += 1
-    return list(distinct.items())
 
 
 def _gemm_model(profile: HardwareProfile, precision: Precision) -> GemmModel:

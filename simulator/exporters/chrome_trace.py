@@ -38,7 +38,7 @@ _WAITS, _KERNELS = "waits", "compute kernels"
 _THREADS = (Stream.COMPUTE.value, _KERNELS, _WAITS, *(s.value for s in STREAMS[1:]))
 """Lanes of a process from top to bottom. Ids start at 1; 0 is the idle task to Perfetto."""
 _THREAD_ID = {name: index for index, name in enumerate(_THREADS, start=1)}
-_SENDING = frozenset({Stream.SEND_NEXT, Stream.SEND_PREVIOUS})
+_RECEIVING = frozenset({Stream.RECV_PREVIOUS, Stream.RECV_NEXT})
 _GIB = 1024.0**3
 
 
@@ -174,18 +174,21 @@ def _fitting_classes(result: StepResult, max_events: int, *, kernels: bool) -> l
 
 
 def _events_per_class(result: StepResult, *, kernels: bool) -> list[int]:
-    """Upper bound of the events each class needs."""
+    """Events each class needs when all are written, its ends of arrows included."""
     program = result.timeline.program
     waits = Counter(result.waits.rank_class.tolist())
-    costs = []
-    for index in range(len(program.classes)):
-        lanes = {lane: ids for lane, ids in program.lanes.items() if lane[0] == index}
-        cost = 4 + 2 * len(lanes) + waits[index] + len(result.memory[index].time_s) + 1
-        for (_, stream), ids in lanes.items():
-            cost += len(ids) * (1 if stream is Stream.COMPUTE else 2)
-            if kernels and stream is Stream.COMPUTE:
-                cost += sum(len(program.operations[i].work.parts) for i in ids)
-        costs.append(cost + 2 * kernels)
+    costs = [
+        4 + 2 * kernels + waits[index] + memory.time_s.size + 1
+        for index, memory in enumerate(result.memory)
+    ]
+    for (index, stream), ids in program.lanes.items():
+        costs[index] += 2 + len(ids)
+        if kernels and stream is Stream.COMPUTE:
+            costs[index] += sum(len(program.operations[i].work.parts) for i in ids)
+    for operation in program.operations:
+        for sender, receiver in _arrow_ends(operation):
+            costs[sender[0]] += 1
+            costs[receiver[0]] += 1
     return costs
 
 
@@ -273,7 +276,7 @@ def _waits(result: StepResult, index: int) -> Iterator[Event]:
 def _memory(result: StepResult, index: int) -> Iterator[Event]:
     """Allocated memory at each change and once more where the step ends."""
     memory = result.memory[index]
-    total = np.sum(np.vstack(list(memory.owner_bytes.values())), axis=0).tolist()
+    total = sum(memory.owner_bytes.values(), np.zeros_like(memory.time_s)).tolist()
     moments_s = [*memory.time_s.tolist(), result.step_time_s]
     for time_s, num_bytes in zip(moments_s, [*total, total[-1]], strict=True):
         yield {
@@ -289,16 +292,26 @@ def _transfers(result: StepResult, classes: set[int]) -> Iterator[Event]:
     """An arrow from the middle of each send to the middle of its receive."""
     timeline = result.timeline
     for index, operation in enumerate(timeline.program.operations):
-        if operation.kind is not Kind.SEND_RECV:
-            continue
-        lanes = [lane for lane in operation.lanes if lane[0] in classes]
-        senders = [lane for lane in lanes if lane[1] in _SENDING]
-        receivers = [lane for lane in lanes if lane[1] not in _SENDING]
         middle_s = (timeline.operation_start_s[index] + timeline.operation_end_s[index]) / 2
-        for number, receiver in enumerate(receivers if senders else []):
-            flow = f"{index}.{number}"
-            yield _arrow("s", flow, senders[0], middle_s)
-            yield _arrow("f", flow, receiver, middle_s) | {"bp": "e"}
+        for number, (sender, receiver) in enumerate(_arrow_ends(operation)):
+            if sender[0] in classes and receiver[0] in classes:
+                flow = f"{index}.{number}"
+                yield _arrow("s", flow, sender, middle_s)
+                yield _arrow("f", flow, receiver, middle_s) | {"bp": "e"}
+
+
+def _arrow_ends(operation: Operation) -> Iterator[tuple[Lane, Lane]]:
+    """Sender and receiver of each message of a transfer.
+
+    A sender that waits for its transfer holds its compute stream instead of a stream for
+    sending.
+    """
+    if operation.kind is not Kind.SEND_RECV:
+        return
+    senders = [lane for lane in operation.lanes if lane[1] not in _RECEIVING]
+    receivers = [lane for lane in operation.lanes if lane[1] in _RECEIVING]
+    for receiver in receivers if senders else []:
+        yield senders[0], receiver
 
 
 def _arrow(phase: str, flow: str, lane: Lane, time_s: float) -> Event:

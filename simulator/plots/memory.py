@@ -159,6 +159,7 @@ def _draw_bars(axes: Axes, memory: Sequence[ClassMemory], owners: Sequence[Owner
                 textcoords="offset points",
                 fontsize=style.SMALL_PT,
                 color=style.INK,
+                zorder=5,  # above the line of the capacity
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
             )
 
@@ -239,8 +240,7 @@ def fullest_moments(memory: ClassMemory, step_s: float, slices: int) -> NDArray[
 
 def _allocated(memory: ClassMemory) -> NDArray[np.float64]:
     """Bytes of all owners from each moment on, shape (changes,) [B]."""
-    total: NDArray[np.float64] = np.vstack(list(memory.owner_bytes.values())).sum(axis=0)
-    return total
+    return sum(memory.owner_bytes.values(), np.zeros_like(memory.time_s))
 
 
 def _draw_strips(figure: Figure, axes: Axes, result: StepResult, worst: int, row_in: float) -> None:

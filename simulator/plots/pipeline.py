@@ -329,7 +329,7 @@ def _legend_handles(scene: Scene) -> list[Patch | tuple[Patch, ...]]:
     handles: list[Patch | tuple[Patch, ...]] = []
     for kind in style.KIND_COLOR:
         looks = sorted((k for k in scene.work if k.kind is kind and k.part is None), key=_chunk)
-        name = style.words(kind) + (f" (chunk 0 to {chunks - 1})" if len(looks) > 1 else "")
+        name = style.words(kind) + (f" (chunks 0 to {chunks - 1})" if len(looks) > 1 else "")
         patches = tuple(Patch(color=look_color(k, chunks), lw=0, label=name) for k in looks)
         handles += [patches if len(patches) > 1 else patches[0]] if patches else []
     for part in style.CATEGORY_COLOR:

@@ -101,6 +101,9 @@ WAIT_HATCH = "////"
 """Hatch of everything that is waiting."""
 _LIGHTEST_CHUNK = 0.55
 _ROW_NAME_PT = 1.3 * SMALL_PT
+_SMALLEST_TITLE_PT = 8.0
+_BOLD_EM = 0.68
+"""Width of a character of the bold default font, per font size."""
 
 
 def mix(color: str, other: str, share: float) -> str:
@@ -182,24 +185,22 @@ def add_axes_in(figure: Figure, *, left: float, top: float, width: float, height
 
 
 def add_title(figure: Figure, title: str, subtitle: str, *, left: float) -> None:
-    """A bold line and a line of figures above the axes, ``left`` inches in."""
+    """A bold line and a line of figures above the axes, ``left`` inches in.
+
+    A long title is set smaller, a very long one is cut.
+    """
     width, height = figure.get_size_inches()
-    x, room_in = left / width, width - left - 0.2
-    figure.text(
-        x,
-        1 - 0.14 / height,
-        title,
-        fontsize=_fitting_pt(title, room_in),
-        weight="bold",
-        va="top",
-        color=INK,
-    )
+    room_em = (width - left - 0.2) * 72 / _BOLD_EM
+    size_pt = max(_SMALLEST_TITLE_PT, min(TITLE_PT, room_em / max(len(title), 1)))
+    shown = shorten(title, int(room_em / size_pt))
+    x = left / width
+    figure.text(x, 1 - 0.14 / height, shown, fontsize=size_pt, weight="bold", va="top", color=INK)
     figure.text(x, 1 - 0.40 / height, subtitle, fontsize=TEXT_PT, va="top", color=PALE_INK)
 
 
-def _fitting_pt(text: str, room_in: float) -> float:
-    """Font size at which a bold line fits, assuming 0.66 em per character."""
-    return min(TITLE_PT, room_in * 72 / (0.66 * max(len(text), 1)))
+def shorten(text: str, length: int) -> str:
+    """At most ``length`` characters of a text, with dots where it was cut."""
+    return text if len(text) <= length else text[: length - 3].rstrip() + "..."
 
 
 Handle = Patch | tuple[Patch, ...]

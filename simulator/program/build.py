@@ -46,7 +46,7 @@ def build_program(job: Job) -> Program:
 def job_schedule(job: Job) -> ScheduleInfo:
     """The pipeline schedule that the plan names or implies."""
     plan = job.plan
-    implied = "gpipe" if plan.pp == 1 else "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
+    implied = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
     return schedule_info(plan.schedule or implied)
 
 

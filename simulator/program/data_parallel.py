@@ -50,6 +50,7 @@ class DataParallel:
     job: Job
     network: Network
     _work: dict[object, Work] = field(default_factory=dict)
+    _parameters: dict[Slice, float] = field(default_factory=dict)
     _computed: dict[int, int] = field(default_factory=dict)
     """Last computed run of each rank."""
     _reductions: dict[int, list[int]] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class DataParallel:
     def __post_init__(self) -> None:
         plan, stack = self.job.plan, plan_stack(self.job.plan)
         self._zero = plan.zero
+        self._state = state_bytes(self.job)
         self._group, self._shards = data_group(self.job), shard_group(self.job)
         self._replicas = replica_group(self.job)
         self.is_active = self._group.ranks > 1
@@ -137,24 +139,29 @@ class DataParallel:
         return (computed,) if computed is not None else ()
 
     def _gathered(self, run: Slice) -> Memory:
-        weights = slice_parameters(self.job, run) * state_bytes(self.job).weights
-        return ((Owner.GATHERED_WEIGHTS, weights),)
+        return ((Owner.GATHERED_WEIGHTS, self._numel(run) * self._state.gathered),)
+
+    def _numel(self, run: Slice) -> float:
+        """Parameters of a run on one rank."""
+        if run not in self._parameters:
+            self._parameters[run] = slice_parameters(self.job, run)
+        return self._parameters[run]
 
     def _buckets(self, run: Slice) -> list[Slice]:
         """Runs of whole layers, each at least one bucket large (one layer for ZeRO 3)."""
         if self._zero == 3:
             return cut(run, 1)
         layers = max(1, run.end - run.first)
-        layer_bytes = slice_parameters(self.job, run) / layers * state_bytes(self.job).reduced
+        layer_bytes = self._numel(run) / layers * self._state.reduced
         bucket_bytes = plan_stack(self.job.plan).bucket_bytes
         return cut(run, max(1, round(bucket_bytes / layer_bytes)))
 
     def _gather_work(self, run: Slice) -> Work:
-        num_bytes = slice_parameters(self.job, run) * state_bytes(self.job).weights
+        num_bytes = self._numel(run) * self._state.gathered
         return self._collectives(((CollectiveKind.ALL_GATHER, num_bytes, self._shards),))
 
     def _reduction_work(self, run: Slice) -> Work:
-        num_bytes = slice_parameters(self.job, run) * state_bytes(self.job).reduced
+        num_bytes = self._numel(run) * self._state.reduced
         if self._zero == 0:
             return self._collectives(((CollectiveKind.ALL_REDUCE, num_bytes, self._group),))
         shard_bytes = num_bytes / self._shards.ranks

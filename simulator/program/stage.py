@@ -39,6 +39,9 @@ _HEAD = "head"
 Unit = LayerKind | str
 """A layer kind, the embedding, or the head."""
 
+_UnitCounts = tuple[tuple[Unit, int], ...]
+"""What a run consists of."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnitCost:
@@ -61,29 +64,36 @@ class StageCosts:
 
     job: Job
     _units: dict[Unit, UnitCost] = field(default_factory=dict)
-    _work: dict[object, Work] = field(default_factory=dict)
+    _counts: dict[Slice, _UnitCounts] = field(default_factory=dict)
+    _work: dict[tuple[Phase, _UnitCounts], Work] = field(default_factory=dict)
+    _saved: dict[_UnitCounts, Memory] = field(default_factory=dict)
+    _working: dict[_UnitCounts, Memory] = field(default_factory=dict)
 
     def work(self, run: Slice, phase: Phase) -> Work:
         """Cost of one microbatch through a run of layers."""
-        units = self._count(run)
-        key = (phase, tuple(units.items()))
-        if key not in self._work:
-            self._work[key] = self._sum(units, phase)
-        return self._work[key]
+        counts = self._unit_counts(run)
+        if (phase, counts) not in self._work:
+            self._work[phase, counts] = self._sum(counts, phase)
+        return self._work[phase, counts]
 
     def saved(self, run: Slice) -> Memory:
         """Activations that a run keeps from forward to backward, per microbatch."""
-        units = self._count(run)
-        return _summed(
-            (owner, num_bytes * count)
-            for unit, count in units.items()
-            for owner, num_bytes in self._unit(unit).saved
-        )
+        counts = self._unit_counts(run)
+        if counts not in self._saved:
+            self._saved[counts] = _summed(
+                (owner, num_bytes * count)
+                for unit, count in counts
+                for owner, num_bytes in self._unit(unit).saved
+            )
+        return self._saved[counts]
 
     def working(self, run: Slice) -> Memory:
         """Memory held while backward of a run is under way: its largest unit's."""
-        units = [self._unit(unit) for unit in self._count(run)]
-        return max((u.working for u in units), key=lambda m: sum(b for _, b in m), default=())
+        counts = self._unit_counts(run)
+        if counts not in self._working:
+            candidates = [self._unit(unit).working for unit, _ in counts]
+            self._working[counts] = max(candidates, key=lambda m: sum(b for _, b in m), default=())
+        return self._working[counts]
 
     @cached_property
     def boundary_bytes(self) -> float:
@@ -120,14 +130,16 @@ class StageCosts:
         overlap_tp = stack.overlap_tp if plan.overlap_tp is None else plan.overlap_tp
         return Hiding(stack.overlap_tp_backward, plan.tp if overlap_tp and plan.tp > 1 else 0)
 
-    def _count(self, run: Slice) -> Counter[Unit]:
-        units: Counter[Unit] = Counter()
-        if run.has_embedding:
-            units[_EMBEDDING] += 1
-        units.update(self._kinds[run.first : run.end])
-        if run.has_head:
-            units[_HEAD] += 1
-        return units
+    def _unit_counts(self, run: Slice) -> _UnitCounts:
+        if run not in self._counts:
+            units: Counter[Unit] = Counter()
+            if run.has_embedding:
+                units[_EMBEDDING] += 1
+            units.update(self._kinds[run.first : run.end])
+            if run.has_head:
+                units[_HEAD] += 1
+            self._counts[run] = tuple(units.items())
+        return self._counts[run]
 
     def _unit(self, unit: Unit) -> UnitCost:
         if unit not in self._units:
@@ -166,10 +178,10 @@ class StageCosts:
             layer, plan.tp, sequence_parallel=self.sequence_parallel, element_bytes=element_bytes
         )
 
-    def _sum(self, units: Counter[Unit], phase: Phase) -> Work:
+    def _sum(self, counts: _UnitCounts, phase: Phase) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
         flop, kernels = 0.0, 0
-        for unit, count in units.items():
+        for unit, count in counts:
             for pass_time in _directions(self._unit(unit).time, phase):
                 flop += pass_time.flop * count
                 kernels += pass_time.kernels * count

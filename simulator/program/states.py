@@ -41,7 +41,8 @@ class StateBytes:
     """Bytes per parameter of what a rank keeps, before sharding.
 
     Attributes:
-        weights: Parameters as the layers read them.
+        weights: Parameters as the layers read them; 0 where they are cast anew.
+        gathered: Parameters on the wire and while they are used.
         gradients: Gradients as backward accumulates them.
         gradient_copy: A second copy in fp32 that some stacks make for the optimizer.
         master: fp32 weights beside 16-bit ones.
@@ -50,6 +51,7 @@ class StateBytes:
     """
 
     weights: float
+    gathered: float
     gradients: float
     gradient_copy: float
     master: float
@@ -61,13 +63,14 @@ def state_bytes(job: Job) -> StateBytes:
     """Bytes per parameter under the job's plan and stack."""
     stack = plan_stack(job.plan)
     moments = _OPTIMIZER_STATE_BYTES[job.plan.optimizer]
-    weights = output_bytes(job.plan.precision)
-    if weights == _MASTER_BYTES:
-        return StateBytes(weights, weights, 0.0, 0.0, moments, weights)
+    element = output_bytes(job.plan.precision)
+    if element == _MASTER_BYTES:
+        return StateBytes(element, element, element, 0.0, 0.0, moments, element)
     gradients = _PRECISION_BYTES[stack.main_grad_precision]
     reduced = _PRECISION_BYTES[job.plan.grad_reduce_precision or stack.grad_reduce_precision]
     copied = _MASTER_BYTES if gradients < _MASTER_BYTES and stack.copies_gradients else 0.0
-    return StateBytes(weights, gradients, copied, _MASTER_BYTES, moments, reduced)
+    weights = element if stack.keeps_half_weights else 0.0
+    return StateBytes(weights, element, gradients, copied, _MASTER_BYTES, moments, reduced)
 
 
 def padded_vocab(job: Job) -> int:

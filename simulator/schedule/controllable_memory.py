@@ -3,11 +3,12 @@
 All microbatches repeat one building block: the time at which each rank runs the forwards
 and input gradients of its two chunks for microbatch 0. Microbatch n follows n periods
 later. The slower the wave travels through the block, the longer activations live and the
-more of them are held. Blocks and memory are those of the paper; how the gaps are filled
-with weight gradients is ours, so the orders share the paper's properties, not its lists.
+more of them are held. Memory and bubble rates are those that the authors publish; the paces,
+and how weight gradients fill the gaps, are ours, so the orders themselves differ from theirs.
 
 Source:
-    Qi et al., Pipeline Parallelism with Controllable Memory (arXiv 2405.15362, section 3).
+    Qi et al., Pipeline Parallelism with Controllable Memory (arXiv 2405.15362, section 3);
+    memory and bubble rates from the table on the authors' project page.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ V_HALF = Pace(2, 1, 2, 1)
 
 
 def v_min_in_flight(stages: int) -> int:
-    """Chunk activations that V-Min holds: 2 ceil((p + 2) / 3), a third of 1F1B's 2p."""
-    return 2 * -(-(stages + 2) // 3)
+    """Chunk activations that V-Min holds: those of (p + 4) // 3 microbatches."""
+    return 2 * ((stages + 4) // 3)
 
 
 def v_half_in_flight(stages: int) -> int:
-    """Chunk activations that V-Half holds: p + 2, or p + 1 if p is odd; half of 1F1B's 2p."""
-    return stages + 2 - stages % 2
+    """Chunk activations that V-Half holds: those of (p + 2) // 2 microbatches."""
+    return 2 * ((stages + 2) // 2)
 
 
 def v_min(stages: int, chunks: int, microbatches: int) -> Order:

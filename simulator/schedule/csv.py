@@ -13,7 +13,7 @@ import io
 import re
 
 from simulator.errors import Fault, InputError
-from simulator.schedule.slots import Order, Phase, Slot
+from simulator.schedule.slots import Order, Phase, Slot, joint_groups
 
 _SLOT = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 _JOINT = re.compile(r"\(([0-9]+F[0-9]+);([0-9]+B[0-9]+)\)OVERLAP_F_B")
@@ -54,17 +54,8 @@ def read_order(text: str, file: str = "") -> Order:
 
 
 def _cells(slots: list[Slot]) -> list[str]:
-    cells: list[str] = []
-    joint_with: Slot | None = None
-    for slot in slots:
-        if joint_with:
-            cells.append(f"({joint_with};{slot})OVERLAP_F_B")
-            joint_with = None
-        elif slot.overlaps_next:
-            joint_with = slot
-        else:
-            cells.append(str(slot))
-    return cells
+    joined = (";".join(map(str, group)) for group in joint_groups(slots))
+    return [f"({cell})OVERLAP_F_B" if ";" in cell else cell for cell in joined]
 
 
 def _parse(cell: str) -> list[Slot] | None:

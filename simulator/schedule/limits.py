@@ -42,13 +42,13 @@ def zb_1p_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> i
 
 
 def zb_h1_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """On every rank p: what 1F1B holds on its first (arXiv 2401.10241, table 1)."""
+    """On every rank p: what 1F1B holds on its first (arXiv 2401.10241, section 2)."""
     del rank, chunks
     return min(stages, microbatches)
 
 
 def zb_h2_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """2p - 1 on every rank (arXiv 2401.10241, table 1)."""
+    """2p - 1 on every rank (arXiv 2401.10241, section 2)."""
     del rank, chunks
     return min(2 * stages - 1, microbatches)
 
@@ -84,10 +84,17 @@ def dualpipe_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -
 
 
 def chimera_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """p/2 + 1 on the outer ranks, p on the middle ones (arXiv 2107.06925, table 2)."""
+    """p/2 + 1 on the outer ranks, p on the middle ones (arXiv 2107.06925, section 3)."""
     del chunks
     from_end = min(rank, stages - 1 - rank)
     return min(stages // 2 + 1 + from_end, microbatches)
+
+
+def varuna_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """Three per rank behind, since a gradient takes three ticks per rank there and back."""
+    del chunks
+    behind = stages - 1 - rank
+    return min(max(1, 3 * behind), microbatches)
 
 
 def whole_rounds(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:

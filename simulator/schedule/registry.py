@@ -228,8 +228,8 @@ _INFOS = (
         name="varuna",
         order=varuna,
         summary="backward whenever one is ready, else forward; for full recomputation",
-        source="Varuna, arXiv 2111.04007",
-        in_flight=limits.all_in_flight,
+        source="Varuna, arXiv 2111.04007, and the generator in its repository",
+        in_flight=limits.varuna_in_flight,
     ),
 )
 

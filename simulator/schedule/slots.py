@@ -54,6 +54,8 @@ def joint_groups(slots: list[Slot]) -> Iterator[list[Slot]]:
         if not slot.overlaps_next:
             yield group
             group = []
+    if group:
+        yield group
 
 
 class Placement(StrEnum):

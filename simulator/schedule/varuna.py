@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from simulator.schedule.list_scheduling import list_schedule
-from simulator.schedule.slots import Order, Phase, Placement, slots_of
-
-RECOMPUTED_TICKS = {Phase.FORWARD: 1, Phase.BACKWARD: 3}
-"""A backward is the recomputed forward and two more for the gradients (assumption)."""
+from simulator.schedule.slots import Order, Phase, Placement, Slot, slots_of
 
 
 def varuna(stages: int, chunks: int, microbatches: int) -> Order:
-    """A rank runs a backward whenever one is ready, and otherwise the next forward.
+    """A rank runs a backward whenever its gradient is there, and otherwise the next forward.
 
-    Only inputs are kept, so forwards may run far ahead and hide late gradients. Varuna
-    starts the recomputation shortly before its gradient arrives; here it is the first part
-    of the backward slot. The rule is the paper's, the order is not checked against Varuna.
+    Only inputs are kept, so forwards may run far ahead and hide late gradients. Backwards
+    are whole in this order; the rule sees them as recomputation and input gradient, which
+    the stage before waits for, and weight gradient. Each takes one tick, as a forward does.
+    The last rank need not recompute, since its backward follows its forward at once.
 
     Source:
-        Athlur et al., Varuna (arXiv 2111.04007, section 3.2).
+        Athlur et al., Varuna (arXiv 2111.04007, section 3.2); precedence and ticks of the
+        schedule generator in Varuna's repository.
     """
-    urgency = (Phase.BACKWARD, Phase.FORWARD)
+    urgency = (Phase.BACKWARD_WEIGHT, Phase.BACKWARD_INPUT, Phase.FORWARD)
     queues = [
         [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
     ]
-    return list_schedule(queues, chunks, Placement.LOOP, limit=microbatches, ticks=RECOMPUTED_TICKS)
+
+    def ticks(slot: Slot) -> int:
+        recomputes = slot.phase is Phase.BACKWARD_INPUT and slot.stage < stages - 1
+        return 2 if recomputes else 1
+
+    split = list_schedule(queues, chunks, Placement.LOOP, limit=microbatches, ticks=ticks)
+    return [_without_split(row) for row in split]
+
+
+def _without_split(row: list[Slot]) -> list[Slot]:
+    """The row with whole backwards where it has input and weight gradients."""
+    whole = {Phase.FORWARD: Phase.FORWARD, Phase.BACKWARD_INPUT: Phase.BACKWARD}
+    return [slot._replace(phase=whole[slot.phase]) for slot in row if slot.phase in whole]

@@ -17,7 +17,7 @@ def zb_h1(stages: int, chunks: int, microbatches: int) -> Order:
     microbatches, so that they fill what it would wait for at the end.
 
     Source:
-        Qi et al., Zero Bubble Pipeline Parallelism (arXiv 2401.10241, section 2.1, table 1).
+        Qi et al., Zero Bubble Pipeline Parallelism (arXiv 2401.10241, section 2.1).
     """
     del chunks
     return [
@@ -38,7 +38,7 @@ def zb_h2(stages: int, chunks: int, microbatches: int) -> Order:
     forwards run ahead, and weight gradients are put off twice as long, as in ZB-H1.
 
     Source:
-        Qi et al. (arXiv 2401.10241, section 2.2, table 1).
+        Qi et al. (arXiv 2401.10241, section 2.2).
     """
     del chunks
     return [

@@ -51,7 +51,7 @@ class ScaleUp(Spec):
     in_switch_latency_s: Seconds = 25e-6
     """One in-switch reduction that moves next to nothing, beyond the launch."""
     sm_count: CountOrZero = 24
-    """Multiprocessors that a collective's kernel holds (NCCL's channels)."""
+    """Multiprocessors that a collective's kernel holds: NCCL's channels (connect.cc)."""
 
 
 class Fabric(Spec):

@@ -35,6 +35,8 @@ class Stack:
             gather it on arrival.
         main_grad_precision: Format gradients are accumulated in.
         grad_reduce_precision: Format gradients are reduced in.
+        keeps_half_weights: 16-bit weights live beside the fp32 ones; without, each use
+            casts (and gathers) them anew.
         copies_gradients: 16-bit gradients get an fp32 copy for the optimizer.
         pads_vocab: The vocabulary is padded to a multiple of 128 tp.
         bucket_bytes: Gradients are reduced in buckets of at least this size [B].
@@ -56,6 +58,7 @@ class Stack:
     scatter_p2p: bool = False
     main_grad_precision: GradPrecision = "fp32"
     grad_reduce_precision: GradPrecision = "fp32"
+    keeps_half_weights: bool = True
     copies_gradients: bool = True
     pads_vocab: bool = True
     bucket_bytes: float = 160e6
@@ -121,6 +124,7 @@ STACKS: Mapping[StackName, Stack] = MappingProxyType(
         ),
         "torch-fsdp": Stack(
             description="PyTorch FSDP1 around an eager model, as in llm-foundry",
+            keeps_half_weights=False,
             pads_vocab=False,
             copies_gradients=False,
             main_grad_precision="fp32",
@@ -130,6 +134,7 @@ STACKS: Mapping[StackName, Stack] = MappingProxyType(
         ),
         "torchtitan": Stack(
             description="torchtitan: PyTorch FSDP2 with torch.compile",
+            keeps_half_weights=False,
             pads_vocab=False,
             copies_gradients=False,
             fused_cross_entropy=False,

@@ -67,7 +67,7 @@ class CollectiveRow:
         algorithm: The only algorithm allowed, a key of ``ALGORITHMS``; empty if any.
     one_process: One process on one host launches on all GPUs in turn.
     calls: Library calls per GPU: a group call is one per send and receive.
-    bridged: Two cards are joined by a bridge that the system usually lacks.
+    links: What joins the GPUs of a node, as the table spells it.
         seconds: Measured time [s].
     """
 
@@ -84,7 +84,7 @@ class CollectiveRow:
     algorithm: str
     one_process: bool
     calls: int
-    bridged: bool
+    links: str
     seconds: float
 
 
@@ -132,7 +132,7 @@ def _parsed(cells: Mapping[str, str]) -> CollectiveRow:
         algorithm=_ALGORITHM_OF_NAME.get(cells.get("algo") or "", ""),
         one_process=nodes == 1 and _ONE_PROCESS.search(text) is not None,
         calls=2 * ranks if grouped else 1,
-        bridged="bridge" in (cells.get("intra") or "").lower(),
+        links=(cells.get("intra") or "").lower(),
         seconds=float(cells["time_us"]) * 1e-6,
     )
 
@@ -167,7 +167,7 @@ def reason_to_skip(row: CollectiveRow) -> str:
         return f"{row.kind} is not a modelled collective"
     if row.nodes > 1 and row.fabric is None and row.nics_per_node is None:
         return "the fabric between the nodes is not stated"
-    if row.bridged:
+    if "bridge" in row.links:
         return "a bridge joins the cards, which the profile of the system does not have"
     if row.gpu == "L40S" and row.gpus_per_node > 2:  # noqa: PLR2004
         return (
@@ -180,6 +180,8 @@ def reason_to_skip(row: CollectiveRow) -> str:
 def network_of(row: CollectiveRow, network: Network) -> Network:
     """The profile's network with the facts of the row in place of its own."""
     up = network.scale_up
+    if "cube mesh" in row.links:
+        up = up.model_copy(update={"kind": "hybrid-cube-mesh"})
     if row.gpus_per_node > up.gpus:
         up = up.model_copy(update={"gpus": row.gpus_per_node})
     fabric = network.fabric if row.nodes == 1 else _fabric_of_row(row, network.fabric)

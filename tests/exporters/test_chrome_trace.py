@@ -224,13 +224,14 @@ def test_the_same_step_gives_the_same_bytes(tmp_path, name: str) -> None:
     assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_one_send_to_two_receivers_has_two_arrows(tmp_path) -> None:
+@pytest.mark.parametrize("sending", [Stream.SEND_NEXT, Stream.COMPUTE])
+def test_one_send_to_two_receivers_has_two_arrows(tmp_path, sending: Stream) -> None:
     program = Program(tuple(RankClass(f"class {i}", i, 1, i) for i in range(3)))
     for index in range(3):
         work = Work(1.0, (Part("matmul", Category.FORWARD, 1.0),))
         lane = ((index, Stream.COMPUTE),)
         program.add(Operation(Kind.FORWARD, lane, work, Category.FORWARD))
-    targets = ((0, Stream.SEND_NEXT), (1, Stream.RECV_PREVIOUS), (2, Stream.RECV_PREVIOUS))
+    targets = ((0, sending), (1, Stream.RECV_PREVIOUS), (2, Stream.RECV_PREVIOUS))
     work = Work(1.0, (Part("send_recv", Category.PIPELINE, 1.0),))
     program.add(Operation(Kind.SEND_RECV, targets, work, Category.PIPELINE, after=(0,)))
     result = step_result(replay(program))

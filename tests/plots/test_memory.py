@@ -85,7 +85,7 @@ def test_the_fullest_stage_is_shown_by_owner_and_marked() -> None:
 
 def test_every_strip_reaches_its_peak_and_starts_at_what_is_resident() -> None:
     result = PLAN.result()
-    shades = build_memory_over_time_figure(result).axes[1].images[0].get_array()
+    shades = build_memory_over_time_figure(result).axes[1].images[0].get_array().data
     peaks = [100 * m.peak_allocated_bytes / result.capacity_bytes for m in result.memory]
     assert np.max(shades, axis=1) == pytest.approx(peaks)
     assert shades[3][0] == pytest.approx(100 * 32 / 80)

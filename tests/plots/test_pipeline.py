@@ -14,7 +14,7 @@ from simulator.plots import style
 from simulator.plots.boxes import bands, build_scene, row_layout
 from simulator.plots.pipeline import blend, build_pipeline_figure, draw_pipeline
 from simulator.program.ir import Category, Kind
-from tests.factories import Pipeline
+from tests.factories import Pipeline, with_title
 
 FULL = Pipeline(
     stages=4,
@@ -171,6 +171,15 @@ def test_nothing_is_clipped_and_the_legend_covers_no_panel(plan: Pipeline) -> No
     assert legend.y0 >= 0
 
 
+@pytest.mark.parametrize("length", [20, 90, 400])
+def test_a_title_of_any_length_stays_inside_the_picture(length: int) -> None:
+    title = ("Llama 3.1 405B on 16384 x H100, tp8 pp16 dp128, " * 9)[:length]
+    figure = build_pipeline_figure(with_title(Pipeline(2, 2).result(), title))
+    figure.draw_without_rendering()
+    width = figure.get_size_inches()[0] * figure.dpi
+    assert all(text.get_window_extent().x1 <= width for text in figure.texts)
+
+
 def test_names_of_rows_never_overlap() -> None:
     for stages in (4, 16, 64):
         figure = build_pipeline_figure(Pipeline(stages, 16).result())
@@ -185,8 +194,8 @@ def test_the_legend_names_everything_in_the_picture_once() -> None:
     names = [text.get_text() for text in legend.get_texts()]
     assert sorted(names) == sorted(
         [
-            "forward (chunk 0 to 1)",
-            "backward (chunk 0 to 1)",
+            "forward (chunks 0 to 1)",
+            "backward (chunks 0 to 1)",
             "optimizer",
             "recompute",
             "tensor parallel",

@@ -27,10 +27,13 @@ def test_a_forward_waits_until_there_is_room():
     assert _text(order) == ["0F0 0I0 0W0 0F1 0I1 0W1"]
 
 
-def test_longer_ticks_make_others_wait_longer():
+def test_a_rank_is_busy_for_as_many_ticks_as_its_slot_takes():
     queues = _queues(2, 3, Phase.BACKWARD, Phase.FORWARD)
-    quick = list_schedule(queues, 1, Placement.LOOP, 3, {Phase.FORWARD: 1, Phase.BACKWARD: 1})
-    slow = list_schedule(queues, 1, Placement.LOOP, 3, {Phase.FORWARD: 2, Phase.BACKWARD: 1})
+    quick = list_schedule(queues, 1, Placement.LOOP, limit=3)
+    slow = list_schedule(
+        queues, 1, Placement.LOOP, limit=3, ticks=lambda s: 3 if s.phase is Phase.FORWARD else 1
+    )
+    # Rank 1 answers 0F0 at tick 3, or, slowed down, at tick 7: between 0F2 and 0F3 both times.
     assert _text(quick)[0] == "0F0 0F1 0F2 0B0 0B1 0B2"
     assert _text(slow)[0] == "0F0 0F1 0F2 0B0 0B1 0B2"
     assert _text(slow)[1] == "1F0 1B0 1F1 1B1 1F2 1B2"

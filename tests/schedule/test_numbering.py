@@ -1,7 +1,7 @@
 from simulator.schedule import Phase
 from simulator.schedule.numbering import joint, numbered, step
 
-F, B, I, W = (step(phase, 5) for phase in Phase)
+F, B, BI, W = (step(phase, 5) for phase in Phase)
 
 
 def _text(pattern, microbatches):
@@ -13,11 +13,11 @@ def test_forwards_and_backwards_of_a_stage_count_up():
 
 
 def test_a_weight_gradient_takes_the_oldest_open_microbatch():
-    assert _text([F, F, F, I, B, I, W, W], 3) == "5F0 5F1 5F2 5I0 5B1 5I2 5W0 5W2"
+    assert _text([F, F, F, BI, B, BI, W, W], 3) == "5F0 5F1 5F2 5I0 5B1 5I2 5W0 5W2"
 
 
 def test_slots_beyond_the_last_microbatch_are_dropped():
-    assert _text([F, F, F, I, I, W, W, I, W], 2) == "5F0 5F1 5I0 5I1 5W0 5W1"
+    assert _text([F, F, F, BI, BI, W, W, BI, W], 2) == "5F0 5F1 5I0 5I1 5W0 5W1"
 
 
 def test_stages_count_apart():

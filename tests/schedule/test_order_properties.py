@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import UnsupportedError
@@ -13,6 +13,7 @@ from simulator.schedule.rendezvous import blocked_ranks
 from simulator.schedule.unit_time import slot_times
 
 every_schedule = pytest.mark.parametrize("name", list(SCHEDULES))
+enough = settings(max_examples=40, deadline=None)
 
 
 @st.composite
@@ -33,6 +34,7 @@ def allowed_sizes(draw, name):
 
 
 @every_schedule
+@enough
 @given(data=st.data())
 def test_each_stage_runs_each_of_its_microbatches_forward_and_backward_once(name, data):
     stages, chunks, microbatches = data.draw(allowed_sizes(name))
@@ -54,6 +56,7 @@ def test_each_stage_runs_each_of_its_microbatches_forward_and_backward_once(name
 
 
 @every_schedule
+@enough
 @given(data=st.data())
 def test_each_rank_runs_the_stages_placed_on_it(name, data):
     stages, chunks, microbatches = data.draw(allowed_sizes(name))
@@ -65,6 +68,7 @@ def test_each_rank_runs_the_stages_placed_on_it(name, data):
 
 
 @every_schedule
+@enough
 @given(data=st.data(), costs=st.tuples(*[st.integers(1, 5)] * 3))
 def test_order_ends_and_no_slot_starts_before_its_inputs(name, data, costs):
     stages, chunks, microbatches = data.draw(allowed_sizes(name))
@@ -100,6 +104,7 @@ def test_order_ends_and_no_slot_starts_before_its_inputs(name, data, costs):
 
 
 @every_schedule
+@enough
 @given(data=st.data())
 def test_activations_in_flight_stay_within_the_stated_bound(name, data):
     stages, chunks, microbatches = data.draw(allowed_sizes(name))
@@ -111,6 +116,7 @@ def test_activations_in_flight_stay_within_the_stated_bound(name, data):
 
 
 @pytest.mark.parametrize("name", [n for n, info in SCHEDULES.items() if info.rendezvous_safe])
+@enough
 @given(data=st.data())
 def test_order_that_claims_so_survives_blocking_sends(name, data):
     stages, chunks, microbatches = data.draw(allowed_sizes(name))
@@ -119,6 +125,7 @@ def test_order_that_claims_so_survives_blocking_sends(name, data):
 
 
 @every_schedule
+@enough
 @given(data=st.data())
 def test_order_survives_writing_and_reading(name, data):
     order = schedule_order(name, *data.draw(allowed_sizes(name)))
@@ -126,13 +133,14 @@ def test_order_survives_writing_and_reading(name, data):
 
 
 @every_schedule
+@enough
 @given(sizes=st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(1, 20)))
 def test_sizes_are_either_refused_or_run(name, sizes):
     try:
         SCHEDULES[name].check(*sizes)
     except UnsupportedError:
         return
-    stages, chunks, microbatches = sizes
+    _, chunks, microbatches = sizes
     order = schedule_order(name, *sizes)
     done = slot_times(order, chunks, SCHEDULES[name].placement)
     assert done.makespan >= 3 * microbatches * chunks

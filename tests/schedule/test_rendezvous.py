@@ -9,8 +9,9 @@ def test_send_and_next_receive_are_posted_together():
 
 
 def test_two_ranks_that_both_send_what_the_other_is_not_ready_for_block():
-    # Rank 0 sends 0F1 while rank 1 insists on handing over the gradient of 1F0 first.
-    order = read_order("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n")
+    # After 0F2 rank 0 has nothing to receive and waits until 0F2 is taken; rank 1, after 1B0,
+    # waits until that gradient is taken, which is before it asks for 0F2.
+    order = read_order("0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n")
     assert blocked_ranks(order, 1, Placement.LOOP) == [0, 1]
 
 

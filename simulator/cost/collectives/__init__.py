@@ -11,27 +11,54 @@ others.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 from simulator.cost.collectives.algorithms import ALGORITHMS, Demand
-from simulator.cost.collectives.timing import Timing, demand_timing
-from simulator.cost.collectives.types import (
-    NO_COST,
-    CollectiveCost,
-    CollectiveKind,
-    Group,
+from simulator.cost.collectives.exchange import all_to_all_s, send_recv_s
+from simulator.cost.collectives.ring import (
+    chain_broadcast_s,
+    ring_all_gather_s,
+    ring_all_reduce_s,
+    ring_reduce_scatter_s,
 )
+from simulator.cost.collectives.timing import Timing, demand_timing
+from simulator.cost.collectives.tree import tree_all_reduce_s
+from simulator.cost.collectives.types import NO_COST, CollectiveCost, CollectiveKind, Group
 from simulator.errors import InputError
 from simulator.spec.network import Network
 
 __all__ = [
     "ALGORITHMS",
+    "CLOSED_FORMS",
     "CollectiveCost",
     "CollectiveKind",
     "Group",
+    "all_to_all_s",
+    "chain_broadcast_s",
     "collective_cost",
+    "ring_all_gather_s",
+    "ring_all_reduce_s",
+    "ring_reduce_scatter_s",
     "send_recv_cost",
+    "send_recv_s",
+    "tree_all_reduce_s",
 ]
 
+CLOSED_FORMS: Mapping[str, Callable[[float, int, float, float], float]] = MappingProxyType(
+    {
+        "ring_all_reduce": ring_all_reduce_s,
+        "ring_all_gather": ring_all_gather_s,
+        "ring_reduce_scatter": ring_reduce_scatter_s,
+        "chain_broadcast": chain_broadcast_s,
+        "tree_all_reduce": tree_all_reduce_s,
+        "pairwise_all_to_all": all_to_all_s,
+    }
+)
+"""(bytes, ranks, link rate, hop latency) -> seconds on equal links, by algorithm."""
+
 _SEND_RECV_SM_COUNT = 4
+"""Channels per peer over a 400 Gbit/s NIC. Source: NCCL src/graph/paths.cc."""
 
 
 def collective_cost(

@@ -56,9 +56,9 @@ def chain_broadcast_s(
     """Seconds to pass ``num_bytes`` in ``chunks`` pieces from rank to rank along a chain.
 
     The first piece takes n-1 hops, the others follow one step apart:
-    (n-2+c) (S / (c B) + alpha). A reduction to one rank is the same backwards.
+    (n-1) alpha + (n-2+c) S / (c B). A reduction to one rank is the same backwards.
     """
     if ranks == 1:
         return 0.0
-    step_s = num_bytes / (chunks * link_bytes_per_s) + hop_latency_s
-    return (ranks - 2 + chunks) * step_s
+    piece_s = num_bytes / (chunks * link_bytes_per_s)
+    return (ranks - 1) * hop_latency_s + (ranks - 2 + chunks) * piece_s

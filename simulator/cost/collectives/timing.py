@@ -22,10 +22,12 @@ from simulator.cost.collectives.algorithms import Demand
 from simulator.errors import InputError
 from simulator.spec.network import Network, ScaleUp
 
+NVLINKS_PER_V100 = 6
+
 HYBRID_CUBE_MESH_RINGS: Mapping[int, int] = MappingProxyType(
     {2: 1, 3: 2, 4: 4, 5: 2, 6: 2, 7: 4, 8: 6}
 )
-"""NVLinks per GPU that a group of so many GPUs of a DGX-1 can use at once, of six.
+"""NVLinks per GPU, of six, that the first so many GPUs of a DGX-1 can use at once.
 
 Source: directed rings through the first GPUs of the DGX-1 (V100) link graph; five have
 no ring, there the count is the one that NCCL's measured rate implies (vTrain traces).
@@ -49,10 +51,10 @@ class Timing(NamedTuple):
 def pipelined_s(latency_s: float, transfer_s: float, fill: float) -> float:
     """Seconds of a message that flows in chunks through a row of hops.
 
-    With a seconds of hops in total and b seconds of bytes, k chunks of equal size take
-    (a + b / k ...) steps whose best k gives (sqrt(a) + sqrt(b))^2 = a + b + 2 sqrt(a b).
-    ``fill`` weighs the last term: several channels that run beside one another hide part
-    of it (below 1), unfit chunk sizes add to it (above 1).
+    With b seconds of bytes in k pieces over hops of x seconds each, a in total, all
+    pieces are through after (a / x + k) (x + b / k) seconds. The best k leaves
+    a + b + 2 sqrt(a b). ``fill`` weighs the last term: channels beside one another hide
+    part of it (below 1), unfit chunk sizes add to it (above 1).
 
     Example:
         >>> pipelined_s(1.0, 4.0, fill=1.0)
@@ -118,5 +120,5 @@ def reachable_link_share(up: ScaleUp, ranks: int) -> float:
     if up.kind == "full-mesh":
         return min(1.0, (ranks - 1) / (up.gpus - 1)) if ranks > 1 else 1.0
     if up.kind == "hybrid-cube-mesh":
-        return HYBRID_CUBE_MESH_RINGS.get(ranks, 6) / 6
+        return HYBRID_CUBE_MESH_RINGS.get(ranks, NVLINKS_PER_V100) / NVLINKS_PER_V100
     return 1.0

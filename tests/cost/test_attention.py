@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.cost.kernels import attention_s
+from tests.tiny import ATTENTION, TINY_FAST, tiny_profile, with_bandwidth
+
+SHAPE: dict[str, Any] = {
+    "batch": 4, "heads": 8, "kv_heads": 8, "seq_q": 1024, "seq_kv": 1024, "head_dim": 128,
+}  # fmt: skip
+FLOP = 4 * 4 * 8 * 1024 * 1024 * 128
+"""Two products per score, two FLOP per multiply-add, over the whole square."""
+
+
+def seconds(profile=TINY_FAST, **changes: Any) -> float:
+    """Time without the floor."""
+    return attention_s(profile, **{"causal": False, **SHAPE, **changes}) - 1e-6
+
+
+def fast(**changes: Any):
+    attention = ATTENTION.model_copy(update=changes)
+    return with_bandwidth(tiny_profile(flash_attention=attention), 1e30)
+
+
+def test_full_attention_takes_four_flop_per_score_and_head_size():
+    assert seconds() == pytest.approx(FLOP / 1e12)
+
+
+def test_backward_does_five_products_where_forward_does_two():
+    assert seconds(backward=True) == pytest.approx(2.5 * seconds())
+
+
+def test_a_causal_mask_halves_the_scores_except_half_of_the_diagonal_tiles():
+    assert seconds(causal=True) == pytest.approx(seconds() * (1024 + 128) / (2 * 1024))
+
+
+def test_queries_that_see_a_longer_past_do_not_lose_it_to_the_mask():
+    assert seconds(causal=True, seq_q=128, seq_kv=4096) == seconds(seq_q=128, seq_kv=4096)
+
+
+def test_values_of_another_size_change_only_the_second_product():
+    assert seconds(v_head_dim=64) == pytest.approx(seconds() * (128 + 64) / 256)
+    forward, backward = seconds(), seconds(v_head_dim=64, backward=True)
+    assert backward == pytest.approx(forward * (3 * 128 + 2 * 64) / 256)
+
+
+def test_softmax_weighs_more_on_small_heads():
+    profile = fast(softmax_dim=64.0)
+    assert seconds(profile, head_dim=128) == pytest.approx(seconds() * (256 + 64) / 256)
+    assert seconds(profile, head_dim=32) == pytest.approx(seconds(head_dim=32) * 2)
+
+
+def test_starting_a_tile_costs_its_key_positions():
+    assert seconds(fast(kv_ramp=512.0)) == pytest.approx(1.5 * seconds())
+
+
+def test_the_tail_adds_a_share_of_the_longest_tile():
+    """256 tiles on 4 SMs: 64 tiles each, plus half a tile."""
+    assert seconds(fast(tail=0.5)) == pytest.approx(seconds() * 64.5 / 64)
+
+
+def test_one_query_tile_cannot_use_more_than_one_multiprocessor():
+    single = seconds(batch=1, heads=1, kv_heads=1, seq_q=128)
+    assert single == seconds(batch=4, heads=1, kv_heads=1, seq_q=128)
+
+
+def test_grouped_queries_save_traffic_only():
+    slow_memory = tiny_profile()
+    bytes_saved = 2 * 4 * 7 * 1024 * (128 + 128)
+    saved_s = seconds(slow_memory) - seconds(slow_memory, kv_heads=1)
+    assert saved_s == pytest.approx(bytes_saved / 1e9)
+    assert seconds(kv_heads=1) == seconds()
+
+
+def test_a_sustained_clock_of_one_half_doubles_the_time():
+    profile = with_bandwidth(tiny_profile(sustained_clock=0.5), 1e30)
+    assert seconds(profile) == pytest.approx(2 * seconds())
+
+
+def test_flash_2_is_the_best_kernel_unless_the_profile_tells_them_apart():
+    older = ATTENTION.model_copy(update={"forward_efficiency": 0.5})
+    profile = with_bandwidth(tiny_profile(flash_attention_2=older), 1e30)
+    assert seconds(kernel="flash-2") == seconds()
+    assert seconds(profile, kernel="flash-2") == pytest.approx(2 * seconds(profile))
+
+
+@given(
+    batch=st.integers(1, 8),
+    heads=st.integers(1, 32),
+    seq=st.integers(1, 9000),
+    head_dim=st.sampled_from([64, 96, 128, 192, 256]),
+    causal=st.booleans(),
+    backward=st.booleans(),
+    more=st.integers(1, 500),
+)
+def test_more_work_in_any_dimension_is_never_faster(
+    batch, heads, seq, head_dim, causal, backward, more
+):
+    profile = tiny_profile(
+        flash_attention=ATTENTION.model_copy(update={"tail": 0.7, "kv_ramp": 90.0})
+    )
+
+    def total(batch=batch, heads=heads, seq=seq, head_dim=head_dim):
+        return attention_s(
+            profile, batch=batch, heads=heads, kv_heads=heads, seq_q=seq, seq_kv=seq,
+            head_dim=head_dim, causal=causal, backward=backward,
+        )  # fmt: skip
+
+    base = total()
+    assert total(batch=batch + 1) >= base
+    assert total(heads=heads + 1) >= base
+    assert total(seq=seq + more) >= base
+    assert total(head_dim=head_dim + more) >= base
+    assert base >= 1e-6

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.cost.kernels import gemm_s, grouped_gemm_s, memory_bound_s
+from simulator.errors import InputError
+from tests.tiny import GEMM, TINY_FAST, tiny_profile, with_bandwidth
+
+TINY = tiny_profile()
+
+
+SIZE = st.integers(1, 5000)
+SMALL = st.integers(1, 8)
+
+
+def without_floor(**changes: float):
+    return with_bandwidth(
+        tiny_profile(gemm={"bf16": GEMM.model_copy(update={"floor_s": 0.0, **changes})}), 1e30
+    )
+
+
+def test_a_product_bound_by_memory_takes_the_floor_plus_its_bytes_over_the_bandwidth():
+    num_bytes = 2 * (256 * 1 + 1 * 256 + 256 * 256)
+    assert gemm_s(TINY, 256, 256, 1) == pytest.approx(1e-6 + num_bytes / 1e9)
+
+
+def test_a_product_of_whole_waves_takes_the_floor_plus_its_flop_over_the_peak():
+    assert gemm_s(TINY_FAST, 1024, 1024, 512) == pytest.approx(1e-6 + 2 * 1024**2 * 512 / 1e12)
+
+
+def test_one_tile_more_than_multiprocessors_costs_a_second_wave():
+    profile = without_floor()
+    one_wave = gemm_s(profile, 4 * 64, 64, 1)
+    assert one_wave == pytest.approx(4 * 2 * 64 * 64 / 1e12)
+    assert gemm_s(profile, 4 * 64 + 1, 64, 1) == pytest.approx(2 * one_wave)
+
+
+def test_rows_that_do_not_fill_a_tile_cost_a_whole_one():
+    profile = without_floor()
+    assert gemm_s(profile, 1, 64, 1) == gemm_s(profile, 64, 64, 1)
+
+
+def test_a_ramp_adds_its_steps_of_the_inner_dimension_to_every_tile():
+    plain, ramped = without_floor(), without_floor(k_ramp=512.0)
+    assert gemm_s(ramped, 1024, 1024, 512) == pytest.approx(2 * gemm_s(plain, 1024, 1024, 512))
+
+
+def test_small_tiles_lose_rate_as_tile_half_says():
+    """One 64 x 64 tile per SM: overhead 1 + h/64 against 1 + h (1/256 + 1/128)/2."""
+    plain, penalised = without_floor(), without_floor(tile_half=64.0)
+    expected = (1 + 1.0) / (1 + 64 * (1 / 256 + 1 / 128) / 2)
+    slower = gemm_s(penalised, 256, 64, 1) / gemm_s(plain, 256, 64, 1)
+    assert slower == pytest.approx(expected)
+
+
+def test_a_long_inner_dimension_is_split_over_idle_multiprocessors():
+    profile = without_floor()
+    assert gemm_s(profile, 64, 64, 4096) == pytest.approx(2 * 64 * 64 * 4096 / 1e12)
+
+
+def test_a_sustained_clock_of_one_half_doubles_computing_and_leaves_memory_alone():
+    throttled = tiny_profile(sustained_clock=0.5)
+    fast_memory = with_bandwidth(throttled, 1e30)
+    assert gemm_s(throttled, 256, 256, 1) == gemm_s(TINY, 256, 256, 1)
+    cool, hot = gemm_s(TINY_FAST, 1024, 1024, 512), gemm_s(fast_memory, 1024, 1024, 512)
+    assert hot - 1e-6 == pytest.approx(2 * (cool - 1e-6))
+
+
+def test_a_batch_fills_the_waves_that_one_product_leaves_empty():
+    profile = without_floor()
+    assert gemm_s(profile, 64, 64, 1, batch=4) == gemm_s(profile, 64, 64, 1)
+
+
+def test_groups_of_equal_rows_are_a_batch():
+    assert grouped_gemm_s(TINY, [96] * 5, 512, 128) == gemm_s(TINY, 96, 512, 128, batch=5)
+
+
+def test_empty_groups_read_no_weights():
+    assert grouped_gemm_s(TINY, [64, 0, 0, 0], 256, 256) == gemm_s(TINY, 64, 256, 256)
+
+
+def test_accumulating_reads_and_writes_an_fp32_output():
+    plain, added = gemm_s(TINY, 256, 256, 1), gemm_s(TINY, 256, 256, 1, accumulate=True)
+    assert added - plain == pytest.approx((8 - 2) * 256 * 256 / 1e9)
+
+
+def test_operands_of_half_the_size_halve_the_operand_traffic():
+    bf16, fp8 = gemm_s(TINY, 1, 1, 10_000), gemm_s(TINY, 1, 1, 10_000, precision="fp8")
+    assert bf16 - fp8 == pytest.approx(20_000 / 1e9)
+
+
+def test_a_format_without_matrix_unit_is_refused_with_the_alternatives():
+    with pytest.raises(InputError, match=r"nvfp4.*choose one of fp32, bf16, fp8"):
+        gemm_s(TINY, 1, 1, 1, precision="nvfp4")
+
+
+@given(m=SIZE, n=SIZE, k=SIZE, batch=SMALL, more=st.integers(1, 300))
+def test_more_work_in_any_dimension_is_never_faster(m, n, k, batch, more):
+    base = gemm_s(TINY, m, n, k, batch=batch)
+    assert gemm_s(TINY, m + more, n, k, batch=batch) >= base
+    assert gemm_s(TINY, m, n + more, k, batch=batch) >= base
+    assert gemm_s(TINY, m, n, k + more, batch=batch) >= base
+    assert gemm_s(TINY, m, n, k, batch=batch + more) >= base
+
+
+@given(m=SIZE, n=SIZE, k=SIZE, factor=st.floats(1, 100))
+def test_more_bandwidth_is_never_slower_and_no_product_beats_the_roofline(m, n, k, factor):
+    faster = with_bandwidth(TINY, factor * 1e9)
+    assert gemm_s(faster, m, n, k) <= gemm_s(TINY, m, n, k)
+    roofline_s = max(2 * m * n * k / 1e12, 2 * (m * k + k * n + m * n) / (factor * 1e9))
+    assert gemm_s(faster, m, n, k) >= roofline_s * (1 - 1e-12)
+
+
+def test_a_memory_bound_kernel_takes_its_floor_plus_bytes_over_the_bandwidth():
+    assert memory_bound_s(TINY, 1e9) == pytest.approx(1 + 1e-6)
+    assert memory_bound_s(TINY, 0) == 1e-6
+
+
+def test_summing_over_rows_has_its_own_efficiency_where_the_profile_states_one():
+    profile = tiny_profile(row_reduction_efficiency=0.25)
+    assert memory_bound_s(profile, 1e9, reduces_rows=True) == pytest.approx(4 + 1e-6)
+    assert memory_bound_s(profile, 1e9) == memory_bound_s(TINY, 1e9, reduces_rows=True)

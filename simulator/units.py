@@ -41,7 +41,11 @@ UNITS: Mapping[str, Mapping[str, Fraction]] = {
 }
 """Factor to SI of every accepted unit, per dimension (named by its SI suffix)."""
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*\Z")
+# Digits and exponents are bounded, because an exact 1e999999999 would never be finished.
+_DIGITS = r"[0-9](?:_?[0-9]){0,30}"
+_NUMBER = rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]{{1,2}})?"
+_MORE_NUMBER = r"[0-9_.]|[eE][+-]?[0-9]"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})(?!{_MORE_NUMBER})\s*(\S.*?)?\s*\Z")
 
 
 def parse_quantity(text: str, dimension: str) -> float:
@@ -63,7 +67,7 @@ def parse_quantity(text: str, dimension: str) -> float:
     match = _QUANTITY.match(text)
     wanted = f'a number with a unit such as "1 {_typical_unit(dimension)}"'
     if not match:
-        raise ValueError(f"{text!r} is not {wanted}")
+        raise ValueError(f"{text[:40]!r} is not {wanted}")
     number, unit = match.groups()
     if unit is None:
         raise ValueError(f"{text!r} has no unit; write {wanted}")
@@ -93,7 +97,7 @@ def format_quantity(value: float, dimension: str) -> str:
     """
     units = UNITS[dimension]
     smallest = min(units, key=lambda unit: units[unit])
-    fitting = [unit for unit in units if abs(value) >= units[unit]] or [smallest]
+    fitting = [unit for unit in units if abs(value) >= float(units[unit])] or [smallest]
     texts = []
     for unit in fitting:
         text = f"{float(Fraction(value) / units[unit]):.12g} {unit}"

@@ -54,13 +54,16 @@ SCALE_UP_PRIORS: Mapping[str, Prior] = MappingProxyType(
     {
         "launch_s": Prior(6e-6, 0.4),
         "latency_s": Prior(0.8e-6, 0.4),
-        "bulk_latency_s": Prior(2e-6, 0.5),
+        "bulk_latency_s": Prior(1.2e-6, 0.7),
         "efficiency": Prior(0.78, 0.1, 0.95),
         "low_latency_share": Prior(0.5, 0.4, 1.0),
         "pipeline_fill": Prior(0.4, 0.4, 1.5),
     }
 )
-"""Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth)."""
+"""The bulk hop is what it takes beyond the small-message hop.
+
+Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth).
+"""
 
 IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(
     {"in_switch_efficiency": Prior(0.6, 0.2, 0.9), "in_switch_latency_s": Prior(25e-6, 0.5)}
@@ -71,7 +74,7 @@ FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
     {
         "efficiency": Prior(0.93, 0.05, 0.98),
         "latency_s": Prior(5e-6, 1.0),
-        "bulk_latency_s": Prior(20e-6, 1.0),
+        "bulk_latency_s": Prior(15e-6, 1.0),
         "low_latency_share": Prior(0.15, 0.5, 1.0),
         "pipeline_fill": Prior(0.4, 0.4, 1.5),
     }
@@ -156,7 +159,7 @@ def _fit(cases: Sequence[_Case], priors: Mapping[str, Prior], part: str) -> Fit:
     most = np.log([priors[name].most for name in names])
 
     def log_errors(logs: Sequence[float]) -> list[float]:
-        values = dict(zip(names, (math.exp(x) for x in logs), strict=True))
+        values = _values(names, logs)
         return [
             math.log(predicted_s(case.row, _with(case.network, part, values)) / case.row.seconds)
             for case in cases
@@ -180,8 +183,14 @@ def _fit(cases: Sequence[_Case], priors: Mapping[str, Prior], part: str) -> Fit:
     ]
     solution = min(solutions, key=lambda found: found.cost)
     errors = [abs(math.expm1(e)) for e in log_errors(solution.x)]
-    values = {name: _rounded(math.exp(x)) for name, x in zip(names, solution.x, strict=True)}
+    values = {name: _rounded(x) for name, x in _values(names, solution.x).items()}
     return Fit(part, values, len(cases), statistics.median(errors))
+
+
+def _values(names: Sequence[str], logs: Sequence[float]) -> dict[str, float]:
+    values = dict(zip(names, (math.exp(x) for x in logs), strict=True))
+    values["bulk_latency_s"] += values["latency_s"]
+    return values
 
 
 def _with(network: Network, part: str, values: Mapping[str, float]) -> Network:

@@ -62,13 +62,13 @@ def with_profile_fit(text: str, fit: Fit, reference: str) -> str:
     start = text.index(header, text.index("\nnetwork:")) + len(header)
     length = re.match(r"(?:    .*\n)*", text[start:])
     end = start + (length.end() if length else 0)
+    anchor = f"{fit.part}_fit"
     names = {_name(key) for key in fit.values}
     kept = [
         line
         for line in text[start:end].splitlines()
-        if line.strip().split(":")[0] not in names
+        if line.strip().split(":")[0] not in names and f"*{anchor}" not in line
     ]
-    anchor = f"{fit.part}_fit"
     kind = "assumed" if reference.startswith("as ") else "fitted"
     source = f'&{anchor} {{kind: {kind}, reference: "{reference}"}}'
     for key, value in fit.values.items():

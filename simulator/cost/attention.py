@@ -9,13 +9,15 @@ and another product, and is built from :mod:`simulator.cost.gemm`.
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
 from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import AttentionModel, Precision
+from simulator.spec.kernels import AttentionModel, FlashKernel, Precision
 
-FlashKernel = Literal["best", "flash-2"]
+
+_FLASH_1_SHARE = 0.5
+"""Rate of FlashAttention 1 over its successor's, which is "around 2x" faster
+(arXiv 2307.08691, abstract)."""
 
 _QUERY_TILE = 128
 """Queries per thread block (FlashAttention-2, arXiv 2307.08691, section 3.3)."""
@@ -55,7 +57,7 @@ def attention_s(
         causal: Whether query i sees keys up to i + seq_kv - seq_q only.
         backward: Backward pass instead of forward.
         precision: Number format of the products; sixteen-bit kernels are the rule.
-        kernel: The best kernel of the device, or FlashAttention 2.
+        kernel: The best kernel of the device, or an older FlashAttention.
 
     Returns:
         Time [s].
@@ -69,6 +71,8 @@ def attention_s(
     v_dim = head_dim if v_head_dim is None else v_head_dim
     products_dim = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
     efficiency = model.backward_efficiency if backward else model.forward_efficiency
+    if kernel == "flash-1":
+        efficiency *= _FLASH_1_SHARE
     rate = peak_flop_per_s(profile, precision) * efficiency * profile.kernels.sustained_clock
     sms = profile.device.sm_count
     tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
@@ -101,6 +105,6 @@ def _keys_per_sm(
 
 def _attention_model(profile: HardwareProfile, kernel: FlashKernel) -> AttentionModel:
     kernels = profile.kernels
-    if kernel == "flash-2" and kernels.flash_attention_2 is not None:
+    if kernel != "best" and kernels.flash_attention_2 is not None:
         return kernels.flash_attention_2
     return kernels.flash_attention

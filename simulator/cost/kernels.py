@@ -12,10 +12,11 @@ One file per family; this one is the door to them all.
 
 from __future__ import annotations
 
-from simulator.cost.attention import FlashKernel, attention_s
+from simulator.cost.attention import attention_s
 from simulator.cost.gemm import gemm_s, grouped_gemm_s
 from simulator.cost.memory_bound import memory_bound_s
 from simulator.cost.rates import ELEMENT_BYTES, output_bytes, peak_flop_per_s
+from simulator.spec.kernels import FlashKernel
 
 __all__ = [
     "ELEMENT_BYTES",

@@ -20,6 +20,8 @@ from simulator.results.step import StepResult
 
 _SENDS = (Stream.SEND_NEXT, Stream.SEND_PREVIOUS)
 _MARGIN, _LANE, _GAP = 0.05, 0.09, 0.03
+_INVISIBLE = 1e-5
+"""A gap of this share of the step is narrower than a hundredth of a point."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,6 @@ class RowLayout:
     compute: tuple[float, float]
     data_parallel: tuple[float, float] | None
     transfers: tuple[float, float] | None
-
-    def slot(self, stream: Stream) -> tuple[float, float] | None:
-        """Top and bottom of a stream; None for those that are not drawn."""
-        if stream is Stream.COMPUTE:
-            return self.compute
-        if stream is Stream.DATA_PARALLEL:
-            return self.data_parallel
-        return self.transfers if stream in _SENDS else None
 
 
 @dataclass(frozen=True)
@@ -95,6 +89,43 @@ class Label:
     bottom: float
 
 
+@dataclass
+class _Stretch:
+    """Operations of one microbatch that follow each other without a gap.
+
+    A program splits a microbatch where something else may happen in between, for example
+    where a layer's gradients are ready. What then runs in one go is one box.
+
+    Attributes:
+        rank_class: Class index.
+        first: The first operation.
+        start_s, end_s: The whole stretch [s].
+        band_s: Time by band.
+    """
+
+    rank_class: int
+    first: Operation
+    start_s: float
+    end_s: float
+    band_s: dict[Category | None, float]
+
+    def continues(self, other: _Stretch, gap_s: float) -> bool:
+        """Whether the other one goes on where this one ends."""
+        mine, others = self.first, other.first
+        return (
+            self.rank_class == other.rank_class
+            and (mine.kind, mine.microbatch, mine.chunk)
+            == (others.kind, others.microbatch, others.chunk)
+            and other.start_s - self.end_s <= gap_s
+        )
+
+    def append(self, other: _Stretch) -> None:
+        """Take the other one in."""
+        self.end_s = other.end_s
+        for band, seconds in other.band_s.items():
+            self.band_s[band] = self.band_s.get(band, 0.0) + seconds
+
+
 @dataclass(frozen=True)
 class Scene:
     """Everything to draw.
@@ -127,47 +158,70 @@ def build_scene(result: StepResult, classes: Sequence[int], layout: RowLayout) -
     """The rectangles of some rank classes, one row each in the order given."""
     row_of = {rank_class: row for row, rank_class in enumerate(classes)}
     scene = Scene(defaultdict(Boxes), defaultdict(Boxes), defaultdict(Boxes), [])
-    timeline = result.timeline
-    columns = (timeline.rank_class, timeline.stream, timeline.start_s, timeline.end_s)
-    for rank_class, stream, start_s, end_s, operation in zip(
-        *(column.tolist() for column in columns), timeline.operations, strict=True
-    ):
-        row = row_of.get(rank_class)
-        if row is None or end_s <= start_s:
-            continue
-        slot = layout.slot(STREAMS[stream])
-        if slot is None:  # the receiving side of a transfer is the sender's box again
-            continue
-        top, bottom = row + slot[0], row + slot[1]
-        if STREAMS[stream] is Stream.COMPUTE:
-            _add_work(scene, operation, (top, bottom), (start_s, end_s))
-        else:
-            scene.lanes[Look(operation.kind)].add(start_s, end_s, top, bottom)
+    labels: dict[tuple[int, Look, int], Label] = {}
+    for stretch in _stretches(result):
+        if stretch.rank_class in row_of:
+            _add_work(scene, labels, stretch, row_of[stretch.rank_class], layout.compute)
+    scene.labels.extend(labels.values())
+    _add_lanes(scene, result, row_of, layout)
     _add_waits(scene, result, row_of, layout)
     return scene
 
 
+def _stretches(result: StepResult) -> Iterator[_Stretch]:
+    """What the compute streams do, in order, one class after the other."""
+    timeline = result.timeline
+    gap_s = _INVISIBLE * result.step_time_s
+    current: _Stretch | None = None
+    for row in np.flatnonzero(timeline.stream == STREAMS.index(Stream.COMPUTE)).tolist():
+        index = int(timeline.operation[row])
+        start_s = float(timeline.operation_start_s[index])
+        end_s = float(timeline.operation_end_s[index])
+        if end_s <= start_s:
+            continue
+        operation = timeline.program.operations[index]
+        band_s = {band: share * (end_s - start_s) for band, share in bands(operation)}
+        following = _Stretch(int(timeline.rank_class[row]), operation, start_s, end_s, band_s)
+        if current is not None and current.continues(following, gap_s):
+            current.append(following)
+            continue
+        if current is not None:
+            yield current
+        current = following
+    if current is not None:
+        yield current
+
+
 def _add_work(
-    scene: Scene, operation: Operation, slot: tuple[float, float], span_s: tuple[float, float]
+    scene: Scene,
+    labels: dict[tuple[int, Look, int], Label],
+    stretch: _Stretch,
+    row: int,
+    slot: tuple[float, float],
 ) -> None:
-    top, bottom = slot
-    look = Look(operation.kind, operation.chunk)
-    upper = top
-    for part, share in bands(operation):
-        band = Look(operation.kind, operation.chunk, part)
-        lower = upper + share * (bottom - top)
-        scene.work[band].add(*span_s, upper, lower)
-        if part is None and operation.microbatch >= 0:
-            label = Label(operation.microbatch, look, *span_s, upper, lower)
-            scene.labels.append(label)
-        upper = lower
+    """Stack the bands of a stretch; its number goes to the longest of its microbatch."""
+    kind, chunk = stretch.first.kind, stretch.first.chunk
+    microbatch = stretch.first.microbatch
+    height = (slot[1] - slot[0]) / sum(stretch.band_s.values())
+    top = row + slot[0]
+    for band in (None, *(c for c in Category if c in stretch.band_s)):
+        look = Look(kind, chunk, band)
+        bottom = top + height * stretch.band_s.get(band, 0.0)
+        if bottom > top:
+            scene.work[look].add(stretch.start_s, stretch.end_s, top, bottom)
+        if band is None and microbatch >= 0:
+            label = Label(microbatch, look, stretch.start_s, stretch.end_s, top, bottom)
+            known = labels.setdefault((row, look, microbatch), label)
+            if label.end_s - label.start_s > known.end_s - known.start_s:
+                labels[row, look, microbatch] = label
+        top = bottom
 
 
 def bands(operation: Operation) -> Iterator[tuple[Category | None, float]]:
     """Horizontal bands of a box and their shares of its height, from the top.
 
-    The area of a band is its share of the operation's time: the work itself first, then
-    recomputation, then communication that blocks inside the operation.
+    The area of a band is its share of the operation's time: the work itself (None)
+    first, then recomputation, then communication that blocks inside the operation.
     """
     seconds: dict[Category, float] = defaultdict(float)
     for part in operation.work.parts:
@@ -179,6 +233,22 @@ def bands(operation: Operation) -> Iterator[tuple[Category | None, float]]:
     if own > 1e-9:  # beyond the rounding of the sum
         yield None, own
     yield from shares.items()
+
+
+def _add_lanes(scene: Scene, result: StepResult, row_of: dict[int, int], layout: RowLayout) -> None:
+    """What runs beside the work; a transfer only on the side of its sender."""
+    for (rank_class, stream), ids in result.timeline.program.lanes.items():
+        slot = layout.data_parallel if stream is Stream.DATA_PARALLEL else layout.transfers
+        is_shown = stream is Stream.DATA_PARALLEL or stream in _SENDS
+        if slot is None or not is_shown or rank_class not in row_of:
+            continue
+        top, bottom = (row_of[rank_class] + edge for edge in slot)
+        for index in ids:
+            start_s = float(result.timeline.operation_start_s[index])
+            end_s = float(result.timeline.operation_end_s[index])
+            if end_s > start_s:
+                kind = result.timeline.program.operations[index].kind
+                scene.lanes[Look(kind)].add(start_s, end_s, top, bottom)
 
 
 def _add_waits(scene: Scene, result: StepResult, row_of: dict[int, int], layout: RowLayout) -> None:

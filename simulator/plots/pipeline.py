@@ -28,14 +28,13 @@ from simulator.exporters.selection import spread
 from simulator.plots import style
 from simulator.plots.boxes import (
     Boxes,
-    Label,
     Look,
     RowLayout,
     Scene,
     build_scene,
     row_layout,
 )
-from simulator.program.ir import Category
+from simulator.program.ir import Category, Kind
 from simulator.results.step import StepResult
 from simulator.units import format_seconds
 
@@ -43,16 +42,20 @@ _LEFT_IN, _TOP_IN, _AXIS_IN = 0.85, 0.72, 0.48
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - 0.2
 _PANEL_GAP_IN = 0.3
 _NARROW_PT = 3.0
-"""Below this median box width the picture turns into an overview with close-ups."""
+"""Below this typical box width the picture turns into an overview with close-ups."""
+_EDGE_PT, _EDGE_SHARE = 0.8, 0.08
+"""White edges of boxes: at most so wide, and at most this share of the box."""
+_TRANSFER_EDGE_PT = 0.6
+"""Transfers are drawn at least this wide; most are too short to be seen otherwise."""
 _CLOSE_UPS = ("first", "middle", "last")
 _CLOSE_UP_BOX_PT = 12.0
-"""Width of a median box in a close-up."""
+"""Width of a typical box in a close-up."""
 _CLOSE_UP_ROWS = 16
 """Most rows in a close-up."""
-_OVERVIEW_COLUMNS = 1400
+_OVERVIEW_COLUMNS = round(_WIDTH_IN * style.PNG_DPI)
 _LINED_ROW_PT = 8.0
 """Rows of the overview of at least this height are parted by lines."""
-_SMALLEST_NUMBER_PT, _GOOD_NUMBER_PT, _LARGEST_NUMBER_PT = 5.0, 6.5, 8.0
+_SMALLEST_NUMBER_PT, _LARGEST_NUMBER_PT, _NUMBER_MARGIN_PT = 5.0, 8.0, 1.0
 _DIGIT_EM = 0.64
 """Width of a digit of the default font, per font size."""
 
@@ -89,7 +92,7 @@ def build_pipeline_figure(result: StepResult, *, max_stages: int | None = None) 
     classes = spread(len(result.timeline.program.classes), max_stages)
     layout = row_layout(result)
     scene = build_scene(result, classes, layout)
-    box_pt = _median_box_s(scene) * _WIDTH_IN * 72 / max(result.step_time_s, 1e-30)
+    box_pt = _typical_box_s(scene) * _WIDTH_IN * 72 / max(result.step_time_s, 1e-30)
     handles = _legend_handles(scene)
     draw = _one_panel if box_pt >= _NARROW_PT else _overview
     figure = draw(result, scene, layout, classes, style.legend_height_in(handles))
@@ -150,7 +153,7 @@ def _add_close_ups(
     scene = build_scene(result, classes, layout)
     step_s = result.step_time_s
     width_in = (_WIDTH_IN - _PANEL_GAP_IN * (len(_CLOSE_UPS) - 1)) / len(_CLOSE_UPS)
-    readable_s = width_in * 72 / _CLOSE_UP_BOX_PT * _median_box_s(scene)
+    readable_s = width_in * 72 / _CLOSE_UP_BOX_PT * _typical_box_s(scene)
     span_s = min(step_s / len(_CLOSE_UPS), readable_s)
     for place, name in enumerate(_CLOSE_UPS):
         start_s = (step_s - span_s) * place / (len(_CLOSE_UPS) - 1)
@@ -187,9 +190,15 @@ def _label_rows(
     style.name_rows(view.axes, names, view.row_pt, centre=centre)
 
 
-def _median_box_s(scene: Scene) -> float:
-    spans = [e - s for b in scene.work.values() for s, e in zip(b.start_s, b.end_s, strict=True)]
-    return float(np.median(spans)) if spans else 0.0
+def _typical_box_s(scene: Scene) -> float:
+    """Half of the busy time is spent in boxes at least this long [s].
+
+    A median over time, not over boxes, so that a few boxes split finely do not decide.
+    """
+    boxes = [np.subtract(b.end_s, b.start_s) for b in scene.work.values()]
+    spans_s = np.sort(np.concatenate(boxes or [np.zeros(1)]))
+    busy_s = np.cumsum(spans_s)
+    return float(spans_s[np.searchsorted(busy_s, busy_s[-1] / 2)])
 
 
 def look_color(look: Look, num_chunks: int) -> str:
@@ -205,7 +214,6 @@ def _num_chunks(scene: Scene) -> int:
 
 def _draw_boxes(view: _View, scene: Scene, layout: RowLayout) -> None:
     chunks = _num_chunks(scene)
-    edge_pt = float(np.clip(view.points(_median_box_s(scene)) / 16, 0.2, 0.8))
     for category, boxes in scene.waits.items():
         collection = _add_boxes(view, boxes, f"wait {category}")
         style.hatch_waits(collection, category)
@@ -213,12 +221,19 @@ def _draw_boxes(view: _View, scene: Scene, layout: RowLayout) -> None:
         collection = _add_boxes(view, boxes, f"{look.kind} {look.chunk} {look.part or ''}".strip())
         collection.set_facecolor(look_color(look, chunks))
         collection.set_edgecolor("white")
-        collection.set_linewidth(edge_pt)
+        collection.set_linewidth(_edges_pt(view, collection))
     for look, boxes in scene.lanes.items():
         collection = _add_boxes(view, boxes, f"lane {look.kind}")
         collection.set_facecolor(style.KIND_COLOR[look.kind])
-        collection.set_linewidth(0.0)
+        collection.set_edgecolor(style.KIND_COLOR[look.kind])
+        collection.set_linewidth(_TRANSFER_EDGE_PT if look.kind is Kind.SEND_RECV else 0.0)
     _number_microbatches(view, scene, chunks)
+
+
+def _edges_pt(view: _View, collection: PolyCollection) -> list[float]:
+    """Width of each box's edge, thin enough to leave narrow boxes their colour [pt]."""
+    widths_s = [float(np.ptp(path.vertices[:, 0])) for path in collection.get_paths()]
+    return [min(_EDGE_PT, view.points(width_s) * _EDGE_SHARE) for width_s in widths_s]
 
 
 def _add_boxes(view: _View, boxes: Boxes, name: str) -> PolyCollection:
@@ -231,19 +246,19 @@ def _add_boxes(view: _View, boxes: Boxes, name: str) -> PolyCollection:
 
 
 def _number_microbatches(view: _View, scene: Scene, chunks: int) -> None:
-    """Write the number into each box that has room for it, all in one size."""
+    """Write the number into each box that has room for the longest of them."""
     inside = [la for la in scene.labels if view.start_s <= la.start_s and la.end_s <= view.end_s]
-    size_pt = _number_size_pt(view, inside)
-    if size_pt < _SMALLEST_NUMBER_PT:
-        return
+    digits = max((len(str(label.microbatch)) for label in inside), default=1)
     for label in inside:
-        text = str(label.microbatch)
-        if len(text) * _DIGIT_EM * size_pt > view.points(label.end_s - label.start_s) - 1:
+        width_pt = view.points(label.end_s - label.start_s) - _NUMBER_MARGIN_PT
+        height_pt = 0.9 * view.row_pt * (label.bottom - label.top)
+        size_pt = min(_LARGEST_NUMBER_PT, height_pt, width_pt / (digits * _DIGIT_EM))
+        if size_pt < _SMALLEST_NUMBER_PT:
             continue
         view.axes.text(
             (label.start_s + label.end_s) / 2,
             (label.top + label.bottom) / 2,
-            text,
+            str(label.microbatch),
             fontsize=size_pt,
             color=style.ink_on(look_color(label.look, chunks)),
             ha="center",
@@ -252,23 +267,10 @@ def _number_microbatches(view: _View, scene: Scene, chunks: int) -> None:
         )
 
 
-def _number_size_pt(view: _View, labels: Sequence[Label]) -> float:
-    """Font size at which the numbers fit into all boxes, or else into the wide ones."""
-    if not labels:
-        return 0.0
-    digits = max(len(str(label.microbatch)) for label in labels)
-    height_pt = 0.9 * view.row_pt * min(label.bottom - label.top for label in labels)
-    spans_s = [label.end_s - label.start_s for label in labels]
-    sizes = [
-        min(_LARGEST_NUMBER_PT, height_pt, (view.points(span_s) - 1.1) / (digits * _DIGIT_EM))
-        for span_s in np.percentile(spans_s, [10, 75])
-    ]
-    return sizes[0] if sizes[0] >= _GOOD_NUMBER_PT else min(sizes[1], _GOOD_NUMBER_PT)
-
-
 def _draw_blended(view: _View, scene: Scene, layout: RowLayout, rows: int) -> None:
     image = blend(scene, layout, rows, view.end_s, _OVERVIEW_COLUMNS)
-    view.axes.imshow(image, extent=(0, view.end_s, rows, 0), aspect="auto", interpolation="auto")
+    extent = (0, view.end_s, rows, 0)
+    view.axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest")
     if view.row_pt >= _LINED_ROW_PT:
         view.axes.hlines(np.arange(1, rows), 0, view.end_s, color="white", linewidth=0.8)
 

@@ -113,6 +113,7 @@ class Stream:
         forward_bytes, backward_bytes: Bytes read and written [B].
         region: How tensor parallelism divides them.
         kernels: Launches per direction.
+        reduces_rows: Whether backward also sums over tokens for a weight's gradient.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Stream:
     backward_bytes: float
     region: Region = Region.WHOLE
     kernels: int = 1
+    reduces_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def _forward(
             case RingAttention():
                 _add_ring(result, piece, timer, category, backward=False)
             case Stream():
-                seconds = timer.stream_s(piece.forward_bytes, piece.kernels)
+                seconds = timer.stream_s(piece, backward=False)
                 result.add(piece.name, category, seconds, piece.kernels)
             case Exchange():
                 beside = _product_beside(pieces, index)
@@ -149,7 +149,7 @@ def _backward(
             case RingAttention():
                 _add_ring(inputs, piece, timer, Category.BACKWARD, backward=True)
             case Stream():
-                seconds = timer.stream_s(piece.backward_bytes, piece.kernels)
+                seconds = timer.stream_s(piece, backward=True)
                 inputs.add(piece.name, Category.BACKWARD, seconds, piece.kernels)
             case Exchange():
                 _add_backward_exchange(inputs, pieces, index, timer, hiding)

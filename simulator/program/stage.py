@@ -122,7 +122,8 @@ class StageCosts:
         groups[Axis.EXPERT] = Group(1, 1)
         accumulate_fp32 = state_bytes(self.job).gradients > self._shape.element_bytes
         profile = self.job.cluster.profile
-        return PieceTimer(profile, self.job.plan.precision, groups, accumulate_fp32)
+        flash_kernel = plan_stack(self.job.plan).flash_kernel
+        return PieceTimer(profile, self.job.plan.precision, groups, flash_kernel, accumulate_fp32)
 
     @cached_property
     def _hiding(self) -> Hiding:

@@ -15,8 +15,8 @@ from simulator.cost.collectives import (
     collective_cost,
     send_recv_cost,
 )
-from simulator.cost.kernels import attention_s, gemm_s, memory_bound_s
-from simulator.program.layer import Axis, Exchange, FlashAttention, Gemm, RingAttention
+from simulator.cost.kernels import FlashKernel, attention_s, gemm_s, memory_bound_s
+from simulator.program.layer import Axis, Exchange, FlashAttention, Gemm, RingAttention, Stream
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import Precision
 
@@ -29,12 +29,14 @@ class PieceTimer:
         profile: The system.
         precision: Format of products with weights.
         groups: The group that exchanges of each axis run in.
+        flash_kernel: Which fused attention the framework brings.
         accumulate_fp32: Whether weight gradients are added into fp32 buffers.
     """
 
     profile: HardwareProfile
     precision: Precision
     groups: dict[Axis, Group]
+    flash_kernel: FlashKernel
     accumulate_fp32: bool
     _seconds: dict[object, float] = field(default_factory=dict)
     _costs: dict[object, CollectiveCost] = field(default_factory=dict)
@@ -51,11 +53,12 @@ class PieceTimer:
         """Gradient of the product's weight, or of its second activation [s]."""
         return self._product_s(gemm, gemm.k, gemm.n, gemm.m, accumulate=gemm.has_weight)
 
-    def stream_s(self, num_bytes: float, kernels: int) -> float:
-        """Streaming kernels that move ``num_bytes`` in all [s]."""
-        if kernels == 0:
-            return 0.0
-        return kernels * memory_bound_s(self.profile, num_bytes / kernels)
+    def stream_s(self, stream: Stream, *, backward: bool) -> float:
+        """All kernels of a stream in one direction [s]."""
+        num_bytes = stream.backward_bytes if backward else stream.forward_bytes
+        reduces_rows = backward and stream.reduces_rows
+        one = memory_bound_s(self.profile, num_bytes / stream.kernels, reduces_rows=reduces_rows)
+        return stream.kernels * one
 
     def attention_s(self, attention: FlashAttention, *, backward: bool) -> float:
         """One fused attention kernel [s]."""
@@ -73,6 +76,7 @@ class PieceTimer:
                 causal=attention.causal,
                 backward=backward,
                 precision=self._half_precision,
+                kernel=self.flash_kernel,
             ),
         )
 

@@ -34,6 +34,14 @@ _SCORE_PASSES_UNFUSED = 8
 """Separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
 counted in 16-bit scores."""
 
+_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS = 7.5, 7
+"""An RMS norm written out: cast up, square, mean, scale, cast down and weigh move 30 bytes
+per element where a fused kernel moves 4."""
+
+_EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS = 5.0, 8
+"""A rotary embedding written out: cast up, multiply and cast down move 20 bytes per element
+where a fused kernel moves 4; queries and keys apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -156,8 +164,22 @@ class _Block:
     def norm(self, name: str) -> None:
         """Read and write once forward; read input and gradient, write one, backward."""
         row = self.shape.tokens * self.model.hidden * self.shape.element_bytes
-        self.stream(name, 2 * row, 3 * row, Region.SEQUENCE)
+        fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
+        passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
+        self.pieces.append(
+            Stream(
+                name, 2 * row * passes, 3 * row * passes, Region.SEQUENCE, kernels,
+                reduces_rows=fused,
+            )
+        )  # fmt: skip
         self.save(f"{name}_input", row, Region.SEQUENCE)
+
+    def rotary(self, rotated_bytes: float) -> None:
+        """Rotate queries and keys, each read and written once by a fused kernel."""
+        fused = self.stack.fused_rotary
+        passes, kernels = (1.0, 2) if fused else (_EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS)
+        traffic = 2 * rotated_bytes * passes
+        self.stream("rotary", traffic, traffic, Region.TENSOR, kernels)
 
     def linear(
         self, name: str, n: int, k: int, split: Split, *, kv_columns: int = 0, kv_heads: int = 1
@@ -186,7 +208,7 @@ class _Block:
         )  # fmt: skip
         if model.positions == "rotary":
             rotated = tokens * (query + key_value // 2) * size
-            self.stream("rotary", 2 * rotated, 2 * rotated, Region.TENSOR, kernels=2)
+            self.rotary(rotated)
         self.save("query_key_value", tokens * (query + key_value) * size, Region.TENSOR)
         self.core_attention(model.heads, model.kv_heads, model.head_dim, model.head_dim, kind)
         self.save("attention_context", tokens * query * size, Region.TENSOR)
@@ -210,7 +232,7 @@ class _Block:
         self.linear("key_value_up", up, latent.kv_lora_rank, Split.COLUMN)
         value = model.heads * latent.v_head_dim
         rotated = tokens * 2 * query * size
-        self.stream("rotary", 2 * rotated, 2 * rotated, Region.TENSOR, kernels=4)
+        self.rotary(rotated)
         self.save("query_key_value", tokens * (2 * query + value) * size, Region.TENSOR)
         kind = LayerKind(has_experts=False, window=0)
         self.core_attention(model.heads, model.heads, qk_dim, latent.v_head_dim, kind)

@@ -15,6 +15,9 @@ from simulator.spec.base import Fraction, Seconds, Spec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 
+FlashKernel = Literal["best", "flash-2", "flash-1"]
+"""The best fused attention that frameworks ship for a device, or an older one."""
+
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A plain number, zero or more."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from simulator.spec.kernels import FlashKernel
 from simulator.spec.plan import Plan, StackName
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
@@ -40,7 +41,9 @@ class Stack:
         copies_gradients: 16-bit gradients get an fp32 copy for the optimizer.
         pads_vocab: The vocabulary is padded to a multiple of 128 tp.
         bucket_bytes: Gradients are reduced in buckets of at least this size [B].
+        flash_kernel: The fused attention kernel of ``attention: flash``.
         fused_elementwise: Bias, activation, dropout and residual run as fused kernels.
+        fused_rmsnorm, fused_rotary: One kernel each, not an expression of eager ones.
         fused_softmax: Scale, mask and softmax of unfused attention are one kernel.
         fused_cross_entropy: The loss never materialises fp32 softmax copies.
         dropout: Models are trained with dropout (masks are stored and read).
@@ -62,7 +65,10 @@ class Stack:
     copies_gradients: bool = True
     pads_vocab: bool = True
     bucket_bytes: float = 160e6
+    flash_kernel: FlashKernel = "best"
     fused_elementwise: bool = True
+    fused_rmsnorm: bool = True
+    fused_rotary: bool = True
     fused_softmax: bool = True
     fused_cross_entropy: bool = True
     dropout: bool = False
@@ -129,6 +135,7 @@ STACKS: Mapping[StackName, Stack] = MappingProxyType(
             copies_gradients=False,
             main_grad_precision="fp32",
             grad_reduce_precision="fp32",
+            flash_kernel="flash-1",
             fused_elementwise=False,
             fused_cross_entropy=False,
         ),
@@ -137,6 +144,7 @@ STACKS: Mapping[StackName, Stack] = MappingProxyType(
             keeps_half_weights=False,
             pads_vocab=False,
             copies_gradients=False,
+            flash_kernel="flash-2",
             fused_cross_entropy=False,
         ),
         "internevo": Stack(
@@ -144,7 +152,8 @@ STACKS: Mapping[StackName, Stack] = MappingProxyType(
             main_grad_precision="bf16",
             grad_reduce_precision="bf16",
             overlap_param_gather=False,
-            fused_cross_entropy=True,
+            flash_kernel="flash-1",
+            fused_elementwise=False,
         ),
         "jax": Stack(
             description="JAX with XLA (Paxml, MaxText)",
@@ -156,7 +165,10 @@ STACKS: Mapping[StackName, Stack] = MappingProxyType(
             overlap_param_gather=False,
             pads_vocab=False,
             copies_gradients=False,
+            flash_kernel="flash-2",
             fused_elementwise=False,
+            fused_rmsnorm=False,
+            fused_rotary=False,
             fused_softmax=False,
             fused_cross_entropy=False,
             bucket_bytes=25 * 2**20,

@@ -13,8 +13,18 @@ from matplotlib.figure import Figure
 from simulator.plots import style
 from simulator.plots.boxes import bands, build_scene, row_layout
 from simulator.plots.pipeline import blend, build_pipeline_figure, draw_pipeline
-from simulator.program.ir import Category, Kind
-from tests.factories import Pipeline, with_title
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Operation,
+    Part,
+    Program,
+    RankClass,
+    Stream,
+    Work,
+)
+from simulator.results.step import StepResult
+from tests.factories import Pipeline, replay, step_result, with_title
 
 FULL = Pipeline(
     stages=4,
@@ -131,11 +141,54 @@ def test_microbatch_numbers_stand_in_their_boxes() -> None:
     assert numbers == [(0.5, "0"), (1.5, "1"), (5.0, "0"), (8.0, "1")]
 
 
+def split_forward() -> StepResult:
+    """One stage, one microbatch: forward in pieces on 0..1, 1..3 and, after a wait, 5..6."""
+    program = Program((RankClass("stage 0", 0, 1, 0),))
+    lane = ((0, Stream.COMPUTE),)
+    for seconds, category in ((1.0, Category.FORWARD), (2.0, Category.TENSOR_PARALLEL)):
+        work = Work(seconds, (Part("piece", category, seconds),))
+        program.add(Operation(Kind.FORWARD, lane, work, Category.FORWARD, microbatch=0, chunk=0))
+    work = Work(5.0, (Part("all_gather", Category.DATA_PARALLEL, 5.0),))
+    lanes = ((0, Stream.DATA_PARALLEL),)
+    gather = program.add(Operation(Kind.ALL_GATHER, lanes, work, Category.DATA_PARALLEL))
+    work = Work(1.0, (Part("piece", Category.FORWARD, 1.0),))
+    last = Operation(
+        Kind.FORWARD, lane, work, Category.FORWARD, after=(gather,), microbatch=0, chunk=0
+    )
+    program.add(last)
+    return step_result(replay(program))
+
+
+def test_pieces_of_a_microbatch_without_a_gap_are_one_box() -> None:
+    found = artists(build_pipeline_figure(split_forward()))
+    assert sorted(corners(found["forward 0"])[:, (0, 1), 0].tolist()) == [[0, 3], [5, 6]]
+    band = corners(found["forward 0 tensor_parallel"])
+    assert band[:, (0, 1), 0].tolist() == [[0, 3]]
+    top, bottom = row_layout(split_forward()).compute
+    assert np.ptp(band[0, :, 1]) == pytest.approx((bottom - top) * 2 / 3)
+
+
+def test_a_microbatch_in_pieces_is_numbered_once_on_the_longest() -> None:
+    texts = build_pipeline_figure(split_forward()).axes[0].texts
+    assert [(t.get_text(), t.get_position()[0]) for t in texts] == [("0", 1.5)]
+
+
+def test_finely_split_operations_do_not_turn_a_short_step_into_an_overview() -> None:
+    program = Program((RankClass("stage 0", 0, 1, 0),))
+    lane = ((0, Stream.COMPUTE),)
+    for microbatch in range(500):  # 5 s of slivers, then 100 s in ten boxes
+        piece = 0.01 if microbatch < 490 else 10.0
+        work = Work(piece, (Part("piece", Category.FORWARD, piece),))
+        operation = Operation(Kind.FORWARD, lane, work, Category.FORWARD, microbatch=microbatch)
+        program.add(operation)
+    assert len(build_pipeline_figure(step_result(replay(program))).axes) == 1
+
+
 def test_numbers_are_only_where_they_fit() -> None:
-    figure = build_pipeline_figure(Pipeline(stages=8, microbatches=20).result())
+    figure = build_pipeline_figure(Pipeline(stages=8, microbatches=32).result())
     figure.draw_without_rendering()
     axes = figure.axes[0]
-    assert 0 < len(axes.texts) < 2 * 8 * 20  # too wide for some boxes
+    assert 0 < len(axes.texts) < 2 * 8 * 32  # too wide for some boxes
     boxes = np.concatenate([corners(c) for c in artists(figure).values()])
     centres = boxes.mean(axis=1)
     for text in axes.texts:

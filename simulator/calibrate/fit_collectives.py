@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.calibrate.network_files import Fit, write_fabric_fit, write_profile_fit
+from simulator.spec.base import file_name_of_field
 from simulator.spec.load import load_profile, profile_names
 from simulator.spec.network import Network, ScaleUp
 from simulator.validate.collective_rows import (
@@ -116,7 +117,7 @@ _ROBUST_SCALE = 0.1
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
     """A row and the network it is predicted on, before the parameters are set."""
 
     row: CollectiveRow
@@ -132,30 +133,31 @@ class _Case:
         return None not in (self.row.nics_per_node, self.row.nic_bytes_per_s)
 
 
-def fit_scale_up(cases: Sequence[_Case], scale_up: ScaleUp) -> Fit:
+def fit_scale_up(cases: Sequence[Case], scale_up: ScaleUp) -> Fit:
     """Parameters of scale-up links from rows that stay inside one domain."""
     priors = dict(SCALE_UP_PRIORS)
     if scale_up.in_switch_reduction:
         priors |= IN_SWITCH_PRIORS
-    if sum(host_s(case.row) == 0.0 for case in cases) < _FEW_ROWS:
-        # Launches from one process hide what the GPUs take: here the prior stands.
-        for name in ("launch_s", "latency_s"):
-            priors[name] = priors[name]._replace(spread=_CERTAIN)
-    return _fit(cases, priors, "scale_up")
+    told = sum(host_s(case.row) == 0.0 for case in cases)
+    # Launches from one process hide what the GPUs take: there the priors stand.
+    held = ("launch_s", "latency_s") if told < _FEW_ROWS else ()
+    return _fit(cases, priors, "scale_up", held)
 
 
-def fit_fabric(cases: Sequence[_Case]) -> Fit:
+def fit_fabric(cases: Sequence[Case]) -> Fit:
     """Parameters of a fabric from rows that cross it."""
     return _fit(cases, FABRIC_PRIORS, "fabric")
 
 
-def _fit(cases: Sequence[_Case], priors: Mapping[str, Prior], part: str) -> Fit:
+def _fit(
+    cases: Sequence[Case], priors: Mapping[str, Prior], part: str, held: tuple[str, ...] = ()
+) -> Fit:
     import numpy as np
     from scipy.optimize import least_squares
 
     names = list(priors)
     centre = np.log([priors[name].value for name in names])
-    spread = np.array([priors[name].spread for name in names])
+    spread = np.array([_CERTAIN if name in held else priors[name].spread for name in names])
     most = np.log([priors[name].most for name in names])
 
     def log_errors(logs: Sequence[float]) -> list[float]:
@@ -184,7 +186,7 @@ def _fit(cases: Sequence[_Case], priors: Mapping[str, Prior], part: str) -> Fit:
     solution = min(solutions, key=lambda found: found.cost)
     errors = [abs(math.expm1(e)) for e in log_errors(solution.x)]
     values = {name: _rounded(x) for name, x in _values(names, solution.x).items()}
-    return Fit(part, values, len(cases), statistics.median(errors))
+    return Fit(part, values, len(cases), statistics.median(errors), held)
 
 
 def _values(names: Sequence[str], logs: Sequence[float]) -> dict[str, float]:
@@ -240,9 +242,7 @@ def fit_table(csv_path: str | Path, write: bool = False) -> dict[str, Fit]:
     return fits
 
 
-def _write_fabric(
-    fabric: str, fit: Fit, networks: Mapping[str, Network], table: str
-) -> None:
+def _write_fabric(fabric: str, fit: Fit, networks: Mapping[str, Network], table: str) -> None:
     if fabric not in networks:
         write_fabric_fit(fabric, fit, _reference(fit, table))
     for profile, network in networks.items():
@@ -252,6 +252,9 @@ def _write_fabric(
 
 def _reference(fit: Fit, table: str, profile: str = "", fitted: str = "") -> str:
     rows = f"{table}: {fit.rows} rows, median error {fit.median_error:.1%}"
+    if fit.held:
+        held = " and ".join(file_name_of_field(name) for name in fit.held)
+        rows += f"; {held} not told by them, as in NCCL tuning.cc"
     return rows if profile == fitted else f"as {fitted} ({rows})"
 
 
@@ -265,10 +268,10 @@ def _fabric_name(profile: str, network: Network) -> str:
     return profile if profile in OWN_FABRIC and kind == "roce" else kind
 
 
-def _cases(rows: Sequence[CollectiveRow], networks: Mapping[str, Network]) -> list[_Case]:
+def _cases(rows: Sequence[CollectiveRow], networks: Mapping[str, Network]) -> list[Case]:
     name_of = cache(lambda gpu: profile_name_of(gpu, networks))
     return [
-        _Case(row, name, network_of(row, networks[name]))
+        Case(row, name, network_of(row, networks[name]))
         for row in rows
         if (name := name_of(row.gpu)) is not None
     ]

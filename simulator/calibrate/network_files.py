@@ -25,12 +25,14 @@ class Fit:
         values: Parameter name, with unit suffix, to value in SI units.
         rows: Measured rows that they were fitted to.
         median_error: Median absolute relative error over these rows.
+        held: Parameters that the rows cannot tell, left at their priors.
     """
 
     part: str
     values: Mapping[str, float]
     rows: int
     median_error: float
+    held: tuple[str, ...] = ()
 
     def for_links(self, scale_up: ScaleUp) -> Fit:
         """The fit without what ``scale_up`` cannot do."""

@@ -232,7 +232,7 @@ def _draw_boxes(view: _View, scene: Scene, layout: RowLayout) -> None:
 
 def _edges_pt(view: _View, collection: PolyCollection) -> list[float]:
     """Width of each box's edge, thin enough to leave narrow boxes their colour [pt]."""
-    widths_s = [float(np.ptp(path.vertices[:, 0])) for path in collection.get_paths()]
+    widths_s = [path.get_extents().width for path in collection.get_paths()]
     return [min(_EDGE_PT, view.points(width_s) * _EDGE_SHARE) for width_s in widths_s]
 
 

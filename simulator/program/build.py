@@ -28,7 +28,6 @@ from simulator.program.states import (
 )
 from simulator.schedule import ScheduleInfo, schedule_info
 from simulator.spec.job import Job
-from simulator.spec.stack import plan_stack
 
 _OPTIMIZER_KERNELS = 8
 """Launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
@@ -91,7 +90,7 @@ class _Builder:
 
     def _overlaps_p2p(self) -> bool:
         plan = self.job.plan
-        return plan_stack(plan).overlap_p2p if plan.overlap_p2p is None else plan.overlap_p2p
+        return plan.stack.overlap_p2p if plan.overlap_p2p is None else plan.overlap_p2p
 
     def _rank_class(self, rank: int) -> RankClass:
         ranks = self.job.cluster.gpus // self.stages
@@ -112,7 +111,7 @@ class _Builder:
         """One boundary activation, or its gradient, from one stage to another."""
         num_bytes = self.costs.boundary_bytes
         tp = self.job.plan.tp
-        scattered = plan_stack(self.job.plan).scatter_p2p and not self.costs.sequence_parallel
+        scattered = self.job.plan.stack.scatter_p2p and not self.costs.sequence_parallel
         network = self.profile.network
         crosses = pipeline_hop_crosses(self.job, source, target)
         sent = num_bytes / tp if scattered else num_bytes
@@ -172,10 +171,9 @@ class _Builder:
         return Work(cost.seconds, (part,), num_bytes=4.0)
 
     def _optimizer_work(self, parameters: float) -> Work:
-        stack = plan_stack(self.job.plan)
         traffic_bytes = optimizer_traffic_bytes(self.job, parameters)
         update_s = memory_bound_s(self.profile, traffic_bytes)
-        host_s = max(_OPTIMIZER_KERNELS * stack.host_s_per_kernel, stack.host_s_per_step)
+        host_s = _OPTIMIZER_KERNELS * self.costs.host_s_per_kernel
         parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
         if host_s > update_s:
             parts.append(Part("launch", Category.HOST, host_s - update_s))

@@ -36,7 +36,6 @@ from simulator.program.ranks import data_group, replica_group, shard_group
 from simulator.program.states import slice_parameters, state_bytes
 from simulator.spec.job import Job
 from simulator.spec.network import Network
-from simulator.spec.stack import plan_stack
 
 @dataclass
 class DataParallel:
@@ -56,7 +55,7 @@ class DataParallel:
     _reductions: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        plan, stack = self.job.plan, plan_stack(self.job.plan)
+        plan, stack = self.job.plan, self.job.plan.stack
         self._zero = plan.zero
         self._state = state_bytes(self.job)
         self._group, self._shards = data_group(self.job), shard_group(self.job)
@@ -153,7 +152,7 @@ class DataParallel:
             return cut(run, 1)
         layers = max(1, run.end - run.first)
         layer_bytes = self._numel(run) / layers * self._state.reduced
-        bucket_bytes = plan_stack(self.job.plan).bucket_bytes
+        bucket_bytes = self.job.plan.stack.bucket_bytes
         return cut(run, max(1, round(bucket_bytes / layer_bytes)))
 
     def _gather_work(self, run: Slice) -> Work:

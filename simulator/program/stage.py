@@ -31,7 +31,6 @@ from simulator.program.transformer import (
 )
 from simulator.schedule.slots import Phase
 from simulator.spec.job import Job
-from simulator.spec.stack import plan_stack
 
 _EMBEDDING = "embedding"
 _HEAD = "head"
@@ -104,8 +103,14 @@ class StageCosts:
     @cached_property
     def sequence_parallel(self) -> bool:
         """Whether norms are cut along the sequence."""
-        given, stack = self.job.plan.sequence_parallel, plan_stack(self.job.plan)
+        given, stack = self.job.plan.sequence_parallel, self.job.plan.stack
         return self.job.plan.tp > 1 and (stack.sequence_parallel if given is None else given)
+
+    @cached_property
+    def host_s_per_kernel(self) -> float:
+        """Host time that the framework spends on each kernel [s]."""
+        launch_s = self.job.cluster.profile.kernels.launch_s
+        return launch_s * self.job.plan.stack.host_work_per_launch
 
     @cached_property
     def _kinds(self) -> tuple[LayerKind, ...]:
@@ -122,12 +127,12 @@ class StageCosts:
         groups[Axis.EXPERT] = Group(1, 1)
         accumulate_fp32 = state_bytes(self.job).gradients > self._shape.element_bytes
         profile = self.job.cluster.profile
-        flash_kernel = plan_stack(self.job.plan).flash_kernel
+        flash_kernel = self.job.plan.stack.flash_kernel
         return PieceTimer(profile, self.job.plan.precision, groups, flash_kernel, accumulate_fp32)
 
     @cached_property
     def _hiding(self) -> Hiding:
-        plan, stack = self.job.plan, plan_stack(self.job.plan)
+        plan, stack = self.job.plan, self.job.plan.stack
         overlap_tp = stack.overlap_tp if plan.overlap_tp is None else plan.overlap_tp
         return Hiding(stack.overlap_tp_backward, plan.tp if overlap_tp and plan.tp > 1 else 0)
 
@@ -189,7 +194,7 @@ class StageCosts:
                 for part in pass_time.parts:
                     _add_part(parts, part, count)
         device_s = sum(part.seconds for part in parts.values())
-        host_s = kernels * plan_stack(self.job.plan).host_s_per_kernel
+        host_s = kernels * self.host_s_per_kernel
         if host_s > device_s:
             parts["launch", Category.HOST] = Part(
                 "launch", Category.HOST, host_s - device_s, kernels

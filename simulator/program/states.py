@@ -23,7 +23,7 @@ from simulator.program.ir import Memory, Owner
 from simulator.program.layout import Slice
 from simulator.program.ranks import shard_group
 from simulator.spec.job import Job
-from simulator.spec.stack import Stack, plan_stack
+from simulator.spec.stack import Stack
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _MASTER_BYTES = 4.0
@@ -61,7 +61,7 @@ class StateBytes:
 
 def state_bytes(job: Job) -> StateBytes:
     """Bytes per parameter under the job's plan and stack."""
-    stack = plan_stack(job.plan)
+    stack = job.plan.stack
     moments = _OPTIMIZER_STATE_BYTES[job.plan.optimizer]
     element = output_bytes(job.plan.precision)
     if element == _MASTER_BYTES:
@@ -75,7 +75,7 @@ def state_bytes(job: Job) -> StateBytes:
 
 def padded_vocab(job: Job) -> int:
     """Rows of the embedding and head after padding for tensor parallelism."""
-    multiple = job.plan.tp * (_VOCAB_MULTIPLE if plan_stack(job.plan).pads_vocab else 1)
+    multiple = job.plan.tp * (_VOCAB_MULTIPLE if job.plan.stack.pads_vocab else 1)
     return -(-job.model.vocab // multiple) * multiple
 
 

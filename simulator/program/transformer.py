@@ -22,7 +22,7 @@ from simulator.program.layer import (
 )
 from simulator.spec.model import LatentAttention, Model
 from simulator.spec.plan import Plan
-from simulator.spec.stack import Stack, plan_stack
+from simulator.spec.stack import Stack
 
 _MASK_BYTES = 1
 """A dropout mask is one byte per element in every framework modelled here."""
@@ -73,7 +73,7 @@ def microbatch_shape(plan: Plan, sequences: int, seq_len: int) -> Shape:
 
 def transformer_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
     """The pieces and saved activations of one dense layer."""
-    stack = plan_stack(plan)
+    stack = plan.stack
     attention = _Block(model, plan, stack, shape)
     attention.norm("attention_norm")
     if model.latent_attention:
@@ -89,7 +89,7 @@ def transformer_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -
 
 def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     """Token lookup, learned positions, and dropout; saves only the mask."""
-    stack = plan_stack(plan)
+    stack = plan.stack
     row = shape.tokens * model.hidden * shape.element_bytes
     streams = [Stream("embedding", 2 * row, 3 * row, Region.SEQUENCE)]
     saved = []
@@ -108,7 +108,7 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     A fused loss keeps the 16-bit logits and overwrites them with their gradient; an
     unfused one adds an fp32 copy of the logits and keeps the fp32 softmax for backward.
     """
-    stack = plan_stack(plan)
+    stack = plan.stack
     block = _Block(model, plan, stack, shape)
     if model.final_norm:
         block.norm("final_norm")
@@ -182,16 +182,28 @@ class _Block:
         self.stream("rotary", traffic, traffic, Region.TENSOR, kernels)
 
     def linear(
-        self, name: str, n: int, k: int, split: Split, *, kv_columns: int = 0, kv_heads: int = 1
+        self,
+        name: str,
+        n: int,
+        k: int,
+        split: Split,
+        *,
+        kv_columns: int = 0,
+        kv_heads: int = 1,
+        after_kernel: bool = False,
     ) -> None:
-        """A product with a weight, and the casts its number format needs."""
+        """A product with a weight, and the casts its number format needs.
+
+        The input and the output's gradient are cast, in both layouts. Where the input
+        comes ``after_kernel`` (a norm or an activation), that kernel may cast it.
+        """
         tokens = self.shape.tokens
         operand = self.shape.gemm_bytes
         if operand < self.shape.element_bytes:
-            # The input and the output's gradient are cast, in both layouts.
             cast = self.shape.element_bytes + 2 * operand
+            forward = 0.0 if after_kernel and self.stack.fused_casts else tokens * k * cast
             region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
-            self.stream(f"{name}_cast", tokens * k * cast, tokens * n * cast, region)
+            self.stream(f"{name}_cast", forward, tokens * n * cast, region)
         self.pieces.append(
             Gemm(name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads)
         )
@@ -204,7 +216,7 @@ class _Block:
         self.save("qkv_input", tokens * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
         self.linear(
             "qkv", query + key_value, model.hidden, Split.COLUMN,
-            kv_columns=key_value, kv_heads=model.kv_heads,
+            kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True,
         )  # fmt: skip
         if model.positions == "rotary":
             rotated = tokens * (query + key_value // 2) * size
@@ -294,14 +306,14 @@ class _Block:
         tokens, size = shape.tokens, shape.element_bytes
         branches = 2 if model.gated_mlp else 1
         self.save("mlp_input", tokens * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
-        self.linear("mlp_up", branches * width, model.hidden, Split.COLUMN)
+        self.linear("mlp_up", branches * width, model.hidden, Split.COLUMN, after_kernel=True)
         self.save("activation_input", tokens * branches * width * size, Region.TENSOR)
         inner = tokens * width * size
         passes = 1 if self.stack.fused_elementwise else branches + 1
         forward, backward = (branches + 1) * inner, (2 * branches + 1) * inner
         self.stream("activation", forward * passes, backward * passes, Region.TENSOR, passes)
         self.save("mlp_down_input", tokens * width * shape.gemm_bytes, Region.TENSOR)
-        self.linear("mlp_down", model.hidden, width, Split.ROW)
+        self.linear("mlp_down", model.hidden, width, Split.ROW, after_kernel=True)
 
     def residual(self, name: str) -> None:
         """Bias, dropout and addition to the residual stream; backward adds the branches."""

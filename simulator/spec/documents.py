@@ -20,6 +20,9 @@ from simulator.errors import InputError
 from simulator.spec.faults import faults_of, nearest_hint
 
 _SpecT = TypeVar("_SpecT", bound=BaseModel)
+_NAMED_BLOCKS = ("model", "stack")
+"""Blocks that a name can stand for."""
+
 _MAX_FILE_BYTES = 2**20
 _MAX_DEPTH = 50
 _MAX_VALUES = 50_000
@@ -197,7 +200,7 @@ def with_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
 
 def _with_change(node: object, keys: Sequence[str], value: object, path: str) -> dict[str, Any]:
     here, (key, *rest) = path.split(".")[: -len(keys)], keys
-    if here == ["model"] and isinstance(node, str):
+    if here and here[-1] in _NAMED_BLOCKS and isinstance(node, str):
         node = {"base": node}
     if not isinstance(node, Mapping | None):
         rule = f"{'.'.join(here)} is a value, not a block of fields"

@@ -24,12 +24,16 @@ _MANY = 12
 def nearest_hint(word: str, known: Collection[str]) -> str:
     """What a user probably meant, or else which names there are; empty if there are none."""
     parts = [name for name in known if len(word) > 1 and word.lower() in name.lower()]
-    close = parts or difflib.get_close_matches(word.lower(), known, n=3, cutoff=0.6)
+    close = _alike(word, known, 0.75) or parts or _alike(word, known, 0.6)
     if close:
         return f"did you mean {' or '.join(map(repr, close[:3]))}?"
     names = list(known)
     more = ", ..." if len(names) > _MANY else ""
     return f"known: {', '.join(names[:_MANY])}{more}" if names else ""
+
+
+def _alike(word: str, known: Collection[str], cutoff: float) -> list[str]:
+    return difflib.get_close_matches(word.lower(), known, n=3, cutoff=cutoff)
 
 
 def faults_of(

@@ -7,12 +7,13 @@ leaves the option out.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from simulator.spec.base import Count, CountOrZero, Flag, Spec
 from simulator.spec.kernels import Precision
+from simulator.spec.stack import STACKS, Stack, named_stack
 
 ScheduleName = Literal[
     "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "interleaved-1f1b",
@@ -21,10 +22,6 @@ ScheduleName = Literal[
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
 AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
-StackName = Literal[
-    "megatron-core", "megatron-lm-2021", "megatron-lm-2020", "megatron-deepspeed",
-    "deepspeed", "torch-fsdp", "torchtitan", "internevo", "jax", "torch",
-]  # fmt: skip
 Optimizer = Literal["adam", "sgd", "sgd-momentum"]
 
 
@@ -58,8 +55,8 @@ class Plan(Spec):
     """Number format of the matrix products."""
     attention: AttentionKernel = "flash"
     optimizer: Optimizer = "adam"
-    stack: StackName = "megatron-core"
-    """Framework whose defaults and kernels apply."""
+    stack: Annotated[Stack, BeforeValidator(named_stack)] = STACKS["megatron-core"]
+    """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
     overlap_grad_reduce: Flag | None = None
     overlap_param_gather: Flag | None = None
     overlap_p2p: Flag | None = None

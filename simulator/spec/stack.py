@@ -2,81 +2,83 @@
 
 A stack is a named, documented set of *facts* about a framework: what it overlaps,
 fuses, stores and launches. It never holds a factor that makes predictions fit. The one
-fitted number, host time per launched kernel, is a property of the framework's Python
-path and is fitted for all workloads of the stack at once.
+fitted number, host work per launched kernel, belongs to the framework's Python path and
+is fitted for all workloads of the stack at once.
+
+A plan names a stack, or starts from one and changes facts in place::
+
+    plan: {stack: {base: torchtitan, fused_rmsnorm: false}}
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from simulator.spec.base import Bytes, Flag, Spec
 from simulator.spec.kernels import FlashKernel
-from simulator.spec.plan import Plan, StackName
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """Defaults and kernels of one framework generation.
-
-    Attributes:
-        description: What it is, and the versions it stands for.
-        sequence_parallel: Default when tp > 1.
-        overlap_grad_reduce: Gradient reduction starts during the last backward.
-        overlap_param_gather: Sharded parameters are gathered during forward.
-        overlap_p2p: Pipeline transfers run beside computation (interleaved schedules).
-        overlap_tp: Tensor-parallel collectives are pipelined with matrix products.
-        overlap_tp_backward: Without ``overlap_tp``, the collective of an input gradient
-            still hides behind the weight gradient.
-        scatter_p2p: Tensor-parallel ranks send 1/tp of a boundary activation each and
-            gather it on arrival.
-        main_grad_precision: Format gradients are accumulated in.
-        grad_reduce_precision: Format gradients are reduced in.
-        keeps_half_weights: 16-bit weights live beside the fp32 ones; without, each use
-            casts (and gathers) them anew.
-        copies_gradients: 16-bit gradients get an fp32 copy for the optimizer.
-        pads_vocab: The vocabulary is padded to a multiple of 128 tp.
-        bucket_bytes: Gradients are reduced in buckets of at least this size [B].
-        flash_kernel: The fused attention kernel of ``attention: flash``.
-        fused_elementwise: Bias, activation, dropout and residual run as fused kernels.
-        fused_rmsnorm, fused_rotary: One kernel each, not an expression of eager ones.
-        fused_softmax: Scale, mask and softmax of unfused attention are one kernel.
-        fused_cross_entropy: The loss never materialises fp32 softmax copies.
-        dropout: Models are trained with dropout (masks are stored and read).
-        host_s_per_kernel: Host time per launched kernel [s], Python path included.
-        host_s_per_step: Host time per optimizer step beyond kernels [s].
-    """
+class Stack(Spec):
+    """Defaults and kernels of one framework generation."""
 
     description: str
-    sequence_parallel: bool = True
-    overlap_grad_reduce: bool = True
-    overlap_param_gather: bool = True
-    overlap_p2p: bool = True
-    overlap_tp: bool = False
-    overlap_tp_backward: bool = True
-    scatter_p2p: bool = False
+    """What it is, and the versions it stands for."""
+    sequence_parallel: Flag = True
+    """Default when tp > 1."""
+    overlap_grad_reduce: Flag = True
+    """Gradient reduction starts during the last backward."""
+    overlap_param_gather: Flag = True
+    """Sharded parameters are gathered during forward."""
+    overlap_p2p: Flag = True
+    """Pipeline transfers run beside computation."""
+    overlap_tp: Flag = False
+    """Tensor-parallel collectives are pipelined with their products."""
+    overlap_tp_backward: Flag = True
+    """Without ``overlap_tp``, the collective of an input gradient still hides behind the
+    weight gradient."""
+    scatter_p2p: Flag = False
+    """Tensor-parallel ranks send 1/tp of a boundary activation each and gather it on
+    arrival."""
     main_grad_precision: GradPrecision = "fp32"
+    """Format gradients are accumulated in."""
     grad_reduce_precision: GradPrecision = "fp32"
-    keeps_half_weights: bool = True
-    copies_gradients: bool = True
-    pads_vocab: bool = True
-    bucket_bytes: float = 160e6
+    """Format gradients are reduced in."""
+    keeps_half_weights: Flag = True
+    """16-bit weights live beside the fp32 ones; without, each use casts (and gathers) them
+    anew."""
+    copies_gradients: Flag = True
+    """16-bit gradients get an fp32 copy for the optimizer."""
+    pads_vocab: Flag = True
+    """The vocabulary is padded to a multiple of 128 tp."""
+    bucket_bytes: Bytes = 160e6
+    """Gradients are reduced in buckets of at least this size."""
     flash_kernel: FlashKernel = "best"
-    fused_elementwise: bool = True
-    fused_rmsnorm: bool = True
-    fused_rotary: bool = True
-    fused_softmax: bool = True
-    fused_cross_entropy: bool = True
-    dropout: bool = False
-    host_s_per_kernel: float = 12e-6
-    host_s_per_step: float = 0.0
+    """The fused attention kernel of ``attention: flash``."""
+    fused_elementwise: Flag = True
+    """Bias, activation, dropout and residual run as fused kernels."""
+    fused_casts: Flag = True
+    """Norms and activations write 8-bit outputs themselves, and keep their own maxima."""
+    fused_rmsnorm: Flag = True
+    """One kernel, not an expression of eager ones."""
+    fused_rotary: Flag = True
+    """One kernel, not an expression of eager ones."""
+    fused_softmax: Flag = True
+    """Scale, mask and softmax of unfused attention are one kernel."""
+    fused_cross_entropy: Flag = True
+    """The loss never materialises fp32 softmax copies."""
+    dropout: Flag = False
+    """Models are trained with dropout (masks are stored and read)."""
+    host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
+    """Host time per kernel (Python, autograd, framework) in units of a bare launch."""
 
 
-STACKS: Mapping[StackName, Stack] = MappingProxyType(
+STACKS: Mapping[str, Stack] = MappingProxyType(
     {
         "megatron-core": Stack(
             description="Megatron-Core and NeMo, 2023 and later, with Transformer Engine",
@@ -171,13 +173,28 @@ STACKS: Mapping[StackName, Stack] = MappingProxyType(
             fused_rotary=False,
             fused_softmax=False,
             fused_cross_entropy=False,
-            bucket_bytes=25 * 2**20,
+            bucket_bytes="25 MiB",
         ),
     }
 )
 """Every known stack by the name a plan uses."""
 
 
-def plan_stack(plan: Plan) -> Stack:
-    """The stack that the plan names."""
-    return STACKS[plan.stack]
+
+def named_stack(value: object) -> object:
+    """The stack of a name, or of a block that changes facts of a ``base``.
+
+    The base is Megatron-Core where none is named, as it is for a plan without a stack.
+
+    Raises:
+        ValueError: No stack has the name.
+    """
+    if isinstance(value, str):
+        if value not in STACKS:
+            raise ValueError(f"no such stack; known: {', '.join(STACKS)}")
+        return STACKS[value]
+    if isinstance(value, Mapping):
+        base = named_stack(value.get("base", "megatron-core"))
+        changes = {key: item for key, item in value.items() if key != "base"}
+        return {**base.model_dump(by_alias=True), **changes} if isinstance(base, Stack) else base
+    return value

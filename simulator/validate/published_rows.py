@@ -136,6 +136,9 @@ def _plan(row: Row) -> dict[str, Any]:
     for key in ("schedule", "recompute", "precision", "attention"):
         if row.get(key):
             plan[key] = row[key]
+    if not row.get("attention") and row.get("recompute") == "selective":
+        # Core attention is only worth computing again where its scores would be kept.
+        plan["attention"] = "fused-softmax"
     return plan
 
 

@@ -87,8 +87,8 @@ def test_accumulating_reads_and_writes_an_fp32_output():
 
 
 def test_operands_of_half_the_size_halve_the_operand_traffic():
-    bf16, fp8 = gemm_s(TINY, 1, 1, 10_000), gemm_s(TINY, 1, 1, 10_000, precision="fp8")
-    assert bf16 - fp8 == pytest.approx(20_000 / 1e9)
+    bf16, fp8 = gemm_s(TINY, 256, 256, 8), gemm_s(TINY, 256, 256, 8, precision="fp8")
+    assert bf16 - fp8 == pytest.approx(2 * 256 * 8 / 1e9)
 
 
 def test_a_format_without_matrix_unit_is_refused_with_the_alternatives():

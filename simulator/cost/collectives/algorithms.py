@@ -97,7 +97,7 @@ def _tree_between_nodes(num_bytes: float, group: Group) -> tuple[int, float]:
     nodes = group.nodes
     if nodes == 1:
         return 0, 0.0
-    passes = 1 if nodes == 2 else 2  # noqa: PLR2004
+    passes = 1 if nodes == 2 else 2
     return 2 * tree_depth(nodes), passes * num_bytes / group.ranks_per_node
 
 

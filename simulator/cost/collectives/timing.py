@@ -83,9 +83,7 @@ def demand_timing(demand: Demand, ranks_per_node: int, network: Network) -> Timi
         return simple
 
     latency_s = (
-        up.launch_s
-        + demand.scale_up_hops * up.latency_s
-        + demand.fabric_hops * fabric.latency_s
+        up.launch_s + demand.scale_up_hops * up.latency_s + demand.fabric_hops * fabric.latency_s
     )
     flagged_s = max(up_s / up.low_latency_share, fabric_s / fabric.low_latency_share)
     seconds = pipelined_s(latency_s, flagged_s, fill)

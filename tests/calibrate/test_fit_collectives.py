@@ -1,0 +1,90 @@
+"""Fitting finds the parameters that made the rows, and writes only their lines."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("scipy")
+
+from simulator.calibrate.fit_collectives import Case, fit_fabric, fit_scale_up
+from simulator.calibrate.network_files import Fit, with_profile_fit
+from simulator.spec.load import load_profile
+from simulator.spec.network import Network
+from simulator.validate.collective_rows import CollectiveRow, predicted_s
+
+PROFILE = """\
+name: x  # kept
+network:
+  gpus_per_node: 8
+  scale_up:
+    kind: nvswitch
+    efficiency: {value: 0.5, source: {kind: assumed, reference: "guess"}}
+    latency: 9 us  # guess
+  fabric:
+    efficiency: 0.9
+    latency: 7 us
+
+host:
+  memory: 1 GiB
+"""
+
+
+def cases_on(network: Network, nodes: int) -> list[Case]:
+    """Rows of all-gathers and all-reduces that take exactly what the network predicts."""
+    rows = [
+        CollectiveRow(
+            id=f"{kind}-{power}", gpu="", kind=kind, num_bytes=2.0**power, ranks=8 * nodes,
+            nodes=nodes, gpus_per_node=8, nics_per_node=8, nic_bytes_per_s=50e9, fabric="ib",
+            algorithm="ring", one_process=False, calls=1, links="", seconds=1.0,
+        )
+        for kind in ("all_gather", "all_reduce")
+        for power in range(8, 34)
+    ]  # fmt: skip
+    measured = [
+        (row, predicted_s(row, network))
+        for row in rows
+    ]  # fmt: skip
+    from dataclasses import replace
+
+    return [Case(replace(row, seconds=seconds), "x", network) for row, seconds in measured]
+
+
+@pytest.fixture
+def network() -> Network:
+    """A shipped system whose parameters made the rows."""
+    return load_profile("h100-sxm-80gb").network
+
+
+def test_scale_up_parameters_are_found_again(network: Network) -> None:
+    fit = fit_scale_up(cases_on(network, nodes=1), network.scale_up)
+    assert fit.median_error < 0.02
+    assert fit.values["latency_s"] == pytest.approx(network.scale_up.latency_s, rel=0.1)
+    assert fit.values["efficiency"] == pytest.approx(network.scale_up.efficiency, rel=0.05)
+
+
+def test_fabric_parameters_are_found_again(network: Network) -> None:
+    fit = fit_fabric(cases_on(network, nodes=4))
+    assert fit.median_error < 0.02
+    assert fit.values["latency_s"] == pytest.approx(network.fabric.latency_s, rel=0.2)
+
+
+def test_writing_a_fit_changes_only_the_lines_of_its_block() -> None:
+    fit = Fit("scale_up", {"latency_s": 2e-6, "efficiency": 0.75}, rows=10, median_error=0.05)
+    text = with_profile_fit(PROFILE, fit, "table: 10 rows")
+    before, after = PROFILE.splitlines(), text.splitlines()
+    assert [line for line in before if line not in after] == before[5:7]
+    assert [line for line in after if line not in before] == [
+        '    latency: {value: 2 us, source: &scale_up_fit {kind: fitted, reference: "table: 10 rows"}}',
+        "    efficiency: {value: 0.75, source: *scale_up_fit}",
+    ]
+
+
+def test_writing_a_fit_twice_changes_nothing_more() -> None:
+    fit = Fit("fabric", {"latency_s": 2e-6}, rows=10, median_error=0.05)
+    once = with_profile_fit(PROFILE, fit, "table")
+    assert with_profile_fit(once, fit, "table") == once
+
+
+def test_parameters_of_kin_are_marked_assumed() -> None:
+    fit = Fit("fabric", {"latency_s": 2e-6}, rows=10, median_error=0.05)
+    assert "{kind: assumed" in with_profile_fit(PROFILE, fit, "as another (table)")

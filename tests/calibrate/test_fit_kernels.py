@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from simulator.calibrate.fit_kernels import BLOCKS, fit_block, with_values
+from simulator.calibrate.profile_text import with_value
+from simulator.cost.kernels import gemm_s, memory_bound_s
+from simulator.validate.kernel_rows import KernelRow
+from tests.tiny import tiny_profile
+
+TEXT = """\
+# by hand
+kernels:
+  source: {kind: assumed}
+  gemm:
+    bf16:
+      efficiency: 0.5  # why
+      floor: 4 us
+host: {memory: 1 TB}
+"""
+
+STREAM, GEMM = BLOCKS[0], BLOCKS[2]
+
+
+def test_replacing_a_value_leaves_every_other_character_alone():
+    changed = with_value(TEXT, ["kernels", "gemm", "bf16", "efficiency"], "0.75")
+    assert changed == TEXT.replace("0.5 ", "0.75 ")
+
+
+def test_a_missing_key_joins_its_block():
+    changed = with_value(TEXT, ["kernels", "gemm", "bf16", "k_ramp"], "64")
+    assert yaml.safe_load(changed)["kernels"]["gemm"]["bf16"]["k_ramp"] == 64
+
+
+@pytest.mark.parametrize("path", [["kernels", "gemm", "fp8", "floor"], ["kernels", "gemm"]])
+def test_a_block_is_neither_invented_nor_overwritten(path):
+    with pytest.raises(KeyError):
+        with_value(TEXT, path, "1")
+
+
+def stream_row(num_bytes: float, seconds: float) -> KernelRow:
+    return KernelRow(
+        {
+            "op": "rms_norm",
+            "direction": "fwd",
+            "time_us": str(seconds * 1e6),
+            "notes": f"GB/s derived from minimal bytes ({num_bytes:.0f} B)",
+        }
+    )
+
+
+def test_a_fit_finds_the_parameters_that_made_the_rows():
+    pytest.importorskip("scipy")
+    truth = tiny_profile(memory_efficiency=0.6, memory_floor_s=5e-6)
+    rows = [stream_row(2.0**e, memory_bound_s(truth, 2.0**e)) for e in range(6, 20)]
+    fit = fit_block(tiny_profile(), STREAM, rows)
+    assert fit is not None
+    assert fit.values["memory_efficiency"] == pytest.approx(0.6, rel=0.03)
+    assert fit.values["memory_floor_s"] == pytest.approx(5e-6, rel=0.03)
+
+
+def test_one_wrong_row_in_twelve_hardly_moves_a_fit():
+    pytest.importorskip("scipy")
+    truth = tiny_profile(memory_efficiency=0.6, memory_floor_s=5e-6)
+    rows = [stream_row(2.0**e, memory_bound_s(truth, 2.0**e)) for e in range(8, 20)]
+    rows[-1] = stream_row(2.0**19, 10 * memory_bound_s(truth, 2.0**19))
+    fit = fit_block(tiny_profile(), STREAM, rows)
+    assert fit is not None
+    assert fit.values["memory_efficiency"] == pytest.approx(0.6, rel=0.1)
+
+
+def test_too_few_rows_give_no_fit():
+    pytest.importorskip("scipy")
+    assert fit_block(tiny_profile(), STREAM, [stream_row(1e6, 1.0)] * 5) is None
+
+
+def test_a_block_of_one_format_changes_that_format_only():
+    changed = with_values(tiny_profile(), GEMM, {"efficiency": 0.5})
+    assert changed.kernels.gemm["bf16"].efficiency == 0.5
+    assert changed.kernels.gemm["fp8"] == tiny_profile().kernels.gemm["fp8"]
+    assert gemm_s(changed, 4096, 4096, 4096) > gemm_s(tiny_profile(), 4096, 4096, 4096)

@@ -1,0 +1,302 @@
+"""Collective costs against closed forms, physics and published rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.cost.collectives import (
+    ALGORITHMS,
+    CLOSED_FORMS,
+    CollectiveKind,
+    Group,
+    all_to_all_s,
+    chain_broadcast_s,
+    collective_cost,
+    ring_all_gather_s,
+    ring_all_reduce_s,
+    ring_reduce_scatter_s,
+    send_recv_cost,
+    send_recv_s,
+    tree_all_reduce_s,
+)
+from simulator.cost.collectives.timing import pipelined_s, reachable_link_share
+from simulator.cost.collectives.tree import double_tree_parents, tree_depth
+from simulator.errors import InputError
+from simulator.spec.network import Network
+
+KINDS = list(CollectiveKind)
+GROUPS = [Group(8, 8), Group(16, 8), Group(4, 1), Group(64, 2), Group(2, 2), Group(3, 3)]
+
+
+def round_network(**changes: Any) -> Network:
+    """1 GB/s per port, no latency, no fill: transfer times can be computed by eye.
+
+    Keywords are ``scale_up__field`` and ``fabric__field``, as files spell the fields.
+    """
+    plain = {
+        "latency": "0 s",
+        "bulk_latency": "0 s",
+        "low_latency_share": 1.0,
+        "pipeline_fill": 0.0,
+        "efficiency": 1.0,
+    }
+    document: dict[str, Any] = {
+        "gpus_per_node": 8,
+        "scale_up": {"kind": "nvswitch", "gpus": 8, "bandwidth": "1 GB/s", "launch": "0 s"},
+        "fabric": {"kind": "ib", "nics_per_node": 8, "nic": "1 GB/s"},
+    }
+    document["scale_up"] |= plain
+    document["fabric"] |= plain
+    for path, value in changes.items():
+        block, field = path.split("__")
+        document[block][field] = value
+    return Network.model_validate(document)
+
+
+def real_like_network(scale_up_rate: float = 450.0, nic_rate: float = 50.0) -> Network:
+    """A node of eight with latencies, two protocols and in-switch reduction."""
+    return round_network(
+        scale_up__bandwidth=f"{scale_up_rate} GB/s",
+        scale_up__launch="5 us",
+        scale_up__latency="0.7 us",
+        scale_up__bulk_latency="2 us",
+        scale_up__low_latency_share=0.5,
+        scale_up__pipeline_fill=0.5,
+        scale_up__in_switch_reduction=True,
+        fabric__nic=f"{nic_rate} GB/s",
+        fabric__latency="5 us",
+        fabric__bulk_latency="18 us",
+        fabric__low_latency_share=0.1,
+        fabric__pipeline_fill=0.5,
+    )
+
+
+def test_ring_all_reduce_is_two_rounds_of_n_minus_one_steps() -> None:
+    assert ring_all_reduce_s(4e9, 4, 1e9, 0.5) == 2 * 3 * (1.0 + 0.5)
+
+
+def test_ring_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
+    arguments = (3e9, 5, 1e9, 0.25)
+    halves = ring_reduce_scatter_s(*arguments) + ring_all_gather_s(*arguments)
+    assert ring_all_reduce_s(*arguments) == pytest.approx(halves)
+
+
+def test_tree_all_reduce_has_logarithmic_latency() -> None:
+    assert tree_all_reduce_s(0.0, 1024, 1e9, 1.0) == 2 * 10
+
+
+def test_tree_all_reduce_of_many_chunks_takes_half_a_buffer_per_tree_link() -> None:
+    assert tree_all_reduce_s(2e9, 8, 1e9, 0.0, chunks=100_000) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_chain_broadcast_of_many_chunks_takes_one_buffer() -> None:
+    assert chain_broadcast_s(1e9, 8, 1e9, 0.0, chunks=100_000) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_all_to_all_sends_n_minus_one_nth_of_the_buffer() -> None:
+    assert all_to_all_s(8e9, 8, 1e9, 0.0) == 7.0
+
+
+def test_send_recv_is_one_hop_and_the_bytes() -> None:
+    assert send_recv_s(2e9, 1e9, 0.5) == 2.5
+
+
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_closed_forms_of_one_rank_are_zero(name: str) -> None:
+    assert CLOSED_FORMS[name](1e9, 1, 1e9, 1.0) == 0.0
+
+
+@given(st.integers(2, 300))
+def test_both_trees_reach_their_root_in_ceil_log2_hops(ranks: int) -> None:
+    for parents in double_tree_parents(ranks):
+        depths = []
+        for start in range(ranks):
+            rank, hops = start, 0
+            while parents[rank] >= 0:
+                rank, hops = parents[rank], hops + 1
+            depths.append(hops)
+        assert parents.count(-1) == 1
+        assert max(depths) == tree_depth(ranks) == (ranks - 1).bit_length()
+
+
+@given(st.integers(2, 150).map(lambda half: 2 * half))
+def test_no_rank_has_two_children_in_both_trees(ranks: int) -> None:
+    first, second = double_tree_parents(ranks)
+    assert all(min(first.count(rank), second.count(rank)) <= 1 for rank in range(ranks))
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes"),
+    [
+        (CollectiveKind.ALL_REDUCE, 2 * 7 / 8),
+        (CollectiveKind.ALL_GATHER, 7 / 8),
+        (CollectiveKind.REDUCE_SCATTER, 7 / 8),
+        (CollectiveKind.BROADCAST, 1.0),
+        (CollectiveKind.REDUCE, 1.0),
+        (CollectiveKind.ALL_TO_ALL, 7 / 8),
+    ],
+)
+def test_a_port_in_the_node_passes_the_published_volume(
+    kind: CollectiveKind, passes: float
+) -> None:
+    cost = collective_cost(kind, 1e9, Group(8, 8), round_network())
+    assert cost.seconds == pytest.approx(passes)
+    assert cost.port_bytes == pytest.approx({"scale_up": passes * 1e9, "fabric": 0.0})
+
+
+def test_a_ring_over_nodes_passes_one_link_in_r_over_the_fabric() -> None:
+    cost = collective_cost(CollectiveKind.ALL_GATHER, 16e9, Group(16, 8), round_network())
+    assert cost.port_bytes == pytest.approx({"scale_up": 15e9 * 7 / 8, "fabric": 15e9 / 8})
+
+
+def test_ranks_of_a_node_pool_their_shares_of_the_nics() -> None:
+    network = round_network(scale_up__bandwidth="1000 GB/s")
+    alone = collective_cost(CollectiveKind.ALL_GATHER, 16e9, Group(16, 1), network)
+    eight = collective_cost(CollectiveKind.ALL_GATHER, 16e9, Group(16, 8), network)
+    assert alone.seconds == pytest.approx(8 * eight.seconds)
+
+
+def test_tree_between_two_nodes_passes_the_buffer_once_where_a_ring_passes_it_almost_twice() -> (
+    None
+):
+    network = round_network(scale_up__bandwidth="1000 GB/s")
+    cost = collective_cost(CollectiveKind.ALL_REDUCE, 8e9, Group(16, 8), network)
+    assert cost.algorithm == "tree"
+    assert cost.port_bytes["fabric"] == pytest.approx(1e9)
+
+
+def test_in_switch_reduction_passes_one_plus_one_nth_of_the_buffer() -> None:
+    network = round_network(
+        scale_up__in_switch_reduction=True,
+        scale_up__in_switch_efficiency=1.0,
+        scale_up__in_switch_latency="0 s",
+    )
+    cost = collective_cost(CollectiveKind.ALL_REDUCE, 8e9, Group(8, 8), network)
+    assert cost.algorithm == "in_switch"
+    assert cost.seconds == pytest.approx(9.0)
+
+
+def test_all_to_all_over_nodes_is_limited_by_the_share_of_the_nics() -> None:
+    # Half of the buffer leaves the node, at 1 GB/s per GPU.
+    cost = collective_cost(CollectiveKind.ALL_TO_ALL, 16e9, Group(16, 8), round_network())
+    assert cost.seconds == pytest.approx(8.0)
+
+
+def test_a_small_message_costs_launch_and_hops_of_the_low_latency_protocol() -> None:
+    cost = collective_cost(CollectiveKind.ALL_GATHER, 1e-6, Group(8, 8), real_like_network())
+    assert cost.protocol == "low_latency"
+    assert cost.seconds == pytest.approx(5e-6 + 7 * 0.7e-6, rel=1e-3)
+
+
+def test_a_large_message_uses_the_protocol_of_full_bandwidth() -> None:
+    cost = collective_cost(CollectiveKind.ALL_GATHER, 1e10, Group(8, 8), real_like_network())
+    assert cost.protocol == "simple"
+
+
+def test_best_pipeline_of_two_equal_parts_takes_four_times_one() -> None:
+    assert pipelined_s(1.0, 1.0, fill=1.0) == 4.0
+
+
+def test_pipeline_without_fill_is_latency_plus_transfer() -> None:
+    assert pipelined_s(1.0, 4.0, fill=0.0) == 5.0
+
+
+def test_two_of_eight_meshed_gpus_use_one_link_of_seven() -> None:
+    mesh = round_network(scale_up__kind="full-mesh").scale_up
+    assert reachable_link_share(mesh, 2) == pytest.approx(1 / 7)
+    assert reachable_link_share(mesh, 8) == 1.0
+
+
+def test_a_pair_on_a_full_mesh_is_seven_times_slower_than_on_a_switch() -> None:
+    # MI300X: 47.7 GB/s between two, 313 GB/s among eight (stas00/ml-engineering).
+    switch, mesh = round_network(), round_network(scale_up__kind="full-mesh")
+    seconds = [send_recv_cost(1e9, False, network).seconds for network in (switch, mesh)]
+    assert seconds == pytest.approx([1.0, 7.0])
+
+
+def test_two_gpus_of_a_dgx_1_share_one_link_of_six() -> None:
+    cube = round_network(scale_up__kind="hybrid-cube-mesh").scale_up
+    assert reachable_link_share(cube, 2) == pytest.approx(1 / 6)
+    assert reachable_link_share(cube, 8) == 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_rank_and_zero_bytes_cost_exactly_nothing(kind: CollectiveKind) -> None:
+    assert collective_cost(kind, 1e9, Group(1, 1), round_network()).seconds == 0.0
+    assert collective_cost(kind, 0.0, Group(8, 8), round_network()).seconds == 0.0
+    assert send_recv_cost(0.0, True, round_network()).seconds == 0.0
+
+
+def test_send_recv_over_the_fabric_uses_one_share_of_the_nics() -> None:
+    cost = send_recv_cost(3e9, True, round_network(fabric__nics_per_node=4))
+    assert cost.seconds == pytest.approx(6.0)
+    assert cost.port_bytes == {"scale_up": 0.0, "fabric": 3e9}
+
+
+def test_crossing_nodes_without_nics_is_refused() -> None:
+    network = round_network(fabric__nics_per_node=0)
+    with pytest.raises(InputError, match=r"cluster\.network\.fabric = 0: has no NICs"):
+        collective_cost(CollectiveKind.ALL_REDUCE, 1e9, Group(16, 8), network)
+
+
+def test_an_algorithm_that_the_links_cannot_run_is_refused() -> None:
+    with pytest.raises(InputError, match="cannot run all_reduce here"):
+        collective_cost(
+            CollectiveKind.ALL_REDUCE, 1e9, Group(8, 8), round_network(), algorithm="in_switch"
+        )
+
+
+def test_the_fastest_algorithm_is_taken() -> None:
+    network, group = real_like_network(), Group(64, 8)
+    for num_bytes in (1e3, 1e6, 1e9):
+        each = [
+            collective_cost(
+                CollectiveKind.ALL_REDUCE, num_bytes, group, network, algorithm=name
+            ).seconds
+            for name in ALGORITHMS[CollectiveKind.ALL_REDUCE]
+        ]
+        best = collective_cost(CollectiveKind.ALL_REDUCE, num_bytes, group, network)
+        assert best.seconds == min(each)
+
+
+messages = st.floats(1.0, 1e11)
+kinds = st.sampled_from(KINDS)
+groups = st.sampled_from(GROUPS)
+
+
+@given(kinds, messages, messages, groups)
+def test_more_bytes_never_take_less_time(
+    kind: CollectiveKind, one: float, other: float, group: Group
+) -> None:
+    less, more = sorted((one, other))
+    network = real_like_network()
+    assert (
+        collective_cost(kind, less, group, network).seconds
+        <= collective_cost(kind, more, group, network).seconds
+    )
+
+
+@given(kinds, messages, groups, st.floats(1.0, 10.0), st.floats(1.0, 10.0))
+def test_faster_links_are_never_slower(
+    kind: CollectiveKind, num_bytes: float, group: Group, up: float, nic: float
+) -> None:
+    slow, fast = real_like_network(), real_like_network(450.0 * up, 50.0 * nic)
+    assert (
+        collective_cost(kind, num_bytes, group, fast).seconds
+        <= collective_cost(kind, num_bytes, group, slow).seconds
+    )
+
+
+@given(kinds, messages, groups)
+def test_no_port_exceeds_its_physical_rate(
+    kind: CollectiveKind, num_bytes: float, group: Group
+) -> None:
+    network = real_like_network()
+    cost = collective_cost(kind, num_bytes, group, network)
+    assert cost.port_bytes["scale_up"] <= 450e9 * cost.seconds
+    assert cost.port_bytes["fabric"] <= 50e9 * cost.seconds
+    assert 0 < cost.latency_s <= cost.seconds

@@ -1,0 +1,167 @@
+"""Predictions beside measured rows: facts of a row, and accuracy on published rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.spec.load import load_profile, profile_names
+from simulator.validate.collective_rows import (
+    CollectiveRow,
+    group_of,
+    host_s,
+    network_of,
+    predicted_s,
+    profile_name_of,
+    read_collective_rows,
+    reason_to_skip,
+)
+from simulator.validate.collectives import validate_collectives
+
+HEADER = (
+    "id,source,collective,gpu,gpus,nodes,gpus_per_node,intra,inter,nics_per_node,nic_gbps,"
+    "algo,bytes,time_us,nccl_version,notes"
+)
+H100 = "H100-SXM5-80GB"
+NDR = "NVLink4+NVSwitch,InfiniBand NDR,8,400"
+
+PUBLISHED = [
+    # 2 and 4 nodes of 8 H100, InfiniBand NDR: NVIDIA/nccl-tests issue 309
+    f"ib-2n-16b,,all_reduce,{H100},16,2,8,{NDR},,16,24.93,,",
+    f"ib-2n-8m,,all_reduce,{H100},16,2,8,{NDR},,8388608,133.0,,",
+    f"ib-2n-1g,,all_reduce,{H100},16,2,8,{NDR},,1073741824,4485,,",
+    f"ib-4n-1g,,all_reduce,{H100},32,4,8,{NDR},,1073741824,5809,,",
+    # 8 H100 of one node: ai-dynamo/aiconfigurator nccl tables
+    f"h100-ar,,all_reduce,{H100},8,1,8,NVLink4+NVSwitch,,0,0,,512,15.59,,",
+    f"h100-ag,,all_gather,{H100},8,1,8,NVLink4+NVSwitch,,0,0,,536870912,1401.5,,",
+    # 8 A100: microsoft/superbenchmark logs, one process on all GPUs
+    "a100-rs,,reduce_scatter,A100-SXM4-40GB,8,1,8,NVLink3+NVSwitch,,0,0,,32,34.4,,1 process",
+    # 2 and 8 MI300X on a full mesh: stas00/ml-engineering
+    "mi300x-2,,all_reduce,MI300X,2,1,2,xGMI,,0,0,,4294967296,90096,,",
+    "mi300x-8,,all_reduce,MI300X,8,1,8,xGMI,,0,0,,4294967296,24020,,",
+]
+
+
+@pytest.fixture
+def table(write: Callable[..., Path]) -> Callable[[Sequence[str]], Path]:
+    """Write rows below the header; returns the file's path."""
+    return lambda rows: write("\n".join([HEADER, *rows]) + "\n", "measured.csv")
+
+
+@pytest.fixture
+def row(table: Callable[[Sequence[str]], Path]) -> CollectiveRow:
+    """All-reduce of 1 GiB on two nodes of eight H100."""
+    return read_collective_rows(table([PUBLISHED[2]]))[0]
+
+
+def test_published_rows_are_predicted_within_a_quarter(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    report = validate_collectives(table(PUBLISHED))
+    errors = {r.id: r.error_pct for r in report.rows}
+    assert all(error is not None and abs(error) <= 25 for error in errors.values()), errors
+
+
+def test_report_has_rows_summary_and_groups(table: Callable[[Sequence[str]], Path]) -> None:
+    unknown = "x,,all_reduce,TPU v5,8,1,8,ICI,,0,0,,1024,10,,"
+    document = validate_collectives(table([*PUBLISHED, unknown])).to_dict()
+    assert set(document) == {"rows", "summary", "groups"}
+    needed = {"id", "gpu", "measured_us", "predicted_us", "error_pct", "skipped"}
+    assert needed <= set(document["rows"][0])
+    assert document["rows"][-1]["skipped"] == "no hardware profile describes the GPU"
+    summary = document["summary"]
+    assert summary["n"] == len(PUBLISHED)
+    assert summary["skipped"] == 1
+    assert summary["worst_ape"] >= summary["mape"] >= 0
+    groups = {(g["gpu"], g["collective"]): g["n"] for g in document["groups"]}
+    assert groups[H100, "all_reduce"] == 5
+
+
+def test_error_is_positive_where_the_prediction_is_too_slow(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    too_fast = PUBLISHED[0].replace("24.93", "1.0")
+    result = validate_collectives(table([too_fast])).rows[0]
+    assert result.predicted_us is not None
+    assert result.error_pct == pytest.approx(100 * (result.predicted_us - 1.0))
+
+
+def test_the_rows_nics_override_the_profiles(row: CollectiveRow) -> None:
+    profile = load_profile("h100-sxm-80gb").network
+    slow = replace(row, nic_bytes_per_s=5e9)
+    assert network_of(slow, profile).fabric.nic_bytes_per_s == 5e9
+    slow_s = predicted_s(slow, network_of(slow, profile))
+    assert slow_s > 5 * predicted_s(row, network_of(row, profile))
+
+
+def test_another_fabric_than_the_profiles_takes_the_librarys_parameters(
+    row: CollectiveRow,
+) -> None:
+    profile = load_profile("h100-sxm-80gb").network
+    other = network_of(replace(row, fabric="tcpx"), profile).fabric
+    assert (other.kind, other.nics_per_node) == ("tcpx", 8)
+    assert other.bulk_latency_s > profile.fabric.bulk_latency_s
+
+
+def test_a_rack_is_one_domain_and_two_racks_share_the_ranks_evenly(row: CollectiveRow) -> None:
+    rack = load_profile("gb200-nvl72").network
+    assert group_of(replace(row, ranks=64), rack).nodes == 1
+    two = group_of(replace(row, ranks=128), rack)
+    assert (two.nodes, two.ranks_per_node) == (2, 64)
+
+
+def test_one_process_on_eight_gpus_takes_eight_launches(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    row = read_collective_rows(table([PUBLISHED[6]]))[0]
+    assert host_s(row) == pytest.approx(8 * 4.5e-6)
+    assert predicted_s(row, network_of(row, load_profile("a100-sxm-40gb").network)) == host_s(row)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "profile"),
+    [
+        ("A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("A100-SXM4-80GB", "a100-sxm-80gb"),
+        ("A100", "a100-sxm-80gb"),
+        ("H100-SXM5-80GB", "h100-sxm-80gb"),
+        ("H100-PCIe", "h100-pcie-80gb"),
+        ("B200-SXM", "b200-sxm-180gb"),
+        ("GB200", "gb200-nvl72"),
+        ("V100-SXM2", "v100-sxm2-32gb"),
+        ("A40", None),
+    ],
+)
+def test_gpu_names_of_tables_find_their_profile(gpu: str, profile: str | None) -> None:
+    assert profile_name_of(gpu, profile_names()) == profile
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"kind": "gather"}, "gather is not a modelled collective"),
+        ({"links": "nvlink bridge pair"}, "a bridge joins the cards"),
+        ({"fabric": None, "nics_per_node": None}, "the fabric between the nodes is not stated"),
+        ({"gpu": "L40S", "gpus_per_node": 4}, "no direct path between the cards"),
+        ({}, ""),
+    ],
+)
+def test_rows_are_skipped_for_facts_only(
+    row: CollectiveRow, change: dict[str, object], reason: str
+) -> None:
+    assert reason_to_skip(replace(row, **change)).startswith(reason)  # type: ignore[arg-type]
+    assert bool(reason_to_skip(replace(row, **change))) == bool(reason)  # type: ignore[arg-type]
+
+
+def test_a_table_without_a_needed_column_is_refused(write: Callable[..., Path]) -> None:
+    with pytest.raises(InputError, match="lacks the columns bytes, time_us"):
+        validate_collectives(write("id,collective,gpu,gpus,nodes,gpus_per_node\n", "t.csv"))
+
+
+def test_a_missing_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        validate_collectives(tmp_path / "none.csv")

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from simulator.cost.kernels import attention_s, gemm_s, memory_bound_s
+from simulator.errors import InputError
+from simulator.validate.kernels import validate_kernels
+from tests.tiny import tiny_profile
+
+COLUMNS = [
+    "id", "op", "gpu", "dtype", "m", "n", "k", "batch", "seq", "head_dim", "causal",
+    "direction", "tflops", "gbps", "time_us", "notes",
+]  # fmt: skip
+GEMM = {"op": "gemm", "gpu": "NVIDIA H100 SXM", "dtype": "bf16", "m": 256, "n": 256, "k": 1}
+ATTENTION = {
+    "op": "flash_attention_3", "gpu": "NVIDIA H100 SXM", "dtype": "fp16", "batch": 2,
+    "seq": 1024, "head_dim": 128, "causal": "True", "direction": "fwd", "time_us": 100,
+    "notes": "heads 16, kv heads 4",
+}  # fmt: skip
+GEMM_US = 1 + (2 * (256 + 256 + 256 * 256)) / 1e3
+"""Floor and bytes over 1 GB/s."""
+
+
+@pytest.fixture
+def report_of(tmp_path):
+    profile = tiny_profile(sustained_clock=0.5, gemm=with_fp16())
+
+    def report(*rows):
+        path = tmp_path / "kernels.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows({"id": f"row-{i}", **row} for i, row in enumerate(rows))
+        return validate_kernels(path, profile_of=lambda _: profile)
+
+    return report
+
+
+def with_fp16():
+    gemm = dict(tiny_profile().kernels.gemm)
+    return {**gemm, "fp16": gemm["bf16"]}
+
+
+def test_a_row_with_a_time_is_compared_with_the_model(report_of):
+    (row,) = report_of({**GEMM, "time_us": 100}).rows
+    assert row.predicted_us == pytest.approx(GEMM_US)
+    assert row.measured_us == pytest.approx(100)
+    assert row.error_pct == pytest.approx(GEMM_US - 100)
+
+
+def test_a_row_with_a_rate_only_is_turned_into_a_time(report_of):
+    (row,) = report_of({**GEMM, "tflops": 1e-6}).rows
+    assert row.measured_us == pytest.approx(2 * 256 * 256 / 1e6 * 1e6)
+
+
+def test_the_sustained_clock_is_taken_out_of_benchmark_predictions(report_of):
+    row = report_of({**GEMM, "m": 4096, "n": 4096, "k": 4096, "time_us": 1}).rows[0]
+    cool = tiny_profile()
+    assert row.predicted_us == pytest.approx(gemm_s(cool, 4096, 4096, 4096) * 1e6)
+
+
+def test_a_weight_gradient_that_accumulates_is_predicted_with_its_fp32_output(report_of):
+    row = report_of({**GEMM, "time_us": 1, "notes": "layout NT, accumulate=True, out fp32"}).rows[0]
+    expected_s = gemm_s(tiny_profile(), 256, 256, 1, accumulate=True)
+    assert row.predicted_us == pytest.approx(expected_s * 1e6)
+
+
+def test_an_fp8_linear_of_a_framework_includes_scaling_its_input(report_of):
+    plain = {**GEMM, "dtype": "fp8", "time_us": 1}
+    bare, linear = report_of(plain, {**plain, "notes": "framework linear"}).rows
+    assert linear.predicted_us - bare.predicted_us == pytest.approx(5 + 5 * 256 / 1e3)
+
+
+def attention_us(**changes):
+    shape = {
+        "batch": 2, "heads": 16, "kv_heads": 4, "seq_q": 1024, "seq_kv": 1024, "head_dim": 128,
+        "causal": True, "precision": "bf16", **changes,
+    }  # fmt: skip
+    return attention_s(tiny_profile(), **shape) * 1e6
+
+
+def test_heads_come_from_the_notes(report_of):
+    (row,) = report_of({**ATTENTION, "dtype": "bf16"}).rows
+    assert row.predicted_us == pytest.approx(attention_us())
+
+
+def test_heads_come_from_the_hidden_size_where_only_that_is_noted(report_of):
+    (row,) = report_of({**ATTENTION, "dtype": "bf16", "notes": "hidden 2048, 16k tokens"}).rows
+    assert row.predicted_us == pytest.approx(attention_us(kv_heads=16))
+
+
+def test_both_directions_are_the_sum_of_two_passes(report_of):
+    (row,) = report_of({**ATTENTION, "dtype": "bf16", "direction": "fwd+bwd"}).rows
+    assert row.predicted_us == pytest.approx(attention_us() + attention_us(backward=True))
+
+
+def test_a_bandwidth_without_size_is_compared_at_one_gibibyte(report_of):
+    (row,) = report_of({"op": "stream_copy", "gpu": "NVIDIA H100", "dtype": "fp64", "gbps": 2}).rows
+    assert row.measured_us == pytest.approx(2**30 / 2e9 * 1e6)
+    assert row.predicted_us == pytest.approx(memory_bound_s(tiny_profile(), 2**30) * 1e6)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpu": "Intel Gaudi 2"}, "no hardware profile describes Intel Gaudi 2"),
+        ({"m": ""}, "m is not stated"),
+        ({"dtype": "int4"}, "number format int4 is not modelled"),
+        ({"time_us": ""}, "neither a time nor a rate is stated"),
+        ({"op": "mystery"}, "mystery is no single modelled kernel"),
+        ({"dtype": "tf32"}, "tiny has no tf32 matrix unit"),
+    ],
+)
+def test_a_row_that_lacks_a_fact_is_skipped_with_it_as_the_reason(report_of, change, reason):
+    (row,) = report_of({**GEMM, "time_us": 1, **change}).rows
+    assert row.skipped == reason
+    assert row.predicted_us is None
+    assert row.error_pct is None
+
+
+def test_the_summary_counts_predicted_rows_and_averages_their_errors(report_of):
+    report = report_of(
+        {**GEMM, "time_us": GEMM_US / 1.1},
+        {**GEMM, "time_us": GEMM_US / 0.7},
+        {**GEMM, "time_us": GEMM_US},
+        {**GEMM, "gpu": "Intel Gaudi 2"},
+    )
+    summary = report.summary
+    assert (summary.n, summary.skipped) == (3, 1)
+    assert summary.mape == pytest.approx(40 / 3)
+    assert summary.median_ape == pytest.approx(10)
+    assert summary.worst_ape == pytest.approx(30)
+
+
+def test_groups_part_rows_by_gpu_operation_and_format(report_of):
+    report = report_of({**GEMM, "time_us": 1}, {**GEMM, "time_us": 1, "dtype": "fp8"})
+    assert {key: group.n for key, group in report.groups.items()} == {
+        ("NVIDIA H100 SXM", "gemm", "bf16"): 1,
+        ("NVIDIA H100 SXM", "gemm", "fp8"): 1,
+    }
+
+
+def test_the_json_form_has_the_promised_fields(report_of):
+    document = report_of({**GEMM, "time_us": 1}).to_dict()
+    assert set(document) == {"rows", "summary", "groups"}
+    promised = {"id", "gpu", "op", "measured_us", "predicted_us", "error_pct", "skipped"}
+    assert promised <= set(document["rows"][0])
+    assert set(document["summary"]) == {"n", "mape", "median_ape", "worst_ape", "skipped"}
+
+
+def test_a_table_without_the_needed_columns_is_refused(tmp_path):
+    path = tmp_path / "wrong.csv"
+    path.write_text("id,gpu\n1,x\n")
+    with pytest.raises(InputError, match="lacks the columns dtype, op"):
+        validate_kernels(path)

@@ -118,7 +118,13 @@ _ROBUST_SCALE = 0.1
 
 @dataclass(frozen=True)
 class Case:
-    """A row and the network it is predicted on, before the parameters are set."""
+    """A row and the network it is predicted on, before the parameters are set.
+
+    Attributes:
+        row: What was measured.
+        profile: Name of the system's profile.
+        network: The profile's network with the facts of the row.
+    """
 
     row: CollectiveRow
     profile: str
@@ -126,10 +132,12 @@ class Case:
 
     @property
     def crosses(self) -> bool:
+        """Whether the ranks are in several scale-up domains."""
         return group_of(self.row, self.network).nodes > 1
 
     @property
     def states_nics(self) -> bool:
+        """Whether the row says what NICs its machines have."""
         return None not in (self.row.nics_per_node, self.row.nic_bytes_per_s)
 
 

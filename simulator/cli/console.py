@@ -6,9 +6,11 @@ content needs, so that no column is ever cut off.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +46,21 @@ def number_column(name: str) -> Column:
 def note(text: str) -> None:
     """Say something to a person; it never mixes with the data on stdout."""
     typer.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def counting(things: str) -> Iterator[Callable[[], None]]:
+    """Show how many things are done, on a terminal only; yields what counts one more."""
+    numbers = itertools.count(1)
+    on_terminal = sys.stderr.isatty()
+
+    def count() -> None:
+        if on_terminal:
+            typer.echo(f"\r{next(numbers)} {things} done", err=True, nl=False)
+
+    yield count
+    if on_terminal:
+        note("")
 
 
 def print_json(document: Mapping[str, Any]) -> None:

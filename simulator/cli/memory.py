@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simulator.results.step import ClassMemory
 
 _BIGGEST = 3
+_KEYS = ("schema_version", "fits", "capacity_bytes", "memory")
 
 
 def memory(
@@ -38,7 +39,7 @@ def memory(
     result = simulate(read_job(job_file, changes))
     if as_json:
         document = result.to_dict()
-        print_json({key: document[key] for key in ("schema_version", "fits", "memory")})
+        print_json({key: document[key] for key in _KEYS})
     else:
         _print_owners(result)
         print_peaks(result)
@@ -105,10 +106,13 @@ def _write_over_time(result: Result, path: Path) -> None:
 
 
 def _write_table(result: Result, path: Path) -> None:
+    """One row per moment at which a stage's memory changes, one column per owner."""
+    owners = list(dict.fromkeys(o for stage in result.memory for o in stage.owner_bytes))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["rank_class", "stage", "time_s", "owner", "bytes"])
+        writer.writerow(["rank_class", "stage", "time_s", *(f"{owner}_bytes" for owner in owners)])
         for index, stage in enumerate(result.memory):
-            for owner, held in stage.owner_bytes.items():
-                for time_s, num_bytes in zip(stage.time_s, held, strict=True):
-                    writer.writerow([index, stage.stage, time_s, owner.value, num_bytes])
+            nothing = [0.0] * len(stage.time_s)
+            columns = [stage.owner_bytes.get(owner, nothing) for owner in owners]
+            for time_s, *held in zip(stage.time_s, *columns, strict=True):
+                writer.writerow([index, stage.stage, time_s, *held])

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 import typer
 
-from simulator.cli.console import note, number_column, print_json, print_table, text_column
+from simulator.cli.console import (
+    counting,
+    note,
+    number_column,
+    print_json,
+    print_table,
+    text_column,
+)
 from simulator.cli.options import AsJson
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
@@ -43,15 +52,23 @@ def build_group() -> typer.Typer:
 
 
 def published(
-    table: Table, as_json: AsJson = False, out: Out = None, max_mape: MaxMape = None
+    table: Table,
+    as_json: AsJson = False,
+    out: Out = None,
+    max_mape: MaxMape = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that simulate rows side by side.")
+    ] = 1,
 ) -> None:
     """Compare with published training runs.
 
-    Example:  clustersim validate published runs.csv --out errors.csv
+    Example:  clustersim validate published runs.csv --workers 2 --out errors.csv
     """
     from simulator.validate.published import validate_published
 
-    _show(validate_published(table), as_json=as_json, out=out, max_mape=max_mape)
+    with _executor(workers) as executor, counting("rows") as count:
+        report = validate_published(table, executor=executor, on_row=lambda _: count())
+    _show(report, as_json=as_json, out=out, max_mape=max_mape)
 
 
 def collectives(
@@ -78,6 +95,17 @@ def kernels(
     _show(validate_kernels(table), as_json=as_json, out=out, max_mape=max_mape)
 
 
+@contextlib.contextmanager
+def _executor(workers: int) -> Iterator[Executor | None]:
+    if workers == 1:
+        yield None
+        return
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(workers) as executor:
+        yield executor
+
+
 def _show(report: Report, *, as_json: bool, out: Path | None, max_mape: float | None) -> None:
     document = report.to_dict()
     if as_json:
@@ -95,9 +123,16 @@ def _show(report: Report, *, as_json: bool, out: Path | None, max_mape: float | 
 
 
 def _print_report(document: Mapping[str, Any]) -> None:
-    for name, rows in document.items():
-        if isinstance(rows, Sequence) and rows:
-            _print_rows(name, rows)
+    for name, table in document.items():
+        if name == "summary":
+            continue
+        rows = (
+            [{name.removeprefix("by_"): key, **row} for key, row in table.items()]
+            if isinstance(table, Mapping)
+            else table
+        )
+        if rows:
+            _print_rows(name.replace("_", " "), rows)
     summary = [(name, _cell(value)) for name, value in document["summary"].items()]
     print_table("summary", [text_column(""), number_column("")], summary)
 

@@ -130,22 +130,24 @@ def max_min_rates(loads: Sequence[Mapping[Port, float]]) -> list[float]:
         loads: Per flow, the share (at most 1) of each port's capacity taken at full speed.
 
     Returns:
-        One number in (0, 1] per flow. Fairness is in bandwidth: flows that meet at a
-        full port get equal shares of it, unless they need less.
+        One number in (0, 1] per flow. Fairness is in bandwidth, at the port that a flow
+        loads most: flows that meet there get equal shares of it, unless they need less.
     """
     rates = [_FULL_SPEED] * len(loads)
     if len(loads) < 2:
         return rates
+    need = [max(load.values()) for load in loads]
     free = {port: 1.0 for load in loads for port in load}
     waiting = set(range(len(loads)))
     while waiting:
-        users = {port: sum(port in loads[flow] for flow in waiting) for port in free}
-        share, port = min((free[p] / count, p) for p, count in users.items() if count)
-        satisfied = {flow for flow in waiting if max(loads[flow].values()) <= share}
+        # Bandwidth that each port gives away per unit of the common level.
+        pull = {p: sum(loads[flow].get(p, 0.0) / need[flow] for flow in waiting) for p in free}
+        level, port = min((free[p] / pull[p], p) for p in free if pull[p])
+        satisfied = {flow for flow in waiting if need[flow] <= level}
         fixed = satisfied or {flow for flow in waiting if port in loads[flow]}
         for flow in fixed:
             if not satisfied:
-                rates[flow] = min(_FULL_SPEED, share / loads[flow][port])
+                rates[flow] = level / need[flow]
             for used, load in loads[flow].items():
                 free[used] = max(0.0, free[used] - rates[flow] * load)
         waiting -= fixed

@@ -26,7 +26,7 @@ from simulator.program.states import (
     slice_parameters,
     state_bytes,
 )
-from simulator.schedule import ScheduleInfo, schedule_info
+from simulator.schedule import ScheduleInfo, schedule_info, schedule_order
 from simulator.spec.job import Job
 
 _OPTIMIZER_KERNELS = 8
@@ -78,7 +78,9 @@ class _Builder:
             sm_count=self.profile.device.sm_count,
         )
         pipeline = Pipeline(
-            order=self.schedule.order(self.stages, job.plan.vpp, job.microbatches),
+            order=schedule_order(
+                self.schedule.name, self.stages, job.plan.vpp, job.microbatches
+            ),
             placement=self.schedule.placement,
             chunks=job.plan.vpp,
             runs=self.runs,

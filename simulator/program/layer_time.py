@@ -12,8 +12,8 @@ Then only what sticks out is booked (:meth:`PieceTimer.exposed_s`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.program.ir import Category, Part
@@ -85,16 +85,22 @@ class Hiding:
 
 
 def layer_time(
-    layer: Layer, timer: PieceTimer, hiding: Hiding, recomputed: frozenset[str]
+    layer: Layer, timer: PieceTimer, hiding: Hiding, repeated: Mapping[str, float]
 ) -> LayerTime:
-    """Times of all directions; ``recomputed`` names the pieces repeated in backward."""
-    repeated = [piece for piece in layer.pieces if piece.name in recomputed]
+    """Times of all directions.
+
+    Args:
+        layer: Pieces of one rank.
+        timer: What each piece takes.
+        hiding: Which exchanges are hidden.
+        repeated: Share of each piece's forward work that backward repeats, by name.
+    """
     inputs, weights = _backward(layer.pieces, timer, hiding)
     return LayerTime(
         forward=_forward(layer.pieces, timer, hiding, Category.FORWARD),
         backward_input=inputs,
         backward_weight=weights,
-        recompute=_forward(repeated, timer, hiding, Category.RECOMPUTE),
+        recompute=_recompute(layer.pieces, timer, hiding, repeated),
     )
 
 
@@ -103,6 +109,20 @@ def attention_flop(attention: FlashAttention) -> float:
     scores = attention.batch * attention.heads * attention.seq_q * attention.seq_kv
     flop = 2.0 * scores * (attention.head_dim + attention.v_head_dim)
     return flop / 2 if attention.causal else flop
+
+
+def _recompute(
+    pieces: Sequence[Piece], timer: PieceTimer, hiding: Hiding, repeated: Mapping[str, float]
+) -> PassTime:
+    result = PassTime()
+    for piece in pieces:
+        share = repeated.get(piece.name, 0.0)
+        if share:
+            once = _forward([piece], timer, hiding, Category.RECOMPUTE)
+            result.flop += once.flop * share
+            result.kernels += once.kernels
+            result.parts += [replace(part, seconds=part.seconds * share) for part in once.parts]
+    return result
 
 
 def _forward(

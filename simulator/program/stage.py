@@ -19,6 +19,7 @@ from simulator.program.layer import Axis, Layer
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
 from simulator.program.layout import Slice
 from simulator.program.ranks import context_group, tensor_group
+from simulator.program.recompute import Recomputation, recomputation
 from simulator.program.states import padded_vocab, state_bytes
 from simulator.program.tensor_parallel import tensor_parallel
 from simulator.program.timing import PieceTimer
@@ -155,11 +156,10 @@ class StageCosts:
     def _unit_cost(self, unit: Unit) -> UnitCost:
         layer = self._divided(self._whole_layer(unit))
         recompute = self.job.plan.recompute if isinstance(unit, LayerKind) else "none"
-        names = frozenset(piece.name for piece in layer.pieces)
-        recomputed = {"none": frozenset[str](), "selective": layer.core, "full": names}[recompute]
-        time = layer_time(layer, self._timer, self._hiding, recomputed)
+        outcome = recomputation(layer, recompute, self.job.plan.stack.selective_policy)
+        time = layer_time(layer, self._timer, self._hiding, outcome.repeated)
         owner = Owner.LOGITS if unit == _HEAD else Owner.ACTIVATIONS
-        return UnitCost(time, *_activation_memory(layer, recompute, owner))
+        return UnitCost(time, ((owner, outcome.kept_bytes),), _working_memory(layer, outcome))
 
     def _whole_layer(self, unit: Unit) -> Layer:
         job = self.job
@@ -224,20 +224,17 @@ def _add_part(parts: dict[tuple[str, Category], Part], part: Part, count: int) -
     parts[key] = Part(part.name, part.category, seconds, repeats)
 
 
-def _activation_memory(layer: Layer, recompute: str, owner: Owner) -> tuple[Memory, Memory]:
-    """What a layer keeps until backward, and what backward needs on top.
+def _working_memory(layer: Layer, outcome: Recomputation) -> Memory:
+    """What backward needs beyond what forward kept.
 
-    Working memory is what recomputation brings back, plus gradients as large as the two
-    largest saved activations (assumption: a gradient and its successor are alive at once).
+    What recomputation brings back, plus gradients as large as the two largest saved
+    activations (assumption: a gradient and its successor are alive at once).
     """
-    everything = sum(saved.num_bytes for saved in layer.saved)
-    core = sum(saved.num_bytes for saved in layer.saved if saved.in_attention_core)
-    kept = {"none": everything, "selective": everything - core, "full": layer.input_bytes}[recompute]
     largest = sorted((saved.num_bytes for saved in layer.saved), reverse=True)[:2]
     working = [(Owner.TEMPORARIES, sum(largest))]
-    if kept < everything:
-        working.append((Owner.RECOMPUTE, everything - kept))
-    return ((owner, kept),), tuple(working)
+    if outcome.restored_bytes:
+        working.append((Owner.RECOMPUTE, outcome.restored_bytes))
+    return tuple(working)
 
 
 def _summed(items: Iterable[tuple[Owner, float]]) -> Memory:

@@ -23,6 +23,9 @@ from simulator.spec.kernels import FlashKernel
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
+SelectivePolicy = Literal["core-attention", "alternate-products"]
+"""What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""
+
 
 class Stack(Spec):
     """Defaults and kernels of one framework generation."""
@@ -58,6 +61,8 @@ class Stack(Spec):
     """The vocabulary is padded to a multiple of 128 tp."""
     bucket_bytes: Bytes = 160e6
     """Gradients are reduced in buckets of at least this size."""
+    selective_policy: SelectivePolicy = "core-attention"
+    """What selective recomputation repeats."""
     flash_kernel: FlashKernel = "best"
     """The fused attention kernel of ``attention: flash``."""
     fused_elementwise: Flag = True
@@ -146,6 +151,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             keeps_half_weights=False,
             pads_vocab=False,
             copies_gradients=False,
+            selective_policy="alternate-products",
+            fused_casts=False,
             flash_kernel="flash-2",
             fused_cross_entropy=False,
         ),
@@ -173,7 +180,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_rotary=False,
             fused_softmax=False,
             fused_cross_entropy=False,
-            bucket_bytes="25 MiB",
+            bucket_bytes="25 MiB",  # type: ignore[arg-type]  # quantities are said with units
         ),
     }
 )

@@ -89,7 +89,7 @@ class PublishedReport:
             "rows": [asdict(row) | {"skipped": row.skipped or None} for row in self.rows],
             "summary": summary,
             "by_grade": {k: asdict(v) for k, v in self.groups(lambda row: row.grade).items()},
-            "by_source": {k: asdict(v) for k, v in self.groups(source_of).items()},
+            "by_source": {k: asdict(v) for k, v in self.groups(lambda row: row_source(row.id)).items()},
         }
 
 
@@ -147,9 +147,9 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
     )
 
 
-def source_of(result: PublishedResult) -> str:
+def row_source(row_id: str) -> str:
     """The source that a row comes from: its id without the running number."""
-    return result.id.rpartition("-")[0] or result.id
+    return row_id.rpartition("-")[0] or row_id
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -28,6 +28,15 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"not overlapped|no gradient-bucket overlap", {"plan": {"overlap_grad_reduce": False}}),
     (r"grad sync overlapped|grad/param comm overlap", {"plan": {"overlap_grad_reduce": True}}),
     (r"bf16 grad sync", {"plan": {"grad_reduce_precision": "bf16"}}),
+    (r"async TP", {"plan": {"overlap_tp": True}}),
+    (
+        r"\beager\b",
+        {
+            "plan": {
+                "stack": {"fused_elementwise": False, "fused_rmsnorm": False, "fused_rotary": False}
+            }
+        },
+    ),
 )
 """Phrase in the notes, and the fields it decides."""
 
@@ -124,7 +133,8 @@ def _cluster(row: Row) -> dict[str, Any]:
 
 
 def _plan(row: Row) -> dict[str, Any]:
-    plan: dict[str, Any] = {"stack": stack_of(row["framework"], row.get("framework_version", ""))}
+    stack = stack_of(row["framework"], row.get("framework_version", ""))
+    plan: dict[str, Any] = {"stack": {"base": stack}}
     for key in ("tp", "pp", "vpp", "cp", "ep", "zero"):
         if row.get(key):
             plan[key] = _int(row, key)

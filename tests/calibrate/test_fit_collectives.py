@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("scipy")
@@ -40,13 +42,7 @@ def cases_on(network: Network, nodes: int) -> list[Case]:
         for kind in ("all_gather", "all_reduce")
         for power in range(8, 34)
     ]  # fmt: skip
-    measured = [
-        (row, predicted_s(row, network))
-        for row in rows
-    ]  # fmt: skip
-    from dataclasses import replace
-
-    return [Case(replace(row, seconds=seconds), "x", network) for row, seconds in measured]
+    return [Case(replace(row, seconds=predicted_s(row, network)), "x", network) for row in rows]
 
 
 @pytest.fixture
@@ -70,11 +66,11 @@ def test_fabric_parameters_are_found_again(network: Network) -> None:
 
 def test_writing_a_fit_changes_only_the_lines_of_its_block() -> None:
     fit = Fit("scale_up", {"latency_s": 2e-6, "efficiency": 0.75}, rows=10, median_error=0.05)
-    text = with_profile_fit(PROFILE, fit, "table: 10 rows")
+    text = with_profile_fit(PROFILE, fit, "10 rows")
     before, after = PROFILE.splitlines(), text.splitlines()
     assert [line for line in before if line not in after] == before[5:7]
     assert [line for line in after if line not in before] == [
-        '    latency: {value: 2 us, source: &scale_up_fit {kind: fitted, reference: "table: 10 rows"}}',
+        '    latency: {value: 2 us, source: &scale_up_fit {kind: fitted, reference: "10 rows"}}',
         "    efficiency: {value: 0.75, source: *scale_up_fit}",
     ]
 

@@ -1,0 +1,70 @@
+"""Why does a job not fit, and what would help, in words?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.planning.nearest_fit import FitSearch, nearest_fit
+from simulator.results.step import ClassMemory, StepResult
+from simulator.spec.job import Job
+from simulator.units import format_bytes, format_seconds
+
+_TOP_OWNERS = 3
+
+
+def explain_misfit(job: Job, result: StepResult) -> str:
+    """Some lines on who takes the memory and what would fit; empty where the job fits.
+
+    The way out is the one that :func:`nearest_fit` found by simulation.
+
+    Args:
+        job: What was simulated.
+        result: Its step.
+    """
+    fullest = max(result.memory, key=lambda memory: memory.peak_device_bytes)
+    if fullest.peak_device_bytes <= result.capacity_bytes:
+        return ""
+    lines = [
+        _need(fullest, job, result.capacity_bytes),
+        _owners(fullest),
+        *_way_out(nearest_fit(job)),
+    ]
+    return "\n".join(lines)
+
+
+def _need(fullest: ClassMemory, job: Job, capacity_bytes: float) -> str:
+    need = fullest.peak_device_bytes
+    return (
+        f"Does not fit: a GPU of stage {fullest.stage} needs {format_bytes(need)}, "
+        f"{format_bytes(need - capacity_bytes)} more than the {format_bytes(capacity_bytes)} "
+        f"of {job.cluster.profile.name}."
+    )
+
+
+def _owners(fullest: ClassMemory) -> str:
+    need = fullest.peak_device_bytes
+    owners = sorted(fullest.by_owner.items(), key=lambda item: (-item[1], item[0]))
+    held = {owner.value.replace("_", " "): num_bytes for owner, num_bytes in owners[:_TOP_OWNERS]}
+    rest = sum(num_bytes for _, num_bytes in owners[_TOP_OWNERS:])
+    if rest:
+        held["other tensors"] = rest
+    held["allocator and context"] = need - fullest.peak_allocated_bytes
+    shares = (f"{name} {_gib(size)} ({size / need:.0%})" for name, size in held.items())
+    return f"It holds {', '.join(shares)}."
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"
+
+
+def _way_out(search: FitSearch) -> Iterator[str]:
+    nearest, tried = search.nearest, search.tried
+    if nearest is None:
+        yield f"None of {tried} changes that were simulated makes it fit."
+        return
+    options = " ".join(f"--set {path}={value}" for path, value in nearest.changes.items())
+    yield f"The nearest of {tried} simulated changes that fits: {options}"
+    yield (
+        f"With it a step takes about {format_seconds(nearest.step_time_s)} "
+        f"and the fullest GPU holds {format_bytes(nearest.peak_device_bytes)}."
+    )

@@ -1,0 +1,248 @@
+"""Which change makes a job fit, and how long would its step take?
+
+Nothing is guessed: whatever is reported was simulated and did fit. Changes are tried in
+the order of what they ask of the user:
+
+1. one change of the plan or the microbatch, on the GPUs there are;
+2. two of them;
+3. more GPUs of the same kind, alone or with one change;
+4. another device with more memory.
+
+The first of these that yields anything ends the search. Model, global batch, sequence
+length and number formats stay as they are, because they decide what is learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import NamedTuple
+
+from simulator.errors import InputError
+from simulator.results.run import run_step
+from simulator.spec.job import Job
+from simulator.spec.load import load_profile, profile_names
+
+Changes = Mapping[str, object]
+"""New values by dotted field path, as :meth:`Job.replace` takes them."""
+
+_MOST_SINGLES, _MOST_PAIRS, _MOST_WITH_MORE_GPUS, _MOST_PROFILES = 24, 15, 15, 6
+MOST_TRIED = _MOST_SINGLES + _MOST_PAIRS + _MOST_WITH_MORE_GPUS + _MOST_PROFILES
+"""Jobs that one search simulates at most."""
+
+_VALUES_PER_FIELD = 4
+"""New values of one field that are tried, the nearest ones."""
+_MORE_GPUS = (2, 4, 8)
+_MIN_TOKENS_PER_CONTEXT_RANK = 2048
+"""Shorter pieces of a sequence are not worth dividing. Assumption."""
+_WITHOUT_MODEL_PARALLELISM = frozenset({"torch", "torch-fsdp", "deepspeed"})
+"""Stacks that have nothing but data parallelism."""
+_SHARDING_UNDER_A_PIPELINE = frozenset({"torchtitan", "jax"})
+"""Stacks that run ZeRO 2 and 3 with a pipeline. Megatron-Core's distributed optimizer is
+ZeRO 1, and DeepSpeed's pipeline engine refuses gradient sharding."""
+_RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class NearestFit:
+    """A change that makes the job fit.
+
+    Attributes:
+        changes: New values by dotted path, ready for :meth:`Job.replace`.
+        step_time_s: Step of the changed job, without contention [s].
+        peak_device_bytes: What its fullest GPU holds [B].
+    """
+
+    changes: Changes
+    step_time_s: float
+    peak_device_bytes: float
+
+
+@dataclass(frozen=True)
+class FitSearch:
+    """What a search found.
+
+    Attributes:
+        nearest: The nearest change that fits; None where nothing that was tried fits.
+        tried: Changed jobs that were simulated.
+    """
+
+    nearest: NearestFit | None
+    tried: int
+
+
+class _Trial(NamedTuple):
+    """A simulated change."""
+
+    changes: Changes
+    step_time_s: float
+    peak_device_bytes: float
+    capacity_bytes: float
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_device_bytes <= self.capacity_bytes
+
+
+def nearest_fit(job: Job) -> FitSearch:
+    """The change that asks least and makes the job fit, found by simulating candidates.
+
+    Among changes that ask the same the one with the fastest step wins. Each candidate is
+    replayed without contention; at most :data:`MOST_TRIED` are. The same job always gives
+    the same answer. Pairs are made of changes that also run alone, and the most promising
+    of them are tried, so a remote combination may be missed.
+
+    Args:
+        job: A job that does not fit.
+
+    Raises:
+        InputError: The job itself cannot run.
+    """
+    return _Search(job).run()
+
+
+class _Search:
+    """Tries changes of one job and counts them."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.tried = 0
+        self.base = _simulate(job, {})
+
+    def run(self) -> FitSearch:
+        best = self._on_the_same_gpus() or self._on_more_gpus() or self._on_another_device()
+        if best is None:
+            return FitSearch(None, self.tried)
+        nearest = NearestFit(best.changes, best.step_time_s, best.peak_device_bytes)
+        return FitSearch(nearest, self.tried)
+
+    def _on_the_same_gpus(self) -> _Trial | None:
+        singles = list(islice(self._trials(_single_changes(self.job)), _MOST_SINGLES))
+        pairs = islice(self._trials(_pairs(self.base, singles)), _MOST_PAIRS)
+        return _fastest(singles) or _fastest(pairs)
+
+    def _on_more_gpus(self) -> _Trial | None:
+        """The fewest GPUs that help, and what is fastest on them."""
+        for factor in _MORE_GPUS:
+            trials = self._trials(_changes_with_more_gpus(self.job, factor))
+            best = _fastest(islice(trials, _MOST_WITH_MORE_GPUS // len(_MORE_GPUS)))
+            if best is not None:
+                return best
+        return None
+
+    def _on_another_device(self) -> _Trial | None:
+        """The device with the least memory that is enough."""
+        trials = self._trials({"cluster.profile": name} for name in _larger_devices(self.base))
+        return next((trial for trial in islice(trials, _MOST_PROFILES) if trial.fits), None)
+
+    def _trials(self, candidates: Iterable[Changes]) -> Iterator[_Trial]:
+        """The candidates simulated one by one; those that cannot run are left out."""
+        for changes in candidates:
+            try:
+                changed = self.job.replace(changes)
+                if not _is_run_by_its_stack(changed):
+                    continue
+                trial = _simulate(changed, changes)
+            except InputError:
+                continue
+            self.tried += 1
+            yield trial
+
+
+def _simulate(job: Job, changes: Changes) -> _Trial:
+    step = run_step(job, "replay")
+    peak = max(memory.peak_device_bytes for memory in step.memory)
+    return _Trial(changes, step.step_time_s, peak, step.capacity_bytes)
+
+
+def _fastest(trials: Iterable[_Trial]) -> _Trial | None:
+    fitting = (trial for trial in trials if trial.fits)
+    return min(fitting, key=lambda trial: trial.step_time_s, default=None)
+
+
+def _is_run_by_its_stack(job: Job) -> bool:
+    """Whether the stack shards as the plan says; the job as given is not asked."""
+    plan = job.plan
+    return plan.pp == 1 or plan.zero <= 1 or _stack_name(job) in _SHARDING_UNDER_A_PIPELINE
+
+
+def _stack_name(job: Job) -> str:
+    """The stack that the plan names or starts from."""
+    default = "megatron-core"
+    stack = job.document.get("plan", {}).get("stack", default)
+    return stack if isinstance(stack, str) else str(stack.get("base", default))
+
+
+def _single_changes(job: Job) -> Iterator[Changes]:
+    """Every change of one field on the GPUs that there are."""
+    yield from _kept_changes(job)
+    yield from _degree_changes(job, _divisors(job.dp)[1:])
+
+
+def _changes_with_more_gpus(job: Job, factor: int) -> Iterator[Changes]:
+    """The new GPUs spent on a model-parallel degree, or on data parallelism."""
+    gpus = {"cluster.gpus": job.cluster.gpus * factor}
+    for change in ({}, *_degree_changes(job, [factor]), *reversed(list(_kept_changes(job)))):
+        yield {**gpus, **change}
+
+
+def _kept_changes(job: Job) -> Iterator[Changes]:
+    """Changes that leave every parallel degree as it is."""
+    plan, micro = job.plan, job.batch.micro_batch
+    for recompute in _RECOMPUTE[_RECOMPUTE.index(plan.recompute) + 1 :]:
+        yield {"plan.recompute": recompute}
+    for smaller in _divisors(micro)[-2::-1][:_VALUES_PER_FIELD]:
+        yield {"batch.micro": smaller}
+    if job.dp * plan.cp > 1:
+        for stage in range(plan.zero + 1, 4):
+            yield {"plan.zero": stage}
+
+
+def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:
+    """Model-parallel degrees multiplied by one of the factors, taken from dp."""
+    plan, model, network = job.plan, job.model, job.cluster.profile.network
+    if _stack_name(job) in _WITHOUT_MODEL_PARALLELISM:
+        return
+    most = {
+        "tp": network.scale_up.gpus,
+        "pp": model.layers // plan.vpp,
+        "cp": job.batch.seq_len // _MIN_TOKENS_PER_CONTEXT_RANK,
+    }
+    for degree, limit in most.items():
+        grown = [getattr(plan, degree) * factor for factor in factors]
+        for value in [value for value in grown if value <= limit][:_VALUES_PER_FIELD]:
+            yield {f"plan.{degree}": value}
+
+
+def _pairs(base: _Trial, singles: list[_Trial]) -> list[Changes]:
+    """Pairs of changes to different fields, the most promising first.
+
+    Two changes are expected to multiply their effects. That only orders the trials: what
+    should fit comes first, fastest first, then the rest, smallest first.
+    """
+
+    def promise(pair: tuple[_Trial, _Trial]) -> tuple[bool, float]:
+        first, second = pair
+        peak = first.peak_device_bytes * second.peak_device_bytes / base.peak_device_bytes
+        misses = peak > base.capacity_bytes
+        return misses, peak if misses else first.step_time_s * second.step_time_s
+
+    helpful = [trial for trial in singles if trial.peak_device_bytes < base.peak_device_bytes]
+    pairs = [
+        (first, second)
+        for first, second in combinations(helpful, 2)
+        if not first.changes.keys() & second.changes.keys()
+    ]
+    return [{**a.changes, **b.changes} for a, b in sorted(pairs, key=promise)]
+
+
+def _larger_devices(base: _Trial) -> list[str]:
+    """Shipped profiles whose memory would hold the job, least memory first."""
+    sizes = {name: load_profile(name).device.memory_bytes for name in profile_names()}
+    large = [name for name in sizes if sizes[name] >= base.peak_device_bytes]
+    return sorted(large, key=lambda name: (sizes[name], name))
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]

@@ -1,0 +1,170 @@
+"""Does every way of failing have its exit code, and every command its help?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import DoesNotFitError
+from simulator.version import __version__
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = [
+    "run", "memory", "schema", "import hf", "profile list", "profile show", "profile check",
+    "models list", "validate published", "validate collectives", "validate kernels",
+    "schedule list", "schedule show",
+]  # fmt: skip
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Make loading a job raise what the test wants."""
+
+    def install(error: Exception) -> None:
+        def load_job(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr("simulator.api.load_job", load_job)
+
+    return install
+
+
+def run_process(*words: str, stdout: int = subprocess.PIPE, **env: str):
+    return subprocess.run(
+        [sys.executable, "-m", "simulator", *words],
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], **env},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_version_is_printed(clustersim):
+    assert clustersim("--version") == (0, f"clustersim {__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_an_example_of_it(clustersim, command):
+    outcome = clustersim(*command.split(), "--help")
+    assert outcome.code == 0
+    assert f"Example:  clustersim {command}" in outcome.out
+
+
+def test_no_command_is_missing_from_this_test(clustersim):
+    groups = clustersim("--help").out.partition("Commands:")[2].splitlines()
+    names = {line.split()[0] for line in groups if line}
+    assert names == {command.partition(" ")[0] for command in COMMANDS}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fly"],
+        ["run"],
+        ["run", "job.yaml", "--fast"],
+        ["schedule", "show", "1f1b", "--pp", "many"],
+        ["schema", "cluster"],
+        ["validate", "published", "runs.csv", "--workers", "0"],
+    ],
+)
+def test_a_wrong_command_line_is_the_users_to_mend(clustersim, words):
+    outcome = clustersim(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Error" in outcome.err
+
+
+def test_wrong_input_ends_with_2_and_all_faults_on_stderr(clustersim, write):
+    path = write("plan: {tpp: 1}\n")
+    outcome = clustersim("run", path)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "4 faults" in outcome.err
+    assert f"{path}: plan.tpp = 1: no such field; did you mean 'tp'" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_missing_file_ends_with_2(clustersim, tmp_path):
+    outcome = clustersim("run", tmp_path / "none.yaml")
+    assert outcome.code == 2
+    assert "none.yaml" in outcome.err
+    assert "No such file" in outcome.err
+
+
+def test_what_does_not_fit_ends_with_1(clustersim, broken):
+    broken(DoesNotFitError("needs 90 GiB of 80 GiB"))
+    assert clustersim("run", "job.yaml") == (1, "", "needs 90 GiB of 80 GiB\n")
+
+
+def test_a_bug_ends_with_3_and_says_how_to_report_it(clustersim, broken):
+    broken(ZeroDivisionError("by zero"))
+    outcome = clustersim("run", "job.yaml")
+    assert (outcome.code, outcome.out) == (3, "")
+    assert outcome.err.startswith("internal error: ZeroDivisionError: by zero\n")
+    assert f"clustersim {__version__}" in outcome.err
+    assert "--traceback" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_bug_shows_its_traceback_on_demand(clustersim, broken, monkeypatch):
+    broken(ZeroDivisionError("by zero"))
+    assert "Traceback" in clustersim("--traceback", "run", "job.yaml").err
+    monkeypatch.setenv("CLUSTERSIM_TRACEBACK", "1")
+    assert "Traceback" in clustersim("run", "job.yaml").err
+
+
+def test_help_loads_no_heavy_library():
+    code = (
+        "import sys\n"
+        "from simulator.cli import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "finally:\n"
+        "    heavy = {'numpy', 'pandas', 'matplotlib', 'simpy', 'torch', 'scipy'}\n"
+        "    print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == "[]\n"
+
+
+def test_output_that_is_no_terminal_is_plain_text_with_whole_columns():
+    done = run_process("profile", "list", COLUMNS="40", TERM="xterm-256color")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "…" not in done.stdout
+    assert any(len(line) > 120 for line in done.stdout.splitlines())
+    assert all(line == line.rstrip() for line in done.stdout.splitlines())
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = run_process("schema", "job", stdout=writing)
+    finally:
+        os.close(writing)
+    assert "Traceback" not in done.stderr
+    assert "internal error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("clustersim profile show h200", "h200-sxm-141gb"),
+        ("clustersim schedule show gp", "gpipe"),
+        ("clustersim import hf config.json --profile mi355", "mi355x"),
+    ],
+)
+def test_the_shell_completes_names(words, offered):
+    environment = {"_CLUSTERSIM_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    done = run_process(**environment, COMP_CWORD=str(len(words.split()) - 1))
+    assert offered in done.stdout.split()

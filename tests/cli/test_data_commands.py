@@ -1,0 +1,146 @@
+"""Do the commands around jobs do what they say: import, profile, models, schedule, schema?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator.cli.schemas import SchemaName, schema_text
+from simulator.schedule import SCHEDULES, schedule_order
+from simulator.schedule.csv import read_order
+from simulator.spec.documents import data_folder
+from simulator.spec.load import load_job, load_profile, model_names, profile_names
+
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 256,
+    "vocab_size": 1000,
+    "rope_theta": 10000.0,
+}
+
+
+def test_an_imported_config_is_a_job_that_loads(clustersim, write):
+    config = write(json.dumps(CONFIG), "config.json")
+    outcome = clustersim("import", "hf", config, "--gpus", 16, "--global-batch", 32)
+    job = load_job(write(outcome.out))
+    assert outcome.code == 0
+    assert (job.model.layers, job.model.kv_heads, job.cluster.gpus) == (2, 2, 16)
+    assert "understood" in outcome.err
+
+
+def test_an_imported_config_must_suit_the_cluster_it_is_put_on(clustersim, write):
+    config = write(json.dumps(CONFIG), "config.json")
+    outcome = clustersim("import", "hf", config, "--gpus", 3)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "batch.global" in outcome.err
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"model_type": "mamba", "state_size": 16}'])
+def test_a_config_that_cannot_be_read_ends_with_2(clustersim, write, content):
+    outcome = clustersim("import", "hf", write(content, "config.json"))
+    assert (outcome.code, outcome.out) == (2, "")
+
+
+def test_every_shipped_profile_is_listed(clustersim):
+    lines = clustersim("profile", "list").out.splitlines()[2:]
+    assert [line.split()[0] for line in lines if line] == profile_names()
+
+
+def test_showing_a_profile_gives_every_number_its_source(clustersim):
+    outcome = clustersim("profile", "show", "h100-sxm-80gb")
+    provenance = load_profile("h100-sxm-80gb").provenance
+    for path, source in provenance.items():
+        line = next(line for line in outcome.out.splitlines() if line.split()[:1] == [path])
+        assert source.kind in line
+        assert source.reference in line
+
+
+def test_checking_shipped_profiles_finds_nothing(clustersim):
+    outcome = clustersim("profile", "check", "h100-sxm-80gb", "mi300x")
+    assert (outcome.code, outcome.out) == (0, "h100-sxm-80gb: ok\nmi300x: ok\n")
+
+
+def test_checking_a_broken_profile_lists_every_fault_and_ends_with_2(clustersim, write):
+    document = yaml.safe_load((data_folder("hardware_profiles") / "h100-sxm-80gb.yaml").read_text())
+    del document["host"]["source"]
+    document["device"]["peak"]["bf16"] = "1979 TFLOP/s"
+    path = write(yaml.safe_dump(document), "mine.yaml")
+    outcome = clustersim("profile", "check", path, "h100-sxm-80gb", "nope")
+    assert outcome.code == 2
+    assert outcome.out == f"{path}: not sound\nh100-sxm-80gb: ok\nnope: not sound\n"
+    assert "host.memory = '2 TB': has no source" in outcome.err
+    assert "device.peak.bf16" in outcome.err
+    assert "profile = 'nope': no such name" in outcome.err
+
+
+def test_every_shipped_model_is_listed(clustersim):
+    lines = clustersim("models", "list").out.splitlines()[2:]
+    assert [line.split()[0] for line in lines if line] == model_names()
+
+
+def test_every_schedule_is_listed(clustersim):
+    lines = clustersim("schedule", "list").out.splitlines()[2:]
+    assert [line.split()[0] for line in lines if line] == list(SCHEDULES)
+
+
+def test_a_schedule_is_drawn_one_line_per_rank_and_one_column_per_forward(clustersim):
+    outcome = clustersim("schedule", "show", "gpipe", "--pp", 2, "--microbatches", 2)
+    assert outcome.out.splitlines()[:2] == [
+        "rank 0    0F0 0F1 .   .   .   0B0 --- 0B1 ---",
+        "rank 1    .   1F0 1F1 1B0 --- 1B1 --- .   .",
+    ]
+    assert "bubble 33.3 % of 9 forward times" in outcome.out
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_can_be_shown_with_its_fewest_chunks(clustersim, name):
+    outcome = clustersim("schedule", "show", name, "--pp", 4, "--microbatches", 8)
+    assert outcome.code == 0
+    assert len([line for line in outcome.out.splitlines() if line.startswith("rank ")]) == 4 + 1
+
+
+def test_the_csv_of_a_schedule_holds_its_order(clustersim, tmp_path):
+    path = tmp_path / "deep" / "order.csv"
+    sizes = ("--pp", 4, "--vpp", 2, "--microbatches", 8)
+    clustersim("schedule", "show", "interleaved-1f1b", *sizes, "--csv", path)
+    assert read_order(path.read_text()) == schedule_order("interleaved-1f1b", 4, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("1f2b", "--pp", 2, "--microbatches", 2), "no such schedule"),
+        (("1f1b", "--pp", 0, "--microbatches", 2), "must be 1 or more"),
+        (("1f1b", "--pp", 2, "--vpp", 3, "--microbatches", 2), "chunk"),
+    ],
+)
+def test_an_impossible_schedule_ends_with_2(clustersim, words, says):
+    outcome = clustersim("schedule", "show", *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert says in outcome.err
+
+
+@pytest.mark.parametrize("name", SchemaName)
+def test_a_schema_is_printed_as_json(clustersim, name):
+    outcome = clustersim("schema", name)
+    assert json.loads(outcome.out)["$schema"].startswith("https://json-schema.org/")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        (SchemaName.PROFILE, "hardware_profiles/schema.json"),
+        (SchemaName.JOB, "workloads/schema.json"),
+        (SchemaName.MODEL, "workloads/models/schema.json"),
+    ],
+)
+def test_the_shipped_schemas_are_those_of_the_specifications(name, path):
+    shipped = Path(__file__).parents[2] / path
+    assert shipped.read_text(encoding="utf-8") == schema_text(name), "run: make schemas"

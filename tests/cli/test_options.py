@@ -1,0 +1,41 @@
+"""How are --set assignments read?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.cli.options import complete_model, complete_profile, parse_assignments
+from simulator.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4", 4),
+        ("true", True),
+        ("full", "full"),
+        ("450 GB/s", "450 GB/s"),
+        ("", None),
+        ("a=b", "a=b"),
+        ("{count: 4}", {"count": 4}),
+        ("'8'", "8"),
+    ],
+)
+def test_a_value_is_what_yaml_says_it_is(text, value):
+    assert parse_assignments([f"plan.x={text}"]) == {"plan.x": value}
+
+
+@pytest.mark.parametrize("text", ["plan.tp", "=4", "", "plan.tp=[1", "plan.tp={a: 1, a: 2}"])
+def test_what_is_no_assignment_is_refused(text):
+    with pytest.raises(InputError, match="--set"):
+        parse_assignments([text])
+
+
+def test_setting_one_field_twice_is_refused():
+    with pytest.raises(InputError, match=r"sets plan.tp twice"):
+        parse_assignments(["plan.tp=1", "plan.tp=2"])
+
+
+def test_names_are_completed_from_the_shipped_files():
+    assert complete_profile("h200") == ["h200-sxm-141gb"]
+    assert "llama3.1-8b" in complete_model("llama3.1")

@@ -1,0 +1,124 @@
+"""Does the command line say what the simulation found, no more and no less?"""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from simulator.api import Result
+
+TOO_BIG = ("--set", "cluster.device.memory=4 GiB")
+KEYS = {
+    "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hfu",
+    "bubble_fraction", "breakdown_s", "exposed_comm_s", "memory", "fits", "sources",
+    "schema_version",
+}  # fmt: skip
+
+
+def table(text: str, title: str) -> list[list[str]]:
+    """Rows of the printed table with that title, split at wide gaps, without its heading."""
+    lines = text.partition(f"{title}\n")[2].partition("\n\n")[0].splitlines()
+    return [line.split() for line in lines[1:]]
+
+
+@pytest.fixture(autouse=True)
+def explained(monkeypatch):
+    """A misfit is explained elsewhere; here it only has to reach the user."""
+    monkeypatch.setattr(Result, "explain_misfit", lambda _: "too little memory", raising=False)
+
+
+def test_json_is_one_object_with_the_promised_fields(clustersim, job_file):
+    outcome = clustersim("run", job_file, "--json")
+    document = json.loads(outcome.out)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert set(document) >= KEYS
+    assert document["fits"] is True
+    assert len(document["memory"]) == 2
+    total = sum(document["breakdown_s"].values())
+    assert total == pytest.approx(document["step_time_s"], rel=1e-9)
+
+
+def test_the_printed_breakdown_sums_to_the_step(clustersim, job_file):
+    rows = table(clustersim("run", job_file).out, "breakdown")
+    *parts, step = [(float(row[1]), float(row[2])) for row in rows]
+    assert rows[-1][0] == "step"
+    assert sum(seconds for seconds, _ in parts) == pytest.approx(step[0], abs=1e-5)
+    assert sum(share for _, share in parts) == pytest.approx(100, abs=0.5)
+    assert step[1] == 100.0
+
+
+def test_the_text_agrees_with_the_json(clustersim, job_file):
+    text = clustersim("run", job_file).out
+    document = json.loads(clustersim("run", job_file, "--json").out)
+    assert f"{document['mfu']:.1%}".replace("%", " %") in text
+    assert f"{document['tokens_per_s_per_gpu']:,.1f}" in text
+    for kind, count in document["sources"].items():
+        assert [kind, str(count)] in table(text, "hardware numbers of h100-sxm-80gb")
+
+
+def test_set_changes_the_job(clustersim, job_file):
+    plain = json.loads(clustersim("run", job_file, "--json").out)
+    changed = json.loads(clustersim("run", job_file, "--json", "--set", "batch.global=64").out)
+    assert changed["step_time_s"] > plain["step_time_s"]
+
+
+def test_a_wrong_set_names_the_field(clustersim, job_file):
+    outcome = clustersim("run", job_file, "--set", "plan.tp=3", "--set", "plan.tpp=1")
+    assert outcome.code == 2
+    assert "plan.tpp" in outcome.err
+
+
+def test_files_are_written_where_asked_and_named_on_stderr(clustersim, job_file, tmp_path):
+    trace = tmp_path / "deep" / "trace.json.gz"
+    outcome = clustersim("run", job_file, "--plot", tmp_path / "pictures", "--trace", trace)
+    written = [line.removeprefix("wrote ") for line in outcome.err.splitlines()]
+    pictures = [str(path) for path in sorted((tmp_path / "pictures").iterdir())]
+    assert sorted(written) == sorted([*pictures, str(trace)])
+    assert len(pictures) >= 3
+    assert trace.read_bytes()[:2] == b"\x1f\x8b"
+
+
+@pytest.mark.parametrize("command", ["run", "memory"])
+def test_a_misfit_is_an_answer_and_ends_with_1(clustersim, job_file, command):
+    outcome = clustersim(command, job_file, *TOO_BIG)
+    assert outcome.code == 1
+    assert "peak memory per GPU, capacity 4.00 GiB" in outcome.out
+    assert outcome.err == "too little memory\n"
+
+
+@pytest.mark.parametrize("command", ["run", "memory"])
+def test_a_misfit_is_still_one_json_object(clustersim, job_file, command):
+    outcome = clustersim(command, job_file, "--json", *TOO_BIG)
+    assert outcome.code == 1
+    assert json.loads(outcome.out)["fits"] is False
+
+
+def test_memory_owners_sum_to_what_is_allocated(clustersim, job_file):
+    document = json.loads(clustersim("memory", job_file, "--json").out)
+    assert set(document) == {"schema_version", "fits", "capacity_bytes", "memory"}
+    for stage in document["memory"]:
+        held = sum(stage["by_owner"].values())
+        assert held == pytest.approx(stage["peak_allocated_bytes"], rel=1e-9)
+    assert [row[0] for row in table(clustersim("memory", job_file).out, "at the peak")][-1] == (
+        "allocated"
+    )
+
+
+def test_memory_over_time_peaks_where_the_table_says(clustersim, job_file, tmp_path):
+    path = tmp_path / "memory.csv"
+    document = json.loads(clustersim("memory", job_file, "--json", "--over-time", path).out)
+    held: dict[int, list[float]] = {0: [], 1: []}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            owners = (float(value) for name, value in row.items() if name.endswith("_bytes"))
+            held[int(row["rank_class"])].append(sum(owners))
+    for index, stage in enumerate(document["memory"]):
+        assert max(held[index]) == pytest.approx(stage["peak_allocated_bytes"], rel=1e-9)
+
+
+def test_memory_over_time_can_be_a_picture(clustersim, job_file, tmp_path):
+    path = tmp_path / "deep" / "memory.png"
+    assert clustersim("memory", job_file, "--over-time", path).err == f"wrote {path}\n"
+    assert path.read_bytes()[:4] == b"\x89PNG"

@@ -1,0 +1,88 @@
+"""Does validation print what it computed, and stop where a threshold is missed?"""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+ROW = {"id": "a-1", "measured_us": 10.0, "predicted_us": 11.0, "error_pct": 10.0, "skipped": None}
+SKIPPED = {"id": "a-2", "measured_us": 5.0, "predicted_us": None, "error_pct": None}
+
+
+@dataclass
+class Report:
+    """A validation that predicted one row and skipped one."""
+
+    mape: float | None = 10.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "rows": [ROW, SKIPPED | {"skipped": "no profile"}],
+            "summary": {"n": 1, "mape": self.mape, "skipped": 1},
+            "by_source": {"a": {"n": 1, "mape": self.mape}},
+        }
+
+
+@pytest.fixture(params=["published", "collectives", "kernels"])
+def kind(request, monkeypatch):
+    """A kind of validation that returns the report above."""
+    name = request.param
+    monkeypatch.setattr(
+        f"simulator.validate.{name}.validate_{name}", lambda path, **options: Report()
+    )
+    return name
+
+
+def test_json_is_the_report(clustersim, kind):
+    outcome = clustersim("validate", kind, "measured.csv", "--json")
+    assert (outcome.code, json.loads(outcome.out)) == (0, Report().to_dict())
+
+
+def test_tables_show_rows_groups_and_summary(clustersim, kind):
+    lines = [line.split() for line in clustersim("validate", kind, "measured.csv").out.splitlines()]
+    assert ["a-1", "10", "11", "10"] in lines
+    assert ["a-2", "5", "no", "profile"] in lines
+    assert ["source", "n", "mape"] in lines
+    assert ["mape", "10"] in lines
+
+
+def test_rows_can_be_written_to_a_file(clustersim, kind, tmp_path):
+    path = tmp_path / "deep" / "rows.csv"
+    assert clustersim("validate", kind, "m.csv", "--json", "--out", path).err == f"wrote {path}\n"
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["skipped"] for row in rows] == ["", "no profile"]
+    assert rows[0]["predicted_us"] == "11.0"
+
+
+@pytest.mark.parametrize(("limit", "code"), [("10", 0), ("9.9", 1)])
+def test_a_missed_threshold_ends_with_1(clustersim, kind, limit, code):
+    outcome = clustersim("validate", kind, "m.csv", "--json", "--max-mape", limit)
+    assert outcome.code == code
+    assert ("the mean error is 10.0 %" in outcome.err) == bool(code)
+
+
+def test_a_table_without_any_prediction_misses_every_threshold(clustersim, monkeypatch):
+    monkeypatch.setattr("simulator.validate.kernels.validate_kernels", lambda _: Report(mape=None))
+    outcome = clustersim("validate", "kernels", "m.csv", "--json", "--max-mape", "100")
+    assert outcome.code == 1
+    assert "there is no prediction" in outcome.err
+
+
+@pytest.mark.parametrize("kind", ["published", "collectives", "kernels"])
+def test_a_missing_table_ends_with_2(clustersim, tmp_path, kind):
+    outcome = clustersim("validate", kind, tmp_path / "none.csv")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "none.csv" in outcome.err
+
+
+@pytest.mark.parametrize("kind", ["published", "collectives", "kernels"])
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "\x00\x01", "id\n"])
+def test_a_table_of_something_else_ends_with_2(clustersim, write, kind, content):
+    outcome = clustersim("validate", kind, write(content, "table.csv"))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Traceback" not in outcome.err

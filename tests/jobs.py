@@ -1,0 +1,284 @@
+"""Which small jobs and passes can a test work with by eye?
+
+Jobs on the round-number device of :mod:`tests.tiny`, with four GPUs per node and links
+of 1 GB/s; pipelines whose every pass takes a given time; and random plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from simulator.engine.replay import replay
+from simulator.engine.timeline import Timeline
+from simulator.errors import InputError
+from simulator.program.ir import Memory, Owner, Program, RankClass, Work
+from simulator.program.layout import Slice
+from simulator.program.pipeline import Pipeline, add_pipeline
+from simulator.schedule import Phase, Slot, schedule_info, schedule_order
+from simulator.spec.checks import job_faults
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.job import Batch, Cluster, Job
+from simulator.spec.model import Model
+from simulator.spec.plan import Plan
+from tests.tiny import tiny_profile
+
+GPUS_PER_NODE = 4
+
+SCALE_UP = {
+    "kind": "nvswitch",
+    "gpus": GPUS_PER_NODE,
+    "bandwidth": "1 GB/s",
+    "efficiency": 1.0,
+    "latency": "1 us",
+    "bulk_latency": "1 us",
+    "launch": "1 us",
+    "sm_count": 1,
+}
+FABRIC = {
+    "kind": "ib",
+    "nics_per_node": GPUS_PER_NODE,
+    "nic": "1 GB/s",
+    "efficiency": 1.0,
+    "latency": "1 us",
+    "bulk_latency": "1 us",
+    "sm_count": 1,
+}
+NO_LATENCY = {"latency": "0 s", "bulk_latency": "0 s"}
+
+
+def network_profile(
+    scale_up: Mapping[str, Any] | None = None, fabric: Mapping[str, Any] | None = None
+) -> HardwareProfile:
+    """Four GPUs per node, one NIC each, 1 GB/s and 1 us everywhere, with some links changed."""
+    tiny = tiny_profile()
+    document = tiny.model_dump(by_alias=True, exclude_unset=True)
+    document["network"] = {
+        "gpus_per_node": GPUS_PER_NODE,
+        "scale_up": {**SCALE_UP, **(scale_up or {})},
+        "fabric": {**FABRIC, **(fabric or {})},
+    }
+    profile = HardwareProfile.model_validate(document)
+    return profile.model_copy(update={"kernels": tiny.kernels})
+
+
+def free_latency_profile() -> HardwareProfile:
+    """The same with links that have bandwidth only, so that rings always win."""
+    return network_profile({**NO_LATENCY, "launch": "0 s"}, NO_LATENCY)
+
+
+def small_model(**fields: Any) -> Model:
+    """A gated transformer that divides by 8: l 4, h 64, a 8, k 4, f 128, v 1000."""
+    sizes = {"layers": 4, "hidden": 64, "heads": 8, "kv_heads": 4, "ffn_hidden": 128}
+    return Model.model_validate({"name": "small", **sizes, "vocab": 1000, **fields})
+
+
+def gpt_model(**fields: Any) -> Model:
+    """A GPT-2 of l 4, h 64, a 8, v 1024: plain MLP of 4 h, biases, learned positions."""
+    return small_model(
+        **{
+            "kv_heads": 8,
+            "ffn_hidden": 256,
+            "vocab": 1024,
+            "gated_mlp": False,
+            "activation": "gelu",
+            "positions": "learned",
+            "max_positions": 64,
+            "normalisation": "layernorm",
+            **fields,
+        }
+    )
+
+
+def small_job(
+    model: Model | None = None,
+    *,
+    gpus: int = 1,
+    profile: HardwareProfile | None = None,
+    global_batch: int = 8,
+    micro_batch: int = 1,
+    seq_len: int = 64,
+    **plan: Any,
+) -> Job:
+    """A sound job; ``plan`` holds the fields of its plan.
+
+    Raises:
+        InputError: The fields break a rule.
+    """
+    job = Job(
+        model=model or small_model(),
+        cluster=Cluster(profile=profile or network_profile(), gpus=gpus),
+        batch=Batch(global_batch=global_batch, micro_batch=micro_batch, seq_len=seq_len),
+        plan=Plan(**plan),
+    )
+    faults = job_faults(job)
+    if faults:
+        raise InputError(faults)
+    return job
+
+
+SCHEDULES_WITH_CHUNKS = {
+    "naive": (1,),
+    "gpipe": (1,),
+    "1f1b": (1,),
+    "interleaved-1f1b": (2, 4),
+    "looped-bfs": (1, 2),
+    "zb-h1": (1,),
+    "zb-v": (2,),
+}
+"""Numbers of chunks that random plans take, by schedule."""
+
+_FLAG = st.sampled_from([None, True, False])
+
+
+@st.composite
+def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
+    """Random plans of a small model, on random links unless a profile is given."""
+    tp, cp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
+    dp, pp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 4]))
+    names = list(SCHEDULES_WITH_CHUNKS) if pp > 1 else ["1f1b", "gpipe"]
+    schedule = draw(st.sampled_from(names))
+    vpp = draw(st.sampled_from(SCHEDULES_WITH_CHUNKS[schedule]))
+    micro_batch = draw(st.sampled_from([1, 2]))
+    microbatches = pp * draw(st.integers(1, 3))
+    cp_method = draw(st.sampled_from(["ring", "all_to_all"]))
+    attention = "flash" if cp > 1 else draw(st.sampled_from(["flash", "fused-softmax", "unfused"]))
+    return small_job(
+        small_model(
+            layers=pp * vpp * draw(st.sampled_from([1, 2])),
+            tied_embeddings=draw(st.booleans()),
+        ),
+        gpus=tp * cp * dp * pp,
+        profile=profile or draw(profiles()),
+        global_batch=micro_batch * microbatches * dp,
+        micro_batch=micro_batch,
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        vpp=vpp,
+        schedule=schedule,
+        cp_method=cp_method,
+        attention=attention,
+        zero=draw(st.integers(0, 3)),
+        zero_group=draw(st.sampled_from([0, 1, dp * cp])),
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        stack=draw(st.sampled_from(["megatron-core", "megatron-lm-2021", "torch-fsdp", "torch"])),
+        sequence_parallel=draw(_FLAG),
+        overlap_grad_reduce=draw(_FLAG),
+        overlap_param_gather=draw(_FLAG),
+        overlap_p2p=draw(_FLAG),
+        overlap_tp=draw(_FLAG),
+    )
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> HardwareProfile:
+    """Links from slow to fast, with and without interference on four multiprocessors."""
+    rates = st.sampled_from(["10 MB/s", "1 GB/s", "100 GB/s"])
+    sm_count = draw(st.integers(0, 3))
+    return network_profile(
+        {"bandwidth": draw(rates), "sm_count": sm_count},
+        {"nic": draw(rates), "sm_count": sm_count},
+    )
+
+
+@dataclass(frozen=True)
+class EqualPasses:
+    """Costs of a pipeline whose every stage takes the same time.
+
+    Attributes:
+        forward_s, backward_s: Time of one pass of one stage [s]; backward halves where
+            it is split.
+        saved_bytes, working_bytes: Memory of one pass [B].
+    """
+
+    forward_s: float = 1.0
+    backward_s: float = 2.0
+    saved_bytes: float = 1.0
+    working_bytes: float = 0.0
+
+    def work(self, run: Slice, phase: Phase) -> Work:
+        """One pass."""
+        del run
+        return Work(
+            {Phase.FORWARD: self.forward_s, Phase.BACKWARD: self.backward_s}.get(
+                phase, self.backward_s / 2
+            )
+        )
+
+    def saved(self, run: Slice) -> Memory:
+        """Activations of one pass."""
+        del run
+        return ((Owner.ACTIVATIONS, self.saved_bytes),)
+
+    def working(self, run: Slice) -> Memory:
+        """Held during backward."""
+        del run
+        return ((Owner.TEMPORARIES, self.working_bytes),)
+
+
+class NoDataParallel:
+    """Attaches nothing to a pipeline."""
+
+    def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
+        """One piece."""
+        del is_first
+        return [run]
+
+    def backward_runs(self, run: Slice, *, is_last: bool) -> list[Slice]:
+        """One piece."""
+        del is_last
+        return [run]
+
+    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> tuple[int, ...]:
+        """Waits for nothing."""
+        del program, rank, run, is_first
+        return ()
+
+    def after_forward(self, rank: int, operation: int, run: Slice) -> Memory:
+        """Gives nothing back."""
+        del rank, operation, run
+        return ()
+
+    def after_backward(
+        self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
+    ) -> Memory:
+        """Gives nothing back."""
+        del program, rank, operation, run, is_last
+        return ()
+
+
+def pipeline_program(
+    schedule: str,
+    stages: int,
+    chunks: int,
+    microbatches: int,
+    *,
+    costs: EqualPasses | None = None,
+    transfer: Work | None = None,
+    blocking: bool = False,
+    order: list[list[Slot]] | None = None,
+) -> Program:
+    """The passes of a schedule with given times; transfers are free unless given."""
+    program = Program(
+        classes=tuple(RankClass(f"stage {rank}", rank, 1, rank) for rank in range(stages)),
+        ports={"link": 1.0},
+    )
+    pipeline = Pipeline(
+        order=order or schedule_order(schedule, stages, chunks, microbatches),
+        placement=schedule_info(schedule).placement,
+        chunks=chunks,
+        runs=[Slice(stage, stage + 1) for stage in range(stages * chunks)],
+        blocking=blocking,
+    )
+    moved = transfer or Work(0.0)
+    add_pipeline(program, pipeline, costs or EqualPasses(), lambda *_: moved, NoDataParallel())
+    return program
+
+
+def replayed_pipeline(schedule: str, stages: int, chunks: int, microbatches: int) -> Timeline:
+    """The same, run without contention."""
+    return replay(pipeline_program(schedule, stages, chunks, microbatches))

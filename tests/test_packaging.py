@@ -1,0 +1,53 @@
+"""Does an installed clustersim hold everything that a checkout has?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, built without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("clustersim-*.whl"))
+
+
+def shipped(folder: str, suffix: str) -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob(f"*{suffix}")}
+
+
+def test_the_wheel_holds_all_code_and_all_data(wheel):
+    names = set(ZipFile(wheel).namelist())
+    data = shipped("hardware_profiles", ".yaml") | shipped("workloads", ".yaml")
+    assert shipped("simulator", ".py") | {"simulator/py.typed"} <= names
+    assert {f"simulator/{name}" for name in data} <= names
+    assert not any(name.startswith(("tests/", "reports/")) for name in names)
+
+
+def test_an_unpacked_wheel_finds_its_data_from_anywhere(wheel, tmp_path):
+    site = tmp_path / "site"
+    ZipFile(wheel).extractall(site)
+    code = (
+        "from simulator.spec.load import *\n"
+        "print(load_profile('h100-sxm-80gb').name, load_model('llama3.1-8b').name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("h100-sxm-80gb llama3.1-8b\n", "")

@@ -32,6 +32,15 @@ class Result(StepResult):
         """Whether the fullest rank stays within its device's memory."""
         return max(memory.peak_device_bytes for memory in self.memory) <= self.capacity_bytes
 
+    def explain_misfit(self) -> str:
+        """Who takes the memory and which change would fit; empty where the job fits.
+
+        The change is found by simulating candidates, which may take some seconds.
+        """
+        from simulator.planning.misfit import explain_misfit
+
+        return explain_misfit(self.job, self)
+
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data; its schema is versioned."""
         return result_to_dict(self, self.job)

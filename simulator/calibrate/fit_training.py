@@ -1,10 +1,9 @@
-"""Which sustained clock does each device keep in training, and how much host work does each
-framework do per kernel?
+"""Which clock does a device sustain in training, and how much host work does a framework do?
 
 Both are fitted to published training runs: one number per device and one per framework,
-for all workloads at once. Sources count alike, however many runs they publish, and the
-mean *absolute* error in the logarithm keeps odd runs from pulling. Runs of the lower
-grades, where the source leaves knobs unstated, are not used.
+for all workloads at once. Sources count alike, however many runs they publish, and errors
+count only up to a limit, because a run that is far off is off for another reason. Runs of
+the lower grades, where the source leaves knobs unstated, are not used.
 
 Run as ``python -m simulator.calibrate.fit_training RUNS.csv [--write]``.
 """
@@ -32,6 +31,9 @@ from simulator.validate.published_rows import Row, job_document
 _GRADES = ("A", "A-")
 _CLOCK_RANGE = (0.6, 1.0)
 _HOST_RANGE = (1.0, 12.0)
+_ERROR_LIMIT = 0.25
+"""Errors in the logarithm beyond this one count as this one."""
+
 _ROUNDS = 2
 """Passes over all parameters; clock and host work hardly touch the same runs."""
 
@@ -107,13 +109,13 @@ def _fit(
 
 
 def loss(rows: Sequence[Row], parameters: Parameters, executor: Executor) -> float:
-    """Mean over sources of the mean absolute error in the logarithm of the step time."""
+    """Mean over sources of the mean limited error in the logarithm of the step time."""
     documents = [parameters.document(row) for row in rows]
     by_source: dict[str, list[float]] = {}
     for row, step_time_s in zip(rows, executor.map(_step_time_s, documents), strict=True):
         if step_time_s is not None:
             error = abs(math.log(step_time_s / float(row["measured_step_s"])))
-            by_source.setdefault(row_source(row["id"]), []).append(error)
+            by_source.setdefault(row_source(row["id"]), []).append(min(error, _ERROR_LIMIT))
     return statistics.fmean(statistics.fmean(errors) for errors in by_source.values() or [[0.0]])
 
 

@@ -14,7 +14,6 @@ from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import AttentionModel, FlashKernel, Precision
 
-
 _FLASH_1_SHARE = 0.5
 """Rate of FlashAttention 1 over its successor's, which is "around 2x" faster
 (arXiv 2307.08691, abstract)."""

@@ -20,7 +20,7 @@ from simulator.engine.deadlock import deadlock_error
 from simulator.engine.device import Device
 from simulator.engine.network import FluidNetwork
 from simulator.engine.timeline import Timeline
-from simulator.program.ir import Lane, Operation, Program, Stream
+from simulator.program.ir import Kind, Lane, Operation, Program, Stream
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -103,6 +103,9 @@ class _Simulation:
         held = [] if computing else [self.devices[c] for c in classes]
         for device in held:
             device.take(traffic.sm_count)
-        yield from self.network.transfer(operation.work.seconds, traffic, classes)
+        one_way = operation.kind is Kind.SEND_RECV
+        senders = [operation.lanes[0][0]] if one_way else classes
+        receivers = [operation.lanes[-1][0]] if one_way else classes
+        yield from self.network.transfer(operation.work.seconds, traffic, senders, receivers)
         for device in held:
             device.give(traffic.sm_count)

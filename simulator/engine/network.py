@@ -1,8 +1,9 @@
 """How do communications share the ports of a GPU and its NICs?
 
-Every rank class has one set of ports ("scale_up", "fabric"), each per direction. A
-communication loads ports in proportion to the bytes it sends over them; all active
-communications share every port max-min fairly, and none goes faster than it would alone.
+Every rank class has one set of ports ("scale_up", "fabric"), each per direction: what a
+rank sends never slows what it receives. A communication loads ports in proportion to the
+bytes it moves over them; all active communications share every port max-min fairly, and
+none goes faster than it would alone.
 Rates change when a communication starts or ends. Latency is waited out before bytes flow.
 
 Ignores: queueing inside switches, congestion control, and packets.
@@ -20,8 +21,8 @@ import simpy
 
 from simulator.program.ir import Traffic
 
-Port = tuple[int, str]
-"""A port of a rank class: (class index, port name)."""
+Port = tuple[int, str, str]
+"""One direction of a port of a rank class: (class index, port name, "out" or "in")."""
 
 _FULL_SPEED = 1.0
 _TINY = 1e-12
@@ -54,17 +55,23 @@ class FluidNetwork:
         self._epoch = 0
 
     def transfer(
-        self, seconds_alone: float, traffic: Traffic, classes: Sequence[int]
+        self,
+        seconds_alone: float,
+        traffic: Traffic,
+        senders: Sequence[int],
+        receivers: Sequence[int],
     ) -> Generator[simpy.Event, Any, None]:
         """Run a communication that takes ``seconds_alone`` on idle ports.
 
         Args:
             seconds_alone: Latency and transfer time without contention [s].
             traffic: Bytes over each port of each rank, and the latency.
-            classes: Rank classes that take part.
+            senders, receivers: Rank classes whose outward and inward ports it loads; those
+                of a collective do both.
         """
         flow_s = max(0.0, seconds_alone - traffic.latency_s)
-        loads = self._port_loads(traffic, flow_s, classes)
+        ends = [(c, "out") for c in senders] + [(c, "in") for c in receivers]
+        loads = self._port_loads(traffic, flow_s, ends)
         if not loads:
             yield self._env.timeout(seconds_alone)
             return
@@ -78,15 +85,15 @@ class FluidNetwork:
         yield flow.finished
 
     def _port_loads(
-        self, traffic: Traffic, flow_s: float, classes: Sequence[int]
+        self, traffic: Traffic, flow_s: float, ends: Sequence[tuple[int, str]]
     ) -> dict[Port, float]:
         if flow_s <= 0:
             return {}
         return {
-            (rank_class, port): min(1.0, num_bytes / flow_s / self._capacity[port])
+            (rank_class, port, direction): min(1.0, num_bytes / flow_s / self._capacity[port])
             for port, num_bytes in traffic.port_bytes.items()
             if port in self._capacity and num_bytes > 0
-            for rank_class in classes
+            for rank_class, direction in ends
         }
 
     def _advance(self) -> None:

@@ -8,6 +8,8 @@ and equals it where nothing is shared.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from simulator.engine.deadlock import deadlock_error
@@ -32,8 +34,7 @@ def replay(program: Program) -> Timeline:
         end_s[index] = end
         finished += 1
         for follower in followers[index]:
-            if end > start_s[follower]:
-                start_s[follower] = end
+            start_s[follower] = max(start_s[follower], end)
             waits_for[follower] -= 1
             if waits_for[follower] == 0:
                 ready.append(follower)
@@ -51,7 +52,7 @@ def _dependency_counts(program: Program) -> tuple[list[int], list[list[int]]]:
         for before in operation.after:
             followers[before].append(index)
     for lane in program.lanes.values():
-        for before, index in zip(lane, lane[1:], strict=False):
+        for before, index in itertools.pairwise(lane):
             followers[before].append(index)
             waits_for[index] += 1
     return waits_for, followers

@@ -25,19 +25,19 @@ def explain_misfit(job: Job, result: StepResult) -> str:
     if fullest.peak_device_bytes <= result.capacity_bytes:
         return ""
     lines = [
-        _need(fullest, job, result.capacity_bytes),
+        _need(fullest, result, job.cluster.profile.name),
         _owners(fullest),
         *_way_out(nearest_fit(job)),
     ]
     return "\n".join(lines)
 
 
-def _need(fullest: ClassMemory, job: Job, capacity_bytes: float) -> str:
-    need = fullest.peak_device_bytes
+def _need(fullest: ClassMemory, result: StepResult, device: str) -> str:
+    need, capacity = fullest.peak_device_bytes, result.capacity_bytes
+    where = f" of stage {fullest.stage}" if len(result.memory) > 1 else ""
     return (
-        f"Does not fit: a GPU of stage {fullest.stage} needs {format_bytes(need)}, "
-        f"{format_bytes(need - capacity_bytes)} more than the {format_bytes(capacity_bytes)} "
-        f"of {job.cluster.profile.name}."
+        f"Does not fit: a GPU{where} needs {format_bytes(need)}, "
+        f"{format_bytes(need - capacity)} more than the {format_bytes(capacity)} of {device}."
     )
 
 
@@ -49,21 +49,17 @@ def _owners(fullest: ClassMemory) -> str:
     if rest:
         held["other tensors"] = rest
     held["allocator and context"] = need - fullest.peak_allocated_bytes
-    shares = (f"{name} {_gib(size)} ({size / need:.0%})" for name, size in held.items())
+    shares = (f"{name} {format_bytes(size)} ({size / need:.0%})" for name, size in held.items())
     return f"It holds {', '.join(shares)}."
-
-
-def _gib(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB"
 
 
 def _way_out(search: FitSearch) -> Iterator[str]:
     nearest, tried = search.nearest, search.tried
     if nearest is None:
-        yield f"None of {tried} changes that were simulated makes it fit."
+        yield f"No change that was tried makes it fit ({tried} simulated)."
         return
     options = " ".join(f"--set {path}={value}" for path, value in nearest.changes.items())
-    yield f"The nearest of {tried} simulated changes that fits: {options}"
+    yield f"Nearest change that fits ({tried} simulated): {options}"
     yield (
         f"With it a step takes about {format_seconds(nearest.step_time_s)} "
         f"and the fullest GPU holds {format_bytes(nearest.peak_device_bytes)}."

@@ -8,8 +8,6 @@ because on a uniform cluster they do the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
 from simulator.cost.kernels import memory_bound_s
 from simulator.errors import UnsupportedError
@@ -78,9 +76,7 @@ class _Builder:
             sm_count=self.profile.device.sm_count,
         )
         pipeline = Pipeline(
-            order=schedule_order(
-                self.schedule.name, self.stages, job.plan.vpp, job.microbatches
-            ),
+            order=schedule_order(self.schedule.name, self.stages, job.plan.vpp, job.microbatches),
             placement=self.schedule.placement,
             chunks=job.plan.vpp,
             runs=self.runs,
@@ -155,14 +151,10 @@ class _Builder:
         num_bytes = numel * state_bytes(self.job).reduced
         crosses = pipeline_hop_crosses(self.job, 0, last)
         group = Group(2, 1 if crosses else 2)
-        cost = collective_cost(
-            CollectiveKind.ALL_REDUCE, num_bytes, group, self.profile.network
-        )
+        cost = collective_cost(CollectiveKind.ALL_REDUCE, num_bytes, group, self.profile.network)
         work = communication_work([(CollectiveKind.ALL_REDUCE, cost)], num_bytes, Category.PIPELINE)
         lanes = ((0, Stream.COMPUTE), (last, Stream.COMPUTE))
-        reduction = Operation(
-            Kind.ALL_REDUCE, lanes, work, Category.PIPELINE, after=tuple(waits)
-        )
+        reduction = Operation(Kind.ALL_REDUCE, lanes, work, Category.PIPELINE, after=tuple(waits))
         waits.append(program.add(reduction))
 
     def _norm_work(self) -> Work:

@@ -37,6 +37,7 @@ from simulator.program.states import slice_parameters, state_bytes
 from simulator.spec.job import Job
 from simulator.spec.network import Network
 
+
 @dataclass
 class DataParallel:
     """Emits the data-parallel operations of one job.
@@ -104,7 +105,9 @@ class DataParallel:
             self._emit_reduction(program, rank, run, (operation,), overlapped=self._overlaps_reduce)
         return freed
 
-    def finish_gradients(self, program: Program, rank: int, runs: Sequence[Slice]) -> tuple[int, ...]:
+    def finish_gradients(
+        self, program: Program, rank: int, runs: Sequence[Slice]
+    ) -> tuple[int, ...]:
         """Whatever reduction is left once backward is done; returns what to wait for."""
         if self.is_active and self._zero < 2 and not self._overlaps_reduce:
             for run in runs:
@@ -132,8 +135,10 @@ class DataParallel:
         self._reductions.setdefault(rank, []).append(program.add(operation))
 
     def _prefetch_limit(self, rank: int) -> tuple[int, ...]:
-        """Two gathered runs at a time: gathers are issued one run ahead, and each waits
-        for the run before the one that is about to compute."""
+        """What a gather waits for, so that two gathered runs exist at a time.
+
+        Gathers are issued one run ahead; each waits for the run before the next one.
+        """
         computed = self._computed.get(rank)
         return (computed,) if computed is not None else ()
 
@@ -173,20 +178,23 @@ class DataParallel:
 
     def _collectives(self, calls: tuple[tuple[CollectiveKind, float, Group], ...]) -> Work:
         if calls not in self._work:
-            costs = [(kind, collective_cost(kind, size, group, self.network)) for kind, size, group in calls]
+            costs = [
+                (kind, collective_cost(kind, size, group, self.network))
+                for kind, size, group in calls
+            ]
             self._work[calls] = communication_work(costs, calls[0][1], Category.DATA_PARALLEL)
         return self._work[calls]
 
 
 def communication_work(
-    costs: Sequence[tuple[CollectiveKind, CollectiveCost]], num_bytes: float, category: Category
+    costs: Sequence[tuple[str, CollectiveCost]], num_bytes: float, category: Category
 ) -> Work:
-    """One operation that runs collectives one after another."""
+    """One operation that runs named transfers or collectives one after another."""
     ports: dict[str, float] = {}
     for _, cost in costs:
         for port, size in cost.port_bytes.items():
             ports[port] = ports.get(port, 0.0) + size
-    parts = tuple(Part(kind.value, category, cost.seconds) for kind, cost in costs if cost.seconds)
+    parts = tuple(Part(str(name), category, cost.seconds) for name, cost in costs if cost.seconds)
     traffic = Traffic(
         ports, sum(cost.latency_s for _, cost in costs), max(cost.sm_count for _, cost in costs)
     )

@@ -172,9 +172,7 @@ class _Emitter:
         for run, following in zip_longest(runs, runs[1:]):
             current = gather
             if following is not None:
-                gather = self.attachment.before(
-                    self.program, rank, following, is_first=is_first
-                )
+                gather = self.attachment.before(self.program, rank, following, is_first=is_first)
             yield run, current
 
     def _add_pass(

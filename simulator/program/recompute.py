@@ -69,8 +69,7 @@ layer's input, query and value, attention's output, the gate, and the down produ
 
 
 def _alternate_products(layer: Layer) -> dict[str, float]:
-    """All pieces but attention, and of the products every second one, starting with the
-    second of the layer."""
+    """Everything but attention and every other product, the first of the layer kept."""
     repeated = {}
     count = 0
     for piece in layer.pieces:

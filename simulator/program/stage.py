@@ -124,12 +124,23 @@ class StageCosts:
 
     @cached_property
     def _timer(self) -> PieceTimer:
+        plan, stack = self.job.plan, self.job.plan.stack
+        element_bytes = self._shape.element_bytes
         groups = {Axis.TENSOR: tensor_group(self.job), Axis.CONTEXT: context_group(self.job)}
         groups[Axis.EXPERT] = Group(1, 1)
-        accumulate_fp32 = state_bytes(self.job).gradients > self._shape.element_bytes
-        profile = self.job.cluster.profile
-        flash_kernel = self.job.plan.stack.flash_kernel
-        return PieceTimer(profile, self.job.plan.precision, groups, flash_kernel, accumulate_fp32)
+        # Sharded gradients leave after every microbatch, so nothing is added up in place.
+        adds_up = self.job.microbatches > 1 and plan.zero < 2
+        fp32_sums = state_bytes(self.job).gradients > element_bytes
+        return PieceTimer(
+            self.job.cluster.profile,
+            plan.precision,
+            groups,
+            stack.flash_kernel,
+            accumulate_fp32=adds_up and fp32_sums and stack.fused_accumulation,
+            accumulation_bytes=0.0
+            if stack.fused_accumulation or not adds_up
+            else element_bytes + 2 * state_bytes(self.job).gradients,
+        )
 
     @cached_property
     def _hiding(self) -> Hiding:
@@ -177,9 +188,7 @@ class StageCosts:
     def _divided(self, layer: Layer) -> Layer:
         """The strategy passes, in order."""
         plan, element_bytes = self.job.plan, self._shape.element_bytes
-        layer = context_parallel(
-            layer, plan.cp, method=plan.cp_method, element_bytes=element_bytes
-        )
+        layer = context_parallel(layer, plan.cp, method=plan.cp_method, element_bytes=element_bytes)
         return tensor_parallel(
             layer, plan.tp, sequence_parallel=self.sequence_parallel, element_bytes=element_bytes
         )

@@ -23,7 +23,6 @@ from simulator.program.ir import Memory, Owner
 from simulator.program.layout import Slice
 from simulator.program.ranks import shard_group
 from simulator.spec.job import Job
-from simulator.spec.stack import Stack
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _MASTER_BYTES = 4.0
@@ -89,7 +88,9 @@ def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> float:
             must when the first stage is on other ranks.
     """
     kinds = layer_kinds(job.model)
-    representatives = {kind: kinds.index(kind) for kind in dict.fromkeys(kinds[run.first : run.end])}
+    representatives = {
+        kind: kinds.index(kind) for kind in dict.fromkeys(kinds[run.first : run.end])
+    }
     total = sum(
         kinds[run.first : run.end].count(kind) * _numel(job, layer_tensors(job.model, index))
         for kind, index in representatives.items()

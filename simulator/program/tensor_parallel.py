@@ -30,7 +30,9 @@ from simulator.program.layer import (
 )
 
 
-def tensor_parallel(layer: Layer, tp: int, *, sequence_parallel: bool, element_bytes: float) -> Layer:
+def tensor_parallel(
+    layer: Layer, tp: int, *, sequence_parallel: bool, element_bytes: float
+) -> Layer:
     """The layer of one of ``tp`` ranks, with its exchanges.
 
     Args:
@@ -57,38 +59,42 @@ def tensor_parallel(layer: Layer, tp: int, *, sequence_parallel: bool, element_b
 
 
 def _with_exchanges(
-    piece: Piece, tp: int, sequence_parallel: bool, element_bytes: float, shares: dict[Region, float]
+    piece: Piece,
+    tp: int,
+    sequence_parallel: bool,
+    element_bytes: float,
+    shares: dict[Region, float],
 ) -> Iterator[Piece]:
-    enters = isinstance(piece, Gemm) and piece.has_weight and piece.split is Split.COLUMN
-    leaves = isinstance(piece, Gemm) and piece.has_weight and piece.split is Split.ROW
-    if enters:
-        yield _entry(piece, sequence_parallel, element_bytes)
-    yield _shard(piece, tp, shares)
-    if leaves or piece.name == "embedding":
-        yield _exit(piece, sequence_parallel, element_bytes)
+    match piece:
+        case Gemm(has_weight=True, split=Split.COLUMN):
+            yield _entry(piece, sequence_parallel, element_bytes)
+            yield _shard(piece, tp, shares)
+        case Gemm(has_weight=True, split=Split.ROW):
+            yield _shard(piece, tp, shares)
+            yield _exit(piece.name, piece.m * piece.n * element_bytes, sequence_parallel)
+        case Stream(name="embedding"):
+            yield _shard(piece, tp, shares)
+            yield _exit(piece.name, piece.forward_bytes / 2, sequence_parallel)
+        case _:
+            yield _shard(piece, tp, shares)
 
 
 def _entry(gemm: Gemm, sequence_parallel: bool, element_bytes: float) -> Exchange:
     """Before a column product: gather the sequence forward, reduce its gradient backward."""
     num_bytes = gemm.m * gemm.k * element_bytes
-    name = f"{gemm.name}_input"
+    name = f"{gemm.name}.gather"
     if sequence_parallel:
         gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
         return Exchange(name, Axis.TENSOR, gather, scatter, num_bytes, gathers_again=True)
     return Exchange(name, Axis.TENSOR, None, CollectiveKind.ALL_REDUCE, num_bytes)
 
 
-def _exit(piece: Gemm | Stream, sequence_parallel: bool, element_bytes: float) -> Exchange:
+def _exit(name: str, num_bytes: float, sequence_parallel: bool) -> Exchange:
     """After a row product or the embedding: reduce forward, gather the gradient backward."""
-    if isinstance(piece, Gemm):
-        num_bytes = piece.m * piece.n * element_bytes
-    else:
-        num_bytes = piece.forward_bytes / 2
-    name = f"{piece.name}_output"
     if sequence_parallel:
         gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-        return Exchange(name, Axis.TENSOR, scatter, gather, num_bytes)
-    return Exchange(name, Axis.TENSOR, CollectiveKind.ALL_REDUCE, None, num_bytes)
+        return Exchange(f"{name}.reduce", Axis.TENSOR, scatter, gather, num_bytes)
+    return Exchange(f"{name}.reduce", Axis.TENSOR, CollectiveKind.ALL_REDUCE, None, num_bytes)
 
 
 def _shard(piece: Piece, tp: int, shares: dict[Region, float]) -> Piece:

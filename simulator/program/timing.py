@@ -31,6 +31,8 @@ class PieceTimer:
         groups: The group that exchanges of each axis run in.
         flash_kernel: Which fused attention the framework brings.
         accumulate_fp32: Whether weight gradients are added into fp32 buffers.
+        accumulation_bytes: Traffic per weight of adding its gradient to an accumulator by a
+            kernel of its own [B]; 0 where the product does it.
     """
 
     profile: HardwareProfile
@@ -38,6 +40,7 @@ class PieceTimer:
     groups: dict[Axis, Group]
     flash_kernel: FlashKernel
     accumulate_fp32: bool
+    accumulation_bytes: float
     _seconds: dict[object, float] = field(default_factory=dict)
     _costs: dict[object, CollectiveCost] = field(default_factory=dict)
 
@@ -51,7 +54,11 @@ class PieceTimer:
 
     def weight_gradient_s(self, gemm: Gemm) -> float:
         """Gradient of the product's weight, or of its second activation [s]."""
-        return self._product_s(gemm, gemm.k, gemm.n, gemm.m, accumulate=gemm.has_weight)
+        product_s = self._product_s(gemm, gemm.k, gemm.n, gemm.m, accumulate=gemm.has_weight)
+        if not gemm.has_weight or not self.accumulation_bytes:
+            return product_s
+        traffic_bytes = gemm.k * gemm.n * self.accumulation_bytes
+        return product_s + memory_bound_s(self.profile, traffic_bytes)
 
     def stream_s(self, stream: Stream, *, backward: bool) -> float:
         """All kernels of a stream in one direction [s]."""

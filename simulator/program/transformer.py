@@ -149,9 +149,7 @@ class _Block:
     def layer(self) -> Layer:
         width = self.shape.tokens * self.model.hidden
         core = frozenset(self.core)
-        return Layer(
-            tuple(self.pieces), tuple(self.saved), width * self.shape.element_bytes, core
-        )
+        return Layer(tuple(self.pieces), tuple(self.saved), width * self.shape.element_bytes, core)
 
     def save(self, name: str, num_bytes: float, region: Region, *, core: bool = False) -> None:
         self.saved.append(Saved(name, num_bytes, region, in_attention_core=core))

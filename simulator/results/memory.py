@@ -28,7 +28,8 @@ _FRAGMENTATION_SHARE = 0.05
 class _Event(NamedTuple):
     time_s: float
     order: int
-    """Memory given back at one moment is free before more is taken at that moment."""
+    """Memory given back at one moment is free before more is taken at that moment, but an
+    operation that takes no time holds what it holds for that moment."""
     owner: Owner
     num_bytes: float
 
@@ -45,7 +46,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     events = _events(timeline, index)
     time_s = np.asarray([0.0, *(event.time_s for event in events)])
     owner_bytes = _curves(events, dict(rank_class.resident))
-    total = np.sum(list(owner_bytes.values()), axis=0)
+    total = sum(owner_bytes.values(), np.zeros(len(time_s)))
     peak = int(np.argmax(total))
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
@@ -73,8 +74,9 @@ def _events(timeline: Timeline, index: int) -> list[_Event]:
         end = float(timeline.operation_end_s[operation_id])
         events += [_Event(start, 1, owner, size) for owner, size in operation.takes]
         events += [_Event(start, 1, owner, size) for owner, size in operation.holds]
-        events += [_Event(end, 0, owner, -size) for owner, size in operation.holds]
-        events += [_Event(end, 0, owner, -size) for owner, size in operation.gives]
+        order = 0 if end > start else 2
+        events += [_Event(end, order, owner, -size) for owner, size in operation.holds]
+        events += [_Event(end, order, owner, -size) for owner, size in operation.gives]
     return sorted(events, key=lambda event: (event.time_s, event.order))
 
 

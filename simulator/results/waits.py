@@ -8,6 +8,7 @@ on the compute stream itself is exposed by definition.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -92,7 +93,7 @@ class _Walker:
         self.step_s = timeline.step_time_s
         self.before: dict[int, list[int]] = {}
         for lane in self.program.lanes.values():
-            for previous, index in zip(lane, lane[1:], strict=False):
+            for previous, index in itertools.pairwise(lane):
                 self.before.setdefault(index, []).append(previous)
 
     def rows(self) -> Iterator[tuple[int, Category, float, float]]:

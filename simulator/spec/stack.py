@@ -73,6 +73,8 @@ class Stack(Spec):
     """One kernel, not an expression of eager ones."""
     fused_rotary: Flag = True
     """One kernel, not an expression of eager ones."""
+    fused_accumulation: Flag = True
+    """Weight gradients are added to their accumulators by the product itself."""
     fused_softmax: Flag = True
     """Scale, mask and softmax of unfused attention are one kernel."""
     fused_cross_entropy: Flag = True
@@ -89,6 +91,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             description="Megatron-Core and NeMo, 2023 and later, with Transformer Engine",
         ),
         "megatron-lm-2021": Stack(
+            fused_accumulation=False,
             description="Megatron-LM v2 (arXiv 2104.04473), gradients reduced at the end",
             sequence_parallel=False,
             overlap_grad_reduce=False,
@@ -101,6 +104,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
         ),
         "megatron-lm-2020": Stack(
+            fused_accumulation=False,
             description="Megatron-LM v1 (arXiv 1909.08053), without a pipeline",
             sequence_parallel=False,
             overlap_grad_reduce=False,
@@ -114,6 +118,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
         ),
         "megatron-deepspeed": Stack(
+            fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
             sequence_parallel=False,
             overlap_grad_reduce=False,
@@ -126,6 +131,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
         ),
         "deepspeed": Stack(
+            fused_accumulation=False,
             description="DeepSpeed ZeRO without model parallelism, 2021",
             sequence_parallel=False,
             overlap_grad_reduce=True,
@@ -157,6 +163,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_cross_entropy=False,
         ),
         "internevo": Stack(
+            fused_accumulation=False,
             description="InternEvo: ZeRO inside nodes, gradients reduced during backward",
             main_grad_precision="bf16",
             grad_reduce_precision="bf16",
@@ -169,6 +176,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             pads_vocab=False,
         ),
         "torch": Stack(
+            fused_accumulation=False,
             description="Plain PyTorch with DDP, eager",
             sequence_parallel=False,
             overlap_param_gather=False,
@@ -185,7 +193,6 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
     }
 )
 """Every known stack by the name a plan uses."""
-
 
 
 def named_stack(value: object) -> object:

@@ -89,7 +89,9 @@ class PublishedReport:
             "rows": [asdict(row) | {"skipped": row.skipped or None} for row in self.rows],
             "summary": summary,
             "by_grade": {k: asdict(v) for k, v in self.groups(lambda row: row.grade).items()},
-            "by_source": {k: asdict(v) for k, v in self.groups(lambda row: row_source(row.id)).items()},
+            "by_source": {
+                k: asdict(v) for k, v in self.groups(lambda row: row_source(row.id)).items()
+            },
         }
 
 
@@ -113,7 +115,11 @@ def validate_published(
     """
     rows = read_rows(Path(csv_path))
     engines = [engine] * len(rows)
-    results = executor.map(predicted, rows, engines, chunksize=4) if executor else map(predicted, rows, engines)
+    results = (
+        executor.map(predicted, rows, engines, chunksize=4)
+        if executor
+        else map(predicted, rows, engines)
+    )
     finished = []
     for result in results:
         finished.append(result)

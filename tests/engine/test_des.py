@@ -163,17 +163,33 @@ def test_without_contention_nothing_is_slowed():
     assert timeline.operation_end_s.tolist() == [1.0, 2.0]
 
 
-def test_a_forward_and_a_backward_transfer_of_one_rank_share_its_port():
-    """Each of the two ranks sends and receives 1 s worth at the same time."""
+def transfers(*routes: tuple[int, Stream, int, Stream]) -> Program:
+    """Sends of one second each, between three ranks with a fabric port of 1 GB/s."""
     program = Program(
-        tuple(RankClass(f"stage {i}", i, 1, i) for i in range(2)), ports={"fabric": 1e9}
+        tuple(RankClass(f"stage {i}", i, 1, i) for i in range(3)), ports={"fabric": 1e9}
     )
     work = Work(1.0, traffic=Traffic({"fabric": 1e9}))
-    to_next = ((0, Stream.SEND_NEXT), (1, Stream.RECV_PREVIOUS))
-    to_previous = ((1, Stream.SEND_PREVIOUS), (0, Stream.RECV_NEXT))
-    for lanes in (to_next, to_previous):
+    for source, send, target, receive in routes:
+        lanes = ((source, send), (target, receive))
         program.add(Operation(Kind.SEND_RECV, lanes, work, Category.PIPELINE))
-    assert simulate_program(program).operation_end_s.tolist() == pytest.approx([2.0, 2.0])
+    return program
+
+
+TO_NEXT = (0, Stream.SEND_NEXT, 1, Stream.RECV_PREVIOUS)
+BACK = (1, Stream.SEND_PREVIOUS, 0, Stream.RECV_NEXT)
+ONWARDS = (1, Stream.SEND_NEXT, 2, Stream.RECV_PREVIOUS)
+
+
+def test_ports_are_full_duplex_so_opposite_transfers_do_not_share():
+    assert simulate_program(transfers(TO_NEXT, BACK)).operation_end_s.tolist() == [1.0, 1.0]
+
+
+def test_a_rank_passes_on_at_full_speed_while_it_receives():
+    assert simulate_program(transfers(TO_NEXT, ONWARDS)).operation_end_s.tolist() == [1.0, 1.0]
+
+
+def test_two_transfers_out_of_one_rank_share_its_port():
+    assert simulate_program(transfers(BACK, ONWARDS)).operation_end_s.tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from simulator.engine.network import FluidNetwork, Port, max_min_rates
 from simulator.program.ir import Traffic
 
-UP: Port = (0, "scale_up")
-OUT: Port = (0, "fabric")
+UP: Port = (0, "scale_up", "out")
+OUT: Port = (0, "fabric", "out")
 GB = 1e9
 
 
@@ -25,7 +25,7 @@ def arrivals(flows: Sequence[tuple[float, float, Traffic, Sequence[int]]]) -> li
 
     def run(index, start_s, seconds, traffic, classes):
         yield env.timeout(start_s)
-        yield from network.transfer(seconds, traffic, classes)
+        yield from network.transfer(seconds, traffic, classes, classes)
         ended[index] = env.now
 
     for index, flow in enumerate(flows):
@@ -51,7 +51,7 @@ def test_a_flow_that_needs_less_than_its_share_leaves_the_rest_to_the_others():
 
 
 def test_flows_on_different_ports_do_not_meet():
-    assert max_min_rates([{UP: 1.0}, {OUT: 1.0}, {(1, "scale_up"): 1.0}]) == [1.0, 1.0, 1.0]
+    assert max_min_rates([{UP: 1.0}, {OUT: 1.0}, {(1, "scale_up", "out"): 1.0}]) == [1.0, 1.0, 1.0]
 
 
 def test_three_flows_over_two_ports_share_as_worked_out_by_hand():
@@ -73,7 +73,7 @@ def test_a_flow_that_barely_loads_one_full_port_does_not_take_all_of_another():
 
 LOADS = st.lists(
     st.dictionaries(
-        st.sampled_from([UP, OUT, (1, "scale_up"), (1, "fabric")]),
+        st.sampled_from([UP, OUT, (1, "scale_up", "out"), (0, "scale_up", "in")]),
         st.floats(0.01, 1.0),
         min_size=1,
     ),
@@ -134,8 +134,8 @@ def test_latency_is_waited_out_before_bytes_meet_others():
     assert arrivals(flows) == pytest.approx([1.0, 2.0])
 
 
-def test_a_transfer_between_two_classes_loads_the_ports_of_both():
-    """Class 1 is in both transfers, 0 and 2 in one each."""
+def test_a_collective_over_two_classes_loads_the_ports_of_both():
+    """Class 1 is in both, 0 and 2 in one each."""
     flows = [(0.0, 1.0, up(1.0), [0, 1]), (0.0, 1.0, up(1.0), [1, 2])]
     assert arrivals(flows) == pytest.approx([2.0, 2.0])
 

@@ -1,0 +1,205 @@
+"""Is the change that a misfit is answered with real, near and fast?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from simulator.api import simulate
+from simulator.errors import InputError
+from simulator.planning.nearest_fit import MOST_TRIED, nearest_fit
+from simulator.results.run import run_step
+from simulator.spec.job import Job
+from simulator.spec.load import job_from_document
+
+MODEL: Mapping[str, Any] = {
+    "layers": 8,
+    "hidden": 2048,
+    "heads": 16,
+    "ffn_hidden": 8192,
+    "vocab": 32000,
+    "gated_mlp": False,
+}
+"""8 x 12 x 2048^2 + 2 x 32000 x 2048 = 0.53 billion parameters."""
+
+
+def a_job(memory: str, *, gpus: int = 8, batch: Any = None, **plan: Any) -> Job:
+    """A small model on H100s that have less memory than they have in the shop."""
+    return job_from_document(
+        {
+            "model": MODEL,
+            "cluster": {"profile": "h100-sxm-80gb", "gpus": gpus, "device": {"memory": memory}},
+            "batch": {"global": 32, "seq_len": 2048, **(batch or {})},
+            "plan": plan,
+        }
+    )
+
+
+def fits(job: Job) -> bool:
+    step = run_step(job, "replay")
+    return max(m.peak_device_bytes for m in step.memory) <= step.capacity_bytes
+
+
+def peak_gib(job: Job) -> float:
+    return max(m.peak_device_bytes for m in run_step(job, "replay").memory) / 2**30
+
+
+MISFITS = {
+    "states of plain data parallelism": a_job("8 GiB", zero=0),
+    "activations of a large microbatch": a_job("9 GiB", batch={"micro": 4}),
+    "everything": a_job("3 GiB", zero=0, batch={"micro": 4}),
+    "a single GPU": a_job("7 GiB", gpus=1, batch={"micro": 8}),
+    "a stack without model parallelism": a_job("5 GiB", zero=0, stack="torch"),
+}
+
+
+@pytest.mark.parametrize("job", MISFITS.values(), ids=MISFITS)
+def test_the_nearest_change_does_fit_when_it_is_simulated(job):
+    assert not fits(job)
+    nearest = nearest_fit(job).nearest
+    changed = job.replace(nearest.changes)
+    step = run_step(changed, "replay")
+    assert fits(changed)
+    assert nearest.step_time_s == step.step_time_s
+    assert nearest.peak_device_bytes == max(m.peak_device_bytes for m in step.memory)
+
+
+@pytest.mark.parametrize("job", MISFITS.values(), ids=MISFITS)
+def test_a_change_never_touches_what_is_learned(job):
+    changed = job.replace(nearest_fit(job).nearest.changes)
+    assert changed.model == job.model
+    assert changed.batch.global_batch == job.batch.global_batch
+    assert changed.batch.seq_len == job.batch.seq_len
+    assert changed.plan.precision == job.plan.precision
+    assert changed.plan.optimizer == job.plan.optimizer
+
+
+@pytest.mark.parametrize("job", MISFITS.values(), ids=MISFITS)
+def test_the_same_job_gets_the_same_answer(job):
+    assert nearest_fit(job) == nearest_fit(job)
+
+
+def test_one_change_is_preferred_and_of_several_the_fastest():
+    job = MISFITS["activations of a large microbatch"]
+    nearest = nearest_fit(job).nearest
+    others = [
+        {"plan.recompute": "full"},
+        {"batch.micro": 2},
+        {"batch.micro": 1},
+        {"plan.zero": 2},
+        {"plan.zero": 3},
+        {"plan.tp": 2},
+        {"plan.pp": 2},
+    ]
+    fitting = [job.replace(change) for change in others if fits(job.replace(change))]
+    assert len(fitting) >= 2
+    assert len(nearest.changes) == 1
+    assert nearest.step_time_s <= min(run_step(j, "replay").step_time_s for j in fitting)
+
+
+def test_two_changes_are_proposed_only_where_no_single_one_fits():
+    job = MISFITS["everything"]
+    nearest = nearest_fit(job).nearest
+    assert len(nearest.changes) == 2
+    assert not any(fits(job.replace({path: value})) for path, value in nearest.changes.items())
+
+
+def test_more_gpus_are_proposed_only_where_two_changes_do_not_help():
+    job = a_job("5 GiB", gpus=2, zero=0, recompute="full")
+    nearest = nearest_fit(job).nearest
+    assert nearest.changes["cluster.gpus"] == 4
+    changes = [{f"plan.{degree}": 2} for degree in ("tp", "pp")] + [
+        {"plan.zero": stage} for stage in (1, 2, 3)
+    ]
+    for pair in combinations(changes, 2):
+        try:
+            changed = job.replace({**pair[0], **pair[1]})
+        except InputError:  # tp x pp = 4 on two GPUs
+            continue
+        assert not fits(changed)
+
+
+def test_a_larger_device_is_the_last_resort():
+    job = job_from_document(
+        {
+            "model": MODEL,
+            "cluster": {"profile": "rtx-4090", "gpus": 1},
+            "batch": {"global": 1, "seq_len": 131072},
+            "plan": {"recompute": "full", "stack": "torch"},
+        }
+    )
+    assert not fits(job)
+    changes = nearest_fit(job).nearest.changes
+    assert list(changes) == ["cluster.profile"]
+    assert fits(job.replace(changes))
+
+
+def test_the_search_ends_and_says_so_where_nothing_fits():
+    job = job_from_document(
+        {
+            "model": "gpt-1t",
+            "cluster": {"profile": "a100-sxm-80gb", "gpus": 4},
+            "batch": {"global": 64, "micro": 4, "seq_len": 2048},
+        }
+    )
+    search = nearest_fit(job)
+    assert search.nearest is None
+    assert 20 < search.tried <= MOST_TRIED
+
+
+def test_a_stack_without_model_parallelism_is_not_told_to_use_it():
+    changes = nearest_fit(MISFITS["a stack without model parallelism"]).nearest.changes
+    assert not {"plan.tp", "plan.pp", "plan.cp"} & changes.keys()
+
+
+def test_gradients_are_not_sharded_under_a_pipeline_that_does_not_do_so():
+    job = a_job("3 GiB", pp=2)
+    assert fits(job.replace({"plan.zero": 2}))
+    changes = nearest_fit(job).nearest.changes
+    assert "plan.zero" not in changes
+
+
+def test_a_job_that_fits_has_nothing_to_explain():
+    assert simulate(a_job("70 GiB"), engine="replay").explain_misfit() == ""
+
+
+def test_a_misfit_is_explained_with_need_owners_and_options_to_paste():
+    result = simulate(MISFITS["states of plain data parallelism"], engine="replay")
+    need, owners, way_out, price = result.explain_misfit().splitlines()
+    assert f"needs {peak_gib(result.job):.1f} GiB" in need
+    assert "8.00 GiB of h100-sxm-80gb" in need
+    assert owners.startswith("It holds optimizer states 3.9")
+    assert "--set plan." in way_out
+    assert "takes about" in price
+
+
+def test_the_shares_of_the_owners_sum_to_the_whole():
+    result = simulate(MISFITS["everything"], engine="replay")
+    owners = result.explain_misfit().splitlines()[1]
+    shares = [int(part.split("%")[0]) for part in owners.split("(")[1:]]
+    assert sum(shares) == pytest.approx(100, abs=len(shares) / 2)
+
+
+def test_the_options_of_a_misfit_can_be_pasted(monkeypatch):
+    from simulator.cli.options import parse_assignments
+
+    job = MISFITS["everything"]
+    text = simulate(job, engine="replay").explain_misfit()
+    options = text.split("--set ")[1:]
+    changes = parse_assignments([option.split()[0] for option in options])
+    assert fits(job.replace(changes))
+
+
+def test_an_unfitting_job_without_a_way_out_says_so():
+    job = job_from_document(
+        {
+            "model": "gpt-1t",
+            "cluster": {"profile": "a100-sxm-80gb", "gpus": 1},
+            "batch": {"global": 8, "seq_len": 2048},
+        }
+    )
+    text = simulate(job, engine="replay").explain_misfit()
+    assert "No change that was tried makes it fit" in text

@@ -1,0 +1,187 @@
+"""Activations and products of a layer, against published formulas.
+
+Letters of Korthikanti et al. (arXiv 2205.05198): a heads, b microbatch, h hidden,
+s sequence, t tensor-parallel ranks, v vocabulary; numbers are bytes of 16-bit training
+with dropout.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.program.build import build_program
+from simulator.program.ir import Kind, Owner
+from simulator.program.layout import Slice
+from simulator.program.stage import StageCosts
+from simulator.program.states import padded_vocab
+from simulator.schedule import Phase
+from simulator.spec.job import Job
+from tests.jobs import gpt_model, small_job, small_model
+
+B, S, H, A = 2, 64, 64, 8
+SBH, AS2B = S * B * H, A * S * S * B
+LAYER = Slice(1, 2)
+EMBEDDING, HEAD = Slice(0, 0, has_embedding=True), Slice(4, 4, has_head=True)
+
+
+def korthikanti_job(tp: int = 1, **plan) -> Job:
+    """GPT in 16 bit, with dropout and attention that keeps its scores."""
+    plan = {"stack": "megatron-lm-2021", "attention": "unfused", **plan}
+    return small_job(gpt_model(), gpus=tp, tp=tp, micro_batch=B, seq_len=S, **plan)
+
+
+def saved_bytes(job: Job, run: Slice = LAYER) -> float:
+    return sum(num_bytes for _, num_bytes in StageCosts(job).saved(run))
+
+
+def test_a_layer_keeps_34_sbh_and_5_as2b():
+    """Equation 1."""
+    assert saved_bytes(korthikanti_job()) == 34 * SBH + 5 * AS2B
+
+
+@pytest.mark.parametrize("t", [2, 4, 8])
+def test_tensor_parallelism_leaves_10_of_the_34_sbh_whole(t):
+    """Equation 2."""
+    kept = saved_bytes(korthikanti_job(t))
+    assert kept == pytest.approx(SBH * (10 + 24 / t + 5 * A * S / (H * t)), rel=1e-12)
+
+
+@pytest.mark.parametrize("t", [2, 4, 8])
+def test_sequence_parallelism_divides_all_of_it(t):
+    """Equation 4."""
+    kept = saved_bytes(korthikanti_job(t, sequence_parallel=True))
+    assert kept == pytest.approx(SBH / t * (34 + 5 * A * S / H), rel=1e-12)
+
+
+@pytest.mark.parametrize("t", [1, 2, 4])
+def test_selective_recompute_leaves_34_sbh(t):
+    """Equation 6."""
+    job = korthikanti_job(t, sequence_parallel=True, recompute="selective")
+    assert saved_bytes(job) == pytest.approx(34 * SBH / t, rel=1e-12)
+
+
+@pytest.mark.parametrize("t", [1, 2, 4])
+def test_full_recompute_keeps_only_the_input_of_the_layer(t):
+    """Section 4.2.3 and table 2: 2 sbh, whole on every tensor-parallel rank."""
+    assert saved_bytes(korthikanti_job(t, recompute="full")) == 2 * SBH
+
+
+@pytest.mark.parametrize("t", [2, 4])
+def test_full_recompute_of_a_cut_sequence_keeps_a_share_of_the_input(t):
+    """Table 2 gathers the input again; nothing is whole under sequence parallelism."""
+    job = korthikanti_job(t, recompute="full", sequence_parallel=True)
+    assert saved_bytes(job) == 2 * SBH / t
+
+
+@pytest.mark.parametrize("t", [1, 2, 4])
+def test_recompute_brings_back_in_backward_exactly_what_it_did_not_keep(t):
+    everything = saved_bytes(korthikanti_job(t))
+    for recompute in ("selective", "full"):
+        job = korthikanti_job(t, recompute=recompute)
+        working = dict(StageCosts(job).working(LAYER))
+        assert saved_bytes(job) + working[Owner.RECOMPUTE] == pytest.approx(everything)
+
+
+@pytest.mark.parametrize("t", [1, 2, 4])
+def test_embedding_keeps_the_mask_of_its_dropout(t):
+    """Section 4.3: sbh, divided where the sequence is."""
+    assert saved_bytes(korthikanti_job(t, sequence_parallel=True), EMBEDDING) == SBH / t
+
+
+@pytest.mark.parametrize("t", [1, 2, 4])
+def test_head_keeps_two_inputs_and_fp32_probabilities(t):
+    """Section 4.3: 4 sbh / t (1 + v / h)."""
+    job = korthikanti_job(t, sequence_parallel=True)
+    vocab = padded_vocab(job)
+    assert saved_bytes(job, HEAD) == pytest.approx(4 * SBH / t * (1 + vocab / H))
+
+
+def test_flash_attention_keeps_one_fp32_number_per_row_of_scores_instead():
+    """FlashAttention-2 (arXiv 2307.08691), section 3.1: the log-sum-exp of each row."""
+    assert saved_bytes(korthikanti_job(attention="flash")) == 34 * SBH + 4 * A * S * B
+
+
+def test_without_dropout_masks_and_dropped_scores_are_gone():
+    stack = {"base": "megatron-lm-2021", "dropout": False}
+    assert saved_bytes(korthikanti_job(stack=stack)) == 32 * SBH + 2 * AS2B
+
+
+def test_a_gated_mlp_with_grouped_heads_keeps_what_its_products_read():
+    """Llama: norms 4, inputs 4, q 2, k and v 1 each, context 2; gate, up and down inputs."""
+    job = small_job(micro_batch=B, stack="megatron-core")
+    f = job.model.ffn_hidden / H
+    kv = job.model.kv_heads / A
+    expected = SBH * (4 + 4 + 2 + 4 * kv + 2 + 6 * f) + 4 * A * S * B
+    assert saved_bytes(job) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("cp", "method"), [(2, "ring"), (4, "ring"), (2, "all_to_all")])
+def test_context_parallelism_divides_activations(cp, method):
+    whole = small_job(micro_batch=B)
+    shared = small_job(micro_batch=B, gpus=cp, cp=cp, cp_method=method)
+    assert saved_bytes(shared) == pytest.approx(saved_bytes(whole) / cp)
+
+
+def layer_flop(job: Job, phase: Phase) -> float:
+    return StageCosts(job).work(LAYER, phase).flop
+
+
+def test_a_gpt_layer_needs_24_bsh2_and_4_bs2h_forward_and_twice_that_backward():
+    """Megatron-LM (arXiv 2104.04473), appendix."""
+    forward = 24 * B * S * H**2 + 4 * B * S**2 * H
+    job = korthikanti_job()
+    assert layer_flop(job, Phase.FORWARD) == forward
+    assert layer_flop(job, Phase.BACKWARD) == 2 * forward
+
+
+def test_full_recompute_adds_a_forward_and_selective_the_attention():
+    forward, attention = 24 * B * S * H**2 + 4 * B * S**2 * H, 4 * B * S**2 * H
+    full, selective = (
+        layer_flop(korthikanti_job(recompute=r), Phase.BACKWARD) for r in ("full", "selective")
+    )
+    assert full == 3 * forward
+    assert selective == 2 * forward + attention
+
+
+def test_a_causal_fused_kernel_computes_half_of_the_scores():
+    job = korthikanti_job(attention="flash")
+    assert layer_flop(job, Phase.FORWARD) == 24 * B * S * H**2 + 2 * B * S**2 * H
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.booleans())
+@settings(deadline=None)
+def test_tensor_and_context_ranks_share_the_products_exactly(tp, cp, sequence_parallel):
+    model = small_model(kv_heads=8)
+    whole = small_job(model)
+    shared = small_job(
+        model, gpus=tp * cp, tp=tp, cp=cp, sequence_parallel=sequence_parallel
+    )
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        assert layer_flop(shared, phase) * tp * cp == pytest.approx(layer_flop(whole, phase))
+
+
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_a_step_computes_what_its_layers_do_whatever_the_pipeline(attention):
+    totals = []
+    for pp in (1, 2, 4):
+        job = small_job(gpus=pp, pp=pp, attention=attention)
+        totals.append(sum(op.work.flop for op in build_program(job).operations))
+    assert totals == pytest.approx([totals[0]] * 3)
+
+
+def test_halves_of_a_backward_add_up_to_the_whole():
+    costs = StageCosts(korthikanti_job(2, recompute="full"))
+    whole = costs.work(LAYER, Phase.BACKWARD)
+    halves = [costs.work(LAYER, p) for p in (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)]
+    assert whole.flop == sum(half.flop for half in halves)
+
+
+def test_parts_of_every_pass_sum_to_its_time():
+    program = build_program(korthikanti_job(2, recompute="selective"))
+    computed = [op for op in program.operations if op.kind in (Kind.FORWARD, Kind.BACKWARD)]
+    assert computed
+    for operation in computed:
+        work = operation.work
+        assert work.seconds == pytest.approx(sum(part.seconds for part in work.parts))

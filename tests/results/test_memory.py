@@ -1,0 +1,116 @@
+"""Who holds how many bytes, when?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.engine.des import simulate_program
+from simulator.engine.replay import replay
+from simulator.program.build import build_program
+from simulator.program.ir import Category, Kind, Operation, Owner, Program, RankClass, Stream, Work
+from simulator.results.memory import class_memory
+from tests.jobs import EqualPasses, jobs, pipeline_program
+from tests.tiny import tiny_profile
+
+DEVICE = tiny_profile().device
+few = settings(max_examples=40, deadline=None)
+
+
+@given(jobs(), st.sampled_from([replay, simulate_program]))
+@few
+def test_memory_returns_to_what_was_resident(job, engine):
+    timeline = engine(build_program(job))
+    for rank_class, memory in zip(
+        timeline.program.classes, class_memory(timeline, DEVICE), strict=True
+    ):
+        resident = dict(rank_class.resident)
+        for owner, curve in memory.owner_bytes.items():
+            assert curve[0] == resident.get(owner, 0.0)
+            assert curve[-1] == pytest.approx(resident.get(owner, 0.0), abs=1e-9 * curve.max())
+
+
+@given(jobs(), st.sampled_from([replay, simulate_program]))
+@few
+def test_no_owner_ever_gives_back_more_than_it_took(job, engine):
+    """Counted from the program itself, where nothing is clipped."""
+    timeline = engine(build_program(job))
+    held: dict[tuple[int, Owner], list[tuple[float, int, float]]] = defaultdict(list)
+    for index, operation in enumerate(timeline.program.operations):
+        rank = operation.lanes[0][0]
+        start, end = timeline.operation_start_s[index], timeline.operation_end_s[index]
+        for owner, size in operation.takes:
+            held[rank, owner].append((start, 0, size))
+        for owner, size in operation.gives:
+            held[rank, owner].append((end, 1, -size))
+    for changes in held.values():
+        sizes = np.asarray([size for _, _, size in sorted(changes)])
+        assert np.cumsum(sizes).min() >= -1e-9 * sizes.max()
+
+
+@given(jobs())
+@few
+def test_the_peak_is_the_largest_sum_over_owners_and_its_owners_add_up_to_it(job):
+    timeline = replay(build_program(job))
+    for memory in class_memory(timeline, DEVICE):
+        total = np.sum(list(memory.owner_bytes.values()), axis=0)
+        assert memory.peak_allocated_bytes == total.max()
+        assert sum(memory.by_owner.values()) == pytest.approx(memory.peak_allocated_bytes)
+        at_peak = np.searchsorted(memory.time_s, memory.peak_time_s, side="right")
+        assert memory.peak_allocated_bytes in total[:at_peak]
+        assert memory.peak_allocated_bytes <= memory.peak_reserved_bytes
+        assert memory.peak_reserved_bytes <= memory.peak_device_bytes
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 4), (4, 8)])
+def test_1f1b_holds_p_minus_stage_activations_and_gpipe_all_of_them(p, m):
+    for schedule, most in (("1f1b", [p - i for i in range(p)]), ("gpipe", [m] * p)):
+        timeline = replay(pipeline_program(schedule, p, 1, m))
+        peaks = [memory.peak_allocated_bytes for memory in class_memory(timeline, DEVICE)]
+        assert peaks == most
+
+
+def test_working_memory_counts_only_while_backward_runs():
+    costs = EqualPasses(saved_bytes=10.0, working_bytes=3.0)
+    (memory,) = class_memory(replay(pipeline_program("1f1b", 1, 1, 1, costs=costs)), DEVICE)
+    assert memory.peak_allocated_bytes == 13.0
+    assert memory.peak_time_s == 1.0
+    assert memory.by_owner == {Owner.ACTIVATIONS: 10.0, Owner.TEMPORARIES: 3.0}
+    assert memory.owner_bytes[Owner.TEMPORARIES][-1] == 0.0
+
+
+def test_what_is_given_back_at_one_moment_makes_room_for_what_is_taken_then():
+    program = Program((RankClass("stage 0", 0, 1, 0, ((Owner.WEIGHTS, 100.0),)),))
+    for _ in range(2):
+        operation = Operation(
+            Kind.FORWARD, ((0, Stream.COMPUTE),), Work(1.0), Category.FORWARD,
+            holds=((Owner.TEMPORARIES, 7.0),),
+        )  # fmt: skip
+        program.add(operation)
+    (memory,) = class_memory(replay(program), DEVICE)
+    assert memory.peak_allocated_bytes == 107.0
+
+
+def test_an_operation_that_takes_no_time_holds_its_memory_for_a_moment():
+    program = Program((RankClass("stage 0", 0, 1, 0),))
+    operation = Operation(
+        Kind.FORWARD, ((0, Stream.COMPUTE),), Work(0.0), Category.FORWARD,
+        holds=((Owner.TEMPORARIES, 7.0),),
+    )  # fmt: skip
+    program.add(operation)
+    (memory,) = class_memory(replay(program), DEVICE)
+    assert memory.peak_allocated_bytes == 7.0
+    assert memory.owner_bytes[Owner.TEMPORARIES][-1] == 0.0
+
+
+def test_a_transfer_books_its_memory_on_the_sender_alone():
+    program = Program(tuple(RankClass(f"stage {i}", i, 1, i) for i in range(2)))
+    lanes = ((0, Stream.SEND_NEXT), (1, Stream.RECV_PREVIOUS))
+    holds = ((Owner.COMMUNICATION, 5.0),)
+    program.add(Operation(Kind.SEND_RECV, lanes, Work(1.0), Category.PIPELINE, holds=holds))
+    memories = class_memory(replay(program), DEVICE)
+    assert [memory.peak_allocated_bytes for memory in memories] == [5.0, 0.0]

@@ -4,7 +4,7 @@ Nothing is guessed: whatever is reported was simulated and did fit. Changes are 
 the order of what they ask of the user:
 
 1. one change of the plan or the microbatch, on the GPUs there are;
-2. two of them;
+2. two of them, then three;
 3. more GPUs of the same kind, alone or with one change;
 4. another device with more memory.
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, islice
+from math import prod
 from typing import NamedTuple
 
 from simulator.errors import InputError
@@ -27,9 +28,12 @@ from simulator.spec.load import load_profile, profile_names
 Changes = Mapping[str, object]
 """New values by dotted field path, as :meth:`Job.replace` takes them."""
 
-_MOST_SINGLES, _MOST_PAIRS, _MOST_WITH_MORE_GPUS, _MOST_PROFILES = 24, 15, 15, 6
-MOST_TRIED = _MOST_SINGLES + _MOST_PAIRS + _MOST_WITH_MORE_GPUS + _MOST_PROFILES
+_MOST_SINGLES, _MOST_PAIRS, _MOST_TRIPLES, _MOST_WITH_MORE_GPUS, _MOST_DEVICES = 21, 12, 9, 15, 3
+MOST_TRIED = _MOST_SINGLES + _MOST_PAIRS + _MOST_TRIPLES + _MOST_WITH_MORE_GPUS + _MOST_DEVICES
 """Jobs that one search simulates at most."""
+
+_MOST_COMBINATIONS = 50
+"""Pairs, or triples, that are looked at; some of them turn out to break a rule."""
 
 _VALUES_PER_FIELD = 4
 """New values of one field that are tried, the nearest ones."""
@@ -79,6 +83,8 @@ class _Trial(NamedTuple):
     step_time_s: float
     peak_device_bytes: float
     capacity_bytes: float
+    held_bytes: Mapping[str, float]
+    """Who holds the peak; sums to ``peak_device_bytes``."""
 
     @property
     def fits(self) -> bool:
@@ -90,8 +96,8 @@ def nearest_fit(job: Job) -> FitSearch:
 
     Among changes that ask the same the one with the fastest step wins. Each candidate is
     replayed without contention; at most :data:`MOST_TRIED` are. The same job always gives
-    the same answer. Pairs are made of changes that also run alone, and the most promising
-    of them are tried, so a remote combination may be missed.
+    the same answer. Combinations are made of changes that help alone, and only the most
+    promising of them are tried, so a remote one may be missed.
 
     Args:
         job: A job that does not fit.
@@ -119,8 +125,14 @@ class _Search:
 
     def _on_the_same_gpus(self) -> _Trial | None:
         singles = list(islice(self._trials(_single_changes(self.job)), _MOST_SINGLES))
-        pairs = islice(self._trials(_pairs(self.base, singles)), _MOST_PAIRS)
-        return _fastest(singles) or _fastest(pairs)
+        return (
+            _fastest(singles)
+            or self._combined(singles, 2, _MOST_PAIRS)
+            or self._combined(singles, 3, _MOST_TRIPLES)
+        )
+
+    def _combined(self, singles: list[_Trial], size: int, most: int) -> _Trial | None:
+        return _fastest(islice(self._trials(_combined_changes(self.base, singles, size)), most))
 
     def _on_more_gpus(self) -> _Trial | None:
         """The fewest GPUs that help, and what is fastest on them."""
@@ -134,14 +146,14 @@ class _Search:
     def _on_another_device(self) -> _Trial | None:
         """The device with the least memory that is enough."""
         trials = self._trials({"cluster.profile": name} for name in _larger_devices(self.base))
-        return next((trial for trial in islice(trials, _MOST_PROFILES) if trial.fits), None)
+        return next((trial for trial in islice(trials, _MOST_DEVICES) if trial.fits), None)
 
     def _trials(self, candidates: Iterable[Changes]) -> Iterator[_Trial]:
         """The candidates simulated one by one; those that cannot run are left out."""
         for changes in candidates:
             try:
                 changed = self.job.replace(changes)
-                if not _is_run_by_its_stack(changed):
+                if not _can_shard(changed, changes):
                     continue
                 trial = _simulate(changed, changes)
             except InputError:
@@ -152,8 +164,11 @@ class _Search:
 
 def _simulate(job: Job, changes: Changes) -> _Trial:
     step = run_step(job, "replay")
-    peak = max(memory.peak_device_bytes for memory in step.memory)
-    return _Trial(changes, step.step_time_s, peak, step.capacity_bytes)
+    fullest = max(step.memory, key=lambda memory: memory.peak_device_bytes)
+    peak = fullest.peak_device_bytes
+    held = {owner.value: num_bytes for owner, num_bytes in fullest.by_owner.items()}
+    held["allocator and context"] = peak - fullest.peak_allocated_bytes
+    return _Trial(changes, step.step_time_s, peak, step.capacity_bytes, held)
 
 
 def _fastest(trials: Iterable[_Trial]) -> _Trial | None:
@@ -161,9 +176,11 @@ def _fastest(trials: Iterable[_Trial]) -> _Trial | None:
     return min(fitting, key=lambda trial: trial.step_time_s, default=None)
 
 
-def _is_run_by_its_stack(job: Job) -> bool:
-    """Whether the stack shards as the plan says; the job as given is not asked."""
+def _can_shard(job: Job, changes: Changes) -> bool:
+    """Whether the stack shards as the plan says, and a new ZeRO stage has ranks to use."""
     plan = job.plan
+    if "plan.zero" in changes and job.dp * plan.cp == 1:
+        return False
     return plan.pp == 1 or plan.zero <= 1 or _stack_name(job) in _SHARDING_UNDER_A_PIPELINE
 
 
@@ -215,26 +232,37 @@ def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:
             yield {f"plan.{degree}": value}
 
 
-def _pairs(base: _Trial, singles: list[_Trial]) -> list[Changes]:
-    """Pairs of changes to different fields, the most promising first.
+def _combined_changes(base: _Trial, singles: list[_Trial], size: int) -> list[Changes]:
+    """Changes to several fields at once, the most promising first.
 
-    Two changes are expected to multiply their effects. That only orders the trials: what
-    should fit comes first, fastest first, then the rest, smallest first.
+    What should fit comes first, fastest first, then the rest, smallest first. Changes are
+    expected to multiply their effects, on the step and on what each owner holds; that only
+    orders the trials.
     """
 
-    def promise(pair: tuple[_Trial, _Trial]) -> tuple[bool, float]:
-        first, second = pair
-        peak = first.peak_device_bytes * second.peak_device_bytes / base.peak_device_bytes
+    def promise(group: tuple[_Trial, ...]) -> tuple[bool, float]:
+        peak = _expected_peak_bytes(base, group)
         misses = peak > base.capacity_bytes
-        return misses, peak if misses else first.step_time_s * second.step_time_s
+        return misses, peak if misses else prod(trial.step_time_s for trial in group)
 
     helpful = [trial for trial in singles if trial.peak_device_bytes < base.peak_device_bytes]
-    pairs = [
-        (first, second)
-        for first, second in combinations(helpful, 2)
-        if not first.changes.keys() & second.changes.keys()
+    merged = [
+        (group, {path: value for trial in group for path, value in trial.changes.items()})
+        for group in combinations(helpful, size)
     ]
-    return [{**a.changes, **b.changes} for a, b in sorted(pairs, key=promise)]
+    different = [(group, changes) for group, changes in merged if len(changes) == size]
+    different.sort(key=lambda item: promise(item[0]))
+    return [changes for _, changes in different[:_MOST_COMBINATIONS]]
+
+
+def _expected_peak_bytes(base: _Trial, group: tuple[_Trial, ...]) -> float:
+    """A guess at what is held after all changes of the group [B]."""
+    peak = 0.0
+    for owner in dict.fromkeys(owner for trial in (base, *group) for owner in trial.held_bytes):
+        before = base.held_bytes.get(owner, 0.0)
+        after = [trial.held_bytes.get(owner, 0.0) for trial in group]
+        peak += before * prod(num_bytes / before for num_bytes in after) if before else max(after)
+    return peak
 
 
 def _larger_devices(base: _Trial) -> list[str]:

@@ -18,6 +18,7 @@ from simulator.program.pipeline import Pipeline, add_pipeline
 from simulator.program.ranks import pipeline_hop_crosses, tensor_group
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
+    ParameterCount,
     optimizer_traffic_bytes,
     padded_vocab,
     resident_memory,
@@ -95,11 +96,11 @@ class _Builder:
         resident = resident_memory(self.job, self._parameters(rank))
         return RankClass(f"stage {rank}", rank, ranks, rank * ranks, resident)
 
-    def _parameters(self, rank: int) -> float:
+    def _parameters(self, rank: int) -> ParameterCount:
         tied_copy = self.job.model.tied_embeddings and self.stages > 1
-        return sum(
-            slice_parameters(self.job, run, tied_copy=tied_copy) for run in self._rank_runs(rank)
-        )
+        runs = self._rank_runs(rank)
+        counts = (slice_parameters(self.job, run, tied_copy=tied_copy) for run in runs)
+        return sum(counts, ParameterCount())
 
     def _rank_runs(self, rank: int) -> list[Slice]:
         place = self.schedule.placement.rank
@@ -164,7 +165,7 @@ class _Builder:
         part = Part("gradient_norm", Category.OPTIMIZER, cost.seconds)
         return Work(cost.seconds, (part,), num_bytes=4.0)
 
-    def _optimizer_work(self, parameters: float) -> Work:
+    def _optimizer_work(self, parameters: ParameterCount) -> Work:
         traffic_bytes = optimizer_traffic_bytes(self.job, parameters)
         update_s = memory_bound_s(self.profile, traffic_bytes)
         host_s = _OPTIMIZER_KERNELS * self.costs.host_s_per_kernel

@@ -32,10 +32,30 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.program.layout import Slice, cut
-from simulator.program.ranks import data_group, replica_group, shard_group
-from simulator.program.states import slice_parameters, state_bytes
+from simulator.program.ranks import (
+    data_group,
+    expert_data_group,
+    expert_replica_group,
+    expert_shard_group,
+    replica_group,
+    shard_group,
+)
+from simulator.program.states import ParameterCount, slice_parameters, state_bytes
 from simulator.spec.job import Job
 from simulator.spec.network import Network
+
+_Call = tuple[CollectiveKind, float, Group]
+"""A collective, its message size [B], and who takes part."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Who shares parameters of one kind: all that hold copies, of those the ones that
+    shard them, and the ones that hold the same shard."""
+
+    all: Group
+    shards: Group
+    replicas: Group
 
 
 @dataclass
@@ -50,7 +70,7 @@ class DataParallel:
     job: Job
     network: Network
     _work: dict[object, Work] = field(default_factory=dict)
-    _parameters: dict[Slice, float] = field(default_factory=dict)
+    _parameters: dict[Slice, ParameterCount] = field(default_factory=dict)
     _computed: dict[int, int] = field(default_factory=dict)
     """Last computed run of each rank."""
     _reductions: dict[int, list[int]] = field(default_factory=dict)
@@ -59,9 +79,15 @@ class DataParallel:
         plan, stack = self.job.plan, self.job.plan.stack
         self._zero = plan.zero
         self._state = state_bytes(self.job)
-        self._group, self._shards = data_group(self.job), shard_group(self.job)
-        self._replicas = replica_group(self.job)
-        self.is_active = self._group.ranks > 1
+        self._dense = _Groups(
+            data_group(self.job), shard_group(self.job), replica_group(self.job)
+        )
+        self._expert = _Groups(
+            expert_data_group(self.job),
+            expert_shard_group(self.job),
+            expert_replica_group(self.job),
+        )
+        self.is_active = max(self._dense.all.ranks, self._expert.all.ranks) > 1
         reduce, gather = plan.overlap_grad_reduce, plan.overlap_param_gather
         self._overlaps_reduce = stack.overlap_grad_reduce if reduce is None else reduce
         self._overlaps_gather = stack.overlap_param_gather if gather is None else gather
@@ -143,9 +169,9 @@ class DataParallel:
         return (computed,) if computed is not None else ()
 
     def _gathered(self, run: Slice) -> Memory:
-        return ((Owner.GATHERED_WEIGHTS, self._numel(run) * self._state.gathered),)
+        return ((Owner.GATHERED_WEIGHTS, self._count(run).total * self._state.gathered),)
 
-    def _numel(self, run: Slice) -> float:
+    def _count(self, run: Slice) -> ParameterCount:
         """Parameters of a run on one rank."""
         if run not in self._parameters:
             self._parameters[run] = slice_parameters(self.job, run)
@@ -156,27 +182,37 @@ class DataParallel:
         if self._zero == 3:
             return cut(run, 1)
         layers = max(1, run.end - run.first)
-        layer_bytes = self._numel(run) / layers * self._state.reduced
+        layer_bytes = self._count(run).total / layers * self._state.reduced
         bucket_bytes = self.job.plan.stack.bucket_bytes
         return cut(run, max(1, round(bucket_bytes / layer_bytes)))
 
     def _gather_work(self, run: Slice) -> Work:
-        num_bytes = self._numel(run) * self._state.gathered
-        return self._collectives(((CollectiveKind.ALL_GATHER, num_bytes, self._shards),))
+        per = self._state.gathered
+        calls = [
+            (CollectiveKind.ALL_GATHER, count * per, groups.shards)
+            for count, groups in self._counts_and_groups(run)
+        ]
+        return self._collectives(tuple(calls))
 
     def _reduction_work(self, run: Slice) -> Work:
-        num_bytes = self._numel(run) * self._state.reduced
-        if self._zero == 0:
-            return self._collectives(((CollectiveKind.ALL_REDUCE, num_bytes, self._group),))
-        shard_bytes = num_bytes / self._shards.ranks
-        return self._collectives(
-            (
-                (CollectiveKind.REDUCE_SCATTER, num_bytes, self._shards),
-                (CollectiveKind.ALL_REDUCE, shard_bytes, self._replicas),
-            )
-        )
+        calls: list[_Call] = []
+        for count, groups in self._counts_and_groups(run):
+            num_bytes = count * self._state.reduced
+            if self._zero == 0:
+                calls.append((CollectiveKind.ALL_REDUCE, num_bytes, groups.all))
+                continue
+            shard_bytes = num_bytes / groups.shards.ranks
+            calls.append((CollectiveKind.REDUCE_SCATTER, num_bytes, groups.shards))
+            calls.append((CollectiveKind.ALL_REDUCE, shard_bytes, groups.replicas))
+        return self._collectives(tuple(calls))
 
-    def _collectives(self, calls: tuple[tuple[CollectiveKind, float, Group], ...]) -> Work:
+    def _counts_and_groups(self, run: Slice) -> list[tuple[float, _Groups]]:
+        """Dense parameters and routed experts, each with the ranks that hold copies."""
+        count = self._count(run)
+        pairs = [(count.dense, self._dense), (count.expert, self._expert)]
+        return [(numel, groups) for numel, groups in pairs if numel]
+
+    def _collectives(self, calls: tuple[_Call, ...]) -> Work:
         if calls not in self._work:
             costs = [
                 (kind, collective_cost(kind, size, group, self.network))

@@ -26,6 +26,9 @@ class Region(StrEnum):
     """Along the sequence, where sequence parallelism is on; else whole."""
     TENSOR = "tensor"
     """Along heads or the MLP width."""
+    ROUTED = "routed"
+    """Copies of tokens at their experts: along the sequence, then whole on each of the
+    ranks that share an expert."""
 
 
 class Split(StrEnum):
@@ -42,6 +45,7 @@ class Axis(StrEnum):
     TENSOR = "tp"
     CONTEXT = "cp"
     EXPERT = "ep"
+    EXPERT_TENSOR = "etp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,28 @@ class Gemm:
     kv_columns: int = 0
     kv_heads: int = 1
     half_precision: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedGemm:
+    """One product per routed expert: (rows, k) x (k, n) for each of ``groups`` weights.
+
+    Attributes:
+        name: What it computes.
+        groups: Experts.
+        rows: Copies of tokens per expert, the mean.
+        n, k: Columns and inner dimension of one expert's weight.
+        split: How the ranks that share an expert divide it.
+        launches: Kernels that do it: one for all experts, or one for each.
+    """
+
+    name: str
+    groups: int
+    rows: float
+    n: int
+    k: int
+    split: Split
+    launches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +172,7 @@ class Exchange:
     gathers_again: bool = False
 
 
-Piece = Gemm | FlashAttention | RingAttention | Stream | Exchange
+Piece = Gemm | GroupedGemm | FlashAttention | RingAttention | Stream | Exchange
 
 
 @dataclass(frozen=True, slots=True)

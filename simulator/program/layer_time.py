@@ -22,6 +22,7 @@ from simulator.program.layer import (
     Exchange,
     FlashAttention,
     Gemm,
+    GroupedGemm,
     Layer,
     Piece,
     RingAttention,
@@ -33,6 +34,7 @@ _AXIS_CATEGORY = {
     Axis.TENSOR: Category.TENSOR_PARALLEL,
     Axis.CONTEXT: Category.CONTEXT_PARALLEL,
     Axis.EXPERT: Category.EXPERT_PARALLEL,
+    Axis.EXPERT_TENSOR: Category.EXPERT_PARALLEL,
 }
 
 _ATTENTION_BACKWARD_KERNELS = 3
@@ -134,6 +136,9 @@ def _forward(
             case Gemm():
                 result.add(piece.name, category, timer.gemm_s(piece))
                 result.flop += _gemm_flop(piece)
+            case GroupedGemm():
+                result.add(piece.name, category, timer.gemm_s(piece), piece.launches)
+                result.flop += _grouped_flop(piece)
             case FlashAttention():
                 result.add(piece.name, category, timer.attention_s(piece, backward=False))
                 result.flop += attention_flop(piece)
@@ -162,6 +167,13 @@ def _backward(
                 target = weights if piece.has_weight else inputs
                 target.add(piece.name, Category.BACKWARD, timer.weight_gradient_s(piece))
                 target.flop += _gemm_flop(piece)
+            case GroupedGemm():
+                for target, gradient_s in (
+                    (inputs, timer.input_gradient_s(piece)),
+                    (weights, timer.weight_gradient_s(piece)),
+                ):
+                    target.add(piece.name, Category.BACKWARD, gradient_s, piece.launches)
+                    target.flop += _grouped_flop(piece)
             case FlashAttention():
                 seconds = timer.attention_s(piece, backward=True)
                 inputs.add(piece.name, Category.BACKWARD, seconds, _ATTENTION_BACKWARD_KERNELS)
@@ -241,3 +253,7 @@ def _product_beside(pieces: Sequence[Piece], index: int) -> Gemm | None:
 
 def _gemm_flop(gemm: Gemm) -> float:
     return 2.0 * gemm.m * gemm.n * gemm.k * gemm.batch
+
+
+def _grouped_flop(gemm: GroupedGemm) -> float:
+    return 2.0 * gemm.groups * gemm.rows * gemm.n * gemm.k

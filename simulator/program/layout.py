@@ -56,16 +56,17 @@ def _layer_counts(job: Job, stages: int) -> list[int]:
 
 def _counts_with_given_ends(job: Job, stages: int) -> list[int]:
     plan, layers = job.plan, job.model.layers
-    given = {0: plan.first_stage_layers, stages - 1: plan.last_stage_layers}
-    given = {index: count for index, count in given.items() if count}
-    left, open_stages = layers - sum(given.values()), stages - len(given)
-    if open_stages < 1 or left < open_stages or left % open_stages:
+    ends = [(0, plan.first_stage_layers), (stages - 1, plan.last_stage_layers)]
+    given = {index: count for index, count in ends if count}
+    left, open_stages = layers - sum(count for _, count in ends), stages - len(given)
+    fits = left >= open_stages and left % open_stages == 0 if open_stages else left == 0
+    if not fits:
         raise InputError.single(
             "plan.first_stage_layers" if plan.first_stage_layers else "plan.last_stage_layers",
             f"leaves {left} layers for {open_stages} other stages, which do not divide evenly",
             plan.first_stage_layers or plan.last_stage_layers,
         )
-    return [given.get(index, left // open_stages) for index in range(stages)]
+    return [given.get(index) or left // open_stages for index in range(stages)]
 
 
 def cut(run: Slice, max_layers: int) -> list[Slice]:

@@ -3,6 +3,9 @@
 Ranks are numbered tp fastest, then cp, then dp, then pp: Megatron's order, in which
 tensor-parallel ranks are neighbours. Scale-up domains (nodes, or racks for NVL72) hold
 consecutive ranks.
+
+Routed experts are laid over the same ranks of a stage in another grid, etp fastest, then
+ep, then what is left (Megatron-Core's parallel folding, arXiv 2504.14960, section 3.1).
 """
 
 from __future__ import annotations
@@ -36,6 +39,39 @@ def replica_group(job: Job) -> Group:
     """Ranks that hold copies of the same shard, where sharding spans only part of dp."""
     shards = shard_group(job).ranks
     return _strided_group(job, data_group(job).ranks // shards, stride=job.plan.tp * shards)
+
+
+def expert_group(job: Job) -> Group:
+    """Ranks that the routed experts of a layer are spread over: neighbours."""
+    return _strided_group(job, job.plan.ep, stride=job.plan.expert_tp)
+
+
+def expert_tensor_group(job: Job) -> Group:
+    """Ranks that share each routed expert."""
+    return _strided_group(job, job.plan.expert_tp, stride=1)
+
+
+def expert_data_group(job: Job) -> Group:
+    """Ranks that hold the same routed experts."""
+    holders = job.plan.ep * job.plan.expert_tp
+    ranks = job.plan.tp * data_group(job).ranks
+    return _strided_group(job, max(1, ranks // holders), stride=holders)
+
+
+def expert_shard_group(job: Job) -> Group:
+    """Ranks that the states of routed experts are sharded over.
+
+    Where sharding spans only part of the data-parallel ranks, it spans the same part here.
+    """
+    ranks = expert_data_group(job).ranks // replica_group(job).ranks
+    return _strided_group(job, max(1, ranks), stride=job.plan.ep * job.plan.expert_tp)
+
+
+def expert_replica_group(job: Job) -> Group:
+    """Ranks that hold copies of the same shard of routed experts."""
+    shards = expert_shard_group(job).ranks
+    stride = job.plan.ep * job.plan.expert_tp * shards
+    return _strided_group(job, expert_data_group(job).ranks // shards, stride=stride)
 
 
 def pipeline_hop_crosses(job: Job, stage: int, other: int) -> bool:

@@ -10,15 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simulator.cost.collectives import Group
 from simulator.cost.parameters import LayerKind, layer_kinds
-from simulator.errors import UnsupportedError
 from simulator.program.context_parallel import context_parallel
+from simulator.program.expert_parallel import expert_parallel
+from simulator.program.experts import expert_layer
 from simulator.program.ir import Category, Memory, Owner, Part, Work
 from simulator.program.layer import Axis, Layer
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
 from simulator.program.layout import Slice
-from simulator.program.ranks import context_group, tensor_group
+from simulator.program.ranks import (
+    context_group,
+    expert_group,
+    expert_tensor_group,
+    tensor_group,
+)
 from simulator.program.recompute import Recomputation, recomputation
 from simulator.program.states import padded_vocab, state_bytes
 from simulator.program.tensor_parallel import tensor_parallel
@@ -126,8 +131,12 @@ class StageCosts:
     def _timer(self) -> PieceTimer:
         plan, stack = self.job.plan, self.job.plan.stack
         element_bytes = self._shape.element_bytes
-        groups = {Axis.TENSOR: tensor_group(self.job), Axis.CONTEXT: context_group(self.job)}
-        groups[Axis.EXPERT] = Group(1, 1)
+        groups = {
+            Axis.TENSOR: tensor_group(self.job),
+            Axis.CONTEXT: context_group(self.job),
+            Axis.EXPERT: expert_group(self.job),
+            Axis.EXPERT_TENSOR: expert_tensor_group(self.job),
+        }
         # Sharded gradients leave after every microbatch, so nothing is added up in place.
         adds_up = self.job.microbatches > 1 and plan.zero < 2
         fp32_sums = state_bytes(self.job).gradients > element_bytes
@@ -179,19 +188,17 @@ class StageCosts:
         if unit == _HEAD:
             return head_layer(job.model, job.plan, self._shape, padded_vocab(job))
         assert isinstance(unit, LayerKind)
-        if unit.has_experts:
-            raise UnsupportedError.single(
-                "model.experts", "mixture-of-experts layers are not simulated yet"
-            )
-        return transformer_layer(job.model, unit, job.plan, self._shape)
+        build = expert_layer if unit.has_experts else transformer_layer
+        return build(job.model, unit, job.plan, self._shape)
 
     def _divided(self, layer: Layer) -> Layer:
         """The strategy passes, in order."""
         plan, element_bytes = self.job.plan, self._shape.element_bytes
         layer = context_parallel(layer, plan.cp, method=plan.cp_method, element_bytes=element_bytes)
-        return tensor_parallel(
+        layer = tensor_parallel(
             layer, plan.tp, sequence_parallel=self.sequence_parallel, element_bytes=element_bytes
         )
+        return expert_parallel(layer, plan.ep, plan.expert_tp, element_bytes=element_bytes)
 
     def _sum(self, counts: _UnitCounts, phase: Phase) -> Work:
         parts: dict[tuple[str, Category], Part] = {}

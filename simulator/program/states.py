@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from simulator.cost.kernels import output_bytes
 from simulator.cost.parameters import (
+    ParameterGroup,
     ParameterTensor,
     embedding_tensors,
     head_tensors,
@@ -21,7 +22,7 @@ from simulator.cost.parameters import (
 )
 from simulator.program.ir import Memory, Owner
 from simulator.program.layout import Slice
-from simulator.program.ranks import shard_group
+from simulator.program.ranks import expert_shard_group, shard_group
 from simulator.spec.job import Job
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
@@ -78,8 +79,29 @@ def padded_vocab(job: Job) -> int:
     return -(-job.model.vocab // multiple) * multiple
 
 
-def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> float:
-    """Parameters of a run of layers on one rank, after tensor parallelism.
+@dataclass(frozen=True, slots=True)
+class ParameterCount:
+    """Parameters on one rank, by the ranks that hold copies of them.
+
+    Attributes:
+        dense: Copied over data- and context-parallel ranks.
+        expert: Routed experts, copied only over the ranks that hold the same ones.
+    """
+
+    dense: float = 0.0
+    expert: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.dense + self.expert
+
+    def __add__(self, other: ParameterCount) -> ParameterCount:
+        return ParameterCount(self.dense + other.dense, self.expert + other.expert)
+
+
+def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> ParameterCount:
+    """Parameters of a run of layers on one rank, after tensor and expert parallelism.
 
     Args:
         job: The job.
@@ -87,50 +109,62 @@ def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> float:
         tied_copy: Whether the last stage holds its own copy of tied embeddings, as it
             must when the first stage is on other ranks.
     """
-    kinds = layer_kinds(job.model)
-    representatives = {
-        kind: kinds.index(kind) for kind in dict.fromkeys(kinds[run.first : run.end])
-    }
-    total = sum(
-        kinds[run.first : run.end].count(kind) * _numel(job, layer_tensors(job.model, index))
-        for kind, index in representatives.items()
-    )
+    all_kinds = layer_kinds(job.model)
+    kinds = all_kinds[run.first : run.end]
+    total = ParameterCount()
+    for kind in dict.fromkeys(kinds):
+        tensors = layer_tensors(job.model, all_kinds.index(kind))
+        total += _parameters(job, tensors, layers=kinds.count(kind))
     vocab = padded_vocab(job)
     if run.has_embedding:
-        total += _numel(job, embedding_tensors(job.model, vocab))
+        total += _parameters(job, embedding_tensors(job.model, vocab))
     if run.has_head:
-        total += _numel(job, head_tensors(job.model, vocab))
+        total += _parameters(job, head_tensors(job.model, vocab))
         if tied_copy:
-            total += vocab * job.model.hidden // job.plan.tp
-    return float(total)
+            total += ParameterCount(vocab * job.model.hidden // job.plan.tp)
+    return total
 
 
-def resident_memory(job: Job, parameters: float) -> Memory:
+def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     """What a rank holds from step to step for its ``parameters``, by owner."""
-    per, zero, shards = state_bytes(job), job.plan.zero, shard_group(job).ranks
-    share = [1.0 / shards if zero >= level else 1.0 for level in range(4)]
-    gradients = per.gradients * share[2] + per.gradient_copy * share[1]
+    per, zero = state_bytes(job), job.plan.zero
+    kept = [_shard(job, parameters) if zero >= level else parameters.total for level in range(4)]
     return (
-        (Owner.WEIGHTS, parameters * per.weights * share[3]),
-        (Owner.GRADIENTS, parameters * gradients),
-        (Owner.MASTER_WEIGHTS, parameters * per.master * share[1]),
-        (Owner.OPTIMIZER_STATES, parameters * per.moments * share[1]),
+        (Owner.WEIGHTS, kept[3] * per.weights),
+        (Owner.GRADIENTS, kept[2] * per.gradients + kept[1] * per.gradient_copy),
+        (Owner.MASTER_WEIGHTS, kept[1] * per.master),
+        (Owner.OPTIMIZER_STATES, kept[1] * per.moments),
     )
 
 
-def optimizer_traffic_bytes(job: Job, parameters: float) -> float:
+def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     """Bytes that the optimizer step reads and writes on one rank.
 
     Every state is read and written, gradients are read (once more for their norm), and
     16-bit weights are written.
     """
     per = state_bytes(job)
-    shards = shard_group(job).ranks if job.plan.zero else 1
+    updated = _shard(job, parameters) if job.plan.zero else parameters.total
     states = 2 * (per.moments + (per.master or per.weights))
     gradients = 2 * per.gradients + 2 * per.gradient_copy
     weights = per.weights if per.master else 0.0
-    return parameters / shards * (states + gradients + weights)
+    return updated * (states + gradients + weights)
 
 
-def _numel(job: Job, tensors: Iterable[ParameterTensor]) -> int:
-    return sum(tensor_shard_numel(tensor, job.plan.tp, job.plan.ep) for tensor in tensors)
+def _shard(job: Job, parameters: ParameterCount) -> float:
+    """Parameters whose states one rank keeps where they are sharded."""
+    dense = parameters.dense / shard_group(job).ranks
+    return dense + parameters.expert / expert_shard_group(job).ranks
+
+
+def _parameters(
+    job: Job, tensors: Iterable[ParameterTensor], *, layers: int = 1
+) -> ParameterCount:
+    """What one rank holds of some tensors, in so many layers."""
+    plan, dense, expert = job.plan, 0, 0
+    for tensor in tensors:
+        if tensor.group is ParameterGroup.EXPERT:
+            expert += tensor_shard_numel(tensor, plan.expert_tp, plan.ep)
+        else:
+            dense += tensor_shard_numel(tensor, plan.tp)
+    return ParameterCount(float(layers * dense), float(layers * expert))

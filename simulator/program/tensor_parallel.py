@@ -11,6 +11,7 @@ Source: Megatron-LM (arXiv 1909.08053, section 3; arXiv 2205.05198, section 4).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from simulator.program.layer import (
     Exchange,
     FlashAttention,
     Gemm,
+    GroupedGemm,
     Layer,
     Piece,
     Region,
@@ -48,6 +50,7 @@ def tensor_parallel(
         Region.SEQUENCE: 1.0 / tp if sequence_parallel else 1.0,
         Region.TENSOR: 1.0 / tp,
     }
+    shares[Region.ROUTED] = shares[Region.SEQUENCE]
     pieces = [
         new
         for piece in layer.pieces
@@ -100,7 +103,9 @@ def _exit(name: str, num_bytes: float, sequence_parallel: bool) -> Exchange:
 def _shard(piece: Piece, tp: int, shares: dict[Region, float]) -> Piece:
     match piece:
         case Gemm():
-            return _shard_gemm(piece, tp)
+            return _shard_gemm(piece, tp, shares)
+        case GroupedGemm():
+            return replace(piece, rows=piece.rows * shares[Region.ROUTED])
         case FlashAttention():
             return _shard_attention(piece, tp)
         case RingAttention():
@@ -121,7 +126,8 @@ def _shard(piece: Piece, tp: int, shares: dict[Region, float]) -> Piece:
             return replace(piece, num_bytes=piece.num_bytes / tp)
 
 
-def _shard_gemm(gemm: Gemm, tp: int) -> Gemm:
+def _shard_gemm(gemm: Gemm, tp: int, shares: dict[Region, float]) -> Gemm:
+    """A weight that every rank holds whole is multiplied with the rank's own tokens."""
     if not gemm.has_weight:
         return replace(gemm, batch=max(1, gemm.batch // tp))
     if gemm.split is Split.ROW:
@@ -130,7 +136,7 @@ def _shard_gemm(gemm: Gemm, tp: int) -> Gemm:
         kv_columns = gemm.kv_columns // min(tp, gemm.kv_heads)
         own_columns = (gemm.n - gemm.kv_columns) // tp
         return replace(gemm, n=own_columns + kv_columns, kv_columns=kv_columns)
-    return gemm
+    return replace(gemm, m=math.ceil(gemm.m * shares[Region.SEQUENCE]))
 
 
 def _shard_attention(attention: FlashAttention, tp: int) -> FlashAttention:

@@ -5,6 +5,7 @@ Every distinct piece is costed once and remembered.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,8 +16,22 @@ from simulator.cost.collectives import (
     collective_cost,
     send_recv_cost,
 )
-from simulator.cost.kernels import FlashKernel, attention_s, gemm_s, memory_bound_s
-from simulator.program.layer import Axis, Exchange, FlashAttention, Gemm, RingAttention, Stream
+from simulator.cost.kernels import (
+    FlashKernel,
+    attention_s,
+    gemm_s,
+    grouped_gemm_s,
+    memory_bound_s,
+)
+from simulator.program.layer import (
+    Axis,
+    Exchange,
+    FlashAttention,
+    Gemm,
+    GroupedGemm,
+    RingAttention,
+    Stream,
+)
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import Precision
 
@@ -44,20 +59,21 @@ class PieceTimer:
     _seconds: dict[object, float] = field(default_factory=dict)
     _costs: dict[object, CollectiveCost] = field(default_factory=dict)
 
-    def gemm_s(self, gemm: Gemm) -> float:
+    def gemm_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Forward product [s]."""
-        return self._product_s(gemm, gemm.m, gemm.n, gemm.k)
+        return self._product_s(gemm, _rows(gemm), gemm.n, gemm.k)
 
-    def input_gradient_s(self, gemm: Gemm) -> float:
+    def input_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's input, or of its first activation [s]."""
-        return self._product_s(gemm, gemm.m, gemm.k, gemm.n)
+        return self._product_s(gemm, _rows(gemm), gemm.k, gemm.n)
 
-    def weight_gradient_s(self, gemm: Gemm) -> float:
+    def weight_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's weight, or of its second activation [s]."""
-        product_s = self._product_s(gemm, gemm.k, gemm.n, gemm.m, accumulate=gemm.has_weight)
-        if not gemm.has_weight or not self.accumulation_bytes:
+        weights = gemm.groups if isinstance(gemm, GroupedGemm) else int(gemm.has_weight)
+        product_s = self._product_s(gemm, gemm.k, gemm.n, _rows(gemm), accumulate=weights > 0)
+        if not weights or not self.accumulation_bytes:
             return product_s
-        traffic_bytes = gemm.k * gemm.n * self.accumulation_bytes
+        traffic_bytes = weights * gemm.k * gemm.n * self.accumulation_bytes
         return product_s + memory_bound_s(self.profile, traffic_bytes)
 
     def stream_s(self, stream: Stream, *, backward: bool) -> float:
@@ -130,7 +146,11 @@ class PieceTimer:
             return "bf16"
         return self.precision
 
-    def _product_s(self, gemm: Gemm, m: int, n: int, k: int, *, accumulate: bool = False) -> float:
+    def _product_s(
+        self, gemm: Gemm | GroupedGemm, m: int, n: int, k: int, *, accumulate: bool = False
+    ) -> float:
+        if isinstance(gemm, GroupedGemm):
+            return self._grouped_s(gemm, m, n, k, accumulate=accumulate and self.accumulate_fp32)
         half = gemm.half_precision or not gemm.has_weight
         precision = self._half_precision if half else self.precision
         accumulate = accumulate and self.accumulate_fp32
@@ -141,8 +161,25 @@ class PieceTimer:
             ),
         )
 
+    def _grouped_s(
+        self, gemm: GroupedGemm, m: int, n: int, k: int, *, accumulate: bool
+    ) -> float:
+        """The launches of a grouped product, each for as many groups as the others."""
+        together = [m] * (gemm.groups // gemm.launches)
+        return self._once(
+            (gemm.groups, gemm.launches, m, n, k, accumulate),
+            lambda: gemm.launches
+            * grouped_gemm_s(
+                self.profile, together, n, k, precision=self.precision, accumulate=accumulate
+            ),
+        )
+
     def _once(self, key: object, seconds: Callable[[], float]) -> float:
         known = self._seconds.get(key)
         if known is None:
             known = self._seconds[key] = seconds()
         return known
+
+
+def _rows(gemm: Gemm | GroupedGemm) -> int:
+    return math.ceil(gemm.rows) if isinstance(gemm, GroupedGemm) else gemm.m

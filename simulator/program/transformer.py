@@ -73,8 +73,15 @@ def microbatch_shape(plan: Plan, sequences: int, seq_len: int) -> Shape:
 
 def transformer_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
     """The pieces and saved activations of one dense layer."""
-    stack = plan.stack
-    attention = _Block(model, plan, stack, shape)
+    block = attention_block(model, kind, plan, shape)
+    block.mlp(model.ffn_hidden)
+    block.residual("mlp_residual")
+    return block.layer()
+
+
+def attention_block(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Block:
+    """A layer up to where its MLP starts: attention, both norms and one residual."""
+    attention = Block(model, plan, plan.stack, shape)
     attention.norm("attention_norm")
     if model.latent_attention:
         attention.latent_attention(model.latent_attention)
@@ -82,9 +89,7 @@ def transformer_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -
         attention.attention(kind)
     attention.residual("attention_residual")
     attention.norm("mlp_norm")
-    attention.mlp(model.ffn_hidden)
-    attention.residual("mlp_residual")
-    return attention.layer()
+    return attention
 
 
 def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
@@ -109,7 +114,7 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     unfused one adds an fp32 copy of the logits and keeps the fp32 softmax for backward.
     """
     stack = plan.stack
-    block = _Block(model, plan, stack, shape)
+    block = Block(model, plan, stack, shape)
     if model.final_norm:
         block.norm("final_norm")
     block.save("head_input", shape.tokens * model.hidden * shape.element_bytes, Region.SEQUENCE)
@@ -137,7 +142,7 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     return block.layer()
 
 
-class _Block:
+class Block:
     """Pieces and saved activations of a layer while it is put together."""
 
     def __init__(self, model: Model, plan: Plan, stack: Stack, shape: Shape) -> None:
@@ -147,16 +152,19 @@ class _Block:
         self.core: set[str] = set()
 
     def layer(self) -> Layer:
+        """What has been put together."""
         width = self.shape.tokens * self.model.hidden
         core = frozenset(self.core)
         return Layer(tuple(self.pieces), tuple(self.saved), width * self.shape.element_bytes, core)
 
     def save(self, name: str, num_bytes: float, region: Region, *, core: bool = False) -> None:
+        """Keep an activation for backward."""
         self.saved.append(Saved(name, num_bytes, region, in_attention_core=core))
 
     def stream(
         self, name: str, forward: float, backward: float, region: Region, kernels: int = 1
     ) -> None:
+        """Append kernels that move so many bytes."""
         self.pieces.append(Stream(name, forward, backward, region, kernels))
 
     def norm(self, name: str) -> None:
@@ -196,15 +204,20 @@ class _Block:
         comes ``after_kernel`` (a norm or an activation), that kernel may cast it.
         """
         tokens = self.shape.tokens
-        operand = self.shape.gemm_bytes
-        if operand < self.shape.element_bytes:
-            cast = self.shape.element_bytes + 2 * operand
-            forward = 0.0 if after_kernel and self.stack.fused_casts else tokens * k * cast
-            region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
-            self.stream(f"{name}_cast", forward, tokens * n * cast, region)
+        region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
+        inputs = 0 if after_kernel and self.stack.fused_casts else tokens * k
+        self.casts(name, inputs, tokens * n, region)
         self.pieces.append(
             Gemm(name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads)
         )
+
+    def casts(self, name: str, inputs: float, gradients: float, region: Region) -> None:
+        """Cast so many elements of a product's input, and of its output's gradient, to a
+        smaller format, in both layouts."""
+        element, operand = self.shape.element_bytes, self.shape.gemm_bytes
+        if operand < element:
+            cast = element + 2 * operand
+            self.stream(f"{name}_cast", inputs * cast, gradients * cast, region)
 
     def attention(self, kind: LayerKind) -> None:
         """Projections, rotary embedding, core attention and output projection."""
@@ -298,20 +311,28 @@ class _Block:
             )
         )  # fmt: skip
 
-    def mlp(self, width: int) -> None:
+    @property
+    def branches(self) -> int:
+        """Products into the MLP's width: up, and gate if there is one."""
+        return 2 if self.model.gated_mlp else 1
+
+    def mlp(self, width: int, prefix: str = "") -> None:
         """Up (and gate) product, activation, down product."""
-        model, shape = self.model, self.shape
-        tokens, size = shape.tokens, shape.element_bytes
-        branches = 2 if model.gated_mlp else 1
-        self.save("mlp_input", tokens * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
-        self.linear("mlp_up", branches * width, model.hidden, Split.COLUMN, after_kernel=True)
-        self.save("activation_input", tokens * branches * width * size, Region.TENSOR)
-        inner = tokens * width * size
+        hidden, tokens, operand = self.model.hidden, self.shape.tokens, self.shape.gemm_bytes
+        up, down = f"{prefix}mlp_up", f"{prefix}mlp_down"
+        self.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.SEQUENCE)
+        self.linear(up, self.branches * width, hidden, Split.COLUMN, after_kernel=True)
+        self.activation(f"{prefix}activation", tokens * width, Region.TENSOR)
+        self.save(f"{down}_input", tokens * width * operand, Region.TENSOR)
+        self.linear(down, hidden, width, Split.ROW, after_kernel=True)
+
+    def activation(self, name: str, elements: float, region: Region) -> None:
+        """The MLP's nonlinearity with so many outputs, and its product with the gate."""
+        inner, branches = elements * self.shape.element_bytes, self.branches
+        self.save(f"{name}_input", branches * inner, region)
         passes = 1 if self.stack.fused_elementwise else branches + 1
         forward, backward = (branches + 1) * inner, (2 * branches + 1) * inner
-        self.stream("activation", forward * passes, backward * passes, Region.TENSOR, passes)
-        self.save("mlp_down_input", tokens * width * shape.gemm_bytes, Region.TENSOR)
-        self.linear("mlp_down", model.hidden, width, Split.ROW, after_kernel=True)
+        self.stream(name, forward * passes, backward * passes, region, passes)
 
     def residual(self, name: str) -> None:
         """Bias, dropout and addition to the residual stream; backward adds the branches."""

@@ -39,7 +39,10 @@ class Plan(Spec):
     cp_method: Literal["ring", "all_to_all"] = "ring"
     """How attention sees the whole sequence: keys and values travel, or heads are traded."""
     ep: Count = 1
-    """Expert-parallel degree, inside dp x cp."""
+    """Ranks that the routed experts of a layer are spread over, inside tp x cp x dp."""
+    etp: Count | None = None
+    """Tensor-parallel degree of each routed expert, inside tp x cp x dp; by default 1 where
+    ep reaches tp, as in current recipes, and else tp."""
     schedule: ScheduleName | None = None
     """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1."""
     zero: int = Field(default=1, ge=0, le=3, strict=True)
@@ -72,3 +75,10 @@ class Plan(Spec):
     """Whether the embedding counts as one layer when layers are dealt to stages."""
     account_for_loss: Flag = False
     """Whether head and loss count as one layer when layers are dealt to stages."""
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor-parallel degree of each routed expert: ``etp``, or its default."""
+        if self.etp is not None:
+            return self.etp
+        return 1 if self.ep >= self.tp else self.tp

@@ -65,6 +65,8 @@ class Stack(Spec):
     """What selective recomputation repeats."""
     flash_kernel: FlashKernel = "best"
     """The fused attention kernel of ``attention: flash``."""
+    grouped_experts: Flag = True
+    """The products of all experts on a rank are one kernel, not one each."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_casts: Flag = True

@@ -146,10 +146,19 @@ def _plan(row: Row) -> dict[str, Any]:
     for key in ("schedule", "recompute", "precision", "attention"):
         if row.get(key):
             plan[key] = row[key]
-    if not row.get("attention") and row.get("recompute") == "selective":
-        # Core attention is only worth computing again where its scores would be kept.
-        plan["attention"] = "fused-softmax"
+    if not row.get("attention"):
+        plan |= _unstated_attention(row)
     return plan
+
+
+def _unstated_attention(row: Row) -> dict[str, Any]:
+    """What a missing attention kernel must have been, where the other columns tell."""
+    if row.get("precision") == "fp32":
+        return {"attention": "unfused"}  # flash attention computes in 16-bit formats only
+    if row.get("recompute") == "selective":
+        # Core attention is only worth computing again where its scores would be kept.
+        return {"attention": "fused-softmax"}
+    return {}
 
 
 def _zero_group(row: Row) -> int:

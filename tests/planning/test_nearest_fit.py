@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from simulator.api import simulate
+from simulator.cli.options import parse_assignments
 from simulator.errors import InputError
 from simulator.planning.nearest_fit import MOST_TRIED, nearest_fit
 from simulator.results.run import run_step
@@ -50,7 +51,7 @@ def peak_gib(job: Job) -> float:
 MISFITS = {
     "states of plain data parallelism": a_job("8 GiB", zero=0),
     "activations of a large microbatch": a_job("9 GiB", batch={"micro": 4}),
-    "everything": a_job("3 GiB", zero=0, batch={"micro": 4}),
+    "everything": a_job("2.2 GiB", zero=0, batch={"micro": 4}),
     "a single GPU": a_job("7 GiB", gpus=1, batch={"micro": 8}),
     "a stack without model parallelism": a_job("5 GiB", zero=0, stack="torch"),
 }
@@ -107,6 +108,14 @@ def test_two_changes_are_proposed_only_where_no_single_one_fits():
     assert not any(fits(job.replace({path: value})) for path, value in nearest.changes.items())
 
 
+def test_three_changes_are_found_where_two_are_not_enough():
+    job = a_job("1.8 GiB", zero=0, batch={"micro": 4})
+    nearest = nearest_fit(job).nearest
+    assert len(nearest.changes) == 3
+    for pair in combinations(nearest.changes.items(), 2):
+        assert not fits(job.replace(dict(pair)))
+
+
 def test_more_gpus_are_proposed_only_where_two_changes_do_not_help():
     job = a_job("5 GiB", gpus=2, zero=0, recompute="full")
     nearest = nearest_fit(job).nearest
@@ -156,7 +165,7 @@ def test_a_stack_without_model_parallelism_is_not_told_to_use_it():
 
 
 def test_gradients_are_not_sharded_under_a_pipeline_that_does_not_do_so():
-    job = a_job("3 GiB", pp=2)
+    job = a_job("3.5 GiB", pp=2)
     assert fits(job.replace({"plan.zero": 2}))
     changes = nearest_fit(job).nearest.changes
     assert "plan.zero" not in changes
@@ -183,9 +192,7 @@ def test_the_shares_of_the_owners_sum_to_the_whole():
     assert sum(shares) == pytest.approx(100, abs=len(shares) / 2)
 
 
-def test_the_options_of_a_misfit_can_be_pasted(monkeypatch):
-    from simulator.cli.options import parse_assignments
-
+def test_the_options_of_a_misfit_can_be_pasted():
     job = MISFITS["everything"]
     text = simulate(job, engine="replay").explain_misfit()
     options = text.split("--set ")[1:]

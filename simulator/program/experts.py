@@ -1,0 +1,114 @@
+"""Which pieces does a mixture-of-experts layer consist of, on one device?
+
+The router scores every expert for every token; each token is copied for its ``top_k``
+experts, the copies are sorted by expert, pass the experts as grouped products, and are
+added up again with the router's weights. Shared experts are a dense MLP beside them.
+
+Routing is taken as uniform: every expert gets as many copies as the others, as when the
+router is force-balanced. Without a capacity nothing is dropped; with one, every expert gets
+exactly its capacity, padded. :mod:`simulator.program.expert_parallel` spreads the experts
+over ranks.
+
+Ignores: exchanging the counts of tokens per expert, and the host waiting for them.
+"""
+
+from __future__ import annotations
+
+import math
+
+from simulator.cost.parameters import LayerKind
+from simulator.program.layer import Gemm, GroupedGemm, Layer, Region, Split, Stream
+from simulator.program.transformer import Block, Shape, attention_block
+from simulator.spec.model import Experts, Model
+from simulator.spec.plan import Plan
+
+PERMUTE, UNPERMUTE = "permute", "unpermute"
+"""The pieces that begin and end the routed experts."""
+
+_SCORE_BYTES = 4
+"""Router scores are fp32 in every framework modelled here."""
+
+_SCORE_PASSES, _SCORE_KERNELS = 8, 10
+"""Reads and writes of the (tokens, experts) scores, and kernels, per direction: softmax,
+top-k, maps of weights and of choices, balancing loss (assumption: one read and one write
+each, as in Megatron-Core's router)."""
+
+_SAVED_SCORES = 2
+"""Scores and their softmax are kept for backward."""
+
+_PERMUTE_KERNELS = 2
+"""Sorting the choices, and copying the rows."""
+
+
+def expert_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
+    """The pieces and saved activations of one layer with experts."""
+    experts = model.experts
+    assert experts is not None
+    block = attention_block(model, kind, plan, shape)
+    _add_router(block, experts)
+    _add_routed_experts(block, experts)
+    if experts.shared_ffn_hidden:
+        _add_shared_expert(block, experts)
+    block.residual("mlp_residual")
+    return block.layer()
+
+
+def token_copies(experts: Experts, tokens: int) -> int:
+    """Rows that the routed experts compute for so many tokens.
+
+    ``top_k`` copies of each token; with a capacity, every expert's capacity of
+    ceil(capacity_factor x tokens x top_k / experts).
+    """
+    if experts.capacity_factor is None:
+        return tokens * experts.top_k
+    capacity = experts.capacity_factor * tokens * experts.top_k / experts.count
+    return experts.count * math.ceil(capacity)
+
+
+def _add_router(block: Block, experts: Experts) -> None:
+    """Scores from a small product in 16 bits, then softmax, top-k and balancing loss."""
+    hidden, tokens = block.model.hidden, block.shape.tokens
+    row = tokens * hidden * block.shape.element_bytes
+    scores = float(tokens * experts.count)
+    block.save("router_input", row, Region.SEQUENCE)
+    block.pieces.append(Gemm("router", tokens, experts.count, hidden, half_precision=True))
+    traffic = _SCORE_PASSES * scores * _SCORE_BYTES
+    # Backward adds the router's gradient of the tokens to that of the experts.
+    block.stream("routing", traffic, traffic + 3 * row, Region.SEQUENCE, _SCORE_KERNELS)
+    block.save("router_scores", _SAVED_SCORES * scores * _SCORE_BYTES, Region.SEQUENCE)
+
+
+def _add_routed_experts(block: Block, experts: Experts) -> None:
+    """Copies to their experts, up (and gate) product, activation, down product, and back."""
+    hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.shape
+    copies = token_copies(experts, shape.tokens)
+    moved = (shape.tokens + copies) * hidden * shape.element_bytes
+    block.pieces.append(Stream(PERMUTE, moved, moved, Region.SEQUENCE, _PERMUTE_KERNELS))
+    block.save("expert_input", copies * hidden * shape.gemm_bytes, Region.ROUTED)
+    _grouped(block, "expert_up", copies, block.branches * width, hidden, Split.COLUMN)
+    block.activation("expert_activation", copies * width, Region.SEQUENCE)
+    block.save("expert_down_input", copies * width * shape.gemm_bytes, Region.SEQUENCE)
+    _grouped(block, "expert_down", copies, hidden, width, Split.ROW)
+    block.pieces.append(Stream(UNPERMUTE, moved, moved, Region.SEQUENCE, _PERMUTE_KERNELS))
+
+
+def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split) -> None:
+    """A product of every expert, and the casts its number format needs."""
+    experts = block.model.experts
+    assert experts is not None
+    block.casts(name, copies * k, copies * n, Region.SEQUENCE)
+    groups = experts.count
+    launches = 1 if block.stack.grouped_experts else groups
+    block.pieces.append(GroupedGemm(name, groups, copies / groups, n, k, split, launches))
+
+
+def _add_shared_expert(block: Block, experts: Experts) -> None:
+    """A dense MLP that every token passes, weighted by a gate if there is one, and added."""
+    tokens, hidden = block.shape.tokens, block.model.hidden
+    row = tokens * hidden * block.shape.element_bytes
+    block.mlp(experts.shared_ffn_hidden, "shared_")
+    if experts.shared_gate:
+        block.pieces.append(Gemm("shared_gate", tokens, 1, hidden, half_precision=True))
+        block.stream("shared_gate_product", 2 * row, 3 * row, Region.SEQUENCE, 2)
+        block.save("shared_output", row, Region.SEQUENCE)
+    block.stream("shared_sum", 3 * row, 3 * row, Region.SEQUENCE)

@@ -1,0 +1,105 @@
+"""Attention over a sequence that several ranks share."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.cost.collectives import CollectiveKind
+from simulator.cost.parameters import LayerKind
+from simulator.errors import UnsupportedError
+from simulator.program.context_parallel import context_parallel
+from simulator.program.layer import Axis, Exchange, FlashAttention, Layer, RingAttention
+from simulator.program.layer_time import attention_flop
+from simulator.program.tensor_parallel import tensor_parallel
+from simulator.program.transformer import microbatch_shape, transformer_layer
+from simulator.spec.plan import Plan
+from tests.jobs import small_model
+
+B, S = 2, 64
+KV_BYTES = 2 * B * S * 4 * 8 * 2.0
+"""Keys and values of the whole sequence: 4 heads of 8, 16 bit [B]."""
+
+
+def layer(cp: int, method: str = "ring", attention: str = "flash", **model) -> Layer:
+    plan = Plan(attention=attention)
+    shape = microbatch_shape(plan, B, S // cp)
+    whole = transformer_layer(small_model(**model), LayerKind(False, 0), plan, shape)
+    return context_parallel(whole, cp, method=method, element_bytes=2.0)
+
+
+def ring(cp: int, **model) -> RingAttention:
+    return next(p for p in layer(cp, **model).pieces if isinstance(p, RingAttention))
+
+
+def kernel(divided: Layer) -> FlashAttention:
+    return next(p for p in divided.pieces if isinstance(p, FlashAttention))
+
+
+def ring_flop(ring: RingAttention) -> float:
+    return attention_flop(ring.first) + (ring.steps - 1) * attention_flop(ring.step)
+
+
+def test_a_rank_of_its_own_is_left_alone():
+    assert kernel(layer(1)).seq_kv == S
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_ring_shares_the_scores_of_the_whole_sequence_evenly(cp, causal):
+    whole = attention_flop(kernel(layer(1, causal=causal)))
+    assert cp * ring_flop(ring(cp, causal=causal)) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_a_ring_passes_on_the_keys_and_values_of_one_rank_per_step(cp):
+    """cp - 1 steps bring every other rank's share."""
+    passing = ring(cp)
+    assert passing.steps == cp
+    assert (passing.steps - 1) * passing.kv_bytes == pytest.approx(KV_BYTES * (cp - 1) / cp)
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_head_trading_computes_a_share_of_the_heads_over_the_whole_sequence(cp):
+    attention = kernel(layer(cp, "all_to_all"))
+    assert (attention.seq_q, attention.seq_kv) == (S, S)
+    assert (attention.heads, attention.kv_heads) == (8 // cp, 4 // cp)
+    assert cp * attention_flop(attention) == attention_flop(kernel(layer(1)))
+
+
+def test_head_trading_moves_queries_keys_and_values_in_and_the_context_out():
+    """DeepSpeed-Ulysses (arXiv 2309.14509), section 3.2: each rank's own share of them."""
+    traded = [p for p in layer(4, "all_to_all").pieces if isinstance(p, Exchange)]
+    width = 8 * 8
+    tokens = B * S // 4
+    assert [e.num_bytes for e in traded] == [tokens * 2 * width * 2.0, tokens * width * 2.0]
+    assert {(e.axis, e.forward, e.backward) for e in traded} == {
+        (Axis.CONTEXT, CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_TO_ALL)
+    }
+
+
+@pytest.mark.parametrize("method", ["ring", "all_to_all"])
+def test_tensor_ranks_move_their_own_heads_only(method):
+    whole = layer(2, method)
+    shared = tensor_parallel(whole, 2, sequence_parallel=False, element_bytes=2.0)
+
+    def moved(divided):
+        rings = [p.kv_bytes for p in divided.pieces if isinstance(p, RingAttention)]
+        exchanged = [
+            p.num_bytes
+            for p in divided.pieces
+            if isinstance(p, Exchange) and p.axis is Axis.CONTEXT
+        ]
+        return [*rings, *exchanged]
+
+    assert moved(shared) == [num_bytes / 2 for num_bytes in moved(whole)]
+
+
+def test_selective_recompute_repeats_the_ring():
+    assert "attention" in layer(2).core
+
+
+@pytest.mark.parametrize("attention", ["unfused", "fused-softmax"])
+def test_attention_that_stores_its_scores_cannot_be_shared(attention):
+    with pytest.raises(UnsupportedError) as raised:
+        layer(2, attention=attention)
+    assert raised.value.faults[0].path == "plan.attention"

@@ -1,0 +1,154 @@
+"""Bytes of parameters, gradients and optimizer states on one rank."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.cost.parameters import (
+    Split,
+    embedding_tensors,
+    head_tensors,
+    layer_tensors,
+    parameter_count,
+)
+from simulator.program.ir import Owner
+from simulator.program.layout import stage_slices
+from simulator.program.states import (
+    optimizer_traffic_bytes,
+    padded_vocab,
+    resident_memory,
+    slice_parameters,
+    state_bytes,
+)
+from simulator.spec.job import Job
+from tests.jobs import gpt_model, small_job, small_model
+
+SIXTEEN = {"base": "deepspeed", "copies_gradients": False}
+"""2 bytes of weights, 2 of gradients, and 12 of fp32 weights, momentum and variance."""
+
+
+def bytes_per_parameter(**plan) -> float:
+    job = small_job(gpus=plan.pop("gpus", 1), **plan)
+    return sum(num_bytes for _, num_bytes in resident_memory(job, 1.0))
+
+
+@pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])
+def test_zero_divides_a_model_of_7_5_billion_over_64_gpus_as_its_paper_says(zero, gigabytes):
+    """ZeRO (arXiv 1910.02054), figure 1 and table 1, 64 ranks."""
+    job = small_job(gpus=64, global_batch=64, zero=zero, stack=SIXTEEN)
+    held = sum(num_bytes for _, num_bytes in resident_memory(job, 7.5e9)) / 1e9
+    assert round(held, 1 if gigabytes > 2 else 2) == gigabytes
+
+
+@pytest.mark.parametrize(("ranks", "gigabytes"), [(1, 120), (4, 52.5), (16, 35.6), (256, 30.4)])
+def test_optimizer_states_shrink_with_the_ranks_as_in_the_zero_paper(ranks, gigabytes):
+    """Table 1, column P_os of the 7.5B model."""
+    job = small_job(gpus=ranks, global_batch=ranks, zero=1, stack=SIXTEEN)
+    held = sum(num_bytes for _, num_bytes in resident_memory(job, 7.5e9)) / 1e9
+    assert round(held, 1) == gigabytes
+
+
+@pytest.mark.parametrize(
+    ("stack", "per_parameter"),
+    [("megatron-core", 18), ("megatron-lm-2021", 20), ("deepspeed", 20), ("torch-fsdp", 16)],
+)
+def test_stacks_hold_what_their_documents_state(stack, per_parameter):
+    """Megatron-Core's distributed-optimizer page: 18; Megatron-Turing (arXiv 2201.11990): 20.
+
+    FSDP keeps fp32 weights, gradients and two moments.
+    """
+    assert bytes_per_parameter(stack=stack, zero=0) == per_parameter
+
+
+@pytest.mark.parametrize("d", [2, 4, 8])
+def test_megatrons_distributed_optimizer_holds_6_plus_12_over_d(d):
+    assert bytes_per_parameter(gpus=d, zero=1) == pytest.approx(6 + 12 / d)
+
+
+def test_full_precision_needs_no_master_copy():
+    assert bytes_per_parameter(precision="fp32", zero=0) == 4 + 4 + 8
+    assert state_bytes(small_job(precision="fp32")).master == 0
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "moments"), [("adam", 8), ("sgd-momentum", 4), ("sgd", 0)]
+)
+def test_optimizers_differ_in_their_moments(optimizer, moments):
+    held = dict(resident_memory(small_job(optimizer=optimizer), 1.0))
+    assert held[Owner.OPTIMIZER_STATES] == moments
+
+
+def test_states_are_sharded_over_the_zero_group_only():
+    everywhere = bytes_per_parameter(gpus=8, zero=3)
+    per_node = bytes_per_parameter(gpus=8, zero=3, zero_group=4)
+    assert per_node == pytest.approx(2 * everywhere)
+
+
+def test_context_parallel_ranks_hold_copies_and_so_share_states_too():
+    assert bytes_per_parameter(gpus=8, cp=2, zero=3) == bytes_per_parameter(gpus=8, zero=3)
+
+
+@pytest.mark.parametrize(("tp", "rows"), [(1, 1024), (2, 1024), (4, 1024), (8, 1024)])
+def test_megatron_pads_the_vocabulary_to_a_multiple_of_128_tp(tp, rows):
+    assert padded_vocab(small_job(gpus=tp, tp=tp)) == rows
+    model = small_model(vocab=50257)
+    assert padded_vocab(small_job(model, gpus=tp, tp=tp)) == math.ceil(50257 / 128 / tp) * 128 * tp
+
+
+def test_other_frameworks_pad_only_to_equal_shares():
+    assert padded_vocab(small_job(small_model(vocab=1001), gpus=4, tp=4, stack="torch")) == 1004
+
+
+def copied_numel(job: Job) -> int:
+    """Parameters that tp ranks hold beyond one copy of the model."""
+    model, tp = job.model, job.plan.tp
+    tensors = [*embedding_tensors(model), *head_tensors(model)]
+    for index in range(model.layers):
+        tensors += layer_tensors(model, index)
+    copies = {Split.REPLICATED: tp - 1, Split.KV_HEADS: max(0, tp // model.kv_heads - 1)}
+    return sum(tensor.numel * copies.get(tensor.split, 0) for tensor in tensors)
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 3, 4]),
+    vpp=st.sampled_from([1, 2]),
+    kv_heads=st.sampled_from([1, 2, 4, 8]),
+    vocab=st.integers(1, 5000),
+    tied=st.booleans(),
+    plain=st.booleans(),
+    extra_layers=st.integers(0, 5),
+)
+@settings(deadline=None)
+def test_ranks_hold_together_the_model_its_copies_and_the_padding(
+    tp, pp, vpp, kv_heads, vocab, tied, plain, extra_layers
+):
+    vpp = 1 if pp == 1 else vpp
+    build = gpt_model if plain else small_model
+    model = build(
+        layers=pp * vpp + extra_layers, kv_heads=kv_heads, vocab=vocab, tied_embeddings=tied,
+        qkv_bias=plain, norm_bias=plain, mlp_bias=plain, attention_output_bias=plain,
+        qk_norm="none" if plain else "head",
+    )  # fmt: skip
+    job = small_job(model, gpus=tp * pp, tp=tp, pp=pp, vpp=vpp)
+    tied_copy = tied and pp > 1
+    held = tp * sum(
+        slice_parameters(job, run, tied_copy=tied_copy) for run in stage_slices(job, pp * vpp)
+    )
+    tables = 1 if tied else 2
+    padding = tables * (padded_vocab(job) - vocab) * model.hidden
+    second_table = padded_vocab(job) * model.hidden if tied_copy else 0
+    assert held == parameter_count(model) + copied_numel(job) + padding + second_table
+
+
+def test_an_adam_step_reads_and_writes_states_and_reads_gradients_twice():
+    """Per parameter: 2 x 12 of states, 2 x 4 of fp32 gradients, 2 of 16-bit weights."""
+    assert optimizer_traffic_bytes(small_job(), 1e6) == 34e6
+
+
+def test_sharded_states_are_updated_by_their_owner_alone():
+    assert optimizer_traffic_bytes(small_job(gpus=8, zero=1), 8e6) == 34e6

@@ -7,7 +7,7 @@ JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types schemas coverage clean
+.PHONY: help demo test lint types schemas coverage accuracy fit readme clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,17 @@ schemas: $(VENV)/.core  ## JSON schemas of the data folders, from the specificat
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json
+
+accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
+	$(BIN)/python -m simulator.validate.accuracy_report reports/data/runs_open.csv > build-accuracy.md
+	mv build-accuracy.md reports/accuracy.md
+
+fit: $(VENV)/.core  ## fit sustained clocks and host work to the published runs, into the profiles
+	$(BIN)/python -m simulator.calibrate.fit_training reports/data/runs_open.csv --write
+
+readme: $(VENV)/.core  ## the outputs, the table and the pictures that the README shows
+	$(BIN)/clustersim run $(JOB) --plot reports/demo > /dev/null
+	$(BIN)/python -m tests.readme
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

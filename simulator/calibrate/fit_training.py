@@ -30,14 +30,14 @@ from simulator.validate.published_rows import Row, job_document
 
 _GRADES = ("A", "A-")
 _CLOCK_RANGE = (0.6, 1.0)
-_HOST_RANGE = (1.0, 12.0)
+_HOST_RANGE = (1.0, 30.0)
 _ERROR_LIMIT = 0.25
 """Errors in the logarithm beyond this one count as this one."""
 
 _ROUNDS = 2
 """Passes over all parameters; clock and host work hardly touch the same runs."""
 
-_LAUNCH_BOUND_ELEMENTS = 8e6
+_LAUNCH_BOUND_ELEMENTS = 4e6
 """Activations (tokens x hidden / tp) per microbatch below which kernels are so short that
 launching them decides; only such runs can tell a framework's host work."""
 
@@ -82,7 +82,8 @@ def fit_training(rows: Sequence[Row], executor: Executor) -> Parameters:
     for _ in range(_ROUNDS):
         for profile, own in by_profile.items():
             long = [row for row in own if not _is_launch_bound(row)]
-            _fit(fitted.clock, profile, _CLOCK_RANGE, fitted, long, executor)
+            if long:
+                _fit(fitted.clock, profile, _CLOCK_RANGE, fitted, long, executor)
         for stack, own in by_stack.items():
             short = [row for row in own if _is_launch_bound(row)]
             if len(short) >= _MIN_HOST_ROWS:

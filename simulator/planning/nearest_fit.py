@@ -25,7 +25,7 @@ from simulator.results.run import run_step
 from simulator.spec.job import Job
 from simulator.spec.load import load_profile, profile_names
 
-Changes = Mapping[str, object]
+Changes = Mapping[str, int | str]
 """New values by dotted field path, as :meth:`Job.replace` takes them."""
 
 _MOST_SINGLES, _MOST_PAIRS, _MOST_TRIPLES, _MOST_WITH_MORE_GPUS, _MOST_DEVICES = 21, 12, 9, 15, 3
@@ -132,7 +132,8 @@ class _Search:
         )
 
     def _combined(self, singles: list[_Trial], size: int, most: int) -> _Trial | None:
-        return _fastest(islice(self._trials(_combined_changes(self.base, singles, size)), most))
+        candidates = _combined_changes(self.job, self.base, singles, size)
+        return _fastest(islice(self._trials(candidates), most))
 
     def _on_more_gpus(self) -> _Trial | None:
         """The fewest GPUs that help, and what is fastest on them."""
@@ -211,9 +212,8 @@ def _kept_changes(job: Job) -> Iterator[Changes]:
         yield {"plan.recompute": recompute}
     for smaller in _divisors(micro)[-2::-1][:_VALUES_PER_FIELD]:
         yield {"batch.micro": smaller}
-    if job.dp * plan.cp > 1:
-        for stage in range(plan.zero + 1, 4):
-            yield {"plan.zero": stage}
+    for stage in range(plan.zero + 1, 4):
+        yield {"plan.zero": stage}
 
 
 def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:
@@ -232,12 +232,12 @@ def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:
             yield {f"plan.{degree}": value}
 
 
-def _combined_changes(base: _Trial, singles: list[_Trial], size: int) -> list[Changes]:
+def _combined_changes(job: Job, base: _Trial, singles: list[_Trial], size: int) -> list[Changes]:
     """Changes to several fields at once, the most promising first.
 
-    What should fit comes first, fastest first, then the rest, smallest first. Changes are
-    expected to multiply their effects, on the step and on what each owner holds; that only
-    orders the trials.
+    Changes are expected to multiply their effects, on the step and on what each owner
+    holds; that only orders the trials: what should fit comes first, fastest first, then the
+    rest, smallest first.
     """
 
     def promise(group: tuple[_Trial, ...]) -> tuple[bool, float]:
@@ -246,13 +246,22 @@ def _combined_changes(base: _Trial, singles: list[_Trial], size: int) -> list[Ch
         return misses, peak if misses else prod(trial.step_time_s for trial in group)
 
     helpful = [trial for trial in singles if trial.peak_device_bytes < base.peak_device_bytes]
-    merged = [
-        (group, {path: value for trial in group for path, value in trial.changes.items()})
-        for group in combinations(helpful, size)
-    ]
-    different = [(group, changes) for group, changes in merged if len(changes) == size]
-    different.sort(key=lambda item: promise(item[0]))
-    return [changes for _, changes in different[:_MOST_COMBINATIONS]]
+    groups = [group for group in combinations(helpful, size) if _can_combine(job, group)]
+    promising = sorted(groups, key=promise)[:_MOST_COMBINATIONS]
+    return [_merged(group) for group in promising]
+
+
+def _merged(group: tuple[_Trial, ...]) -> Changes:
+    return {path: value for trial in group for path, value in trial.changes.items()}
+
+
+def _can_combine(job: Job, group: tuple[_Trial, ...]) -> bool:
+    """Whether the changes touch different fields and leave ranks for data parallelism."""
+    changes = _merged(group)
+    names = ("tp", "pp", "cp")
+    width = prod(int(changes.get(f"plan.{name}", getattr(job.plan, name))) for name in names)
+    has_whole_ranks = job.cluster.gpus % width == 0
+    return len(changes) == len(group) and has_whole_ranks
 
 
 def _expected_peak_bytes(base: _Trial, group: tuple[_Trial, ...]) -> float:

@@ -50,8 +50,7 @@ _Call = tuple[CollectiveKind, float, Group]
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Who shares parameters of one kind: all that hold copies, of those the ones that
-    shard them, and the ones that hold the same shard."""
+    """Who holds copies of parameters: all, those that shard them, those with equal shards."""
 
     all: Group
     shards: Group
@@ -209,8 +208,8 @@ class DataParallel:
     def _counts_and_groups(self, run: Slice) -> list[tuple[float, _Groups]]:
         """Dense parameters and routed experts, each with the ranks that hold copies."""
         count = self._count(run)
-        pairs = [(count.dense, self._dense), (count.expert, self._expert)]
-        return [(numel, groups) for numel, groups in pairs if numel]
+        pairs = [(count.dense, self._dense)]
+        return [*pairs, (count.expert, self._expert)] if count.expert else pairs
 
     def _collectives(self, calls: tuple[_Call, ...]) -> Work:
         if calls not in self._work:

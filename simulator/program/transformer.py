@@ -212,8 +212,7 @@ class Block:
         )
 
     def casts(self, name: str, inputs: float, gradients: float, region: Region) -> None:
-        """Cast so many elements of a product's input, and of its output's gradient, to a
-        smaller format, in both layouts."""
+        """Cast elements of a product's input, and of its output's gradient, in both layouts."""
         element, operand = self.shape.element_bytes, self.shape.gemm_bytes
         if operand < element:
             cast = element + 2 * operand

@@ -65,8 +65,9 @@ class Stack(Spec):
     """What selective recomputation repeats."""
     flash_kernel: FlashKernel = "best"
     """The fused attention kernel of ``attention: flash``."""
-    grouped_experts: Flag = True
-    """The products of all experts on a rank are one kernel, not one each."""
+    grouped_experts: Flag = False
+    """The products of all experts on a rank are one kernel; else each expert has its own, one
+    after another."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_casts: Flag = True
@@ -84,7 +85,8 @@ class Stack(Spec):
     dropout: Flag = False
     """Models are trained with dropout (masks are stored and read)."""
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
-    """Host time per kernel (Python, autograd, framework) in units of a bare launch."""
+    """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
+    small kernels that an eager framework launches around each one."""
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(
@@ -160,6 +162,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             pads_vocab=False,
             copies_gradients=False,
             selective_policy="alternate-products",
+            grouped_experts=True,
             fused_casts=False,
             flash_kernel="flash-2",
             fused_cross_entropy=False,

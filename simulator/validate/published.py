@@ -7,6 +7,7 @@ the table; rows that cannot run are listed with the fact that stands in the way.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
@@ -130,18 +131,17 @@ def validate_published(
 
 def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
     """One row, simulated; a row that cannot run says why."""
-    result = PublishedResult(
-        id=row["id"],
-        grade=row.get("grade", ""),
-        gpu=row["profile"],
-        measured_step_s=_float(row, "measured_step_s"),
-        measured_mem_gib=_float(row, "measured_mem_gib"),
-    )
+    result = PublishedResult(row["id"], row.get("grade", ""), row["profile"], None)
     try:
+        result = replace(
+            result,
+            measured_step_s=_positive(row, "measured_step_s"),
+            measured_mem_gib=_positive(row, "measured_mem_gib"),
+        )
         step = run_step(job_from_document(job_document(row)), engine)
     except InputError as error:
         return replace(result, skipped="; ".join(f"{f.path}: {f.rule}" for f in error.faults))
-    except (ClustersimError, ValueError, KeyError) as error:
+    except (ClustersimError, ArithmeticError, ValueError, KeyError) as error:
         return replace(result, skipped=f"{type(error).__name__}: {error}")
     memory_gib = _peak_bytes(step, row.get("mem_kind", "")) / _GIB
     return replace(
@@ -165,7 +165,7 @@ def read_rows(path: Path) -> list[Row]:
         InputError: The file cannot be read, is empty, or lacks columns.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError.single("", f"cannot be read: {error}", file=str(path)) from error
@@ -186,5 +186,14 @@ def _peak_bytes(step: StepResult, kind: str) -> float:
     return peaks.get(kind, max(m.peak_device_bytes for m in step.memory))
 
 
-def _float(row: Row, key: str) -> float | None:
-    return float(row[key]) if row.get(key) else None
+def _positive(row: Row, key: str) -> float | None:
+    """A measured number; None where the cell is empty."""
+    if not row.get(key):
+        return None
+    try:
+        value = float(row[key])
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError.single(key, f"must be a positive number, not {row[key]!r}")
+    return value

@@ -7,10 +7,12 @@ table of phrases: each says what the run did, never how fast it was.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.errors import InputError
 from simulator.spec.documents import merged
 from simulator.spec.load import model_names
 
@@ -27,6 +29,8 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (r"not overlapped|no gradient-bucket overlap", {"plan": {"overlap_grad_reduce": False}}),
     (r"grad sync overlapped|grad/param comm overlap", {"plan": {"overlap_grad_reduce": True}}),
+    (r"capacity factor 1\b|tokendrop", {"model": {"experts": {"capacity_factor": 1.0}}}),
+    (r"w/ MTP", {"model": {"multi_token_layers": 1}}),
     (r"bf16 grad sync", {"plan": {"grad_reduce_precision": "bf16"}}),
     (r"async TP", {"plan": {"overlap_tp": True}}),
     (
@@ -75,7 +79,10 @@ def _model(row: Row) -> dict[str, Any]:
     if row.get("tied_embeddings"):
         stated["tied_embeddings"] = row["tied_embeddings"].lower() == "true"
     if row.get("experts"):
-        return {"base": known, **stated} if known else {**stated, **_experts(row)}
+        stated["experts"] = _experts(row)
+        stated["multi_token_layers"] = 0
+        unnamed = {**_llama_style(), "ffn_hidden": _int(row, "ffn_hidden")}
+        return {**({"base": known} if known else unnamed), **stated}
     stated["ffn_hidden"] = _int(row, "ffn_hidden")
     if known:
         return {"base": known, **stated}
@@ -108,9 +115,9 @@ def _gpt_style(seq_len: int) -> dict[str, Any]:
 
 
 def _experts(row: Row) -> dict[str, Any]:
-    width = _int(row, "ffn_hidden")
-    experts = {"count": _int(row, "experts"), "top_k": _int(row, "top_k"), "ffn_hidden": width}
-    return {**_llama_style(), "ffn_hidden": width, "experts": experts}
+    """Routed experts; dense layers and shared experts are those of the named model."""
+    columns = {"count": "experts", "top_k": "top_k", "ffn_hidden": "ffn_hidden"}
+    return {field: _int(row, column) for field, column in columns.items()}
 
 
 def _cluster(row: Row) -> dict[str, Any]:
@@ -178,4 +185,11 @@ def stack_of(framework: str, version: str) -> str:
 
 
 def _int(row: Row, key: str) -> int:
-    return int(float(row[key]))
+    """A whole number; spreadsheets write some of them as ``12.0``."""
+    try:
+        number = float(row[key])
+    except ValueError:
+        number = math.nan
+    if not number.is_integer():
+        raise InputError.single(key, f"must be a whole number, not {row[key]!r}")
+    return int(number)

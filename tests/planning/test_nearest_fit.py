@@ -109,7 +109,7 @@ def test_two_changes_are_proposed_only_where_no_single_one_fits():
 
 
 def test_three_changes_are_found_where_two_are_not_enough():
-    job = a_job("1.8 GiB", zero=0, batch={"micro": 4})
+    job = a_job("1.6 GiB", gpus=16, zero=0, batch={"global": 128, "micro": 8})
     nearest = nearest_fit(job).nearest
     assert len(nearest.changes) == 3
     for pair in combinations(nearest.changes.items(), 2):
@@ -129,6 +129,13 @@ def test_more_gpus_are_proposed_only_where_two_changes_do_not_help():
         except InputError:  # tp x pp = 4 on two GPUs
             continue
         assert not fits(changed)
+
+
+def test_states_of_a_single_gpu_are_sharded_over_new_ones():
+    job = a_job("7 GiB", gpus=1, zero=0, recompute="full", stack="torch")
+    changes = nearest_fit(job).nearest.changes
+    assert changes["cluster.gpus"] == 2
+    assert changes["plan.zero"] > 0
 
 
 def test_a_larger_device_is_the_last_resort():

@@ -18,6 +18,7 @@ from simulator.cost.parameters import (
 from simulator.program.ir import Owner
 from simulator.program.layout import stage_slices
 from simulator.program.states import (
+    ParameterCount,
     optimizer_traffic_bytes,
     padded_vocab,
     resident_memory,
@@ -33,14 +34,14 @@ SIXTEEN = {"base": "deepspeed", "copies_gradients": False}
 
 def bytes_per_parameter(**plan) -> float:
     job = small_job(gpus=plan.pop("gpus", 1), **plan)
-    return sum(num_bytes for _, num_bytes in resident_memory(job, 1.0))
+    return sum(num_bytes for _, num_bytes in resident_memory(job, ParameterCount(1.0)))
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])
 def test_zero_divides_a_model_of_7_5_billion_over_64_gpus_as_its_paper_says(zero, gigabytes):
     """ZeRO (arXiv 1910.02054), figure 1 and table 1, 64 ranks."""
     job = small_job(gpus=64, global_batch=64, zero=zero, stack=SIXTEEN)
-    held = sum(num_bytes for _, num_bytes in resident_memory(job, 7.5e9)) / 1e9
+    held = sum(num_bytes for _, num_bytes in resident_memory(job, ParameterCount(7.5e9))) / 1e9
     assert round(held, 1 if gigabytes > 2 else 2) == gigabytes
 
 
@@ -48,7 +49,7 @@ def test_zero_divides_a_model_of_7_5_billion_over_64_gpus_as_its_paper_says(zero
 def test_optimizer_states_shrink_with_the_ranks_as_in_the_zero_paper(ranks, gigabytes):
     """Table 1, column P_os of the 7.5B model."""
     job = small_job(gpus=ranks, global_batch=ranks, zero=1, stack=SIXTEEN)
-    held = sum(num_bytes for _, num_bytes in resident_memory(job, 7.5e9)) / 1e9
+    held = sum(num_bytes for _, num_bytes in resident_memory(job, ParameterCount(7.5e9))) / 1e9
     assert round(held, 1) == gigabytes
 
 
@@ -78,7 +79,7 @@ def test_full_precision_needs_no_master_copy():
     ("optimizer", "moments"), [("adam", 8), ("sgd-momentum", 4), ("sgd", 0)]
 )
 def test_optimizers_differ_in_their_moments(optimizer, moments):
-    held = dict(resident_memory(small_job(optimizer=optimizer), 1.0))
+    held = dict(resident_memory(small_job(optimizer=optimizer), ParameterCount(1.0)))
     assert held[Owner.OPTIMIZER_STATES] == moments
 
 
@@ -137,7 +138,7 @@ def test_ranks_hold_together_the_model_its_copies_and_the_padding(
     job = small_job(model, gpus=tp * pp, tp=tp, pp=pp, vpp=vpp)
     tied_copy = tied and pp > 1
     held = tp * sum(
-        slice_parameters(job, run, tied_copy=tied_copy) for run in stage_slices(job, pp * vpp)
+        slice_parameters(job, run, tied_copy=tied_copy).total for run in stage_slices(job, pp * vpp)
     )
     tables = 1 if tied else 2
     padding = tables * (padded_vocab(job) - vocab) * model.hidden
@@ -147,8 +148,8 @@ def test_ranks_hold_together_the_model_its_copies_and_the_padding(
 
 def test_an_adam_step_reads_and_writes_states_and_reads_gradients_twice():
     """Per parameter: 2 x 12 of states, 2 x 4 of fp32 gradients, 2 of 16-bit weights."""
-    assert optimizer_traffic_bytes(small_job(), 1e6) == 34e6
+    assert optimizer_traffic_bytes(small_job(), ParameterCount(1e6)) == 34e6
 
 
 def test_sharded_states_are_updated_by_their_owner_alone():
-    assert optimizer_traffic_bytes(small_job(gpus=8, zero=1), 8e6) == 34e6
+    assert optimizer_traffic_bytes(small_job(gpus=8, zero=1), ParameterCount(8e6)) == 34e6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -96,8 +97,13 @@ def test_sequence_parallelism_moves_the_same_bytes(tp):
 
 def test_inputs_of_column_products_are_gathered_once_more_in_backward():
     """They are stored cut, and the weight gradient needs them whole (section 4.2.2)."""
-    repeated = [e.name for e in exchanges(layer(2, sequence_parallel=True)) if e.gathers_again]
-    assert repeated == ["qkv_input", "mlp_up_input"]
+    pieces = layer(2, sequence_parallel=True).pieces
+    followed = [
+        product.name
+        for exchange, product in pairwise(pieces)
+        if isinstance(exchange, Exchange) and exchange.gathers_again
+    ]
+    assert followed == ["qkv", "mlp_up"]
     assert not any(e.gathers_again for e in exchanges(layer(2)))
 
 

@@ -1,0 +1,103 @@
+"""Floating-point operations of training, against published formulas.
+
+Letters: a heads, h hidden, l layers, s sequence, v vocabulary.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
+from simulator.cost.parameters import parameter_count
+from simulator.spec.model import Experts, Model
+from tests.jobs import gpt_model, small_model
+
+sizes = given(
+    layers=st.integers(1, 96),
+    width=st.integers(1, 200),
+    heads=st.integers(1, 64),
+    vocab=st.integers(1, 100_000),
+    seq_len=st.integers(1, 8192),
+)
+
+
+def gpt(layers: int, width: int, heads: int, vocab: int) -> Model:
+    hidden = width * heads
+    return gpt_model(
+        layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn_hidden=4 * hidden,
+        vocab=vocab,
+    )  # fmt: skip
+
+
+@sizes
+def test_gpt_needs_72_lh2_and_its_corrections_per_token(layers, width, heads, vocab, seq_len):
+    """Narayanan et al. (arXiv 2104.04473), section 5.1, without recomputation: 72 for 96."""
+    model = gpt(layers, width, heads, vocab)
+    h = model.hidden
+    expected = 72 * layers * h**2 * (1 + seq_len / (6 * h) + vocab / (12 * layers * h))
+    assert model_flop_per_token(model, seq_len) == pytest.approx(expected)
+
+
+@sizes
+def test_full_recompute_makes_96_of_the_72(layers, width, heads, vocab, seq_len):
+    """Narayanan et al., equation 3: 96 B s l h^2 (1 + s / 6h + v / 16 l h)."""
+    model = gpt(layers, width, heads, vocab)
+    h = model.hidden
+    expected = 96 * layers * h**2 * (1 + seq_len / (6 * h) + vocab / (16 * layers * h))
+    assert hardware_flop_per_token(model, seq_len, "full") == pytest.approx(expected)
+
+
+@sizes
+def test_selective_recompute_repeats_the_forward_attention(layers, width, heads, vocab, seq_len):
+    """Scores and weighted values of every layer once more: 4 l s h."""
+    model = gpt(layers, width, heads, vocab)
+    h = model.hidden
+    needed = 72 * layers * h**2 * (1 + seq_len / (6 * h) + vocab / (12 * layers * h))
+    expected = needed + 4 * layers * seq_len * h
+    assert hardware_flop_per_token(model, seq_len, "selective") == pytest.approx(expected)
+
+
+def test_without_recompute_hardware_does_what_the_model_needs():
+    model = small_model()
+    assert hardware_flop_per_token(model, 64, "none") == model_flop_per_token(model, 64)
+
+
+def test_palm_counts_six_per_parameter_and_twelve_lads_of_attention():
+    """PaLM (arXiv 2204.02311), appendix B; the token table is looked up, not multiplied."""
+    model = small_model(vocab=1000, tied_embeddings=True)
+    norms = (2 * model.layers + 1) * model.hidden
+    matrices = parameter_count(model) - norms
+    attention = 12 * model.layers * model.heads * model.head_dim * 64
+    assert model_flop_per_token(model, 64) == 6 * matrices + attention
+
+
+def test_an_untied_token_table_adds_no_products():
+    tied, untied = (
+        model_flop_per_token(small_model(tied_embeddings=flag), 64) for flag in (True, False)
+    )
+    assert tied == untied
+
+
+def test_biases_and_norms_do_not_count():
+    plain = gpt_model()
+    biased = gpt_model(qkv_bias=True, mlp_bias=True, attention_output_bias=True, norm_bias=True)
+    assert model_flop_per_token(biased, 64) == model_flop_per_token(plain, 64)
+
+
+def test_a_token_visits_only_its_experts():
+    """Two of eight, and the router: as dense with twice the width, plus 6 e h per layer."""
+    experts = Experts(count=8, top_k=2, ffn_hidden=128)
+    routed = model_flop_per_token(small_model(experts=experts), 64)
+    dense = model_flop_per_token(small_model(ffn_hidden=256), 64)
+    assert routed == dense + 6 * 4 * 8 * 64
+
+
+def test_llama_3_405b_needs_6_n_per_token_and_its_attention():
+    """Llama 3 (arXiv 2407.21783): 3.8e25 FLOP for 15.6e12 tokens is 6 N D within 1 %."""
+    model = Model(
+        layers=126, hidden=16384, heads=128, kv_heads=8, ffn_hidden=53248, vocab=128256
+    )
+    per_token = model_flop_per_token(model, 1)
+    assert per_token * 15.6e12 == pytest.approx(3.8e25, rel=0.01)

@@ -1,0 +1,207 @@
+"""From a job to a program: what is there, how often, and of what size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from simulator.cost.flop import hardware_flop_per_token
+from simulator.engine.replay import replay
+from simulator.errors import InputError, UnsupportedError
+from simulator.program.build import build_program, job_schedule
+from simulator.program.ir import Category, Kind, Operation, Program, Stream
+from simulator.program.states import padded_vocab
+from simulator.schedule import schedule_order
+from tests.jobs import free_latency_profile, gpt_model, jobs, network_profile, small_job, small_model
+
+few = settings(max_examples=40, deadline=None)
+
+
+def of_kind(program: Program, *kinds: Kind) -> list[Operation]:
+    return [op for op in program.operations if op.kind in kinds]
+
+
+@given(jobs())
+@few
+def test_rank_classes_stand_for_all_gpus_once(job):
+    classes = build_program(job).classes
+    assert sum(rank_class.count for rank_class in classes) == job.cluster.gpus
+    firsts = [rank_class.first_rank for rank_class in classes]
+    assert firsts == [sum(c.count for c in classes[:i]) for i in range(len(classes))]
+
+
+@given(jobs())
+@few
+def test_every_microbatch_passes_every_layer_forward_and_backward_once(job):
+    program = build_program(job)
+    passed: dict[Kind, list[tuple[int, int]]] = {}
+    for operation in program.operations:
+        first, end = operation.layers
+        if operation.microbatch >= 0 and operation.kind is not Kind.SEND_RECV:
+            passed.setdefault(operation.kind, []).extend(
+                (operation.microbatch, layer) for layer in range(first, end)
+            )
+    everything = [(m, n) for m in range(job.microbatches) for n in range(job.model.layers)]
+    assert all(sorted(visits) == everything for visits in passed.values())
+    assert Kind.FORWARD in passed
+
+
+@given(jobs())
+@few
+def test_times_bytes_and_parts_are_never_negative(job):
+    for operation in build_program(job).operations:
+        work = operation.work
+        assert work.seconds >= 0
+        assert all(part.seconds >= 0 for part in work.parts)
+        assert sum(part.seconds for part in work.parts) == pytest.approx(work.seconds)
+        for _, num_bytes in (*operation.takes, *operation.gives, *operation.holds):
+            assert num_bytes >= 0
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(("tp", "pp", "cp"), [(1, 1, 1), (2, 2, 1), (4, 1, 1)])
+def test_executed_products_are_those_that_hfu_counts(recompute, tp, pp, cp):
+    """With every score computed, as the PaLM convention counts them."""
+    model = gpt_model(vocab=1024)
+    job = small_job(
+        model, gpus=8, tp=tp, pp=pp, cp=cp, recompute=recompute, attention="unfused",
+        stack="torch",
+    )  # fmt: skip
+    assert padded_vocab(job) == model.vocab
+    per_stage = {index: 0.0 for index in range(pp)}
+    program = build_program(job)
+    for operation in program.operations:
+        per_stage[operation.lanes[0][0]] += operation.work.flop
+    executed = sum(
+        flop * rank_class.count
+        for flop, rank_class in zip(per_stage.values(), program.classes, strict=True)
+    )
+    counted = hardware_flop_per_token(model, job.batch.seq_len, recompute) * job.batch.tokens
+    assert executed == pytest.approx(counted, rel=1e-9)
+
+
+@pytest.mark.parametrize(("schedule", "pp", "vpp"), [("1f1b", 4, 1), ("interleaved-1f1b", 4, 2)])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_pipeline_transfers_carry_one_boundary_activation_each(schedule, pp, vpp, tp):
+    """b s h numbers of 16 bit, cut along the sequence where norms are."""
+    m, micro_batch = 8, 2
+    job = small_job(
+        small_model(layers=8), gpus=pp * tp, pp=pp, vpp=vpp, tp=tp, schedule=schedule,
+        global_batch=m * micro_batch, micro_batch=micro_batch,
+    )  # fmt: skip
+    transfers = of_kind(build_program(job), Kind.SEND_RECV)
+    assert len(transfers) == 2 * m * (pp * vpp - 1)
+    assert {op.work.num_bytes for op in transfers} == {micro_batch * 64 * 64 * 2 / tp}
+
+
+def test_without_sequence_parallelism_every_tensor_rank_sends_the_whole_boundary():
+    job = small_job(gpus=4, pp=2, tp=2, sequence_parallel=False)
+    transfers = of_kind(build_program(job), Kind.SEND_RECV)
+    assert {op.work.num_bytes for op in transfers} == {64 * 64 * 2}
+
+
+def test_scatter_and_gather_sends_a_share_over_the_fabric_and_gathers_it_in_the_node():
+    """Megatron-LM (arXiv 2104.04473), section 4.1."""
+    plan = {"pp": 2, "tp": 4, "sequence_parallel": False}
+    profile = free_latency_profile()
+    whole, scattered = (
+        of_kind(
+            build_program(small_job(gpus=8, stack=stack, profile=profile, **plan)), Kind.SEND_RECV
+        )[0].work
+        for stack in ({"base": "megatron-lm-2021", "scatter_p2p": False}, "megatron-lm-2021")
+    )
+    boundary = 64 * 64 * 2
+    assert whole.traffic.port_bytes["fabric"] == boundary
+    assert scattered.traffic.port_bytes["fabric"] == boundary / 4
+    assert scattered.traffic.port_bytes["scale_up"] == pytest.approx(boundary * 3 / 4)
+    assert scattered.seconds == pytest.approx(boundary / 1e9)
+
+
+def test_transfers_inside_a_node_do_not_touch_the_fabric():
+    program = build_program(small_job(gpus=8, pp=4))
+    ports = {
+        op.lanes[0][0]: op.work.traffic.port_bytes
+        for op in of_kind(program, Kind.SEND_RECV)
+        if op.lanes[0][0] < op.lanes[1][0]
+    }
+    assert [ports[stage]["fabric"] > 0 for stage in range(3)] == [False, True, False]
+    assert [ports[stage]["scale_up"] > 0 for stage in range(3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_sends_hold_the_compute_stream_unless_they_overlap(overlaps):
+    program = build_program(small_job(gpus=2, pp=2, overlap_p2p=overlaps))
+    streams = {op.lanes[0][1] for op in of_kind(program, Kind.SEND_RECV)}
+    assert (Stream.COMPUTE in streams) == (not overlaps)
+
+
+def test_every_stage_updates_once_after_a_norm_that_all_stages_share():
+    program = build_program(small_job(gpus=4, pp=4))
+    (norm,) = [op for op in of_kind(program, Kind.ALL_REDUCE) if op.category is Category.OPTIMIZER]
+    assert {lane for lane in norm.lanes} == {(stage, Stream.COMPUTE) for stage in range(4)}
+    updates = of_kind(program, Kind.OPTIMIZER)
+    assert [op.lanes for op in updates] == [((stage, Stream.COMPUTE),) for stage in range(4)]
+    index = program.operations.index(norm)
+    assert all(op.after == (index,) for op in updates)
+
+
+def test_first_and_last_stage_add_up_the_gradient_of_a_tied_embedding():
+    program = build_program(small_job(small_model(tied_embeddings=True), gpus=4, pp=4))
+    (reduction,) = [
+        op for op in of_kind(program, Kind.ALL_REDUCE) if op.category is Category.PIPELINE
+    ]
+    assert [stage for stage, _ in reduction.lanes] == [0, 3]
+    assert reduction.work.num_bytes == 1024 * 64 * 4
+    alone = build_program(small_job(small_model(tied_embeddings=True)))
+    assert of_kind(alone, Kind.ALL_REDUCE) == []
+
+
+def test_a_slow_host_sets_the_time_of_every_pass():
+    """Launches of 1 ms, times what the framework adds, while kernels take microseconds."""
+    profile = network_profile()
+    kernels = profile.kernels.model_copy(update={"launch_s": 1e-3})
+    job = small_job(profile=profile.model_copy(update={"kernels": kernels}), stack="torch")
+    forward = of_kind(build_program(job), Kind.FORWARD)[0].work
+    (launch,) = [part for part in forward.parts if part.category is Category.HOST]
+    per_kernel_s = 1e-3 * job.plan.stack.host_work_per_launch
+    assert forward.seconds == pytest.approx(launch.repeats * per_kernel_s)
+
+
+def test_schedules_follow_from_the_chunks_unless_they_are_named():
+    assert job_schedule(small_job(gpus=2, pp=2)).name == "1f1b"
+    assert job_schedule(small_job(gpus=2, pp=2, vpp=2)).name == "interleaved-1f1b"
+    assert job_schedule(small_job(gpus=2, pp=2, schedule="gpipe")).name == "gpipe"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("1f1b", 2), ("gpipe", 2), ("zb-v", 1), ("interleaved-1f1b", 1)]
+)
+def test_a_schedule_is_refused_with_chunks_it_has_no_order_for(schedule, vpp):
+    """It would otherwise run part of the model and look fast."""
+    with pytest.raises(UnsupportedError) as raised:
+        build_program(small_job(gpus=2, pp=2, vpp=vpp, schedule=schedule))
+    assert raised.value.faults[0].path == "plan.schedule"
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "chimera", "dualpipe"])
+def test_asynchronous_and_bidirectional_pipelines_are_refused(schedule):
+    with pytest.raises(UnsupportedError):
+        build_program(small_job(gpus=2, pp=2, schedule=schedule))
+
+
+def test_ranks_of_different_nodes_cannot_talk_without_nics():
+    job = small_job(gpus=8, profile=network_profile(fabric={"nics_per_node": 0}))
+    with pytest.raises(InputError) as raised:
+        build_program(job)
+    assert raised.value.faults[0].path == "cluster.network.fabric"
+    inside = small_job(gpus=4, profile=network_profile(fabric={"nics_per_node": 0}))
+    assert replay(build_program(inside)).step_time_s > 0
+
+
+def test_operations_grow_with_microbatches_not_with_ranks():
+    few_ranks, many_ranks = (
+        len(build_program(small_job(gpus=n, global_batch=8 * n)).operations) for n in (8, 4096)
+    )
+    assert few_ranks == many_ranks
+    order = schedule_order("1f1b", 1, 1, 8)
+    assert few_ranks >= sum(len(slots) for slots in order)

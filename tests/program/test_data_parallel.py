@@ -1,0 +1,228 @@
+"""Who reduces and gathers how many bytes, when, and on which stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.engine.replay import replay
+from simulator.program.build import build_program
+from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stream
+from simulator.program.layout import stage_slices
+from simulator.program.states import slice_parameters
+from simulator.spec.job import Job
+from tests.jobs import free_latency_profile, small_job, small_model
+
+REDUCED, GATHERED = 4.0, 2.0
+"""Bytes per parameter of fp32 gradients and 16-bit weights."""
+
+
+def data_job(ranks: int = 8, *, microbatches: int = 3, **plan) -> Job:
+    """Pure data parallelism over links without latency, so that rings always win."""
+    return small_job(
+        gpus=ranks, global_batch=ranks * microbatches, profile=free_latency_profile(), **plan
+    )
+
+
+def parameters(job: Job) -> float:
+    return sum(slice_parameters(job, run).total for run in stage_slices(job, 1))
+
+
+def exchanges(program: Program, *kinds: Kind) -> list[Operation]:
+    return [
+        op
+        for op in program.operations
+        if op.category is Category.DATA_PARALLEL and (not kinds or op.kind in kinds)
+    ]
+
+
+def port_bytes(program: Program) -> float:
+    """Through both ports of one rank in a step."""
+    return sum(
+        sum(op.work.traffic.port_bytes.values())
+        for op in exchanges(program)
+        if op.work.traffic is not None
+    )
+
+
+OVERLAPS = [(True, True), (False, False), (True, False), (False, True)]
+
+
+@pytest.mark.parametrize(("reduce", "gather"), OVERLAPS)
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_a_step_moves_what_theory_says(zero, n, reduce, gather):
+    """ZeRO (arXiv 1910.02054), section 7, with m microbatches.
+
+    Whole gradients travel round a ring twice; shards once there and weights once back;
+    stage 2 reduces after every microbatch, and stage 3 gathers for every pass, too.
+    """
+    m = 3
+    job = data_job(
+        n, microbatches=m, zero=zero, overlap_grad_reduce=reduce, overlap_param_gather=gather
+    )
+    per_parameter = {
+        0: 2 * REDUCED,
+        1: REDUCED + GATHERED,
+        2: m * REDUCED + GATHERED,
+        3: m * (REDUCED + 2 * GATHERED),
+    }[zero]
+    moved = port_bytes(build_program(job))
+    assert moved == pytest.approx(parameters(job) * per_parameter * (n - 1) / n, rel=1e-9)
+
+
+def test_bytes_do_not_depend_on_the_size_of_buckets():
+    sizes = ["1 B", "100 kB", "1 GB"]
+    moved, counts = [], []
+    for size in sizes:
+        stack = {"base": "megatron-core", "bucket": size}
+        program = build_program(data_job(stack=stack))
+        moved.append(port_bytes(program))
+        counts.append(len(exchanges(program, Kind.REDUCE_SCATTER)))
+    assert moved == pytest.approx([moved[0]] * 3)
+    assert counts[0] == 4
+    assert counts[-1] == 1
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4, 8])
+def test_shards_of_part_of_the_ranks_are_all_reduced_over_the_others(shards):
+    """8 ranks: a reduce-scatter inside the group, an all_reduce of 1/shards outside."""
+    job = data_job(8, zero=1, zero_group=shards)
+    inside, outside = (shards - 1) / shards, 2 * (8 / shards - 1) / (8 / shards) / shards
+    expected = parameters(job) * (REDUCED * (inside + outside) + GATHERED * inside)
+    assert port_bytes(build_program(job)) == pytest.approx(expected)
+
+
+def test_a_single_rank_exchanges_nothing():
+    for zero in range(4):
+        assert exchanges(build_program(small_job(zero=zero))) == []
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_context_parallel_ranks_reduce_gradients_like_data_parallel_ones(zero):
+    plain = build_program(data_job(8, zero=zero, microbatches=2))
+    shared = build_program(data_job(8, zero=zero, microbatches=1, cp=2))
+    assert port_bytes(shared) == pytest.approx(port_bytes(plain))
+
+
+def test_gradients_may_be_reduced_in_16_bit():
+    full, half = (
+        build_program(data_job(zero=0, grad_reduce_precision=precision))
+        for precision in ("fp32", "bf16")
+    )
+    assert port_bytes(half) == pytest.approx(port_bytes(full) / 2)
+
+
+def test_reduction_without_overlap_blocks_the_compute_stream_after_the_last_backward():
+    program = build_program(data_job(zero=0, overlap_grad_reduce=False))
+    (reduction,) = exchanges(program)
+    assert reduction.lanes == ((0, Stream.COMPUTE),)
+    lane = [program.operations[i] for i in program.lanes[0, Stream.COMPUTE]]
+    kinds = [operation.kind for operation in lane]
+    assert kinds[-3:] == [Kind.BACKWARD, Kind.ALL_REDUCE, Kind.OPTIMIZER]
+
+
+def test_overlapped_buckets_start_as_soon_as_their_backward_is_done_last_layer_first():
+    stack = {"base": "megatron-core", "bucket": "1 B"}
+    program = build_program(data_job(zero=0, stack=stack, overlap_grad_reduce=True))
+    timeline = replay(program)
+    reductions = [
+        i for i, op in enumerate(program.operations) if op.category is Category.DATA_PARALLEL
+    ]
+    assert [program.operations[i].layers for i in reductions] == [(3, 4), (2, 3), (1, 2), (0, 1)]
+    first = program.operations[reductions[0]]
+    assert first.lanes == ((0, Stream.DATA_PARALLEL),)
+    (backward,) = first.after
+    assert program.operations[backward].layers == (3, 4)
+    assert timeline.operation_start_s[reductions[0]] == timeline.operation_end_s[backward]
+
+
+def test_the_optimizer_waits_for_every_reduction():
+    program = build_program(data_job(zero=1, overlap_grad_reduce=True))
+    (optimizer,) = [op for op in program.operations if op.kind is Kind.OPTIMIZER]
+    reductions = [i for i, op in enumerate(program.operations) if op.kind is Kind.REDUCE_SCATTER]
+    assert set(reductions) <= set(optimizer.after)
+
+
+def test_only_the_last_microbatch_is_reduced_unless_gradients_are_sharded():
+    for zero, microbatches in ((1, {2}), (2, {0, 1, 2})):
+        program = build_program(data_job(zero=zero, overlap_grad_reduce=True))
+        reduced = {
+            program.operations[before].microbatch
+            for op in exchanges(program, Kind.REDUCE_SCATTER)
+            for before in op.after
+        }
+        assert reduced == microbatches
+
+
+def test_gathered_weights_precede_the_first_forward_and_hide_behind_it():
+    stack = {"base": "megatron-core", "bucket": "1 B"}
+    program = build_program(data_job(zero=1, stack=stack, overlap_param_gather=True))
+    gathers = [i for i, op in enumerate(program.operations) if op.kind is Kind.ALL_GATHER]
+    assert [program.operations[i].layers for i in gathers] == [(n, n + 1) for n in range(4)]
+    waiting = {
+        op.layers: op.microbatch for op in program.operations if set(op.after) & set(gathers)
+    }
+    assert waiting == {(n, n + 1): 0 for n in range(4)}
+
+
+def test_without_overlap_weights_are_gathered_after_the_optimizer():
+    program = build_program(data_job(zero=1, overlap_param_gather=False))
+    lane = [program.operations[i].kind for i in program.lanes[0, Stream.COMPUTE]]
+    assert lane[-2:] == [Kind.OPTIMIZER, Kind.ALL_GATHER]
+
+
+@given(st.integers(1, 4), st.sampled_from([2, 4]), st.sampled_from(["none", "full"]))
+@settings(deadline=None, max_examples=20)
+def test_zero_3_never_holds_more_than_two_gathered_layers(microbatches, ranks, recompute):
+    job = data_job(ranks, microbatches=microbatches, zero=3, recompute=recompute)
+    program = build_program(job)
+    timeline = replay(program)
+    changes = []
+    for index, operation in enumerate(program.operations):
+        for owner, size in operation.takes:
+            if owner is Owner.GATHERED_WEIGHTS:
+                changes.append((timeline.operation_start_s[index], 1, 1, size))
+        for owner, size in operation.gives:
+            if owner is Owner.GATHERED_WEIGHTS:
+                changes.append((timeline.operation_end_s[index], 0, -1, -size))
+    held, most = 0, 0
+    for _, _, count, _ in sorted(changes):
+        held += count
+        most = max(most, held)
+    assert held == 0
+    assert most == 2
+    assert sum(size for *_, size in changes) == pytest.approx(0)
+
+
+def test_zero_3_gathers_each_layer_once_per_forward_and_once_per_backward():
+    m = 3
+    program = build_program(data_job(zero=3, microbatches=m))
+    gathered = Counter(op.layers for op in exchanges(program, Kind.ALL_GATHER))
+    assert gathered == {(n, n + 1): 2 * m for n in range(4)}
+    reduced = Counter(op.layers for op in exchanges(program, Kind.REDUCE_SCATTER))
+    assert reduced == {(n, n + 1): m for n in range(4)}
+
+
+def test_every_pass_of_zero_3_waits_for_the_gather_of_its_own_layer():
+    program = build_program(data_job(zero=3, stack="torch-fsdp"))
+    for operation in program.operations:
+        if operation.kind in (Kind.FORWARD, Kind.BACKWARD):
+            waited = [program.operations[i] for i in operation.after]
+            gathers = [op.layers for op in waited if op.kind is Kind.ALL_GATHER]
+            assert gathers == [operation.layers]
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_pipeline_reduces_every_parameter_once(pp, zero):
+    """All stages together move what one stage would."""
+    job = small_job(
+        small_model(layers=4), gpus=2 * pp, pp=pp, zero=zero, profile=free_latency_profile()
+    )
+    held = sum(slice_parameters(job, run).total for run in stage_slices(job, pp))
+    per_parameter = 2 * REDUCED if zero == 0 else REDUCED + GATHERED
+    assert port_bytes(build_program(job)) == pytest.approx(held * per_parameter / 2)

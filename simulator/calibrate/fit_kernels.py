@@ -49,7 +49,7 @@ _PRIOR_SPREAD = 0.7
 _FEWEST_ROWS = 6
 """Rows below which a block is not fitted."""
 
-_RELATIVES: Mapping[str, str] = MappingProxyType(
+RELATIVES: Mapping[str, str] = MappingProxyType(
     {
         "a100-pcie-80gb": "a100-sxm-80gb",
         "a100-sxm-40gb": "a100-sxm-80gb",
@@ -343,7 +343,7 @@ def _fit_lineage(
 ) -> list[Fit]:
     """Fits of a profile, its relatives first; ``fits`` keeps what is already known."""
     if name not in fits:
-        relative = _RELATIVES.get(name)
+        relative = RELATIVES.get(name)
         inherited = _fit_lineage(relative, rows, fits) if relative else []
         fits[name] = fit_profile(load_profile(name), rows.get(name, ()), inherited)
     return fits[name]

@@ -14,17 +14,18 @@ import argparse
 import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from simulator.calibrate.fit_kernels import RELATIVES
 from simulator.calibrate.profile_text import with_value
 from simulator.errors import InputError
 from simulator.results.run import run_step
 from simulator.spec.documents import data_folder, merged
-from simulator.spec.load import job_from_document
+from simulator.spec.load import job_from_document, profile_names
 from simulator.validate.published import read_rows, row_source
 from simulator.validate.published_rows import Row, job_document
 
@@ -43,6 +44,9 @@ launching them decides; only such runs can tell a framework's host work."""
 
 _MIN_HOST_ROWS = 10
 """Such runs that a framework needs before its host work is fitted."""
+
+_RELATIVES = {**RELATIVES, "v100-sxm2-32gb": "v100-sxm3-32gb"}
+"""Device that stands in where no run is published."""
 
 _TOLERANCE = 0.02
 """Width of the final bracket over that of the first."""
@@ -170,18 +174,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"stack {stack}: host_work_per_launch={value:.2f}\n")
     for profile, value in fitted.clock.items():
         sys.stdout.write(f"profile {profile}: sustained_clock={value:.3f}\n")
-        if options.write:
-            _write(profile, value, options.table.name, rows)
+    if options.write:
+        write_clocks(fitted.clock, rows, options.table.name)
     return 0
 
 
-def _write(profile: str, clock: float, table: str, rows: Sequence[Row]) -> None:
+def write_clocks(clocks: Mapping[str, float], rows: Sequence[Row], table: str) -> None:
+    """Put fitted clocks into the profiles; devices without runs take their relative's."""
+    for profile in profile_names():
+        kin: str | None = profile
+        while kin is not None and kin not in clocks:
+            kin = _RELATIVES.get(kin)
+        if kin == profile:
+            source = f'{{kind: fitted, reference: "{_evidence(profile, rows, table)}"}}'
+        elif kin is not None:
+            source = f'{{kind: assumed, reference: "as {kin}"}}'
+        else:
+            continue
+        value = f"{{value: {clocks[kin]:.3f}, source: {source}}}"
+        path = data_folder("hardware_profiles") / f"{profile}.yaml"
+        path.write_text(with_value(path.read_text(), ["kernels", "sustained_clock"], value))
+
+
+def _evidence(profile: str, rows: Sequence[Row], table: str) -> str:
     own = [row for row in rows if row["profile"] == profile and row.get("grade", "A") in _GRADES]
-    sources = {row_source(row["id"]) for row in own}
-    reference = f"{table}: {len(own)} runs of {len(sources)} sources"
-    value = f'{{value: {clock:.3f}, source: {{kind: fitted, reference: "{reference}"}}}}'
-    path = data_folder("hardware_profiles") / f"{profile}.yaml"
-    path.write_text(with_value(path.read_text(), ["kernels", "sustained_clock"], value))
+    long = [row for row in own if not _is_launch_bound(row)]
+    sources = {row_source(row["id"]) for row in long}
+    return f"{table}: {len(long)} runs of {len(sources)} sources"
 
 
 if __name__ == "__main__":

@@ -66,8 +66,9 @@ class FluidNetwork:
         Args:
             seconds_alone: Latency and transfer time without contention [s].
             traffic: Bytes over each port of each rank, and the latency.
-            senders, receivers: Rank classes whose outward and inward ports it loads; those
-                of a collective do both.
+            senders: Rank classes whose outward ports it loads.
+            receivers: Rank classes whose inward ports it loads; all take both parts in a
+                collective.
         """
         flow_s = max(0.0, seconds_alone - traffic.latency_s)
         ends = [(c, "out") for c in senders] + [(c, "in") for c in receivers]

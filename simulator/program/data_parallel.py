@@ -78,9 +78,7 @@ class DataParallel:
         plan, stack = self.job.plan, self.job.plan.stack
         self._zero = plan.zero
         self._state = state_bytes(self.job)
-        self._dense = _Groups(
-            data_group(self.job), shard_group(self.job), replica_group(self.job)
-        )
+        self._dense = _Groups(data_group(self.job), shard_group(self.job), replica_group(self.job))
         self._expert = _Groups(
             expert_data_group(self.job),
             expert_shard_group(self.job),

@@ -82,6 +82,8 @@ def _combine(copies_bytes: float, etp: int, *, sorts: bool) -> Iterator[Piece]:
 
 def _local(piece: Piece, ep: int, etp: int) -> Piece:
     """Fewer experts with more rows each, and of each expert its share of the width."""
+    if isinstance(piece, Stream) and piece.per_expert:
+        return replace(piece, kernels=piece.kernels // ep)
     if not isinstance(piece, GroupedGemm):
         return piece
     local = replace(

@@ -28,10 +28,10 @@ PERMUTE, UNPERMUTE = "permute", "unpermute"
 _SCORE_BYTES = 4
 """Router scores are fp32 in every framework modelled here."""
 
-_SCORE_PASSES, _SCORE_KERNELS = 8, 10
+_SCORE_PASSES, _SCORE_KERNELS = 8, 15
 """Reads and writes of the (tokens, experts) scores, and kernels, per direction: softmax,
-top-k, maps of weights and of choices, balancing loss (assumption: one read and one write
-each, as in Megatron-Core's router)."""
+top-k, maps of weights and of choices, balancing loss, counts per expert (assumption: one
+read or write each; Megatron-Core's router launches about 20 forward and 10 backward)."""
 
 _SAVED_SCORES = 2
 """Scores and their softmax are kept for backward."""
@@ -96,9 +96,14 @@ def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split)
     """A product of every expert, and the casts its number format needs."""
     experts = block.model.experts
     assert experts is not None
-    block.casts(name, copies * k, copies * n, Region.SEQUENCE)
     groups = experts.count
     launches = 1 if block.stack.grouped_experts else groups
+    forward, backward = block.cast_bytes(copies * k), block.cast_bytes(copies * n)
+    if backward:
+        region, per_expert = Region.SEQUENCE, launches > 1
+        block.pieces.append(
+            Stream(f"{name}_cast", forward, backward, region, launches, per_expert=per_expert)
+        )
     block.pieces.append(GroupedGemm(name, groups, copies / groups, n, k, split, launches))
 
 

@@ -140,6 +140,7 @@ class Stream:
         region: How tensor parallelism divides them.
         kernels: Launches per direction.
         reduces_rows: Whether backward also sums over tokens for a weight's gradient.
+        per_expert: Whether each routed expert has a kernel of its own.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Stream:
     region: Region = Region.WHOLE
     kernels: int = 1
     reduces_rows: bool = False
+    per_expert: bool = False
 
 
 @dataclass(frozen=True, slots=True)

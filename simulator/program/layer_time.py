@@ -144,7 +144,7 @@ def _forward(
                 result.flop += attention_flop(piece)
             case RingAttention():
                 _add_ring(result, piece, timer, category, backward=False)
-            case Stream():
+            case Stream() if piece.forward_bytes:
                 seconds = timer.stream_s(piece, backward=False)
                 result.add(piece.name, category, seconds, piece.kernels)
             case Exchange():
@@ -180,7 +180,7 @@ def _backward(
                 inputs.flop += 2.0 * attention_flop(piece)
             case RingAttention():
                 _add_ring(inputs, piece, timer, Category.BACKWARD, backward=True)
-            case Stream():
+            case Stream() if piece.backward_bytes:
                 seconds = timer.stream_s(piece, backward=True)
                 inputs.add(piece.name, Category.BACKWARD, seconds, piece.kernels)
             case Exchange():

@@ -157,9 +157,7 @@ def _shard(job: Job, parameters: ParameterCount) -> float:
     return dense + parameters.expert / expert_shard_group(job).ranks
 
 
-def _parameters(
-    job: Job, tensors: Iterable[ParameterTensor], *, layers: int = 1
-) -> ParameterCount:
+def _parameters(job: Job, tensors: Iterable[ParameterTensor], *, layers: int = 1) -> ParameterCount:
     """What one rank holds of some tensors, in so many layers."""
     plan, dense, expert = job.plan, 0, 0
     for tensor in tensors:

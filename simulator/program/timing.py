@@ -161,16 +161,16 @@ class PieceTimer:
             ),
         )
 
-    def _grouped_s(
-        self, gemm: GroupedGemm, m: int, n: int, k: int, *, accumulate: bool
-    ) -> float:
+    def _grouped_s(self, gemm: GroupedGemm, m: int, n: int, k: int, *, accumulate: bool) -> float:
         """The launches of a grouped product, each for as many groups as the others."""
         together = [m] * (gemm.groups // gemm.launches)
         return self._once(
             (gemm.groups, gemm.launches, m, n, k, accumulate),
-            lambda: gemm.launches
-            * grouped_gemm_s(
-                self.profile, together, n, k, precision=self.precision, accumulate=accumulate
+            lambda: (
+                gemm.launches
+                * grouped_gemm_s(
+                    self.profile, together, n, k, precision=self.precision, accumulate=accumulate
+                )
             ),
         )
 

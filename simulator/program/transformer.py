@@ -205,18 +205,18 @@ class Block:
         """
         tokens = self.shape.tokens
         region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
-        inputs = 0 if after_kernel and self.stack.fused_casts else tokens * k
-        self.casts(name, inputs, tokens * n, region)
+        forward = 0.0 if after_kernel and self.stack.fused_casts else self.cast_bytes(tokens * k)
+        backward = self.cast_bytes(tokens * n)
+        if backward:
+            self.stream(f"{name}_cast", forward, backward, region)
         self.pieces.append(
             Gemm(name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads)
         )
 
-    def casts(self, name: str, inputs: float, gradients: float, region: Region) -> None:
-        """Cast elements of a product's input, and of its output's gradient, in both layouts."""
+    def cast_bytes(self, elements: float) -> float:
+        """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""
         element, operand = self.shape.element_bytes, self.shape.gemm_bytes
-        if operand < element:
-            cast = element + 2 * operand
-            self.stream(f"{name}_cast", inputs * cast, gradients * cast, region)
+        return elements * (element + 2 * operand) if operand < element else 0.0
 
     def attention(self, kind: LayerKind) -> None:
         """Projections, rotary embedding, core attention and output projection."""

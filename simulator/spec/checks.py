@@ -74,16 +74,37 @@ def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
 
 
 def _experts_divide_over_expert_ranks(job: Job) -> Iterator[Fault]:
-    ep, experts = job.plan.ep, job.model.experts
-    if ep == 1:
-        return
+    plan, experts = job.plan, job.model.experts
     if experts is None:
-        yield Fault("plan.ep", "needs a model with experts", ep, "take plan.ep: 1")
-    elif experts.count % ep:
-        yield Fault("plan.ep", f"must divide the model's {experts.count} experts", ep)
-    if job.dp and (job.dp * job.plan.cp * job.plan.tp) % ep:
+        if plan.ep > 1:
+            yield Fault("plan.ep", "needs a model with experts", plan.ep, "take plan.ep: 1")
+        if plan.etp is not None:
+            yield Fault("plan.etp", "needs a model with experts", plan.etp, "leave it out")
+        return
+    if experts.count % plan.ep:
+        yield Fault("plan.ep", f"must divide the model's {experts.count} experts", plan.ep)
+    if experts.ffn_hidden % plan.expert_tp:
+        rule = f"must divide the width {experts.ffn_hidden} of an expert"
+        yield Fault("plan.etp", rule, plan.expert_tp)
+    ranks = job.dp * plan.cp * plan.tp
+    if ranks % (plan.ep * plan.expert_tp):
         yield Fault(
-            "plan.ep", f"must divide dp x cp x tp = {job.dp * job.plan.cp * job.plan.tp}", ep
+            "plan.ep",
+            f"ep x etp = {plan.ep} x {plan.expert_tp} must divide dp x cp x tp = {ranks}",
+            plan.ep,
+            "lower plan.ep or plan.etp, or take fewer pipeline stages",
+        )
+
+
+def _experts_need_their_own_tokens(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    given, default = plan.sequence_parallel, plan.stack.sequence_parallel
+    if job.model.experts and plan.tp > 1 and not (default if given is None else given):
+        yield Fault(
+            "plan.sequence_parallel",
+            "must be on for experts with tp > 1: else every rank would route the same tokens",
+            given,
+            "take plan.sequence_parallel: true, or plan.tp: 1",
         )
 
 
@@ -119,6 +140,7 @@ _RULES = (
     _sequence_divides_over_ranks,
     _heads_divide_over_tensor_ranks,
     _experts_divide_over_expert_ranks,
+    _experts_need_their_own_tokens,
     _virtual_stages_need_a_pipeline,
     _states_shard_over_a_divisor,
 )

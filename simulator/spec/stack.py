@@ -122,6 +122,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
         ),
         "megatron-deepspeed": Stack(
+            host_work_per_launch=14.3,  # fitted: see simulator/calibrate/fit_training.py
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
             sequence_parallel=False,

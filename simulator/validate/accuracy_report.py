@@ -20,6 +20,7 @@ from simulator.validate.published import (
     PublishedResult,
     read_rows,
     row_source,
+    step_accuracy,
     validate_published,
 )
 from simulator.validate.published_rows import Row
@@ -79,7 +80,7 @@ def headline(report: PublishedReport, rows: dict[str, Row]) -> str:
         "PyTorch FSDP": [r for r in stated if rows[r.id]["framework"] == "torch-fsdp"],
         "all runs": list(report.rows),
     }
-    return _table(("runs", *_COLUMNS), ((name, _of(group)) for name, group in groups.items()))
+    return _table(("runs", *_COLUMNS), ((name, step_accuracy(group)) for name, group in groups.items()))
 
 
 def _is_dense_megatron(row: Row) -> bool:
@@ -89,10 +90,6 @@ def _is_dense_megatron(row: Row) -> bool:
 
 def _is_small(row: Row) -> bool:
     return row_source(row["id"]) == "vtrain-single"
-
-
-def _of(results: Iterable[PublishedResult]) -> Accuracy:
-    return Accuracy.of(result.error_pct for result in results)
 
 
 _COLUMNS = ("predicted", "skipped", "mean %", "median %", "worst %", "bias %", "close %")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -65,8 +65,8 @@ class PublishedReport:
 
     @property
     def summary(self) -> Accuracy:
-        """Accuracy of the step time over all rows."""
-        return Accuracy.of(row.error_pct for row in self.rows)
+        """Accuracy of the step time over all rows that state one."""
+        return step_accuracy(self.rows)
 
     @property
     def memory_summary(self) -> Accuracy:
@@ -77,10 +77,7 @@ class PublishedReport:
     def groups(self, key: Callable[[PublishedResult], str]) -> dict[str, Accuracy]:
         """Accuracy of the step time by group, sorted."""
         names = sorted({key(row) for row in self.rows})
-        return {
-            name: Accuracy.of(row.error_pct for row in self.rows if key(row) == name)
-            for name in names
-        }
+        return {name: step_accuracy(r for r in self.rows if key(r) == name) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON: ``rows`` and ``summary``."""
@@ -94,6 +91,11 @@ class PublishedReport:
                 k: asdict(v) for k, v in self.groups(lambda row: row_source(row.id)).items()
             },
         }
+
+
+def step_accuracy(results: Iterable[PublishedResult]) -> Accuracy:
+    """Accuracy of the step time over the runs that state one."""
+    return Accuracy.of(r.error_pct for r in results if r.measured_step_s is not None)
 
 
 def validate_published(

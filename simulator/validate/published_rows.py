@@ -145,6 +145,8 @@ def _plan(row: Row) -> dict[str, Any]:
     for key in ("tp", "pp", "vpp", "cp", "ep", "zero"):
         if row.get(key):
             plan[key] = _int(row, key)
+    if row.get("experts"):
+        plan |= _expert_tensor_degree(row)
     if row.get("zero_group"):
         plan["zero_group"] = _zero_group(row)
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
@@ -166,6 +168,19 @@ def _unstated_attention(row: Row) -> dict[str, Any]:
         # Core attention is only worth computing again where its scores would be kept.
         return {"attention": "fused-softmax"}
     return {}
+
+
+def _expert_tensor_degree(row: Row) -> dict[str, int]:
+    """Ranks that share an expert, where the notes or the framework's generation say so.
+
+    Recipes before Megatron-Bridge (NeMo up to 25.02) leave it at Megatron-Core's default:
+    experts are split as the rest of the layer is.
+    """
+    stated = re.search(r"\bETP ?=? ?(\d+)", row.get("notes", ""))
+    if stated:
+        return {"etp": int(stated.group(1))}
+    inherits = re.search(r"NeMo (24\.\d\d|25\.0[0-2])", row.get("framework_version", ""))
+    return {"etp": _int(row, "tp")} if inherits else {}
 
 
 def _zero_group(row: Row) -> int:

@@ -96,8 +96,6 @@ def test_a_token_visits_only_its_experts():
 
 def test_llama_3_405b_needs_6_n_per_token_and_its_attention():
     """Llama 3 (arXiv 2407.21783): 3.8e25 FLOP for 15.6e12 tokens is 6 N D within 1 %."""
-    model = Model(
-        layers=126, hidden=16384, heads=128, kv_heads=8, ffn_hidden=53248, vocab=128256
-    )
+    model = Model(layers=126, hidden=16384, heads=128, kv_heads=8, ffn_hidden=53248, vocab=128256)
     per_token = model_flop_per_token(model, 1)
     assert per_token * 15.6e12 == pytest.approx(3.8e25, rel=0.01)

@@ -125,9 +125,7 @@ def test_a_faster_device_is_never_slower(job, profile):
     times = [
         replay(
             build_program(
-                job.model_copy(
-                    update={"cluster": job.cluster.model_copy(update={"profile": each})}
-                )
+                job.model_copy(update={"cluster": job.cluster.model_copy(update={"profile": each})})
             )
         ).step_time_s
         for each in (profile, faster)
@@ -218,9 +216,7 @@ def test_more_microbatches_take_longer_and_the_bubble_is_paid_once():
     job = small_job(small_model(), gpus=2, pp=2, global_batch=4, profile=network_profile())
     steps = [
         simulate_program(build_program(job.model_copy(update={"batch": batch}))).step_time_s
-        for batch in (
-            job.batch.model_copy(update={"global_batch": size}) for size in (4, 8, 12)
-        )
+        for batch in (job.batch.model_copy(update={"global_batch": size}) for size in (4, 8, 12))
     ]
     assert steps[1] < 2 * steps[0]
     assert steps[2] - steps[1] == pytest.approx(steps[1] - steps[0], rel=1e-6)

@@ -87,9 +87,7 @@ def test_no_port_ever_carries_more_than_its_capacity_and_no_flow_starves(loads):
     rates = max_min_rates(loads)
     assert all(0 < rate <= 1 for rate in rates)
     for port in {port for load in loads for port in load}:
-        carried = sum(
-            rate * load.get(port, 0.0) for rate, load in zip(rates, loads, strict=True)
-        )
+        carried = sum(rate * load.get(port, 0.0) for rate, load in zip(rates, loads, strict=True))
         assert carried <= 1 + 1e-9
 
 

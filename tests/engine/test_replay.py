@@ -66,9 +66,7 @@ def test_a_rendezvous_starts_when_its_last_lane_arrives_and_holds_all_of_them(en
 def test_a_blocked_head_holds_up_what_is_behind_it(engine):
     """The second operation of lane 0 is free, but its lane's head waits for lane 1."""
     timeline = engine(
-        program_of(
-            (5.0, ((1, COMPUTE),), ()), (1.0, ((0, SEND),), (0,)), (1.0, ((0, SEND),), ())
-        )
+        program_of((5.0, ((1, COMPUTE),), ()), (1.0, ((0, SEND),), (0,)), (1.0, ((0, SEND),), ()))
     )
     assert timeline.operation_start_s.tolist() == [0.0, 5.0, 6.0]
 
@@ -94,5 +92,5 @@ def test_transfers_in_opposite_orders_on_two_ranks_are_a_deadlock(engine):
     """Rank 0 meets A before B, rank 1 meets B before A."""
     program = program_of((1.0, ((0, SEND), (1, RECEIVE)), ()), (1.0, ((0, SEND), (1, RECEIVE)), ()))
     program.lanes[1, RECEIVE].reverse()
-    with pytest.raises(DeadlockError, match="send_recv of microbatch 0.*stage 0/send_next"):
+    with pytest.raises(DeadlockError, match=r"send_recv of microbatch 0.*stage 0/send_next"):
         engine(program)

@@ -12,7 +12,14 @@ from simulator.program.build import build_program, job_schedule
 from simulator.program.ir import Category, Kind, Operation, Program, Stream
 from simulator.program.states import padded_vocab
 from simulator.schedule import schedule_order
-from tests.jobs import free_latency_profile, gpt_model, jobs, network_profile, small_job, small_model
+from tests.jobs import (
+    free_latency_profile,
+    gpt_model,
+    jobs,
+    network_profile,
+    small_job,
+    small_model,
+)
 
 few = settings(max_examples=40, deadline=None)
 
@@ -68,7 +75,7 @@ def test_executed_products_are_those_that_hfu_counts(recompute, tp, pp, cp):
         stack="torch",
     )  # fmt: skip
     assert padded_vocab(job) == model.vocab
-    per_stage = {index: 0.0 for index in range(pp)}
+    per_stage = dict.fromkeys(range(pp), 0.0)
     program = build_program(job)
     for operation in program.operations:
         per_stage[operation.lanes[0][0]] += operation.work.flop
@@ -83,7 +90,7 @@ def test_executed_products_are_those_that_hfu_counts(recompute, tp, pp, cp):
 @pytest.mark.parametrize(("schedule", "pp", "vpp"), [("1f1b", 4, 1), ("interleaved-1f1b", 4, 2)])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_pipeline_transfers_carry_one_boundary_activation_each(schedule, pp, vpp, tp):
-    """b s h numbers of 16 bit, cut along the sequence where norms are."""
+    """B s h numbers of 16 bit, cut along the sequence where norms are."""
     m, micro_batch = 8, 2
     job = small_job(
         small_model(layers=8), gpus=pp * tp, pp=pp, vpp=vpp, tp=tp, schedule=schedule,
@@ -138,7 +145,7 @@ def test_sends_hold_the_compute_stream_unless_they_overlap(overlaps):
 def test_every_stage_updates_once_after_a_norm_that_all_stages_share():
     program = build_program(small_job(gpus=4, pp=4))
     (norm,) = [op for op in of_kind(program, Kind.ALL_REDUCE) if op.category is Category.OPTIMIZER]
-    assert {lane for lane in norm.lanes} == {(stage, Stream.COMPUTE) for stage in range(4)}
+    assert set(norm.lanes) == {(stage, Stream.COMPUTE) for stage in range(4)}
     updates = of_kind(program, Kind.OPTIMIZER)
     assert [op.lanes for op in updates] == [((stage, Stream.COMPUTE),) for stage in range(4)]
     index = program.operations.index(norm)

@@ -52,7 +52,7 @@ def test_a_ring_shares_the_scores_of_the_whole_sequence_evenly(cp, causal):
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
 def test_a_ring_passes_on_the_keys_and_values_of_one_rank_per_step(cp):
-    """cp - 1 steps bring every other rank's share."""
+    """Cp - 1 steps bring every other rank's share."""
     passing = ring(cp)
     assert passing.steps == cp
     assert (passing.steps - 1) * passing.kv_bytes == pytest.approx(KV_BYTES * (cp - 1) / cp)

@@ -13,8 +13,8 @@ from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.program.ir import Kind, Operation, Program, Stream, Work
 from simulator.schedule import Phase, Slot, schedule_order
-from simulator.schedule.unit_time import slot_times
 from simulator.schedule.registry import schedule_info
+from simulator.schedule.unit_time import slot_times
 from tests.jobs import EqualPasses, pipeline_program
 
 SIZES = {
@@ -64,7 +64,7 @@ def test_every_microbatch_crosses_every_boundary_once_each_way(name, p, v, m):
     program = pipeline_program(name, p, v, m)
     assert len(transfers(program)) == 2 * m * boundaries
     counts = Counter(op.microbatch for op in transfers(program))
-    assert counts == {microbatch: 2 * boundaries for microbatch in range(m)}
+    assert counts == dict.fromkeys(range(m), 2 * boundaries)
 
 
 @everywhere

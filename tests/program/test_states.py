@@ -26,6 +26,7 @@ from simulator.program.states import (
     state_bytes,
 )
 from simulator.spec.job import Job
+from simulator.spec.model import Experts
 from tests.jobs import gpt_model, small_job, small_model
 
 SIXTEEN = {"base": "deepspeed", "copies_gradients": False}
@@ -75,9 +76,7 @@ def test_full_precision_needs_no_master_copy():
     assert state_bytes(small_job(precision="fp32")).master == 0
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "moments"), [("adam", 8), ("sgd-momentum", 4), ("sgd", 0)]
-)
+@pytest.mark.parametrize(("optimizer", "moments"), [("adam", 8), ("sgd-momentum", 4), ("sgd", 0)])
 def test_optimizers_differ_in_their_moments(optimizer, moments):
     held = dict(resident_memory(small_job(optimizer=optimizer), ParameterCount(1.0)))
     assert held[Owner.OPTIMIZER_STATES] == moments
@@ -144,6 +143,38 @@ def test_ranks_hold_together_the_model_its_copies_and_the_padding(
     padding = tables * (padded_vocab(job) - vocab) * model.hidden
     second_table = padded_vocab(job) * model.hidden if tied_copy else 0
     assert held == parameter_count(model) + copied_numel(job) + padding + second_table
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4]),
+    ep=st.sampled_from([1, 2, 4]),
+    etp=st.sampled_from([1, 2]),
+    pp=st.sampled_from([1, 2]),
+    shared=st.sampled_from([0, 128]),
+    dense_layers=st.sampled_from([0, 1]),
+)
+@settings(deadline=None)
+def test_every_routed_expert_is_held_once_by_the_ranks_of_its_group(
+    tp, ep, etp, pp, shared, dense_layers
+):
+    experts = Experts(
+        count=8,
+        top_k=2,
+        ffn_hidden=128,
+        shared_ffn_hidden=shared,
+        first_dense_layers=dense_layers,
+    )
+    model = small_model(experts=experts)
+    gpus = 8 * pp
+    job = small_job(
+        model, gpus=gpus, global_batch=gpus, tp=tp, ep=ep, etp=etp, pp=pp, sequence_parallel=True
+    )
+    runs = [slice_parameters(job, run) for run in stage_slices(job, pp)]
+    routed = 8 * 3 * 64 * 128 * (model.layers - dense_layers)
+    assert sum(run.expert for run in runs) * ep * etp == routed
+    padding = 2 * (padded_vocab(job) - model.vocab) * model.hidden
+    held = tp * sum(run.dense for run in runs)
+    assert held == parameter_count(model) - routed + copied_numel(job) + padding
 
 
 def test_an_adam_step_reads_and_writes_states_and_reads_gradients_twice():

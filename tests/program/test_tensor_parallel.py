@@ -156,9 +156,7 @@ def test_activation_functions_run_on_a_share_of_the_width_either_way():
 def test_the_embedding_adds_up_its_rows_and_the_head_spreads_its_input(sequence_parallel):
     model = small_model()
     embedding, head = (
-        tensor_parallel(
-            each, 4, sequence_parallel=sequence_parallel, element_bytes=2.0
-        )
+        tensor_parallel(each, 4, sequence_parallel=sequence_parallel, element_bytes=2.0)
         for each in (
             embedding_layer(model, Plan(), shape()),
             head_layer(model, Plan(), shape(), 1024),

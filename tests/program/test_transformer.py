@@ -155,9 +155,7 @@ def test_a_causal_fused_kernel_computes_half_of_the_scores():
 def test_tensor_and_context_ranks_share_the_products_exactly(tp, cp, sequence_parallel):
     model = small_model(kv_heads=8)
     whole = small_job(model)
-    shared = small_job(
-        model, gpus=tp * cp, tp=tp, cp=cp, sequence_parallel=sequence_parallel
-    )
+    shared = small_job(model, gpus=tp * cp, tp=tp, cp=cp, sequence_parallel=sequence_parallel)
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         assert layer_flop(shared, phase) * tp * cp == pytest.approx(layer_flop(whole, phase))
 

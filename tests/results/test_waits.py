@@ -128,11 +128,13 @@ def transfer(seconds: float, after: tuple[int, ...]) -> Operation:
 
 def rows(program: Program) -> list[tuple[int, Category, float, float]]:
     waits = compute_waits(replay(program))
-    spans = zip(waits.rank_class.tolist(), waits.start_s.tolist(), waits.end_s.tolist(), strict=True)
-    found = [
-        (rank, category, start, end)
-        for (rank, start, end), category in zip(spans, waits.category, strict=True)
-    ]
+    found = zip(
+        waits.rank_class.tolist(),
+        waits.category,
+        waits.start_s.tolist(),
+        waits.end_s.tolist(),
+        strict=True,
+    )
     return sorted(found, key=lambda row: (row[0], row[2]))
 
 
@@ -184,4 +186,3 @@ def test_an_operation_that_was_slowed_stretches_its_parts_alike():
     assert breakdown[Category.FORWARD] == pytest.approx(6.0)
     assert breakdown[Category.TENSOR_PARALLEL] == pytest.approx(2.0)
     assert sum(breakdown.values()) == pytest.approx(9.0)
-

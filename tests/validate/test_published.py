@@ -89,9 +89,7 @@ def test_memory_is_compared_in_the_kind_that_the_row_states(table):
 
 
 def test_what_was_measured_never_changes_what_is_predicted(table):
-    rows = validate_published(
-        table({}, {"measured_step_s": "50", "measured_mem_gib": "1"})
-    ).rows
+    rows = validate_published(table({}, {"measured_step_s": "50", "measured_mem_gib": "1"})).rows
     assert rows[0].predicted_step_s == rows[1].predicted_step_s
     assert rows[0].predicted_mem_gib == rows[1].predicted_mem_gib
 

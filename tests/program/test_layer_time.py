@@ -1,0 +1,198 @@
+"""How the pieces of a layer add up in each direction, and what hides behind what.
+
+Every product takes 4 s forward, 5 s for its input's gradient and 6 s for its weight's; an
+exchange takes as long as its name's timer says and holds a tenth of the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from simulator.cost.collectives import CollectiveCost, CollectiveKind, Group
+from simulator.program.ir import Category
+from simulator.program.layer import (
+    Axis,
+    Exchange,
+    FlashAttention,
+    Gemm,
+    Layer,
+    Piece,
+    RingAttention,
+    Split,
+    Stream,
+)
+from simulator.program.layer_time import Hiding, LayerTime, PassTime, attention_flop, layer_time
+from simulator.program.timing import PieceTimer
+from tests.jobs import free_latency_profile, network_profile
+
+GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+BLOCKING = Hiding(behind_gradients=False, behind_products=0)
+BEHIND_GRADIENTS = Hiding(behind_gradients=True, behind_products=0)
+
+
+@dataclass(slots=True)
+class GivenTimer(PieceTimer):
+    """Products of 4, 5 and 6 s; exchanges of ``exchange_s``."""
+
+    exchange_s: float = 3.0
+
+    def gemm_s(self, gemm):
+        return 4.0
+
+    def input_gradient_s(self, gemm):
+        return 5.0
+
+    def weight_gradient_s(self, gemm):
+        return 6.0
+
+    def stream_s(self, stream, *, backward):
+        return 2.0 if backward else 1.0
+
+    def exchange_cost(self, exchange, kind):
+        seconds = self.exchange_s if kind else 0.0
+        return CollectiveCost(seconds, 0.0, "given", "given", {}, 1)
+
+
+def timer(exchange_s: float = 3.0) -> GivenTimer:
+    profile = network_profile()
+    device = profile.device.model_copy(update={"sm_count": 10})
+    profile = profile.model_copy(update={"device": device})
+    groups = {axis: Group(2, 2) for axis in Axis}
+    return GivenTimer(profile, "bf16", groups, "best", False, 0.0, exchange_s=exchange_s)
+
+
+PRODUCT = Gemm("product", 2, 3, 5, split=Split.COLUMN)
+ENTRY = Exchange("entry", Axis.TENSOR, GATHER, SCATTER, 8.0, gathers_again=True)
+EXIT = Exchange("exit", Axis.TENSOR, SCATTER, GATHER, 8.0)
+
+
+def timed(
+    *pieces: Piece, exchange_s: float = 3.0, hiding: Hiding = BLOCKING, repeated=None
+) -> LayerTime:
+    layer = Layer(pieces, (), 0.0)
+    return layer_time(layer, timer(exchange_s), hiding, repeated or {})
+
+
+def seconds(direction: PassTime, *categories: Category) -> float:
+    return sum(p.seconds for p in direction.parts if not categories or p.category in categories)
+
+
+def exposed(direction: PassTime) -> float:
+    return seconds(direction, Category.TENSOR_PARALLEL)
+
+
+def test_a_product_has_two_gradients_of_as_many_operations():
+    time = timed(PRODUCT)
+    assert seconds(time.forward) == 4.0
+    assert seconds(time.backward_input) == 5.0
+    assert seconds(time.backward_weight) == 6.0
+    flop = {time.forward.flop, time.backward_input.flop, time.backward_weight.flop}
+    assert flop == {2 * 2 * 3 * 5}
+
+
+def test_both_gradients_of_a_product_of_activations_belong_to_the_input():
+    time = timed(Gemm("scores", 2, 3, 5, batch=7, has_weight=False))
+    assert seconds(time.backward_input) == 11.0
+    assert time.backward_input.flop == 2 * 2 * 2 * 3 * 5 * 7
+    assert time.backward_weight.parts == []
+
+
+def test_streams_launch_their_kernels_in_both_directions():
+    time = timed(Stream("norm", 10.0, 20.0, kernels=3))
+    assert (seconds(time.forward), seconds(time.backward_input)) == (1.0, 2.0)
+    assert (time.forward.kernels, time.backward_input.kernels) == (3, 3)
+
+
+def test_kernels_that_move_nothing_do_not_run():
+    """As the forward cast that the kernel before it does on its way."""
+    time = timed(Stream("cast", 0.0, 20.0))
+    assert (time.forward.parts, time.forward.kernels) == ([], 0)
+    assert seconds(time.backward_input) == 2.0
+
+
+def test_exchanges_that_are_not_hidden_block():
+    time = timed(ENTRY, PRODUCT, EXIT)
+    assert exposed(time.forward) == 2 * 3.0
+    # The exit's gather, the entry's scatter, and the entry's gather once more.
+    assert exposed(time.backward_input) == 3 * 3.0
+
+
+def test_gradient_exchanges_hide_behind_the_other_gradient_but_for_the_sms_they_take():
+    """A tenth of each of the two sticks out; the exit's gather still blocks."""
+    time = timed(ENTRY, PRODUCT, EXIT, hiding=BEHIND_GRADIENTS)
+    assert exposed(time.forward) == 6.0
+    assert exposed(time.backward_input) == pytest.approx(3.0 + 2 * 0.3)
+
+
+def test_what_is_longer_than_its_cover_sticks_out():
+    """Scatter of 8 s beside 6 s of weight gradient, gather beside 5 s of input gradient."""
+    time = timed(ENTRY, PRODUCT, exchange_s=8.0, hiding=BEHIND_GRADIENTS)
+    assert exposed(time.backward_input) == pytest.approx(2.0 + 3.0)
+
+
+def test_an_exchange_in_n_chunks_leaves_its_first_chunk_exposed():
+    time = timed(ENTRY, PRODUCT, hiding=Hiding(behind_gradients=False, behind_products=4))
+    assert exposed(time.forward) == pytest.approx(3.0 / 4)
+
+
+def test_only_tensor_exchanges_are_pipelined_with_products():
+    trade = Exchange("trade", Axis.CONTEXT, GATHER, SCATTER, 8.0)
+    time = timed(trade, PRODUCT, hiding=Hiding(behind_gradients=True, behind_products=4))
+    assert seconds(time.forward, Category.CONTEXT_PARALLEL) == 3.0
+    assert seconds(time.backward_input, Category.CONTEXT_PARALLEL) == 3.0
+
+
+@pytest.mark.parametrize("exchange_s", [0.1, 3.0, 5.5, 20.0])
+@pytest.mark.parametrize("chunks", [0, 2, 8])
+def test_hiding_is_never_slower_than_blocking_nor_faster_than_either_side(exchange_s, chunks):
+    hidden = timed(ENTRY, PRODUCT, EXIT, exchange_s=exchange_s, hiding=Hiding(True, chunks))
+    blocking = timed(ENTRY, PRODUCT, EXIT, exchange_s=exchange_s)
+    for direction in ("forward", "backward_input"):
+        assert seconds(getattr(hidden, direction)) <= seconds(getattr(blocking, direction))
+    total_s = seconds(hidden.backward_input) + seconds(hidden.backward_weight)
+    assert total_s >= max(5.0 + 6.0, 3 * exchange_s if not chunks else 0.0)
+
+
+def test_recompute_repeats_the_named_pieces_and_books_them_apart():
+    time = timed(PRODUCT, Stream("norm", 10.0, 20.0), repeated={"norm": 1.0})
+    assert seconds(time.recompute) == seconds(time.recompute, Category.RECOMPUTE) == 1.0
+    assert time.recompute.flop == 0.0
+    whole = timed(PRODUCT, repeated={"product": 1.0})
+    assert seconds(whole.recompute) == 4.0
+    assert whole.recompute.flop == whole.forward.flop
+
+
+def test_a_pass_repeated_in_part_takes_its_share():
+    time = timed(PRODUCT, repeated={"product": 0.5})
+    assert seconds(time.recompute) == 2.0
+    assert time.recompute.flop == time.forward.flop / 2
+
+
+def test_a_ring_hides_its_transfers_behind_its_steps():
+    """Four ranks, 1 GB/s: three transfers of 3 s beside kernels of t seconds each."""
+    kernel = FlashAttention("attention", 1, 1, 1, 8, 8, 8, 8, causal=False)
+    ring = RingAttention("attention", kernel, kernel, steps=4, kv_bytes=3e9)
+    profile = free_latency_profile()
+    pieces = PieceTimer(profile, "bf16", {Axis.CONTEXT: Group(4, 4)}, "best", False, 0.0)
+    one = pieces.attention_s(kernel, backward=False)
+    assert pieces.ring_s(ring, backward=False) == pytest.approx((4 * one, 3 * (3.0 - one)))
+    slow = RingAttention("attention", kernel, kernel, steps=4, kv_bytes=1.0)
+    assert pieces.ring_s(slow, backward=False) == (4 * one, 0.0)
+
+
+def test_gradients_of_keys_and_values_travel_with_them():
+    kernel = FlashAttention("attention", 1, 1, 1, 8, 8, 8, 8, causal=False)
+    ring = RingAttention("attention", kernel, kernel, steps=2, kv_bytes=3e9)
+    profile = free_latency_profile()
+    pieces = PieceTimer(profile, "bf16", {Axis.CONTEXT: Group(2, 2)}, "best", False, 0.0)
+    one = pieces.attention_s(kernel, backward=True)
+    assert pieces.ring_s(ring, backward=True)[1] == pytest.approx(6.0 - one)
+
+
+def test_a_causal_mask_halves_the_scores():
+    full = FlashAttention("attention", 2, 4, 4, 16, 16, 8, 8, causal=False)
+    half = FlashAttention("attention", 2, 4, 4, 16, 16, 8, 8, causal=True)
+    assert attention_flop(full) == 2 * 2 * 2 * 4 * 16 * 16 * 8
+    assert attention_flop(half) == attention_flop(full) / 2

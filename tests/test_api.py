@@ -1,0 +1,108 @@
+"""The public functions, as a script would use them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import simulator as sim
+from simulator.errors import InputError
+
+JOB = """
+    model: {base: llama3.1-8b, layers: 4}
+    cluster: {profile: h100-sxm-80gb, gpus: 8}
+    batch: {global: 16, seq_len: 1024}
+    plan: {tp: 2, pp: 2}
+"""
+
+
+@pytest.fixture
+def job(write):
+    return sim.load_job(write(JOB))
+
+
+def test_the_package_offers_what_its_list_says_and_nothing_by_accident():
+    assert set(sim.__all__) <= set(dir(sim))
+    for name in sim.__all__:
+        assert getattr(sim, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        _ = sim.simulat
+
+
+def test_a_job_file_becomes_a_result(job):
+    result = sim.simulate(job)
+    assert isinstance(result, sim.Result)
+    assert result.job is job
+    assert result.step_time_s > 0
+    assert 0 < result.mfu < 1
+    assert result.fits
+    assert result.title == job.title
+
+
+def test_a_what_if_is_a_changed_job(job):
+    more = job.replace(**{"cluster.gpus": 16, "batch.global": 32})
+    assert (job.dp, more.dp) == (2, 4)
+    assert job.cluster.gpus == 8
+    weak_scaled = sim.simulate(more).step_time_s
+    assert weak_scaled >= sim.simulate(job).step_time_s * 0.99
+
+
+def test_a_change_that_breaks_a_rule_names_it(job):
+    with pytest.raises(InputError) as raised:
+        job.replace(**{"plan.tp": 3})
+    assert {fault.path for fault in raised.value.faults} >= {"cluster.gpus"}
+
+
+def test_the_same_job_gives_the_same_bytes(job):
+    assert sim.simulate(job).to_json() == sim.simulate(job).to_json()
+
+
+def test_the_lower_bound_is_an_engine_of_its_own(job):
+    bound = sim.simulate(job, engine="replay").step_time_s
+    assert bound <= sim.simulate(job).step_time_s
+
+
+def test_json_holds_the_result_and_the_job_that_gave_it(job):
+    result = sim.simulate(job)
+    document = json.loads(result.to_json())
+    assert document == json.loads(json.dumps(result.to_dict()))
+    assert document["fits"] is True
+    assert document["step_time_s"] == result.step_time_s
+    assert document["job"]["plan"] == {"tp": 2, "pp": 2}
+    assert set(document["sources"]) <= {"measured", "fitted", "datasheet", "published", "assumed"}
+
+
+def test_a_job_can_be_rebuilt_from_its_own_json(job, write):
+    document = json.loads(sim.simulate(job).to_json())
+    again = sim.load_job(write(json.dumps(document["job"]), "again.yaml"))
+    assert sim.simulate(again).step_time_s == sim.simulate(job).step_time_s
+
+
+def test_the_frame_has_a_row_per_operation_and_lane(job):
+    result = sim.simulate(job)
+    frame = result.to_frame()
+    lanes = sum(len(op.lanes) for op in result.timeline.program.operations)
+    assert len(frame) == lanes
+    assert frame["end_s"].max() == result.step_time_s
+
+
+def test_a_job_that_does_not_fit_is_an_answer(job):
+    result = sim.simulate(job.replace(**{"batch.micro": 8, "batch.seq_len": 131072}))
+    assert not result.fits
+    assert result.to_dict()["fits"] is False
+    assert max(m.peak_device_bytes for m in result.memory) > result.capacity_bytes
+
+
+def test_pictures_and_traces_are_written_where_asked(job, tmp_path):
+    result = sim.simulate(job)
+    written = result.plot_all(tmp_path / "pictures")
+    assert sorted(path.name for path in written) == [
+        "breakdown.png",
+        "memory.png",
+        "memory_over_time.png",
+        "pipeline.png",
+    ]
+    trace = result.write_trace(tmp_path / "trace.json")
+    assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert all(path.stat().st_size > 0 for path in written)

@@ -22,7 +22,7 @@ from simulator.schedule import Phase, Slot, schedule_info, schedule_order
 from simulator.spec.checks import job_faults
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.job import Batch, Cluster, Job
-from simulator.spec.model import Model
+from simulator.spec.model import Experts, Model
 from simulator.spec.plan import Plan
 from tests.tiny import tiny_profile
 
@@ -145,11 +145,16 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
     micro_batch = draw(st.sampled_from([1, 2]))
     microbatches = pp * draw(st.integers(1, 3))
     cp_method = draw(st.sampled_from(["ring", "all_to_all"]))
+    experts = draw(st.sampled_from([None, Experts(count=4, top_k=2, ffn_hidden=128)]))
+    degrees = [n for n in (1, 2, 4) if (tp * cp * dp) % n == 0] if experts else [1]
+    # Routed experts need ranks with tokens of their own.
+    sequence_parallel = True if experts and tp > 1 else draw(_FLAG)
     attention = "flash" if cp > 1 else draw(st.sampled_from(["flash", "fused-softmax", "unfused"]))
     return small_job(
         small_model(
             layers=pp * vpp * draw(st.sampled_from([1, 2])),
             tied_embeddings=draw(st.booleans()),
+            experts=experts,
         ),
         gpus=tp * cp * dp * pp,
         profile=profile or draw(profiles()),
@@ -159,6 +164,8 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
         cp=cp,
         pp=pp,
         vpp=vpp,
+        ep=draw(st.sampled_from(degrees)),
+        etp=1 if experts else None,
         schedule=schedule,
         cp_method=cp_method,
         attention=attention,
@@ -166,7 +173,7 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
         zero_group=draw(st.sampled_from([0, 1, dp * cp])),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         stack=draw(st.sampled_from(["megatron-core", "megatron-lm-2021", "torch-fsdp", "torch"])),
-        sequence_parallel=draw(_FLAG),
+        sequence_parallel=sequence_parallel,
         overlap_grad_reduce=draw(_FLAG),
         overlap_param_gather=draw(_FLAG),
         overlap_p2p=draw(_FLAG),

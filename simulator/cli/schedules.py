@@ -1,24 +1,46 @@
-"""clustersim schedule: in which order does a pipeline work?"""
+"""clustersim schedule: in which order does a pipeline work, and what does that cost?"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.console import note, number_column, percent, print_table, text_column
-from simulator.cli.options import complete_schedule
+from simulator.cli.console import (
+    note,
+    number_column,
+    percent,
+    print_json,
+    print_table,
+    text_column,
+)
+from simulator.cli.options import AsJson, complete_schedule
 
 if TYPE_CHECKING:
-    from simulator.schedule import Order
-    from simulator.schedule.unit_time import SlotTimes
+    from collections.abc import Sequence
+
+    from simulator.schedule.unit_run import UnitRun
 
 Stages = Annotated[int, typer.Option("--pp", help="Pipeline stages.")]
 Chunks = Annotated[
     int | None, typer.Option("--vpp", help="Chunks per stage; by default the fewest.")
 ]
 Microbatches = Annotated[int, typer.Option("--microbatches", help="Microbatches per step.")]
+Forward = Annotated[
+    float, typer.Option("--forward", help="Time of a forward of one microbatch on one rank.")
+]
+Backward = Annotated[float, typer.Option("--backward", help="Time of a whole backward.")]
+Weight = Annotated[
+    float | None,
+    typer.Option(
+        "--weight", help="Part of the backward's time that weight gradients take; half of it."
+    ),
+]
+Picture = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.")
+]
 
 
 def build_group() -> typer.Typer:
@@ -26,6 +48,8 @@ def build_group() -> typer.Typer:
     group = typer.Typer(name="schedule", no_args_is_help=True, help="Pipeline schedules.")
     group.command("list")(list_schedules)
     group.command("show")(show_schedule)
+    group.command("compare")(compare_schedules)
+    group.command("gallery")(draw_gallery)
     return group
 
 
@@ -45,53 +69,171 @@ def show_schedule(
     name: Annotated[
         str, typer.Argument(metavar="NAME", autocompletion=complete_schedule, help="The schedule.")
     ],
+    *,
     pp: Stages,
     microbatches: Microbatches,
     vpp: Chunks = None,
+    forward: Forward = 1.0,
+    backward: Backward = 2.0,
+    weight: Weight = None,
+    as_json: AsJson = False,
+    plot: Picture = None,
     csv: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the order as torch reads it.")
     ] = None,
 ) -> None:
-    """Show when every rank runs what, with free communication and backward = 2 x forward.
+    """Show what every rank runs when, with free communication.
 
-    Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8
+    Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8 --plot 1f1b.png
     """
-    from simulator.schedule import schedule_info, schedule_order
     from simulator.schedule.csv import write_order
-    from simulator.schedule.unit_time import slot_times
+    from simulator.schedule.unit_run import phase_costs, run_schedule
 
-    info = schedule_info(name)
-    chunks = info.chunks[0] if vpp is None else vpp
-    order = schedule_order(name, pp, chunks, microbatches)
-    times = slot_times(order, chunks, info.placement)
-    typer.echo("\n".join(draw_lanes(order, times)))
-    typer.echo("")
-    _print_ranks(order, times)
-    typer.echo(f"bubble {percent(times.bubble_share)} of {times.makespan:g} forward times")
+    costs = phase_costs(forward, backward, weight)
+    run = run_schedule(name, pp, microbatches, vpp, costs)
+    if plot is not None:
+        from simulator.plots.schedule import draw_schedule
+
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        draw_schedule(run, plot)
+        note(f"wrote {plot}")
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
+        order = run.info.order(pp, run.chunks, microbatches)
         csv.write_text(write_order(order), encoding="utf-8")
         note(f"wrote {csv}")
+    if as_json:
+        print_json(run.to_dict())
+    else:
+        _print_run(run)
 
 
-def draw_lanes(order: Order, times: SlotTimes) -> list[str]:
-    """One line of text per rank; a column is the time of one forward, ``.`` is idle."""
-    width = max(len(str(slot)) for slots in order for slot in slots) + 1
-    lines = []
-    for rank, slots in enumerate(order):
-        cells = ["."] * round(times.makespan)
-        for slot, start, end in zip(slots, times.start[rank], times.end[rank], strict=True):
-            first, last = round(start), round(end)
-            cells[first:last] = [str(slot)] + ["-" * (width - 1)] * (last - first - 1)
-        line = "".join(cell.ljust(width) for cell in cells)
-        lines.append(f"rank {rank:<3}  {line}".rstrip())
-    return lines
+def compare_schedules(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", autocompletion=complete_schedule, help="The schedules."),
+    ],
+    *,
+    pp: Stages,
+    microbatches: Microbatches,
+    vpp: Annotated[
+        int | None,
+        typer.Option("--vpp", help="Chunks per stage where that is free to choose; the fewest."),
+    ] = None,
+    forward: Forward = 1.0,
+    backward: Backward = 2.0,
+    weight: Weight = None,
+    as_json: AsJson = False,
+    plot: Picture = None,
+) -> None:
+    """Compare schedules that do the same work on every rank, with free communication.
 
+    Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
+    """
+    from simulator.schedule.comparison import compare
+    from simulator.schedule.unit_run import phase_costs
 
-def _print_ranks(order: Order, times: SlotTimes) -> None:
+    costs = phase_costs(forward, backward, weight)
+    comparison = compare(names, pp, microbatches, vpp, costs)
+    if plot is not None:
+        from simulator.plots.schedule_comparison import draw_schedule_comparison
+
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        draw_schedule_comparison(comparison.runs, plot)
+        note(f"wrote {plot}")
+    if as_json:
+        print_json(comparison.to_dict())
+        return
     rows = [
-        (str(rank), str(len(slots)), f"{times.busy[rank]:g}", str(times.in_flight[rank]))
-        for rank, slots in enumerate(order)
+        _comparison_row(run, relative)
+        for run, relative in zip(comparison.runs, comparison.relative_peaks, strict=True)
     ]
-    columns = [number_column(name) for name in ("rank", "slots", "busy", "activations held")]
-    print_table("per rank, in forward times and in (stage, microbatch) activations", columns, rows)
+    head = ["vpp", "step time", "bubble", "peak", "of 1f1b's", "weight copies"]
+    columns = [text_column("schedule"), *map(number_column, head)]
+    columns += [text_column("backward"), text_column("source")]
+    print_table(f"{_sizes(comparison.runs[0])}, equal work", columns, rows)
+    typer.echo("peak: activations on the fullest rank, in microbatches of its whole share")
+    for run in comparison.runs:
+        if not run.info.synchronous:
+            typer.echo(f"{run.info.name}: {_NEVER_DRAINS}")
+
+
+def draw_gallery(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for pages and pictures.")],
+) -> None:
+    """Draw every schedule and write a page that explains them.
+
+    Example:  clustersim schedule gallery reports/schedules
+    """
+    from simulator.plots.gallery import write_gallery
+
+    for path in write_gallery(folder):
+        note(f"wrote {path}")
+
+
+_NEVER_DRAINS = "never drains; the step time is that of as many microbatches in a full pipeline"
+
+
+def _print_run(run: UnitRun) -> None:
+    from simulator.schedule.text import legend
+
+    typer.echo(f"{run.info.name}: {run.info.summary}")
+    typer.echo(f"{_sizes(run)}\n")
+    _print_picture(run)
+    typer.echo(f"\n{legend(run)}\n")
+    typer.echo(f"bubble {percent(run.bubble_share)} of a step of {run.step_time:g}")
+    typer.echo(f"training: {'synchronous' if run.info.synchronous else _asynchronous(run)}")
+    if run.info.placement.copies > 1:
+        typer.echo(f"every rank holds stages of {run.info.placement.copies} copies of the model")
+    typer.echo("")
+    rows = [
+        (str(rank), f"{run.work:g}", f"{run.waits(rank):g}", f"{peak:g}", str(versions))
+        for rank, (peak, versions) in enumerate(zip(run.peaks, run.weight_versions, strict=True))
+    ]
+    head = ("rank", "busy", "waits between", "peak activations", "weight versions")
+    title = "per rank; activations in microbatches of its whole share"
+    print_table(title, [number_column(name) for name in head], rows)
+
+
+def _print_picture(run: UnitRun) -> None:
+    """The picture; on a terminal in colour and folded to its width."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from simulator.schedule.text import picture_lines, picture_text
+
+    if not sys.stdout.isatty():
+        typer.echo(picture_text(run))
+        return
+    console = Console(highlight=False)
+    for line in picture_lines(run, console.width):
+        cells = ((cell.text, _COLORS[cell.phase] if cell.phase else "dim") for cell in line)
+        console.print(Text.assemble(*cells), soft_wrap=True)
+
+
+_COLORS = {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
+"""Colours of the phases, in the shades that the terminal gives these names."""
+
+
+def _asynchronous(run: UnitRun) -> str:
+    return f"asynchronous, weights change without a flush; {run.info.name} {_NEVER_DRAINS}"
+
+
+def _sizes(run: UnitRun) -> str:
+    from simulator.schedule.text import costs_text, sizes_text
+
+    return f"{sizes_text(run)}; {costs_text(run.costs)}"
+
+
+def _comparison_row(run: UnitRun, relative_peak: float) -> Sequence[str]:
+    return (
+        run.info.name,
+        str(run.chunks),
+        f"{run.step_time:g}",
+        percent(run.bubble_share),
+        f"{max(run.peaks):g}",
+        f"{relative_peak:.2f} x",
+        str(run.weight_copies),
+        "split" if run.info.splits_backward else "whole",
+        run.info.source,
+    )

@@ -78,7 +78,9 @@ def legend(run: UnitRun) -> str:
     """One line that says what the letters of the picture stand for."""
     used = {slot.phase for slots in run.order for slot in slots}
     words = [f"{phase} {name}" for phase, name in PHASE_NAMES.items() if phase in used]
-    words += [f"{_GOES_ON} goes on", f"{_IDLE} idle"]
+    if any(run.costs[phase] / run.chunks > cell_time(run) for phase in used):
+        words.append(f"{_GOES_ON} goes on")
+    words.append(f"{_IDLE} idle")
     if any(slot.overlaps_next for slots in run.order for slot in slots):
         words.append("+ run together")
     if run.info.placement.copies == 2:
@@ -88,6 +90,22 @@ def legend(run: UnitRun) -> str:
     elif run.num_parts > 2:
         words.append("F0.1: chunk 1")
     return ", ".join(words)
+
+
+def sizes_text(run: UnitRun) -> str:
+    """The sizes of a run in words ("4 stages of 2 chunks, 8 microbatches")."""
+    of = f" of {run.chunks} chunks" if run.chunks > 1 else ""
+    return f"{_count(run.stages, 'stage', 's')}{of}, {_count(run.microbatches, 'microbatch', 'es')}"
+
+
+def costs_text(costs: Mapping[Phase, float]) -> str:
+    """The costs in words."""
+    forward, backward, *halves = (f"{name} {costs[phase]:g}" for phase, name in PHASE_NAMES.items())
+    return f"{forward}, {backward} ({' + '.join(halves)})"
+
+
+def _count(number: int, thing: str, ending: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else ending}"
 
 
 def cell_time(run: UnitRun) -> float:
@@ -138,7 +156,7 @@ def _spaced(cell: Cell, size: int) -> Cell:
 def _ruler(columns: range, cell: float, size: int) -> str:
     """The time at every few cells."""
     marks = columns[::_RULER_CELLS]
-    return "".join(f"{mark * cell:g}".ljust(size * _RULER_CELLS) for mark in marks)
+    return "".join(f"{round(mark * cell, 2):g}".ljust(size * _RULER_CELLS) for mark in marks)
 
 
 def _padded(names: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simulator.errors import InputError
 from simulator.schedule.info import ScheduleInfo
@@ -101,13 +101,9 @@ class UnitRun:
 
     def boxes(self, rank: int) -> list[Box]:
         """What a rank runs within the span; what lasts longer is cut off."""
-        times = zip(
-            self.order[rank], self.times.start[rank], self.times.end[rank], strict=True
-        )
+        times = zip(self.order[rank], self.times.start[rank], self.times.end[rank], strict=True)
         return [
-            Box(slot, start, min(end, self.span))
-            for slot, start, end in times
-            if start < self.span
+            Box(slot, start, min(end, self.span)) for slot, start, end in times if start < self.span
         ]
 
     def idle(self, rank: int) -> list[tuple[float, float]]:
@@ -132,6 +128,58 @@ class UnitRun:
                 level += change
                 levels.append(Level(start if change > 0 else end, level / self.chunks))
         return levels
+
+    def to_dict(self) -> dict[str, Any]:
+        """Sizes, figures and every slot, as plain data."""
+        return {
+            **self.summary(),
+            "ranks": [
+                {
+                    "rank": rank,
+                    "peak_microbatches": self.peaks[rank],
+                    "weight_versions": self.weight_versions[rank],
+                    "waits": _rounded(self.waits(rank)),
+                    "slots": [self._slot_dict(box) for box in self.boxes(rank)],
+                }
+                for rank in range(self.stages)
+            ],
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Sizes and figures, as plain data."""
+        return {
+            "schedule": self.info.name,
+            "source": self.info.source,
+            "pp": self.stages,
+            "vpp": self.chunks,
+            "microbatches": self.microbatches,
+            "costs": {phase.name.lower(): cost for phase, cost in self.costs.items()},
+            "step_time": _rounded(self.step_time),
+            "busy": _rounded(self.work),
+            "bubble_share": _rounded(self.bubble_share),
+            "peak_microbatches": max(self.peaks),
+            "weight_copies": self.weight_copies,
+            "model_copies": self.info.placement.copies,
+            "splits_backward": self.info.splits_backward,
+            "synchronous": self.info.synchronous,
+        }
+
+    def _slot_dict(self, box: Box) -> dict[str, Any]:
+        phase, stage, microbatch, overlaps_next = box.slot
+        return {
+            "phase": phase.value,
+            "stage": stage,
+            "chunk": self.info.placement.chunk(stage, self.stages),
+            "microbatch": microbatch,
+            "start": _rounded(box.start),
+            "end": _rounded(box.end),
+            "overlaps_next": overlaps_next,
+        }
+
+
+def _rounded(time: float) -> float:
+    """Without the dust that thirds leave in binary."""
+    return round(time, 9)
 
 
 def run_schedule(

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.cost.collectives import CollectiveKind
+from simulator.cost.parameters import LayerKind, ParameterGroup, layer_kinds, layer_tensors
+from simulator.program.expert_parallel import expert_parallel
+from simulator.program.experts import expert_layer, token_copies
+from simulator.program.ir import Category, Owner
+from simulator.program.layer import Axis, Exchange, GroupedGemm, Layer, Region
+from simulator.program.layout import Slice
+from simulator.program.ranks import (
+    data_group,
+    expert_data_group,
+    expert_group,
+    expert_shard_group,
+    expert_tensor_group,
+    shard_group,
+)
+from simulator.program.stage import StageCosts
+from simulator.program.states import resident_memory, slice_parameters
+from simulator.program.tensor_parallel import tensor_parallel
+from simulator.program.transformer import microbatch_shape, transformer_layer
+from simulator.results.run import run_step
+from simulator.schedule import Phase
+from simulator.spec.job import Job
+from simulator.spec.model import Experts, Model
+from simulator.spec.plan import Plan
+from tests.jobs import free_latency_profile, network_profile, small_job, small_model
+
+HIDDEN, TOKENS, HALF = 64, 64, 2
+COUNT, TOP_K, WIDTH = 8, 2, 32
+
+EP = st.sampled_from([1, 2, 4, 8])
+ETP = st.sampled_from([1, 2, 4])
+KIND = LayerKind(has_experts=True, window=0)
+
+
+def expert_model(**experts: Any) -> Model:
+    fields = {"count": COUNT, "top_k": TOP_K, "ffn_hidden": WIDTH, **experts}
+    return small_model(experts=fields)
+
+
+def whole_layer(model: Model | None = None, **plan: Any) -> Layer:
+    made = Plan(**plan)
+    return expert_layer(model or expert_model(), KIND, made, microbatch_shape(made, 1, TOKENS))
+
+
+def divided(layer: Layer, *, tp: int = 1, ep: int = 1, etp: int = 1) -> Layer:
+    layer = tensor_parallel(layer, tp, sequence_parallel=True, element_bytes=HALF)
+    return expert_parallel(layer, ep, etp, element_bytes=HALF)
+
+
+def expert_job(**plan: Any) -> Job:
+    model = plan.pop("model", expert_model())
+    return small_job(model, **{"gpus": 8, "global_batch": 8, **plan})
+
+
+def forward_flop(job: Job) -> float:
+    return StageCosts(job).work(Slice(0, 1), Phase.FORWARD).flop
+
+
+def grouped_flop(layer: Layer) -> float:
+    products = [piece for piece in layer.pieces if isinstance(piece, GroupedGemm)]
+    return sum(2.0 * p.groups * p.rows * p.n * p.k for p in products)
+
+
+def exchanges(layer: Layer, axis: Axis) -> list[Exchange]:
+    return [p for p in layer.pieces if isinstance(p, Exchange) and p.axis is axis]
+
+
+def saved_bytes(layer: Layer, name: str) -> float:
+    return next(saved.num_bytes for saved in layer.saved if saved.name == name)
+
+
+def test_without_a_capacity_every_token_is_copied_for_its_top_k_experts():
+    assert token_copies(Experts(count=4, top_k=2, ffn_hidden=8), 10) == 20
+
+
+def test_with_a_capacity_every_expert_gets_its_ceiling():
+    experts = Experts(count=4, top_k=1, ffn_hidden=8, capacity_factor=1.0)
+    assert token_copies(experts, 10) == 4 * 3
+
+
+def test_a_capacity_below_one_drops_tokens():
+    experts = Experts(count=4, top_k=2, ffn_hidden=8, capacity_factor=0.5)
+    assert token_copies(experts, 64) == 64
+
+
+@given(st.integers(1, 4), st.integers(1, 8))
+def test_experts_compute_as_much_as_a_dense_mlp_of_the_active_width(top_k: int, count: int):
+    top_k = min(top_k, count)
+    model = expert_model(count=count, top_k=top_k)
+    dense = small_model(ffn_hidden=top_k * WIDTH)
+    router_flop = 2.0 * TOKENS * HIDDEN * count
+    expected = forward_flop(small_job(dense)) + router_flop
+    assert forward_flop(small_job(model)) == pytest.approx(expected)
+
+
+def test_backward_computes_twice_as_much_as_forward():
+    costs = StageCosts(expert_job())
+    forward, backward = (
+        costs.work(Slice(0, 1), phase).flop for phase in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    assert backward == pytest.approx(2 * forward)
+
+
+def test_one_expert_for_every_token_is_as_fast_as_the_dense_mlp():
+    alone = expert_model(count=1, top_k=1, ffn_hidden=128)
+    costs, dense = StageCosts(small_job(alone)), StageCosts(small_job())
+    parts = {p.name: p.seconds for p in costs.work(Slice(0, 1), Phase.FORWARD).parts}
+    same = {p.name: p.seconds for p in dense.work(Slice(0, 1), Phase.FORWARD).parts}
+    assert parts["expert_up"] == same["mlp_up"]
+    assert parts["expert_down"] == same["mlp_down"]
+    assert parts["expert_activation"] == same["activation"]
+
+
+def test_when_every_token_visits_all_experts_each_sees_all_tokens():
+    layer = whole_layer(expert_model(top_k=COUNT))
+    products = [piece for piece in layer.pieces if isinstance(piece, GroupedGemm)]
+    assert [(p.groups, p.rows) for p in products] == [(COUNT, TOKENS)] * 2
+
+
+@given(EP, ETP, st.sampled_from([1, 2, 4]))
+def test_each_rank_computes_its_share_of_the_experts_work(ep: int, etp: int, tp: int):
+    whole = whole_layer()
+    assert grouped_flop(divided(whole, tp=tp, ep=ep, etp=etp)) == grouped_flop(whole) / tp
+
+
+@given(EP.filter(lambda ep: ep > 1), ETP, st.sampled_from([1, 2, 4]))
+def test_dispatch_and_combine_move_the_copies_of_a_ranks_tokens_in_both_directions(
+    ep: int, etp: int, tp: int
+):
+    moved = exchanges(divided(whole_layer(), tp=tp, ep=ep, etp=etp), Axis.EXPERT)
+    copies_bytes = TOKENS / tp * TOP_K * HIDDEN * HALF
+    assert [e.name for e in moved] == ["dispatch", "combine"]
+    assert all(e.forward is e.backward is CollectiveKind.ALL_TO_ALL for e in moved)
+    assert 2 * sum(e.num_bytes for e in moved) == pytest.approx(2 * 2 * copies_bytes)
+
+
+def test_ranks_that_share_an_expert_gather_each_others_copies():
+    gather, scatter = exchanges(divided(whole_layer(), tp=2, ep=2, etp=2), Axis.EXPERT_TENSOR)
+    gathered = TOKENS * TOP_K * HIDDEN * HALF
+    assert gather.forward is scatter.backward is CollectiveKind.ALL_GATHER
+    assert gather.backward is scatter.forward is CollectiveKind.REDUCE_SCATTER
+    assert gather.num_bytes == scatter.num_bytes == gathered
+
+
+def test_copies_are_sorted_again_only_where_a_rank_has_several_experts():
+    several = {piece.name for piece in divided(whole_layer(), ep=4).pieces}
+    one = {piece.name for piece in divided(whole_layer(), ep=8).pieces}
+    assert several - one == {"dispatch_sort", "combine_sort"}
+
+
+def test_dense_layers_are_left_alone():
+    plan = Plan()
+    dense = transformer_layer(small_model(), KIND, plan, microbatch_shape(plan, 1, TOKENS))
+    assert expert_parallel(dense, 4, 2, element_bytes=HALF) is dense
+
+
+@given(EP, ETP)
+def test_a_rank_keeps_the_inputs_of_its_experts_for_backward(ep: int, etp: int):
+    layer = divided(whole_layer(), ep=ep, etp=etp)
+    copies = TOKENS * TOP_K
+    assert saved_bytes(layer, "expert_input") == copies * HIDDEN * HALF * etp
+    assert saved_bytes(layer, "expert_activation_input") == copies * 2 * WIDTH * HALF
+    assert saved_bytes(layer, "expert_down_input") == copies * WIDTH * HALF
+
+
+def test_a_shared_expert_is_a_dense_mlp_that_every_token_passes():
+    plain, shared = expert_model(), expert_model(shared_ffn_hidden=96)
+    extra = forward_flop(small_job(shared)) - forward_flop(small_job(plain))
+    assert extra == pytest.approx(2.0 * TOKENS * 3 * HIDDEN * 96)
+
+
+def test_a_gate_weighs_the_shared_expert():
+    names = {
+        p.name for p in whole_layer(expert_model(shared_ffn_hidden=32, shared_gate=True)).pieces
+    }
+    assert {"shared_gate", "shared_gate_product"} <= names
+
+
+def test_dense_layers_between_keep_the_dense_mlp():
+    model = expert_model(first_dense_layers=1, every=2)
+    with_experts = [kind.has_experts for kind in layer_kinds(model)]
+    assert with_experts == [False, True, False, True]
+    costs = StageCosts(small_job(model))
+    names = [
+        {part.name for part in costs.work(Slice(i, i + 1), Phase.FORWARD).parts} for i in range(4)
+    ]
+    assert ["expert_up" in parts for parts in names] == with_experts
+    assert ["mlp_up" in parts for parts in names] == [not experts for experts in with_experts]
+
+
+def test_without_a_grouped_kernel_every_local_expert_has_its_own():
+    single = divided(whole_layer(stack={"grouped_experts": False}), ep=2)
+    grouped = divided(whole_layer(stack={"grouped_experts": True}), ep=2)
+    launches = [
+        [p.launches for p in layer.pieces if isinstance(p, GroupedGemm)]
+        for layer in (single, grouped)
+    ]
+    assert launches == [[COUNT // 2] * 2, [1] * 2]
+
+
+def test_experts_in_one_kernel_share_its_waves():
+    apart = expert_job(gpus=1, stack={"grouped_experts": False})
+    together = expert_job(gpus=1, stack={"grouped_experts": True})
+    seconds = [
+        sum(
+            part.seconds
+            for part in StageCosts(job).work(Slice(0, 1), Phase.FORWARD).parts
+            if part.name in {"expert_up", "expert_down"}
+        )
+        for job in (apart, together)
+    ]
+    assert seconds[1] < seconds[0]
+
+
+def test_casts_to_eight_bits_are_launched_for_every_expert():
+    layer = divided(whole_layer(precision="fp8"), ep=2)
+    casts = {
+        p.name: p.kernels for p in layer.pieces if p.name.startswith("expert") and "cast" in p.name
+    }
+    assert casts == {"expert_up_cast": COUNT // 2, "expert_down_cast": COUNT // 2}
+
+
+@given(EP, ETP)
+def test_all_ranks_together_hold_every_expert_as_often_as_it_is_copied(ep: int, etp: int):
+    job = expert_job(gpus=32, global_batch=32, ep=ep, etp=etp)
+    tensors = layer_tensors(job.model, 0)
+    experts = sum(t.numel for t in tensors if t.group is ParameterGroup.EXPERT)
+    dense = sum(t.numel for t in tensors if t.group is not ParameterGroup.EXPERT)
+    held = slice_parameters(job, Slice(0, 1))
+    assert held.expert * 32 == experts * expert_data_group(job).ranks
+    assert held.dense == dense
+
+
+@given(EP, ETP, st.sampled_from([1, 2]), st.sampled_from([1, 2]))
+def test_the_expert_grid_covers_the_ranks_of_a_stage(ep: int, etp: int, tp: int, cp: int):
+    job = expert_job(gpus=64, global_batch=64, ep=ep, etp=etp, tp=tp, cp=cp, pp=2)
+    grid = expert_group(job).ranks * expert_tensor_group(job).ranks * expert_data_group(job).ranks
+    assert grid == tp * data_group(job).ranks == 32
+
+
+def test_expert_ranks_are_neighbours():
+    """Four GPUs per node: four ranks of one node, or two apart with two on each node."""
+    assert expert_group(expert_job(ep=4)).nodes == 1
+    assert expert_group(expert_job(ep=4, etp=2)).nodes == 2
+
+
+def test_states_of_experts_are_sharded_over_the_ranks_that_hold_them():
+    job = expert_job(ep=4, zero=1)
+    held = slice_parameters(job, Slice(0, 1))
+    memory = dict(resident_memory(job, held))
+    assert (shard_group(job).ranks, expert_shard_group(job).ranks) == (8, 2)
+    assert memory[Owner.OPTIMIZER_STATES] == 8 * (held.dense / 8 + held.expert / 2)
+    assert memory[Owner.GRADIENTS] == 4 * held.total
+
+
+def test_a_partial_shard_group_spans_the_same_part_of_the_experts_copies():
+    job = expert_job(ep=2, zero=1, zero_group=4)
+    assert expert_data_group(job).ranks == 4
+    assert expert_shard_group(job).ranks == 2
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]))
+def test_experts_are_whole_where_ep_reaches_tp_and_else_split_like_the_layer(ep: int, tp: int):
+    assert Plan(tp=tp, ep=ep).expert_tp == (1 if ep >= tp else tp)
+    assert Plan(tp=tp, ep=ep, etp=2).expert_tp == 2
+
+
+def test_spreading_experts_costs_exchanges_and_saves_memory():
+    alone, spread = expert_job(), expert_job(ep=8)
+    results = [run_step(job, "replay") for job in (alone, spread)]
+    exposed = [r.breakdown_s.get(Category.EXPERT_PARALLEL, 0.0) for r in results]
+    assert exposed[0] == 0 < exposed[1]
+    peaks = [max(m.peak_allocated_bytes for m in r.memory) for r in results]
+    assert peaks[1] < peaks[0]
+
+
+def test_an_exchange_takes_its_bytes_over_the_links():
+    """Four ranks of one node: 3/4 of 64 x 2 x 64 x 2 bytes leave each over 1 GB/s."""
+    job = expert_job(gpus=4, ep=4, global_batch=4, profile=free_latency_profile())
+    parts = StageCosts(job).work(Slice(0, 1), Phase.FORWARD).parts
+    seconds = {
+        part.name: part.seconds for part in parts if part.category is Category.EXPERT_PARALLEL
+    }
+    expected = pytest.approx(3 / 4 * TOKENS * TOP_K * HIDDEN * HALF / 1e9)
+    assert seconds == {"dispatch": expected, "combine": expected}
+
+
+def test_full_recomputation_dispatches_again():
+    work = StageCosts(expert_job(ep=8, recompute="full")).work(Slice(0, 1), Phase.BACKWARD)
+    once = StageCosts(expert_job(ep=8)).work(Slice(0, 1), Phase.BACKWARD)
+    repeats = [
+        {part.name: part.repeats for part in w.parts if part.category is Category.EXPERT_PARALLEL}
+        for w in (work, once)
+    ]
+    assert repeats[1] == {"dispatch": 1, "combine": 1}
+    total = sum(p.seconds for p in work.parts if p.name == "dispatch")
+    assert total == pytest.approx(2 * sum(p.seconds for p in once.parts if p.name == "dispatch"))
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([0, 1, 2, 3]))
+def test_both_engines_agree_on_a_job_with_experts(ep: int, tp: int, zero: int):
+    job = expert_job(ep=ep, tp=tp, zero=zero, profile=network_profile())
+    replayed, simulated = run_step(job, "replay"), run_step(job, "des")
+    assert replayed.step_time_s <= simulated.step_time_s * (1 + 1e-9)
+
+
+def test_faster_links_never_slow_a_job_with_experts():
+    slow = run_step(expert_job(ep=8, profile=network_profile({"bandwidth": "10 MB/s"})), "replay")
+    fast = run_step(expert_job(ep=8), "replay")
+    assert fast.step_time_s < slow.step_time_s
+
+
+def test_uneven_copies_are_rounded_up_only_in_time():
+    """65 tokens, two of three experts each: 43.3 rows, computed as 44."""
+    model = expert_model(count=3)
+    plan = Plan()
+    layer = expert_layer(model, KIND, plan, microbatch_shape(plan, 1, 65))
+    product = next(p for p in layer.pieces if isinstance(p, GroupedGemm))
+    assert product.rows == pytest.approx(130 / 3)
+    costs = StageCosts(small_job(model))
+    exact = replace(product, rows=float(math.ceil(product.rows)))
+    assert costs._timer.gemm_s(product) == costs._timer.gemm_s(exact)
+
+
+def test_routed_copies_belong_to_the_sequence_until_experts_are_shared():
+    layer = whole_layer()
+    routed = [saved.name for saved in layer.saved if saved.region is Region.ROUTED]
+    assert routed == ["expert_input"]
+    assert saved_bytes(divided(layer, tp=4), "expert_input") == TOKENS // 4 * TOP_K * HIDDEN * HALF

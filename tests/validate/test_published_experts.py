@@ -1,0 +1,80 @@
+"""Published runs of models with experts: what their columns and notes say."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.spec.job import Job
+from simulator.spec.load import job_from_document
+from simulator.validate.published_rows import job_document
+
+ROW = {
+    "id": "lab-moe-001", "grade": "A", "model": "deepseekv2-4L", "layers": "4", "hidden": "5120",
+    "ffn_hidden": "1536", "heads": "128", "kv_heads": "128", "vocab": "102400",
+    "gated_mlp": "true", "tied_embeddings": "false", "experts": "160", "top_k": "6",
+    "profile": "b200-sxm-180gb", "gpus": "8", "gpus_per_node": "8", "nics_per_node": "",
+    "nic_gbps": "", "fabric": "", "framework": "megatron", "framework_version": "Megatron-LM",
+    "tp": "1", "pp": "1", "vpp": "", "cp": "1", "ep": "8", "dp": "8", "zero": "1",
+    "zero_group": "", "sequence_parallel": "false", "schedule": "", "micro_batch": "1",
+    "global_batch": "32", "seq_len": "4096", "recompute": "none", "precision": "bf16",
+    "attention": "flash", "overlap_grad_reduce": "", "overlap_param_gather": "",
+    "measured_step_s": "1", "measured_mem_gib": "", "mem_kind": "", "notes": "",
+}  # fmt: skip
+
+
+def job_of(**cells: str) -> Job:
+    return job_from_document(job_document({**ROW, **cells}))
+
+
+def test_a_cut_down_model_keeps_what_its_public_one_says_beyond_the_columns():
+    model = job_of().model
+    assert model.layers == 4
+    assert model.latent_attention is not None
+    assert model.ffn_hidden == 12288
+    experts = model.experts
+    assert experts is not None
+    assert (experts.count, experts.top_k, experts.ffn_hidden) == (160, 6, 1536)
+    assert (experts.shared_ffn_hidden, experts.first_dense_layers) == (3072, 1)
+
+
+def test_columns_overrule_the_public_model():
+    experts = job_of(experts="64", top_k="4", ffn_hidden="1024").model.experts
+    assert experts is not None
+    assert (experts.count, experts.top_k, experts.ffn_hidden) == (64, 4, 1024)
+
+
+def test_a_model_that_nobody_named_has_experts_of_the_stated_width():
+    model = job_of(model="lab-moe", ffn_hidden="2048").model
+    assert (model.ffn_hidden, model.latent_attention) == (2048, None)
+    assert model.experts is not None
+    assert model.experts.ffn_hidden == 2048
+
+
+@pytest.mark.parametrize(
+    ("notes", "factor"),
+    [("", None), ("capacity factor 1 padded", 1.0), ("variant (tokendrop)", 1.0)],
+)
+def test_notes_say_whether_experts_have_a_capacity(notes: str, factor: float | None):
+    experts = job_of(notes=notes).model.experts
+    assert experts is not None
+    assert experts.capacity_factor == factor
+
+
+@pytest.mark.parametrize(("notes", "modules"), [("variant (w/o MTP)", 0), ("variant (w/ MTP)", 1)])
+def test_further_tokens_are_predicted_only_where_the_notes_say_so(notes: str, modules: int):
+    job = job_of(model="deepseek-v3", layers="61", notes=notes)
+    assert job.model.multi_token_layers == modules
+
+
+@pytest.mark.parametrize(
+    ("version", "notes", "etp"),
+    [
+        ("NeMo 25.02 (Megatron-Core)", "", 4),
+        ("Megatron-Core/NeMo 25.09", "", 1),
+        ("Megatron-Core/NeMo 25.09", "TP 4, ETP 2", 2),
+    ],
+)
+def test_older_recipes_split_experts_like_the_layer(version: str, notes: str, etp: int):
+    cells = {"tp": "4", "dp": "8", "gpus": "32", "sequence_parallel": "true"}
+    job = job_of(framework_version=version, notes=notes, **cells)
+    assert job.plan.expert_tp == etp

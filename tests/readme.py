@@ -33,8 +33,11 @@ def written_now(text: str) -> str:
 def _with_output(match: re.Match[str]) -> str:
     command = match.group(1)
     output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.chdir(ROOT):
-        main(shlex.split(DEMO if command == "make demo" else command)[1:])
+    words = shlex.split(DEMO if command == "make demo" else command)
+    talk = contextlib.redirect_stderr(output if words[-1] == "2>&1" else io.StringIO())
+    leaving = contextlib.suppress(SystemExit)
+    with contextlib.redirect_stdout(output), talk, contextlib.chdir(ROOT), leaving:
+        main([word for word in words[1:] if word != "2>&1"])
     return f"```console\n$ {command}\n{output.getvalue().rstrip()}\n```"
 
 

@@ -43,14 +43,14 @@ def build_schedule_figure(run: UnitRun) -> Figure:
     below_in = _TOP_IN + lanes_in + _BETWEEN_IN
     figure = style.new_figure(below_in + strips_in + _AXIS_IN + style.legend_height_in(handles))
     axes = _add_panel(figure, run, top_in=_TOP_IN, height_in=lanes_in)
-    axes.tick_params(axis="x", labelbottom=False)
+    axes.tick_params(axis="x", labelbottom=False, length=0)
     row_pt = lanes_in * 72 / run.stages
     draw_slots(Lanes(axes, row_pt, _WIDTH_IN * 72 / run.span), run)
     strips = _add_panel(figure, run, top_in=below_in, height_in=strips_in)
     style.add_heading(strips, "activations held, in microbatches of a rank's whole share")
     _draw_levels(strips, run, strips_in * 72 / run.stages)
     show_time(strips, run)
-    style.add_title(figure, _title(run), _subtitle(run), left=_LEFT_IN)
+    style.add_title(figure, _title(run), summary_text(run), left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure
 
@@ -58,14 +58,15 @@ def build_schedule_figure(run: UnitRun) -> Figure:
 def show_time(axes: Axes, run: UnitRun) -> None:
     """Label the time axis with the costs that are its unit."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 4, 5, 10]))
-    axes.set_xlabel(f"time, with {costs_text(run.costs)}", fontsize=style.TEXT_PT, color=style.INK)
+    axes.set_xlabel(f"time ({costs_text(run.costs)})", fontsize=style.TEXT_PT, color=style.INK)
 
 
 def _title(run: UnitRun) -> str:
     return f"{run.info.name}: {sizes_text(run)}"
 
 
-def _subtitle(run: UnitRun) -> str:
+def summary_text(run: UnitRun) -> str:
+    """Time and memory of a run in one line."""
     peak = max(run.peaks)
     words = [
         f"step {run.step_time:g}",
@@ -74,10 +75,16 @@ def _subtitle(run: UnitRun) -> str:
     ]
     if not run.info.synchronous:
         words[0] += " once full"
-        words.append(f"never drains, {max(run.weight_versions)} weight versions")
+        words.append(f"never drains; {versions_text(run)}")
     elif run.info.placement.copies > 1:
         words.append(f"{run.info.placement.copies} copies of the model")
     return "   |   ".join(words)
+
+
+def versions_text(run: UnitRun) -> str:
+    """How many versions of the weights the ranks keep, in words."""
+    least, most = min(run.weight_versions), max(run.weight_versions)
+    return f"{most if least == most else f'{most} to {least}'} weight versions"
 
 
 def _add_panel(figure: Figure, run: UnitRun, *, top_in: float, height_in: float) -> Axes:
@@ -99,18 +106,24 @@ def _draw_levels(axes: Axes, run: UnitRun, row_pt: float) -> None:
     areas.set(facecolor=style.mix(color, "#FFFFFF", 0.45), edgecolor="none")
     axes.add_collection(areas, autolim=False)
     axes.hlines(np.arange(1, run.stages + 1), 0, run.span, color=style.GRID, linewidth=0.6)
-    if row_pt >= style.SMALL_PT:
-        for rank, peak in enumerate(run.peaks):
-            axes.annotate(
-                f"{peak:.3g}",
-                (1.0, rank + 0.5),
-                xycoords=("axes fraction", "data"),
-                xytext=(6, 0),
-                textcoords="offset points",
-                fontsize=style.SMALL_PT,
-                color=style.INK,
-                va="center",
-            )
+    label_peaks(axes, run, row_pt)
+
+
+def label_peaks(axes: Axes, run: UnitRun, row_pt: float) -> None:
+    """The most activations that a rank holds, right of its row, where rows have the room."""
+    if row_pt < style.SMALL_PT:
+        return
+    for rank, peak in enumerate(run.peaks):
+        axes.annotate(
+            f"{peak:.3g}",
+            (1.0, rank + 0.5),
+            xycoords=("axes fraction", "data"),
+            xytext=(10, 0),
+            textcoords="offset points",
+            fontsize=style.SMALL_PT,
+            color=style.INK,
+            va="center_baseline",
+        )
 
 
 def _area(run: UnitRun, rank: int, scale: float) -> NDArray[np.float64]:

@@ -1,7 +1,8 @@
 """How are the slots of a schedule drawn?
 
 A row per rank, time to the right. A box is a slot in the colour of its phase; shades tell
-the parts of the model on one rank apart: its chunks, or the two directions. Slots that run
+the parts of the model on one rank apart: its chunks, or the two directions. Lighter shades
+stand on a foot of the full colour, so that none passes for another phase. Slots that run
 together share a dark frame. Hatched gaps are idle. Arrows at the right say that the
 schedule goes on without draining.
 """
@@ -35,7 +36,8 @@ PHASE_KIND: Mapping[Phase, Kind] = MappingProxyType(
 )
 """The operation whose colour a phase has."""
 
-_TOP, _BOTTOM = 0.05, 0.95
+_TOP, _BOTTOM, _FOOT = 0.05, 0.95, 0.16
+"""Top and bottom of a box in its row, and the height of the foot that shades stand on."""
 _EDGE_PT, _EDGE_SHARE = 0.8, 0.08
 """White edges of boxes: at most so wide, and at most this share of the box."""
 _FRAME_PT = 1.0
@@ -68,15 +70,27 @@ def draw_slots(lanes: Lanes, run: UnitRun) -> None:
     for rank, box in _boxes(run):
         looks[box.slot.phase, _part(run, box.slot)].append((rank, box))
     for (phase, part), boxes in looks.items():
-        corners = [(rank, box.start, box.end) for rank, box in boxes]
-        collection = _add(lanes, corners, f"{phase.name.lower()} {part}")
-        collection.set_facecolor(box_color(run, phase, part))
-        collection.set_edgecolor("white")
-        collection.set_linewidth([_edge_pt(lanes, end - start) for _, start, end in corners])
+        _draw_look(lanes, run, boxes, phase, part)
     _frame_joint_slots(lanes, run)
     _number_microbatches(lanes, run)
     if not run.info.synchronous:
         _point_onwards(lanes, run)
+
+
+def _draw_look(
+    lanes: Lanes, run: UnitRun, boxes: Sequence[tuple[int, Box]], phase: Phase, part: int
+) -> None:
+    """The boxes of one phase on one part of the model."""
+    name = f"{phase.name.lower()} {part}"
+    spans = [(rank, box.start, box.end) for rank, box in boxes]
+    filled = _add(lanes, spans, name)
+    filled.set(facecolor=box_color(run, phase, part), edgecolor="none")
+    if part:
+        foot = _add(lanes, spans, f"{name} foot", top=_BOTTOM - _FOOT)
+        foot.set(facecolor=box_color(run, phase, 0), edgecolor="none")
+    edges = _add(lanes, spans, f"{name} edges")
+    edges.set(facecolor="none", edgecolor="white")
+    edges.set_linewidth([_edge_pt(lanes, end - start) for _, start, end in spans])
 
 
 def box_color(run: UnitRun, phase: Phase, part: int) -> str:
@@ -120,16 +134,19 @@ def _part(run: UnitRun, slot: Slot) -> int:
     return run.info.placement.chunk(slot.stage, run.stages)
 
 
-def _add(lanes: Lanes, spans: Sequence[tuple[int, float, float]], name: str) -> PolyCollection:
-    """One artist for boxes given as (rank, start, end)."""
-    collection = PolyCollection([_corners(*span) for span in spans], closed=True, gid=name)
+def _add(
+    lanes: Lanes, spans: Sequence[tuple[int, float, float]], name: str, top: float = _TOP
+) -> PolyCollection:
+    """One artist for boxes given as (rank, start, end), from ``top`` down in their rows."""
+    corners = [_corners(*span, top) for span in spans]
+    collection = PolyCollection(corners, closed=True, gid=name)
     lanes.axes.add_collection(collection, autolim=False)
     return collection
 
 
-def _corners(rank: int, start: float, end: float) -> NDArray[np.float64]:
-    top, bottom = rank + _TOP, rank + _BOTTOM
-    return np.array([(start, top), (end, top), (end, bottom), (start, bottom)])
+def _corners(rank: int, start: float, end: float, top: float) -> NDArray[np.float64]:
+    upper, lower = rank + top, rank + _BOTTOM
+    return np.array([(start, upper), (end, upper), (end, lower), (start, lower)])
 
 
 def _edge_pt(lanes: Lanes, time: float) -> float:

@@ -19,6 +19,7 @@ from simulator.program.ranks import pipeline_hop_crosses, tensor_group
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
+    copies_embedding,
     optimizer_traffic_bytes,
     padded_vocab,
     resident_memory,
@@ -97,7 +98,7 @@ class _Builder:
         return RankClass(f"stage {rank}", rank, ranks, rank * ranks, resident)
 
     def _parameters(self, rank: int) -> ParameterCount:
-        tied_copy = self.job.model.tied_embeddings and self.stages > 1
+        tied_copy = copies_embedding(self.job)
         runs = self._rank_runs(rank)
         counts = (slice_parameters(self.job, run, tied_copy=tied_copy) for run in runs)
         return sum(counts, ParameterCount())
@@ -144,8 +145,8 @@ class _Builder:
             self.data_parallel.finish_weights(program, rank, self._rank_runs(rank))
 
     def _add_tied_embedding_reduction(self, program: Program, waits: list[int]) -> None:
-        """First and last stage hold copies of a tied embedding and add up its gradient."""
-        if not self.job.model.tied_embeddings or self.stages == 1:
+        """First and last stage hold copies of an embedding and add up its gradient."""
+        if not copies_embedding(self.job):
             return
         last = self.stages - 1
         numel = padded_vocab(self.job) * self.job.model.hidden // self.job.plan.tp

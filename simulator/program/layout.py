@@ -1,7 +1,7 @@
 """Which layers does each virtual pipeline stage hold?
 
-Layers, and the embedding and loss where the plan counts them, are dealt out in equal
-contiguous runs. What does not divide leaves the ends of the pipeline one layer short,
+Layers, multi-token-prediction modules, and the embedding and loss where the plan counts
+them, are dealt out in equal contiguous runs. What does not divide leaves the ends of the pipeline one layer short,
 because they also hold the embedding and the loss (as Llama 3 405B was laid out, arXiv
 2407.21783, section 3.3.2).
 """
@@ -43,14 +43,23 @@ def _layer_counts(job: Job, stages: int) -> list[int]:
     plan, layers = job.plan, job.model.layers
     if plan.first_stage_layers or plan.last_stage_layers:
         return _counts_with_given_ends(job, stages)
-    units = layers + plan.account_for_embedding + plan.account_for_loss
+    last_units = plan.account_for_loss + job.model.multi_token_layers
+    units = layers + plan.account_for_embedding + last_units
     counts = [-(-units // stages)] * stages
     short = sum(counts) - units
     ends_first = sorted(range(stages), key=lambda i: (min(i, stages - 1 - i), -i))
     for index in ends_first[:short]:
         counts[index] -= 1
     counts[0] -= plan.account_for_embedding
-    counts[-1] -= plan.account_for_loss
+    counts[-1] -= last_units
+    if counts[-1] < 0:
+        raise InputError.single(
+            "plan.pp",
+            f"leaves the last of {stages} stages fewer than the {last_units} units it must hold: "
+            "multi-token-prediction modules, and the loss where it counts",
+            plan.pp,
+            "lower plan.pp or plan.vpp",
+        )
     return counts
 
 

@@ -32,6 +32,7 @@ from simulator.program.transformer import (
     Shape,
     embedding_layer,
     head_layer,
+    join_layer,
     microbatch_shape,
     transformer_layer,
 )
@@ -40,9 +41,10 @@ from simulator.spec.job import Job
 
 _EMBEDDING = "embedding"
 _HEAD = "head"
+_JOIN = "join"
 
 Unit = LayerKind | str
-"""A layer kind, the embedding, or the head."""
+"""A layer kind, the embedding, the head, or what joins the two for multi-token prediction."""
 
 _UnitCounts = tuple[tuple[Unit, int], ...]
 """What a run consists of."""
@@ -165,6 +167,10 @@ class StageCosts:
             units.update(self._kinds[run.first : run.end])
             if run.has_head:
                 units[_HEAD] += 1
+                # A multi-token-prediction module is a join of hidden state and embedding, a
+                # layer like the last, and the shared head (arXiv 2412.19437, section 2.2).
+                module = (_EMBEDDING, _JOIN, self._kinds[-1], _HEAD)
+                units.update(module * self.job.model.multi_token_layers)
             self._counts[run] = tuple(units.items())
         return self._counts[run]
 
@@ -187,6 +193,8 @@ class StageCosts:
             return embedding_layer(job.model, job.plan, self._shape)
         if unit == _HEAD:
             return head_layer(job.model, job.plan, self._shape, padded_vocab(job))
+        if unit == _JOIN:
+            return join_layer(job.model, job.plan, self._shape)
         assert isinstance(unit, LayerKind)
         build = expert_layer if unit.has_experts else transformer_layer
         return build(job.model, unit, job.plan, self._shape)

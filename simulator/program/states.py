@@ -18,6 +18,7 @@ from simulator.cost.parameters import (
     head_tensors,
     layer_kinds,
     layer_tensors,
+    multi_token_tensors,
     tensor_shard_numel,
 )
 from simulator.program.ir import Memory, Owner
@@ -100,14 +101,24 @@ class ParameterCount:
         return ParameterCount(self.dense + other.dense, self.expert + other.expert)
 
 
+def copies_embedding(job: Job) -> bool:
+    """Whether the last stage holds a copy of the first one's token embedding.
+
+    It is the output matrix where the two are tied, and an input of every
+    multi-token-prediction module.
+    """
+    reads_embedding = job.model.tied_embeddings or job.model.multi_token_layers > 0
+    return job.plan.pp > 1 and reads_embedding
+
+
 def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> ParameterCount:
     """Parameters of a run of layers on one rank, after tensor and expert parallelism.
 
     Args:
         job: The job.
         run: Layers, embedding and head.
-        tied_copy: Whether the last stage holds its own copy of tied embeddings, as it
-            must when the first stage is on other ranks.
+        tied_copy: Whether the last stage holds its own copy of the token embedding, see
+            :func:`copies_embedding`.
     """
     all_kinds = layer_kinds(job.model)
     kinds = all_kinds[run.first : run.end]
@@ -120,6 +131,7 @@ def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> Parame
         total += _parameters(job, embedding_tensors(job.model, vocab))
     if run.has_head:
         total += _parameters(job, head_tensors(job.model, vocab))
+        total += _parameters(job, multi_token_tensors(job.model))
         if tied_copy:
             total += ParameterCount(vocab * job.model.hidden // job.plan.tp)
     return total

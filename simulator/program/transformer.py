@@ -107,6 +107,16 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     return Layer(tuple(streams), tuple(saved), 0.0)
 
 
+def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
+    """Normed hidden state and normed embedding of the next token, joined by one product."""
+    block = Block(model, plan, plan.stack, shape)
+    block.norm("hidden_norm")
+    block.norm("embedding_norm")
+    block.save("join_input", shape.tokens * 2 * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
+    block.linear("join", model.hidden, 2 * model.hidden, Split.COLUMN)
+    return block.layer()
+
+
 def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
     """Final norm, output product and cross-entropy over the (padded) vocabulary.
 

@@ -101,7 +101,7 @@ def sizes_text(run: UnitRun) -> str:
 def costs_text(costs: Mapping[Phase, float]) -> str:
     """The costs in words."""
     forward, backward, *halves = (f"{name} {costs[phase]:g}" for phase, name in PHASE_NAMES.items())
-    return f"{forward}, {backward} ({' + '.join(halves)})"
+    return f"{forward}, {backward} = {' + '.join(halves)}"
 
 
 def _count(number: int, thing: str, ending: str) -> str:

@@ -125,7 +125,8 @@ def _virtual_stages_need_a_pipeline(job: Job) -> Iterator[Fault]:
 def plan_units(job: Job) -> int:
     """Things that are dealt out to pipeline stages: layers, and what counts as one."""
     plan = job.plan
-    return job.model.layers + plan.account_for_embedding + plan.account_for_loss
+    layers = job.model.layers + job.model.multi_token_layers
+    return layers + plan.account_for_embedding + plan.account_for_loss
 
 
 def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:

@@ -57,6 +57,11 @@ def job_schema() -> Schema:
             {"$ref": "#/$defs/ModelChanges"},
         ]
     }
+    blocks["Stack"] = _partial(blocks["Stack"])
+    blocks["Stack"]["properties"]["base"] = {"type": "string", "description": _STACK}
+    blocks["Plan"]["properties"]["stack"] = {
+        "anyOf": [{"type": "string", "description": _STACK}, {"$ref": "#/$defs/Stack"}]
+    }
     cluster = blocks["Cluster"]
     cluster["properties"] = {
         "profile": {"type": "string", "description": _PROFILE},
@@ -69,6 +74,7 @@ def job_schema() -> Schema:
 
 _MODEL = "A shipped model, or a path to a .yaml file or to a Hugging Face config.json."
 _BASE = "A shipped model, or a path; the other fields change it."
+_STACK = "A framework's name; in a block, the one that the other fields change."
 _PROFILE = "A shipped hardware profile, or a path to a .yaml file. Other fields override it."
 
 

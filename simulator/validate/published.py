@@ -94,8 +94,9 @@ class PublishedReport:
 
 
 def step_accuracy(results: Iterable[PublishedResult]) -> Accuracy:
-    """Accuracy of the step time over the runs that state one."""
-    return Accuracy.of(r.error_pct for r in results if r.measured_step_s is not None)
+    """Accuracy of the step time over the runs that state one or were skipped."""
+    counted = (r for r in results if r.skipped or r.measured_step_s is not None)
+    return Accuracy.of(r.error_pct for r in counted)
 
 
 def validate_published(

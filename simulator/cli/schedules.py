@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,8 +20,9 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, complete_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from simulator.schedule.comparison import Comparison
     from simulator.schedule.unit_run import UnitRun
 
 Stages = Annotated[int, typer.Option("--pp", help="Pipeline stages.")]
@@ -131,6 +133,7 @@ def compare_schedules(
     Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
     """
     from simulator.schedule.comparison import compare
+    from simulator.schedule.text import costs_text, sizes_text
     from simulator.schedule.unit_run import phase_costs
 
     costs = phase_costs(forward, backward, weight)
@@ -143,19 +146,8 @@ def compare_schedules(
         note(f"wrote {plot}")
     if as_json:
         print_json(comparison.to_dict())
-        return
-    rows = [
-        _comparison_row(run, relative)
-        for run, relative in zip(comparison.runs, comparison.relative_peaks, strict=True)
-    ]
-    head = ["vpp", "step time", "bubble", "peak", "of 1f1b's", "weight copies"]
-    columns = [text_column("schedule"), *map(number_column, head)]
-    columns += [text_column("backward"), text_column("source")]
-    print_table(f"{_sizes(comparison.runs[0])}, equal work", columns, rows)
-    typer.echo("peak: activations on the fullest rank, in microbatches of its whole share")
-    for run in comparison.runs:
-        if not run.info.synchronous:
-            typer.echo(f"{run.info.name}: {_NEVER_DRAINS}")
+    else:
+        _print_comparison(comparison, f"{sizes_text(pp, microbatches)}; {costs_text(costs)}")
 
 
 def draw_gallery(
@@ -175,10 +167,11 @@ _NEVER_DRAINS = "never drains; the step time is that of as many microbatches in 
 
 
 def _print_run(run: UnitRun) -> None:
-    from simulator.schedule.text import legend
+    from simulator.schedule.text import costs_text, legend, sizes_text
 
     typer.echo(f"{run.info.name}: {run.info.summary}")
-    typer.echo(f"{_sizes(run)}\n")
+    sizes = sizes_text(run.stages, run.microbatches, run.chunks)
+    typer.echo(f"{sizes}; {costs_text(run.costs)}\n")
     _print_picture(run)
     typer.echo(f"\n{legend(run)}\n")
     typer.echo(f"bubble {percent(run.bubble_share)} of a step of {run.step_time:g}")
@@ -211,18 +204,29 @@ def _print_picture(run: UnitRun) -> None:
         console.print(Text.assemble(*cells), soft_wrap=True)
 
 
-_COLORS = {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
+_COLORS: Mapping[str, str] = MappingProxyType(
+    {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
+)
 """Colours of the phases, in the shades that the terminal gives these names."""
 
 
 def _asynchronous(run: UnitRun) -> str:
-    return f"asynchronous, weights change without a flush; {run.info.name} {_NEVER_DRAINS}"
+    return f"asynchronous; the pipeline {_NEVER_DRAINS}"
 
 
-def _sizes(run: UnitRun) -> str:
-    from simulator.schedule.text import costs_text, sizes_text
-
-    return f"{sizes_text(run)}; {costs_text(run.costs)}"
+def _print_comparison(comparison: Comparison, title: str) -> None:
+    rows = [
+        _comparison_row(run, relative)
+        for run, relative in zip(comparison.runs, comparison.relative_peaks, strict=True)
+    ]
+    head = ["vpp", "step time", "bubble", "peak", "of 1f1b's", "weight copies"]
+    columns = [text_column("schedule"), *map(number_column, head)]
+    columns += [text_column("backward"), text_column("source")]
+    print_table(f"{title}; equal work on every rank", columns, rows)
+    typer.echo("peak: activations on the fullest rank, in microbatches of its whole share")
+    for run in comparison.runs:
+        if not run.info.synchronous:
+            typer.echo(f"{run.info.name} {_NEVER_DRAINS}")
 
 
 def _comparison_row(run: UnitRun, relative_peak: float) -> Sequence[str]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simulator.plots import style
 from simulator.plots.schedule_lanes import Lanes, draw_slots, legend_handles
 from simulator.program.ir import Owner
-from simulator.schedule.text import costs_text, sizes_text
+from simulator.schedule.text import costs_text, microbatches_text, sizes_text
 from simulator.schedule.unit_run import UnitRun
 
 _LEFT_IN, _TOP_IN, _AXIS_IN, _RIGHT_IN = 0.85, 0.72, 0.48, 0.5
@@ -62,19 +62,19 @@ def show_time(axes: Axes, run: UnitRun) -> None:
 
 
 def _title(run: UnitRun) -> str:
-    return f"{run.info.name}: {sizes_text(run)}"
+    sizes = sizes_text(run.stages, run.microbatches, run.chunks)
+    return f"{run.info.name}: {sizes}"
 
 
 def summary_text(run: UnitRun) -> str:
     """Time and memory of a run in one line."""
-    peak = max(run.peaks)
     words = [
         f"step {run.step_time:g}",
         f"bubble {100 * run.bubble_share:.1f} %",
-        f"at most {peak:g} microbatch{'' if peak == 1 else 'es'} held",
+        f"at most {microbatches_text(max(run.peaks))} held",
     ]
     if not run.info.synchronous:
-        words[0] += " once full"
+        words[0] = f"once full, {words[0]}"
         words.append(f"never drains; {versions_text(run)}")
     elif run.info.placement.copies > 1:
         words.append(f"{run.info.placement.copies} copies of the model")
@@ -88,9 +88,7 @@ def versions_text(run: UnitRun) -> str:
 
 
 def _add_panel(figure: Figure, run: UnitRun, *, top_in: float, height_in: float) -> Axes:
-    axes = style.add_axes_in(
-        figure, left=_LEFT_IN, top=top_in, width=_WIDTH_IN, height=height_in
-    )
+    axes = style.add_axes_in(figure, left=_LEFT_IN, top=top_in, width=_WIDTH_IN, height=height_in)
     axes.set_xlim(0.0, run.span)
     axes.set_ylim(run.stages, 0)
     names = [f"rank {rank}" for rank in range(run.stages)]

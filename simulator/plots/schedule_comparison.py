@@ -54,7 +54,7 @@ def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:
         if run is not runs[-1]:
             axes.tick_params(axis="x", labelbottom=False, length=0)
             axes.set_xlabel("")
-    sizes = sizes_text(runs[0]).replace(f" of {runs[0].chunks} chunks", "")
+    sizes = sizes_text(runs[0].stages, runs[0].microbatches)
     subtitle = "equal work on every rank; at the right, the most microbatches that it holds"
     style.add_title(figure, sizes, subtitle, left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -123,7 +124,7 @@ def _parts_named(widest: UnitRun, users: Sequence[UnitRun]) -> str:
         return " (down, up)"
     if directions == {False}:
         return f" (chunks 0 to {widest.num_parts - 1})"
-    return " (first, second part)" if directions else ""
+    return f" (parts 0 to {widest.num_parts - 1})" if directions else ""
 
 
 def _boxes(run: UnitRun) -> Iterator[tuple[int, Box]]:
@@ -156,8 +157,7 @@ def _edge_pt(lanes: Lanes, time: float) -> float:
 def _frame_joint_slots(lanes: Lanes, run: UnitRun) -> None:
     frames = []
     for rank in range(run.stages):
-        boxes = run.boxes(rank)
-        pairs = zip(boxes, boxes[1:], strict=False)
+        pairs = pairwise(run.boxes(rank))
         frames += [(rank, a.start, b.end) for a, b in pairs if a.slot.overlaps_next]
     if frames:
         collection = _add(lanes, frames, "joint")

@@ -204,6 +204,8 @@ class Layer:
         core: Names of the pieces that are core attention.
         input_bytes: The layer's input, all that full recomputation keeps [B].
         input_region: How tensor parallelism divides the input.
+        working_bytes: Held while backward runs, divided like ``Region.TENSOR``; 0 where
+            nothing but gradients of the saved activations is [B].
     """
 
     pieces: tuple[Piece, ...]
@@ -211,3 +213,4 @@ class Layer:
     input_bytes: float
     core: frozenset[str] = frozenset()
     input_region: Region = Region.SEQUENCE
+    working_bytes: float = 0.0

@@ -255,7 +255,7 @@ def _working_memory(layer: Layer, outcome: Recomputation) -> Memory:
     activations (assumption: a gradient and its successor are alive at once).
     """
     largest = sorted((saved.num_bytes for saved in layer.saved), reverse=True)[:2]
-    working = [(Owner.TEMPORARIES, sum(largest))]
+    working = [(Owner.TEMPORARIES, layer.working_bytes or sum(largest))]
     if outcome.restored_bytes:
         working.append((Owner.RECOMPUTE, outcome.restored_bytes))
     return tuple(working)

@@ -58,7 +58,13 @@ def tensor_parallel(
     ]
     saved = tuple(_shard_saved(saved, shares) for saved in layer.saved)
     input_bytes = layer.input_bytes * shares[layer.input_region]
-    return replace(layer, pieces=tuple(pieces), saved=saved, input_bytes=input_bytes)
+    return replace(
+        layer,
+        pieces=tuple(pieces),
+        saved=saved,
+        input_bytes=input_bytes,
+        working_bytes=layer.working_bytes * shares[Region.TENSOR],
+    )
 
 
 def _with_exchanges(

@@ -118,11 +118,7 @@ def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
 
 
 def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
-    """Final norm, output product and cross-entropy over the (padded) vocabulary.
-
-    A fused loss keeps the 16-bit logits and overwrites them with their gradient; an
-    unfused one adds an fp32 copy of the logits and keeps the fp32 softmax for backward.
-    """
+    """Final norm, output product and cross-entropy over the (padded) vocabulary."""
     stack = plan.stack
     block = Block(model, plan, stack, shape)
     if model.final_norm:
@@ -138,18 +134,25 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
             half_precision=True,
         )
     )
-    logits = float(shape.tokens * padded_vocab)
-    half, full = shape.element_bytes, 4.0
-    if stack.fused_cross_entropy:
+    _add_cross_entropy(block, float(shape.tokens * padded_vocab))
+    return block.layer()
+
+
+def _add_cross_entropy(block: Block, logits: float) -> None:
+    """The loss, as the stack computes it (:data:`simulator.spec.stack.CrossEntropy`)."""
+    half, full = block.shape.element_bytes, 4.0
+    if block.stack.cross_entropy == "fused":
         # Maximum, exponentials with their sum, and the gradient in place.
         block.stream("cross_entropy", logits * 3 * half, logits * 2 * half, Region.TENSOR, 3)
         block.save("logits", logits * half, Region.TENSOR)
-    else:
-        # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
-        forward, backward = logits * (half + 7 * full), logits * (3 * full + half)
-        block.stream("cross_entropy", forward, backward, Region.TENSOR, 8)
-        block.save("softmax", logits * full, Region.TENSOR)
-    return block.layer()
+        return
+    # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
+    forward, backward = logits * (half + 7 * full), logits * (3 * full + half)
+    block.stream("cross_entropy", forward, backward, Region.TENSOR, 8)
+    block.save("softmax", logits * full, Region.TENSOR)
+    if block.stack.cross_entropy == "eager":
+        block.save("logits", logits * half, Region.TENSOR)
+        block.working_bytes = logits * 2 * full
 
 
 class Block:
@@ -160,12 +163,18 @@ class Block:
         self.pieces: list[Piece] = []
         self.saved: list[Saved] = []
         self.core: set[str] = set()
+        self.working_bytes = 0.0
 
     def layer(self) -> Layer:
         """What has been put together."""
-        width = self.shape.tokens * self.model.hidden
-        core = frozenset(self.core)
-        return Layer(tuple(self.pieces), tuple(self.saved), width * self.shape.element_bytes, core)
+        input_bytes = self.shape.tokens * self.model.hidden * self.shape.element_bytes
+        return Layer(
+            tuple(self.pieces),
+            tuple(self.saved),
+            input_bytes,
+            frozenset(self.core),
+            working_bytes=self.working_bytes,
+        )
 
     def save(self, name: str, num_bytes: float, region: Region, *, core: bool = False) -> None:
         """Keep an activation for backward."""

@@ -92,10 +92,15 @@ def legend(run: UnitRun) -> str:
     return ", ".join(words)
 
 
-def sizes_text(run: UnitRun) -> str:
+def sizes_text(stages: int, microbatches: int, chunks: int = 1) -> str:
     """The sizes of a run in words ("4 stages of 2 chunks, 8 microbatches")."""
-    of = f" of {run.chunks} chunks" if run.chunks > 1 else ""
-    return f"{_count(run.stages, 'stage', 's')}{of}, {_count(run.microbatches, 'microbatch', 'es')}"
+    of = f" of {chunks} chunks" if chunks > 1 else ""
+    return f"{_count(stages, 'stage', 's')}{of}, {microbatches_text(microbatches)}"
+
+
+def microbatches_text(number: float) -> str:
+    """A number of microbatches in words, for example of those that are held."""
+    return _count(number, "microbatch", "es")
 
 
 def costs_text(costs: Mapping[Phase, float]) -> str:
@@ -104,8 +109,8 @@ def costs_text(costs: Mapping[Phase, float]) -> str:
     return f"{forward}, {backward} = {' + '.join(halves)}"
 
 
-def _count(number: int, thing: str, ending: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else ending}"
+def _count(number: float, thing: str, ending: str) -> str:
+    return f"{number:g} {thing}{'' if number == 1 else ending}"
 
 
 def cell_time(run: UnitRun) -> float:

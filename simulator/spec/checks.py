@@ -131,6 +131,9 @@ def plan_units(job: Job) -> int:
 
 def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:
     group, width = job.plan.zero_group, job.dp * job.plan.cp
+    if group and not job.plan.zero:
+        rule = "has no meaning with plan.zero: 0, which shards nothing"
+        yield Fault("plan.zero_group", rule, group, "leave it out, or shard with plan.zero: 1")
     if group and width % group:
         yield Fault("plan.zero_group", f"must divide dp x cp = {width}", group)
 

@@ -23,6 +23,11 @@ from simulator.spec.kernels import FlashKernel
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
+CrossEntropy = Literal["fused", "in-place", "eager"]
+"""``fused`` keeps 16-bit logits and overwrites them with their gradient; ``in-place`` makes
+an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``eager`` keeps both
+and makes fp32 gradients beside them (PyTorch's own)."""
+
 SelectivePolicy = Literal["core-attention", "alternate-products"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""
 
@@ -80,8 +85,8 @@ class Stack(Spec):
     """Weight gradients are added to their accumulators by the product itself."""
     fused_softmax: Flag = True
     """Scale, mask and softmax of unfused attention are one kernel."""
-    fused_cross_entropy: Flag = True
-    """The loss never materialises fp32 softmax copies."""
+    cross_entropy: CrossEntropy = "fused"
+    """How the loss is computed, and so what it keeps."""
     dropout: Flag = False
     """Models are trained with dropout (masks are stored and read)."""
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
@@ -104,7 +109,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             scatter_p2p=True,
             main_grad_precision="fp16",
             grad_reduce_precision="fp16",
-            fused_cross_entropy=False,
+            cross_entropy="in-place",
             dropout=True,
         ),
         "megatron-lm-2020": Stack(
@@ -118,7 +123,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             main_grad_precision="fp16",
             grad_reduce_precision="fp16",
             fused_softmax=True,
-            fused_cross_entropy=False,
+            cross_entropy="in-place",
             dropout=True,
         ),
         "megatron-deepspeed": Stack(
@@ -132,10 +137,11 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             overlap_tp_backward=False,
             main_grad_precision="fp16",
             grad_reduce_precision="fp16",
-            fused_cross_entropy=False,
+            cross_entropy="in-place",
             dropout=True,
         ),
         "deepspeed": Stack(
+            copies_gradients=False,
             fused_accumulation=False,
             description="DeepSpeed ZeRO without model parallelism, 2021",
             sequence_parallel=False,
@@ -143,7 +149,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             overlap_param_gather=True,
             main_grad_precision="fp16",
             grad_reduce_precision="fp16",
-            fused_cross_entropy=False,
+            cross_entropy="in-place",
             dropout=True,
         ),
         "torch-fsdp": Stack(
@@ -155,7 +161,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             grad_reduce_precision="fp32",
             flash_kernel="flash-1",
             fused_elementwise=False,
-            fused_cross_entropy=False,
+            cross_entropy="eager",
         ),
         "torchtitan": Stack(
             description="torchtitan: PyTorch FSDP2 with torch.compile",
@@ -166,7 +172,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             grouped_experts=True,
             fused_casts=False,
             flash_kernel="flash-2",
-            fused_cross_entropy=False,
+            cross_entropy="eager",
         ),
         "internevo": Stack(
             fused_accumulation=False,
@@ -193,7 +199,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_rmsnorm=False,
             fused_rotary=False,
             fused_softmax=False,
-            fused_cross_entropy=False,
+            cross_entropy="eager",
             bucket_bytes="25 MiB",  # type: ignore[arg-type]  # quantities are said with units
         ),
     }

@@ -7,7 +7,7 @@ JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types schemas coverage accuracy fit readme clean
+.PHONY: help demo test lint types schemas schedules coverage accuracy fit readme clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ schemas: $(VENV)/.core  ## JSON schemas of the data folders, from the specificat
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json
+
+schedules: $(VENV)/.core  ## reports/schedules/: every pipeline schedule, drawn and explained
+	$(BIN)/clustersim schedule gallery reports/schedules
 
 accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	$(BIN)/python -m simulator.validate.accuracy_report reports/data/runs_open.csv > build-accuracy.md

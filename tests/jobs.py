@@ -150,6 +150,7 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
     # Routed experts need ranks with tokens of their own.
     sequence_parallel = True if experts and tp > 1 else draw(_FLAG)
     attention = "flash" if cp > 1 else draw(st.sampled_from(["flash", "fused-softmax", "unfused"]))
+    zero = draw(st.integers(0, 3))
     return small_job(
         small_model(
             layers=pp * vpp * draw(st.sampled_from([1, 2])),
@@ -169,8 +170,8 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
         schedule=schedule,
         cp_method=cp_method,
         attention=attention,
-        zero=draw(st.integers(0, 3)),
-        zero_group=draw(st.sampled_from([0, 1, dp * cp])),
+        zero=zero,
+        zero_group=draw(st.sampled_from([0, 1, dp * cp])) if zero else 0,
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         stack=draw(st.sampled_from(["megatron-core", "megatron-lm-2021", "torch-fsdp", "torch"])),
         sequence_parallel=sequence_parallel,

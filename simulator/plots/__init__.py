@@ -1,8 +1,11 @@
-"""Pictures of a step. The only package that loads matplotlib, and never its pyplot.
+"""Pictures of steps and schedules. The only package that loads matplotlib, never its pyplot.
 
 - ``pipeline``: what every stage did at every moment (``boxes`` is its geometry)
 - ``memory``: who holds the memory of each stage, at the peak and over time
 - ``breakdown``: where the time of a step goes
+- ``schedule``: what every rank runs under a schedule, and what it holds meanwhile
+- ``schedule_comparison``: several schedules on one time axis (``schedule_lanes`` draws slots)
+- ``gallery``: the page that shows and explains all schedules
 - ``style``: palette, fonts, legends, axes and file formats of all pictures
 
 Every picture has two functions: ``build_*_figure(result)`` returns the figure,

@@ -63,14 +63,16 @@ def _introduction(runs: list[UnitRun]) -> str:
 # Pipeline schedules
 
 Every schedule that `plan.schedule` may name, drawn with {sizes_text(STAGES, MICROBATCHES)} and
-{CHUNKS} chunks per rank where their number is free. Communication is free and costs are equal
-({costs_text(runs[0].costs)}, for one microbatch on a whole rank; a chunk
-takes its share), so all do the same work and a shorter step is a faster one.
+{CHUNKS} chunks per rank where their number is free. Communication is free, and all have the
+same costs for one microbatch on a whole rank, of which a chunk takes its share:
+{costs_text(runs[0].costs)}.
+So all do the same work, and a shorter step is a faster one.
 
-Times are in forwards of a rank. *Bubble* is the time that a rank idles per step. *Peak* is the most activations that the fullest rank holds, in
-microbatches of its whole share of the model. *Weights* are the sets of weights that it holds:
-versions times copies. *p* stages, *v* chunks, *m* microbatches; *tF, tI, tW* are the times of
-forward, input gradient and weight gradient, *tB = tI + tW*.
+Times are in forwards of a rank. *Bubble* is the time that a rank idles per step. *Peak* is the
+most activations that the fullest rank holds, in microbatches of its whole share of the model.
+*Weights* are the sets of weights that it holds: versions times copies. *p* stages, *v* chunks,
+*m* microbatches; *tF, tI, tW* are the times of forward, input gradient and weight gradient,
+*tB = tI + tW*.
 
 Draw any of them at other sizes with
 `clustersim schedule show NAME --pp P --microbatches M --plot FILE`, several on one time axis

@@ -26,6 +26,8 @@ _LEFT_IN, _TOP_IN, _AXIS_IN, _RIGHT_IN = 0.85, 0.72, 0.48, 0.5
 _BETWEEN_IN = 0.32
 """Between the slots and the heading's panel below them."""
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
+SMALLEST_LABELLED_PT = style.SMALL_PT
+"""Rows of at least this height have a number at their right."""
 _FULLEST = 0.86
 """Height of the fullest rank's activations, as a share of its row."""
 
@@ -109,7 +111,7 @@ def _draw_levels(axes: Axes, run: UnitRun, row_pt: float) -> None:
 
 def label_peaks(axes: Axes, run: UnitRun, row_pt: float) -> None:
     """The most activations that a rank holds, right of its row, where rows have the room."""
-    if row_pt < style.SMALL_PT:
+    if row_pt < SMALLEST_LABELLED_PT:
         return
     for rank, peak in enumerate(run.peaks):
         axes.annotate(

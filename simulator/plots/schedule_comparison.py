@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from simulator.plots import style
-from simulator.plots.schedule import label_peaks, show_time, summary_text
+from simulator.plots.schedule import SMALLEST_LABELLED_PT, label_peaks, show_time, summary_text
 from simulator.plots.schedule_lanes import Lanes, draw_slots, legend_handles
 from simulator.schedule.text import sizes_text
 from simulator.schedule.unit_run import UnitRun
@@ -55,7 +55,9 @@ def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:
             axes.tick_params(axis="x", labelbottom=False, length=0)
             axes.set_xlabel("")
     sizes = sizes_text(runs[0].stages, runs[0].microbatches)
-    subtitle = "equal work on every rank; at the right, the most microbatches that it holds"
+    subtitle = "equal work on every rank"
+    if row_in * 72 >= SMALLEST_LABELLED_PT:
+        subtitle += "; at the right, the most microbatches that it holds"
     style.add_title(figure, sizes, subtitle, left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure

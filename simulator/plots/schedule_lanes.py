@@ -107,7 +107,7 @@ def legend_handles(runs: Sequence[UnitRun]) -> list[style.Handle]:
         users = [run for run in runs if any(box.slot.phase is phase for _, box in _boxes(run))]
         if users:
             widest = max(users, key=lambda run: run.num_parts)
-            label = name + _parts_named(widest, users)
+            label = name + _parts_named(widest, runs)
             parts = range(widest.num_parts)
             patches = (Patch(color=box_color(widest, phase, k), lw=0, label=label) for k in parts)
             handles.append(tuple(patches))
@@ -118,13 +118,15 @@ def legend_handles(runs: Sequence[UnitRun]) -> list[style.Handle]:
     return handles
 
 
-def _parts_named(widest: UnitRun, users: Sequence[UnitRun]) -> str:
-    directions = {run.info.placement.copies == 2 for run in users if run.num_parts > 1}
+def _parts_named(widest: UnitRun, runs: Sequence[UnitRun]) -> str:
+    if widest.num_parts == 1:
+        return ""
+    directions = {run.info.placement.copies == 2 for run in runs if run.num_parts > 1}
     if directions == {True}:
         return " (down, up)"
     if directions == {False}:
         return f" (chunks 0 to {widest.num_parts - 1})"
-    return f" (parts 0 to {widest.num_parts - 1})" if directions else ""
+    return f" (parts 0 to {widest.num_parts - 1})"
 
 
 def _boxes(run: UnitRun) -> Iterator[tuple[int, Box]]:
@@ -163,8 +165,8 @@ def _frame_joint_slots(lanes: Lanes, run: UnitRun) -> None:
         collection = _add(lanes, frames, "joint")
         collection.set_facecolor("none")
         collection.set_edgecolor(style.INK)
-        width = min(end - start for _, start, end in frames)
-        collection.set_linewidth(min(_FRAME_PT, lanes.unit_pt * width * _EDGE_SHARE))
+        sides_pt = [lanes.unit_pt * min(end - start for _, start, end in frames), lanes.row_pt]
+        collection.set_linewidth(min(_FRAME_PT, _EDGE_SHARE * min(sides_pt)))
 
 
 def _number_microbatches(lanes: Lanes, run: UnitRun) -> None:

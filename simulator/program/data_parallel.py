@@ -180,6 +180,8 @@ class DataParallel:
             return cut(run, 1)
         layers = max(1, run.end - run.first)
         layer_bytes = self._count(run).total / layers * self._state.reduced
+        if not layer_bytes:
+            return [run]
         bucket_bytes = self.job.plan.stack.bucket_bytes
         return cut(run, max(1, round(bucket_bytes / layer_bytes)))
 

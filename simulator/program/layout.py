@@ -3,7 +3,8 @@
 Layers, multi-token-prediction modules, and the embedding and loss where the plan counts
 them, are dealt out in equal contiguous runs. What does not divide leaves the ends of the
 pipeline one layer short, because they also hold the embedding and the loss (as Llama 3 405B
-was laid out, arXiv 2407.21783, section 3.3.2).
+was laid out, arXiv 2407.21783, section 3.3.2). A plan may also name every stage's layers
+itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from simulator.errors import InputError
 from simulator.spec.job import Job
+from simulator.spec.layout_text import layers_per_stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ def stage_slices(job: Job, stages: int) -> tuple[Slice, ...]:
 
 def _layer_counts(job: Job, stages: int) -> list[int]:
     plan, layers = job.plan, job.model.layers
+    if plan.layout is not None:
+        return list(layers_per_stage(plan.layout))
     if plan.first_stage_layers or plan.last_stage_layers:
         return _counts_with_given_ends(job, stages)
     last_units = plan.account_for_loss + job.model.multi_token_layers

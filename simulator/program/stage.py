@@ -157,7 +157,8 @@ class StageCosts:
     def _hiding(self) -> Hiding:
         plan, stack = self.job.plan, self.job.plan.stack
         overlap_tp = stack.overlap_tp if plan.overlap_tp is None else plan.overlap_tp
-        return Hiding(stack.overlap_tp_backward, plan.tp if overlap_tp and plan.tp > 1 else 0)
+        chunks = plan.tp if overlap_tp and plan.tp > 1 else 0
+        return Hiding(stack.overlap_tp_backward, chunks, behind_microbatches=plan.overlap_ep)
 
     def _unit_counts(self, run: Slice) -> _UnitCounts:
         if run not in self._counts:

@@ -139,6 +139,12 @@ class PieceTimer:
         unhidden = max(share, 1.0 / chunks if chunks else 0.0)
         return max(cost.seconds - beside_s, cost.seconds * unhidden)
 
+    def multiprocessor_share(self, axis: Axis) -> float:
+        """Share of the multiprocessors that collectives in a group hold."""
+        network = self.profile.network
+        port = network.fabric if self.groups[axis].nodes > 1 else network.scale_up
+        return port.sm_count / self.profile.device.sm_count
+
     @property
     def _half_precision(self) -> Precision:
         """The 16-bit format of what is not computed in 8 or 4 bits."""

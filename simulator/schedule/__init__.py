@@ -9,6 +9,10 @@ chimera, varuna     the orders, one file per family
 list_scheduling, numbering      tools to write orders with
 csv         orders as torch and torchtitan write them
 unit_time   when each slot runs, given a time per phase and free communication
+unit_run    one schedule at some sizes, run that way: step, bubble, activations over time
+comparison  several schedules at equal work
+notes       what each schedule does, and its closed forms
+text        the picture of a run in plain text
 rendezvous  whether an order survives blocking sends
 """
 

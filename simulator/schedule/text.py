@@ -56,7 +56,7 @@ def picture_lines(run: UnitRun, width: int | None = None) -> list[list[Cell]]:
     rows = [_cells(run, rank, columns, cell) for rank in ranks]
     size = 1 + max(len(c.text) for row in rows for c in row)
     names = _padded(["time", *(f"rank {rank}" for rank in ranks)])
-    room = columns if width is None else max(1, (width - len(names[0])) // size)
+    room = columns if width is None else _whole_marks((width - len(names[0])) // size)
     lines: list[list[Cell]] = []
     for start in range(0, columns, room):
         shown = range(start, min(start + room, columns))
@@ -162,6 +162,11 @@ def _ruler(columns: range, cell: float, size: int) -> str:
     """The time at every few cells."""
     marks = columns[::_RULER_CELLS]
     return "".join(f"{round(mark * cell, 2):g}".ljust(size * _RULER_CELLS) for mark in marks)
+
+
+def _whole_marks(columns: int) -> int:
+    """So many columns or fewer that every block starts at a mark of the ruler; at least 1."""
+    return max(1, columns - columns % _RULER_CELLS if columns > _RULER_CELLS else columns)
 
 
 def _padded(names: list[str]) -> list[str]:

@@ -25,6 +25,19 @@ AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum"]
 
 
+def _layout(given: object) -> object:
+    """The layout as given, if it is a text or a list of numbers of layers."""
+    is_list = isinstance(given, list | tuple) and all(
+        type(layers) is int and layers >= 0 for layers in given
+    )
+    if given is None or isinstance(given, str) or is_list:
+        return given
+    raise ValueError(
+        "must be the layers of each virtual stage, such as [3, 4, 4, 3], "
+        "or Megatron-Core's string, such as Et*3|(t*4|)*2t*3,L"
+    )
+
+
 class Plan(Spec):
     """Parallel degrees and the options that cost time or memory."""
 
@@ -66,6 +79,8 @@ class Plan(Spec):
     """Whether pipeline sends run beside computation."""
     overlap_tp: Flag | None = None
     """Whether tensor-parallel collectives are pipelined with their matrix products."""
+    overlap_ep: Flag = False
+    """Whether tokens travel to their experts while another microbatch computes."""
     grad_reduce_precision: Literal["fp32", "bf16", "fp16"] | None = None
     first_stage_layers: CountOrZero = 0
     """Layers of the first pipeline stage; 0 splits evenly."""
@@ -75,6 +90,10 @@ class Plan(Spec):
     """Whether the embedding counts as one layer when layers are dealt to stages."""
     account_for_loss: Flag = False
     """Whether head and loss count as one layer when layers are dealt to stages."""
+    layout: Annotated[tuple[CountOrZero, ...] | str | None, BeforeValidator(_layout)] = None
+    """Layers of each of the pp x vpp virtual stages in order of the model, or the string that
+    Megatron-Core takes as ``--pipeline-model-parallel-layout``; by default they are dealt
+    out evenly."""
 
     @property
     def expert_tp(self) -> int:

@@ -90,15 +90,6 @@ def test_every_schedule_is_listed(clustersim):
     assert [line.split()[0] for line in lines if line] == list(SCHEDULES)
 
 
-def test_a_schedule_is_drawn_one_line_per_rank_and_one_column_per_forward(clustersim):
-    outcome = clustersim("schedule", "show", "gpipe", "--pp", 2, "--microbatches", 2)
-    assert outcome.out.splitlines()[:2] == [
-        "rank 0    0F0 0F1 .   .   .   0B0 --- 0B1 ---",
-        "rank 1    .   1F0 1F1 1B0 --- 1B1 --- .   .",
-    ]
-    assert "bubble 33.3 % of 9 forward times" in outcome.out
-
-
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_can_be_shown_with_its_fewest_chunks(clustersim, name):
     outcome = clustersim("schedule", "show", name, "--pp", 4, "--microbatches", 8)

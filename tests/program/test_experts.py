@@ -29,6 +29,7 @@ from simulator.program.tensor_parallel import tensor_parallel
 from simulator.program.transformer import microbatch_shape, transformer_layer
 from simulator.results.run import run_step
 from simulator.schedule import Phase
+from simulator.spec.hardware import HardwareProfile
 from simulator.spec.job import Job
 from simulator.spec.model import Experts, Model
 from simulator.spec.plan import Plan
@@ -337,3 +338,35 @@ def test_routed_copies_belong_to_the_sequence_until_experts_are_shared():
     routed = [saved.name for saved in layer.saved if saved.region is Region.ROUTED]
     assert routed == ["expert_input"]
     assert saved_bytes(divided(layer, tp=4), "expert_input") == TOKENS // 4 * TOP_K * HIDDEN * HALF
+
+
+def expert_seconds(phase: Phase, profile: HardwareProfile, **plan: Any) -> dict[bool, float]:
+    """Time of a layer's pass: exposed exchanges (True) and everything else (False)."""
+    parts = StageCosts(expert_job(ep=8, profile=profile, **plan)).work(Slice(0, 1), phase).parts
+    is_exchange = [part.category is Category.EXPERT_PARALLEL for part in parts]
+    return {
+        kind: sum(p.seconds for p, is_one in zip(parts, is_exchange, strict=True) if is_one is kind)
+        for kind in (True, False)
+    }
+
+
+def test_exchanges_longer_than_the_other_microbatchs_pass_stick_out_by_the_rest():
+    slow = network_profile({"bandwidth": "10 MB/s"}, {"nic": "10 MB/s"})
+    plain = {phase: expert_seconds(phase, slow) for phase in (Phase.FORWARD, Phase.BACKWARD)}
+    hidden = {
+        phase: expert_seconds(phase, slow, overlap_ep=True)
+        for phase in (Phase.FORWARD, Phase.BACKWARD)
+    }
+    for phase, other in ((Phase.FORWARD, Phase.BACKWARD), (Phase.BACKWARD, Phase.FORWARD)):
+        rest = plain[phase][True] - plain[other][False]
+        assert rest > 0
+        assert hidden[phase][True] == pytest.approx(rest)
+        assert hidden[phase][False] == plain[phase][False]
+
+
+def test_hidden_exchanges_slow_the_other_microbatch_by_the_multiprocessors_they_hold():
+    """One of the four multiprocessors."""
+    fast = network_profile({"bandwidth": "1 TB/s"}, {"nic": "1 TB/s"})
+    plain = expert_seconds(Phase.FORWARD, fast)
+    hidden = expert_seconds(Phase.FORWARD, fast, overlap_ep=True)
+    assert hidden[True] == pytest.approx(plain[True] / 4)

@@ -29,7 +29,7 @@ from simulator.spec.job import Job
 from simulator.spec.model import Experts
 from tests.jobs import gpt_model, small_job, small_model
 
-SIXTEEN = {"base": "deepspeed", "copies_gradients": False}
+SIXTEEN = "deepspeed"
 """2 bytes of weights, 2 of gradients, and 12 of fp32 weights, momentum and variance."""
 
 
@@ -56,12 +56,13 @@ def test_optimizer_states_shrink_with_the_ranks_as_in_the_zero_paper(ranks, giga
 
 @pytest.mark.parametrize(
     ("stack", "per_parameter"),
-    [("megatron-core", 18), ("megatron-lm-2021", 20), ("deepspeed", 20), ("torch-fsdp", 16)],
+    [("megatron-core", 18), ("megatron-lm-2021", 20), ("deepspeed", 16), ("torch-fsdp", 16)],
 )
 def test_stacks_hold_what_their_documents_state(stack, per_parameter):
-    """Megatron-Core's distributed-optimizer page: 18; Megatron-Turing (arXiv 2201.11990): 20.
+    """What their documents say, in bytes per parameter.
 
-    FSDP keeps fp32 weights, gradients and two moments.
+    Megatron-Core's distributed-optimizer page: 18; Megatron-Turing (arXiv 2201.11990): 20;
+    ZeRO (arXiv 1910.02054, section 3.1): 16. FSDP keeps fp32 weights, gradients and two moments.
     """
     assert bytes_per_parameter(stack=stack, zero=0) == per_parameter
 

@@ -53,3 +53,10 @@ def test_tensor_parallel_ranks_route_tokens_of_their_own():
 
 def test_without_tensor_parallelism_tokens_are_always_a_ranks_own():
     assert small_job(expert_model(), gpus=8, global_batch=8, sequence_parallel=False).dp == 8
+
+
+def test_tokens_travel_beside_another_microbatch_only_where_there_is_one():
+    assert "plan.overlap_ep" in faults(small_model(), overlap_ep=True)
+    assert "plan.overlap_ep" in faults(expert_model(), overlap_ep=True, pp=2)
+    job = small_job(expert_model(), gpus=8, global_batch=8, overlap_ep=True, pp=2, vpp=2, ep=4)
+    assert job.plan.overlap_ep

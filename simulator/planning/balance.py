@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
+from operator import add
 from typing import NamedTuple
 
 from simulator.errors import InputError
@@ -75,6 +76,37 @@ class Balance:
         return 1 - self.step_time_s / self.even_step_time_s
 
 
+def balance(job: Job) -> Balance:
+    """The fastest of the even layout and those whose slowest stage is fastest.
+
+    Layouts that fit into memory go before those that do not. Where none of the latter
+    fits, the best within memory are tried too; that bounds the activations of a rank by
+    what its schedule may keep in flight. Layout fields that the plan has are left aside.
+    Steps are replayed without contention.
+
+    Raises:
+        InputError: The plan has no pipeline, or the even layout cannot run.
+    """
+    if job.plan.pp == 1:
+        rule = "must be 2 or more to balance stages: one stage holds every layer"
+        raise InputError.single("plan.pp", rule, job.plan.pp, "take for example plan.pp: 2")
+    search = _Search(job.replace(_NO_LAYOUT))
+    for cost in (search.costs.seconds, search.costs.seconds_within_memory):
+        layouts = least_bottlenecks(job.model.layers, search.stages, cost)
+        if any([search.trial(layout).fits for layout in layouts]):
+            break
+    best = min(search.trials.values(), key=lambda trial: (not trial.fits, trial.step_time_s))
+    return Balance(
+        layout=best.layout,
+        even_layout=search.even.layout,
+        step_time_s=best.step_time_s,
+        even_step_time_s=search.even.step_time_s,
+        fits=best.fits,
+        even_fits=search.even.fits,
+        tried=len(search.trials),
+    )
+
+
 class _Trial(NamedTuple):
     """A simulated layout."""
 
@@ -83,51 +115,38 @@ class _Trial(NamedTuple):
     fits: bool
 
 
-def balance(job: Job) -> Balance:
-    """The fastest of the even layout and those with the smallest largest stage time.
+class _Search:
+    """Simulates layouts of one job, each once, the even one first."""
 
-    Layouts that fit into memory go before those that do not. Where the layout with the
-    smallest largest time does not fit, the smallest within memory is tried too; that bounds
-    the activations of a rank by what its schedule may keep in flight. Layout fields that
-    the plan has are left aside. Steps are replayed without contention.
+    def __init__(self, job: Job) -> None:
+        self.stages = job.plan.pp * job.plan.vpp
+        even = tuple(run.end - run.first for run in stage_slices(job, self.stages))
+        step = run_step(job, "replay")
+        self.even = _trial(even, step)
+        self.trials = {even: self.even}
+        self.costs = _Costs(job, step)
+        self._job = job
 
-    Raises:
-        InputError: The plan has no pipeline, or the even layout cannot run.
-    """
-    if job.plan.pp == 1:
-        hint = "one stage holds every layer"
-        raise InputError.single("plan.pp", "must be 2 or more to balance stages", 1, hint)
-    even = job.replace(_NO_LAYOUT)
-    stages = even.plan.pp * even.plan.vpp
-    counts = tuple(run.end - run.first for run in stage_slices(even, stages))
-    step = run_step(even, "replay")
-    trials = [_Trial(counts, step.step_time_s, _fits(step))]
-    costs = _Costs(even, step)
-    for cost in (costs.seconds, costs.seconds_within_memory):
-        layout = least_bottleneck(even.model.layers, stages, cost)
-        if layout is not None and all(layout != trial.layout for trial in trials):
-            step = run_step(even.replace({"plan.layout": list(layout)}), "replay")
-            trials.append(_Trial(layout, step.step_time_s, _fits(step)))
-        if trials[-1].fits:
-            break
-    best = min(trials, key=lambda trial: (not trial.fits, trial.step_time_s))
-    return Balance(
-        layout=best.layout,
-        even_layout=counts,
-        step_time_s=best.step_time_s,
-        even_step_time_s=trials[0].step_time_s,
-        fits=best.fits,
-        even_fits=trials[0].fits,
-        tried=len(trials),
-    )
+    def trial(self, layout: tuple[int, ...]) -> _Trial:
+        """The step with that layout."""
+        if layout not in self.trials:
+            step = run_step(self._job.replace({"plan.layout": list(layout)}), "replay")
+            self.trials[layout] = _trial(layout, step)
+        return self.trials[layout]
 
 
-def least_bottleneck(layers: int, stages: int, cost: RunCost) -> tuple[int, ...] | None:
+def _trial(layout: tuple[int, ...], step: StepResult) -> _Trial:
+    peak_bytes = max(memory.peak_device_bytes for memory in step.memory)
+    return _Trial(layout, step.step_time_s, peak_bytes <= step.capacity_bytes)
+
+
+def least_bottlenecks(layers: int, stages: int, cost: RunCost) -> list[tuple[int, ...]]:
     """Layers of each stage such that the most expensive stage costs least.
 
-    Ties are broken by the sum of the squared costs. Every stage holds at least one layer,
-    but the first may hold the embedding alone, and the last the head. None where no layout
-    has a finite cost.
+    Of all such layouts, those with the smallest sum of squared costs; of these the one with
+    its layers as far back as can be and the one with them as far to the front, which may be
+    the same. Every stage holds at least one layer, but the first may hold the embedding
+    alone, and the last the head. Empty where no layout has a finite cost.
 
     Args:
         layers: Layers to deal out.
@@ -135,16 +154,17 @@ def least_bottleneck(layers: int, stages: int, cost: RunCost) -> tuple[int, ...]
         cost: Cost of a run of layers on a stage.
     """
     table = _cost_table(layers, stages, cost)
-    bottleneck = _deal(table, layers, max)
-    if bottleneck is None:
-        return None
-    most = max(
-        stage[run] for stage, run in zip(table, pairwise((0, *accumulate(bottleneck))), strict=True)
-    )
+    first = _deal(table, layers, max)
+    if first is None:
+        return []
+    runs = pairwise((0, *accumulate(first)))
+    most = max(costs[run] for costs, run in zip(table, runs, strict=True))
     squares = [
-        {run: seconds**2 for run, seconds in stage.items() if seconds <= most} for stage in table
+        {run: seconds**2 for run, seconds in costs.items() if seconds <= most} for costs in table
     ]
-    return _deal(squares, layers, lambda total, seconds: total + seconds)
+    mirrored = [dict(reversed(costs.items())) for costs in squares]
+    layouts = [_deal(costs, layers, add) for costs in (squares, mirrored)]
+    return list(dict.fromkeys(layout for layout in layouts if layout is not None))
 
 
 _Run = tuple[int, int]
@@ -172,10 +192,10 @@ def _cost_table(layers: int, stages: int, cost: RunCost) -> list[dict[_Run, floa
 def _deal(
     table: list[dict[_Run, float]], layers: int, join: Callable[[float, float], float]
 ) -> tuple[int, ...] | None:
-    """Layers of each stage with the smallest joined cost.
+    """Layers of each stage with the smallest joined cost; None where there are none.
 
     Args:
-        table: Cost of each run that a stage can hold, per stage.
+        table: Cost of each run that a stage can hold, per stage; of equal runs the first wins.
         layers: Layers to deal out.
         join: Cost of a layout from that of its first stages and that of the next.
     """
@@ -226,10 +246,6 @@ class _Costs:
 
 def _total(memory: Memory) -> float:
     return sum(num_bytes for _, num_bytes in memory)
-
-
-def _fits(step: StepResult) -> bool:
-    return max(memory.peak_device_bytes for memory in step.memory) <= step.capacity_bytes
 
 
 def _allocatable_bytes(step: StepResult) -> float:

@@ -145,7 +145,8 @@ def _save_small(figure: Figure, path: Path) -> Path:
     """Write a bitmap with few colours, a third of the bytes."""
     full = io.BytesIO()
     figure.savefig(full, format="png", dpi=style.PNG_DPI, metadata={})
-    picture = Image.open(full).convert("RGB")
-    small = picture.quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    with Image.open(full) as picture:
+        flat = picture.convert("RGB")
+    small = flat.quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
     return path

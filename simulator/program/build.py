@@ -29,6 +29,10 @@ from simulator.program.states import (
 from simulator.schedule import ScheduleInfo, schedule_info, schedule_order
 from simulator.spec.job import Job
 
+_WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
+"""Schedules whose implementations, Megatron's and PyTorch's alike, wait for every transfer
+before they go on (``overlap_p2p_comm`` is for interleaved schedules only)."""
+
 _OPTIMIZER_KERNELS = 8
 """Launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
 
@@ -90,7 +94,9 @@ class _Builder:
 
     def _overlaps_p2p(self) -> bool:
         plan = self.job.plan
-        return plan.stack.overlap_p2p if plan.overlap_p2p is None else plan.overlap_p2p
+        if plan.overlap_p2p is not None:
+            return plan.overlap_p2p
+        return plan.stack.overlap_p2p and self.schedule.name not in _WAITING_SCHEDULES
 
     def _rank_class(self, rank: int) -> RankClass:
         ranks = self.job.cluster.gpus // self.stages

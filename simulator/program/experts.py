@@ -49,7 +49,7 @@ def expert_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Lay
     _add_routed_experts(block, experts)
     if experts.shared_ffn_hidden:
         _add_shared_expert(block, experts)
-    block.residual("mlp_residual")
+    block.close()
     return block.layer()
 
 

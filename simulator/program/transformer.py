@@ -34,6 +34,9 @@ _SCORE_PASSES_UNFUSED = 8
 """Separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
 counted in 16-bit scores."""
 
+_NORMS_BEFORE = 2
+"""Norms before attention and before the MLP; any more stand behind them."""
+
 _EAGER_NORM_PASSES, _EAGER_NORM_KERNELS = 7.5, 7
 """An RMS norm written out: cast up, square, mean, scale, cast down and weigh move 30 bytes
 per element where a fused kernel moves 4."""
@@ -75,36 +78,48 @@ def transformer_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -
     """The pieces and saved activations of one dense layer."""
     block = attention_block(model, kind, plan, shape)
     block.mlp(model.ffn_hidden)
-    block.residual("mlp_residual")
+    block.close()
     return block.layer()
 
 
 def attention_block(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Block:
-    """A layer up to where its MLP starts: attention, both norms and one residual."""
-    attention = Block(model, plan, plan.stack, shape)
-    attention.norm("attention_norm")
+    """A layer up to where its MLP starts: attention and what stands between the two.
+
+    Where attention and MLP run in parallel they share the residual at the end, and the
+    norm if the model has one per layer. Their reductions over tensor-parallel ranks, which
+    some frameworks merge, stay two.
+    """
+    block = Block(model, plan, plan.stack, shape)
+    block.norm("attention_norm")
     if model.latent_attention:
-        attention.latent_attention(model.latent_attention)
+        block.latent_attention(model.latent_attention)
     else:
-        attention.attention(kind)
-    attention.residual("attention_residual")
-    attention.norm("mlp_norm")
-    return attention
+        block.attention(kind)
+    if model.norms_per_layer > _NORMS_BEFORE:
+        block.norm("attention_post_norm")
+    if not model.parallel_block:
+        block.residual("attention_residual")
+    if model.norms_per_layer > 1:
+        block.norm("mlp_norm")
+    return block
 
 
 def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
-    """Token lookup, learned positions, and dropout; saves only the mask."""
-    stack = plan.stack
+    """Token lookup, projection, learned positions, norm and dropout, as the model has them."""
+    block = Block(model, plan, plan.stack, shape)
     row = shape.tokens * model.hidden * shape.element_bytes
-    streams = [Stream("embedding", 2 * row, 3 * row, Region.SEQUENCE)]
-    saved = []
+    block.stream("embedding", 2 * row, 3 * row, Region.SEQUENCE)
+    if model.embedding_dim:
+        block.linear("embedding_projection", model.hidden, model.embedding_dim, Split.NONE)
     if model.positions == "learned":
-        streams.append(Stream("positions", 2 * row, row, Region.SEQUENCE))
-    if stack.dropout:
-        streams.append(Stream("embedding_dropout", 2 * row, 2 * row, Region.SEQUENCE))
+        block.stream("positions", 2 * row, row, Region.SEQUENCE)
+    if model.embedding_norm:
+        block.norm("embedding_norm")
+    if plan.stack.dropout:
+        block.stream("embedding_dropout", 2 * row, 2 * row, Region.SEQUENCE)
         mask = shape.tokens * model.hidden * _MASK_BYTES
-        saved.append(Saved("embedding_mask", mask, Region.SEQUENCE))
-    return Layer(tuple(streams), tuple(saved), 0.0)
+        block.save("embedding_mask", mask, Region.SEQUENCE)
+    return block.layer()
 
 
 def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
@@ -124,15 +139,11 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     if model.final_norm:
         block.norm("final_norm")
     block.save("head_input", shape.tokens * model.hidden * shape.element_bytes, Region.SEQUENCE)
+    width = model.embedding_dim or model.hidden
+    if model.embedding_dim:
+        block.linear("head_projection", width, model.hidden, Split.NONE)
     block.pieces.append(
-        Gemm(
-            "head",
-            shape.tokens,
-            padded_vocab,
-            model.hidden,
-            split=Split.COLUMN,
-            half_precision=True,
-        )
+        Gemm("head", shape.tokens, padded_vocab, width, split=Split.COLUMN, half_precision=True)
     )
     _add_cross_entropy(block, float(shape.tokens * padded_vocab))
     return block.layer()
@@ -199,6 +210,24 @@ class Block:
         )  # fmt: skip
         self.save(f"{name}_input", row, Region.SEQUENCE)
 
+    def query_key_norm(self) -> None:
+        """A norm over queries and keys, read and written once by a fused kernel."""
+        model, shape = self.model, self.shape
+        heads = model.heads + model.kv_heads
+        normed = shape.tokens * heads * model.head_dim * shape.element_bytes
+        passes, kernels = (
+            (1.0, 1) if self.stack.fused_rmsnorm else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
+        )
+        forward, backward = 2 * normed * passes, 3 * normed * passes
+        self.stream("query_key_norm", forward, backward, Region.TENSOR, 2 * kernels)
+        self.save("query_key_norm_input", normed, Region.TENSOR)
+
+    def close(self) -> None:
+        """What follows the MLP: a norm where the model has four, and the residual."""
+        if self.model.norms_per_layer > _NORMS_BEFORE + 1:
+            self.norm("mlp_post_norm")
+        self.residual("mlp_residual")
+
     def rotary(self, rotated_bytes: float) -> None:
         """Rotate queries and keys, each read and written once by a fused kernel."""
         fused = self.stack.fused_rotary
@@ -247,6 +276,8 @@ class Block:
             "qkv", query + key_value, model.hidden, Split.COLUMN,
             kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True,
         )  # fmt: skip
+        if model.qk_norm != "none":
+            self.query_key_norm()
         if model.positions == "rotary":
             rotated = tokens * (query + key_value // 2) * size
             self.rotary(rotated)
@@ -353,11 +384,16 @@ class Block:
         self.stream(name, forward * passes, backward * passes, region, passes)
 
     def residual(self, name: str) -> None:
-        """Bias, dropout and addition to the residual stream; backward adds the branches."""
+        """Bias, dropout and addition to the residual stream; backward adds the branches.
+
+        The one residual of a parallel block reads both branches.
+        """
         row = self.shape.tokens * self.model.hidden * self.shape.element_bytes
         kernels = 1 if self.stack.fused_elementwise else 2 + self.stack.dropout
         dropped = 2 * row if self.stack.dropout else 0.0
-        self.stream(name, 3 * row * kernels, 3 * row + dropped, Region.SEQUENCE, kernels)
+        merged = row if self.model.parallel_block else 0.0
+        forward, backward = 3 * row * kernels + merged, 3 * row + dropped
+        self.stream(name, forward, backward, Region.SEQUENCE, kernels)
         if self.stack.dropout:
             mask = self.shape.tokens * self.model.hidden * _MASK_BYTES
             self.save(f"{name}_mask", mask, Region.SEQUENCE)

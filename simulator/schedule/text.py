@@ -117,7 +117,7 @@ def cell_time(run: UnitRun) -> float:
     """Time per cell: the longest that divides all slots, or the shortest slot's if that is fine.
 
     Where nothing divides all, a cell shows what runs at its middle. No slot is lost, since
-    none is shorter than a cell.
+    none is shorter than a cell, unless the end of the picture cuts it.
     """
     used = {slot.phase for slots in run.order for slot in slots}
     exact = [Fraction(run.costs[phase]).limit_denominator(1000) / run.chunks for phase in used]

@@ -122,11 +122,13 @@ class UnitRun:
     def levels(self, rank: int) -> list[Level]:
         """Activations held over time: up at the start of a forward, down at a backward's end."""
         level, levels = 0, []
-        for slot, start, end in self.boxes(rank):
+        times = zip(self.order[rank], self.times.start[rank], self.times.end[rank], strict=True)
+        for slot, start, end in times:
             change = held_change(slot)
-            if change:
+            time = start if change > 0 else end
+            if change and time <= self.span:
                 level += change
-                levels.append(Level(start if change > 0 else end, level / self.chunks))
+                levels.append(Level(time, level / self.chunks))
         return levels
 
     def to_dict(self) -> dict[str, Any]:

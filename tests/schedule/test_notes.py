@@ -25,8 +25,9 @@ CASES = [
 
 def value(formula: str, run: UnitRun) -> float:
     t_f, t_b, t_i, t_w = run.costs.values()
-    names = {"p": run.stages, "v": run.chunks, "m": run.microbatches, "min": min}
-    return eval(formula, {"__builtins__": {}}, names | dict(tF=t_f, tB=t_b, tI=t_i, tW=t_w))
+    sizes = {"p": run.stages, "v": run.chunks, "m": run.microbatches, "min": min}
+    times = {"tF": t_f, "tB": t_b, "tI": t_i, "tW": t_w}
+    return eval(formula, {"__builtins__": {}}, sizes | times)
 
 
 def run_of(name: str, sizes: tuple[int, int], costs) -> UnitRun:

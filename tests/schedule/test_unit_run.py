@@ -53,6 +53,12 @@ def test_activations_come_with_the_forward_and_go_with_the_end_of_the_backward()
     ]  # fmt: skip
 
 
+def test_a_backward_that_the_end_of_the_span_cuts_still_holds_its_activations():
+    run = run_schedule("pipedream", 4, 8)
+    assert run.boxes(1)[-1].end - run.boxes(1)[-1].start == 1  # half of a backward
+    assert run.levels(1)[-1] == Level(31, 3)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_highest_level_is_the_peak_and_all_is_given_back(name):
     run = run_schedule(name, 4, 8)
@@ -63,7 +69,7 @@ def test_the_highest_level_is_the_peak_and_all_is_given_back(name):
 
 
 def test_peaks_are_counted_in_microbatches_of_a_whole_rank():
-    """p microbatches: what 1F1B holds on its first rank (arXiv 2401.10241, section 6)."""
+    """What 1F1B holds on its first rank, on every rank (arXiv 2401.10241, section 6)."""
     assert run_schedule("zb-v", 4, 8).peaks == [4, 4, 4, 4]
     assert run_schedule("1f1b", 4, 8).peaks == [4, 3, 2, 1]
 

@@ -1,0 +1,130 @@
+"""Do the schedule commands show, compare and draw schedules?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from simulator.schedule import SCHEDULES
+
+
+def test_a_schedule_is_shown_as_a_picture_with_its_figures(clustersim):
+    outcome = clustersim("schedule", "show", "1f1b", "--pp", 2, "--microbatches", 2)
+    assert outcome == (
+        0,
+        """\
+1f1b: one forward, one backward; activations of at most p microbatches
+2 stages, 2 microbatches; forward 1, backward 2 = input gradient 1 + weight gradient 1
+
+time    0           4           8
+rank 0  F0 F1 .  .  B0 -- .  B1 --
+rank 1  .  F0 B0 -- F1 B1 -- .  .
+
+F forward, B backward, -- goes on, . idle
+
+bubble 33.3 % of a step of 9
+training: synchronous
+
+per rank; activations in microbatches of its whole share
+rank  busy  waits between  peak activations  weight versions
+   0     6              3                 2                1
+   1     6              0                 1                1
+
+""",
+        "",
+    )
+
+
+def test_an_asynchronous_schedule_says_that_it_is(clustersim):
+    out = clustersim("schedule", "show", "pipedream", "--pp", 4, "--microbatches", 8).out
+    assert "bubble 0.0 % of a step of 24" in out
+    assert "training: asynchronous; the pipeline never drains" in out
+    assert [line.split()[-1] for line in out.splitlines()[-5:-1]] == ["4", "3", "2", "1"]
+
+
+def test_costs_are_options(clustersim):
+    words = ("--pp", 4, "--microbatches", 8, "--forward", 2, "--backward", 3, "--weight", 1)
+    out = clustersim("schedule", "show", "1f1b", *words).out
+    assert "forward 2, backward 3 = input gradient 2 + weight gradient 1" in out
+    assert "of a step of 55" in out  # (8 + 4 - 1)(2 + 3)
+
+
+def test_json_has_every_slot_with_its_times(clustersim):
+    words = ("--pp", 4, "--microbatches", 8, "--json")
+    shown = json.loads(clustersim("schedule", "show", "zb-v", *words).out)
+    assert (shown["vpp"], shown["step_time"], shown["peak_microbatches"]) == (2, 25.5, 4)
+    assert shown["costs"] == {
+        "forward": 1, "backward": 2, "backward_input": 1, "backward_weight": 1,
+    }  # fmt: skip
+    slots = shown["ranks"][0]["slots"]
+    assert len(slots) == 2 * 8 * 3
+    assert slots[-1] == {
+        "phase": "W", "stage": 0, "chunk": 0, "microbatch": 7,
+        "start": 23.5, "end": 24, "overlaps_next": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_schedule_is_drawn_into_a_file(clustersim, tmp_path, suffix):
+    path = tmp_path / "deep" / f"picture.{suffix}"
+    sizes = ("--pp", 2, "--microbatches", 4)
+    outcome = clustersim("schedule", "show", "dualpipe", *sizes, "--plot", path)
+    assert (outcome.code, outcome.err) == (0, f"wrote {path}\n")
+    assert path.stat().st_size > 1000
+
+
+def test_the_table_of_a_comparison_has_the_closed_forms(clustersim):
+    """Bubble 3 (tF + tB) of 1F1B, half of it in two chunks, 3 (tF + tI - tW) of ZB-H1."""
+    words = ("1f1b", "interleaved-1f1b", "zb-h1", "--pp", 4, "--microbatches", 8)
+    outcome = clustersim("schedule", "compare", *words)
+    rows = [line.split()[:11] for line in outcome.out.splitlines()[2:5]]
+    assert [row[:10] for row in rows] == [
+        ["1f1b", "1", "33", "27.3", "%", "4", "1.00", "x", "1", "whole"],
+        ["interleaved-1f1b", "2", "28.5", "15.8", "%", "5.5", "1.38", "x", "1", "whole"],
+        ["zb-h1", "1", "27", "11.1", "%", "4", "1.00", "x", "1", "split"],
+    ]
+
+
+def test_a_comparison_of_all_schedules_as_json(clustersim):
+    words = ("--pp", 4, "--microbatches", 8, "--json")
+    rows = json.loads(clustersim("schedule", "compare", *SCHEDULES, *words).out)["schedules"]
+    found = {row["schedule"]: row for row in rows}
+    assert list(found) == list(SCHEDULES)
+    assert found["gpipe"]["peak_relative_to_1f1b"] == 2
+    assert found["chimera"]["weight_copies"] == 2
+    assert not found["pipedream"]["synchronous"]
+
+
+def test_a_comparison_is_drawn_into_a_file(clustersim, tmp_path):
+    path = tmp_path / "compared.svg"
+    sizes = ("--pp", 4, "--microbatches", 8)
+    outcome = clustersim("schedule", "compare", "gpipe", "zb-v", *sizes, "--plot", path)
+    assert (outcome.code, outcome.err) == (0, f"wrote {path}\n")
+    assert "gid" not in outcome.out
+    assert path.read_text().count('id="idle"') == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("show", "1f1b", "--forward", 0), "--forward = 0.0: must be a positive number"),
+        (("show", "1f1b", "--weight", 3), "must be less than the whole backward"),
+        (("show", "1f1b", "--plot", "picture.bmp"), ".png, .svg or .pdf"),
+        (("compare", "1f1b", "gpipe", "--vpp", 2), "none of these schedules runs with it"),
+        (("compare", "1f1b", "1f2b"), "no such schedule"),
+    ],
+)
+def test_a_wrong_question_ends_with_2_and_no_answer(clustersim, words, says):
+    outcome = clustersim("schedule", *words, "--pp", 4, "--microbatches", 8)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert says in outcome.err
+
+
+def test_the_gallery_is_drawn_into_a_folder(clustersim, tmp_path, monkeypatch):
+    names = ("naive", "dualpipev")
+    monkeypatch.setattr("simulator.plots.gallery.SCHEDULES", {n: SCHEDULES[n] for n in names})
+    monkeypatch.setattr("simulator.plots.gallery.FAMILIES", names)
+    outcome = clustersim("schedule", "gallery", tmp_path)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err.splitlines()[-1] == f"wrote {tmp_path / 'README.md'}"

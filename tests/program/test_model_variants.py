@@ -1,0 +1,65 @@
+"""Does every field of a model that adds parameters or work also add time?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.cost.parameters import layer_kinds
+from simulator.program.layer import Stream
+from simulator.program.transformer import (
+    embedding_layer,
+    head_layer,
+    microbatch_shape,
+    transformer_layer,
+)
+from simulator.spec.plan import Plan
+from tests.jobs import small_model
+
+
+def names(layer):
+    return [piece.name for piece in layer.pieces]
+
+
+def layers_of(**fields):
+    model, plan = small_model(**fields), Plan()
+    shape = microbatch_shape(plan, 1, 16)
+    layer = transformer_layer(model, layer_kinds(model)[0], plan, shape)
+    ends = embedding_layer(model, plan, shape), head_layer(model, plan, shape, model.vocab)
+    return layer, *ends
+
+
+@pytest.mark.parametrize("norms", [1, 2, 3, 4])
+def test_a_layer_runs_as_many_norms_as_it_has_parameters_for(norms):
+    layer, _, _ = layers_of(norms_per_layer=norms, parallel_block=norms == 1)
+    assert sum(name.endswith("norm") for name in names(layer)) == norms
+
+
+def test_a_parallel_block_adds_both_branches_in_one_residual():
+    serial, _, _ = layers_of()
+    parallel, _, _ = layers_of(parallel_block=True)
+    moved = [
+        sum(p.forward_bytes for p in layer.pieces if isinstance(p, Stream) and "resid" in p.name)
+        for layer in (serial, parallel)
+    ]
+    assert names(parallel).count("attention_residual") == 0
+    assert moved[1] == pytest.approx(moved[0] * 4 / 6)
+
+
+@pytest.mark.parametrize("kind", ["head", "full"])
+def test_norms_on_queries_and_keys_run_between_their_product_and_attention(kind):
+    layer, _, _ = layers_of(qk_norm=kind)
+    order = names(layer)
+    assert order.index("qkv") < order.index("query_key_norm") < order.index("attention")
+
+
+def test_an_embedding_of_another_width_is_projected_in_and_out():
+    _, embedding, head = layers_of(embedding_dim=8)
+    assert "embedding_projection" in names(embedding)
+    product = next(piece for piece in head.pieces if piece.name == "head")
+    assert "head_projection" in names(head)
+    assert product.k == 8
+
+
+def test_a_norm_behind_the_embedding_runs():
+    _, embedding, _ = layers_of(embedding_norm=True)
+    assert "embedding_norm" in names(embedding)

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli import (
+    balance,
     importing,
     memory,
     models,
@@ -75,6 +76,7 @@ def build_app() -> typer.Typer:
     )
     app.command("run")(run.run)
     app.command("memory")(memory.memory)
+    app.command("balance")(balance.balance)
     app.command("schema")(schemas.schema)
     for group in (importing, profiles, models, validating, schedules):
         app.add_typer(group.build_group())

@@ -1,13 +1,16 @@
 """Which layout of layers over pipeline stages shortens the step?
 
 The slowest stage sets the pace of a pipeline, and embedding and head make the ends slower
-than the rest. So layers are dealt out such that the largest forward plus backward time of
-one microbatch is as small as can be: of a rank where each holds one run of layers, of a
-virtual stage where it holds several (``plan.vpp``), because with those the schedule
-decides which of them coincide. Among layouts with the same largest time, the one whose
-times differ least is taken. The dynamic programme is exact for that objective; what the
-objective leaves out (transfers, filling and draining, data parallelism) is decided by
-simulating the step, next to that of the even layout.
+than the rest. So layers are first dealt out such that the largest forward plus backward
+time of one microbatch is as small as can be: of a rank where each holds one run of layers,
+of a virtual stage where it holds several (``plan.vpp``), because with those the schedule
+decides which of them coincide. The dynamic programme is exact for that objective.
+
+The objective leaves out transfers, filling and draining, and data parallelism. So the step
+is simulated, next to that of the even layout, and single layers are then moved from stage
+to stage for as long as that shortens the simulated step. The result is never worse than
+the even layout, and its gain is simulated; that no other layout is faster still is proven
+for the objective only.
 
 Source: pipeline planning by dynamic programming over contiguous runs, PipeDream (arXiv
 1806.03377, section 3.1), here without replication of stages.
@@ -15,9 +18,9 @@ Source: pipeline planning by dynamic programming over contiguous runs, PipeDream
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, permutations
 from math import inf
 from operator import add
 from typing import NamedTuple
@@ -25,7 +28,7 @@ from typing import NamedTuple
 from simulator.errors import InputError
 from simulator.program.build import job_schedule
 from simulator.program.ir import Memory
-from simulator.program.layout import Slice, stage_slices
+from simulator.program.layout import Slice, runs_of_counts, stage_slices
 from simulator.program.stage import StageCosts
 from simulator.program.states import copies_embedding, resident_memory, slice_parameters
 from simulator.results.run import run_step
@@ -33,17 +36,16 @@ from simulator.results.step import ClassMemory, StepResult
 from simulator.schedule.slots import Phase
 from simulator.spec.job import Job
 
-_NO_LAYOUT = {
-    "plan.layout": None,
-    "plan.first_stage_layers": 0,
-    "plan.last_stage_layers": 0,
-    "plan.account_for_embedding": False,
-    "plan.account_for_loss": False,
+_DEALT_OTHERWISE = {
+    "first_stage_layers": 0,
+    "last_stage_layers": 0,
+    "account_for_embedding": False,
+    "account_for_loss": False,
 }
-"""What makes a plan deal its layers out evenly."""
+"""Fields of a plan that a layout takes the place of, as they are where they say nothing."""
 
-_TIE = 1e-9
-"""Sums that differ by less than this share are equal: the order of adding makes that much."""
+_MOST_MOVES = 32
+"""Layouts that are simulated to improve the first one."""
 
 RunCost = Callable[[int, Slice], float]
 """(virtual stage, its run) -> seconds; infinite where the stage cannot hold the run."""
@@ -56,10 +58,13 @@ class Balance:
     Attributes:
         layout: Layers of each virtual stage, for ``plan.layout``; the even layout where
             nothing that was tried is better.
-        even_layout: Layers of each virtual stage as dealt out evenly.
+        even_layout: Layers of each virtual stage as the plan deals them out without
+            ``plan.layout``.
         step_time_s, even_step_time_s: Their simulated steps, without contention [s].
         fits, even_fits: Whether their fullest rank stays within its device's memory.
         tried: Layouts that were simulated, the even one included.
+        changes: New values by dotted path, ready for :meth:`Job.replace`, of the layout
+            and of the fields that it takes the place of; empty where even is best.
     """
 
     layout: tuple[int, ...]
@@ -69,6 +74,12 @@ class Balance:
     fits: bool
     even_fits: bool
     tried: int
+    changes: Mapping[str, object]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether nothing that was tried is better than the even layout."""
+        return self.layout == self.even_layout
 
     @property
     def saved_share(self) -> float:
@@ -77,12 +88,15 @@ class Balance:
 
 
 def balance(job: Job) -> Balance:
-    """The fastest of the even layout and those whose slowest stage is fastest.
+    """The fastest layout of layers over virtual stages that was found.
 
-    Layouts that fit into memory go before those that do not. Where none of the latter
-    fits, the best within memory are tried too; that bounds the activations of a rank by
-    what its schedule may keep in flight. Layout fields that the plan has are left aside.
-    Steps are replayed without contention.
+    Layouts that fit into memory go before those that do not. Where the one whose slowest
+    stage is fastest does not fit, the best within memory is tried too; that bounds the
+    activations of a rank by what its schedule may keep in flight. Steps are replayed
+    without contention.
+
+    Args:
+        job: Its ``plan.layout``, if it has one, is left aside.
 
     Raises:
         InputError: The plan has no pipeline, or the even layout cannot run.
@@ -90,12 +104,10 @@ def balance(job: Job) -> Balance:
     if job.plan.pp == 1:
         rule = "must be 2 or more to balance stages: one stage holds every layer"
         raise InputError.single("plan.pp", rule, job.plan.pp, "take for example plan.pp: 2")
-    search = _Search(job.replace(_NO_LAYOUT))
-    for cost in (search.costs.seconds, search.costs.seconds_within_memory):
-        layouts = least_bottlenecks(job.model.layers, search.stages, cost)
-        if any([search.trial(layout).fits for layout in layouts]):
-            break
-    best = min(search.trials.values(), key=lambda trial: (not trial.fits, trial.step_time_s))
+    search = _Search(job.replace({"plan.layout": None}))
+    search.start()
+    search.improve()
+    best = search.best
     return Balance(
         layout=best.layout,
         even_layout=search.even.layout,
@@ -104,6 +116,7 @@ def balance(job: Job) -> Balance:
         fits=best.fits,
         even_fits=search.even.fits,
         tried=len(search.trials),
+        changes={} if best is search.even else search.changes(best.layout),
     )
 
 
@@ -114,25 +127,68 @@ class _Trial(NamedTuple):
     step_time_s: float
     fits: bool
 
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Smaller is better."""
+        return not self.fits, self.step_time_s
+
 
 class _Search:
     """Simulates layouts of one job, each once, the even one first."""
 
     def __init__(self, job: Job) -> None:
-        self.stages = job.plan.pp * job.plan.vpp
-        even = tuple(run.end - run.first for run in stage_slices(job, self.stages))
-        step = run_step(job, "replay")
-        self.even = _trial(even, step)
-        self.trials = {even: self.even}
-        self.costs = _Costs(job, step)
         self._job = job
+        self._stages = job.plan.pp * job.plan.vpp
+        step = run_step(job, "replay")
+        even = tuple(run.end - run.first for run in stage_slices(job, self._stages))
+        self._costs = _Costs(job, step)
+        self.even = self.best = _trial(even, step)
+        self.trials = {even: self.even}
 
-    def trial(self, layout: tuple[int, ...]) -> _Trial:
-        """The step with that layout."""
+    def start(self) -> None:
+        """Try what is best for the objective: the layout whose slowest stage is fastest."""
+        for cost in (self._costs.seconds, self._costs.seconds_within_memory):
+            layout = least_bottleneck(self._job.model.layers, self._stages, cost)
+            if layout is not None and self._try(layout).fits:
+                return
+
+    def improve(self) -> None:
+        """Move single layers for as long as that helps, the most promising moves first."""
+        most = len(self.trials) + _MOST_MOVES
+        improves = True
+        while improves:
+            before = self.best
+            moves = sorted(_moves(before.layout), key=self._bottleneck_s)
+            for layout in (layout for layout in moves if layout not in self.trials):
+                if len(self.trials) == most:
+                    return
+                if self._try(layout).rank < before.rank:
+                    break
+            improves = self.best is not before
+
+    def changes(self, layout: tuple[int, ...]) -> dict[str, object]:
+        """What gives the job that layout."""
+        plan = self._job.plan
+        replaced = {
+            f"plan.{field}": nothing
+            for field, nothing in _DEALT_OTHERWISE.items()
+            if getattr(plan, field) != nothing
+        }
+        return {**replaced, "plan.layout": list(layout)}
+
+    def _try(self, layout: tuple[int, ...]) -> _Trial:
         if layout not in self.trials:
-            step = run_step(self._job.replace({"plan.layout": list(layout)}), "replay")
-            self.trials[layout] = _trial(layout, step)
+            job = self._job.replace(self.changes(layout))
+            self.trials[layout] = trial = _trial(layout, run_step(job, "replay"))
+            self.best = min(self.best, trial, key=lambda trial: trial.rank)
         return self.trials[layout]
+
+    def _bottleneck_s(self, layout: tuple[int, ...]) -> tuple[float, float]:
+        """Time of the slowest stage, and then how much the times differ."""
+        seconds = [
+            self._costs.seconds(stage, run) for stage, run in enumerate(runs_of_counts(layout))
+        ]
+        return max(seconds), sum(time_s**2 for time_s in seconds)
 
 
 def _trial(layout: tuple[int, ...], step: StepResult) -> _Trial:
@@ -140,13 +196,23 @@ def _trial(layout: tuple[int, ...], step: StepResult) -> _Trial:
     return _Trial(layout, step.step_time_s, peak_bytes <= step.capacity_bytes)
 
 
-def least_bottlenecks(layers: int, stages: int, cost: RunCost) -> list[tuple[int, ...]]:
+def _moves(layout: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Every layout in which one layer is on another stage; only the ends may be empty."""
+    last = len(layout) - 1
+    for source, target in permutations(range(len(layout)), 2):
+        if layout[source] > (0 if source in (0, last) else 1):
+            moved = list(layout)
+            moved[source] -= 1
+            moved[target] += 1
+            yield tuple(moved)
+
+
+def least_bottleneck(layers: int, stages: int, cost: RunCost) -> tuple[int, ...] | None:
     """Layers of each stage such that the most expensive stage costs least.
 
-    Of all such layouts, those with the smallest sum of squared costs; of these the one with
-    its layers as far back as can be and the one with them as far to the front, which may be
-    the same. Every stage holds at least one layer, but the first may hold the embedding
-    alone, and the last the head. Empty where no layout has a finite cost.
+    Of several such layouts, one with the smallest sum of squared costs. Every stage holds
+    at least one layer, but the first may hold the embedding alone, and the last the head.
+    None where no layout has a finite cost.
 
     Args:
         layers: Layers to deal out.
@@ -156,15 +222,13 @@ def least_bottlenecks(layers: int, stages: int, cost: RunCost) -> list[tuple[int
     table = _cost_table(layers, stages, cost)
     first = _deal(table, layers, max)
     if first is None:
-        return []
+        return None
     runs = pairwise((0, *accumulate(first)))
     most = max(costs[run] for costs, run in zip(table, runs, strict=True))
     squares = [
         {run: seconds**2 for run, seconds in costs.items() if seconds <= most} for costs in table
     ]
-    mirrored = [dict(reversed(costs.items())) for costs in squares]
-    layouts = [_deal(costs, layers, add) for costs in (squares, mirrored)]
-    return list(dict.fromkeys(layout for layout in layouts if layout is not None))
+    return _deal(squares, layers, add)
 
 
 _Run = tuple[int, int]
@@ -195,7 +259,7 @@ def _deal(
     """Layers of each stage with the smallest joined cost; None where there are none.
 
     Args:
-        table: Cost of each run that a stage can hold, per stage; of equal runs the first wins.
+        table: Cost of each run that a stage can hold, per stage.
         layers: Layers to deal out.
         join: Cost of a layout from that of its first stages and that of the next.
     """
@@ -207,7 +271,7 @@ def _deal(
                 continue
             total, counts = best[first]
             joined = join(total, seconds)
-            if end not in longer or joined < longer[end][0] * (1 - _TIE):
+            if end not in longer or joined < longer[end][0]:
                 longer[end] = joined, (*counts, end - first)
         best = longer
     return best[layers][1] if layers in best else None

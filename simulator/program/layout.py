@@ -9,7 +9,9 @@ itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from simulator.errors import InputError
 from simulator.spec.job import Job
@@ -33,11 +35,15 @@ class Slice:
 
 def stage_slices(job: Job, stages: int) -> tuple[Slice, ...]:
     """The run of layers of each of ``stages`` virtual stages, in order of the model."""
-    counts = _layer_counts(job, stages)
-    ends = [sum(counts[: index + 1]) for index in range(stages)]
+    return runs_of_counts(_layer_counts(job, stages))
+
+
+def runs_of_counts(counts: Sequence[int]) -> tuple[Slice, ...]:
+    """The run of layers of each virtual stage that holds so many of them."""
+    last = len(counts) - 1
     return tuple(
-        Slice(end - count, end, has_embedding=index == 0, has_head=index == stages - 1)
-        for index, (end, count) in enumerate(zip(ends, counts, strict=True))
+        Slice(end - count, end, has_embedding=stage == 0, has_head=stage == last)
+        for stage, (end, count) in enumerate(zip(accumulate(counts), counts, strict=True))
     )
 
 

@@ -315,7 +315,7 @@ class Block:
         self, heads: int, kv_heads: int, head_dim: int, v_head_dim: int, kind: LayerKind
     ) -> None:
         """Scores, softmax and weighted values: one fused kernel, or the separate ones."""
-        if self.plan.attention == "flash":
+        if self.plan.attention_kernel == "flash":
             self._flash_attention(heads, kv_heads, head_dim, v_head_dim, kind)
         else:
             self._separate_attention(heads, head_dim, v_head_dim)
@@ -335,7 +335,7 @@ class Block:
         self.save("attention_log_sum", 4.0 * shape.tokens * heads, Region.TENSOR)
 
     def _separate_attention(self, heads: int, head_dim: int, v_head_dim: int) -> None:
-        shape, fused = self.shape, self.plan.attention == "fused-softmax"
+        shape, fused = self.shape, self.plan.attention_kernel == "fused-softmax"
         batch, length = shape.sequences * heads, shape.seq_len
         scores = float(batch) * length * length
         passes = _SCORE_PASSES_FUSED if fused or self.stack.fused_softmax else _SCORE_PASSES_UNFUSED

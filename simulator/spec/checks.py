@@ -189,7 +189,19 @@ def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:
         yield Fault("plan.zero_group", f"must divide dp x cp = {width}", group)
 
 
+def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.attention == "flash" and plan.precision in ("fp32", "tf32"):
+        yield Fault(
+            "plan.attention",
+            f"flash attention has no kernel for plan.precision: {plan.precision}",
+            plan.attention,
+            "leave it out, or take unfused",
+        )
+
+
 _RULES = (
+    _flash_attention_needs_sixteen_bits,
     _gpus_divide_into_ranks,
     _batch_divides_into_microbatches,
     _sequence_divides_over_ranks,

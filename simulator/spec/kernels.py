@@ -15,6 +15,9 @@ from simulator.spec.base import Fraction, Seconds, Spec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 
+AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
+"""One kernel for all of core attention, products around a fused softmax, or all apart."""
+
 FlashKernel = Literal["best", "flash-2", "flash-1"]
 """The best fused attention that frameworks ship for a device, or an older one."""
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from simulator.spec.base import Count, CountOrZero, Flag, Spec
-from simulator.spec.kernels import Precision
+from simulator.spec.kernels import AttentionKernel, Precision
 from simulator.spec.stack import STACKS, Stack, named_stack
 
 ScheduleName = Literal[
@@ -21,7 +21,6 @@ ScheduleName = Literal[
     "dualpipev", "chimera", "varuna",
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
-AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum"]
 
 
@@ -69,7 +68,8 @@ class Plan(Spec):
     """Forward work repeated in backward: none, core attention, or whole layers."""
     precision: Precision = "bf16"
     """Number format of the matrix products."""
-    attention: AttentionKernel = "flash"
+    attention: AttentionKernel | None = None
+    """How core attention is computed; by default as the stack does it."""
     optimizer: Optimizer = "adam"
     stack: Annotated[Stack, BeforeValidator(named_stack)] = STACKS["megatron-core"]
     """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
@@ -94,6 +94,13 @@ class Plan(Spec):
     """Layers of each of the pp x vpp virtual stages in order of the model, or the string that
     Megatron-Core takes as ``--pipeline-model-parallel-layout``; by default they are dealt
     out evenly."""
+
+    @property
+    def attention_kernel(self) -> AttentionKernel:
+        """How core attention is computed; fused kernels work in 16-bit formats only."""
+        if self.attention is None and self.precision in ("fp32", "tf32"):
+            return "unfused"
+        return self.attention or self.stack.attention
 
     @property
     def expert_tp(self) -> int:

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator.spec.base import Bytes, Flag, Spec
-from simulator.spec.kernels import FlashKernel
+from simulator.spec.kernels import AttentionKernel, FlashKernel
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
@@ -68,6 +68,8 @@ class Stack(Spec):
     """Gradients are reduced in buckets of at least this size."""
     selective_policy: SelectivePolicy = "core-attention"
     """What selective recomputation repeats."""
+    attention: AttentionKernel = "flash"
+    """How core attention is computed where the plan does not say."""
     flash_kernel: FlashKernel = "best"
     """The fused attention kernel of ``attention: flash``."""
     grouped_experts: Flag = False
@@ -100,6 +102,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             description="Megatron-Core and NeMo, 2023 and later, with Transformer Engine",
         ),
         "megatron-lm-2021": Stack(
+            attention="fused-softmax",
             fused_accumulation=False,
             description="Megatron-LM v2 (arXiv 2104.04473), gradients reduced at the end",
             sequence_parallel=False,
@@ -113,6 +116,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
         ),
         "megatron-lm-2020": Stack(
+            attention="fused-softmax",
             fused_accumulation=False,
             description="Megatron-LM v1 (arXiv 1909.08053), without a pipeline",
             sequence_parallel=False,
@@ -127,6 +131,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
         ),
         "megatron-deepspeed": Stack(
+            attention="fused-softmax",
             host_work_per_launch=14.3,  # fitted: see simulator/calibrate/fit_training.py
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
@@ -141,6 +146,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
         ),
         "deepspeed": Stack(
+            attention="fused-softmax",
             copies_gradients=False,
             fused_accumulation=False,
             description="DeepSpeed ZeRO without model parallelism, 2021",

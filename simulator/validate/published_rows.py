@@ -15,6 +15,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.spec.documents import merged
 from simulator.spec.load import model_names
+from simulator.spec.stack import STACKS
 
 Row = Mapping[str, str]
 
@@ -156,32 +157,10 @@ def _plan(row: Row) -> dict[str, Any]:
     for key in ("schedule", "recompute", "precision", "attention"):
         if row.get(key):
             plan[key] = row[key]
-    if not row.get("attention"):
-        plan |= _unstated_attention(row)
-    return plan
-
-
-def _unstated_attention(row: Row) -> dict[str, Any]:
-    """What a missing attention kernel must have been, where the other columns tell."""
-    if row.get("precision") == "fp32":
-        return {"attention": "unfused"}  # flash attention computes in 16-bit formats only
-    if row.get("recompute") == "selective":
+    if not row.get("attention") and row.get("recompute") == "selective":
         # Core attention is only worth computing again where its scores would be kept.
-        return {"attention": "fused-softmax"}
-    return {}
-
-
-def _expert_tensor_degree(row: Row) -> dict[str, int]:
-    """Ranks that share an expert, where the notes or the framework's generation say so.
-
-    Recipes before Megatron-Bridge (NeMo up to 25.02) leave it at Megatron-Core's default:
-    experts are split as the rest of the layer is.
-    """
-    stated = re.search(r"\bETP ?=? ?(\d+)", row.get("notes", ""))
-    if stated:
-        return {"etp": int(stated.group(1))}
-    inherits = re.search(r"NeMo (24\.\d\d|25\.0[0-2])", row.get("framework_version", ""))
-    return {"etp": _int(row, "tp")} if inherits else {}
+        plan["attention"] = "fused-softmax"
+    return plan
 
 
 def _zero_group(row: Row) -> int:
@@ -190,14 +169,37 @@ def _zero_group(row: Row) -> int:
     return _int(row, "zero_group")
 
 
+_FRAMEWORK_STACKS = {
+    "nemo": "megatron-core",
+    "megatron-bridge": "megatron-core",
+    "paddle": "megatron-core",
+    "gpt-neox": "megatron-deepspeed",
+    "axonn": "megatron-deepspeed",
+    "colossalai": "megatron-deepspeed",
+    "fsdp": "torch-fsdp",
+    "llm-foundry": "torch-fsdp",
+    "nanotron": "torch",
+    "picotron": "torch",
+    "maxtext": "jax",
+    "paxml": "jax",
+    "axlearn": "jax",
+    "alpa": "jax",
+}
+"""Stack that a framework without one of its own is closest to."""
+
+
 def stack_of(framework: str, version: str) -> str:
-    """The stack that stands for a framework's generation."""
-    if framework == "megatron":
+    """The stack that stands for a framework's generation.
+
+    A framework that nobody has described is taken as Megatron-Core, the default of a plan.
+    """
+    name = framework.lower()
+    if name == "megatron":
         year = re.search(r"20(20|21)", version)
         return f"megatron-lm-{year.group()}" if year else "megatron-core"
-    if framework == "torch-fsdp" and "torchtitan" in version:
+    if name == "torch-fsdp" and "torchtitan" in version.lower():
         return "torchtitan"
-    return framework
+    return name if name in STACKS else _FRAMEWORK_STACKS.get(name, "megatron-core")
 
 
 def _int(row: Row, key: str) -> int:

@@ -97,3 +97,27 @@ def test_cutting_a_run_loses_nothing(first, layers, most, embedding, head):
     assert sum(piece.has_head for piece in pieces) == head
     assert pieces[0].has_embedding == embedding
     assert pieces[-1].has_head == head
+
+
+def laid_out(layout, layers: int, pp: int, vpp: int = 1, **fields):
+    plan = {name: fields.pop(name) for name in list(fields) if name in Plan.model_fields}
+    model = small_model(layers=layers, **fields)
+    return small_job(model, gpus=pp, pp=pp, vpp=vpp, layout=layout, **plan)
+
+
+def layout_fault(layout, **job):
+    with pytest.raises(InputError) as raised:
+        laid_out(layout, **job)
+    (fault,) = raised.value.faults
+    assert fault.path == "plan.layout"
+    assert fault.value == layout
+    assert fault.hint
+    return fault.rule
+
+
+@pytest.mark.parametrize("layout", [(1, 4, 2, 0), "Et|t*4|(t|)*2L"])
+def test_a_layout_says_which_layers_each_stage_holds(layout):
+    runs = stage_slices(laid_out(layout, layers=7, pp=4), 4)
+    assert [(run.first, run.end) for run in runs] == [(0, 1), (1, 5), (5, 7), (7, 7)]
+    assert [run.has_embedding for run in runs] == [True, False, False, False]
+    assert [run.has_head for run in runs] == [False, False, False, True]

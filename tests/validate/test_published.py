@@ -119,7 +119,6 @@ def test_rows_without_a_measurement_are_predicted_but_not_scored(table):
         ({"tp": "0"}, "plan.tp"),
         ({"tp": "0", "zero_group": "node"}, "ZeroDivisionError"),
         ({"zero_group": "some"}, "zero_group: must be a whole number"),
-        ({"framework": "homemade"}, "plan.stack"),
         ({"precision": "bf17"}, "plan.precision"),
         ({"schedule": "magic"}, "plan.schedule"),
         ({"vpp": "2"}, "plan.schedule"),

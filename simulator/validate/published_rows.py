@@ -163,6 +163,19 @@ def _plan(row: Row) -> dict[str, Any]:
     return plan
 
 
+def _expert_tensor_degree(row: Row) -> dict[str, int]:
+    """Ranks that share an expert, where the notes or the framework's generation say so.
+
+    Recipes before Megatron-Bridge (NeMo up to 25.02) leave it at Megatron-Core's default:
+    experts are split as the rest of the layer is.
+    """
+    stated = re.search(r"\bETP ?=? ?(\d+)", row.get("notes", ""))
+    if stated:
+        return {"etp": int(stated.group(1))}
+    inherits = re.search(r"NeMo (24\.\d\d|25\.0[0-2])", row.get("framework_version", ""))
+    return {"etp": _int(row, "tp")} if inherits else {}
+
+
 def _zero_group(row: Row) -> int:
     if row["zero_group"] == "node":
         return _int(row, "gpus_per_node") // _int(row, "tp")

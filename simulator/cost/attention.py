@@ -72,7 +72,7 @@ def attention_s(
     efficiency = model.backward_efficiency if backward else model.forward_efficiency
     if kernel == "flash-1":
         efficiency *= _FLASH_1_SHARE
-    rate = peak_flop_per_s(profile, precision) * efficiency * profile.kernels.sustained_clock
+    rate = peak_flop_per_s(profile, precision) * efficiency
     sms = profile.device.sm_count
     tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
     keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, model, causal=causal)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.program.context_parallel import context_parallel
 from simulator.program.expert_parallel import expert_parallel
@@ -22,10 +23,11 @@ from simulator.program.ranks import (
     context_group,
     expert_group,
     expert_tensor_group,
+    shard_group,
     tensor_group,
 )
 from simulator.program.recompute import Recomputation, recomputation
-from simulator.program.states import padded_vocab, state_bytes
+from simulator.program.states import padded_vocab, slice_parameters, state_bytes
 from simulator.program.tensor_parallel import tensor_parallel
 from simulator.program.timing import PieceTimer
 from simulator.program.transformer import (
@@ -80,7 +82,7 @@ class StageCosts:
         """Cost of one microbatch through a run of layers."""
         counts = self._unit_counts(run)
         if (phase, counts) not in self._work:
-            self._work[phase, counts] = self._sum(counts, phase)
+            self._work[phase, counts] = self._sum(run, counts, phase)
         return self._work[phase, counts]
 
     def saved(self, run: Slice) -> Memory:
@@ -209,7 +211,7 @@ class StageCosts:
         )
         return expert_parallel(layer, plan.ep, plan.expert_tp, element_bytes=element_bytes)
 
-    def _sum(self, counts: _UnitCounts, phase: Phase) -> Work:
+    def _sum(self, run: Slice, counts: _UnitCounts, phase: Phase) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
         flop, kernels = 0.0, 0
         for unit, count in counts:
@@ -218,6 +220,9 @@ class StageCosts:
                 kernels += pass_time.kernels * count
                 for part in pass_time.parts:
                     _add_part(parts, part, count)
+        copies = self._sharding_copies(run, phase)
+        if copies is not None:
+            _add_part(parts, copies, 1)
         device_s = sum(part.seconds for part in parts.values())
         host_s = kernels * self.host_s_per_kernel
         if host_s > device_s:
@@ -226,6 +231,26 @@ class StageCosts:
             )
         ordered = tuple(parts.values())
         return Work(sum(part.seconds for part in ordered), ordered, flop=flop)
+
+    def _sharding_copies(self, run: Slice, phase: Phase) -> Part | None:
+        """What ZeRO 3 copies on the compute stream.
+
+        Weights out of the gathered buffer, and gradients into the one that is reduced.
+        """
+        job, stack = self.job, self.job.plan.stack
+        if job.plan.zero < 3 or shard_group(job).ranks == 1:
+            return None
+        per_parameter = {
+            Phase.FORWARD: stack.gather_copy_bytes,
+            Phase.BACKWARD: stack.gather_copy_bytes + stack.reduce_copy_bytes,
+            Phase.BACKWARD_INPUT: stack.gather_copy_bytes,
+            Phase.BACKWARD_WEIGHT: stack.reduce_copy_bytes,
+        }[phase]
+        num_bytes = slice_parameters(job, run).dense * per_parameter
+        if not num_bytes:
+            return None
+        seconds = memory_bound_s(job.cluster.profile, num_bytes)
+        return Part("sharding_copy", Category.DATA_PARALLEL, seconds)
 
 
 def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:

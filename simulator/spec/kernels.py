@@ -77,8 +77,9 @@ class KernelModel(Spec):
     launch_s: Seconds
     """Host time to launch one kernel from an eager framework on this system."""
     sustained_clock: Fraction = 1.0
-    """Share of the benchmark clock that is left in long training, where power limits it.
+    """Share of the benchmark rate that matrix products keep in long training.
 
-    The other parameters describe short, cool runs. Multiplies every compute rate, never
-    a memory rate.
+    Power limits long runs of products; the other parameters describe short, cool ones.
+    Attention and memory-bound kernels draw less and are taken to keep their rate
+    (assumption).
     """

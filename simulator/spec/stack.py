@@ -64,6 +64,11 @@ class Stack(Spec):
     """16-bit gradients get an fp32 copy for the optimizer."""
     pads_vocab: Flag = True
     """The vocabulary is padded to a multiple of 128 tp."""
+    gather_copy_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Memory traffic per parameter of unpacking gathered weights, ZeRO 3 [B]."""
+    reduce_copy_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Memory traffic per parameter of packing, casting and dividing gradients before they
+    are reduced, ZeRO 3 [B]."""
     bucket_bytes: Bytes = 160e6
     """Gradients are reduced in buckets of at least this size."""
     selective_policy: SelectivePolicy = "core-attention"
@@ -160,6 +165,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "torch-fsdp": Stack(
             description="PyTorch FSDP1 around an eager model, as in llm-foundry",
+            reduce_copy_bytes=14.0,  # cast 16-bit to fp32 (2 + 4), divide in place (4 + 4)
             keeps_half_weights=False,
             pads_vocab=False,
             copies_gradients=False,
@@ -171,6 +177,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "torchtitan": Stack(
             description="torchtitan: PyTorch FSDP2 with torch.compile",
+            gather_copy_bytes=4.0,  # copy out of the gathered buffer (2 + 2)
+            reduce_copy_bytes=6.0,  # cast and copy into the reduced buffer (2 + 4)
             keeps_half_weights=False,
             pads_vocab=False,
             copies_gradients=False,

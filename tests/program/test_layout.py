@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import InputError
+from simulator.errors import Fault, InputError
+from simulator.program.build import build_program
+from simulator.program.ir import Kind
 from simulator.program.layout import Slice, cut, stage_slices
+from simulator.program.stage import StageCosts
+from simulator.results.run import run_step
+from simulator.schedule import Phase
+from simulator.spec.documents import validated
+from simulator.spec.job import Job
+from simulator.spec.plan import Plan
 from tests.jobs import small_job, small_model
 
 
@@ -99,25 +107,126 @@ def test_cutting_a_run_loses_nothing(first, layers, most, embedding, head):
     assert pieces[-1].has_head == head
 
 
-def laid_out(layout, layers: int, pp: int, vpp: int = 1, **fields):
-    plan = {name: fields.pop(name) for name in list(fields) if name in Plan.model_fields}
-    model = small_model(layers=layers, **fields)
-    return small_job(model, gpus=pp, pp=pp, vpp=vpp, layout=layout, **plan)
+def laid_out(layout, layers: int = 7, pp: int = 4, vpp: int = 1, **plan) -> Job:
+    model = small_model(layers=layers)
+    gpus = pp * plan.pop("dp", 1)
+    return small_job(model, gpus=gpus, pp=pp, vpp=vpp, layout=layout, **plan)
 
 
-def layout_fault(layout, **job):
+def layout_fault(layout, **job) -> Fault:
     with pytest.raises(InputError) as raised:
         laid_out(layout, **job)
     (fault,) = raised.value.faults
     assert fault.path == "plan.layout"
     assert fault.value == layout
     assert fault.hint
-    return fault.rule
+    return fault
 
 
-@pytest.mark.parametrize("layout", [(1, 4, 2, 0), "Et|t*4|(t|)*2L"])
+@pytest.mark.parametrize("layout", [(1, 4, 2, 0), "Et|t*4|tt|L"])
 def test_a_layout_says_which_layers_each_stage_holds(layout):
-    runs = stage_slices(laid_out(layout, layers=7, pp=4), 4)
+    runs = stage_slices(laid_out(layout), 4)
     assert [(run.first, run.end) for run in runs] == [(0, 1), (1, 5), (5, 7), (7, 7)]
     assert [run.has_embedding for run in runs] == [True, False, False, False]
     assert [run.has_head for run in runs] == [False, False, False, True]
+
+
+def test_a_layout_with_more_stages_than_layers_is_sound():
+    job = laid_out((0, 1, 1, 0), layers=2)
+    assert [run.end - run.first for run in stage_slices(job, 4)] == [0, 1, 1, 0]
+
+
+def test_a_layout_with_the_wrong_number_of_stages_says_how_many():
+    fault = layout_fault((2, 3, 2))
+    assert fault.rule == "has 3 stages, but pp x vpp = 4 x 1 = 4"
+    assert "vpp" not in fault.hint
+    assert "plan.vpp: 2" in layout_fault((1, 1, 1, 1, 1, 1, 1, 0)).hint
+    assert layout_fault("Et*4|t*3L").rule.startswith("has 2 stages")
+
+
+def test_a_layout_with_the_wrong_number_of_layers_says_how_many():
+    for layout in [(2, 2, 2, 2), "Ett|(tt|)*2ttL"]:
+        assert layout_fault(layout).rule == "has 8 layers, but the model has 7"
+
+
+def test_a_layout_string_names_every_multi_token_module():
+    assert layout_fault("Et|t*4|tt|mL").rule.startswith("has 1 multi-token-prediction modules")
+    model = small_model(layers=4, multi_token_layers=1)
+    for layout in ["Ett|ttmL", (2, 2)]:
+        assert small_job(model, gpus=2, pp=2, layout=layout).plan.layout == layout
+
+
+def test_a_fault_inside_the_string_is_the_only_one_reported():
+    assert "'x' at position 3" in layout_fault("Etx|t|t|L").rule
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"first_stage_layers": 1},
+        {"last_stage_layers": 1},
+        {"account_for_embedding": True},
+        {"account_for_loss": True},
+    ],
+)
+def test_a_layout_excludes_the_other_ways_to_say_the_same(other):
+    assert f"plan.{next(iter(other))}" in layout_fault((1, 2, 2, 2), **other).rule
+
+
+@pytest.mark.parametrize("layout", [3, [1.0, 2], [-1, 8], ["t", "t"], [True, 6], {"t": 1}])
+def test_a_layout_is_a_list_of_layers_or_a_string(layout):
+    with pytest.raises(InputError) as raised:
+        validated(Plan, {"pp": 2, "layout": layout}, "plan")
+    (fault,) = raised.value.faults
+    assert fault.path == "plan.layout"
+    assert "[3, 4, 4, 3]" in fault.rule
+
+
+def test_the_even_layout_written_out_changes_nothing():
+    even = small_job(small_model(layers=7), gpus=8, pp=4)
+    counts = [run.end - run.first for run in stage_slices(even, 4)]
+    written = "E" + "|".join(f"t*{count}" for count in counts) + "L"
+    steps = [run_step(laid_out(layout, dp=2), "des") for layout in (tuple(counts), written)]
+    assert {step.step_time_s for step in steps} == {run_step(even, "des").step_time_s}
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"layout": (0, 0, 7, 0)},
+        {"layout": "E||t*7|L"},
+        {"layout": (0, 0, 7, 0), "pp": 2, "vpp": 2},
+        {"layout": (0, 7, 0, 0), "pp": 2, "vpp": 2, "schedule": "zb-v"},
+        {"layout": (0, 0, 7, 0), "schedule": "zb-h1"},
+    ],
+)
+def test_stages_without_layers_run_and_pass_everything_on(split, zero):
+    job = laid_out(**split, zero=zero, dp=2, recompute="selective")
+    assert run_step(job, "des").step_time_s > 0
+    costs, program = StageCosts(job), build_program(job)
+    runs = stage_slices(job, 4)
+    for phase, kind in ((Phase.FORWARD, Kind.FORWARD), (Phase.BACKWARD, Kind.BACKWARD)):
+        if kind not in {operation.kind for operation in program.operations}:
+            continue  # schedules that split the backward have no such pass
+        done = sum(op.work.flop for op in program.operations if op.kind is kind)
+        expected = sum(costs.work(run, phase).flop for run in runs) * job.microbatches
+        assert done == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_the_model_holds_the_same_parameters_under_every_layout(zero):
+    def weights(job: Job) -> float:
+        classes = build_program(job).classes
+        return sum(size for one in classes for owner, size in one.resident)
+
+    even = small_job(small_model(layers=7), gpus=8, pp=4, zero=zero)
+    assert weights(laid_out((0, 0, 7, 0), dp=2, zero=zero)) == pytest.approx(weights(even))
+
+
+def test_an_empty_stage_costs_no_time_and_no_memory():
+    costs = StageCosts(laid_out((0, 0, 7, 0)))
+    empty = Slice(0, 0)
+    assert costs.work(empty, Phase.FORWARD).seconds == 0
+    assert costs.work(empty, Phase.BACKWARD).seconds == 0
+    assert (costs.saved(empty), costs.working(empty)) == ((), ())

@@ -104,10 +104,19 @@ class _Builder:
         return RankClass(f"stage {rank}", rank, ranks, rank * ranks, resident)
 
     def _parameters(self, rank: int) -> ParameterCount:
-        tied_copy = copies_embedding(self.job)
         runs = self._rank_runs(rank)
-        counts = (slice_parameters(self.job, run, tied_copy=tied_copy) for run in runs)
+        copied = self._copies_embedding
+        counts = (slice_parameters(self.job, run, tied_copy=copied) for run in runs)
         return sum(counts, ParameterCount())
+
+    @property
+    def _head_rank(self) -> int:
+        """Rank that holds the head; beside the embedding where the pipeline comes back."""
+        return self.schedule.placement.rank(len(self.runs) - 1, self.stages)
+
+    @property
+    def _copies_embedding(self) -> bool:
+        return copies_embedding(self.job) and self._head_rank != 0
 
     def _rank_runs(self, rank: int) -> list[Slice]:
         place = self.schedule.placement.rank
@@ -152,9 +161,9 @@ class _Builder:
 
     def _add_tied_embedding_reduction(self, program: Program, waits: list[int]) -> None:
         """First and last stage hold copies of an embedding and add up its gradient."""
-        if not copies_embedding(self.job):
+        if not self._copies_embedding:
             return
-        last = self.stages - 1
+        last = self._head_rank
         numel = padded_vocab(self.job) * self.job.model.hidden // self.job.plan.tp
         num_bytes = numel * state_bytes(self.job).reduced
         crosses = pipeline_hop_crosses(self.job, 0, last)

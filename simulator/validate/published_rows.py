@@ -34,6 +34,7 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"a2a overlap on", {"plan": {"overlap_ep": True}}),
     (r"w/ MTP", {"model": {"multi_token_layers": 1}}),
     (r"bf16 grad sync", {"plan": {"grad_reduce_precision": "bf16"}}),
+    (r"MP mode PURE", {"plan": {"grad_reduce_precision": "bf16"}}),
     (r"async TP", {"plan": {"overlap_tp": True}}),
     (
         r"\beager\b",
@@ -151,6 +152,8 @@ def _plan(row: Row) -> dict[str, Any]:
         plan |= _expert_tensor_degree(row)
     if row.get("zero_group"):
         plan["zero_group"] = _zero_group(row)
+    if plan.get("pp", 1) > 1:
+        plan |= _stated_layout(row)
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
         if row.get(key):
             plan[key] = row[key].lower() == "true"
@@ -174,6 +177,17 @@ def _expert_tensor_degree(row: Row) -> dict[str, int]:
         return {"etp": int(stated.group(1))}
     inherits = re.search(r"NeMo (24\.\d\d|25\.0[0-2])", row.get("framework_version", ""))
     return {"etp": _int(row, "tp")} if inherits else {}
+
+
+def _stated_layout(row: Row) -> dict[str, Any]:
+    """Layers per stage, or what counts as a layer, where the notes say so."""
+    notes = row.get("notes", "")
+    stated = re.search(r"units per stage incl\. embedding and head ([\d/]+)", notes)
+    if stated:
+        first, *middle, last = [int(units) for units in stated.group(1).split("/")]
+        return {"layout": [first - 1, *middle, last - 1]}
+    counted = re.search(r"embedding and (loss|head) (are )?count(ed)? as .*layers", notes)
+    return {"account_for_embedding": True, "account_for_loss": True} if counted else {}
 
 
 def _zero_group(row: Row) -> int:

@@ -212,3 +212,17 @@ def test_operations_grow_with_microbatches_not_with_ranks():
     assert few_ranks == many_ranks
     order = schedule_order("1f1b", 1, 1, 8)
     assert few_ranks >= sum(len(slots) for slots in order)
+
+
+def test_a_pipeline_that_comes_back_needs_no_copy_of_a_tied_embedding():
+    """With V placement embedding and head lie on rank 0; with loops on the two ends."""
+    tied = small_model(layers=8, tied_embeddings=True)
+    v, loop = (
+        build_program(small_job(tied, gpus=2, pp=2, vpp=2, global_batch=4, schedule=schedule))
+        for schedule in ("zb-v", "interleaved-1f1b")
+    )
+    reductions = [
+        [op for op in program.operations if op.kind is Kind.ALL_REDUCE and op.work.num_bytes > 4]
+        for program in (v, loop)
+    ]
+    assert [len(found) for found in reductions] == [0, 1]

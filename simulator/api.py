@@ -6,13 +6,16 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.results.report import result_to_dict
 from simulator.results.run import Engine, run_step
 from simulator.results.step import StepResult
 from simulator.spec.job import Job
 from simulator.spec.load import load_job
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Engine", "Job", "Result", "load_job", "simulate"]
 
@@ -49,7 +52,7 @@ class Result(StepResult):
         """The result as one JSON object."""
         return json.dumps(self.to_dict(), indent=indent)
 
-    def to_frame(self):  # type: ignore[no-untyped-def]
+    def to_frame(self) -> pd.DataFrame:
         """The timeline as a pandas DataFrame, one row per operation and lane."""
         return self.timeline.to_frame()
 

@@ -7,6 +7,7 @@ report is a view of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.program.ir import Kind, Operation, Program, Stream
+from simulator.program.ir import Kind, Lane, Operation, Program, Stream
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,9 +46,8 @@ class Timeline:
     @cached_property
     def operation(self) -> NDArray[np.int64]:
         """Operation id of each row; rows are ordered by class, stream and start."""
-        lanes = sorted(self.program.lanes, key=lambda lane: (lane[0], STREAMS.index(lane[1])))
         return np.concatenate(
-            [np.asarray(self.program.lanes[lane], dtype=np.int64) for lane in lanes]
+            [np.asarray(self.program.lanes[lane], dtype=np.int64) for lane in self._lanes]
             or [np.empty(0, dtype=np.int64)]
         )
 
@@ -61,10 +61,14 @@ class Timeline:
         """Index into :data:`STREAMS` of each row."""
         return self._lane_column(lambda lane: STREAMS.index(lane[1]))
 
-    def _lane_column(self, value) -> NDArray[np.int64]:  # type: ignore[no-untyped-def]
-        lanes = sorted(self.program.lanes, key=lambda lane: (lane[0], STREAMS.index(lane[1])))
-        values = [value(lane) for lane in lanes]
-        counts = [len(self.program.lanes[lane]) for lane in lanes]
+    @cached_property
+    def _lanes(self) -> list[Lane]:
+        """The lanes in the order of the rows: by class, then by stream."""
+        return sorted(self.program.lanes, key=lambda lane: (lane[0], STREAMS.index(lane[1])))
+
+    def _lane_column(self, value: Callable[[Lane], int]) -> NDArray[np.int64]:
+        values = [value(lane) for lane in self._lanes]
+        counts = [len(self.program.lanes[lane]) for lane in self._lanes]
         return np.repeat(np.asarray(values, dtype=np.int64), counts)
 
     @property

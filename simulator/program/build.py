@@ -63,6 +63,7 @@ class _Builder:
         self.costs = StageCosts(job)
         self.data_parallel = DataParallel(job, self.profile.network)
         self.stages = job.plan.pp
+        self._transfers: dict[bool, Work] = {}
         copies = self.schedule.placement.copies
         if not self.schedule.synchronous or copies > 1:
             raise UnsupportedError.single(
@@ -124,20 +125,20 @@ class _Builder:
 
     def _transfer_work(self, source: int, target: int) -> Work:
         """One boundary activation, or its gradient, from one stage to another."""
-        num_bytes = self.costs.boundary_bytes
-        tp = self.job.plan.tp
-        scattered = self.job.plan.stack.scatter_p2p and not self.costs.sequence_parallel
-        network = self.profile.network
         crosses = pipeline_hop_crosses(self.job, source, target)
+        if crosses not in self._transfers:
+            self._transfers[crosses] = self._new_transfer_work(crosses)
+        return self._transfers[crosses]
+
+    def _new_transfer_work(self, crosses: bool) -> Work:
+        num_bytes, tp, network = self.costs.boundary_bytes, self.job.plan.tp, self.profile.network
+        scattered = self.job.plan.stack.scatter_p2p and not self.costs.sequence_parallel
         sent = num_bytes / tp if scattered else num_bytes
-        cost = send_recv_cost(sent, crosses, network)
-        work = communication_work([(Kind.SEND_RECV, cost)], sent, Category.PIPELINE)
+        calls = [(str(Kind.SEND_RECV), send_recv_cost(sent, crosses, network))]
         if scattered and tp > 1:
-            group = tensor_group(self.job)
-            gather = collective_cost(CollectiveKind.ALL_GATHER, num_bytes, group, network)
-            calls = [(Kind.SEND_RECV, cost), (Kind.ALL_GATHER, gather)]
-            work = communication_work(calls, sent, Category.PIPELINE)
-        return work
+            group, kind = tensor_group(self.job), CollectiveKind.ALL_GATHER
+            calls.append((str(kind), collective_cost(kind, num_bytes, group, network)))
+        return communication_work(calls, sent, Category.PIPELINE)
 
     def _add_optimizer(self, program: Program) -> None:
         """Left-over reductions, the gradient norm over all stages, and the update."""

@@ -137,7 +137,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "megatron-deepspeed": Stack(
             attention="fused-softmax",
-            host_work_per_launch=14.3,  # fitted: see simulator/calibrate/fit_training.py
+            host_work_per_launch=14.19,  # fitted: see simulator/calibrate/fit_training.py
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
             sequence_parallel=False,

@@ -18,6 +18,10 @@ _FLASH_1_SHARE = 0.5
 """Rate of FlashAttention 1 over its successor's, which is "around 2x" faster
 (arXiv 2307.08691, abstract)."""
 
+_POWER_SHARE = 0.9
+"""Power that attention draws over what products draw, so that a power limit slows it less
+(assumption; a 500 W and a 700 W variant of one device, running both, agree with it)."""
+
 _QUERY_TILE = 128
 """Queries per thread block (FlashAttention-2, arXiv 2307.08691, section 3.3)."""
 
@@ -72,7 +76,7 @@ def attention_s(
     efficiency = model.backward_efficiency if backward else model.forward_efficiency
     if kernel == "flash-1":
         efficiency *= _FLASH_1_SHARE
-    rate = peak_flop_per_s(profile, precision) * efficiency
+    rate = peak_flop_per_s(profile, precision) * efficiency * _sustained_share(profile)
     sms = profile.device.sm_count
     tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
     keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, model, causal=causal)
@@ -84,6 +88,11 @@ def attention_s(
     traffic_bytes = passes * ELEMENT_BYTES[precision] * (q_elements + kv_elements)
     bandwidth = profile.kernels.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
     return model.floor_s + max(compute_s, traffic_bytes / bandwidth)
+
+
+def _sustained_share(profile: HardwareProfile) -> float:
+    """Share of its benchmark rate that attention keeps in long training."""
+    return min(1.0, profile.kernels.sustained_clock / _POWER_SHARE)
 
 
 def _keys_per_sm(

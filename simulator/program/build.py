@@ -8,6 +8,8 @@ because on a uniform cluster they do the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
 from simulator.cost.kernels import memory_bound_s
 from simulator.errors import UnsupportedError
@@ -64,12 +66,13 @@ class _Builder:
         self.data_parallel = DataParallel(job, self.profile.network)
         self.stages = job.plan.pp
         self._transfers: dict[bool, Work] = {}
-        copies = self.schedule.placement.copies
-        if not self.schedule.synchronous or copies > 1:
+        if not self.schedule.synchronous:
             raise UnsupportedError.single(
-                "plan.schedule", "is not simulated yet: it is asynchronous or bidirectional",
-                self.schedule.name, "take a synchronous one such as 1f1b",
-            )  # fmt: skip
+                "plan.schedule",
+                "is asynchronous: no step ends with one update, so there is none to simulate",
+                self.schedule.name,
+                "take a synchronous one such as 1f1b",
+            )
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
 
     def build(self) -> Program:
@@ -117,11 +120,21 @@ class _Builder:
 
     @property
     def _copies_embedding(self) -> bool:
-        return copies_embedding(self.job) and self._head_rank != 0
+        return self._model_copies == 1 and copies_embedding(self.job) and self._head_rank != 0
+
+    @property
+    def _model_copies(self) -> int:
+        """Copies of the model that one pipeline holds: two where it runs in both directions."""
+        return self.schedule.placement.copies
 
     def _rank_runs(self, rank: int) -> list[Slice]:
-        place = self.schedule.placement.rank
-        return [run for stage, run in enumerate(self.runs) if place(stage, self.stages) == rank]
+        """Layers of every virtual stage of a rank, of all copies of the model."""
+        placement, chunks = self.schedule.placement, self.job.plan.vpp
+        return [
+            self.runs[placement.model_stage(stage, self.stages, chunks)]
+            for stage in range(placement.num_virtual_stages(self.stages, chunks))
+            if placement.rank(stage, self.stages) == rank
+        ]
 
     def _transfer_work(self, source: int, target: int) -> Work:
         """One boundary activation, or its gradient, from one stage to another."""
@@ -147,6 +160,8 @@ class _Builder:
             runs = self._rank_runs(rank)
             waits += self.data_parallel.finish_gradients(program, rank, runs)
         self._add_tied_embedding_reduction(program, waits)
+        if self._model_copies > 1:
+            self._add_copy_reductions(program, waits)
         if self.stages > 1:
             lanes = tuple((rank, Stream.COMPUTE) for rank in range(self.stages))
             work = self._norm_work()
@@ -164,16 +179,35 @@ class _Builder:
         """First and last stage hold copies of an embedding and add up its gradient."""
         if not self._copies_embedding:
             return
-        last = self._head_rank
         numel = padded_vocab(self.job) * self.job.model.hidden // self.job.plan.tp
+        waits.append(self._add_pair_reduction(program, 0, self._head_rank, numel, waits))
+
+    def _add_copy_reductions(self, program: Program, waits: list[int]) -> None:
+        """Ranks at equal distance from both ends hold the same two stages and add them up.
+
+        Source: Chimera (arXiv 2107.06925, section 3.2). Frameworks may merge this with the
+        data-parallel reduction.
+        """
+        pairs = [(rank, self.stages - 1 - rank) for rank in range(self.stages // 2)]
+        ready = list(waits)
+        for first, last in pairs:
+            parameters = self._parameters(first)
+            numel = parameters.dense + parameters.expert
+            waits.append(self._add_pair_reduction(program, first, last, numel, ready))
+
+    def _add_pair_reduction(
+        self, program: Program, first: int, last: int, numel: float, after: Sequence[int]
+    ) -> int:
+        """An all_reduce of gradients between two pipeline ranks."""
         num_bytes = numel * state_bytes(self.job).reduced
-        crosses = pipeline_hop_crosses(self.job, 0, last)
-        group = Group(2, 1 if crosses else 2)
-        cost = collective_cost(CollectiveKind.ALL_REDUCE, num_bytes, group, self.profile.network)
-        work = communication_work([(CollectiveKind.ALL_REDUCE, cost)], num_bytes, Category.PIPELINE)
-        lanes = ((0, Stream.COMPUTE), (last, Stream.COMPUTE))
-        reduction = Operation(Kind.ALL_REDUCE, lanes, work, Category.PIPELINE, after=tuple(waits))
-        waits.append(program.add(reduction))
+        crosses = pipeline_hop_crosses(self.job, first, last)
+        group, kind = Group(2, 1 if crosses else 2), CollectiveKind.ALL_REDUCE
+        cost = collective_cost(kind, num_bytes, group, self.profile.network)
+        work = communication_work([(kind, cost)], num_bytes, Category.PIPELINE)
+        lanes = ((first, Stream.COMPUTE), (last, Stream.COMPUTE))
+        return program.add(
+            Operation(Kind.ALL_REDUCE, lanes, work, Category.PIPELINE, after=tuple(after))
+        )
 
     def _norm_work(self) -> Work:
         """The all_reduce of one number over the model-parallel ranks."""

@@ -80,6 +80,6 @@ class KernelModel(Spec):
     """Share of the benchmark rate that matrix products keep in long training.
 
     Power limits long runs of products; the other parameters describe short, cool ones.
-    Attention and memory-bound kernels draw less and are taken to keep their rate
-    (assumption).
+    Attention draws less power and so keeps more (:mod:`simulator.cost.attention`);
+    memory-bound kernels are taken to keep their rate (assumption).
     """

@@ -76,8 +76,11 @@ def test_grouped_queries_save_traffic_only():
     assert seconds(kv_heads=1) == seconds()
 
 
-def test_a_sustained_clock_leaves_attention_alone():
-    assert seconds(tiny_profile(sustained_clock=0.5)) == seconds(tiny_profile())
+def test_attention_keeps_more_of_its_rate_than_products_do():
+    """It draws 0.9 of their power, so a limit that leaves products 0.45 leaves it 0.5."""
+    throttled = with_bandwidth(tiny_profile(sustained_clock=0.45), 1e30)
+    assert seconds(throttled) == pytest.approx(2 * seconds())
+    assert seconds(tiny_profile(sustained_clock=0.95)) == seconds(tiny_profile())
 
 
 def test_flash_2_is_the_best_kernel_unless_the_profile_tells_them_apart():

@@ -9,7 +9,7 @@ from simulator.cost.flop import hardware_flop_per_token
 from simulator.engine.replay import replay
 from simulator.errors import InputError, UnsupportedError
 from simulator.program.build import build_program, job_schedule
-from simulator.program.ir import Category, Kind, Operation, Program, Stream
+from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stream
 from simulator.program.states import padded_vocab
 from simulator.schedule import schedule_order
 from tests.jobs import (
@@ -190,8 +190,8 @@ def test_a_schedule_is_refused_with_chunks_it_has_no_order_for(schedule, vpp):
     assert raised.value.faults[0].path == "plan.schedule"
 
 
-@pytest.mark.parametrize("schedule", ["pipedream", "chimera", "dualpipe"])
-def test_asynchronous_and_bidirectional_pipelines_are_refused(schedule):
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream-2bw"])
+def test_asynchronous_pipelines_are_refused_because_no_step_ends(schedule):
     with pytest.raises(UnsupportedError):
         build_program(small_job(gpus=2, pp=2, schedule=schedule))
 
@@ -226,3 +226,21 @@ def test_a_pipeline_that_comes_back_needs_no_copy_of_a_tied_embedding():
         for program in (v, loop)
     ]
     assert [len(found) for found in reductions] == [0, 1]
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])
+def test_a_pipeline_in_both_directions_holds_two_models_and_adds_their_gradients_up(schedule):
+    fields = {"gpus": 4, "pp": 4, "global_batch": 8, "zero": 0}
+    model = small_model(layers=8)
+    two = build_program(small_job(model, schedule=schedule, **fields))
+    one = build_program(small_job(model, schedule="1f1b", **fields))
+    weights = [
+        sum(dict(rank_class.resident)[Owner.WEIGHTS] for rank_class in program.classes)
+        for program in (two, one)
+    ]
+    assert weights[0] == 2 * weights[1]
+    sums = [op for op in two.operations if op.kind is Kind.ALL_REDUCE and op.work.num_bytes > 4]
+    assert [{rank for rank, _ in op.lanes} for op in sums] == [{0, 3}, {1, 2}]
+    passes = [op for op in two.operations if op.kind is Kind.FORWARD]
+    assert len(passes) == 4 * 8
+    assert replay(two).step_time_s > 0

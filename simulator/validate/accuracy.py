@@ -18,7 +18,7 @@ class Accuracy:
         n: Predictions.
         mape, median_ape, worst_ape: Mean, median and largest absolute error.
         bias: Mean signed error; positive where predictions are too large.
-        close_share: Share of the predictions within ``CLOSE_PCT``.
+        close_share: Share of the predictions that are close.
         skipped: Rows without a prediction.
     """
 
@@ -31,8 +31,13 @@ class Accuracy:
     skipped: int
 
     @classmethod
-    def of(cls, errors_pct: Iterable[float | None]) -> Accuracy:
-        """Accuracy of signed errors; None stands for a row that was skipped."""
+    def of(cls, errors_pct: Iterable[float | None], close_pct: float = CLOSE_PCT) -> Accuracy:
+        """Accuracy of signed errors [%]; None stands for a row that was skipped.
+
+        Args:
+            errors_pct: One error per row.
+            close_pct: Errors up to this one count as close.
+        """
         everything = list(errors_pct)
         errors = [error for error in everything if error is not None]
         skipped = len(everything) - len(errors)
@@ -45,7 +50,7 @@ class Accuracy:
             median_ape=statistics.median(sizes),
             worst_ape=max(sizes),
             bias=statistics.fmean(errors),
-            close_share=sum(size <= CLOSE_PCT for size in sizes) / len(sizes),
+            close_share=sum(size <= close_pct for size in sizes) / len(sizes),
             skipped=skipped,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any
 
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.load import load_profile, profile_names
+from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.collective_rows import (
     CollectiveRow,
     network_of,
@@ -47,37 +47,11 @@ class CollectiveResult:
     @property
     def error_pct(self) -> float | None:
         """Signed error [%]: positive where the prediction is too slow."""
-        if self.predicted_us is None:
-            return None
-        return 100.0 * (self.predicted_us / self.measured_us - 1.0)
+        return error_pct(self.predicted_us, self.measured_us)
 
     def to_dict(self) -> dict[str, Any]:
         """The row for JSON."""
         return asdict(self) | {"error_pct": self.error_pct, "skipped": self.skipped or None}
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveAccuracy:
-    """Errors of a set of rows [%]; the figures are None where nothing was predicted."""
-
-    n: int
-    mape: float | None
-    median_ape: float | None
-    worst_ape: float | None
-    within_25_pct: float | None
-    skipped: int
-
-    @classmethod
-    def of(cls, results: Iterable[CollectiveResult]) -> CollectiveAccuracy:
-        """Accuracy over ``results``."""
-        everything = list(results)
-        errors = [abs(e) for r in everything if (e := r.error_pct) is not None]
-        skipped = len(everything) - len(errors)
-        if not errors:
-            return cls(0, None, None, None, None, skipped)
-        close = 100.0 * sum(e <= WITHIN_PCT for e in errors) / len(errors)
-        median = statistics.median(errors)
-        return cls(len(errors), statistics.fmean(errors), median, max(errors), close, skipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +61,17 @@ class CollectiveReport:
     rows: Sequence[CollectiveResult]
 
     @property
-    def summary(self) -> CollectiveAccuracy:
+    def summary(self) -> Accuracy:
         """Accuracy over all rows."""
-        return CollectiveAccuracy.of(self.rows)
+        return _accuracy(self.rows)
 
     @property
-    def groups(self) -> dict[tuple[str, str], CollectiveAccuracy]:
+    def groups(self) -> dict[tuple[str, str], Accuracy]:
         """Accuracy per (gpu, collective), sorted."""
         members: dict[tuple[str, str], list[CollectiveResult]] = {}
         for row in self.rows:
             members.setdefault((row.gpu, row.collective), []).append(row)
-        return {key: CollectiveAccuracy.of(members[key]) for key in sorted(members)}
+        return {key: _accuracy(members[key]) for key in sorted(members)}
 
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON: ``rows``, ``summary`` and ``groups``."""
@@ -109,6 +83,10 @@ class CollectiveReport:
                 for (gpu, collective), accuracy in self.groups.items()
             ],
         }
+
+
+def _accuracy(results: Iterable[CollectiveResult]) -> Accuracy:
+    return Accuracy.of((result.error_pct for result in results), WITHIN_PCT)
 
 
 def validate_collectives(

@@ -6,14 +6,14 @@ before predicting.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.load import load_profile
+from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.kernel_rows import (
     KernelRow,
     SkippedRowError,
@@ -48,9 +48,7 @@ class KernelResult:
     @property
     def error_pct(self) -> float | None:
         """Signed error [%]: positive where the prediction is too slow."""
-        if self.measured_us is None or self.predicted_us is None:
-            return None
-        return 100.0 * (self.predicted_us / self.measured_us - 1.0)
+        return error_pct(self.predicted_us, self.measured_us)
 
     def to_dict(self) -> dict[str, Any]:
         """The row for JSON."""
@@ -67,38 +65,6 @@ class KernelResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Errors of a set of rows [%]; the figures are None where nothing was predicted."""
-
-    n: int
-    mape: float | None
-    median_ape: float | None
-    worst_ape: float | None
-    skipped: int
-
-    @classmethod
-    def of(cls, results: Iterable[KernelResult]) -> Accuracy:
-        """Accuracy over ``results``."""
-        everything = list(results)
-        errors = [abs(e) for r in everything if (e := r.error_pct) is not None]
-        skipped = len(everything) - len(errors)
-        if not errors:
-            return cls(0, None, None, None, skipped)
-        median = statistics.median(errors)
-        return cls(len(errors), statistics.fmean(errors), median, max(errors), skipped)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures for JSON."""
-        return {
-            "n": self.n,
-            "mape": self.mape,
-            "median_ape": self.median_ape,
-            "worst_ape": self.worst_ape,
-            "skipped": self.skipped,
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class KernelReport:
     """All rows of a table and how well they were predicted."""
 
@@ -107,25 +73,25 @@ class KernelReport:
     @property
     def summary(self) -> Accuracy:
         """Accuracy over all rows."""
-        return Accuracy.of(self.rows)
+        return Accuracy.of(row.error_pct for row in self.rows)
 
     @property
     def groups(self) -> dict[tuple[str, str, str], Accuracy]:
         """Accuracy per (gpu, op, dtype), sorted."""
-        keys = sorted({(r.gpu, r.op, r.dtype) for r in self.rows})
-        return {
-            key: Accuracy.of(r for r in self.rows if (r.gpu, r.op, r.dtype) == key) for key in keys
-        }
+        errors: dict[tuple[str, str, str], list[float | None]] = {}
+        for row in self.rows:
+            errors.setdefault((row.gpu, row.op, row.dtype), []).append(row.error_pct)
+        return {key: Accuracy.of(errors[key]) for key in sorted(errors)}
 
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON: ``rows``, ``summary`` and ``groups``."""
         groups = [
-            {"gpu": gpu, "op": op, "dtype": dtype, **accuracy.to_dict()}
+            {"gpu": gpu, "op": op, "dtype": dtype, **asdict(accuracy)}
             for (gpu, op, dtype), accuracy in self.groups.items()
         ]
         return {
             "rows": [row.to_dict() for row in self.rows],
-            "summary": self.summary.to_dict(),
+            "summary": asdict(self.summary),
             "groups": groups,
         }
 

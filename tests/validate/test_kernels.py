@@ -147,7 +147,7 @@ def test_the_json_form_has_the_promised_fields(report_of):
     assert set(document) == {"rows", "summary", "groups"}
     promised = {"id", "gpu", "op", "measured_us", "predicted_us", "error_pct", "skipped"}
     assert promised <= set(document["rows"][0])
-    assert set(document["summary"]) == {"n", "mape", "median_ape", "worst_ape", "skipped"}
+    assert {"n", "mape", "median_ape", "worst_ape", "skipped"} <= set(document["summary"])
 
 
 def test_a_table_without_the_needed_columns_is_refused(tmp_path):

@@ -40,7 +40,7 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	$(BIN)/python -m simulator.validate.accuracy_report reports/data/runs_open.csv > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
-fit: $(VENV)/.core  ## fit sustained clocks and host work to the published runs, into the profiles
+fit: $(VENV)/.core  ## fit to the published runs: clocks into the profiles, host work printed for stack.py
 	$(BIN)/python -m simulator.calibrate.fit_training reports/data/runs_open.csv --write
 
 readme: $(VENV)/.core  ## the outputs, the table and the pictures that the README shows
@@ -48,7 +48,7 @@ readme: $(VENV)/.core  ## the outputs, the table and the pictures that the READM
 	$(BIN)/python -m tests.readme
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

@@ -227,6 +227,11 @@ class EqualPasses:
         del run
         return ((Owner.TEMPORARIES, self.working_bytes),)
 
+    def restored(self, run: Slice) -> Memory:
+        """Nothing is computed again."""
+        del run
+        return ()
+
 
 class NoDataParallel:
     """Attaches nothing to a pipeline."""
@@ -246,7 +251,7 @@ class NoDataParallel:
         del program, rank, run, is_first
         return ()
 
-    def after_forward(self, rank: int, operation: int, run: Slice) -> Memory:
+    def after_use(self, rank: int, operation: int, run: Slice) -> Memory:
         """Gives nothing back."""
         del rank, operation, run
         return ()

@@ -35,9 +35,6 @@ _HOST_RANGE = (1.0, 30.0)
 _ERROR_LIMIT = 0.25
 """Errors in the logarithm beyond this one count as this one."""
 
-_ROUNDS = 1
-"""Passes over all parameters; clock and host work are fitted to different runs."""
-
 _LAUNCH_BOUND_ELEMENTS = 4e6
 """Activations (tokens x hidden / tp) per microbatch below which kernels are so short that
 launching them decides; only such runs can tell a framework's host work."""
@@ -83,15 +80,14 @@ def fit_training(rows: Sequence[Row], executor: Executor) -> Parameters:
     by_profile = _grouped(usable, lambda row: row["profile"])
     by_stack = _grouped(usable, lambda row: job_document(row)["plan"]["stack"]["base"])
     fitted = Parameters()  # what is not fitted yet is as shipped
-    for _ in range(_ROUNDS):
-        for profile, own in by_profile.items():
-            long = [row for row in own if not _is_launch_bound(row)]
-            if long:
-                _fit(fitted.clock, profile, _CLOCK_RANGE, fitted, long, executor)
-        for stack, own in by_stack.items():
-            short = [row for row in own if _is_launch_bound(row)]
-            if len(short) >= _MIN_HOST_ROWS:
-                _fit(fitted.host_work, stack, _HOST_RANGE, fitted, short, executor)
+    for profile, own in by_profile.items():
+        long = [row for row in own if not _is_launch_bound(row)]
+        if long:
+            _fit(fitted.clock, profile, _CLOCK_RANGE, fitted, long, executor)
+    for stack, own in by_stack.items():
+        short = [row for row in own if _is_launch_bound(row)]
+        if len(short) >= _MIN_HOST_ROWS:
+            _fit(fitted.host_work, stack, _HOST_RANGE, fitted, short, executor)
     return fitted
 
 

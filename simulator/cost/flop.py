@@ -2,7 +2,8 @@
 
 MFU counts what the model needs: six per matrix parameter and token, and attention over
 the *whole* sequence, masked half included (PaLM, arXiv 2204.02311, appendix B). HFU adds
-what recomputation repeats. Norms, activations and embedding lookups are left out.
+what recomputation repeats. Norms, activations, embedding lookups and modules that predict
+further tokens are left out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from simulator.cost.parameters import ParameterGroup, ParameterTensor, layer_kinds, layer_tensors
 from simulator.spec.model import Model
 from simulator.spec.plan import Recompute
+from simulator.spec.stack import SelectivePolicy
 
 _FORWARD_AND_BACKWARD = 3
 """Backward needs twice the products of forward."""
@@ -21,23 +23,49 @@ def model_flop_per_token(model: Model, seq_len: int) -> float:
     return _FORWARD_AND_BACKWARD * forward
 
 
-def hardware_flop_per_token(model: Model, seq_len: int, recompute: Recompute) -> float:
-    """FLOP that one token of training executes, recomputation included."""
-    repeated = {
-        "none": 0.0,
-        "selective": _attention_forward(model, seq_len),
-        "full": _layers_forward(model, seq_len),
-    }[recompute]
+_ALTERNATE_PRODUCTS = ("attention.key", "attention.output", "mlp.up")
+"""Weights whose products torchtitan's selective policy repeats: every other one of query,
+key, value, output, gate, up and down."""
+
+
+def hardware_flop_per_token(
+    model: Model,
+    seq_len: int,
+    recompute: Recompute,
+    policy: SelectivePolicy = "core-attention",
+) -> float:
+    """FLOP that one token of training executes, recomputation included.
+
+    Args:
+        model: The network.
+        seq_len: Tokens per sequence.
+        recompute: What backward repeats.
+        policy: What ``selective`` means.
+    """
+    if recompute == "full":
+        repeated = _layers_forward(model, seq_len)
+    elif recompute == "none":
+        repeated = 0.0
+    elif policy == "core-attention":
+        repeated = _attention_forward(model, seq_len)
+    else:
+        repeated = 2.0 * _matrix_numel(model, _ALTERNATE_PRODUCTS)
     return model_flop_per_token(model, seq_len) + repeated
 
 
 def _layers_forward(model: Model, seq_len: int) -> float:
+    return 2.0 * _matrix_numel(model) + _attention_forward(model, seq_len)
+
+
+def _matrix_numel(model: Model, names: tuple[str, ...] = ()) -> float:
+    """Matrix elements of all layers that one token is multiplied with, or of some by name."""
     kinds = layer_kinds(model)
-    matrices = sum(
-        kinds.count(kind) * _active_matrix_numel(model, layer_tensors(model, kinds.index(kind)))
-        for kind in dict.fromkeys(kinds)
-    )
-    return 2.0 * matrices + _attention_forward(model, seq_len)
+    total = 0.0
+    for kind in dict.fromkeys(kinds):
+        tensors = layer_tensors(model, kinds.index(kind))
+        chosen = tuple(t for t in tensors if not names or t.name in names)
+        total += kinds.count(kind) * _active_matrix_numel(model, chosen)
+    return total
 
 
 def _active_matrix_numel(model: Model, tensors: tuple[ParameterTensor, ...]) -> float:

@@ -99,8 +99,9 @@ class _Simulation:
         traffic = operation.work.traffic
         assert traffic is not None
         classes = sorted({rank_class for rank_class, _ in operation.lanes})
-        computing = operation.lanes[0][1] is Stream.COMPUTE
-        held = [] if computing else [self.devices[c] for c in classes]
+        # A class that waits for it on its compute stream has nothing to slow down.
+        waiting = {c for c, stream in operation.lanes if stream is Stream.COMPUTE}
+        held = [self.devices[c] for c in classes if c not in waiting]
         for device in held:
             device.take(traffic.sm_count)
         one_way = operation.kind is Kind.SEND_RECV

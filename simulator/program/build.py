@@ -25,6 +25,7 @@ from simulator.program.states import (
     optimizer_traffic_bytes,
     padded_vocab,
     resident_memory,
+    shard_numel,
     slice_parameters,
     state_bytes,
 )
@@ -36,7 +37,7 @@ _WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
 before they go on (``overlap_p2p_comm`` is for interleaved schedules only)."""
 
 _OPTIMIZER_KERNELS = 8
-"""Launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
+"""Assumption: launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
 
 
 def build_program(job: Job) -> Program:
@@ -63,7 +64,6 @@ class _Builder:
         self.profile = job.cluster.profile
         self.schedule = job_schedule(job)
         self.costs = StageCosts(job)
-        self.data_parallel = DataParallel(job, self.profile.network)
         self.stages = job.plan.pp
         self._transfers: dict[bool, Work] = {}
         if not self.schedule.synchronous:
@@ -74,6 +74,7 @@ class _Builder:
                 "take a synchronous one such as 1f1b",
             )
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
+        self.data_parallel = DataParallel(job, self.profile.network, self._copies_embedding)
 
     def build(self) -> Program:
         job, network = self.job, self.profile.network
@@ -192,7 +193,7 @@ class _Builder:
         ready = list(waits)
         for first, last in pairs:
             parameters = self._parameters(first)
-            numel = parameters.dense + parameters.expert
+            numel = shard_numel(self.job, parameters) if self.job.plan.zero else parameters.total
             waits.append(self._add_pair_reduction(program, first, last, numel, ready))
 
     def _add_pair_reduction(

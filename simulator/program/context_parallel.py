@@ -43,9 +43,15 @@ def _exchanged(piece: Piece, cp: int, *, method: str, element_bytes: float) -> I
     if piece.name == "scores":
         raise UnsupportedError.single(
             "plan.attention",
-            "context parallelism needs a fused attention kernel",
-            "unfused",
-            "take plan.attention: flash, or plan.cp: 1",
+            "context parallelism needs one fused attention kernel",
+            hint="take plan.attention: flash, or plan.cp: 1",
+        )
+    if isinstance(piece, FlashAttention) and piece.window:
+        raise UnsupportedError.single(
+            "plan.cp",
+            f"context parallelism is not simulated for attention windows ({piece.window} tokens)",
+            cp,
+            "take plan.cp: 1",
         )
     if not isinstance(piece, FlashAttention):
         yield piece

@@ -64,10 +64,12 @@ class DataParallel:
     Attributes:
         job: The job.
         network: Its links.
+        copies_embedding: Whether the stage with the head holds a copy of the embedding.
     """
 
     job: Job
     network: Network
+    copies_embedding: bool = False
     _work: dict[object, Work] = field(default_factory=dict)
     _parameters: dict[Slice, ParameterCount] = field(default_factory=dict)
     _computed: dict[int, int] = field(default_factory=dict)
@@ -107,26 +109,29 @@ class DataParallel:
             return ()
         work = self._gather_work(run)
         takes = self._gathered(run) if per_use else ()
+        stream = Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE
         gather = Operation(
-            Kind.ALL_GATHER, ((rank, Stream.DATA_PARALLEL),), work, Category.DATA_PARALLEL,
+            Kind.ALL_GATHER, ((rank, stream),), work, Category.DATA_PARALLEL,
             after=self._prefetch_limit(rank) if per_use else (),
             layers=(run.first, run.end), takes=takes,
         )  # fmt: skip
         return (program.add(gather),)
 
-    def after_forward(self, rank: int, operation: int, run: Slice) -> Memory:
-        """Books a computed run; returns the gathered weights to give back."""
+    def after_use(self, rank: int, operation: int, run: Slice) -> Memory:
+        """Books a run that used its weights; returns the gathered ones to give back."""
         self._computed[rank] = operation
         return self._gathered(run) if self.is_active and self._zero == 3 else ()
 
     def after_backward(
         self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
     ) -> Memory:
-        """Reduces a run's gradients where that is due; returns memory to give back."""
-        freed = self.after_forward(rank, operation, run)
-        if self.is_active and (self._zero >= 2 or (is_last and self._overlaps_reduce)):
-            self._emit_reduction(program, rank, run, (operation,), overlapped=self._overlaps_reduce)
-        return freed
+        """Reduces a run's gradients where that is due; returns the memory that they take."""
+        if not self.is_active or not (self._zero >= 2 or (is_last and self._overlaps_reduce)):
+            return ()
+        if self._zero >= 2:
+            self._limit_reductions(program, rank, operation)
+        self._emit_reduction(program, rank, run, (operation,), overlapped=self._overlaps_reduce)
+        return self._whole_gradients(run)
 
     def finish_gradients(
         self, program: Program, rank: int, runs: Sequence[Slice]
@@ -153,9 +158,20 @@ class DataParallel:
         kind = Kind.REDUCE_SCATTER if self._zero else Kind.ALL_REDUCE
         operation = Operation(
             kind, ((rank, stream),), self._reduction_work(run), Category.DATA_PARALLEL,
-            after=after, layers=(run.first, run.end),
+            after=after, layers=(run.first, run.end), gives=self._whole_gradients(run),
         )  # fmt: skip
         self._reductions.setdefault(rank, []).append(program.add(operation))
+
+    def _limit_reductions(self, program: Program, rank: int, operation: int) -> None:
+        """One reduction may be under way while a run computes; it waits for the one before.
+
+        Otherwise unsharded gradients would pile up behind a slow network (FSDP2 keeps one
+        input buffer of a reduce_scatter in flight).
+        """
+        under_way = self._reductions.get(rank, [])
+        if len(under_way) > 1:
+            computed = program.operations[operation]
+            computed.after = (*computed.after, under_way[-2])
 
     def _prefetch_limit(self, rank: int) -> tuple[int, ...]:
         """What a gather waits for, so that two gathered runs exist at a time.
@@ -168,10 +184,22 @@ class DataParallel:
     def _gathered(self, run: Slice) -> Memory:
         return ((Owner.GATHERED_WEIGHTS, self._count(run).total * self._state.gathered),)
 
+    def _whole_gradients(self, run: Slice) -> Memory:
+        """Gradients before they are sharded, and the buffer they are reduced in.
+
+        Only ZeRO 2 and 3 make them anew; otherwise they live in resident buffers.
+        """
+        if self._zero < 2:
+            return ()
+        numel, state = self._count(run).total, self._state
+        cast = numel * state.reduced if state.reduced != state.gathered else 0.0
+        return ((Owner.GRADIENTS, numel * state.gathered), (Owner.COMMUNICATION, cast))
+
     def _count(self, run: Slice) -> ParameterCount:
         """Parameters of a run on one rank."""
         if run not in self._parameters:
-            self._parameters[run] = slice_parameters(self.job, run)
+            tied_copy = self.copies_embedding
+            self._parameters[run] = slice_parameters(self.job, run, tied_copy=tied_copy)
         return self._parameters[run]
 
     def _buckets(self, run: Slice) -> list[Slice]:

@@ -99,7 +99,11 @@ class GroupedGemm:
 
 @dataclass(frozen=True, slots=True)
 class FlashAttention:
-    """A fused attention kernel."""
+    """A fused attention kernel.
+
+    Attributes:
+        window: Tokens a sliding window sees of a longer sequence; 0 is all of it.
+    """
 
     name: str
     batch: int
@@ -110,6 +114,7 @@ class FlashAttention:
     head_dim: int
     v_head_dim: int
     causal: bool
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,10 +128,11 @@ def _recompute(
     pieces: Sequence[Piece], timer: PieceTimer, hiding: Hiding, repeated: Mapping[str, float]
 ) -> PassTime:
     result = PassTime()
-    for piece in pieces:
+    for index, piece in enumerate(pieces):
         share = repeated.get(piece.name, 0.0)
         if share:
-            once = _forward([piece], timer, hiding, Category.RECOMPUTE)
+            once = PassTime()
+            _add_forward(once, pieces, index, timer, hiding, Category.RECOMPUTE)
             result.flop += once.flop * share
             result.kernels += once.kernels
             result.parts += [replace(part, seconds=part.seconds * share) for part in once.parts]
@@ -142,27 +143,39 @@ def _forward(
     pieces: Sequence[Piece], timer: PieceTimer, hiding: Hiding, category: Category
 ) -> PassTime:
     result = PassTime()
-    for index, piece in enumerate(pieces):
-        match piece:
-            case Gemm():
-                result.add(piece.name, category, timer.gemm_s(piece))
-                result.flop += _gemm_flop(piece)
-            case GroupedGemm():
-                result.add(piece.name, category, timer.gemm_s(piece), piece.launches)
-                result.flop += _grouped_flop(piece)
-            case FlashAttention():
-                result.add(piece.name, category, timer.attention_s(piece, backward=False))
-                result.flop += attention_flop(piece)
-            case RingAttention():
-                _add_ring(result, piece, timer, category, backward=False)
-            case Stream() if piece.forward_bytes:
-                seconds = timer.stream_s(piece, backward=False)
-                result.add(piece.name, category, seconds, piece.kernels)
-            case Exchange():
-                beside = _product_beside(pieces, index)
-                beside_s = timer.gemm_s(beside) if beside else 0.0
-                _add_exchange(result, piece, piece.forward, beside_s, timer, hiding)
+    for index in range(len(pieces)):
+        _add_forward(result, pieces, index, timer, hiding, category)
     return result
+
+
+def _add_forward(
+    result: PassTime,
+    pieces: Sequence[Piece],
+    index: int,
+    timer: PieceTimer,
+    hiding: Hiding,
+    category: Category,
+) -> None:
+    piece = pieces[index]
+    match piece:
+        case Gemm():
+            result.add(piece.name, category, timer.gemm_s(piece))
+            result.flop += _gemm_flop(piece)
+        case GroupedGemm():
+            result.add(piece.name, category, timer.gemm_s(piece), piece.launches)
+            result.flop += _grouped_flop(piece)
+        case FlashAttention():
+            result.add(piece.name, category, timer.attention_s(piece, backward=False))
+            result.flop += attention_flop(piece)
+        case RingAttention():
+            _add_ring(result, piece, timer, category, backward=False)
+        case Stream() if piece.forward_bytes:
+            seconds = timer.stream_s(piece, backward=False)
+            result.add(piece.name, category, seconds, piece.kernels)
+        case Exchange():
+            beside = _product_beside(pieces, index)
+            beside_s = timer.gemm_s(beside) if beside else 0.0
+            _add_exchange(result, piece, piece.forward, beside_s, timer, hiding)
 
 
 def _backward(

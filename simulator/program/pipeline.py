@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Protocol
 
-from simulator.program.ir import Category, Kind, Lane, Memory, Operation, Program, Stream, Work
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Lane,
+    Memory,
+    Operation,
+    Owner,
+    Program,
+    Stream,
+    Work,
+)
 from simulator.program.layout import Slice
 from simulator.schedule.slots import Order, Phase, Placement, Slot
 
@@ -43,6 +53,9 @@ class Costs(Protocol):
     def working(self, run: Slice) -> Memory:
         """Memory held while backward runs."""
 
+    def restored(self, run: Slice) -> Memory:
+        """Recomputed activations that a split backward keeps for its second half."""
+
 
 class Attachment(Protocol):
     """What data parallelism adds between the layers of a pass."""
@@ -56,13 +69,13 @@ class Attachment(Protocol):
     def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> tuple[int, ...]:
         """Operations that a piece must wait for."""
 
-    def after_forward(self, rank: int, operation: int, run: Slice) -> Memory:
-        """Memory that a forward piece gives back."""
+    def after_use(self, rank: int, operation: int, run: Slice) -> Memory:
+        """Memory that a piece gives back because it no longer needs its weights."""
 
     def after_backward(
         self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
     ) -> Memory:
-        """Memory that a backward piece gives back."""
+        """Memory that a piece's finished gradients take until they are reduced."""
 
 
 @dataclass(frozen=True)
@@ -143,26 +156,44 @@ class _Emitter:
             end = self._add_pass(rank, slot, run, after, receives=run is runs[0])
             operation = self.program.operations[end]
             operation.takes = self.costs.saved(run)
-            operation.gives = self.attachment.after_forward(rank, end, run)
+            operation.gives = self.attachment.after_use(rank, end, run)
         return end
 
     def _add_backward(self, rank: int, slot: Slot, *, is_last: bool) -> int:
         ends = slot.phase in _ENDS_BACKWARD
         run = self._run(slot)
         runs = self.attachment.backward_runs(run, is_last=is_last) if ends else [run]
+        # Weight gradients need no weights, so nothing is gathered for them.
+        uses_weights = slot.phase is not Phase.BACKWARD_WEIGHT
+        gathered = (
+            self._with_gathers(rank, runs, is_first=False)
+            if uses_weights
+            else ((piece, ()) for piece in runs)
+        )
         end = -1
-        for piece, after in self._with_gathers(rank, runs, is_first=False):
+        for piece, after in gathered:
             end = self._add_pass(rank, slot, piece, after, receives=piece is runs[0])
             operation = self.program.operations[end]
-            operation.holds = self.costs.working(piece)
+            operation.holds = self._held(piece, slot.phase)
+            if uses_weights:
+                operation.gives += self.attachment.after_use(rank, end, piece)
             if ends:
-                given = self.attachment.after_backward(
+                operation.gives += self.costs.saved(piece)
+                operation.takes += self.attachment.after_backward(
                     self.program, rank, end, piece, is_last=is_last
                 )
-                operation.gives = (*self.costs.saved(piece), *given)
-            else:
-                operation.gives = self.attachment.after_forward(rank, end, piece)
+            if slot.phase is Phase.BACKWARD_INPUT:
+                operation.takes += self.costs.restored(piece)
+            if slot.phase is Phase.BACKWARD_WEIGHT:
+                operation.gives += self.costs.restored(piece)
         return end
+
+    def _held(self, run: Slice, phase: Phase) -> Memory:
+        """Working memory; a split backward keeps what it computes again beyond one pass."""
+        working = self.costs.working(run)
+        if phase is Phase.BACKWARD:
+            return working
+        return tuple((owner, size) for owner, size in working if owner is not Owner.RECOMPUTE)
 
     def _with_gathers(
         self, rank: int, runs: Sequence[Slice], *, is_first: bool

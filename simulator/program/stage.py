@@ -104,6 +104,15 @@ class StageCosts:
             self._working[counts] = max(candidates, key=lambda m: sum(b for _, b in m), default=())
         return self._working[counts]
 
+    def restored(self, run: Slice) -> Memory:
+        """All activations of a run that backward computes again."""
+        return _summed(
+            (owner, num_bytes * count)
+            for unit, count in self._unit_counts(run)
+            for owner, num_bytes in self._unit(unit).working
+            if owner is Owner.RECOMPUTE
+        )
+
     @cached_property
     def boundary_bytes(self) -> float:
         """Activation that one rank sends to the next stage, per microbatch [B]."""
@@ -246,7 +255,7 @@ class StageCosts:
             Phase.BACKWARD_INPUT: stack.gather_copy_bytes,
             Phase.BACKWARD_WEIGHT: stack.reduce_copy_bytes,
         }[phase]
-        num_bytes = slice_parameters(job, run).dense * per_parameter
+        num_bytes = slice_parameters(job, run).total * per_parameter
         if not num_bytes:
             return None
         seconds = memory_bound_s(job.cluster.profile, num_bytes)

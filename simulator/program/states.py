@@ -140,7 +140,9 @@ def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> Parame
 def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     """What a rank holds from step to step for its ``parameters``, by owner."""
     per, zero = state_bytes(job), job.plan.zero
-    kept = [_shard(job, parameters) if zero >= level else parameters.total for level in range(4)]
+    kept = [
+        shard_numel(job, parameters) if zero >= level else parameters.total for level in range(4)
+    ]
     return (
         (Owner.WEIGHTS, kept[3] * per.weights),
         (Owner.GRADIENTS, kept[2] * per.gradients + kept[1] * per.gradient_copy),
@@ -156,14 +158,14 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     16-bit weights are written.
     """
     per = state_bytes(job)
-    updated = _shard(job, parameters) if job.plan.zero else parameters.total
+    updated = shard_numel(job, parameters) if job.plan.zero else parameters.total
     states = 2 * (per.moments + (per.master or per.weights))
     gradients = 2 * per.gradients + 2 * per.gradient_copy
     weights = per.weights if per.master else 0.0
     return updated * (states + gradients + weights)
 
 
-def _shard(job: Job, parameters: ParameterCount) -> float:
+def shard_numel(job: Job, parameters: ParameterCount) -> float:
     """Parameters whose states one rank keeps where they are sharded."""
     dense = parameters.dense / shard_group(job).ranks
     return dense + parameters.expert / expert_shard_group(job).ranks

@@ -31,7 +31,7 @@ _SCORE_PASSES_FUSED = 2
 """A fused scale-mask-softmax kernel reads and writes each score once."""
 
 _SCORE_PASSES_UNFUSED = 8
-"""Separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
+"""Assumption: separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
 counted in 16-bit scores."""
 
 _NORMS_BEFORE = 2
@@ -325,10 +325,11 @@ class Block:
     ) -> None:
         shape = self.shape
         seq_kv = min(shape.seq_len, kind.window or shape.seq_len)
+        window = kind.window if kind.window < shape.seq_len * self.plan.cp else 0
         self.pieces.append(
             FlashAttention(
                 "attention", shape.sequences, heads, kv_heads, shape.seq_len, seq_kv,
-                head_dim, v_head_dim, self.model.causal and seq_kv == shape.seq_len,
+                head_dim, v_head_dim, self.model.causal and seq_kv == shape.seq_len, window,
             )
         )  # fmt: skip
         self.core.add("attention")

@@ -21,7 +21,7 @@ class Waits:
 
     Attributes:
         rank_class: Class index, shape (waits,).
-        category: What was waited for (a communication category, host or bubble), per row.
+        category: What was waited for (a communication category or bubble), per row.
         start_s, end_s: The gap [s], shape (waits,).
     """
 

@@ -28,7 +28,10 @@ def summarise(job: Job, timeline: Timeline) -> StepResult:
     profile = job.cluster.profile
     peak = peak_flop_per_s(profile, job.plan.precision)
     model_rate = tokens_per_s_per_gpu * model_flop_per_token(job.model, seq_len)
-    hardware_flop = hardware_flop_per_token(job.model, seq_len, job.plan.recompute)
+    plan = job.plan
+    hardware_flop = hardware_flop_per_token(
+        job.model, seq_len, plan.recompute, plan.stack.selective_policy
+    )
     return StepResult(
         timeline=timeline,
         step_time_s=step_time_s,

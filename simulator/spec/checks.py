@@ -74,6 +74,17 @@ def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
         yield Fault("plan.tp", f"must divide the MLP width {model.ffn_hidden}", tp)
 
 
+def _heads_divide_over_traded_sequences(job: Job) -> Iterator[Fault]:
+    plan, heads = job.plan, job.model.heads
+    if plan.cp > 1 and plan.cp_method == "all_to_all" and heads % (plan.tp * plan.cp):
+        yield Fault(
+            "plan.cp",
+            f"tp x cp = {plan.tp * plan.cp} must divide the {heads} heads that ranks trade",
+            plan.cp,
+            "take plan.cp_method: ring, or a smaller plan.cp",
+        )
+
+
 def _experts_divide_over_expert_ranks(job: Job) -> Iterator[Fault]:
     plan, experts = job.plan, job.model.experts
     if experts is None:
@@ -206,6 +217,7 @@ _RULES = (
     _batch_divides_into_microbatches,
     _sequence_divides_over_ranks,
     _heads_divide_over_tensor_ranks,
+    _heads_divide_over_traded_sequences,
     _experts_divide_over_expert_ranks,
     _experts_need_their_own_tokens,
     _experts_overlap_between_chunks,

@@ -70,7 +70,8 @@ class Stack(Spec):
     """Memory traffic per parameter of packing, casting and dividing gradients before they
     are reduced, ZeRO 3 [B]."""
     bucket_bytes: Bytes = 160e6
-    """Gradients are reduced in buckets of at least this size."""
+    """Gradients are reduced in buckets of at least this size; by default Megatron's
+    40 million fp32 elements."""
     selective_policy: SelectivePolicy = "core-attention"
     """What selective recomputation repeats."""
     attention: AttentionKernel = "flash"
@@ -98,7 +99,7 @@ class Stack(Spec):
     """Models are trained with dropout (masks are stored and read)."""
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
     """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
-    small kernels that an eager framework launches around each one."""
+    small kernels that an eager framework launches around each one. 2.5 is an assumption."""
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(
@@ -137,7 +138,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "megatron-deepspeed": Stack(
             attention="fused-softmax",
-            host_work_per_launch=14.19,  # fitted: see simulator/calibrate/fit_training.py
+            host_work_per_launch=14.19,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
             sequence_parallel=False,

@@ -99,3 +99,12 @@ def test_llama_3_405b_needs_6_n_per_token_and_its_attention():
     model = Model(layers=126, hidden=16384, heads=128, kv_heads=8, ffn_hidden=53248, vocab=128256)
     per_token = model_flop_per_token(model, 1)
     assert per_token * 15.6e12 == pytest.approx(3.8e25, rel=0.01)
+
+
+def test_torchtitans_selective_policy_repeats_key_output_and_up():
+    model = small_model()
+    extra = hardware_flop_per_token(model, 64, "selective", "alternate-products")
+    extra -= model_flop_per_token(model, 64)
+    key = model.kv_heads * model.head_dim * model.hidden
+    output, up = model.heads * model.head_dim * model.hidden, model.ffn_hidden * model.hidden
+    assert extra == pytest.approx(2 * model.layers * (key + output + up))

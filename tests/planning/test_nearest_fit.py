@@ -132,7 +132,7 @@ def test_more_gpus_are_proposed_only_where_two_changes_do_not_help():
 
 
 def test_states_of_a_single_gpu_are_sharded_over_new_ones():
-    job = a_job("7 GiB", gpus=1, zero=0, recompute="full", stack="torch")
+    job = a_job("8 GiB", gpus=1, zero=0, recompute="full", stack="torch")
     changes = nearest_fit(job).nearest.changes
     assert changes["cluster.gpus"] == 2
     assert changes["plan.zero"] > 0
@@ -172,7 +172,8 @@ def test_a_stack_without_model_parallelism_is_not_told_to_use_it():
 
 
 def test_gradients_are_not_sharded_under_a_pipeline_that_does_not_do_so():
-    job = a_job("3.5 GiB", pp=2)
+    job = a_job("3.85 GiB", pp=2)
+    assert not fits(job)
     assert fits(job.replace({"plan.zero": 2}))
     changes = nearest_fit(job).nearest.changes
     assert "plan.zero" not in changes

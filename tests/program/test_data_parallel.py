@@ -13,6 +13,7 @@ from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stream
 from simulator.program.layout import stage_slices
 from simulator.program.states import slice_parameters
+from simulator.results.memory import class_memory
 from simulator.spec.job import Job
 from tests.jobs import free_latency_profile, small_job, small_model
 
@@ -226,3 +227,20 @@ def test_a_pipeline_reduces_every_parameter_once(pp, zero):
     held = sum(slice_parameters(job, run).total for run in stage_slices(job, pp))
     per_parameter = 2 * REDUCED if zero == 0 else REDUCED + GATHERED
     assert port_bytes(build_program(job)) == pytest.approx(held * per_parameter / 2)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_sharded_gradients_exist_whole_until_they_are_reduced_and_never_pile_up(zero):
+    """Two runs at most: one under way and one that is being computed."""
+    job = small_job(small_model(layers=8), gpus=4, zero=zero, global_batch=8)
+    program = build_program(job)
+    whole = [op for op in program.operations if Owner.COMMUNICATION in dict(op.takes)]
+    given = [op for op in program.operations if Owner.COMMUNICATION in dict(op.gives)]
+    assert {op.kind for op in whole} == {Kind.BACKWARD}
+    assert {op.kind for op in given} == {Kind.REDUCE_SCATTER}
+    assert sum(dict(op.takes)[Owner.COMMUNICATION] for op in whole) == pytest.approx(
+        sum(dict(op.gives)[Owner.COMMUNICATION] for op in given)
+    )
+    largest = max(dict(op.takes)[Owner.COMMUNICATION] for op in whole)
+    memory = class_memory(replay(program), job.cluster.profile.device)[0]
+    assert memory.owner_bytes[Owner.COMMUNICATION].max() <= 2 * largest

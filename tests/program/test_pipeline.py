@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from simulator.engine.deadlock import DeadlockError
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
-from simulator.program.ir import Kind, Operation, Program, Stream, Work
+from simulator.program.build import build_program
+from simulator.program.ir import Kind, Operation, Owner, Program, Stream, Work
 from simulator.schedule import Phase, Slot, schedule_order
 from simulator.schedule.registry import schedule_info
 from simulator.schedule.unit_time import slot_times
-from tests.jobs import EqualPasses, pipeline_program
+from tests.jobs import EqualPasses, pipeline_program, small_job, small_model
 
 SIZES = {
     "naive": [(3, 1, 4)],
@@ -151,3 +152,28 @@ def test_an_order_that_runs_backward_before_its_forward_is_a_deadlock(engine):
     ]
     with pytest.raises(DeadlockError, match="backward of microbatch 0, chunk 0 on stage 0/compute"):
         engine(pipeline_program("1f1b", 2, 1, 1, order=order))
+
+
+def test_a_split_backward_keeps_what_it_recomputed_until_its_weights_are_done():
+    job = small_job(
+        small_model(layers=4), gpus=2, pp=2, global_batch=4, schedule="zb-h1", recompute="full"
+    )
+    operations = build_program(job).operations
+    taken = [op for op in operations if Owner.RECOMPUTE in dict(op.takes)]
+    given = [op for op in operations if Owner.RECOMPUTE in dict(op.gives)]
+    assert {op.kind for op in taken} == {Kind.BACKWARD_INPUT}
+    assert {op.kind for op in given} == {Kind.BACKWARD_WEIGHT}
+    assert len(taken) == len(given) == 8
+
+
+def test_weight_gradients_gather_no_weights():
+    fields = {"gpus": 4, "pp": 2, "global_batch": 8, "zero": 3}
+    model = small_model(layers=4)
+    whole, split = (
+        sum(op.kind is Kind.ALL_GATHER for op in build_program(job).operations)
+        for job in (
+            small_job(model, schedule="1f1b", **fields),
+            small_job(model, schedule="zb-h1", **fields),
+        )
+    )
+    assert split <= whole

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.errors import InputError
+from simulator.errors import InputError, UnsupportedError
+from simulator.program.build import build_program
 from simulator.spec.plan import Plan
-from tests.jobs import small_job
+from tests.jobs import small_job, small_model
 
 
 def plan(**fields) -> Plan:
@@ -26,3 +27,16 @@ def test_full_precision_has_no_fused_kernel():
 def test_flash_attention_in_full_precision_is_refused():
     with pytest.raises(InputError, match="flash attention has no kernel"):
         small_job(precision="fp32", attention="flash")
+
+
+def test_ranks_can_only_trade_whole_heads():
+    with pytest.raises(InputError, match="heads that ranks trade"):
+        small_job(small_model(heads=12, kv_heads=12, head_dim=4), gpus=8, cp=8,
+                  cp_method="all_to_all", seq_len=1024, global_batch=1)  # fmt: skip
+
+
+def test_windows_and_context_parallelism_are_refused_together():
+    model = small_model(sliding_window=64)
+    job = small_job(model, gpus=2, cp=2, seq_len=1024, global_batch=1)
+    with pytest.raises(UnsupportedError, match="attention windows"):
+        build_program(job)

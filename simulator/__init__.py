@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any
 from simulator.version import __version__
 
 if TYPE_CHECKING:
-    from simulator.api import Job, Result, load_job, simulate
+    from simulator.api import Job, Result, load_job, simulate, sweep
 
-__all__ = ["Job", "Result", "__version__", "load_job", "simulate"]
+__all__ = ["Job", "Result", "__version__", "load_job", "simulate", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

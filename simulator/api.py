@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.planning.sweep import sweep
 from simulator.results.report import result_to_dict
 from simulator.results.run import Engine, run_step
 from simulator.results.step import StepResult
@@ -17,7 +18,7 @@ from simulator.spec.load import load_job
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Engine", "Job", "Result", "load_job", "simulate"]
+__all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,13 @@ def published(
     out: Out = None,
     max_mape: MaxMape = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that simulate rows side by side.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="Processes that simulate rows; by default one per core."),
+    ] = None,
 ) -> None:
     """Compare with published training runs.
 
-    Example:  clustersim validate published runs.csv --workers 2 --out errors.csv
+    Example:  clustersim validate published runs.csv --out errors.csv
     """
     from simulator.validate.published import validate_published
 
@@ -96,7 +97,7 @@ def kernels(
 
 
 @contextlib.contextmanager
-def _executor(workers: int) -> Iterator[Executor | None]:
+def _executor(workers: int | None) -> Iterator[Executor | None]:
     if workers == 1:
         yield None
         return

@@ -12,7 +12,7 @@ api           the public functions
 cli           the command ``clustersim``
 planning      questions above one step
 plots, exporters, validate, calibrate
-              pictures; traces and tables; predictions against reality; fits
+              pictures; traces; predictions against reality; fits
 results       Timeline -> step time, breakdown, waits, memory
 engine        Program -> Timeline: the SimPy simulation and the contention-free replay
 program       specification + costs + schedule -> Program, one file per strategy

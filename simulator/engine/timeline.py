@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.program.ir import Kind, Lane, Operation, Program, Stream
+from simulator.program.ir import Lane, Operation, Program, Stream
 
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = tuple(Kind)
 STREAMS = tuple(Stream)
 
 

@@ -1,6 +1,5 @@
 """A result in the forms that other programs and people read.
 
 - ``chrome_trace``: the step for Perfetto and chrome://tracing
-- ``tables``: rows of text for the command line
 - ``selection``: which rank classes stand for all where there is no room
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.engine.replay import replay
-from simulator.engine.timeline import KINDS, STREAMS
-from simulator.program.ir import Program, Work
+from simulator.engine.timeline import STREAMS
+from simulator.program.ir import Kind, Program, Work
 from tests.jobs import pipeline_program
 
 
@@ -32,7 +32,7 @@ def test_columns_of_the_frame_say_what_the_program_does():
         "rank_class", "stage", "stream", "kind", "category", "microbatch", "chunk",
         "first_layer", "end_layer", "start_s", "end_s", "flop", "bytes",
     ]  # fmt: skip
-    assert set(frame["kind"]) <= {kind.value for kind in KINDS}
+    assert set(frame["kind"]) <= {kind.value for kind in Kind}
     assert set(frame["stream"]) <= {stream.value for stream in STREAMS}
     assert frame["end_s"].max() == timeline.step_time_s
     forward = frame[(frame["kind"] == "forward") & (frame["stage"] == 1)]

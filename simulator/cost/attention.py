@@ -20,7 +20,8 @@ _FLASH_1_SHARE = 0.5
 
 _POWER_SHARE = 0.9
 """Power that attention draws over what products draw, so that a power limit slows it less
-(assumption; a 500 W and a 700 W variant of one device, running both, agree with it)."""
+(assumption, chosen with published long-sequence runs of a 500 W and a 700 W variant of one
+device in view)."""
 
 _QUERY_TILE = 128
 """Queries per thread block (FlashAttention-2, arXiv 2307.08691, section 3.3)."""

@@ -77,6 +77,7 @@ class StageCosts:
     _work: dict[tuple[Phase, _UnitCounts], Work] = field(default_factory=dict)
     _saved: dict[_UnitCounts, Memory] = field(default_factory=dict)
     _working: dict[_UnitCounts, Memory] = field(default_factory=dict)
+    _restored: dict[_UnitCounts, Memory] = field(default_factory=dict)
 
     def work(self, run: Slice, phase: Phase) -> Work:
         """Cost of one microbatch through a run of layers."""
@@ -106,12 +107,15 @@ class StageCosts:
 
     def restored(self, run: Slice) -> Memory:
         """All activations of a run that backward computes again."""
-        return _summed(
-            (owner, num_bytes * count)
-            for unit, count in self._unit_counts(run)
-            for owner, num_bytes in self._unit(unit).working
-            if owner is Owner.RECOMPUTE
-        )
+        counts = self._unit_counts(run)
+        if counts not in self._restored:
+            self._restored[counts] = _summed(
+                (owner, num_bytes * count)
+                for unit, count in counts
+                for owner, num_bytes in self._unit(unit).working
+                if owner is Owner.RECOMPUTE
+            )
+        return self._restored[counts]
 
     @cached_property
     def boundary_bytes(self) -> float:

@@ -1,9 +1,10 @@
 """What does each training framework do when it is left to its defaults?
 
 A stack is a named, documented set of *facts* about a framework: what it overlaps,
-fuses, stores and launches. It never holds a factor that makes predictions fit. The one
-fitted number, host work per launched kernel, belongs to the framework's Python path and
-is fitted for all workloads of the stack at once.
+fuses, stores and launches. It never holds a factor that makes predictions fit. The facts
+come from knowing the frameworks, not from a reference per line: where one decides a plan,
+check it against the version at hand. The one fitted number, host work per launched kernel,
+belongs to the framework's Python path and is fitted for all workloads of the stack at once.
 
 A plan names a stack, or starts from one and changes facts in place::
 

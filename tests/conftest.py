@@ -7,6 +7,11 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says something about the machine, nothing about the rule.
+settings.register_profile("clustersim", deadline=None)
+settings.load_profile("clustersim")
 
 
 @pytest.fixture

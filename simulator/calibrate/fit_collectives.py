@@ -59,11 +59,13 @@ SCALE_UP_PRIORS: Mapping[str, Prior] = MappingProxyType(
         "efficiency": Prior(0.78, 0.1, 0.95),
         "low_latency_share": Prior(0.5, 0.4, 1.0),
         "pipeline_fill": Prior(0.4, 0.4, 1.5),
+        "local_copy_bytes_per_s": Prior(1e12, 0.5),
     }
 )
 """The bulk hop is what it takes beyond the small-message hop.
 
-Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth).
+Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth); local
+copies: 24 channels, each an SM that moves about 40 GB/s.
 """
 
 IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(
@@ -78,6 +80,7 @@ FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
         "bulk_latency_s": Prior(15e-6, 1.0),
         "low_latency_share": Prior(0.15, 0.5, 1.0),
         "pipeline_fill": Prior(0.4, 0.4, 1.5),
+        "tree_piece_bytes": Prior(1.5e6, 0.5),
     }
 )
 """Source: NCCL src/graph/tuning.cc (network hops of LL and Simple on InfiniBand)."""
@@ -98,6 +101,12 @@ KIN: Mapping[str, str] = MappingProxyType(
     }
 )
 """Systems whose scale-up links take the parameters of their nearest kin, rows joined."""
+
+SAME_LINKS: Mapping[str, str] = MappingProxyType(
+    {"h20": "h100-sxm-80gb", "h200-sxm-141gb": "h100-sxm-80gb"}
+)
+"""Systems with few rows of their own: what is believed of their links before is what the
+rows of the same links and switch say. Source: NVIDIA data sheets, 18 NVLink 4 each."""
 
 OWN_FABRIC = frozenset({"mi300x", "mi355x"})
 """Systems whose fabric differs from its kind's because the library is another (RCCL)."""
@@ -141,11 +150,19 @@ class Case:
         return None not in (self.row.nics_per_node, self.row.nic_bytes_per_s)
 
 
-def fit_scale_up(cases: Sequence[Case], scale_up: ScaleUp) -> Fit:
-    """Parameters of scale-up links from rows that stay inside one domain."""
+def fit_scale_up(cases: Sequence[Case], scale_up: ScaleUp, same_links: Fit | None = None) -> Fit:
+    """Parameters of scale-up links from rows that stay inside one domain.
+
+    Args:
+        cases: The rows.
+        scale_up: The links.
+        same_links: What rows of another system with the same links say, if there are any.
+    """
     priors = dict(SCALE_UP_PRIORS)
     if scale_up.in_switch_reduction:
         priors |= IN_SWITCH_PRIORS
+    if same_links is not None:
+        priors = _centred(priors, same_links.values)
     told = sum(host_s(case.row) == 0.0 for case in cases)
     # Launches from one process hide what the GPUs take: there the priors stand.
     held = ("launch_s", "latency_s") if told < _FEW_ROWS else ()
@@ -197,6 +214,13 @@ def _fit(
     return Fit(part, values, len(cases), statistics.median(errors), held)
 
 
+def _centred(priors: Mapping[str, Prior], values: Mapping[str, float]) -> dict[str, Prior]:
+    """The priors with what another fit found as their best guesses."""
+    found = dict(values)
+    found["bulk_latency_s"] -= found["latency_s"]
+    return {name: prior._replace(value=found[name]) for name, prior in priors.items()}
+
+
 def _values(names: Sequence[str], logs: Sequence[float]) -> dict[str, float]:
     values = dict(zip(names, (math.exp(x) for x in logs), strict=True))
     values["bulk_latency_s"] += values["latency_s"]
@@ -226,11 +250,12 @@ def fit_table(csv_path: str | Path, write: bool = False) -> dict[str, Fit]:
     fits: dict[str, Fit] = {}
     networks = {name: load_profile(name).network for name in profile_names()}
 
-    for name in sorted(set(networks) - set(KIN)):
+    for name in sorted(set(networks) - set(KIN), key=lambda name: (name in SAME_LINKS, name)):
         cases = [c for c in _cases(rows, networks) if _kin(c.profile) == name and not c.crosses]
         if len(cases) < _FEW_ROWS:
             continue
-        fit = fit_scale_up(cases, networks[name].scale_up)
+        same_links = fits.get(f"{SAME_LINKS.get(name)} scale_up")
+        fit = fit_scale_up(cases, networks[name].scale_up, same_links)
         fits[f"{name} scale_up"] = fit
         for member in (member for member in networks if _kin(member) == name):
             own = fit.for_links(networks[member].scale_up)

@@ -85,4 +85,8 @@ def _name(field: str) -> str:
 
 def _text(field: str, value: float) -> str:
     """The value as files spell it; times keep their three digits."""
+    if field.endswith("_bytes_per_s"):
+        return format_quantity(value, "bytes_per_s")
+    if field.endswith("_bytes"):
+        return format_quantity(value, "bytes")
     return format_quantity(value, "s") if field.endswith("_s") else f"{value:g}"

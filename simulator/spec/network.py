@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator.spec.base import (
+    Bytes,
     BytesPerSecond,
     Count,
     CountOrZero,
@@ -44,6 +45,9 @@ class ScaleUp(Spec):
     """Share of the large-message rate that small-message protocols reach."""
     pipeline_fill: PipelineFill = 0.4
     """Weight of filling and draining the chunk pipeline; 0 none, 1 the textbook one."""
+    local_copy_bytes_per_s: BytesPerSecond | None = None
+    """Rate at which a collective's kernel copies a rank's own part inside its memory;
+    never a limit where unknown."""
     in_switch_reduction: Flag = False
     """Whether the switch reduces in flight (NVLS)."""
     in_switch_efficiency: Fraction = 0.6
@@ -71,6 +75,9 @@ class Fabric(Spec):
     """As for the scale-up links."""
     pipeline_fill: PipelineFill = 0.4
     """As for the scale-up links, for collectives that cross the fabric."""
+    tree_piece_bytes: Bytes = 1.5e6
+    """Bytes that one rank's share of the NICs carries before the next level of a tree starts:
+    chunks of all channels."""
     sm_count: CountOrZero = 16
     """As for the scale-up links, for collectives that cross the fabric."""
 

@@ -23,7 +23,7 @@ from simulator.cost.collectives import (
     send_recv_s,
     tree_all_reduce_s,
 )
-from simulator.cost.collectives.timing import pipelined_s, reachable_link_share
+from simulator.cost.collectives.timing import pipeline_fill_s, reachable_link_share
 from simulator.cost.collectives.tree import double_tree_parents, tree_depth
 from simulator.errors import InputError
 from simulator.spec.network import Network
@@ -197,12 +197,39 @@ def test_a_large_message_uses_the_protocol_of_full_bandwidth() -> None:
     assert cost.protocol == "simple"
 
 
-def test_best_pipeline_of_two_equal_parts_takes_four_times_one() -> None:
-    assert pipelined_s(1.0, 1.0, fill=1.0) == 4.0
+def test_best_pipeline_of_two_equal_parts_adds_both_once_more() -> None:
+    assert pipeline_fill_s(1.0, 1.0, fill=1.0) == 2.0
 
 
-def test_pipeline_without_fill_is_latency_plus_transfer() -> None:
-    assert pipelined_s(1.0, 4.0, fill=0.0) == 5.0
+def test_a_pipeline_without_fill_adds_nothing() -> None:
+    assert pipeline_fill_s(1.0, 4.0, fill=0.0) == 0.0
+
+
+def test_a_ring_also_copies_the_part_of_each_rank_itself() -> None:
+    # 7 GB over the port at 1 GB/s, and one eighth of the buffer copied at 0.5 GB/s.
+    network = round_network(scale_up__local_copy="0.5 GB/s")
+    cost = collective_cost(CollectiveKind.ALL_GATHER, 8e9, Group(8, 8), network)
+    assert cost.seconds == pytest.approx(7.0 + 2.0)
+
+
+def test_every_level_of_a_tree_between_nodes_waits_for_one_piece() -> None:
+    # Four nodes: two hops up and two down, each of which holds up 1 GB at 1 GB/s; the
+    # busiest of eight ranks sends an eighth of the buffer twice.
+    network = round_network(
+        scale_up__bandwidth="1000 GB/s", fabric__tree_piece="1 GB", fabric__low_latency_share=0.1
+    )
+    cost = collective_cost(
+        CollectiveKind.ALL_REDUCE, 64e9, Group(32, 8), network, algorithm="tree"
+    )
+    assert cost.seconds == pytest.approx(16.0 + 4 * 1.0)
+
+
+def test_a_message_smaller_than_a_piece_is_passed_on_whole() -> None:
+    network = round_network(
+        scale_up__bandwidth="1000 GB/s", fabric__tree_piece="1 GB", fabric__low_latency_share=0.1
+    )
+    cost = collective_cost(CollectiveKind.ALL_REDUCE, 4e8, Group(32, 8), network, algorithm="tree")
+    assert cost.seconds == pytest.approx(0.1 + 4 * 0.1)
 
 
 def test_two_of_eight_meshed_gpus_use_one_link_of_seven() -> None:

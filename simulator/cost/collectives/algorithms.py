@@ -33,16 +33,20 @@ class Demand(NamedTuple):
         fabric_hops: Hops in a row on the fabric.
         scale_up_bytes: Bytes through one rank's scale-up port, one direction [B].
         fabric_bytes: Bytes through one rank's share of the fabric, one direction [B].
+        copied_bytes: A rank's own part, copied from its input to its output [B].
         scale_up_efficiency: Rate on the scale-up port, relative to a ring.
         in_switch: The scale-up switch reduces.
+        is_tree: Nodes receive a piece from those below before they pass it on.
     """
 
     scale_up_hops: float
     fabric_hops: float
     scale_up_bytes: float
     fabric_bytes: float
+    copied_bytes: float = 0.0
     scale_up_efficiency: float = 1.0
     in_switch: bool = False
+    is_tree: bool = False
 
 
 Algorithm = Callable[[float, Group, Network], Demand | None]
@@ -53,14 +57,20 @@ def _ring(num_bytes: float, group: Group, rounds: int) -> Demand:
     """A ring through all ranks, node after node.
 
     Each step passes S/n to the next rank. One rank of a node passes it over the fabric;
-    NCCL turns its rings so that the ranks of a node take this role equally.
+    NCCL turns its rings so that the ranks of a node take this role equally. A rank works
+    once more than it sends: first it only sends and last it only receives, and its own
+    part goes from its input to its output (NCCL src/device/all_gather.h).
     """
     n, r, nodes = group.ranks, group.ranks_per_node, group.nodes
     fabric_hops = rounds * (nodes - 1)
     link_bytes = rounds * num_bytes * (n - 1) / n
     out = 1 / r if nodes > 1 else 0.0
     return Demand(
-        rounds * (n - 1) - fabric_hops, fabric_hops, link_bytes * (1 - out), link_bytes * out
+        rounds * (n - 1) - fabric_hops,
+        fabric_hops,
+        link_bytes * (1 - out),
+        link_bytes * out,
+        copied_bytes=num_bytes / n,
     )
 
 
@@ -77,7 +87,7 @@ def ring_once(num_bytes: float, group: Group, _: Network) -> Demand:
 def chain(num_bytes: float, group: Group, _: Network) -> Demand:
     """From rank to rank, the whole buffer: broadcast, or backwards reduce."""
     n = group.ranks
-    return _ring(num_bytes * n / (n - 1), group, rounds=1)
+    return _ring(num_bytes * n / (n - 1), group, rounds=1)._replace(copied_bytes=0.0)
 
 
 def tree_all_reduce(num_bytes: float, group: Group, _: Network) -> Demand:
@@ -85,7 +95,14 @@ def tree_all_reduce(num_bytes: float, group: Group, _: Network) -> Demand:
     r = group.local_ranks
     up_bytes = 2 * num_bytes if r > 1 else 0.0
     hops, fabric_bytes = _tree_between_nodes(num_bytes, group)
-    return Demand(2 * (r - 1), hops, up_bytes, fabric_bytes, TREE_EFFICIENCY)
+    return Demand(
+        2 * (r - 1),
+        hops,
+        up_bytes,
+        fabric_bytes,
+        scale_up_efficiency=TREE_EFFICIENCY,
+        is_tree=True,
+    )
 
 
 def _tree_between_nodes(num_bytes: float, group: Group) -> tuple[int, float]:
@@ -111,14 +128,14 @@ def in_switch_all_reduce(num_bytes: float, group: Group, network: Network) -> De
     if not network.scale_up.in_switch_reduction or r < _MIN_IN_SWITCH_RANKS:
         return None
     hops, fabric_bytes = _tree_between_nodes(num_bytes, group)
-    return Demand(0, hops, num_bytes * (1 + 1 / r), fabric_bytes, in_switch=True)
+    return Demand(0, hops, num_bytes * (1 + 1 / r), fabric_bytes, in_switch=True, is_tree=True)
 
 
 def pairwise_all_to_all(num_bytes: float, group: Group, _: Network) -> Demand:
     """Every rank sends S/n to every other at once, limited by its own ports.
 
     In the node a hop says that the buffer is ready and one brings the data; over the
-    fabric, receivers announce buffers ahead.
+    fabric, receivers announce buffers ahead. Its own S/n a rank copies.
     """
     n, r = group.ranks, group.local_ranks
     return Demand(
@@ -126,6 +143,7 @@ def pairwise_all_to_all(num_bytes: float, group: Group, _: Network) -> Demand:
         1 if n > r else 0,
         num_bytes * (r - 1) / n,
         num_bytes * (n - r) / n,
+        copied_bytes=num_bytes / n,
     )
 
 

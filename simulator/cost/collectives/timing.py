@@ -5,8 +5,8 @@ Two protocols compete, as in NCCL, and the faster one is taken:
 - ``low_latency`` (LL, LL128) flags every word: short hops, a share of the bandwidth;
 - ``simple`` synchronises whole chunks: long hops, all of the bandwidth.
 
-Either way the time is that of a chunk pipeline, :func:`pipelined_s`. The bandwidth is
-that of the busiest port of one rank.
+Either way the time is latency, transfer at the rate of the busiest port of one rank, and
+the filling of a chunk pipeline.
 
 Ignores: the number of channels, discrete chunk sizes, congestion.
 """
@@ -33,6 +33,10 @@ Source: directed rings through the first GPUs of the DGX-1 (V100) link graph; fi
 no ring, there the count is the one that NCCL's measured rate implies (vTrain traces).
 """
 
+IN_SWITCH_TREE_EFFICIENCY = 0.9
+"""Rate of in-switch reduction that feeds trees between nodes over its rate alone. Source: NCCL
+src/graph/tuning.cc, NVLSTree on two nodes of Hopper (8 channels of 57.7 GB/s) over NVLS."""
+
 
 class Timing(NamedTuple):
     """Time of a demand under the faster protocol.
@@ -48,8 +52,8 @@ class Timing(NamedTuple):
     protocol: str
 
 
-def pipelined_s(latency_s: float, transfer_s: float, fill: float) -> float:
-    """Seconds of a message that flows in chunks through a row of hops.
+def pipeline_fill_s(latency_s: float, transfer_s: float, fill: float) -> float:
+    """Seconds that a message needs beyond latency and transfer to flow in chunks over hops.
 
     With b seconds of bytes in k pieces over hops of x seconds each, a in total, all
     pieces are through after (a / x + k) (x + b / k) seconds. The best k leaves
@@ -57,20 +61,17 @@ def pipelined_s(latency_s: float, transfer_s: float, fill: float) -> float:
     part of it (below 1), unfit chunk sizes add to it (above 1).
 
     Example:
-        >>> pipelined_s(1.0, 4.0, fill=1.0)
-        9.0
+        >>> pipeline_fill_s(1.0, 4.0, fill=1.0)
+        4.0
     """
-    return latency_s + transfer_s + 2 * fill * sqrt(latency_s * transfer_s)
+    return 2 * fill * sqrt(latency_s * transfer_s)
 
 
 def demand_timing(demand: Demand, ranks_per_node: int, network: Network) -> Timing:
     """Time of ``demand`` alone on the links, under the faster protocol."""
     up, fabric = network.scale_up, network.fabric
-    crosses = demand.fabric_bytes > 0
-    fill = fabric.pipeline_fill if crosses else up.pipeline_fill
-    up_s = demand.scale_up_bytes / _scale_up_rate(demand, ranks_per_node, network)
-    fabric_s = demand.fabric_bytes / _fabric_rate(network) if crosses else 0.0
-
+    up_s = _scale_up_s(demand, ranks_per_node, network)
+    fabric_s = demand.fabric_bytes / _fabric_rate(network) if demand.fabric_bytes else 0.0
     latency_s = (
         up.launch_s
         + demand.scale_up_hops * up.bulk_latency_s
@@ -78,16 +79,32 @@ def demand_timing(demand: Demand, ranks_per_node: int, network: Network) -> Timi
         + (up.in_switch_latency_s if demand.in_switch else 0.0)
     )
     transfer_s = max(up_s, fabric_s)
-    simple = Timing(pipelined_s(latency_s, transfer_s, fill), transfer_s, "simple")
+    fill_s = _fill_s(demand, latency_s, transfer_s, network)
+    simple = Timing(latency_s + transfer_s + fill_s, transfer_s, "simple")
     if demand.in_switch:
         return simple
 
     latency_s = (
         up.launch_s + demand.scale_up_hops * up.latency_s + demand.fabric_hops * fabric.latency_s
     )
-    flagged_s = max(up_s / up.low_latency_share, fabric_s / fabric.low_latency_share)
-    seconds = pipelined_s(latency_s, flagged_s, fill)
-    return min(simple, Timing(seconds, flagged_s, "low_latency"))
+    transfer_s = max(up_s / up.low_latency_share, fabric_s / fabric.low_latency_share)
+    fill_s = _fill_s(demand, latency_s, transfer_s, network)
+    return min(simple, Timing(latency_s + transfer_s + fill_s, transfer_s, "low_latency"))
+
+
+def _fill_s(demand: Demand, latency_s: float, transfer_s: float, network: Network) -> float:
+    """Seconds in which a pipeline of chunks fills and drains.
+
+    The levels of a tree between nodes pass on one piece at a time. In all else every rank
+    sends from the start, and what is left is the cost of many short chunks.
+    """
+    fabric = network.fabric
+    if not demand.fabric_bytes:
+        return pipeline_fill_s(latency_s, transfer_s, network.scale_up.pipeline_fill)
+    if not demand.is_tree:
+        return pipeline_fill_s(latency_s, transfer_s, fabric.pipeline_fill)
+    piece_bytes = min(demand.fabric_bytes, fabric.tree_piece_bytes)
+    return demand.fabric_hops * piece_bytes / _fabric_rate(network)
 
 
 def _fabric_rate(network: Network) -> float:
@@ -102,10 +119,20 @@ def _fabric_rate(network: Network) -> float:
     return rate
 
 
+def _scale_up_s(demand: Demand, ranks_per_node: int, network: Network) -> float:
+    """Seconds in which one rank's scale-up port, or its kernel's copying, is busy."""
+    if not demand.scale_up_bytes:
+        return 0.0
+    port_s = demand.scale_up_bytes / _scale_up_rate(demand, ranks_per_node, network)
+    copy_rate = network.scale_up.local_copy_bytes_per_s
+    return port_s + (demand.copied_bytes / copy_rate if copy_rate else 0.0)
+
+
 def _scale_up_rate(demand: Demand, ranks_per_node: int, network: Network) -> float:
     up = network.scale_up
     if demand.in_switch:
-        return up.bandwidth_bytes_per_s * up.in_switch_efficiency
+        feeding = IN_SWITCH_TREE_EFFICIENCY if demand.fabric_bytes else 1.0
+        return up.bandwidth_bytes_per_s * up.in_switch_efficiency * feeding
     rate = network.scale_up_bytes_per_s * demand.scale_up_efficiency
     return rate * reachable_link_share(up, ranks_per_node)
 

@@ -78,6 +78,11 @@ class Fabric(Spec):
     tree_piece_bytes: Bytes = 1.5e6
     """Bytes that one rank's share of the NICs carries before the next level of a tree starts:
     chunks of all channels."""
+    in_network_reduction: Flag = False
+    """Whether the switches add (SHARP) and the library uses it (CollNet)."""
+    pat: Flag = False
+    """Whether the library gathers and scatters over trees where a group has one rank per node
+    (PAT, NCCL 2.23 and newer)."""
     sm_count: CountOrZero = 16
     """As for the scale-up links, for collectives that cross the fabric."""
 

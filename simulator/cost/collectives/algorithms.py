@@ -22,6 +22,9 @@ from simulator.spec.network import Network
 TREE_EFFICIENCY = 0.92 * 0.85
 """Rate of an in-node tree over that of a ring. Source: NCCL src/graph/tuning.cc."""
 
+PAT_EFFICIENCY = 0.75
+"""Rate of PAT over that of a ring. Source: NCCL src/graph/tuning.cc."""
+
 _MIN_IN_SWITCH_RANKS = 3
 
 
@@ -35,6 +38,7 @@ class Demand(NamedTuple):
         fabric_bytes: Bytes through one rank's share of the fabric, one direction [B].
         copied_bytes: A rank's own part, copied from its input to its output [B].
         scale_up_efficiency: Rate on the scale-up port, relative to a ring.
+        fabric_efficiency: Rate on the fabric, relative to a ring.
         in_switch: The scale-up switch reduces.
         is_tree: Nodes receive a piece from those below before they pass it on.
     """
@@ -45,6 +49,7 @@ class Demand(NamedTuple):
     fabric_bytes: float
     copied_bytes: float = 0.0
     scale_up_efficiency: float = 1.0
+    fabric_efficiency: float = 1.0
     in_switch: bool = False
     is_tree: bool = False
 
@@ -131,6 +136,37 @@ def in_switch_all_reduce(num_bytes: float, group: Group, network: Network) -> De
     return Demand(0, hops, num_bytes * (1 + 1 / r), fabric_bytes, in_switch=True, is_tree=True)
 
 
+def in_network_all_reduce(num_bytes: float, group: Group, network: Network) -> Demand | None:
+    """The fabric's switches add (CollNet over SHARP).
+
+    Ranks of a node scatter the buffer among them, each sends its 1/r up to the switches and
+    gets the sum back, and the node gathers: S / r through each share of the NICs, whatever
+    the number of nodes. Source: NCCL src/graph/tuning.cc, CollNetDirect.
+    """
+    r = group.local_ranks
+    if not network.fabric.in_network_reduction or group.nodes == 1:
+        return None
+    return Demand(
+        2 if r > 1 else 0,
+        2,
+        2 * num_bytes * (r - 1) / r,
+        num_bytes / group.ranks_per_node,
+        copied_bytes=num_bytes / r,
+    )
+
+
+def pat(num_bytes: float, group: Group, network: Network) -> Demand | None:
+    """All-gather, or backwards reduce-scatter, along binomial trees: log2(n) hops.
+
+    Moves the bytes of a ring. Source: NCCL src/graph/tuning.cc, parallel aggregated trees;
+    only where a group has one rank per node.
+    """
+    n = group.ranks
+    if not network.fabric.pat or group.ranks_per_node > 1:
+        return None
+    return Demand(0, tree_depth(n), 0.0, num_bytes * (n - 1) / n, fabric_efficiency=PAT_EFFICIENCY)
+
+
 def pairwise_all_to_all(num_bytes: float, group: Group, _: Network) -> Demand:
     """Every rank sends S/n to every other at once, limited by its own ports.
 
@@ -154,10 +190,11 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, Algorithm]] = MappingProxyType(
                 "ring": ring_all_reduce,
                 "tree": tree_all_reduce,
                 "in_switch": in_switch_all_reduce,
+                "in_network": in_network_all_reduce,
             }
         ),
-        CollectiveKind.ALL_GATHER: MappingProxyType({"ring": ring_once}),
-        CollectiveKind.REDUCE_SCATTER: MappingProxyType({"ring": ring_once}),
+        CollectiveKind.ALL_GATHER: MappingProxyType({"ring": ring_once, "pat": pat}),
+        CollectiveKind.REDUCE_SCATTER: MappingProxyType({"ring": ring_once, "pat": pat}),
         CollectiveKind.BROADCAST: MappingProxyType({"chain": chain}),
         CollectiveKind.REDUCE: MappingProxyType({"chain": chain}),
         CollectiveKind.ALL_TO_ALL: MappingProxyType({"pairwise": pairwise_all_to_all}),

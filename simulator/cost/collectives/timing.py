@@ -71,7 +71,9 @@ def demand_timing(demand: Demand, ranks_per_node: int, network: Network) -> Timi
     """Time of ``demand`` alone on the links, under the faster protocol."""
     up, fabric = network.scale_up, network.fabric
     up_s = _scale_up_s(demand, ranks_per_node, network)
-    fabric_s = demand.fabric_bytes / _fabric_rate(network) if demand.fabric_bytes else 0.0
+    fabric_s = 0.0
+    if demand.fabric_bytes:
+        fabric_s = demand.fabric_bytes / (_fabric_rate(network) * demand.fabric_efficiency)
     latency_s = (
         up.launch_s
         + demand.scale_up_hops * up.bulk_latency_s

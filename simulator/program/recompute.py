@@ -8,10 +8,17 @@ other matrix product of a layer and repeats the rest (its ``per-op`` selective p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.program.layer import FlashAttention, Gemm, Layer, RingAttention
+from simulator.program.layer import (
+    FlashAttention,
+    Gemm,
+    GroupedGemm,
+    Layer,
+    Piece,
+    RingAttention,
+)
 from simulator.spec.plan import Recompute
 from simulator.spec.stack import SelectivePolicy
 
@@ -31,19 +38,23 @@ class Recomputation:
     restored_bytes: float
 
 
-def recomputation(layer: Layer, recompute: Recompute, policy: SelectivePolicy) -> Recomputation:
+def recomputation(
+    layer: Layer, recompute: Recompute, policy: SelectivePolicy, *, stops_early: bool = False
+) -> Recomputation:
     """What is repeated and kept of one layer.
 
     Args:
         layer: Pieces and saved activations of one rank.
         recompute: The plan's choice.
         policy: What the stack means by ``selective``.
+        stops_early: Whether ``full`` ends as soon as every saved activation is there again.
     """
     everything = sum(saved.num_bytes for saved in layer.saved)
     if recompute == "none":
         return Recomputation({}, everything, 0.0)
     if recompute == "full":
-        repeated = {piece.name: 1.0 for piece in layer.pieces}
+        pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
+        repeated = {piece.name: 1.0 for piece in pieces}
         return Recomputation(repeated, layer.input_bytes, everything - layer.input_bytes)
     if policy == "core-attention":
         core = sum(saved.num_bytes for saved in layer.saved if saved.in_attention_core)
@@ -51,6 +62,19 @@ def recomputation(layer: Layer, recompute: Recompute, policy: SelectivePolicy) -
     kept = sum(saved.num_bytes * _KEPT_SHARES.get(saved.name, 0.0) for saved in layer.saved)
     return Recomputation(_alternate_products(layer), kept, everything - kept)
 
+
+def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """The pieces up to the last product, whose output nobody keeps.
+
+    Outputs of routed experts are kept until they are weighed, so there all is needed.
+    """
+    products = [index for index, piece in enumerate(pieces) if isinstance(piece, _PRODUCTS)]
+    if not products or isinstance(pieces[products[-1]], GroupedGemm):
+        return pieces
+    return pieces[: products[-1]]
+
+
+_PRODUCTS = (Gemm, GroupedGemm)
 
 _PRODUCTS_IN = {"qkv": 3, "mlp_up": 2}
 """Matrix products that one piece stands for: query, key and value; gate and up."""

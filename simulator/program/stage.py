@@ -198,7 +198,10 @@ class StageCosts:
     def _unit_cost(self, unit: Unit) -> UnitCost:
         layer = self._divided(self._whole_layer(unit))
         recompute = self.job.plan.recompute if isinstance(unit, LayerKind) else "none"
-        outcome = recomputation(layer, recompute, self.job.plan.stack.selective_policy)
+        stack = self.job.plan.stack
+        outcome = recomputation(
+            layer, recompute, stack.selective_policy, stops_early=stack.recompute_stops_early
+        )
         time = layer_time(layer, self._timer, self._hiding, outcome.repeated)
         owner = Owner.LOGITS if unit == _HEAD else Owner.ACTIVATIONS
         return UnitCost(time, ((owner, outcome.kept_bytes),), _working_memory(layer, outcome))

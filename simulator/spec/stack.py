@@ -75,6 +75,9 @@ class Stack(Spec):
     40 million fp32 elements."""
     selective_policy: SelectivePolicy = "core-attention"
     """What selective recomputation repeats."""
+    recompute_stops_early: Flag = False
+    """Full recomputation of a layer ends once all that backward needs is there, so the last
+    product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
     attention: AttentionKernel = "flash"
     """How core attention is computed where the plan does not say."""
     flash_kernel: FlashKernel = "best"
@@ -173,6 +176,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             copies_gradients=False,
             main_grad_precision="fp32",
             grad_reduce_precision="fp32",
+            recompute_stops_early=True,  # activation_checkpointing_reentrant: false
             flash_kernel="flash-1",
             fused_elementwise=False,
             cross_entropy="eager",
@@ -185,6 +189,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             pads_vocab=False,
             copies_gradients=False,
             selective_policy="alternate-products",
+            recompute_stops_early=True,
             grouped_experts=True,
             fused_casts=False,
             flash_kernel="flash-2",
@@ -206,6 +211,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "torch": Stack(
             fused_accumulation=False,
             description="Plain PyTorch with DDP, eager",
+            recompute_stops_early=True,
             sequence_parallel=False,
             overlap_param_gather=False,
             pads_vocab=False,

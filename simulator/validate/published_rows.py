@@ -26,7 +26,13 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"synchronous p2p", {"plan": {"overlap_p2p": False}}),
     (
         r"no comm/compute overlap",
-        {"plan": {"overlap_grad_reduce": False, "overlap_param_gather": False}},
+        {
+            "plan": {
+                "overlap_grad_reduce": False,
+                "overlap_param_gather": False,
+                "stack": {"overlap_tp_backward": False},
+            }
+        },
     ),
     (r"not overlapped|no gradient-bucket overlap", {"plan": {"overlap_grad_reduce": False}}),
     (r"grad sync overlapped|grad/param comm overlap", {"plan": {"overlap_grad_reduce": True}}),

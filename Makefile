@@ -37,10 +37,11 @@ schedules: $(VENV)/.core  ## reports/schedules/: every pipeline schedule, drawn 
 	$(BIN)/clustersim schedule gallery reports/schedules
 
 accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
-	$(BIN)/python -m simulator.validate.accuracy_report reports/data/runs_open.csv > build-accuracy.md
+	$(BIN)/python -m simulator.validate.accuracy_report \
+	  reports/data/runs_open.csv reports/data/cross_validation.csv > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
-fit: $(VENV)/.core  ## fit to the published runs: clocks into the profiles, host work printed for stack.py
+fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by source; host work is printed for stack.py
 	$(BIN)/python -m simulator.calibrate.fit_training reports/data/runs_open.csv --write
 
 readme: $(VENV)/.core  ## the outputs, the table and the pictures that the README shows

@@ -5,198 +5,182 @@ for all workloads at once. Sources count alike, however many runs they publish, 
 count only up to a limit, because a run that is far off is off for another reason. Runs of
 the lower grades, where the source leaves knobs unstated, are not used.
 
+The cross-validation leaves out one source after another: each of its runs is predicted with
+numbers fitted to all other sources alone.
+
 Run as ``python -m simulator.calibrate.fit_training RUNS.csv [--write]``.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import csv
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from simulator.calibrate.fit_kernels import RELATIVES
 from simulator.calibrate.profile_text import with_value
-from simulator.errors import InputError
-from simulator.results.run import run_step
-from simulator.spec.documents import data_folder, merged
-from simulator.spec.load import job_from_document, profile_names
+from simulator.calibrate.training_response import KNOB_VALUES, Knob, Response, responses
+from simulator.spec.documents import data_folder
+from simulator.spec.load import profile_names
+from simulator.spec.stack import Stack
 from simulator.validate.published import read_rows, row_source
-from simulator.validate.published_rows import Row, job_document
+
+CROSS_VALIDATION_FILE = "cross_validation.csv"
+"""Beside the table of runs: its predictions with their own source left out."""
 
 _GRADES = ("A", "A-")
-_CLOCK_RANGE = (0.6, 1.0)
-_HOST_RANGE = (1.0, 30.0)
 _ERROR_LIMIT = 0.25
 """Errors in the logarithm beyond this one count as this one."""
 
-_LAUNCH_BOUND_ELEMENTS = 4e6
-"""Activations (tokens x hidden / tp) per microbatch below which kernels are so short that
-launching them decides; only such runs can tell a framework's host work."""
+_FEWEST: Mapping[Knob, int] = {"clock": 1, "host_work": 10}
+"""Runs that a number needs before it is fitted."""
 
-_MIN_HOST_ROWS = 10
-"""Such runs that a framework needs before its host work is fitted."""
+_STEP: Mapping[Knob, float] = {"clock": 0.001, "host_work": 0.01}
 
 _RELATIVES = {**RELATIVES, "v100-sxm2-32gb": "v100-sxm3-32gb"}
 """Device that stands in where no run is published."""
 
-_TOLERANCE = 0.04
-"""Width of the final bracket over that of the first."""
+Fitted = Mapping[tuple[Knob, str], float]
+"""Value by knob and by profile or stack."""
 
 
-@dataclass
-class Parameters:
-    """What is fitted.
+@dataclass(frozen=True)
+class LeftOut:
+    """One run, predicted from other sources alone.
 
     Attributes:
-        clock: ``sustained_clock`` by profile.
-        host_work: ``host_work_per_launch`` by stack.
+        id: The run.
+        fitted: Whether other sources speak of its device or stack; else its device's
+            relative, or the assumption for stacks, stands in.
+        predicted_step_s: Step time [s].
     """
 
-    clock: dict[str, float] = field(default_factory=dict)
-    host_work: dict[str, float] = field(default_factory=dict)
-
-    def document(self, row: Row) -> dict[str, Any]:
-        """The job of a row, with these numbers in place of the shipped ones."""
-        document = job_document(row)
-        stack = document["plan"]["stack"]["base"]
-        if row["profile"] in self.clock:
-            kernels = {"sustained_clock": self.clock[row["profile"]]}
-            document = merged(document, {"cluster": {"kernels": kernels}})
-        if stack in self.host_work:
-            changed = {"host_work_per_launch": self.host_work[stack]}
-            document = merged(document, {"plan": {"stack": changed}})
-        return document
+    id: str
+    fitted: bool
+    predicted_step_s: float
 
 
-def fit_training(rows: Sequence[Row], executor: Executor) -> Parameters:
-    """Clock of every profile and host work of every stack that enough rows speak of."""
-    usable = [row for row in rows if row.get("grade", "A") in _GRADES]
-    by_profile = _grouped(usable, lambda row: row["profile"])
-    by_stack = _grouped(usable, lambda row: job_document(row)["plan"]["stack"]["base"])
-    fitted = Parameters()  # what is not fitted yet is as shipped
-    for profile, own in by_profile.items():
-        long = [row for row in own if not _is_launch_bound(row)]
-        if long:
-            _fit(fitted.clock, profile, _CLOCK_RANGE, fitted, long, executor)
-    for stack, own in by_stack.items():
-        short = [row for row in own if _is_launch_bound(row)]
-        if len(short) >= _MIN_HOST_ROWS:
-            _fit(fitted.host_work, stack, _HOST_RANGE, fitted, short, executor)
-    return fitted
+def fit(runs: Iterable[Response]) -> Fitted:
+    """Clock of every profile and host work of every stack that enough runs speak of."""
+    groups: dict[tuple[Knob, str], list[Response]] = {}
+    for run in runs:
+        if run.row.get("grade", "A") in _GRADES:
+            groups.setdefault((run.knob, run.key), []).append(run)
+    return {
+        (knob, key): _best(knob, own)
+        for (knob, key), own in sorted(groups.items())
+        if len(own) >= _FEWEST[knob]
+    }
 
 
-def _fit(
-    values: dict[str, float],
-    key: str,
-    bounds: tuple[float, float],
-    parameters: Parameters,
-    rows: Sequence[Row],
-    executor: Executor,
-) -> None:
-    """Sets ``values[key]``, one of the parameters, to where the rows' loss is least."""
-
-    def loss_at(value: float) -> float:
-        values[key] = value
-        return loss(rows, parameters, executor)
-
-    best = _golden_section(loss_at, *bounds)
-    sys.stderr.write(f"{key}: {best:.3f}, mean error {100 * loss_at(best):.1f} %\n")
+def cross_validation(runs: Sequence[Response]) -> list[LeftOut]:
+    """Every run with numbers fitted to all sources but its own."""
+    found = []
+    for source in sorted({row_source(run.row["id"]) for run in runs}):
+        fitted = fit(run for run in runs if row_source(run.row["id"]) != source)
+        for run in runs:
+            if row_source(run.row["id"]) == source:
+                value = _value(run, fitted)
+                step_s = run.step_s(_stand_in(run, fitted) if value is None else value)
+                found.append(LeftOut(run.row["id"], value is not None, step_s))
+    return found
 
 
-def loss(rows: Sequence[Row], parameters: Parameters, executor: Executor) -> float:
+def loss(runs: Sequence[Response], value: float) -> float:
     """Mean over sources of the mean limited error in the logarithm of the step time."""
-    documents = [parameters.document(row) for row in rows]
     by_source: dict[str, list[float]] = {}
-    for row, step_time_s in zip(rows, executor.map(_step_time_s, documents), strict=True):
-        if step_time_s is not None:
-            error = abs(math.log(step_time_s / float(row["measured_step_s"])))
-            by_source.setdefault(row_source(row["id"]), []).append(min(error, _ERROR_LIMIT))
-    return statistics.fmean(statistics.fmean(errors) for errors in by_source.values() or [[0.0]])
+    for run in runs:
+        error = min(abs(run.error(value)), _ERROR_LIMIT)
+        by_source.setdefault(row_source(run.row["id"]), []).append(error)
+    return statistics.fmean(statistics.fmean(errors) for errors in by_source.values())
 
 
-def _step_time_s(document: dict[str, Any]) -> float | None:
-    try:
-        return run_step(job_from_document(document)).step_time_s
-    except InputError:
-        return None
+def _best(knob: Knob, runs: Sequence[Response]) -> float:
+    """Where the loss is least. It has kinks and may have several valleys, so all is tried."""
+    values = KNOB_VALUES[knob]
+    coarse = np.linspace(values[0], values[-1], 81)
+    centre = min(coarse, key=lambda value: loss(runs, value))
+    reach = coarse[1] - coarse[0]
+    low, high = max(values[0], centre - reach), min(values[-1], centre + reach)
+    fine = np.arange(low, high + _STEP[knob] / 2, _STEP[knob])
+    return float(min(fine, key=lambda value: loss(runs, value)))
 
 
-def _is_launch_bound(row: Row) -> bool:
-    tokens = float(row["micro_batch"]) * float(row["seq_len"])
-    return tokens * float(row["hidden"]) / float(row["tp"]) < _LAUNCH_BOUND_ELEMENTS
+def _value(run: Response, fitted: Fitted) -> float | None:
+    return fitted.get((run.knob, run.key))
 
 
-def _golden_section(function: Callable[[float], float], low: float, high: float) -> float:
-    """Argument in [low, high] where a function with one valley is least."""
-    ratio = (math.sqrt(5) - 1) / 2
-    tolerance = _TOLERANCE * (high - low)
-    left, right = high - ratio * (high - low), low + ratio * (high - low)
-    left_value, right_value = function(left), function(right)
-    while high - low > tolerance:
-        if left_value < right_value:
-            high, right, right_value = right, left, left_value
-            left = high - ratio * (high - low)
-            left_value = function(left)
-        else:
-            low, left, left_value = left, right, right_value
-            right = low + ratio * (high - low)
-            right_value = function(right)
-    return (low + high) / 2
-
-
-def _grouped(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return dict(sorted(groups.items()))
+def _stand_in(run: Response, fitted: Fitted) -> float:
+    """What is taken where no other source speaks of a device or stack."""
+    if run.knob == "host_work":
+        return float(Stack.model_fields["host_work_per_launch"].default)
+    kin: str | None = run.key
+    while kin is not None and ("clock", kin) not in fitted:
+        kin = _RELATIVES.get(kin)
+    clocks = [value for (knob, _), value in fitted.items() if knob == "clock"]
+    return fitted["clock", kin] if kin is not None else statistics.median(clocks)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fits from a table of training runs, prints the numbers and may write the clocks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("table", type=Path, help="published training runs (CSV)")
-    parser.add_argument("--write", action="store_true", help="write clocks into the profiles")
+    parser.add_argument(
+        "--write", action="store_true", help="write clocks into the profiles, and the validation"
+    )
     options = parser.parse_args(arguments)
-    rows = read_rows(options.table)
     with ProcessPoolExecutor() as executor:
-        fitted = fit_training(rows, executor)
-    for stack, value in fitted.host_work.items():
-        sys.stdout.write(f"stack {stack}: host_work_per_launch={value:.2f}\n")
-    for profile, value in fitted.clock.items():
-        sys.stdout.write(f"profile {profile}: sustained_clock={value:.3f}\n")
+        measured = [row for row in read_rows(options.table) if row["measured_step_s"]]
+        runs = responses(measured, executor)
+    fitted = fit(runs)
+    for (knob, key), value in fitted.items():
+        sys.stdout.write(f"{knob} of {key}: {value:.3f}\n")
     if options.write:
-        write_clocks(fitted.clock, rows, options.table.name)
+        write_clocks(fitted, runs, options.table.name)
+        _write_cross_validation(cross_validation(runs), options.table.parent)
     return 0
 
 
-def write_clocks(clocks: Mapping[str, float], rows: Sequence[Row], table: str) -> None:
+def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
     """Put fitted clocks into the profiles; devices without runs take their relative's."""
     for profile in profile_names():
         kin: str | None = profile
-        while kin is not None and kin not in clocks:
+        while kin is not None and ("clock", kin) not in fitted:
             kin = _RELATIVES.get(kin)
         if kin == profile:
-            source = f'{{kind: fitted, reference: "{_evidence(profile, rows, table)}"}}'
+            source = f'{{kind: fitted, reference: "{_evidence(profile, runs, table)}"}}'
         elif kin is not None:
             source = f'{{kind: assumed, reference: "as {kin}"}}'
         else:
             continue
-        value = f"{{value: {clocks[kin]:.3f}, source: {source}}}"
+        value = f"{{value: {fitted['clock', kin]:.3f}, source: {source}}}"
         path = data_folder("hardware_profiles") / f"{profile}.yaml"
         path.write_text(with_value(path.read_text(), ["kernels", "sustained_clock"], value))
 
 
-def _evidence(profile: str, rows: Sequence[Row], table: str) -> str:
-    own = [row for row in rows if row["profile"] == profile and row.get("grade", "A") in _GRADES]
-    long = [row for row in own if not _is_launch_bound(row)]
-    sources = {row_source(row["id"]) for row in long}
-    return f"{table}: {len(long)} runs of {len(sources)} sources"
+def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:
+    own = [
+        run
+        for run in runs
+        if (run.knob, run.key) == ("clock", profile) and run.row.get("grade", "A") in _GRADES
+    ]
+    sources = {row_source(run.row["id"]) for run in own}
+    return f"{table}: {len(own)} runs of {len(sources)} sources"
+
+
+def _write_cross_validation(left_out: Sequence[LeftOut], folder: Path) -> None:
+    with (folder / CROSS_VALIDATION_FILE).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("id", "fitted_elsewhere", "predicted_step_s"))
+        for run in sorted(left_out, key=lambda run: run.id):
+            writer.writerow((run.id, str(run.fitted).lower(), f"{run.predicted_step_s:.6g}"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+"""How does the predicted time of a published run follow the two fitted numbers?
+
+Simulating is slow and the step time follows a clock or a host cost smoothly, so every run
+is simulated at a few values of the number that can decide it, once; all fits, and all
+cross-validations, are then interpolations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Literal
+
+import numpy as np
+
+from simulator.errors import InputError
+from simulator.results.run import run_step
+from simulator.spec.documents import merged
+from simulator.spec.load import job_from_document
+from simulator.validate.published_rows import Row, job_document, stack_of
+
+Knob = Literal["clock", "host_work"]
+"""``sustained_clock`` of a profile, or ``host_work_per_launch`` of a stack."""
+
+KNOB_VALUES: Mapping[Knob, tuple[float, ...]] = {
+    "clock": (0.6, 0.7, 0.8, 0.9, 1.0),
+    "host_work": (1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
+}
+
+_LAUNCH_BOUND_ELEMENTS = 4e6
+"""Activations (tokens x hidden / tp) per microbatch below which kernels are so short that
+launching them decides; only such runs can tell a framework's host work."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """Step time of one run over the values of its knob.
+
+    Attributes:
+        row: The run.
+        knob: Which number can decide it.
+        log_step_s: Natural logarithm of the step time [s] at :data:`KNOB_VALUES`.
+    """
+
+    row: Row
+    knob: Knob
+    log_step_s: tuple[float, ...]
+
+    @property
+    def key(self) -> str:
+        """Profile or stack whose number it is."""
+        if self.knob == "clock":
+            return self.row["profile"]
+        return stack_of(self.row["framework"], self.row.get("framework_version", ""))
+
+    def step_s(self, value: float) -> float:
+        """Step time where the number is ``value`` [s]."""
+        return float(np.exp(np.interp(value, KNOB_VALUES[self.knob], self.log_step_s)))
+
+    def error(self, value: float) -> float:
+        """Logarithm of predicted over measured step time."""
+        return float(np.log(self.step_s(value) / float(self.row["measured_step_s"])))
+
+
+def responses(rows: Sequence[Row], executor: Executor) -> list[Response]:
+    """The response of every run that can be simulated, in order."""
+    knobs: list[Knob] = ["host_work" if is_launch_bound(row) else "clock" for row in rows]
+    tasks = [
+        _document_at(row, knob, value)
+        for row, knob in zip(rows, knobs, strict=True)
+        for value in KNOB_VALUES[knob]
+    ]
+    times = iter(executor.map(_log_step_s, tasks, chunksize=8))
+    found = []
+    for row, knob in zip(rows, knobs, strict=True):
+        logs = [next(times) for _ in repeat(None, len(KNOB_VALUES[knob]))]
+        known = tuple(log for log in logs if log is not None)
+        if len(known) == len(logs):
+            found.append(Response(row, knob, known))
+    return found
+
+
+def is_launch_bound(row: Row) -> bool:
+    """Whether a run's kernels are so short that launching them decides."""
+    tokens = float(row["micro_batch"]) * float(row["seq_len"])
+    return tokens * float(row["hidden"]) / float(row["tp"]) < _LAUNCH_BOUND_ELEMENTS
+
+
+def _document_at(row: Row, knob: Knob, value: float) -> dict[str, Any]:
+    change = (
+        {"cluster": {"kernels": {"sustained_clock": value}}}
+        if knob == "clock"
+        else {"plan": {"stack": {"host_work_per_launch": value}}}
+    )
+    return merged(job_document(row), change)
+
+
+def _log_step_s(document: dict[str, Any]) -> float | None:
+    try:
+        return float(np.log(run_step(job_from_document(document)).step_time_s))
+    except InputError:
+        return None

@@ -1,0 +1,76 @@
+"""Fits to training runs find what made the runs, and never see the source they are tested on."""
+
+from __future__ import annotations
+
+from math import log
+
+import pytest
+
+from simulator.calibrate.fit_training import cross_validation, fit, loss
+from simulator.calibrate.training_response import KNOB_VALUES, Response
+from simulator.validate.published_rows import Row
+
+STACK_DEFAULT = 2.5
+
+
+def run(name: str, measured_s: float, *, profile: str = "h100-sxm-80gb", grade: str = "A") -> Row:
+    return {
+        "id": name, "grade": grade, "profile": profile, "framework": "megatron",
+        "measured_step_s": str(measured_s),
+    }  # fmt: skip
+
+
+def clock_response(row: Row) -> Response:
+    """A step of one second at full clock, longer by as much as the clock is lower."""
+    return Response(row, "clock", tuple(log(1 / value) for value in KNOB_VALUES["clock"]))
+
+
+def at_clock(name: str, clock: float, **more: str) -> Response:
+    return clock_response(run(name, 1 / clock, **more))
+
+
+def test_the_clock_that_made_the_runs_is_found_again() -> None:
+    fitted = fit([at_clock("a-1", 0.8), at_clock("b-1", 0.8)])
+    assert fitted["clock", "h100-sxm-80gb"] == pytest.approx(0.8, abs=2e-3)
+
+
+def test_sources_count_alike_however_many_runs_they_publish() -> None:
+    many = [at_clock(f"many-{i}", 0.9) for i in range(50)]
+    runs = [*many, at_clock("one-1", 0.8)]
+    one_of_each = [many[0], runs[-1]]
+    for value in (0.75, 0.8, 0.85, 0.9):
+        assert loss(runs, value) == pytest.approx(loss(one_of_each, value))
+
+
+def test_runs_of_lower_grades_fit_nothing() -> None:
+    assert fit([at_clock("a-1", 0.8, grade="B")]) == {}
+
+
+def test_one_run_that_is_far_off_moves_nothing() -> None:
+    close = [at_clock("a-1", 0.8), at_clock("b-1", 0.8)]
+    fitted = fit([*close, clock_response(run("c-1", 10.0))])
+    assert fitted["clock", "h100-sxm-80gb"] == pytest.approx(0.8, abs=2e-3)
+
+
+def test_a_source_is_predicted_from_the_others_alone() -> None:
+    runs = [at_clock("a-1", 0.9), at_clock("b-1", 0.7)]
+    predicted = {left.id: left for left in cross_validation(runs)}
+    assert predicted["a-1"].predicted_step_s == pytest.approx(1 / 0.7, rel=5e-3)
+    assert predicted["b-1"].predicted_step_s == pytest.approx(1 / 0.9, rel=5e-3)
+    assert all(left.fitted for left in predicted.values())
+
+
+def test_a_device_of_one_source_takes_the_clock_of_its_relative() -> None:
+    lonely = at_clock("a-1", 0.7, profile="h200-sxm-141gb")
+    relative = at_clock("b-1", 0.9, profile="h100-sxm-80gb")
+    left = next(left for left in cross_validation([lonely, relative]) if left.id == "a-1")
+    assert not left.fitted
+    assert left.predicted_step_s == pytest.approx(1 / 0.9, rel=5e-3)
+
+
+def test_a_stack_of_one_source_takes_the_assumed_host_work() -> None:
+    logs = tuple(log(value) for value in KNOB_VALUES["host_work"])
+    runs = [Response(run(f"a-{i}", 14.0), "host_work", logs) for i in range(12)]
+    left = cross_validation(runs)[0]
+    assert not left.fitted
+    assert left.predicted_step_s == pytest.approx(STACK_DEFAULT)

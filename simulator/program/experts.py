@@ -83,13 +83,19 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.shape
     copies = token_copies(experts, shape.tokens)
     moved = (shape.tokens + copies) * hidden * shape.element_bytes
-    block.pieces.append(Stream(PERMUTE, moved, moved, Region.SEQUENCE, _PERMUTE_KERNELS))
+    block.pieces.append(_reordering(PERMUTE, moved))
     block.save("expert_input", copies * hidden * shape.gemm_bytes, Region.ROUTED)
     _grouped(block, "expert_up", copies, block.branches * width, hidden, Split.COLUMN)
     block.activation("expert_activation", copies * width, Region.SEQUENCE)
     block.save("expert_down_input", copies * width * shape.gemm_bytes, Region.SEQUENCE)
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW)
-    block.pieces.append(Stream(UNPERMUTE, moved, moved, Region.SEQUENCE, _PERMUTE_KERNELS))
+    block.pieces.append(_reordering(UNPERMUTE, moved))
+
+
+def _reordering(name: str, moved_bytes: float) -> Stream:
+    """Copies of tokens sorted by expert, or put back and added up."""
+    kernels = _PERMUTE_KERNELS
+    return Stream(name, moved_bytes, moved_bytes, Region.SEQUENCE, kernels, scatters_rows=True)
 
 
 def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split) -> None:

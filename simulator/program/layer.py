@@ -146,6 +146,7 @@ class Stream:
         kernels: Launches per direction.
         reduces_rows: Whether backward also sums over tokens for a weight's gradient.
         per_expert: Whether each routed expert has a kernel of its own.
+        scatters_rows: Whether rows are picked up or put down at indices, one by one.
     """
 
     name: str
@@ -155,6 +156,7 @@ class Stream:
     kernels: int = 1
     reduces_rows: bool = False
     per_expert: bool = False
+    scatters_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

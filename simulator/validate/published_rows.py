@@ -37,6 +37,7 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"not overlapped|no gradient-bucket overlap", {"plan": {"overlap_grad_reduce": False}}),
     (r"grad sync overlapped|grad/param comm overlap", {"plan": {"overlap_grad_reduce": True}}),
     (r"capacity factor 1\b|tokendrop", {"model": {"experts": {"capacity_factor": 1.0}}}),
+    (r"(?<!no )grouped GEMM", {"plan": {"stack": {"grouped_experts": True}}}),
     (r"a2a overlap on", {"plan": {"overlap_ep": True}}),
     (r"w/ MTP", {"model": {"multi_token_layers": 1}}),
     (r"bf16 grad sync", {"plan": {"grad_reduce_precision": "bf16"}}),

@@ -220,7 +220,8 @@ def test_experts_in_one_kernel_share_its_waves():
         )
         for job in (apart, together)
     ]
-    assert seconds[1] < seconds[0]
+    # A grouped kernel runs at 0.83 of a dense one's rate; beyond that it has fewer waves.
+    assert 0.83 * seconds[1] < seconds[0]
 
 
 def test_casts_to_eight_bits_are_launched_for_every_expert():

@@ -22,11 +22,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.calibrate.network_files import Fit, write_fabric_fit, write_profile_fit
+from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.base import file_name_of_field
 from simulator.spec.load import load_profile, profile_names
 from simulator.spec.network import Network, ScaleUp
 from simulator.validate.collective_rows import (
-    CollectiveRow,
     group_of,
     host_s,
     network_of,

@@ -10,15 +10,19 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
 from simulator.errors import InputError
+from simulator.importers.measured_collective import (
+    ALGORITHM_OF_NAME,
+    KIND_OF_NAME,
+    SEND_RECV,
+    CollectiveRow,
+    calls_per_gpu,
+)
 from simulator.spec.fabrics import library_fabric
 from simulator.spec.network import Fabric, FabricKind, Network
-
-SEND_RECV = "send_recv"
 
 LAUNCH_S = 4.5e-6
 """Host time to launch one kernel. Source: 4 to 6 us through the driver (Nsight Systems
@@ -29,8 +33,6 @@ CALL_S = 0.4e-6
 all-to-all of one process that drives eight A100s (superbench logs)."""
 
 _COLUMNS = ("id", "collective", "gpu", "gpus", "nodes", "gpus_per_node", "bytes", "time_us")
-_KIND_OF_NAME = {"alltoall": CollectiveKind.ALL_TO_ALL.value, "sendrecv": SEND_RECV}
-_ALGORITHM_OF_NAME = {"Ring": "ring", "Tree": "tree", "NVLS": "in_switch", "NVLSTree": "in_switch"}
 _ONE_PROCESS = re.compile(r"\b1 process\b|-g [2-9]|Azure/AI-benchmarking-guide")
 """Signs that one process drives all GPUs; the Azure guide runs nccl-tests so."""
 
@@ -47,45 +49,6 @@ _FABRIC_OF_WORD: tuple[tuple[str, FabricKind], ...] = (
 )
 _WIDEST_NODE_GPUS = 16
 """Scale-up domains of more GPUs than this are racks."""
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveRow:
-    """One measured collective.
-
-    Attributes:
-        id: Name of the row.
-        gpu: GPU as the table spells it.
-        kind: Collective as ``CollectiveKind`` spells it, or ``send_recv``.
-        num_bytes: Message size as nccl-tests counts it [B].
-        ranks: GPUs that take part.
-        nodes: Hosts they are in.
-        gpus_per_node: GPUs per host that take part.
-        nics_per_node: NICs of a host; None where unstated.
-        nic_bytes_per_s: Line rate of a NIC, one way; None where unstated [B/s].
-        fabric: Kind of network between nodes; None where unstated.
-        algorithm: The only algorithm allowed, a key of ``ALGORITHMS``; empty if any.
-    one_process: One process on one host launches on all GPUs in turn.
-    calls: Library calls per GPU: a group call is one per send and receive.
-    links: What joins the GPUs of a node, as the table spells it.
-        seconds: Measured time [s].
-    """
-
-    id: str
-    gpu: str
-    kind: str
-    num_bytes: float
-    ranks: int
-    nodes: int
-    gpus_per_node: int
-    nics_per_node: int | None
-    nic_bytes_per_s: float | None
-    fabric: FabricKind | None
-    algorithm: str
-    one_process: bool
-    calls: int
-    links: str
-    seconds: float
 
 
 def read_collective_rows(path: str | Path) -> list[CollectiveRow]:
@@ -115,8 +78,7 @@ def _parsed(cells: Mapping[str, str]) -> CollectiveRow:
     nodes = int(cells["nodes"])
     nics, nic_gbps = cells.get("nics_per_node"), cells.get("nic_gbps")
     ranks, kind = int(cells["gpus"]), cells["collective"]
-    kind = _KIND_OF_NAME.get(kind, kind)
-    grouped = kind == CollectiveKind.ALL_TO_ALL and "RCCL" not in cells.get("nccl_version", "")
+    kind = KIND_OF_NAME.get(kind, kind)
     text = f"{cells.get('source', '')} {cells.get('notes', '')}"
     return CollectiveRow(
         id=cells["id"],
@@ -129,9 +91,9 @@ def _parsed(cells: Mapping[str, str]) -> CollectiveRow:
         nics_per_node=int(float(nics)) if nics else None,
         nic_bytes_per_s=float(nic_gbps) * 1e9 / 8 if nic_gbps else None,
         fabric=_fabric_of(cells.get("inter") or ""),
-        algorithm=_ALGORITHM_OF_NAME.get(cells.get("algo") or "", ""),
+        algorithm=ALGORITHM_OF_NAME.get((cells.get("algo") or "").lower(), ""),
         one_process=nodes == 1 and _ONE_PROCESS.search(text) is not None,
-        calls=2 * ranks if grouped else 1,
+        calls=calls_per_gpu(kind, ranks, cells.get("nccl_version") or ""),
         links=(cells.get("intra") or "").lower(),
         seconds=float(cells["time_us"]) * 1e-6,
     )

@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.load import load_profile, profile_names
 from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.collective_rows import (
-    CollectiveRow,
     network_of,
     predicted_s,
     profile_name_of,

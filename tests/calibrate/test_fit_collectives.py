@@ -10,9 +10,10 @@ pytest.importorskip("scipy")
 
 from simulator.calibrate.fit_collectives import Case, fit_fabric, fit_scale_up
 from simulator.calibrate.network_files import Fit, with_profile_fit
+from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.load import load_profile
 from simulator.spec.network import Network
-from simulator.validate.collective_rows import CollectiveRow, predicted_s
+from simulator.validate.collective_rows import predicted_s
 
 PROFILE = """\
 name: x  # kept

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
+from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.load import load_profile, profile_names
 from simulator.validate.collective_rows import (
-    CollectiveRow,
     group_of,
     host_s,
     network_of,

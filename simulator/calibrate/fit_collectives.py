@@ -3,87 +3,38 @@
 Run as ``python -m simulator.calibrate.fit_collectives TABLE.csv [--write]``.
 
 Links inside a node are fitted first, on rows that stay inside; fabrics then, on rows
-that cross them. Every parameter starts from, and is weakly held to, a prior taken from
-NCCL's own performance model, so that what the rows do not tell stays physical. Errors
-are log ratios under a robust loss: one strange row moves nothing.
+that cross them. Priors are taken from NCCL's own performance model.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from simulator.calibrate.network_files import Fit, write_fabric_fit, write_profile_fit
+from simulator.calibrate.network_fit import (
+    FEW_ROWS,
+    Case,
+    centred,
+    fit_links,
+    priors_of,
+    with_values,
+)
 from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.base import file_name_of_field
 from simulator.spec.load import load_profile, profile_names
-from simulator.spec.network import Network, ScaleUp
+from simulator.spec.network import Network
 from simulator.validate.collective_rows import (
-    group_of,
     host_s,
     network_of,
-    predicted_s,
     profile_name_of,
     read_collective_rows,
     reason_to_skip,
 )
-
-
-class Prior(NamedTuple):
-    """What is believed of a parameter before any row is seen.
-
-    Attributes:
-        value: Best guess, SI unit.
-        spread: Factor, as a natural logarithm, by which it may well be wrong.
-        most: Upper bound.
-    """
-
-    value: float
-    spread: float
-    most: float = math.inf
-
-
-SCALE_UP_PRIORS: Mapping[str, Prior] = MappingProxyType(
-    {
-        "launch_s": Prior(6e-6, 0.4),
-        "latency_s": Prior(0.8e-6, 0.4),
-        "bulk_latency_s": Prior(1.2e-6, 0.7),
-        "efficiency": Prior(0.78, 0.1, 0.95),
-        "low_latency_share": Prior(0.5, 0.4, 1.0),
-        "pipeline_fill": Prior(0.4, 0.4, 1.5),
-        "local_copy_bytes_per_s": Prior(1e12, 0.5),
-    }
-)
-"""The bulk hop is what it takes beyond the small-message hop.
-
-Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth); local
-copies: 24 channels, each an SM that moves about 40 GB/s.
-"""
-
-IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(
-    {"in_switch_efficiency": Prior(0.6, 0.2, 0.9), "in_switch_latency_s": Prior(25e-6, 0.5)}
-)
-"""Source: NCCL src/graph/tuning.cc, NVLS hop; large-message rates of H100 and B200."""
-
-FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
-    {
-        "efficiency": Prior(0.93, 0.05, 0.98),
-        "latency_s": Prior(5e-6, 1.0),
-        "bulk_latency_s": Prior(15e-6, 1.0),
-        "low_latency_share": Prior(0.15, 0.5, 1.0),
-        "pipeline_fill": Prior(0.4, 0.4, 1.5),
-        "tree_piece_bytes": Prior(1.5e6, 0.5),
-    }
-)
-"""Source: NCCL src/graph/tuning.cc (network hops of LL and Simple on InfiniBand)."""
 
 KIN: Mapping[str, str] = MappingProxyType(
     {
@@ -111,130 +62,30 @@ rows of the same links and switch say. Source: NVIDIA data sheets, 18 NVLink 4 e
 OWN_FABRIC = frozenset({"mi300x", "mi355x"})
 """Systems whose fabric differs from its kind's because the library is another (RCCL)."""
 
-_FAR = 40.0
-_START_SHIFT = {"bulk_latency_s": 2.0, "low_latency_share": -1.0, "pipeline_fill": -1.0}
-"""A second start, in spreads: the two protocols far apart."""
 
-_CERTAIN = 0.01
-"""Spread of a prior that no row can move."""
-
-_FEW_ROWS = 5
-"""Fewer rows than this fit nothing."""
-
-_ROBUST_SCALE = 0.1
-"""Log error from which on a row's pull stops growing with its square."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A row and the network it is predicted on, before the parameters are set.
-
-    Attributes:
-        row: What was measured.
-        profile: Name of the system's profile.
-        network: The profile's network with the facts of the row.
-    """
-
-    row: CollectiveRow
-    profile: str
-    network: Network
-
-    @property
-    def crosses(self) -> bool:
-        """Whether the ranks are in several scale-up domains."""
-        return group_of(self.row, self.network).nodes > 1
-
-    @property
-    def states_nics(self) -> bool:
-        """Whether the row says what NICs its machines have."""
-        return None not in (self.row.nics_per_node, self.row.nic_bytes_per_s)
-
-
-def fit_scale_up(cases: Sequence[Case], scale_up: ScaleUp, same_links: Fit | None = None) -> Fit:
+def fit_scale_up(cases: Sequence[Case], network: Network, same_links: Fit | None = None) -> Fit:
     """Parameters of scale-up links from rows that stay inside one domain.
 
     Args:
         cases: The rows.
-        scale_up: The links.
+        network: The links.
         same_links: What rows of another system with the same links say, if there are any.
     """
-    priors = dict(SCALE_UP_PRIORS)
-    if scale_up.in_switch_reduction:
-        priors |= IN_SWITCH_PRIORS
+    priors = priors_of("scale_up", network)
     if same_links is not None:
-        priors = _centred(priors, same_links.values)
-    told = sum(host_s(case.row) == 0.0 for case in cases)
-    # Launches from one process hide what the GPUs take: there the priors stand.
-    held = ("launch_s", "latency_s") if told < _FEW_ROWS else ()
-    return _fit(cases, priors, "scale_up", held)
+        priors = centred(priors, same_links.values)
+    return fit_links(cases, "scale_up", priors, hidden_by_launches(cases))
 
 
-def fit_fabric(cases: Sequence[Case]) -> Fit:
+def fit_fabric(cases: Sequence[Case], network: Network) -> Fit:
     """Parameters of a fabric from rows that cross it."""
-    return _fit(cases, FABRIC_PRIORS, "fabric")
+    return fit_links(cases, "fabric", priors_of("fabric", network))
 
 
-def _fit(
-    cases: Sequence[Case], priors: Mapping[str, Prior], part: str, held: tuple[str, ...] = ()
-) -> Fit:
-    import numpy as np
-    from scipy.optimize import least_squares
-
-    names = list(priors)
-    centre = np.log([priors[name].value for name in names])
-    spread = np.array([_CERTAIN if name in held else priors[name].spread for name in names])
-    most = np.log([priors[name].most for name in names])
-
-    def log_errors(logs: Sequence[float]) -> list[float]:
-        values = _values(names, logs)
-        return [
-            math.log(predicted_s(case.row, _with(case.network, part, values)) / case.row.seconds)
-            for case in cases
-        ]
-
-    def residuals(logs: Sequence[float]) -> object:
-        pulls = _ROBUST_SCALE * (np.asarray(logs) - centre) / spread
-        return np.concatenate([log_errors(logs), pulls])
-
-    starts = [centre, centre + spread * np.array([_START_SHIFT.get(name, 0.0) for name in names])]
-    solutions = [
-        least_squares(
-            residuals,
-            np.minimum(start, most),
-            bounds=(-_FAR, most),
-            loss="soft_l1",
-            f_scale=_ROBUST_SCALE,
-            diff_step=1e-3,
-        )
-        for start in starts
-    ]
-    solution = min(solutions, key=lambda found: found.cost)
-    errors = [abs(math.expm1(e)) for e in log_errors(solution.x)]
-    values = {name: _rounded(x) for name, x in _values(names, solution.x).items()}
-    return Fit(part, values, len(cases), statistics.median(errors), held)
-
-
-def _centred(priors: Mapping[str, Prior], values: Mapping[str, float]) -> dict[str, Prior]:
-    """The priors with what another fit found as their best guesses."""
-    found = dict(values)
-    found["bulk_latency_s"] -= found["latency_s"]
-    return {name: prior._replace(value=found[name]) for name, prior in priors.items()}
-
-
-def _values(names: Sequence[str], logs: Sequence[float]) -> dict[str, float]:
-    values = dict(zip(names, (math.exp(x) for x in logs), strict=True))
-    values["bulk_latency_s"] += values["latency_s"]
-    return values
-
-
-def _with(network: Network, part: str, values: Mapping[str, float]) -> Network:
-    block = getattr(network, part).model_copy(update=dict(values))
-    return network.model_copy(update={part: block})
-
-
-def _rounded(value: float) -> float:
-    """Three significant digits: more would be noise."""
-    return float(f"{value:.3g}")
+def hidden_by_launches(cases: Sequence[Case]) -> tuple[str, ...]:
+    """Parameters that rows of one process hide: it launches slower than the GPUs talk."""
+    told = sum(host_s(case.row) == 0.0 for case in cases)
+    return ("launch_s", "latency_s") if told < FEW_ROWS else ()
 
 
 def fit_table(csv_path: str | Path, write: bool = False) -> dict[str, Fit]:
@@ -252,23 +103,23 @@ def fit_table(csv_path: str | Path, write: bool = False) -> dict[str, Fit]:
 
     for name in sorted(set(networks) - set(KIN), key=lambda name: (name in SAME_LINKS, name)):
         cases = [c for c in _cases(rows, networks) if _kin(c.profile) == name and not c.crosses]
-        if len(cases) < _FEW_ROWS:
+        if len(cases) < FEW_ROWS:
             continue
         same_links = fits.get(f"{SAME_LINKS.get(name)} scale_up")
-        fit = fit_scale_up(cases, networks[name].scale_up, same_links)
+        fit = fit_scale_up(cases, networks[name], same_links)
         fits[f"{name} scale_up"] = fit
         for member in (member for member in networks if _kin(member) == name):
             own = fit.for_links(networks[member].scale_up)
-            networks[member] = _with(networks[member], "scale_up", own.values)
+            networks[member] = with_values(networks[member], "scale_up", own.values)
             if write:
                 write_profile_fit(member, own, _reference(own, table, member, name))
 
     crossing = [case for case in _cases(rows, networks) if case.crosses and case.states_nics]
     for fabric in sorted({_fabric_name(case.profile, case.network) for case in crossing}):
         cases = [c for c in crossing if _fabric_name(c.profile, c.network) == fabric]
-        if len(cases) < _FEW_ROWS:
+        if len(cases) < FEW_ROWS:
             continue
-        fit = fit_fabric(cases)
+        fit = fit_fabric(cases, cases[0].network)
         fits[f"{fabric} fabric"] = fit
         if write:
             _write_fabric(fabric, fit, networks, table)

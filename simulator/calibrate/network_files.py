@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from simulator.spec.base import file_name_of_field
 from simulator.spec.documents import data_folder
@@ -26,6 +26,7 @@ class Fit:
         rows: Measured rows that they were fitted to.
         median_error: Median absolute relative error over these rows.
         held: Parameters that the rows cannot tell, left at their priors.
+        spreads: Standard deviation of the logarithm of the others.
     """
 
     part: str
@@ -33,6 +34,7 @@ class Fit:
     rows: int
     median_error: float
     held: tuple[str, ...] = ()
+    spreads: Mapping[str, float] = field(default_factory=dict)
 
     def for_links(self, scale_up: ScaleUp) -> Fit:
         """The fit without what ``scale_up`` cannot do."""

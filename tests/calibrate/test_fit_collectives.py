@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate.fit_collectives import Case, fit_fabric, fit_scale_up
+from simulator.calibrate.fit_collectives import fit_fabric, fit_scale_up
 from simulator.calibrate.network_files import Fit, with_profile_fit
+from simulator.calibrate.network_fit import Case
 from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.load import load_profile
 from simulator.spec.network import Network
@@ -53,14 +54,14 @@ def network() -> Network:
 
 
 def test_scale_up_parameters_are_found_again(network: Network) -> None:
-    fit = fit_scale_up(cases_on(network, nodes=1), network.scale_up)
+    fit = fit_scale_up(cases_on(network, nodes=1), network)
     assert fit.median_error < 0.02
     assert fit.values["latency_s"] == pytest.approx(network.scale_up.latency_s, rel=0.1)
     assert fit.values["efficiency"] == pytest.approx(network.scale_up.efficiency, rel=0.05)
 
 
 def test_fabric_parameters_are_found_again(network: Network) -> None:
-    fit = fit_fabric(cases_on(network, nodes=4))
+    fit = fit_fabric(cases_on(network, nodes=4), network)
     assert fit.median_error < 0.02
     assert fit.values["latency_s"] == pytest.approx(network.fabric.latency_s, rel=0.2)
 

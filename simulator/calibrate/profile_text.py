@@ -6,9 +6,17 @@ value itself are replaced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
+
+from simulator.errors import InputError
+from simulator.spec.documents import parse_yaml
+from simulator.spec.hardware import SourceKind
+from simulator.spec.load import profile_from_document
 
 
 def with_value(text: str, path: Sequence[str], value: str) -> str:
@@ -56,3 +64,95 @@ def _end_of_last_line(node: yaml.MappingNode) -> int:
     if not ends:
         raise KeyError("the block holds only blocks")
     return int(ends[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class SourcedValue:
+    """A value of a profile and where it comes from.
+
+    Attributes:
+        value: As files spell it: a number, a name, or a text with its unit.
+        kind: A :data:`~simulator.spec.hardware.SourceKind`.
+        reference: Document, table or measurement.
+    """
+
+    value: str | int | float
+    kind: SourceKind
+    reference: str
+
+    def __str__(self) -> str:
+        """Return it as YAML on one line."""
+        value = self.value if isinstance(self.value, str) else f"{self.value:g}"
+        source = f"{{kind: {self.kind}, reference: {json.dumps(self.reference)}}}"
+        return f"{{value: {value}, source: {source}}}"
+
+
+def with_sourced_values(text: str, values: Mapping[str, SourcedValue], file: str) -> str:
+    """A profile's text with the values at dotted paths replaced, each with its source.
+
+    Aliases are written out first, because the value that an anchor stands beside may go.
+
+    Args:
+        text: The profile.
+        values: New values by dotted path, for example ``network.fabric.nic``.
+        file: Where the text was read, for messages.
+
+    Raises:
+        InputError: The text is laid out such that a value cannot be replaced alone, or it
+            is no sound profile afterwards.
+    """
+    try:
+        changed = without_aliases(text)
+        for path, value in values.items():
+            changed = with_value(changed, path.split("."), str(value))
+    except KeyError as error:
+        rule = f"cannot be changed alone: {error.args[0]}"
+        hint = "write the network block as the shipped profiles do, one value per line"
+        raise InputError.single("network", rule, hint=hint, file=file) from error
+    profile_from_document(parse_yaml(changed, file), file)
+    return changed
+
+
+def without_aliases(text: str) -> str:
+    """The text of a YAML file with every alias replaced by what its anchor stands for.
+
+    Raises:
+        KeyError: An anchor stands before a block, which has no end on its own line.
+    """
+    tokens = list(yaml.scan(text, Loader=yaml.SafeLoader))
+    anchored: dict[str, str] = {}
+    edits: list[tuple[int, int, str]] = []
+    for index, token in enumerate(tokens):
+        start, end = token.start_mark.index, token.end_mark.index
+        if isinstance(token, yaml.AnchorToken):
+            first = tokens[index + 1].start_mark.index
+            anchored[token.value] = text[first : _end_of_value(tokens, index + 1)]
+            edits.append((start, first, ""))
+        elif isinstance(token, yaml.AliasToken):
+            edits.append((start, end, anchored[token.value]))
+    for start, end, replacement in reversed(edits):
+        text = text[:start] + replacement + text[end:]
+    return text
+
+
+def _end_of_value(tokens: Sequence[yaml.Token], first: int) -> int:
+    """Index behind a value that starts at a token and is no block."""
+    depth = 0
+    for token in tokens[first:]:
+        if isinstance(token, (yaml.FlowMappingStartToken, yaml.FlowSequenceStartToken)):
+            depth += 1
+        elif isinstance(token, (yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)):
+            depth -= 1
+        elif depth == 0 and not isinstance(token, yaml.ScalarToken):
+            break
+        if depth == 0:
+            return int(token.end_mark.index)
+    raise KeyError("an anchor (&) stands before a block")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file at once: it is there with all of its text or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

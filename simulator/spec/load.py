@@ -150,12 +150,25 @@ def _profile(cluster: Mapping[str, Any], folder: Path) -> HardwareProfile:
 
 def _named_profile(name: str, field: str, folder: Path) -> HardwareProfile:
     file = named_file(field, name, data_folder("hardware_profiles"), folder)
+    return profile_from_document(read_yaml(file), str(file))
+
+
+def profile_from_document(document: Mapping[str, Any], file: str = "") -> HardwareProfile:
+    """The profile of an already parsed document; ``file`` names it in error messages.
+
+    Raises:
+        InputError: With every fault of the document.
+    """
     try:
-        plain, provenance = _split_sources(read_yaml(file))
+        plain, provenance = _split_sources(document)
     except InputError as error:
-        raise InputError([replace(fault, file=str(file)) for fault in error.faults]) from error
-    document = {**plain, "provenance": provenance}
-    return validated(HardwareProfile, document, file=str(file))
+        raise InputError([replace(fault, file=file) for fault in error.faults]) from error
+    return validated(HardwareProfile, {**plain, "provenance": provenance}, file=file)
+
+
+def profile_file(name_or_path: str) -> Path:
+    """The file of a hardware profile, shipped or not."""
+    return named_file("profile", name_or_path, data_folder("hardware_profiles"), Path())
 
 
 def _split_sources(

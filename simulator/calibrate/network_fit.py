@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from simulator.calibrate.network_files import Fit
+from simulator.errors import InputError
 from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.network import Network
 from simulator.validate.collective_rows import group_of, predicted_s
@@ -78,6 +79,16 @@ _START_SHIFT = {"bulk_latency_s": 2.0, "low_latency_share": -1.0, "pipeline_fill
 _ROBUST_SCALE = 0.1
 """Log error from which on a row's pull stops growing with its square."""
 
+_OTHER_MACHINE = 0.3
+"""Spread, at the least, between machines of one kind: cabling, drivers, settings (assumption)."""
+
+_LEAST_SCATTER = 0.03
+"""Rows are taken as off by this much at the least: repeated runs differ by 0.05 to 2 %, and
+the model is no better either (assumption)."""
+
+_MEDIAN_OF_NORMAL = 0.6745
+"""Median absolute deviation of a normal distribution over its standard deviation."""
+
 _LEAST = 1e-3
 """Parameters that are 0 are taken as this share of their usual value: they have logarithms."""
 
@@ -126,7 +137,8 @@ def priors_around(part: str, network: Network) -> dict[str, Prior]:
     around = {}
     for name, prior in priors_of(part, network).items():
         value = max(given[name], _LEAST * prior.value)
-        around[name] = Prior(value, prior.spread, max(prior.most, value))
+        spread = max(prior.spread, _OTHER_MACHINE)
+        around[name] = Prior(value, spread, max(prior.most, value))
     return around
 
 
@@ -161,7 +173,11 @@ def fit_links(
 
 
 class _Information(NamedTuple):
-    """Inverse covariance of the logarithms of the free parameters."""
+    """Inverse covariance of the logarithms of the free parameters.
+
+    Near the best fit time is taken as linear in them, and rows as off independently, by as
+    much as the fit leaves.
+    """
 
     names: Sequence[str]
     matrix: Any
@@ -171,8 +187,8 @@ def _fit(
     cases: Sequence[Case], part: str, priors: Mapping[str, Prior], held: Collection[str]
 ) -> tuple[Fit, _Information]:
     import numpy as np
-    from scipy.optimize import least_squares
 
+    least_squares = _least_squares()
     names = [name for name in priors if name not in held]
     fixed = {name: priors[name].value for name in priors if name in held}
     centre = np.log([priors[name].value for name in names])
@@ -180,7 +196,8 @@ def _fit(
     most = np.log([priors[name].most for name in names])
 
     def log_errors(logs: Sequence[float]) -> list[float]:
-        values = _in_si(fixed | dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        free = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        values = _in_si(fixed | free, priors, held)
         return [
             math.log(
                 predicted_s(case.row, with_values(case.network, part, values)) / case.row.seconds
@@ -209,9 +226,14 @@ def _fit(
         for start in (centre, centre + spread * shift)
     ]
     best = min(solutions, key=lambda found: found.cost)
-    information = _Information(names, best.jac.T @ best.jac / _ROBUST_SCALE**2)
+    scatter = max(
+        _LEAST_SCATTER, statistics.median(map(abs, log_errors(best.x))) / _MEDIAN_OF_NORMAL
+    )
+    rows = best.jac[: len(cases)] / scatter
+    information = _Information(names, rows.T @ rows + np.diag(1 / spread**2))
     logs = dict(zip(names, best.x.tolist(), strict=True))
-    values = _in_si(fixed | {name: math.exp(log) for name, log in logs.items()})
+    free = {name: math.exp(log) for name, log in logs.items()}
+    values = _in_si(fixed | free, priors, held)
     errors = [abs(math.expm1(error)) for error in log_errors(best.x)]
     fit = Fit(
         part,
@@ -224,8 +246,19 @@ def _fit(
     return fit, information
 
 
+def _least_squares() -> Any:
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        hint = "install the extra: pip install 'clustersim[calibrate]'"
+        raise InputError.single(
+            "scipy", "is needed to fit, and not installed", hint=hint
+        ) from error
+    return least_squares
+
+
 def _spreads(information: _Information) -> dict[str, float]:
-    """Standard deviation of each parameter's logarithm, rows off by 10 % independently."""
+    """Standard deviation of each parameter's logarithm."""
     import numpy as np
 
     variances = np.diag(np.linalg.inv(information.matrix))
@@ -255,9 +288,14 @@ def _untold(information: _Information, priors: Mapping[str, Prior]) -> list[str]
     return untold
 
 
-def _in_si(parameters: Mapping[str, float]) -> dict[str, float]:
+def _in_si(
+    parameters: Mapping[str, float], priors: Mapping[str, Prior], held: Collection[str]
+) -> dict[str, float]:
     """Values of the specification; the fitted bulk hop is what it adds to the small one."""
-    return {**parameters, "bulk_latency_s": parameters["bulk_latency_s"] + parameters["latency_s"]}
+    latency_s = parameters["latency_s"]
+    under_s = priors["latency_s"].value if "bulk_latency_s" in held else latency_s
+    bulk_s = max(latency_s, under_s + parameters["bulk_latency_s"])
+    return {**parameters, "bulk_latency_s": bulk_s}
 
 
 def with_values(network: Network, part: str, values: Mapping[str, float]) -> Network:

@@ -8,6 +8,7 @@ balance        layers over pipeline stages
 importing      foreign configurations to jobs
 profiles       hardware profiles: list, show, check
 models         shipped models
+calibrating    profiles from measurements
 validating     predictions against reality
 schedules      pipeline orders
 schemas        JSON schemas of the files

@@ -17,6 +17,7 @@ import typer
 
 from simulator.cli import (
     balance,
+    calibrating,
     importing,
     memory,
     models,
@@ -78,7 +79,7 @@ def build_app() -> typer.Typer:
     app.command("memory")(memory.memory)
     app.command("balance")(balance.balance)
     app.command("schema")(schemas.schema)
-    for group in (importing, profiles, models, validating, schedules):
+    for group in (importing, profiles, models, calibrating, validating, schedules):
         app.add_typer(group.build_group())
     return app
 

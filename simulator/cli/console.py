@@ -63,6 +63,15 @@ def counting(things: str) -> Iterator[Callable[[], None]]:
         note("")
 
 
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show that something is being done, on a terminal only."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(what) if sys.stderr.isatty() else contextlib.nullcontext():
+        yield
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout; infinite and undefined numbers become null."""
     typer.echo(json.dumps(_finite(document), indent=2, allow_nan=False))

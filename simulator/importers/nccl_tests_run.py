@@ -126,6 +126,7 @@ class CollectiveFile:
         assumed: Sentences on what was taken for granted.
         libraries: Names and versions of the libraries measured.
         date: Day of the measurement, or of the file where it does not say.
+        is_collection: Whether its rows come from several systems.
     """
 
     name: str
@@ -134,6 +135,7 @@ class CollectiveFile:
     assumed: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     date: str = ""
+    is_collection: bool = False
 
 
 def file_of_runs(

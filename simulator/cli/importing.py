@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.console import note
+from simulator.cli.importing_topology import import_topology
 from simulator.cli.options import complete_profile
 
 if TYPE_CHECKING:
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 
 def build_group() -> typer.Typer:
     """The ``import`` commands."""
-    group = typer.Typer(name="import", no_args_is_help=True, help="Foreign files to jobs.")
+    group = typer.Typer(
+        name="import", no_args_is_help=True, help="Foreign files to jobs and profiles."
+    )
     group.command("hf")(import_huggingface)
-    group.callback()(lambda: None)
+    group.command("topo")(import_topology)
     return group
 
 

@@ -8,4 +8,7 @@ assumed, and what the simulator cannot model.
 - ``foreign_config.py``: a nested mapping that records what is read from it.
 - ``huggingface.py``: a ``config.json`` of Hugging Face transformers.
 - ``huggingface_families.py``: which key of which model family means what.
+- ``nccl_tests.py``: measured collectives, from nccl-tests and rccl-tests.
+- ``measured_collective.py``: what one of them says, whichever file it is from.
+- ``topology_matrix.py``, ``node_topology.py``: a node's links, from nvidia-smi and rocm-smi.
 """

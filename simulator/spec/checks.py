@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from simulator.errors import Fault, InputError
 from simulator.spec.job import Job
 from simulator.spec.layout_text import Layout, layers_per_stage, parse_layout
+from simulator.spec.network_checks import network_faults
 
 
 def job_faults(job: Job) -> list[Fault]:
     """Every rule across fields that the job breaks; empty if it is sound."""
     return [fault for rule in _RULES for fault in rule(job)]
+
+
+def _network_is_sound(job: Job) -> Iterator[Fault]:
+    yield from network_faults(job.cluster.profile.network, "cluster.network", job.cluster.gpus)
 
 
 def _gpus_divide_into_ranks(job: Job) -> Iterator[Fault]:
@@ -212,6 +217,7 @@ def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
 
 
 _RULES = (
+    _network_is_sound,
     _flash_attention_needs_sixteen_bits,
     _gpus_divide_into_ranks,
     _batch_divides_into_microbatches,

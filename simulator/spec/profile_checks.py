@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.errors import Fault
 from simulator.spec.hardware import HardwareProfile
+from simulator.spec.network_checks import network_faults
 
 _STEP_BETWEEN_FORMATS = 2.1
 """A format of half the width runs at most twice as fast on a matrix unit; some data-sheet
@@ -58,6 +59,10 @@ def _peaks_are_dense(profile: HardwareProfile) -> Iterator[Fault]:
             yield Fault(f"device.peak.{narrow}", rule, faster, "give dense figures throughout")
 
 
+def _network_is_sound(profile: HardwareProfile) -> Iterator[Fault]:
+    yield from network_faults(profile.network, "network")
+
+
 def _values(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in node.items():
         if isinstance(value, Mapping):
@@ -66,4 +71,9 @@ def _values(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, ob
             yield f"{prefix}{key}", value
 
 
-_RULES = (_every_number_has_a_source, _sources_say_where_to_look, _peaks_are_dense)
+_RULES = (
+    _every_number_has_a_source,
+    _sources_say_where_to_look,
+    _peaks_are_dense,
+    _network_is_sound,
+)

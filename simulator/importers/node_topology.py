@@ -1,0 +1,248 @@
+"""What node do the links between its GPUs and NICs make?
+
+The matrix tells how many GPUs and NICs a node has, what joins the GPUs and, with the rate
+of one NVLink, how fast that is. It does not tell the rates of NICs or of PCIe.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from simulator.errors import InputError
+from simulator.importers.report import ImportReport
+from simulator.importers.topology_matrix import AMD, SELF, TopologyMatrix
+from simulator.spec.hardware import HardwareProfile, SourceKind
+from simulator.spec.network import ScaleUpKind
+from simulator.units import format_quantity, format_rate, parse_quantity
+
+_NVLINKS: Mapping[str, tuple[int, float]] = MappingProxyType(
+    {"v100": (6, 25e9), "a": (12, 25e9), "h": (18, 25e9), "gh": (18, 25e9), "b": (18, 50e9),
+     "gb": (18, 50e9)}
+)  # fmt: skip
+"""NVLinks of a GPU and the payload rate of one of them, one way [B/s], by family.
+
+Source: NVIDIA data sheets of V100 (150 GB/s over 6 links), A100 (300 over 12), H100 (450 over
+18) and B200 (900 over 18); H800 and A800 have fewer links of the same rate.
+"""
+
+_NV = re.compile(r"NV(\d+)\Z")
+_NEAR = ("PIX", "PXB")
+"""Paths through PCIe switches only: the NIC sits beside the GPU."""
+
+_DGX1 = (
+    (0, 1, 1, 2, 2, 0, 0, 0),
+    (1, 0, 2, 1, 0, 2, 0, 0),
+    (1, 2, 0, 2, 0, 0, 1, 0),
+    (2, 1, 2, 0, 0, 0, 0, 1),
+    (2, 0, 0, 0, 0, 1, 1, 2),
+    (0, 2, 0, 0, 1, 0, 2, 1),
+    (0, 0, 1, 0, 1, 2, 0, 2),
+    (0, 0, 0, 1, 2, 1, 2, 0),
+)
+"""NVLinks between the GPUs of a DGX-1 with V100.
+
+Source: nvidia-smi topo -m of such machines, as several people have published it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A value that the matrix tells: as files spell it, and where it comes from."""
+
+    value: str | int
+    kind: SourceKind
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTopology:
+    """What changes in a profile, by dotted path, and the report of the import."""
+
+    values: Mapping[str, Told]
+    report: ImportReport
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """What joins the GPUs: kind, rate of one GPU one way [B/s], and where that comes from."""
+
+    kind: ScaleUpKind
+    bandwidth_bytes_per_s: float
+    kind_of_source: SourceKind
+    reference: str
+    assumed: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+
+
+def node_topology(
+    matrix: TopologyMatrix,
+    base: HardwareProfile,
+    file: str,
+    *,
+    nics: int | None = None,
+    nic_rate: str | None = None,
+) -> NodeTopology:
+    """The node that a matrix describes, as changes to a profile.
+
+    Args:
+        matrix: What the driver printed.
+        base: Profile of the same GPU; gives all that the matrix does not tell.
+        file: Where the matrix was read.
+        nics: NICs that carry collectives, where the matrix misleads.
+        nic_rate: Line rate of one NIC, for example "400 Gbit/s".
+
+    Raises:
+        InputError: The links do not suit the GPU of ``base``, or the rate has no unit.
+    """
+    links = _links(matrix, base, file)
+    seen = f"{matrix.program}, {file}"
+    values = {
+        "network.gpus_per_node": Told(matrix.gpus, "measured", seen),
+        "network.scale_up.kind": Told(links.kind, "measured", seen),
+        "network.scale_up.bandwidth": Told(
+            format_quantity(links.bandwidth_bytes_per_s, "bytes_per_s"),
+            links.kind_of_source,
+            links.reference,
+        ),
+    }
+    assumed = list(links.assumed)
+    up = base.network.scale_up
+    if up.gpus > base.network.gpus_per_node:
+        assumed.append(f"nodes share a domain of {up.gpus} GPUs, as in {base.name}")
+    else:
+        values["network.scale_up.gpus"] = Told(matrix.gpus, "measured", seen)
+    if up.in_switch_reduction and links.kind != "nvswitch":
+        values["network.scale_up.in_switch_reduction"] = Told("false", "measured", seen)
+    if links.kind != up.kind:
+        assumed.append(f"efficiency and latencies of {up.kind} links, as in {base.name}")
+    assumed.append(f"name and description are still those of {base.name}")
+    paths = ("which NIC is beside which GPU",) if matrix.nics else ()
+    nic_values, nic_assumed = _nics(matrix, base, seen, nics, nic_rate)
+    report = ImportReport(
+        source=f"{seen}: {matrix.gpus} GPUs, {len(matrix.nics)} NICs",
+        understood=tuple(f"{path} {told.value}" for path, told in (values | nic_values).items()),
+        ignored=("CPU and NUMA affinity",),
+        assumed=(*assumed, *nic_assumed),
+        unsupported=(*links.unsupported, *paths),
+    )
+    return NodeTopology(values | nic_values, report)
+
+
+def _links(matrix: TopologyMatrix, base: HardwareProfile, file: str) -> _Links:
+    pairs = [link for row in matrix.links for link in row if link != SELF]
+    if not pairs:
+        up = base.network.scale_up
+        return _Links(up.kind, up.bandwidth_bytes_per_s, "assumed", f"as {base.name}: one GPU")
+    if matrix.program == AMD:
+        return _amd_links(matrix, pairs, base, file)
+    counts = [[_nvlinks(link) for link in row] for row in matrix.links]
+    if any(any(row) for row in counts):
+        return _nvidia_links(counts, base, file)
+    return _pcie_links(base, file, "shows no NVLink")
+
+
+def _nvidia_links(counts: Sequence[Sequence[int]], base: HardwareProfile, file: str) -> _Links:
+    """Links of GPUs with these NVLinks from one to the other."""
+    links, rate = _nvlinks_of_gpu(base, file)
+    least, *more = {count for i, row in enumerate(counts) for j, count in enumerate(row) if i != j}
+    if not more:
+        # Links that cannot all be a peer's own lead to a switch.
+        shared = least == links or least * (len(counts) - 1) > links
+        if shared:
+            return _nvlink("nvswitch", least, rate)
+        return _nvlink("full-mesh", least * (len(counts) - 1), rate)
+    if all(sorted(row) == [0, 0, 0, 0, 1, 1, 2, 2] for row in counts):
+        if links != sum(counts[0]):
+            rule = f"shows the links of a DGX-1 with V100, and {base.name} has {links} NVLinks"
+            hint = "take --profile v100-sxm2-32gb"
+            raise InputError.single("", rule, hint=hint, file=file)
+        is_dgx1 = tuple(map(tuple, counts)) == _DGX1
+        other = "groups of fewer than 8 GPUs have the links of a DGX-1, whose order differs"
+        return _nvlink("hybrid-cube-mesh", sum(counts[0]), rate, () if is_dgx1 else (other,))
+    pcie = _pcie_links(base, file, "has NVLinks between some of its GPUs only")
+    bridges = "NVLinks between some GPUs only; all traffic is read as PCIe"
+    return replace(pcie, unsupported=(bridges,))
+
+
+def _nvlinks(link: str) -> int:
+    found = _NV.match(link)
+    return int(found[1]) if found else 0
+
+
+def _nvlinks_of_gpu(base: HardwareProfile, file: str) -> tuple[int, float]:
+    family = base.name.split("-", maxsplit=1)[0].lower()
+    letters = family.rstrip("0123456789")
+    found = _NVLINKS.get(family) or _NVLINKS.get(letters)
+    if found is None:
+        rule = f"shows NVLinks, whose rate on {base.name} is not known"
+        hint = "take --profile of a GPU with NVLink; its name begins with the GPU's, as h100-"
+        raise InputError.single("", rule, hint=hint, file=file)
+    return found
+
+
+def _nvlink(
+    kind: ScaleUpKind, links: int, rate_bytes_per_s: float, assumed: tuple[str, ...] = ()
+) -> _Links:
+    reference = f"{links} NVLinks of {format_rate(rate_bytes_per_s)} each, NVIDIA data sheets"
+    return _Links(kind, links * rate_bytes_per_s, "datasheet", reference, assumed)
+
+
+def _pcie_links(base: HardwareProfile, file: str, what: str) -> _Links:
+    up = base.network.scale_up
+    if up.kind != "pcie":
+        rule = f"{what}, but the GPUs of {base.name} are joined by {up.kind}"
+        hint = "take --profile of a PCIe card, or nvidia-smi topo -m (-mp hides the NVLinks)"
+        raise InputError.single("", rule, hint=hint, file=file)
+    reference = f"as {base.name}: the matrix does not tell the generation of PCIe"
+    said = f"{format_rate(up.bandwidth_bytes_per_s)} of PCIe per GPU, as in {base.name}"
+    return _Links("pcie", up.bandwidth_bytes_per_s, "assumed", reference, (said,))
+
+
+def _amd_links(
+    matrix: TopologyMatrix, pairs: Sequence[str], base: HardwareProfile, file: str
+) -> _Links:
+    up = base.network.scale_up
+    if set(pairs) == {"PCIE"}:
+        return _pcie_links(base, file, "shows no xGMI")
+    if set(pairs) != {"XGMI"} or up.kind != "full-mesh":
+        rule = "has xGMI between some of its GPUs only" if "PCIE" in pairs else "shows xGMI links"
+        hint = "take --profile of a GPU on a full mesh of xGMI, such as mi300x"
+        raise InputError.single("", f"{rule}: {base.name} has {up.kind}", hint=hint, file=file)
+    link = up.bandwidth_bytes_per_s / (up.gpus - 1)
+    reference = f"{matrix.gpus - 1} xGMI links of {format_rate(link)} each, as in {base.name}"
+    return _Links("full-mesh", (matrix.gpus - 1) * link, "datasheet", reference)
+
+
+def _nics(
+    matrix: TopologyMatrix,
+    base: HardwareProfile,
+    seen: str,
+    told: int | None,
+    rate: str | None,
+) -> tuple[dict[str, Told], list[str]]:
+    near = [name for name, paths in matrix.nics.items() if set(paths) & set(_NEAR)]
+    far = [name for name in matrix.nics if name not in near]
+    values: dict[str, Told] = {}
+    assumed = []
+    if told is not None:
+        values["network.fabric.nics_per_node"] = Told(told, "assumed", "given with the matrix")
+    elif matrix.nics:
+        values["network.fabric.nics_per_node"] = Told(len(near) or len(far), "measured", seen)
+        if near and far:
+            assumed.append(f"{', '.join(far)} carry no collectives: beside no GPU (PIX, PXB)")
+    else:
+        count = base.network.fabric.nics_per_node
+        assumed.append(f"{count} NICs per node, as in {base.name}: the matrix names none")
+    if rate is None:
+        nic = format_quantity(base.network.fabric.nic_bytes_per_s, "bytes_per_s")
+        assumed.append(f"{nic} per NIC, as in {base.name}: the matrix does not tell")
+    else:
+        try:
+            parse_quantity(rate, "bytes_per_s")
+        except ValueError as error:
+            raise InputError.single("--nic", str(error)) from error
+        values["network.fabric.nic"] = Told(rate, "assumed", "given with the matrix")
+    return values, assumed

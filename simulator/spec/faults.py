@@ -67,7 +67,9 @@ def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Faul
         return Fault(path, _lower_first(detail["msg"]), value, _literal_hint(detail))
     if kind in _NO_BLOCK:
         return Fault(path, "must be a block of fields", value)
-    return Fault(path, _lower_first(detail["msg"]), _plain(value))
+    is_negative = kind.startswith("greater_than") and str(value).lstrip().startswith("-")
+    hint = "leave out the minus sign" if is_negative else ""
+    return Fault(path, _lower_first(detail["msg"]), _plain(value), hint)
 
 
 def _literal_hint(detail: ErrorDetails) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from simulator.calibrate.fit_collectives import hidden_by_launches
-from simulator.calibrate.network_files import Fit
+from simulator.calibrate.network_files import Fit, value_text
 from simulator.calibrate.network_fit import (
     FEW_ROWS,
     Case,
@@ -174,11 +174,6 @@ def calibrate_collectives(files: Sequence[CollectiveFile], base: HardwareProfile
         for before, after in zip(cases, fitted, strict=True)
     ]
     return Calibration(base, files, fits, points, excluded, said)
-
-
-def value_text(name: str, value: float) -> str:
-    """A parameter's value as files and people spell it."""
-    return format_quantity(value, "s") if name.endswith("_s") else f"{value:g}"
 
 
 def _with_nics_of(network: Network, row: CollectiveRow) -> CollectiveRow:

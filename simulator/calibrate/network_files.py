@@ -56,7 +56,7 @@ def write_fabric_fit(kind: str, fit: Fit, reference: str) -> None:
     path = data_folder("hardware_profiles") / "fabrics" / f"{kind}.yaml"
     kept = path.read_text(encoding="utf-8").split("\n", 1)[0]
     lines = [kept, f'source: {{kind: fitted, reference: "{reference}"}}']
-    lines += [f"{_name(key)}: {_text(key, value)}" for key, value in fit.values.items()]
+    lines += [f"{_name(key)}: {value_text(key, value)}" for key, value in fit.values.items()]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -76,7 +76,7 @@ def with_profile_fit(text: str, fit: Fit, reference: str) -> str:
     kind = "assumed" if reference.startswith("as ") else "fitted"
     source = f'&{anchor} {{kind: {kind}, reference: "{reference}"}}'
     for key, value in fit.values.items():
-        kept.append(f"    {_name(key)}: {{value: {_text(key, value)}, source: {source}}}")
+        kept.append(f"    {_name(key)}: {{value: {value_text(key, value)}, source: {source}}}")
         source = f"*{anchor}"
     return text[:start] + "\n".join(kept) + "\n" + text[end:]
 
@@ -85,7 +85,7 @@ def _name(field: str) -> str:
     return file_name_of_field(field)
 
 
-def _text(field: str, value: float) -> str:
+def value_text(field: str, value: float) -> str:
     """The value as files spell it; times keep their three digits."""
     if field.endswith("_bytes_per_s"):
         return format_quantity(value, "bytes_per_s")

@@ -131,14 +131,16 @@ def priors_of(part: str, network: Network) -> dict[str, Prior]:
 
 def priors_around(part: str, network: Network) -> dict[str, Prior]:
     """The same parameters, believed to be what ``network`` has already."""
-    block = getattr(network, part)
-    given = {name: getattr(block, name) for name in priors_of(part, network)}
+    block, priors = getattr(network, part), priors_of(part, network)
+    # What a network leaves open limits nothing in it, and is not fitted.
+    given = {name: value for name in priors if (value := getattr(block, name)) is not None}
     given["bulk_latency_s"] -= given["latency_s"]
     around = {}
-    for name, prior in priors_of(part, network).items():
-        value = max(given[name], _LEAST * prior.value)
+    for name, value in given.items():
+        prior = priors[name]
+        some = max(value, _LEAST * prior.value)
         spread = max(prior.spread, _OTHER_MACHINE)
-        around[name] = Prior(value, spread, max(prior.most, value))
+        around[name] = Prior(some, spread, max(prior.most, some))
     return around
 
 

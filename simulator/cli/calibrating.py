@@ -98,13 +98,13 @@ def collectives(
 
 
 def _print_parameters(calibration: Calibration) -> None:
-    from simulator.calibrate.measured_network import value_text
+    from simulator.calibrate.network_files import value_text
     from simulator.calibrate.residuals import parameters
 
     rows = [
         (
             row["field"],
-            value_text(row["name"], row["base"]),
+            "" if row["base"] is None else value_text(row["name"], row["base"]),
             value_text(row["name"], row["fitted"]),
             "not told" if row["spread"] is None else f"{row['spread']:.0%}",
         )

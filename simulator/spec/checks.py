@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from simulator.errors import Fault, InputError
 from simulator.spec.job import Job
 from simulator.spec.layout_text import Layout, layers_per_stage, parse_layout
+from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
 
 
@@ -19,8 +20,8 @@ def job_faults(job: Job) -> list[Fault]:
     return [fault for rule in _RULES for fault in rule(job)]
 
 
-def _network_is_sound(job: Job) -> Iterator[Fault]:
-    yield from network_faults(job.cluster.profile.network, "cluster.network", job.cluster.gpus)
+def _links_carry_data(job: Job) -> Iterator[Fault]:
+    yield from link_faults(job.cluster.profile.network, "cluster.network", job.cluster.gpus)
 
 
 def _gpus_divide_into_ranks(job: Job) -> Iterator[Fault]:
@@ -216,8 +217,15 @@ def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
         )
 
 
+def _network_is_sound(job: Job) -> Iterator[Fault]:
+    network = job.cluster.profile.network
+    if job.cluster.gpus > min(network.gpus_per_node, network.scale_up.gpus):
+        yield from network_faults(network, "cluster.network")
+
+
 _RULES = (
     _network_is_sound,
+    _links_carry_data,
     _flash_attention_needs_sixteen_bits,
     _gpus_divide_into_ranks,
     _batch_divides_into_microbatches,

@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.errors import Fault
 from simulator.spec.hardware import HardwareProfile
+from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
 
 _STEP_BETWEEN_FORMATS = 2.1
@@ -63,6 +64,10 @@ def _network_is_sound(profile: HardwareProfile) -> Iterator[Fault]:
     yield from network_faults(profile.network, "network")
 
 
+def _links_carry_data(profile: HardwareProfile) -> Iterator[Fault]:
+    yield from link_faults(profile.network, "network")
+
+
 def _values(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in node.items():
         if isinstance(value, Mapping):
@@ -76,4 +81,5 @@ _RULES = (
     _sources_say_where_to_look,
     _peaks_are_dense,
     _network_is_sound,
+    _links_carry_data,
 )

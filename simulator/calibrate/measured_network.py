@@ -158,6 +158,8 @@ def calibrate_collectives(files: Sequence[CollectiveFile], base: HardwareProfile
             said.append(f"{part} stays as in {base.name}: {reason}")
             continue
         held = hidden_by_launches(own) if part == "scale_up" else ()
+        if held:
+            said.append(f"{part}: one process launched on all GPUs in turn, which hides latencies")
         fit = fit_links(own, part, priors_around(part, base.network), held, hold_untold=True)
         fit = replace(fit, values={k: v for k, v in fit.values.items() if k not in fit.held})
         fits.append(fit)

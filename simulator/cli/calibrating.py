@@ -40,7 +40,7 @@ def collectives(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Output of nccl-tests or rccl-tests (text, or JSON of -J), or tables (.csv).",
         ),
     ],
@@ -67,8 +67,7 @@ def collectives(
 
     Times are those out of place. What the rows cannot tell stays as the profile has it.
 
-    Example:  clustersim calibrate collectives all_reduce.txt all_gather.txt
-              --profile h100-sxm-80gb --out our-cluster.yaml --plot fit.png
+    Example:  clustersim calibrate collectives *.txt --profile h100-sxm-80gb --out ours.yaml
     """
     from simulator.calibrate.measured_network import calibrate_collectives, read_measured
     from simulator.calibrate.profile_text import with_sourced_values, write_whole
@@ -163,7 +162,8 @@ def _note_what_is_left(calibration: Calibration) -> None:
         reasons.setdefault(lost.reason, []).append(lost)
     for reason, lost_rows in reasons.items():
         count = sum(lost.rows for lost in lost_rows)
-        note(f"left out {count} rows: {reason} ({_places(lost_rows)})")
+        rows = "1 row" if count == 1 else f"{count} rows"
+        note(f"left out {rows}: {reason} ({_places(lost_rows)})")
 
 
 def _places(lost_rows: Sequence[Excluded]) -> str:

@@ -35,8 +35,7 @@ def import_topology(
 ) -> None:
     """Turn the links of a node into a profile; the report goes to stderr.
 
-    Example:  nvidia-smi topo -m > topo.txt
-              clustersim import topo topo.txt --profile h100-sxm-80gb > node.yaml
+    Example:  clustersim import topo topo.txt --profile h100-sxm-80gb > node.yaml
     """
     from simulator.calibrate.profile_text import SourcedValue, with_sourced_values
     from simulator.importers.node_topology import node_topology

@@ -271,9 +271,10 @@ def _reason_against_entry(entry: Entry) -> str:
 
 def _assumed_of(run: Run, hosts: int) -> list[str]:
     sentences = []
-    unchecked = sum(entry.wrong is None for entry in run.entries)
+    used = [entry for entry in run.entries if not _reason_against_entry(entry)]
+    unchecked = sum(entry.wrong is None for entry in used)
     if unchecked:
-        sentences.append(f"{run.place}: {unchecked} rows right, though nobody checked (#wrong N/A)")
+        sentences.append(f"{run.place}: right results, which {unchecked} rows did not check (N/A)")
     processes = len({device.process for device in run.devices})
     if 1 < hosts == processes < len(run.devices) and run.threads == 1:
         sentences.append(

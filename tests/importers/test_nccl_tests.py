@@ -190,7 +190,7 @@ def test_rows_that_nobody_checked_are_taken_and_said(save: Save) -> None:
     rows = table_row(ALL_REDUCE, 2**20, wrong="N/A")
     file = read_nccl_tests(save(text_output(ALL_REDUCE, (), rows=rows), "a.txt"))
     assert len(file.rows) == 1
-    assert file.assumed == ("line 3: 1 rows right, though nobody checked (#wrong N/A)",)
+    assert file.assumed == ("line 3: right results, which 1 rows did not check (N/A)",)
 
 
 @pytest.mark.parametrize(

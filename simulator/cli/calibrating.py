@@ -90,9 +90,9 @@ def collectives(
         write_whole(out, with_sourced_values(text, calibration.sourced_values(), str(file)))
         note(f"wrote {out}")
     if plot is not None:
-        from simulator.plots.collective_fit import plot_collective_fit
+        from simulator.plots.collective_fit import draw_collective_fit
 
-        plot_collective_fit(calibration.points, plot, title=f"collectives of {base.name}")
+        draw_collective_fit(calibration.points, plot, f"collectives of {base.name}")
         note(f"wrote {plot}")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -54,13 +55,17 @@ Group = tuple[int, int]
 """GPUs that take part, and the nodes they are in."""
 
 
-def plot_collective_fit(points: Sequence[Point], path: str | Path, *, title: str) -> None:
-    """Draw bus bandwidth over message size, measured and predicted, with the errors.
+def draw_collective_fit(points: Sequence[Point], path: str | Path, title: str) -> None:
+    """Write the picture of a fit; the suffix (.png, .svg, .pdf) names the format."""
+    save(build_collective_fit_figure(points, title), path)
+
+
+def build_collective_fit_figure(points: Sequence[Point], title: str) -> Figure:
+    """Bus bandwidth over message size, measured and predicted, with the errors below.
 
     Args:
         points: Rows and their predictions before and after a fit. Where both are the same,
             one line is drawn.
-        path: A .png, .svg or .pdf file.
         title: The bold line above.
     """
     kinds = sorted({point.row.kind for point in points})
@@ -92,7 +97,7 @@ def plot_collective_fit(points: Sequence[Point], path: str | Path, *, title: str
             _draw_errors(strip, members, colors[group])
         _finish(curves, strip, own)
     add_legend(figure, handles, left=_LEFT_IN)
-    save(figure, path)
+    return figure
 
 
 def _group(row: CollectiveRow) -> Group:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.importers.measured_collective import bus_share
@@ -250,6 +254,38 @@ def test_files_without_meaning_are_refused_with_the_place(save: Save, text: str,
 def test_the_rows_of_a_run_that_was_cut_off_are_there_for_who_asks(save: Save) -> None:
     cut = save(WHOLE[: WHOLE.index("# Out of bounds")], "log.txt")
     assert len(read_nccl_tests(cut, partial=True).rows) == 3
+
+
+DOCUMENT = json_output(ALL_REDUCE, SIZES)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([WHOLE, DOCUMENT]),
+    st.integers(0, 2**14),
+    st.integers(0, 400),
+    st.text(max_size=3),
+)
+def test_a_damaged_file_is_read_or_refused_and_never_crashes(
+    text: str, start: int, length: int, other: str
+) -> None:
+    damaged = text[:start] + other + text[start + length :]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.txt"
+        path.write_text(damaged, encoding="utf-8", errors="replace")
+        with contextlib.suppress(InputError):
+            rows = read_nccl_tests(path, partial=True).rows
+            assert all(row.num_bytes > 0 and row.seconds > 0 for row in rows)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, len(WHOLE) - len(footer("all_reduce")) + 30))
+def test_a_file_that_ends_too_early_is_always_refused(end: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.txt"
+        path.write_text(WHOLE[:end], encoding="utf-8")
+        with pytest.raises(InputError):
+            read_nccl_tests(path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

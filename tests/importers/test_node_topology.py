@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.importers.node_topology import NodeTopology, node_topology
@@ -131,6 +135,21 @@ def test_a_matrix_that_does_not_suit_the_base_is_refused(text: str, base: str, s
     with pytest.raises(InputError, match="take --profile") as caught:
         node(text, base)
     assert says in str(caught.value)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([(MATRIX, "h100-sxm-80gb"), (amd_text(4, "XGMI"), "mi300x")]),
+    st.integers(0, 500),
+    st.integers(0, 100),
+    st.text(max_size=3),
+)
+def test_a_damaged_matrix_is_read_or_refused_and_never_crashes(
+    given_text: tuple[str, str], start: int, length: int, other: str
+) -> None:
+    text, base = given_text
+    with contextlib.suppress(InputError):
+        node(text[:start] + other + text[start + length :], base)
 
 
 def test_a_rate_without_unit_is_refused() -> None:

@@ -134,20 +134,20 @@ def priors_around(part: str, network: Network) -> dict[str, Prior]:
     block, priors = getattr(network, part), priors_of(part, network)
     # What a network leaves open limits nothing in it, and is not fitted.
     given = {name: value for name in priors if (value := getattr(block, name)) is not None}
-    given["bulk_latency_s"] -= given["latency_s"]
-    around = {}
-    for name, value in given.items():
-        prior = priors[name]
-        some = max(value, _LEAST * prior.value)
-        spread = max(prior.spread, _OTHER_MACHINE)
-        around[name] = Prior(some, spread, max(prior.most, some))
-    return around
+    return {
+        name: Prior(prior.value, max(prior.spread, _OTHER_MACHINE), max(prior.most, prior.value))
+        for name, prior in centred(priors, given).items()
+    }
 
 
 def centred(priors: Mapping[str, Prior], values: Mapping[str, float]) -> dict[str, Prior]:
-    """The priors with what is known as their best guesses."""
+    """The priors of parameters that have values, with these as their best guesses."""
     found = {**values, "bulk_latency_s": values["bulk_latency_s"] - values["latency_s"]}
-    return {name: prior._replace(value=found[name]) for name, prior in priors.items()}
+    return {
+        name: prior._replace(value=max(found[name], _LEAST * prior.value))
+        for name, prior in priors.items()
+        if name in found
+    }
 
 
 def fit_links(

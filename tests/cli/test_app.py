@@ -14,9 +14,10 @@ from simulator.version import __version__
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
-    "run", "memory", "balance", "schema", "import hf", "profile list", "profile show",
-    "profile check", "models list", "validate published", "validate collectives",
-    "validate kernels", "schedule list", "schedule show", "schedule compare", "schedule gallery",
+    "run", "memory", "balance", "schema", "import hf", "import topo", "profile list",
+    "profile show", "profile check", "models list", "calibrate collectives",
+    "validate published", "validate collectives", "validate kernels",
+    "schedule list", "schedule show", "schedule compare", "schedule gallery",
 ]  # fmt: skip
 
 

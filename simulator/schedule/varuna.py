@@ -23,11 +23,11 @@ def varuna(stages: int, chunks: int, microbatches: int) -> Order:
         [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
     ]
 
-    def ticks(slot: Slot) -> int:
+    def duration(slot: Slot) -> float:
         recomputes = slot.phase is Phase.BACKWARD_INPUT and slot.stage < stages - 1
-        return 2 if recomputes else 1
+        return 2.0 if recomputes else 1.0
 
-    split = list_schedule(queues, chunks, Placement.LOOP, limit=microbatches, ticks=ticks)
+    split = list_schedule(queues, chunks, Placement.LOOP, limit=microbatches, duration=duration)
     return [_without_split(row) for row in split]
 
 

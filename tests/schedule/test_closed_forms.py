@@ -43,6 +43,8 @@ def test_naive_keeps_one_rank_of_p_busy(p, m):
 @pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 2), (4, 2), (4, 4), (4, 8), (8, 32)])
 def test_bubble_share_of_gpipe_and_1f1b_is_p_minus_1_over_m_plus_p_minus_1(name, p, m, costs):
     """GPipe section 2.3; arXiv 2006.09503 section 2.1."""
+    if name == "pipedream-2bw" and m < p:
+        pytest.skip("refused: an update needs p microbatches")
     assert times_of(name, p, 1, m, costs).bubble_share == pytest.approx((p - 1) / (m + p - 1))
 
 

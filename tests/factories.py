@@ -291,6 +291,7 @@ def step_result(timeline: Timeline, capacity_bytes: float = 80 * GIB) -> StepRes
         memory=tuple(_memory(timeline, c) for c in range(len(program.classes))),
         capacity_bytes=capacity_bytes,
         title=f"synthetic model, {len(program.classes)} stages",
+        asynchrony=None,
     )
 
 

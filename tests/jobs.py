@@ -208,14 +208,16 @@ class EqualPasses:
     saved_bytes: float = 1.0
     working_bytes: float = 0.0
 
-    def work(self, run: Slice, phase: Phase) -> Work:
+    def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
         """One pass."""
-        del run
-        return Work(
-            {Phase.FORWARD: self.forward_s, Phase.BACKWARD: self.backward_s}.get(
-                phase, self.backward_s / 2
-            )
-        )
+        del run, exposed
+        seconds = {Phase.FORWARD: self.forward_s, Phase.BACKWARD: self.backward_s}
+        return Work(seconds.get(phase, self.backward_s / 2) + host_s)
+
+    def exposed_share(self, run: Slice, phase: Phase, beside: Slice, beside_phase: Phase) -> float:
+        """Nothing hides."""
+        del run, phase, beside, beside_phase
+        return 1.0
 
     def saved(self, run: Slice) -> Memory:
         """Activations of one pass."""
@@ -274,6 +276,7 @@ def pipeline_program(
     transfer: Work | None = None,
     blocking: bool = False,
     order: list[list[Slot]] | None = None,
+    forward_host_s: float = 0.0,
 ) -> Program:
     """The passes of a schedule with given times; transfers are free unless given."""
     program = Program(
@@ -286,6 +289,7 @@ def pipeline_program(
         chunks=chunks,
         runs=[Slice(stage, stage + 1) for stage in range(stages * chunks)],
         blocking=blocking,
+        forward_host_s=forward_host_s,
     )
     moved = transfer or Work(0.0)
     add_pipeline(program, pipeline, costs or EqualPasses(), lambda *_: moved, NoDataParallel())

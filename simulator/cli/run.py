@@ -10,7 +10,8 @@ import typer
 from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
 from simulator.cli.memory import print_peaks
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
-from simulator.units import format_seconds
+from simulator.program.ir import Owner
+from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,7 @@ def _write_files(result: Result, plot: Path | None, trace: Path | None) -> Itera
 
 def _print_result(result: Result) -> None:
     _print_headline(result)
+    _print_asynchrony(result)
     _print_breakdown(result)
     _print_exposed_communication(result)
     print_peaks(result)
@@ -77,6 +79,23 @@ def _print_headline(result: Result) -> None:
         ("pipeline bubble", percent(result.bubble_fraction)),
     ]
     print_table(result.title, [text_column(""), number_column("")], rows)
+
+
+def _print_asynchrony(result: Result) -> None:
+    """What a pipeline that never drains costs besides time; nothing for any other."""
+    found = result.asynchrony
+    if found is None:
+        return
+    stashed = [m.by_owner.get(Owner.STASHED_WEIGHTS, 0.0) for m in result.memory]
+    per_stage = zip(found.weight_versions, found.staleness_updates, stashed, strict=True)
+    rows = [
+        (str(stage), str(versions), str(updates), format_bytes(num_bytes))
+        for stage, (versions, updates, num_bytes) in enumerate(per_stage)
+    ]
+    heads = ("stage", "weight versions", "staleness (updates)", "stashed weights")
+    print_table(found.statement, [number_column(head) for head in heads], rows)
+    each = found.microbatches_per_update
+    typer.echo(f"weights change after every {f'{each} microbatches' if each > 1 else 'microbatch'}")
 
 
 def _print_breakdown(result: Result) -> None:

@@ -84,6 +84,7 @@ CATEGORY_COLOR: Mapping[Category, str] = MappingProxyType(
 OWNER_COLOR: Mapping[Owner, str] = MappingProxyType(
     {
         Owner.WEIGHTS: BLUE,
+        Owner.STASHED_WEIGHTS: "#7F84C8",
         Owner.GRADIENTS: GREEN,
         Owner.MASTER_WEIGHTS: "#1F4468",
         Owner.OPTIMIZER_STATES: SKY,

@@ -9,12 +9,23 @@ because on a uniform cluster they do the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
 from simulator.cost.kernels import memory_bound_s
-from simulator.errors import UnsupportedError
+from simulator.program.asynchronous import refuse_shared_updates
 from simulator.program.data_parallel import DataParallel, communication_work
-from simulator.program.ir import Category, Kind, Operation, Part, Program, RankClass, Stream, Work
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Operation,
+    Owner,
+    Part,
+    Program,
+    RankClass,
+    Stream,
+    Work,
+)
 from simulator.program.layout import Slice, stage_slices
 from simulator.program.pipeline import Pipeline, add_pipeline
 from simulator.program.ranks import pipeline_hop_crosses, tensor_group
@@ -29,7 +40,8 @@ from simulator.program.states import (
     slice_parameters,
     state_bytes,
 )
-from simulator.schedule import ScheduleInfo, schedule_info, schedule_order
+from simulator.schedule import Order, ScheduleInfo, schedule_info, schedule_order
+from simulator.schedule.one_f_one_b import one_ahead, paired_interleaved
 from simulator.spec.job import Job
 
 _WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
@@ -40,13 +52,45 @@ _OPTIMIZER_KERNELS = 8
 """Assumption: launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
 
 
-def build_program(job: Job) -> Program:
-    """The program of one training step.
+class Steps(NamedTuple):
+    """How many steps to run for one that is like any other.
+
+    Attributes:
+        before: Steps that fill the pipeline.
+        after: Steps that keep it full.
+    """
+
+    before: int
+    after: int
+
+    @property
+    def total(self) -> int:
+        """All of them and the one between."""
+        return self.before + 1 + self.after
+
+
+def steps_around(job: Job) -> Steps:
+    """Steps to run before and after one, so that it meets the pipeline as any other does.
+
+    None where all ranks meet at the end of a step.
+    """
+    schedule = job_schedule(job)
+    if not schedule.synchronous:
+        microbatches, stages = job.microbatches, job.plan.pp
+        return Steps(-(-2 * stages // microbatches), -(-stages // microbatches))
+    if _post_validates(job):
+        # With two ends, a rank at one of them starts its next step before the other is done.
+        return Steps(1, schedule.placement.copies - 1)
+    return Steps(0, 0)
+
+
+def build_program(job: Job, *, steps: int = 1) -> Program:
+    """The program of one training step, or of several, one after another.
 
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
     """
-    return _Builder(job).build()
+    return _Builder(job).build(steps)
 
 
 def job_schedule(job: Job) -> ScheduleInfo:
@@ -54,6 +98,17 @@ def job_schedule(job: Job) -> ScheduleInfo:
     plan = job.plan
     implied = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
     return schedule_info(plan.schedule or implied)
+
+
+def _post_validates(job: Job) -> bool:
+    """Whether stages update without waiting for each other.
+
+    By default only where the backward is split, as in the implementation that does it.
+    """
+    given, stack = job.plan.post_validation, job.plan.stack
+    if given is not None:
+        return given
+    return job.plan.pp > 1 and stack.post_validation and job_schedule(job).splits_backward
 
 
 class _Builder:
@@ -65,18 +120,12 @@ class _Builder:
         self.schedule = job_schedule(job)
         self.costs = StageCosts(job)
         self.stages = job.plan.pp
-        self._transfers: dict[bool, Work] = {}
-        if not self.schedule.synchronous:
-            raise UnsupportedError.single(
-                "plan.schedule",
-                "is asynchronous: no step ends with one update, so there is none to simulate",
-                self.schedule.name,
-                "take a synchronous one such as 1f1b",
-            )
+        self._transfers: dict[tuple[bool, bool], Work] = {}
+        refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
         self.data_parallel = DataParallel(job, self.profile.network, self._copies_embedding)
 
-    def build(self) -> Program:
+    def build(self, steps: int) -> Program:
         job, network = self.job, self.profile.network
         program = Program(
             classes=tuple(self._rank_class(rank) for rank in range(self.stages)),
@@ -86,26 +135,73 @@ class _Builder:
             },
             sm_count=self.profile.device.sm_count,
         )
+        self.schedule.check(self.stages, job.plan.vpp, job.microbatches)
+        if self.schedule.synchronous:
+            order = self._order(job.microbatches)
+            for step in range(steps):
+                self._add_pipeline(program, _later(order, step * job.microbatches))
+                self._add_optimizer(program)
+        else:
+            self._add_pipeline(program, self._order(steps * job.microbatches))
+        return program
+
+    def _order(self, microbatches: int) -> Order:
+        if self.stages == 1 and self.job.plan.overlap_ep:
+            return [one_ahead(microbatches)]
+        sizes = (self.stages, self.job.plan.vpp, microbatches)
+        if self._joins_passes:
+            return paired_interleaved(*sizes)
+        return schedule_order(self.schedule.name, *sizes)
+
+    @property
+    def _joins_passes(self) -> bool:
+        """Whether a forward waits for the input of the backward after it.
+
+        Megatron's interleaved schedule does where it exchanges activations and gradients in
+        one blocking call, and where the two passes run side by side.
+        """
+        interleaves = self.schedule.name == "interleaved-1f1b"
+        return interleaves and (not self._overlaps_p2p() or bool(self.job.plan.overlap_ep))
+
+    def _add_pipeline(self, program: Program, order: Order) -> None:
+        """All slots of an order; without a flush, updates lie between them."""
+        alone = not self.schedule.synchronous
+        every = 1 if self.schedule.updates_every_microbatch else self.job.microbatches
         pipeline = Pipeline(
-            order=schedule_order(self.schedule.name, self.stages, job.plan.vpp, job.microbatches),
+            order=order,
             placement=self.schedule.placement,
-            chunks=job.plan.vpp,
+            chunks=self.job.plan.vpp,
             runs=self.runs,
             blocking=not self._overlaps_p2p(),
+            forward_host_s=0.0 if self._overlaps_p2p() else self.job.plan.stack.exchange_host_s,
+            update_every=every if alone else 0,
         )
-        add_pipeline(program, pipeline, self.costs, self._transfer_work, self.data_parallel)
-        self._add_optimizer(program)
-        return program
+
+        def update(rank: int) -> None:
+            reduced = self.data_parallel.finish_gradients(program, rank, self._rank_runs(rank))
+            self._add_update(program, rank, reduced)
+
+        add_pipeline(
+            program, pipeline, self.costs, self._transfer_work, self.data_parallel,
+            update if alone else None,
+        )  # fmt: skip
 
     def _overlaps_p2p(self) -> bool:
         plan = self.job.plan
         if plan.overlap_p2p is not None:
             return plan.overlap_p2p
-        return plan.stack.overlap_p2p and self.schedule.name not in _WAITING_SCHEDULES
+        # Where backwards are split, runtimes post sends and receives ahead of their use.
+        overlaps = plan.stack.overlap_p2p or self.schedule.splits_backward
+        return overlaps and self.schedule.name not in _WAITING_SCHEDULES
 
     def _rank_class(self, rank: int) -> RankClass:
         ranks = self.job.cluster.gpus // self.stages
-        resident = resident_memory(self.job, self._parameters(rank))
+        parameters = self._parameters(rank)
+        resident = resident_memory(self.job, parameters)
+        stashed = self.schedule.weight_versions(rank, self.stages) - 1
+        if stashed:
+            stashed_bytes = stashed * parameters.total * state_bytes(self.job).gathered
+            resident += ((Owner.STASHED_WEIGHTS, stashed_bytes),)
         return RankClass(f"stage {rank}", rank, ranks, rank * ranks, resident)
 
     def _parameters(self, rank: int) -> ParameterCount:
@@ -137,14 +233,14 @@ class _Builder:
             if placement.rank(stage, self.stages) == rank
         ]
 
-    def _transfer_work(self, source: int, target: int) -> Work:
+    def _transfer_work(self, source: int, target: int, blocks: bool) -> Work:
         """One boundary activation, or its gradient, from one stage to another."""
-        crosses = pipeline_hop_crosses(self.job, source, target)
-        if crosses not in self._transfers:
-            self._transfers[crosses] = self._new_transfer_work(crosses)
-        return self._transfers[crosses]
+        key = (pipeline_hop_crosses(self.job, source, target), blocks)
+        if key not in self._transfers:
+            self._transfers[key] = self._new_transfer_work(*key)
+        return self._transfers[key]
 
-    def _new_transfer_work(self, crosses: bool) -> Work:
+    def _new_transfer_work(self, crosses: bool, blocks: bool) -> Work:
         num_bytes, tp, network = self.costs.boundary_bytes, self.job.plan.tp, self.profile.network
         scattered = self.job.plan.stack.scatter_p2p and not self.costs.sequence_parallel
         sent = num_bytes / tp if scattered else num_bytes
@@ -156,25 +252,43 @@ class _Builder:
 
     def _add_optimizer(self, program: Program) -> None:
         """Left-over reductions, the gradient norm over all stages, and the update."""
-        waits: list[int] = []
-        for rank in range(self.stages):
-            runs = self._rank_runs(rank)
-            waits += self.data_parallel.finish_gradients(program, rank, runs)
+        reduced = [
+            self.data_parallel.finish_gradients(program, rank, self._rank_runs(rank))
+            for rank in range(self.stages)
+        ]
+        waits = [index for rank_waits in reduced for index in rank_waits]
         self._add_tied_embedding_reduction(program, waits)
         if self._model_copies > 1:
             self._add_copy_reductions(program, waits)
+        if _post_validates(self.job):
+            self._add_updates_in_turn(program, reduced)
+            return
         if self.stages > 1:
             lanes = tuple((rank, Stream.COMPUTE) for rank in range(self.stages))
             work = self._norm_work()
             norm = Operation(Kind.ALL_REDUCE, lanes, work, Category.OPTIMIZER, after=tuple(waits))
             waits = [program.add(norm)]
         for rank in range(self.stages):
-            work = self._optimizer_work(self._parameters(rank))
-            lane = ((rank, Stream.COMPUTE),)
-            program.add(
-                Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, after=tuple(waits))
-            )
-            self.data_parallel.finish_weights(program, rank, self._rank_runs(rank))
+            self._add_update(program, rank, waits)
+
+    def _add_updates_in_turn(self, program: Program, reduced: Sequence[Sequence[int]]) -> None:
+        """Every rank adds its share to the norm of the ranks before it, and updates at once.
+
+        The few bytes that travel take no time here, and no update is taken back.
+
+        Source: post-validation, arXiv 2401.10241, section 4.
+        """
+        backward_ends = [program.lanes[rank, Stream.COMPUTE][-1] for rank in range(self.stages)]
+        for rank, waits in enumerate(reduced):
+            before = backward_ends[max(0, rank - 1) : rank]
+            self._add_update(program, rank, [*waits, *before])
+
+    def _add_update(self, program: Program, rank: int, after: Sequence[int]) -> None:
+        """The optimizer of one rank, and the weights that it hands out."""
+        work, lane = self._optimizer_work(self._parameters(rank)), ((rank, Stream.COMPUTE),)
+        update = Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, after=tuple(after))
+        self.data_parallel.updated(rank, program.add(update))
+        self.data_parallel.finish_weights(program, rank, self._rank_runs(rank))
 
     def _add_tied_embedding_reduction(self, program: Program, waits: list[int]) -> None:
         """First and last stage hold copies of an embedding and add up its gradient."""
@@ -225,3 +339,11 @@ class _Builder:
         if host_s > update_s:
             parts.append(Part("launch", Category.HOST, host_s - update_s))
         return Work(sum(part.seconds for part in parts), tuple(parts))
+
+
+def _later(order: Order, microbatches: int) -> Order:
+    """The order with its microbatches counted on from an earlier step's."""
+    return [
+        [slot._replace(microbatch=slot.microbatch + microbatches) for slot in slots]
+        for slots in order
+    ]

@@ -75,6 +75,8 @@ class DataParallel:
     _computed: dict[int, int] = field(default_factory=dict)
     """Last computed run of each rank."""
     _reductions: dict[int, list[int]] = field(default_factory=dict)
+    _updates: dict[int, int] = field(default_factory=dict)
+    """Last update of each rank's weights."""
 
     def __post_init__(self) -> None:
         plan, stack = self.job.plan, self.job.plan.stack
@@ -112,7 +114,7 @@ class DataParallel:
         stream = Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE
         gather = Operation(
             Kind.ALL_GATHER, ((rank, stream),), work, Category.DATA_PARALLEL,
-            after=self._prefetch_limit(rank) if per_use else (),
+            after=self._prefetch_limit(rank) if per_use else self._last_update(rank),
             layers=(run.first, run.end), takes=takes,
         )  # fmt: skip
         return (program.add(gather),)
@@ -140,7 +142,11 @@ class DataParallel:
         if self.is_active and self._zero < 2 and not self._overlaps_reduce:
             for run in runs:
                 self._emit_reduction(program, rank, run, (), overlapped=False)
-        return tuple(self._reductions.get(rank, ()))
+        return tuple(self._reductions.pop(rank, ()))
+
+    def updated(self, rank: int, operation: int) -> None:
+        """Books an update; weights that are gathered after it wait for it."""
+        self._updates[rank] = self._computed[rank] = operation
 
     def finish_weights(self, program: Program, rank: int, runs: Sequence[Slice]) -> None:
         """Gathers updated weights after the optimizer, where nothing hides that."""
@@ -180,6 +186,10 @@ class DataParallel:
         """
         computed = self._computed.get(rank)
         return (computed,) if computed is not None else ()
+
+    def _last_update(self, rank: int) -> tuple[int, ...]:
+        """What gathered weights must have seen, where a step follows another."""
+        return (self._updates[rank],) if rank in self._updates else ()
 
     def _gathered(self, run: Slice) -> Memory:
         return ((Owner.GATHERED_WEIGHTS, self._count(run).total * self._state.gathered),)

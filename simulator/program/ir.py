@@ -75,6 +75,7 @@ class Owner(StrEnum):
     """Who holds memory."""
 
     WEIGHTS = "weights"
+    STASHED_WEIGHTS = "stashed_weights"
     GRADIENTS = "gradients"
     MASTER_WEIGHTS = "master_weights"
     OPTIMIZER_STATES = "optimizer_states"

@@ -5,12 +5,10 @@ the framework hides them:
 
 - the collective of an input gradient runs beside the weight gradient, and the repeated
   gather of the input beside the input gradient (``overlap_tp_backward``);
-- tensor exchanges are cut into chunks and pipelined with their products (``overlap_tp``);
-- tokens of one microbatch travel to and from their experts while another microbatch goes the
-  other way through the layer (``overlap_ep``), as it does between warm-up and cool-down of a
-  pipeline; the two ends, where nothing runs beside them, are ignored.
+- tensor exchanges are cut into chunks and pipelined with their products (``overlap_tp``).
 
-Then only what sticks out is booked (:meth:`PieceTimer.exposed_s`).
+Then only what sticks out is booked (:meth:`PieceTimer.exposed_s`). What hides behind another
+microbatch is not a matter of one layer: see :meth:`simulator.program.stage.StageCosts.work`.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.program.ir import COMMUNICATION, Category, Part
+from simulator.program.ir import Category, Part
 from simulator.program.layer import (
     Axis,
     Exchange,
@@ -83,12 +81,10 @@ class Hiding:
         behind_gradients: Exchanges of backward run beside the other gradient.
         behind_products: Tensor exchanges are pipelined with their products, in this many
             chunks; 0 is off.
-        behind_microbatches: Exchanges of experts run beside another microbatch's opposite pass.
     """
 
     behind_gradients: bool
     behind_products: int
-    behind_microbatches: bool = False
 
 
 def layer_time(
@@ -104,11 +100,6 @@ def layer_time(
     """
     forward = _forward(layer.pieces, timer, hiding, Category.FORWARD)
     inputs, weights = _backward(layer.pieces, timer, hiding)
-    if hiding.behind_microbatches:
-        forward_s, backward_s = _compute_s(forward), _compute_s(inputs) + _compute_s(weights)
-        share = timer.multiprocessor_share(Axis.EXPERT)
-        _hide_expert_exchanges(forward, backward_s, share)
-        _hide_expert_exchanges(inputs, forward_s, share)
     return LayerTime(
         forward=forward,
         backward_input=inputs,
@@ -263,26 +254,6 @@ def _add_backward_exchange(
         exposed_s += timer.exposed_s(gather, timer.input_gradient_s(product))
         kernels += 1
     result.add(exchange.name, _AXIS_CATEGORY[exchange.axis], exposed_s, kernels)
-
-
-def _compute_s(result: PassTime) -> float:
-    return sum(part.seconds for part in result.parts if part.category not in COMMUNICATION)
-
-
-def _hide_expert_exchanges(result: PassTime, beside_s: float, share: float) -> None:
-    """Leave of the exchanges what sticks out of the computation beside them.
-
-    At least they slow it by the ``share`` of multiprocessors they hold.
-    """
-    hidden = Category.EXPERT_PARALLEL
-    total_s = sum(part.seconds for part in result.parts if part.category is hidden)
-    if not total_s:
-        return
-    exposed = max(total_s - beside_s, total_s * share) / total_s
-    result.parts = [
-        replace(part, seconds=part.seconds * exposed) if part.category is hidden else part
-        for part in result.parts
-    ]
 
 
 def _product_beside(pieces: Sequence[Piece], index: int) -> Gemm | None:

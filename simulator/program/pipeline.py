@@ -4,6 +4,11 @@ Each slot of the order becomes one operation on its rank's compute stream, or se
 where data parallelism attaches between layers. What a slot produces for another rank
 travels as one operation that occupies a send and a receive lane; a blocking send
 occupies the sender's compute stream instead.
+
+A joint forward and backward waits for the inputs of both, and the results of both leave at
+its end, as in DualPipe, in torch's ``OVERLAP_F_B`` and where Megatron exchanges once per
+pair. Its halves run one after the other here, each without the expert exchanges that hide
+behind the other (:meth:`Costs.exposed_share`), which comes to the same sum.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.program.layout import Slice
-from simulator.schedule.slots import Order, Phase, Placement, Slot
+from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 _KINDS = {
     Phase.FORWARD: (Kind.FORWARD, Category.FORWARD),
@@ -37,6 +42,9 @@ _KINDS = {
 _ENDS_BACKWARD = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 """Phases after which a microbatch's activations are free and its gradients are there."""
 
+TransferWork = Callable[[int, int, bool], Work]
+"""(sender, receiver, whether the sender's compute stream waits for it) -> cost."""
+
 _Key = tuple[Phase, int, int]
 """Phase, virtual stage and microbatch of a slot."""
 
@@ -44,8 +52,18 @@ _Key = tuple[Phase, int, int]
 class Costs(Protocol):
     """What a pipeline must know about a run of layers."""
 
-    def work(self, run: Slice, phase: Phase) -> Work:
-        """Cost of one microbatch through the run."""
+    def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
+        """Cost of one microbatch through the run.
+
+        Args:
+            run: The layers.
+            phase: Direction.
+            exposed: Share of its exchanges with experts that delays it.
+            host_s: Time that the device waits for the host before the first kernel [s].
+        """
+
+    def exposed_share(self, run: Slice, phase: Phase, beside: Slice, beside_phase: Phase) -> float:
+        """Share of a pass's expert exchanges that another pass beside it does not hide."""
 
     def saved(self, run: Slice) -> Memory:
         """Activations kept from forward to the end of backward."""
@@ -88,6 +106,9 @@ class Pipeline:
         chunks: Virtual stages per rank.
         runs: Layers of each virtual stage.
         blocking: Whether a send holds the sender's compute stream.
+        forward_host_s: Time that every forward waits for the host [s].
+        update_every: Microbatches after which a rank updates its weights on its own, in the
+            middle of the order; 0 is never.
     """
 
     order: Order
@@ -95,14 +116,17 @@ class Pipeline:
     chunks: int
     runs: Sequence[Slice]
     blocking: bool
+    forward_host_s: float = 0.0
+    update_every: int = 0
 
 
 def add_pipeline(
     program: Program,
     pipeline: Pipeline,
     costs: Costs,
-    transfer_work: Callable[[int, int], Work],
+    transfer_work: TransferWork,
     attachment: Attachment,
+    update: Callable[[int], object] | None = None,
 ) -> None:
     """Append all passes and transfers of a pipeline to the program.
 
@@ -110,10 +134,11 @@ def add_pipeline(
         program: Has one class per rank of the order, and no compute operations yet.
         pipeline: What to run.
         costs: Cost of runs of layers.
-        transfer_work: Cost of a boundary activation from one rank to another.
+        transfer_work: Cost of a boundary activation.
         attachment: Data parallelism.
+        update: Appends a rank's own update, where the pipeline asks for them.
     """
-    emitter = _Emitter(program, pipeline, costs, transfer_work, attachment)
+    emitter = _Emitter(program, pipeline, costs, transfer_work, attachment, update)
     for rank, slots in enumerate(pipeline.order):
         emitter.add_rank(rank, slots)
     emitter.connect()
@@ -124,22 +149,66 @@ class _Emitter:
     program: Program
     pipeline: Pipeline
     costs: Costs
-    transfer_work: Callable[[int, int], Work]
+    transfer_work: TransferWork
     attachment: Attachment
+    update: Callable[[int], object] | None = None
     arrivals: dict[_Key, int] = field(default_factory=dict)
     """Operation after which the input of a slot is there."""
     waiting: list[tuple[int, _Key]] = field(default_factory=list)
+    """Operations, and the slots whose input they wait for."""
+    exposed: float = 1.0
+    """Share of its expert exchanges that the slot at hand cannot hide."""
 
     def add_rank(self, rank: int, slots: Sequence[Slot]) -> None:
-        first = {slot.stage: slot for slot in reversed(slots) if slot.phase is Phase.FORWARD}
-        last = {slot.stage: slot for slot in slots if slot.phase in _ENDS_BACKWARD}
-        for slot in slots:
-            is_edge = slot in (first.get(slot.stage), last.get(slot.stage))
+        forwards = (slot for slot in reversed(slots) if slot.phase is Phase.FORWARD)
+        backwards = (slot for slot in slots if slot.phase in _ENDS_BACKWARD)
+        first = {self._updated(slot): slot for slot in forwards}
+        last = {self._updated(slot): slot for slot in backwards}
+        edges = {*first.values(), *last.values()}
+        for group in joint_groups(list(slots)):
+            self._add_group(rank, group, edges)
+            if self.update and group[-1] in edges and group[-1].phase in _ENDS_BACKWARD:
+                self.update(rank)
+
+    def _add_group(self, rank: int, group: list[Slot], edges: set[Slot]) -> None:
+        """Slots that start on the inputs of all of them and whose results leave together."""
+        first_wait, end = len(self.waiting), -1
+        for slot in group:
+            self.exposed = self._exposed(slot, group)
             if slot.phase is Phase.FORWARD:
-                end = self._add_forward(rank, slot, is_first=is_edge)
+                end = self._add_forward(rank, slot, is_first=slot in edges)
+                self._turn(slot, end)
             else:
-                end = self._add_backward(rank, slot, is_last=is_edge)
-            self._send(rank, slot, end)
+                end = self._add_backward(rank, slot, is_last=slot in edges)
+        start = self.waiting[first_wait][0]
+        inner = {_key(slot)[1:] for slot in group[:-1]}
+        later = self.waiting[first_wait + 1 :]
+        self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
+        for slot in group:
+            self._send(rank, slot, end, blocks=self.pipeline.blocking and slot is group[-1])
+
+    def _turn(self, slot: Slot, end: int) -> None:
+        """At the end of the model a forward leads straight to its backward."""
+        if self._fed_stage(slot) is None:
+            self._arrive(slot, Phase.BACKWARD, slot.stage, end)
+
+    def _fed_stage(self, slot: Slot) -> int | None:
+        stages, chunks = len(self.pipeline.order), self.pipeline.chunks
+        return self.pipeline.placement.feeds(slot, stages, chunks)
+
+    def _exposed(self, slot: Slot, group: list[Slot]) -> float:
+        """Share of a slot's expert exchanges that the other half of its group leaves."""
+        for other in group:
+            if other is not slot:
+                return self.costs.exposed_share(
+                    self._run(slot), slot.phase, self._run(other), other.phase
+                )
+        return 1.0
+
+    def _updated(self, slot: Slot) -> tuple[int, int]:
+        """Weights and update that a slot works for: (virtual stage, number of the update)."""
+        every = self.pipeline.update_every
+        return slot.stage, slot.microbatch // every if every else 0
 
     def connect(self) -> None:
         """Make every pass wait for its input, now that all producers are known."""
@@ -210,31 +279,33 @@ class _Emitter:
         self, rank: int, slot: Slot, run: Slice, after: tuple[int, ...], *, receives: bool
     ) -> int:
         kind, category = _KINDS[slot.phase]
+        waits_for_host = receives and slot.phase is Phase.FORWARD
+        host_s = self.pipeline.forward_host_s if waits_for_host else 0.0
         operation = Operation(
-            kind, ((rank, Stream.COMPUTE),), self.costs.work(run, slot.phase), category, after,
-            slot.microbatch, self._chunk(slot), (run.first, run.end),
+            kind, ((rank, Stream.COMPUTE),),
+            self.costs.work(run, slot.phase, self.exposed, host_s),
+            category, after, slot.microbatch, self._chunk(slot), (run.first, run.end),
         )  # fmt: skip
         end = self.program.add(operation)
         if receives:
             self.waiting.append((end, _key(slot)))
         return end
 
-    def _send(self, rank: int, slot: Slot, end: int) -> None:
+    def _send(self, rank: int, slot: Slot, end: int, *, blocks: bool) -> None:
         """Pass the result on to the slot that needs it, over the network if need be."""
-        stages, placement = len(self.pipeline.order), self.pipeline.placement
-        stage = placement.feeds(slot, stages, self.pipeline.chunks)
-        if slot.phase is Phase.FORWARD and stage is None:
-            self._arrive(slot, Phase.BACKWARD, slot.stage, end)
+        stage = self._fed_stage(slot)
         if stage is None:
             return
-        target = placement.rank(stage, stages)
+        target = self.pipeline.placement.rank(stage, len(self.pipeline.order))
         arrival = end
         if target != rank:
-            lanes = self._lanes(rank, target, is_forward=slot.phase is Phase.FORWARD)
+            send, receive = self._lanes(rank, target, is_forward=slot.phase is Phase.FORWARD)
+            lanes = ((rank, Stream.COMPUTE) if blocks else send, receive)
+            work = self.transfer_work(rank, target, blocks)
             arrival = self.program.add(
                 Operation(
-                    Kind.SEND_RECV, lanes, self.transfer_work(rank, target), Category.PIPELINE,
-                    (end,), slot.microbatch, self._chunk(slot),
+                    Kind.SEND_RECV, lanes, work, Category.PIPELINE, (end,), slot.microbatch,
+                    self._chunk(slot),
                 )
             )  # fmt: skip
         phase = Phase.FORWARD if slot.phase is Phase.FORWARD else Phase.BACKWARD
@@ -251,7 +322,7 @@ class _Emitter:
         to_next = is_forward if loops else target > source
         send = Stream.SEND_NEXT if to_next else Stream.SEND_PREVIOUS
         receive = Stream.RECV_PREVIOUS if to_next else Stream.RECV_NEXT
-        return (source, Stream.COMPUTE if self.pipeline.blocking else send), (target, receive)
+        return (source, send), (target, receive)
 
     def _run(self, slot: Slot) -> Slice:
         stages, chunks = len(self.pipeline.order), self.pipeline.chunks

@@ -6,8 +6,8 @@ Costs are computed once per distinct layer kind; a run is a sum over kinds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simulator.cost.kernels import memory_bound_s
@@ -15,7 +15,7 @@ from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.program.context_parallel import context_parallel
 from simulator.program.expert_parallel import expert_parallel
 from simulator.program.experts import expert_layer
-from simulator.program.ir import Category, Memory, Owner, Part, Work
+from simulator.program.ir import COMMUNICATION, Category, Memory, Owner, Part, Work
 from simulator.program.layer import Axis, Layer
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
 from simulator.program.layout import Slice
@@ -74,17 +74,49 @@ class StageCosts:
     job: Job
     _units: dict[Unit, UnitCost] = field(default_factory=dict)
     _counts: dict[Slice, _UnitCounts] = field(default_factory=dict)
-    _work: dict[tuple[Phase, _UnitCounts], Work] = field(default_factory=dict)
+    _work: dict[tuple[Phase, _UnitCounts, float, float], Work] = field(default_factory=dict)
     _saved: dict[_UnitCounts, Memory] = field(default_factory=dict)
     _working: dict[_UnitCounts, Memory] = field(default_factory=dict)
     _restored: dict[_UnitCounts, Memory] = field(default_factory=dict)
 
-    def work(self, run: Slice, phase: Phase) -> Work:
-        """Cost of one microbatch through a run of layers."""
+    def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
+        """Cost of one microbatch through a run of layers.
+
+        Args:
+            run: The layers.
+            phase: Direction.
+            exposed: Share of the exchanges with experts that delays it.
+            host_s: Time that the device waits for the host before the first kernel [s].
+        """
         counts = self._unit_counts(run)
-        if (phase, counts) not in self._work:
-            self._work[phase, counts] = self._sum(run, counts, phase)
-        return self._work[phase, counts]
+        key = (phase, counts, exposed, host_s)
+        if key not in self._work:
+            work = self._sum(run, counts, phase, exposed)
+            if host_s:
+                wait = Part("host", Category.HOST, host_s)
+                work = replace(work, seconds=work.seconds + host_s, parts=(wait, *work.parts))
+            self._work[key] = work
+        return self._work[key]
+
+    def exposed_share(self, run: Slice, phase: Phase, beside: Slice, beside_phase: Phase) -> float:
+        """Share of a pass's expert exchanges that a pass beside it does not hide, 0 to 1.
+
+        Tokens of one microbatch travel while the other one computes. Either they take longer
+        than its computation and stick out, or they only slow it by the multiprocessors they
+        hold. Ignored: which layer's exchange meets which layer's computation.
+
+        Source: DeepSeek-V3 (arXiv 2412.19437, section 3.2.1).
+        """
+        exchange_s = self._seconds(run, phase, lambda c: c is Category.EXPERT_PARALLEL)
+        if not exchange_s or not self._overlaps_experts:
+            return 1.0
+        compute_s = self._seconds(beside, beside_phase, lambda c: c not in COMMUNICATION)
+        held = self._timer.multiprocessor_share(Axis.EXPERT)
+        return max(1.0 - compute_s / exchange_s, held)
+
+    def _seconds(self, run: Slice, phase: Phase, counts: Callable[[Category], bool]) -> float:
+        """Time of the parts of a pass whose category counts [s]."""
+        return sum(part.seconds for part in self.work(run, phase).parts if counts(part.category))
 
     def saved(self, run: Slice) -> Memory:
         """Activations that a run keeps from forward to backward, per microbatch."""
@@ -173,7 +205,12 @@ class StageCosts:
         plan, stack = self.job.plan, self.job.plan.stack
         overlap_tp = stack.overlap_tp if plan.overlap_tp is None else plan.overlap_tp
         chunks = plan.tp if overlap_tp and plan.tp > 1 else 0
-        return Hiding(stack.overlap_tp_backward, chunks, behind_microbatches=plan.overlap_ep)
+        return Hiding(stack.overlap_tp_backward, chunks)
+
+    @property
+    def _overlaps_experts(self) -> bool:
+        """By default only in schedules that are made for it, whose order joins passes."""
+        return self.job.plan.overlap_ep is not False
 
     def _unit_counts(self, run: Slice) -> _UnitCounts:
         if run not in self._counts:
@@ -227,7 +264,7 @@ class StageCosts:
         )
         return expert_parallel(layer, plan.ep, plan.expert_tp, element_bytes=element_bytes)
 
-    def _sum(self, run: Slice, counts: _UnitCounts, phase: Phase) -> Work:
+    def _sum(self, run: Slice, counts: _UnitCounts, phase: Phase, exposed: float) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
         flop, kernels = 0.0, 0
         for unit, count in counts:
@@ -235,7 +272,8 @@ class StageCosts:
                 flop += pass_time.flop * count
                 kernels += pass_time.kernels * count
                 for part in pass_time.parts:
-                    _add_part(parts, part, count)
+                    hides = part.category is Category.EXPERT_PARALLEL
+                    _add_part(parts, part, count, exposed if hides else 1.0)
         copies = self._sharding_copies(run, phase)
         if copies is not None:
             _add_part(parts, copies, 1)
@@ -281,10 +319,12 @@ def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:
             return [time.backward_weight]
 
 
-def _add_part(parts: dict[tuple[str, Category], Part], part: Part, count: int) -> None:
+def _add_part(
+    parts: dict[tuple[str, Category], Part], part: Part, count: int, share: float = 1.0
+) -> None:
     key = (part.name, part.category)
     known = parts.get(key)
-    seconds, repeats = part.seconds * count, part.repeats * count
+    seconds, repeats = part.seconds * count * share, part.repeats * count
     if known is not None:
         seconds, repeats = seconds + known.seconds, repeats + known.repeats
     parts[key] = Part(part.name, part.category, seconds, repeats)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from simulator.program.asynchronous import Asynchrony
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
 
@@ -25,6 +26,8 @@ def result_to_dict(result: StepResult, job: Job) -> dict[str, Any]:
         "bubble_fraction": result.bubble_fraction,
         "breakdown_s": {category.value: s for category, s in result.breakdown_s.items()},
         "exposed_comm_s": {category.value: s for category, s in result.exposed_comm_s.items()},
+        "synchronous": result.asynchrony is None,
+        "asynchrony": _asynchrony_to_dict(result.asynchrony),
         "memory": [_memory_to_dict(memory) for memory in result.memory],
         "capacity_bytes": result.capacity_bytes,
         "fits": all(m.peak_device_bytes <= result.capacity_bytes for m in result.memory),
@@ -37,6 +40,17 @@ def source_counts(job: Job) -> dict[str, int]:
     """How many numbers of the hardware profile are measured, fitted, assumed, and so on."""
     provenance = job.cluster.profile.provenance
     return dict(Counter(source.kind for source in provenance.values()).most_common())
+
+
+def _asynchrony_to_dict(found: Asynchrony | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "statement": found.statement,
+        "microbatches_per_update": found.microbatches_per_update,
+        "weight_versions": list(found.weight_versions),
+        "staleness_updates": list(found.staleness_updates),
+    }
 
 
 def _memory_to_dict(memory: ClassMemory) -> dict[str, Any]:

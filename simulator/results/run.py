@@ -6,7 +6,7 @@ from typing import Literal
 
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
-from simulator.program.build import build_program
+from simulator.program.build import build_program, steps_around
 from simulator.results.step import StepResult
 from simulator.results.summary import summarise
 from simulator.spec.job import Job
@@ -25,6 +25,7 @@ def run_step(job: Job, engine: Engine = "des") -> StepResult:
     Raises:
         InputError: The plan asks for something that cannot run.
     """
-    program = build_program(job)
+    steps = steps_around(job)
+    program = build_program(job, steps=steps.total)
     timeline = simulate_program(program) if engine == "des" else replay(program)
-    return summarise(job, timeline)
+    return summarise(job, timeline, steps)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
+from simulator.program.asynchronous import Asynchrony
 from simulator.program.ir import Category, Owner
 
 
@@ -75,3 +76,5 @@ class StepResult:
     capacity_bytes: float
     title: str
     """One line that says which job this was."""
+    asynchrony: Asynchrony | None
+    """Updates, weight versions and staleness where training is not synchronous."""

@@ -5,19 +5,34 @@ from __future__ import annotations
 from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.cost.kernels import peak_flop_per_s
 from simulator.engine.timeline import Timeline
+from simulator.program.asynchronous import asynchrony
+from simulator.program.build import Steps, job_schedule
 from simulator.program.ir import COMMUNICATION, Category
 from simulator.results.memory import class_memory
+from simulator.results.steady import cut_memory, cut_timeline, steady_window
 from simulator.results.step import StepResult
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
 from simulator.spec.job import Job
 
+_ALONE = Steps(0, 0)
 
-def summarise(job: Job, timeline: Timeline) -> StepResult:
+
+def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult:
     """Everything about one simulated step of a job.
 
     MFU and HFU relate :func:`model_flop_per_token` and :func:`hardware_flop_per_token` to
     the dense peak of the format that the plan computes in.
+
+    Args:
+        job: What was simulated.
+        timeline: When everything ran.
+        steps: The steps that ran around the one of interest.
     """
+    memory = class_memory(timeline, job.cluster.profile.device)
+    if steps.total > 1:
+        window = steady_window(timeline, steps)
+        timeline = cut_timeline(timeline, *window)
+        memory = tuple(cut_memory(each, *window) for each in memory)
     step_time_s = timeline.step_time_s
     waits = compute_waits(timeline)
     breakdowns = class_breakdowns(timeline, waits)
@@ -44,7 +59,8 @@ def summarise(job: Job, timeline: Timeline) -> StepResult:
         exposed_comm_s=exposed,
         class_breakdown_s=breakdowns,
         waits=waits,
-        memory=class_memory(timeline, profile.device),
+        memory=memory,
         capacity_bytes=profile.device.memory_bytes,
         title=job.title,
+        asynchrony=asynchrony(job, job_schedule(job)),
     )

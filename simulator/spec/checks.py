@@ -131,9 +131,11 @@ def _experts_overlap_between_chunks(job: Job) -> Iterator[Fault]:
     if plan.overlap_ep and job.model.experts is None:
         rule = "needs a model with experts"
         yield Fault("plan.overlap_ep", rule, plan.overlap_ep, "leave it out")
-    if plan.overlap_ep and plan.pp > 1 and plan.vpp == 1:
-        rule = "needs vpp > 1 in a pipeline, so that two microbatches are under way at once"
-        yield Fault("plan.overlap_ep", rule, plan.overlap_ep, "take plan.vpp: 2, or more")
+    paired = ("dualpipe", "dualpipev", *([None, "interleaved-1f1b"] if plan.vpp > 1 else []))
+    if plan.overlap_ep and plan.pp > 1 and plan.schedule not in paired:
+        rule = "needs a schedule that runs a forward beside a backward"
+        hint = "take plan.vpp: 2 or more with interleaved-1f1b, or dualpipe or dualpipev"
+        yield Fault("plan.overlap_ep", rule, plan.overlap_ep, hint)
 
 
 def _virtual_stages_need_a_pipeline(job: Job) -> Iterator[Fault]:
@@ -148,6 +150,13 @@ def _virtual_stages_need_a_pipeline(job: Job) -> Iterator[Fault]:
             plan.pp,
             "lower plan.pp or plan.vpp",
         )
+
+
+def _post_validation_needs_a_pipeline(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.post_validation and plan.pp == 1:
+        rule = "needs a pipeline, plan.pp > 1: else there is no other stage to wait for"
+        yield Fault("plan.post_validation", rule, plan.post_validation, "leave it out")
 
 
 def plan_units(job: Job) -> int:
@@ -236,6 +245,7 @@ _RULES = (
     _experts_need_their_own_tokens,
     _experts_overlap_between_chunks,
     _virtual_stages_need_a_pipeline,
+    _post_validation_needs_a_pipeline,
     _layout_holds_the_model,
     _layout_is_given_once,
     _states_shard_over_a_divisor,

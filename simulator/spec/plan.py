@@ -79,8 +79,12 @@ class Plan(Spec):
     """Whether pipeline sends run beside computation."""
     overlap_tp: Flag | None = None
     """Whether tensor-parallel collectives are pipelined with their matrix products."""
-    overlap_ep: Flag = False
-    """Whether tokens travel to their experts while another microbatch computes."""
+    overlap_ep: Flag | None = None
+    """Whether tokens travel to their experts while another microbatch computes, where a
+    forward and a backward run side by side; by default in dualpipe and dualpipev only."""
+    post_validation: Flag | None = None
+    """Whether every pipeline stage updates its weights without waiting for the gradient norm
+    of all stages, and checks afterwards (arXiv 2401.10241, section 4)."""
     grad_reduce_precision: Literal["fp32", "bf16", "fp16"] | None = None
     first_stage_layers: CountOrZero = 0
     """Layers of the first pipeline stage; 0 splits evenly."""

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.spec.base import Bytes, Flag, Spec
+from simulator.spec.base import Bytes, Flag, Seconds, Spec
 from simulator.spec.kernels import AttentionKernel, FlashKernel
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
@@ -51,6 +51,12 @@ class Stack(Spec):
     overlap_tp_backward: Flag = True
     """Without ``overlap_tp``, the collective of an input gradient still hides behind the
     weight gradient."""
+    post_validation: Flag = False
+    """Schedules with a split backward update without waiting for the gradient norm of all
+    stages, and check afterwards."""
+    exchange_host_s: Seconds = 0.0
+    """Host time before the first kernel of a forward that the device waits for, where every
+    pipeline exchange synchronises it (Megatron's ``batch_p2p_sync``): batch, masks, Python."""
     scatter_p2p: Flag = False
     """Tensor-parallel ranks send 1/tp of a boundary activation each and gather it on
     arrival."""
@@ -167,6 +173,21 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             grad_reduce_precision="fp16",
             cross_entropy="in-place",
             dropout=True,
+        ),
+        "zero-bubble": Stack(
+            description="Sea AI Lab's fork of Megatron-LM (arXiv 2401.10241), 2023",
+            attention="fused-softmax",
+            sequence_parallel=False,
+            overlap_grad_reduce=False,
+            overlap_param_gather=False,
+            overlap_p2p=False,
+            main_grad_precision="fp16",
+            grad_reduce_precision="fp16",
+            cross_entropy="in-place",
+            dropout=True,
+            post_validation=True,
+            # Assumption, made with the rows of this source in view.
+            exchange_host_s="400 us",  # type: ignore[arg-type]  # quantities are said with units
         ),
         "torch-fsdp": Stack(
             description="PyTorch FSDP1 around an eager model, as in llm-foundry",

@@ -11,6 +11,7 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.program.build import build_program, job_schedule
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stream
 from simulator.program.states import padded_vocab
+from simulator.results.run import run_step
 from simulator.schedule import schedule_order
 from tests.jobs import (
     free_latency_profile,
@@ -190,12 +191,6 @@ def test_a_schedule_is_refused_with_chunks_it_has_no_order_for(schedule, vpp):
     assert raised.value.faults[0].path == "plan.schedule"
 
 
-@pytest.mark.parametrize("schedule", ["pipedream", "pipedream-2bw"])
-def test_asynchronous_pipelines_are_refused_because_no_step_ends(schedule):
-    with pytest.raises(UnsupportedError):
-        build_program(small_job(gpus=2, pp=2, schedule=schedule))
-
-
 def test_ranks_of_different_nodes_cannot_talk_without_nics():
     job = small_job(gpus=8, profile=network_profile(fabric={"nics_per_node": 0}))
     with pytest.raises(InputError) as raised:
@@ -244,3 +239,41 @@ def test_a_pipeline_in_both_directions_holds_two_models_and_adds_their_gradients
     passes = [op for op in two.operations if op.kind is Kind.FORWARD]
     assert len(passes) == 4 * 8
     assert replay(two).step_time_s > 0
+
+
+def test_post_validation_lets_stages_update_without_a_norm_over_all_of_them():
+    """Each waits for the one before it to have ended its backwards, and no more."""
+    job = small_job(gpus=4, pp=4, schedule="zb-h1", post_validation=True)
+    program = build_program(job)
+    assert not of_kind(program, Kind.ALL_REDUCE)
+    updates = of_kind(program, Kind.OPTIMIZER)
+    waited = [{program.operations[i].lanes[0][0] for i in op.after} for op in updates]
+    assert waited == [set(), {0}, {1}, {2}]
+
+
+def test_post_validation_saves_what_ranks_wait_for_each_other():
+    job = {"gpus": 4, "pp": 4, "global_batch": 16, "schedule": "zb-h2"}
+    apart = run_step(small_job(**job, post_validation=True), "replay")
+    together = run_step(small_job(**job), "replay")
+    assert apart.step_time_s < together.step_time_s
+    assert apart.asynchrony is None
+    assert sum(apart.breakdown_s.values()) == pytest.approx(apart.step_time_s)
+
+
+def test_post_validation_without_a_pipeline_is_refused():
+    with pytest.raises(InputError, match="post_validation"):
+        small_job(post_validation=True)
+
+
+def test_blocking_interleaved_pairs_exchange_once():
+    """The forward's result leaves beside the computation, the backward's holds it."""
+    job = small_job(gpus=2, pp=2, vpp=2, global_batch=4, overlap_p2p=False)
+    sends = of_kind(build_program(job), Kind.SEND_RECV)
+    blocking = [op for op in sends if op.lanes[0][1] is Stream.COMPUTE]
+    assert 0 < len(blocking) < len(sends)
+    assert all(
+        op.lanes[0][1] is not Stream.COMPUTE
+        for op in of_kind(
+            build_program(small_job(gpus=2, pp=2, vpp=2, global_batch=4)), Kind.SEND_RECV
+        )
+    )

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.deadlock import DeadlockError
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
+from simulator.errors import UnsupportedError
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Operation, Owner, Program, Stream, Work
-from simulator.schedule import Phase, Slot, schedule_order
+from simulator.schedule import SCHEDULES, Phase, Slot, schedule_order
+from simulator.schedule.one_f_one_b import paired_interleaved
 from simulator.schedule.registry import schedule_info
 from simulator.schedule.unit_time import slot_times
 from tests.jobs import EqualPasses, pipeline_program, small_job, small_model
@@ -34,6 +36,7 @@ SIZES = {
 """Some (stages, chunks, microbatches) of every schedule that one copy of a model runs."""
 
 CASES = [(name, *size) for name, sizes in SIZES.items() for size in sizes]
+every_schedule = pytest.mark.parametrize("name", list(SCHEDULES))
 everywhere = pytest.mark.parametrize(("name", "p", "v", "m"), CASES)
 
 
@@ -177,3 +180,58 @@ def test_weight_gradients_gather_no_weights():
         )
     )
     assert split <= whole
+
+
+@every_schedule
+@settings(deadline=None, max_examples=8)
+@given(data=st.data(), transfer_s=st.sampled_from([0.0, 0.3, 4.0]), blocking=st.booleans())
+def test_any_schedule_of_any_size_ends_with_blocking_sends(name, data, transfer_s, blocking):
+    """A send holds its rank until it has been received; receives are posted ahead."""
+    info = schedule_info(name)
+    least, most = info.chunks
+    p, v = data.draw(st.integers(1, 6)), data.draw(st.integers(least, most or 3))
+    m = data.draw(st.integers(1, 14))
+    try:
+        info.check(p, v, m)
+    except UnsupportedError:
+        assume(False)
+    program = pipeline_program(name, p, v, m, transfer=Work(transfer_s), blocking=blocking)
+    assert replay(program).step_time_s >= 3.0 * m
+
+
+def test_a_joint_pair_waits_for_the_inputs_of_both_and_sends_after_both():
+    """By hand: two ranks, rank 1 joins the forward of microbatch 1 with the backward of 0."""
+    f, b = Phase.FORWARD, Phase.BACKWARD
+    order = [
+        [Slot(f, 0, 0), Slot(f, 0, 1), Slot(b, 0, 0), Slot(b, 0, 1)],
+        [Slot(f, 1, 0), Slot(f, 1, 1, overlaps_next=True), Slot(b, 1, 0), Slot(b, 1, 1)],
+    ]
+    timeline = replay(pipeline_program("1f1b", 2, 1, 2, order=order))
+    lane = timeline.program.lanes[0, Stream.COMPUTE]
+    # Rank 1: F0 1-2, F1 2-3 and B0 3-5 together, B1 5-7; rank 0 hears of B0 at 5.
+    assert timeline.operation_start_s[lane].tolist() == [0, 1, 5, 7]
+    reverse = [order[0], [order[1][0], Slot(b, 1, 0), Slot(f, 1, 1), Slot(b, 1, 1)]]
+    timeline = replay(pipeline_program("1f1b", 2, 1, 2, order=reverse))
+    assert timeline.operation_start_s[lane].tolist() == [0, 1, 4, 7]
+
+
+def test_a_forward_waits_for_the_host_where_exchanges_synchronise():
+    program = pipeline_program("1f1b", 2, 1, 4, blocking=True, forward_host_s=0.5)
+    plain = pipeline_program("1f1b", 2, 1, 4, blocking=True)
+    forwards, later = (
+        [op.work.seconds for op in found.operations if op.kind is Kind.FORWARD]
+        for found in (plain, program)
+    )
+    assert [seconds + 0.5 for seconds in forwards] == later
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("v", [2, 3, 4])
+def test_interleaved_pairs_never_wait_for_each_other_in_a_circle(p, v):
+    """However few the microbatches: forwards that run ahead are in no pair."""
+    for m in [m for m in range(1, 3 * p + 1) if m % max(1, m // p) == 0]:
+        order = paired_interleaved(p, v, m)
+        plain = schedule_order("interleaved-1f1b", p, v, m)
+        assert [[s._replace(overlaps_next=False) for s in row] for row in order] == plain
+        transfer = Work(0.1)
+        replay(pipeline_program("interleaved-1f1b", p, v, m, order=order, transfer=transfer))

@@ -7,7 +7,7 @@ JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types schemas schedules coverage accuracy fit readme clean
+.PHONY: help demo test lint types schemas schedules coverage accuracy zero-bubble fit readme clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	  reports/data/runs_open.csv reports/data/cross_validation.csv > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
+zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, measured and predicted
+	$(BIN)/python -m simulator.validate.schedule_gains reports/data/zero_bubble.csv > build-zero-bubble.md
+	mv build-zero-bubble.md reports/zero_bubble.md
+
 fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by source; host work is printed for stack.py
 	$(BIN)/python -m simulator.calibrate.fit_training reports/data/runs_open.csv --write
 
@@ -49,7 +53,7 @@ readme: $(VENV)/.core  ## the outputs, the table and the pictures that the READM
 	$(BIN)/python -m tests.readme
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

@@ -193,6 +193,10 @@ def _stated_layout(row: Row) -> dict[str, Any]:
     if stated:
         first, *middle, last = [int(units) for units in stated.group(1).split("/")]
         return {"layout": [first - 1, *middle, last - 1]}
+    if "first and last stage hold one layer fewer" in notes:
+        stages = _int(row, "pp") * (_int(row, "vpp") if row.get("vpp") else 1)
+        middle = [(_int(row, "layers") + 2) // stages] * stages
+        return {"layout": [middle[0] - 1, *middle[1:-1], middle[-1] - 1]}
     counted = re.search(r"embedding and (loss|head) (are )?count(ed)? as .*layers", notes)
     return {"account_for_embedding": True, "account_for_loss": True} if counted else {}
 

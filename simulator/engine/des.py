@@ -17,7 +17,7 @@ import numpy as np
 import simpy
 
 from simulator.engine.deadlock import deadlock_error
-from simulator.engine.device import Device
+from simulator.engine.device import Devices
 from simulator.engine.network import FluidNetwork
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Kind, Lane, Operation, Program, Stream
@@ -43,8 +43,9 @@ class _Simulation:
         self.program = program
         self.env = simpy.Environment()
         self.contention = contention
-        self.devices = [Device(self.env, program.sm_count) for _ in program.classes]
-        self.network = FluidNetwork(self.env, program.ports)
+        self.devices = Devices(self.env, len(program.classes), program.sm_count)
+        shares = [rank_class.port_shares for rank_class in program.classes]
+        self.network = FluidNetwork(self.env, program.ports, shares)
         count = len(program.operations)
         self.start_s = [0.0] * count
         self.end_s = [-1.0] * count
@@ -91,22 +92,28 @@ class _Simulation:
         elif work.traffic is not None:
             yield from self._communicate(operation)
         elif operation.lanes[0][1] is Stream.COMPUTE:
-            yield from self.devices[operation.lanes[0][0]].compute(work.seconds)
+            classes = [rank_class for rank_class, _ in operation.lanes]
+            yield from self.devices.compute(classes, work.seconds)
         else:
             yield self.env.timeout(work.seconds)
 
     def _communicate(self, operation: Operation) -> Process:
         traffic = operation.work.traffic
         assert traffic is not None
-        classes = sorted({rank_class for rank_class, _ in operation.lanes})
         # A class that waits for it on its compute stream has nothing to slow down.
         waiting = {c for c, stream in operation.lanes if stream is Stream.COMPUTE}
-        held = [self.devices[c] for c in classes if c not in waiting]
-        for device in held:
-            device.take(traffic.sm_count)
-        one_way = operation.kind is Kind.SEND_RECV
-        senders = [operation.lanes[0][0]] if one_way else classes
-        receivers = [operation.lanes[-1][0]] if one_way else classes
+        held = {c for c, _ in operation.lanes} - waiting
+        for rank_class in held:
+            self.devices.take(rank_class, traffic.sm_count)
+        senders, receivers = _ends(operation)
         yield from self.network.transfer(operation.work.seconds, traffic, senders, receivers)
-        for device in held:
-            device.give(traffic.sm_count)
+        for rank_class in held:
+            self.devices.give(rank_class, traffic.sm_count)
+
+
+def _ends(operation: Operation) -> tuple[list[int], list[int]]:
+    """Classes that send and classes that receive; all do both in a collective."""
+    if operation.kind is Kind.SEND_RECV:
+        return [operation.lanes[0][0]], [operation.lanes[-1][0]]
+    classes = sorted({rank_class for rank_class, _ in operation.lanes})
+    return classes, classes

@@ -1,7 +1,8 @@
 """How fast does a GPU compute while communication holds some of its multiprocessors?
 
 Communication kernels occupy streaming multiprocessors (SMs); computation beside them
-keeps the rest and slows in proportion. This ignores wave quantisation on the remaining
+keeps the rest and slows in proportion. A computation that several GPUs run in lockstep
+goes at the pace of the slowest. This ignores wave quantisation on the remaining
 SMs and shared memory bandwidth, so the slow-down is a lower bound.
 
 Source: assumption; the measured mean slow-down over four GPU types is 18.9 %
@@ -10,58 +11,103 @@ Source: assumption; the measured mean slow-down over four GPU types is 18.9 %
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import simpy
 
+from simulator.engine.instant import EndOfInstant, Timer
 
-class Device:
-    """The multiprocessors of one representative GPU.
+
+class _Computation:
+    """Work under way on one or more devices."""
+
+    __slots__ = ("devices", "finished", "rate", "remaining_s", "timer", "updated_s")
+
+    def __init__(self, env: simpy.Environment, devices: Sequence[_Device], seconds: float) -> None:
+        self.devices = devices
+        self.remaining_s = seconds
+        self.rate = 0.0
+        self.updated_s = env.now
+        self.finished = simpy.Event(env)
+        self.timer = Timer(env, self.finished.succeed)
+
+    def keep_pace(self, now_s: float) -> None:
+        """Book the progress so far and go on at the pace of the slowest device."""
+        rate = min(device.rate for device in self.devices)
+        if rate == self.rate:
+            return
+        self.remaining_s = max(0.0, self.remaining_s - (now_s - self.updated_s) * self.rate)
+        self.updated_s = now_s
+        self.rate = rate
+        self.timer.set(self.remaining_s / rate)
+
+
+class _Device:
+    """The multiprocessors of one representative GPU."""
+
+    __slots__ = ("computing", "held", "sm_count")
+
+    def __init__(self, sm_count: int) -> None:
+        self.sm_count = sm_count
+        self.held = 0
+        self.computing: _Computation | None = None
+
+    @property
+    def rate(self) -> float:
+        """Share of full speed; communication never takes more than half the device."""
+        if not self.held:
+            return 1.0
+        return max(0.5, 1.0 - self.held / self.sm_count)
+
+
+class Devices:
+    """The representative GPU of every rank class.
 
     Args:
         env: The simulation.
-        sm_count: Multiprocessors of the device; 0 switches interference off.
+        count: How many there are.
+        sm_count: Multiprocessors of each; 0 switches interference off.
     """
 
-    def __init__(self, env: simpy.Environment, sm_count: int) -> None:
+    def __init__(self, env: simpy.Environment, count: int, sm_count: int) -> None:
         self._env = env
         self._sm_count = sm_count
-        self._held = 0
-        self._computing: simpy.Process | None = None
+        self._devices = [_Device(sm_count) for _ in range(count)]
+        self._changed: dict[_Computation, None] = {}
+        self._settling = EndOfInstant(env, self._settle)
 
-    def take(self, sm_count: int) -> None:
-        """Give ``sm_count`` multiprocessors to a communication."""
-        self._hold(sm_count)
+    def take(self, index: int, sm_count: int) -> None:
+        """Give ``sm_count`` multiprocessors of a device to a communication."""
+        self._hold(index, sm_count)
 
-    def give(self, sm_count: int) -> None:
-        """Return ``sm_count`` multiprocessors to computation."""
-        self._hold(-sm_count)
+    def give(self, index: int, sm_count: int) -> None:
+        """Return ``sm_count`` multiprocessors of a device to computation."""
+        self._hold(index, -sm_count)
 
-    def compute(self, seconds: float) -> Generator[simpy.Event, Any, None]:
-        """Run work that takes ``seconds`` on the whole device."""
-        remaining_s = seconds
-        while True:
-            rate, began_s = self._rate, self._env.now
-            self._computing = self._env.active_process
-            try:
-                yield self._env.timeout(remaining_s / rate)
-            except simpy.Interrupt:
-                remaining_s = max(0.0, remaining_s - (self._env.now - began_s) * rate)
-            else:
-                self._computing = None
-                return
+    def compute(self, indices: Sequence[int], seconds: float) -> Generator[simpy.Event, Any, None]:
+        """Run work that takes ``seconds`` on whole devices, in lockstep on all of them."""
+        devices = [self._devices[index] for index in indices]
+        computation = _Computation(self._env, devices, seconds)
+        for device in devices:
+            device.computing = computation
+        computation.keep_pace(self._env.now)
+        yield computation.finished
+        for device in devices:
+            device.computing = None
 
-    @property
-    def _rate(self) -> float:
-        """Share of full speed; communication never takes more than half the device."""
-        if not self._held:
-            return 1.0
-        return max(0.5, 1.0 - self._held / self._sm_count)
-
-    def _hold(self, sm_count: int) -> None:
+    def _hold(self, index: int, sm_count: int) -> None:
         if not sm_count or not self._sm_count:
             return
-        self._held += sm_count
-        if self._computing is not None:
-            self._computing.interrupt()
+        device = self._devices[index]
+        device.held += sm_count
+        if device.computing is not None:
+            self._changed[device.computing] = None
+            self._settling.ask()
+
+    def _settle(self) -> None:
+        """Give every computation its new pace, if it has not ended meanwhile."""
+        changed, self._changed = self._changed, {}
+        for computation in changed:
+            if not computation.finished.triggered:
+                computation.keep_pace(self._env.now)

@@ -87,6 +87,24 @@ class Owner(StrEnum):
     COMMUNICATION = "communication"
 
 
+class Scope(StrEnum):
+    """Which ranks of the stages that an operation names run it as one.
+
+    The others run it, too, at the same time or not; they do not wait for each other.
+    """
+
+    RANK = "rank"
+    """Each rank for itself, or with the ranks at its place in the other stages."""
+    PASS = "pass"
+    """Ranks that exchange activations inside a pass: tensor, context, expert parallel."""
+    SHARDS = "shards"
+    """Ranks that parameters are sharded over."""
+    COPIES = "copies"
+    """Ranks that hold the same parameters."""
+    WORLD = "world"
+    """All ranks of the stages."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A named piece of an operation's time, one kernel or collective per entry.
@@ -160,6 +178,7 @@ class Operation:
         takes: Memory taken at the start and kept.
         gives: Memory given back at the end.
         holds: Memory held only while it runs.
+        scope: Which ranks run it as one, where classes are smaller than stages.
     """
 
     kind: Kind
@@ -173,6 +192,7 @@ class Operation:
     takes: Memory = ()
     gives: Memory = ()
     holds: Memory = ()
+    scope: Scope = Scope.RANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +205,9 @@ class RankClass:
         count: How many ranks it stands for.
         first_rank: The lowest of them, its representative.
         resident: Memory held from before the step to after it.
+        ranks: All of them, where the class is smaller than its stage.
+        cause: Why it is a class of its own, for people.
+        port_shares: Share that is left of some ports' capacity, by port name.
     """
 
     name: str
@@ -192,6 +215,9 @@ class RankClass:
     count: int
     first_rank: int
     resident: Memory = ()
+    ranks: tuple[int, ...] = ()
+    cause: str = ""
+    port_shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

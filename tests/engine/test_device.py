@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import simpy
 
-from simulator.engine.device import Device
+from simulator.engine.device import Devices
 
 
 def computed_at(
@@ -15,18 +15,18 @@ def computed_at(
 ) -> list[float]:
     """Ends of works run one after another while (start, end, SMs) are held."""
     env = simpy.Environment()
-    device = Device(env, sm_count)
+    devices = Devices(env, 1, sm_count)
     ended = []
 
     def hold(start_s, end_s, count):
         yield env.timeout(start_s)
-        device.take(count)
+        devices.take(0, count)
         yield env.timeout(end_s - start_s)
-        device.give(count)
+        devices.give(0, count)
 
     def compute():
         for seconds in works:
-            yield from device.compute(seconds)
+            yield from devices.compute([0], seconds)
             ended.append(env.now)
 
     # Holders first: they act first at equal times.

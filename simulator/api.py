@@ -99,18 +99,20 @@ class Result(StepResult):
         return _written(write_trace, self, path)
 
 
-def simulate(job: Job, *, engine: Engine = "des") -> Result:
+def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Result:
     """One training step of a job.
 
     Args:
         job: What to simulate.
         engine: ``des`` simulates shared links and multiprocessors; ``replay`` is the
             faster lower bound without contention.
+        unfolded: Whether to simulate every rank by itself instead of one of each kind;
+            the answer is the same and takes longer.
 
     Raises:
         InputError: The plan asks for something that cannot run.
     """
-    numbers = run_step(job, engine)
+    numbers = run_step(job, engine, unfolded=unfolded)
     return Result(**{f.name: getattr(numbers, f.name) for f in fields(numbers)}, job=job)
 
 

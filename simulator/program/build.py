@@ -3,12 +3,14 @@
 The pipeline gives every rank its order of forward and backward passes; costs come from
 the stages, transfers from the network, and data parallelism adds its collectives. One
 class of ranks stands for all data-, tensor- and context-parallel copies of a stage,
-because on a uniform cluster they do the same.
+because on a uniform cluster they do the same; where they do not, or everybody is to be
+seen, :mod:`simulator.program.unfold` splits the classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
@@ -23,6 +25,7 @@ from simulator.program.ir import (
     Part,
     Program,
     RankClass,
+    Scope,
     Stream,
     Work,
 )
@@ -40,6 +43,7 @@ from simulator.program.states import (
     slice_parameters,
     state_bytes,
 )
+from simulator.program.unfold import unfold
 from simulator.schedule import Order, ScheduleInfo, schedule_info, schedule_order
 from simulator.schedule.one_f_one_b import one_ahead, paired_interleaved
 from simulator.spec.job import Job
@@ -84,12 +88,25 @@ def steps_around(job: Job) -> Steps:
     return Steps(0, 0)
 
 
-def build_program(job: Job, *, steps: int = 1) -> Program:
+def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Program:
     """The program of one training step, or of several, one after another.
+
+    Args:
+        job: What to run.
+        steps: How many steps.
+        unfolded: Whether every rank is a class of its own. Otherwise ranks that must
+            behave alike are one class.
 
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
     """
+    if unfolded or job.perturbations:
+        return unfold(job, partial(_folded_program, steps=steps), each_rank=unfolded)
+    return _folded_program(job, steps)
+
+
+def _folded_program(job: Job, steps: int) -> Program:
+    """One class of ranks per pipeline stage; ignores perturbations."""
     return _Builder(job).build(steps)
 
 
@@ -266,7 +283,9 @@ class _Builder:
         if self.stages > 1:
             lanes = tuple((rank, Stream.COMPUTE) for rank in range(self.stages))
             work = self._norm_work()
-            norm = Operation(Kind.ALL_REDUCE, lanes, work, Category.OPTIMIZER, after=tuple(waits))
+            norm = Operation(
+                Kind.ALL_REDUCE, lanes, work, Category.OPTIMIZER, tuple(waits), scope=Scope.WORLD
+            )
             waits = [program.add(norm)]
         for rank in range(self.stages):
             self._add_update(program, rank, waits)

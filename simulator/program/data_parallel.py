@@ -27,6 +27,7 @@ from simulator.program.ir import (
     Owner,
     Part,
     Program,
+    Scope,
     Stream,
     Traffic,
     Work,
@@ -115,7 +116,7 @@ class DataParallel:
         gather = Operation(
             Kind.ALL_GATHER, ((rank, stream),), work, Category.DATA_PARALLEL,
             after=self._prefetch_limit(rank) if per_use else self._last_update(rank),
-            layers=(run.first, run.end), takes=takes,
+            layers=(run.first, run.end), takes=takes, scope=Scope.SHARDS,
         )  # fmt: skip
         return (program.add(gather),)
 
@@ -155,7 +156,9 @@ class DataParallel:
         for run in runs:
             work = self._gather_work(run)
             lanes = ((rank, Stream.COMPUTE),)
-            program.add(Operation(Kind.ALL_GATHER, lanes, work, Category.DATA_PARALLEL))
+            program.add(
+                Operation(Kind.ALL_GATHER, lanes, work, Category.DATA_PARALLEL, scope=Scope.SHARDS)
+            )
 
     def _emit_reduction(
         self, program: Program, rank: int, run: Slice, after: tuple[int, ...], *, overlapped: bool
@@ -165,6 +168,7 @@ class DataParallel:
         operation = Operation(
             kind, ((rank, stream),), self._reduction_work(run), Category.DATA_PARALLEL,
             after=after, layers=(run.first, run.end), gives=self._whole_gradients(run),
+            scope=Scope.COPIES,
         )  # fmt: skip
         self._reductions.setdefault(rank, []).append(program.add(operation))
 

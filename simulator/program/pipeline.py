@@ -26,6 +26,7 @@ from simulator.program.ir import (
     Operation,
     Owner,
     Program,
+    Scope,
     Stream,
     Work,
 )
@@ -285,6 +286,7 @@ class _Emitter:
             kind, ((rank, Stream.COMPUTE),),
             self.costs.work(run, slot.phase, self.exposed, host_s),
             category, after, slot.microbatch, self._chunk(slot), (run.first, run.end),
+            scope=Scope.PASS,
         )  # fmt: skip
         end = self.program.add(operation)
         if receives:

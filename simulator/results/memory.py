@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
-from simulator.program.ir import Owner
+from simulator.program.ir import Owner, Stream
 from simulator.results.step import ClassMemory
 from simulator.spec.hardware import Device
 
@@ -66,10 +66,13 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
 
 def _events(timeline: Timeline, index: int) -> list[_Event]:
     events = []
-    ids = {i for lane, ops in timeline.program.lanes.items() if lane[0] == index for i in ops}
+    program = timeline.program
+    stage = program.classes[index].stage
+    ids = {i for stream in Stream for i in program.lanes.get((index, stream), ())}
     for operation_id in ids:
-        operation = timeline.program.operations[operation_id]
-        if operation.lanes[0][0] != index:
+        operation = program.operations[operation_id]
+        # What a transfer takes is booked where it starts from.
+        if program.classes[operation.lanes[0][0]].stage != stage:
             continue
         start = float(timeline.operation_start_s[operation_id])
         end = float(timeline.operation_end_s[operation_id])

@@ -232,6 +232,23 @@ def _network_is_sound(job: Job) -> Iterator[Fault]:
         yield from network_faults(network, "cluster.network")
 
 
+def _perturbed_ranks_exist(job: Job) -> Iterator[Fault]:
+    gpus = job.cluster.gpus
+    nodes = -(-gpus // job.cluster.profile.network.gpus_per_node)
+    for number, perturbation in enumerate(job.perturbations):
+        for name, given, count in (
+            ("gpu", perturbation.gpu, gpus),
+            ("node", perturbation.node, nodes),
+        ):
+            if given is not None and given[1] >= count:
+                yield Fault(
+                    f"perturbations.{number}.{name}",
+                    f"the job has {count}, numbered 0 to {count - 1}",
+                    given[1],
+                    "take one of those, or more GPUs",
+                )
+
+
 _RULES = (
     _network_is_sound,
     _links_carry_data,
@@ -249,4 +266,5 @@ _RULES = (
     _layout_holds_the_model,
     _layout_is_given_once,
     _states_shard_over_a_divisor,
+    _perturbed_ranks_exist,
 )

@@ -89,12 +89,14 @@ def _names_beside(spec: type[BaseModel], location: Sequence[str]) -> list[str]:
 
 
 def _inside(block: Any, part: str) -> Any:
-    """Type of the field ``part`` of a block, or of any value of a mapping."""
+    """Type of the field ``part`` of a block, or of any value of a mapping or list."""
     if _is_spec(block):
         fields = block.model_fields.items()
         return next((_core(f.annotation) for n, f in fields if part in (n, f.alias)), None)
     if isinstance(get_origin(block), type) and issubclass(get_origin(block), Mapping):
         return _core(get_args(block)[1])
+    if get_origin(block) is tuple:
+        return _core(get_args(block)[0])
     return None
 
 

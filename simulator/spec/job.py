@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr
 from simulator.spec.base import Count, Spec
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.model import Model
+from simulator.spec.perturbations import Perturbation
 from simulator.spec.plan import Plan
 
 
@@ -48,6 +49,8 @@ class Job(Spec):
     cluster: Cluster
     batch: Batch
     plan: Plan = Plan()
+    perturbations: tuple[Perturbation, ...] = ()
+    """What is slower than the profile says."""
 
     _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _source: str = PrivateAttr(default="")

@@ -1,0 +1,161 @@
+"""In which condition is each rank, and what does its work cost then?
+
+A slow GPU computes longer; what waits for the host or for a link does not change. A slow
+link is priced as if every link of the group were so slow, because a ring or tree is
+as fast as its slowest link. Several ranks in one group: the slowest of each counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.program.ir import COMMUNICATION, Category, Part, Work
+from simulator.spec.job import Job
+from simulator.spec.perturbations import Perturbation
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How far a rank is behind the profile.
+
+    Attributes:
+        slowdown: By what share its computing takes longer.
+        nic_share, scale_up_share: Share of its links' rates that is left.
+    """
+
+    slowdown: float = 0.0
+    nic_share: float = 1.0
+    scale_up_share: float = 1.0
+
+    @property
+    def port_shares(self) -> Mapping[str, float]:
+        """Share left of each port that has not all of its capacity."""
+        shares = {"fabric": self.nic_share, "scale_up": self.scale_up_share}
+        return {port: share for port, share in shares.items() if share < 1.0}
+
+    def __str__(self) -> str:
+        """What is wrong, for people; empty where nothing is."""
+        said = []
+        if self.slowdown:
+            said.append(f"{100 * self.slowdown:.4g} % slower")
+        if self.nic_share < 1:
+            said.append(f"network card at {100 * self.nic_share:.4g} % of its rate")
+        if self.scale_up_share < 1:
+            said.append(f"scale-up links at {100 * self.scale_up_share:.4g} % of their rate")
+        return ", ".join(said)
+
+
+SOUND = Condition()
+"""A rank that is as the profile says."""
+
+
+def worst(conditions: Iterable[Condition]) -> Condition:
+    """What ranks in these conditions are held to when they work as one."""
+    listed = list(conditions)
+    return Condition(
+        max(each.slowdown for each in listed),
+        min(each.nic_share for each in listed),
+        min(each.scale_up_share for each in listed),
+    )
+
+
+@dataclass(frozen=True)
+class RankConditions:
+    """The condition of every rank.
+
+    Attributes:
+        number: Index into ``distinct`` per rank, shape (stages, places).
+        distinct: Every condition that occurs.
+    """
+
+    number: NDArray[np.int64]
+    distinct: tuple[Condition, ...]
+
+    def of(self, stage: int, place: int) -> Condition:
+        """The condition of one rank."""
+        return self.distinct[int(self.number[stage, place])]
+
+    @property
+    def perturbed(self) -> NDArray[np.bool_]:
+        """Which ranks are not as the profile says, shape (stages, places)."""
+        return np.asarray([each != SOUND for each in self.distinct])[self.number]
+
+
+def rank_conditions(job: Job) -> RankConditions:
+    """The condition of every rank of a job; perturbations of one rank multiply."""
+    gpus = job.cluster.gpus
+    slower, nic, scale_up = np.ones(gpus), np.ones(gpus), np.ones(gpus)
+    for perturbation in job.perturbations:
+        ranks = _ranks(job, perturbation)
+        slower[ranks] *= 1 + perturbation.slowdown
+        if perturbation.jitter:
+            drawn = np.random.default_rng(perturbation.seed).random(gpus)
+            slower[ranks] *= 1 + perturbation.jitter * drawn[ranks]
+        nic[ranks] *= perturbation.nic_share
+        scale_up[ranks] *= perturbation.scale_up_share
+    rows = np.stack([slower - 1, nic, scale_up], axis=1)
+    distinct, number = np.unique(rows, axis=0, return_inverse=True)
+    return RankConditions(
+        number.reshape(job.plan.pp, -1), tuple(Condition(*row) for row in distinct.tolist())
+    )
+
+
+def _ranks(job: Job, perturbation: Perturbation) -> slice:
+    if perturbation.gpu is not None:
+        first, last = perturbation.gpu
+        return slice(first, last + 1)
+    if perturbation.node is not None:
+        first, last = perturbation.node
+        per_node = job.cluster.profile.network.gpus_per_node
+        return slice(first * per_node, (last + 1) * per_node)
+    return slice(None)
+
+
+def with_slow_links(job: Job, condition: Condition) -> Job:
+    """The job on a cluster whose every link is as slow as the condition's."""
+    profile = job.cluster.profile
+    network = profile.network
+    fabric, scale_up = network.fabric, network.scale_up
+    network = network.model_copy(
+        update={
+            "fabric": fabric.model_copy(
+                update={"nic_bytes_per_s": fabric.nic_bytes_per_s * condition.nic_share}
+            ),
+            "scale_up": scale_up.model_copy(
+                update={
+                    "bandwidth_bytes_per_s": scale_up.bandwidth_bytes_per_s
+                    * condition.scale_up_share
+                }
+            ),
+        }
+    )
+    profile = profile.model_copy(update={"network": network})
+    return job.model_copy(update={"cluster": job.cluster.model_copy(update={"profile": profile})})
+
+
+def slowed(work: Work, slowdown: float) -> Work:
+    """The work on a GPU that computes so much longer.
+
+    Communication keeps its time. Waiting for the host shrinks by what the device takes
+    longer, because the host launches no later than before.
+    """
+    if not slowdown or work.traffic is not None:
+        return work
+    if not work.parts:
+        return replace(work, seconds=work.seconds * (1 + slowdown))
+    kept = COMMUNICATION | {Category.HOST}
+    computing_s = sum(part.seconds for part in work.parts if part.category not in kept)
+    parts = tuple(_slowed_part(part, slowdown, slowdown * computing_s) for part in work.parts)
+    return replace(work, seconds=sum(part.seconds for part in parts), parts=parts)
+
+
+def _slowed_part(part: Part, slowdown: float, longer_s: float) -> Part:
+    if part.category is Category.HOST:
+        return replace(part, seconds=max(0.0, part.seconds - longer_s))
+    if part.category in COMMUNICATION:
+        return part
+    return replace(part, seconds=part.seconds * (1 + slowdown))

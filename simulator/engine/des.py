@@ -11,6 +11,7 @@ multiprocessors that the communication holds (:mod:`simulator.engine.device`).
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ import simpy
 
 from simulator.engine.deadlock import deadlock_error
 from simulator.engine.device import Devices
+from simulator.engine.instant import Action, Timer
 from simulator.engine.network import FluidNetwork
 from simulator.engine.timeline import Timeline
-from simulator.program.ir import Kind, Lane, Operation, Program, Stream
+from simulator.program.ir import Kind, Operation, Program, Stream, Traffic
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -53,30 +55,25 @@ class _Simulation:
         self.arrived = [0] * count
 
     def run(self) -> Timeline:
-        for lane, operations in self.program.lanes.items():
-            self.env.process(self._lane(lane, operations))
+        for operations in self.program.lanes.values():
+            self.env.process(self._lane(operations))
         self.env.run()
         blocked = [index for index, end in enumerate(self.end_s) if end < 0]
         if blocked:
             raise deadlock_error(self.program, blocked)
         return Timeline(self.program, np.asarray(self.start_s), np.asarray(self.end_s))
 
-    def _lane(self, lane: Lane, operations: list[int]) -> Process:
+    def _lane(self, operations: list[int]) -> Process:
         for index in operations:
             operation = self.program.operations[index]
             self.arrived[index] += 1
-            if self.arrived[index] < len(operation.lanes):
+            if self.arrived[index] == len(operation.lanes):
+                for before in operation.after:
+                    if self.end_s[before] < 0:
+                        yield self._ended(before)
+                self._start(index, operation)
+            if self.end_s[index] < 0:
                 yield self._ended(index)
-                continue
-            for before in operation.after:
-                if self.end_s[before] < 0:
-                    yield self._ended(before)
-            self.start_s[index] = self.env.now
-            yield from self._execute(operation)
-            self.end_s[index] = self.env.now
-            waiting = self.done[index]
-            if waiting is not None:
-                waiting.succeed()
 
     def _ended(self, index: int) -> simpy.Event:
         """The event of an operation's end, made only if somebody waits for it."""
@@ -85,30 +82,38 @@ class _Simulation:
             event = self.done[index] = self.env.event()
         return event
 
-    def _execute(self, operation: Operation) -> Process:
-        work = operation.work
-        if not self.contention:
-            yield self.env.timeout(work.seconds)
-        elif work.traffic is not None:
-            yield from self._communicate(operation)
-        elif operation.lanes[0][1] is Stream.COMPUTE:
+    def _start(self, index: int, operation: Operation) -> None:
+        self.start_s[index] = self.env.now
+        seconds, traffic = operation.work.seconds, operation.work.traffic
+        end = partial(self._end, index)
+        if self.contention and traffic is not None:
+            self._communicate(operation, traffic, end)
+        elif self.contention and operation.lanes[0][1] is Stream.COMPUTE:
             classes = [rank_class for rank_class, _ in operation.lanes]
-            yield from self.devices.compute(classes, work.seconds)
+            self.devices.compute(classes, seconds, end)
         else:
-            yield self.env.timeout(work.seconds)
+            Timer(self.env, end).set(seconds)
 
-    def _communicate(self, operation: Operation) -> Process:
-        traffic = operation.work.traffic
-        assert traffic is not None
+    def _end(self, index: int) -> None:
+        self.end_s[index] = self.env.now
+        waiting = self.done[index]
+        if waiting is not None:
+            waiting.succeed()
+
+    def _communicate(self, operation: Operation, traffic: Traffic, end: Action) -> None:
         # A class that waits for it on its compute stream has nothing to slow down.
         waiting = {c for c, stream in operation.lanes if stream is Stream.COMPUTE}
         held = {c for c, _ in operation.lanes} - waiting
         for rank_class in held:
             self.devices.take(rank_class, traffic.sm_count)
+
+        def let_go() -> None:
+            for rank_class in held:
+                self.devices.give(rank_class, traffic.sm_count)
+            end()
+
         senders, receivers = _ends(operation)
-        yield from self.network.transfer(operation.work.seconds, traffic, senders, receivers)
-        for rank_class in held:
-            self.devices.give(rank_class, traffic.sm_count)
+        self.network.transfer(operation.work.seconds, traffic, senders, receivers, let_go)
 
 
 def _ends(operation: Operation) -> tuple[list[int], list[int]]:

@@ -11,26 +11,24 @@ Source: assumption; the measured mean slow-down over four GPU types is 18.9 %
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import simpy
 
-from simulator.engine.instant import EndOfInstant, Timer
+from simulator.engine.instant import Action, EndOfInstant, Timer
 
 
 class _Computation:
     """Work under way on one or more devices."""
 
-    __slots__ = ("devices", "finished", "rate", "remaining_s", "timer", "updated_s")
+    __slots__ = ("devices", "rate", "remaining_s", "timer", "updated_s")
 
-    def __init__(self, env: simpy.Environment, devices: Sequence[_Device], seconds: float) -> None:
+    def __init__(self, devices: Sequence[_Device], seconds: float, timer: Timer) -> None:
         self.devices = devices
         self.remaining_s = seconds
+        self.timer = timer
         self.rate = 0.0
-        self.updated_s = env.now
-        self.finished = simpy.Event(env)
-        self.timer = Timer(env, self.finished.succeed)
+        self.updated_s = 0.0
 
     def keep_pace(self, now_s: float) -> None:
         """Book the progress so far and go on at the pace of the slowest device."""
@@ -85,16 +83,25 @@ class Devices:
         """Return ``sm_count`` multiprocessors of a device to computation."""
         self._hold(index, -sm_count)
 
-    def compute(self, indices: Sequence[int], seconds: float) -> Generator[simpy.Event, Any, None]:
-        """Run work that takes ``seconds`` on whole devices, in lockstep on all of them."""
+    def compute(self, indices: Sequence[int], seconds: float, ended: Action) -> None:
+        """Begin work that takes ``seconds`` on whole devices, in lockstep on all of them.
+
+        Args:
+            indices: Which devices.
+            seconds: Duration if no communication holds multiprocessors [s].
+            ended: Called when it is done.
+        """
         devices = [self._devices[index] for index in indices]
-        computation = _Computation(self._env, devices, seconds)
+        timer = Timer(self._env, lambda: self._end(devices, ended))
+        computation = _Computation(devices, seconds, timer)
         for device in devices:
             device.computing = computation
         computation.keep_pace(self._env.now)
-        yield computation.finished
+
+    def _end(self, devices: Sequence[_Device], ended: Action) -> None:
         for device in devices:
             device.computing = None
+        ended()
 
     def _hold(self, index: int, sm_count: int) -> None:
         if not sm_count or not self._sm_count:
@@ -109,5 +116,5 @@ class Devices:
         """Give every computation its new pace, if it has not ended meanwhile."""
         changed, self._changed = self._changed, {}
         for computation in changed:
-            if not computation.finished.triggered:
+            if computation.devices[0].computing is computation:
                 computation.keep_pace(self._env.now)

@@ -12,6 +12,9 @@ from collections.abc import Callable
 import simpy
 from simpy.events import EventPriority
 
+Action = Callable[[], object]
+"""Something to do when its time has come."""
+
 _AFTER_ALL = EventPriority(2)
 """Priority below SimPy's own two, urgent (0) and normal (1)."""
 
@@ -34,7 +37,7 @@ class EndOfInstant:
         action: What to run; it may end nothing at this instant, only plan ahead.
     """
 
-    def __init__(self, env: simpy.Environment, action: Callable[[], None]) -> None:
+    def __init__(self, env: simpy.Environment, action: Action) -> None:
         self._env = env
         self._action = action
         self._is_due = False
@@ -61,7 +64,7 @@ class Timer:
 
     __slots__ = ("_action", "_env", "_setting")
 
-    def __init__(self, env: simpy.Environment, action: Callable[[], object]) -> None:
+    def __init__(self, env: simpy.Environment, action: Action) -> None:
         self._env = env
         self._action = action
         self._setting: simpy.Event | None = None

@@ -14,29 +14,27 @@ Source: :mod:`simulator.engine.sharing`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import simpy
 
-from simulator.engine.instant import EndOfInstant, Timer
-from simulator.engine.sharing import Port, max_min_rates
+from simulator.engine.instant import Action, EndOfInstant, Timer
+from simulator.engine.sharing import FULL_SPEED, Port, max_min_rates
 from simulator.program.ir import Traffic
 
 
 class _Flow:
     """A communication under way; progress is measured in seconds-alone still to do."""
 
-    __slots__ = ("finished", "loads", "rate", "remaining_s", "timer", "updated_s")
+    __slots__ = ("loads", "rate", "remaining_s", "timer", "updated_s")
 
-    def __init__(self, env: simpy.Environment, seconds: float, loads: Mapping[Port, float]) -> None:
+    def __init__(self, timer: Timer, seconds: float, loads: Mapping[Port, float]) -> None:
+        self.timer = timer
         self.remaining_s = seconds
         self.loads = loads
         """Share of each port's capacity taken at full speed."""
         self.rate = 0.0
-        self.updated_s = env.now
-        self.finished = simpy.Event(env)
-        self.timer = Timer(env, self.finished.succeed)
+        self.updated_s = 0.0
 
     def set_rate(self, rate: float, now_s: float) -> None:
         """Book the progress so far and go on at another rate."""
@@ -76,8 +74,9 @@ class FluidNetwork:
         traffic: Traffic,
         senders: Sequence[int],
         receivers: Sequence[int],
-    ) -> Generator[simpy.Event, Any, None]:
-        """Run a communication that takes ``seconds_alone`` on idle ports.
+        ended: Action,
+    ) -> None:
+        """Begin a communication that takes ``seconds_alone`` on idle ports.
 
         Args:
             seconds_alone: Latency and transfer time without contention [s].
@@ -85,23 +84,42 @@ class FluidNetwork:
             senders: Rank classes whose outward ports it loads.
             receivers: Rank classes whose inward ports it loads; all take both parts in a
                 collective.
+            ended: Called when it is through.
         """
         flow_s = max(0.0, seconds_alone - traffic.latency_s)
         ends = [(c, "out") for c in senders] + [(c, "in") for c in receivers]
         loads = self._port_loads(traffic, flow_s, ends)
         if not loads:
-            yield self._env.timeout(seconds_alone)
+            Timer(self._env, ended).set(seconds_alone)
             return
+        flow = _Flow(Timer(self._env, lambda: self._remove(flow, ended)), flow_s, loads)
         if traffic.latency_s > 0:
-            yield self._env.timeout(traffic.latency_s)
-        flow = _Flow(self._env, flow_s, loads)
-        for port in loads:
-            self._flows_at.setdefault(port, {})[flow] = None
-        self._share_again(loads)
-        yield flow.finished
-        for port in loads:
-            del self._flows_at[port][flow]
-        self._share_again(loads)
+            Timer(self._env, lambda: self._add(flow)).set(traffic.latency_s)
+        else:
+            self._add(flow)
+
+    def _add(self, flow: _Flow) -> None:
+        flow.updated_s = self._env.now
+        is_alone = True
+        for port in flow.loads:
+            flows = self._flows_at.setdefault(port, {})
+            is_alone = is_alone and not flows
+            flows[flow] = None
+        if is_alone:
+            flow.set_rate(FULL_SPEED, self._env.now)
+        else:
+            self._share_again(flow.loads)
+
+    def _remove(self, flow: _Flow, ended: Action) -> None:
+        left = []
+        for port in flow.loads:
+            flows = self._flows_at[port]
+            del flows[flow]
+            if flows:
+                left.append(port)
+        if left:
+            self._share_again(left)
+        ended()
 
     def _port_loads(
         self, traffic: Traffic, flow_s: float, ends: Sequence[tuple[int, str]]

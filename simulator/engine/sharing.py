@@ -13,7 +13,8 @@ from math import fsum
 Port = tuple[int, str, str]
 """One direction of a port of a rank class: (class index, port name, "out" or "in")."""
 
-_FULL_SPEED = 1.0
+FULL_SPEED = 1.0
+"""Speed of a flow that nothing holds back, as a share of its speed alone."""
 
 
 def max_min_rates(loads: Sequence[Mapping[Port, float]]) -> list[float]:
@@ -27,13 +28,13 @@ def max_min_rates(loads: Sequence[Mapping[Port, float]]) -> list[float]:
         loads most: flows that meet there get equal shares of it, unless they need less.
     """
     if len(loads) < 2:
-        return [_FULL_SPEED] * len(loads)
+        return [FULL_SPEED] * len(loads)
     flows_at: dict[Port, list[int]] = {}
     for flow, load in enumerate(loads):
         for port in load:
             flows_at.setdefault(port, []).append(flow)
     if all(len(at) < 2 or fsum(loads[f][p] for f in at) <= 1.0 for p, at in flows_at.items()):
-        return [_FULL_SPEED] * len(loads)
+        return [FULL_SPEED] * len(loads)
     return _Filling(loads, flows_at).rates()
 
 
@@ -57,12 +58,12 @@ class _Filling:
             level = min(self.level.values())
             fixed = [flow for flow in self.waiting if self.need[flow] <= level]
             if fixed:
-                self._fix(dict.fromkeys(fixed, _FULL_SPEED))
+                self._fix(dict.fromkeys(fixed, FULL_SPEED))
                 continue
             full = [port for port, its_level in self.level.items() if its_level == level]
             held = {flow for port in full for flow in self.flows_at[port] if flow in self.waiting}
             self._fix({flow: level / self.need[flow] for flow in held})
-        return [_FULL_SPEED if rate is None else rate for rate in self.rate]
+        return [FULL_SPEED if rate is None else rate for rate in self.rate]
 
     def _fix(self, rates: Mapping[int, float]) -> None:
         for flow, rate in rates.items():

@@ -26,7 +26,9 @@ def computed_at(
 
     def compute():
         for seconds in works:
-            yield from devices.compute([0], seconds)
+            done = env.event()
+            devices.compute([0], seconds, done.succeed)
+            yield done
             ended.append(env.now)
 
     # Holders first: they act first at equal times.

@@ -26,7 +26,9 @@ def arrivals(flows: Sequence[tuple[float, float, Traffic, Sequence[int]]]) -> li
 
     def run(index, start_s, seconds, traffic, classes):
         yield env.timeout(start_s)
-        yield from network.transfer(seconds, traffic, classes, classes)
+        through = env.event()
+        network.transfer(seconds, traffic, classes, classes, through.succeed)
+        yield through
         ended[index] = env.now
 
     for index, flow in enumerate(flows):

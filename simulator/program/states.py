@@ -16,7 +16,7 @@ from simulator.cost.parameters import (
     ParameterTensor,
     embedding_tensors,
     head_tensors,
-    layer_kinds,
+    layer_kind,
     layer_tensors,
     multi_token_tensors,
     tensor_shard_numel,
@@ -120,11 +120,10 @@ def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> Parame
         tied_copy: Whether the last stage holds its own copy of the token embedding, see
             :func:`copies_embedding`.
     """
-    all_kinds = layer_kinds(job.model)
-    kinds = all_kinds[run.first : run.end]
+    kinds = [layer_kind(job.model, index) for index in range(run.first, run.end)]
     total = ParameterCount()
     for kind in dict.fromkeys(kinds):
-        tensors = layer_tensors(job.model, all_kinds.index(kind))
+        tensors = layer_tensors(job.model, run.first + kinds.index(kind))
         total += _parameters(job, tensors, layers=kinds.count(kind))
     vocab = padded_vocab(job)
     if run.has_embedding:

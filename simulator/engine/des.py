@@ -46,7 +46,7 @@ class _Simulation:
         self.env = simpy.Environment()
         self.contention = contention
         self.devices = Devices(self.env, len(program.classes), program.sm_count)
-        shares = [rank_class.port_shares for rank_class in program.classes]
+        shares = {i: c.port_shares for i, c in enumerate(program.classes) if c.port_shares}
         self.network = FluidNetwork(self.env, program.ports, shares)
         count = len(program.operations)
         self.start_s = [0.0] * count
@@ -103,7 +103,7 @@ class _Simulation:
     def _communicate(self, operation: Operation, traffic: Traffic, end: Action) -> None:
         # A class that waits for it on its compute stream has nothing to slow down.
         waiting = {c for c, stream in operation.lanes if stream is Stream.COMPUTE}
-        held = {c for c, _ in operation.lanes} - waiting
+        held = {c for c, _ in operation.lanes} - waiting if traffic.sm_count else set()
         for rank_class in held:
             self.devices.take(rank_class, traffic.sm_count)
 

@@ -15,12 +15,16 @@ Source: :mod:`simulator.engine.sharing`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import simpy
 
 from simulator.engine.instant import Action, EndOfInstant, Timer
 from simulator.engine.sharing import FULL_SPEED, Port, max_min_rates
 from simulator.program.ir import Traffic
+
+_WHOLE: Mapping[str, float] = MappingProxyType({})
+"""Shares of a rank class whose ports have all their capacity."""
 
 
 class _Flow:
@@ -52,18 +56,18 @@ class FluidNetwork:
     Args:
         env: The simulation.
         ports: Capacity of each port of a rank [B/s], by name; others are never a limit.
-        shares: Per rank class, the share of some ports' capacity that it has left.
+        shares: Share of some ports' capacity that is left, by rank class and port.
     """
 
     def __init__(
         self,
         env: simpy.Environment,
         ports: Mapping[str, float],
-        shares: Sequence[Mapping[str, float]] = (),
+        shares: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
         self._env = env
         self._capacity = dict(ports)
-        self._shares = shares
+        self._shares = shares or {}
         self._flows_at: dict[Port, dict[_Flow, None]] = {}
         self._changed: dict[Port, None] = {}
         self._settling = EndOfInstant(env, self._settle)
@@ -126,18 +130,15 @@ class FluidNetwork:
     ) -> dict[Port, float]:
         if flow_s <= 0:
             return {}
-        return {
-            (rank_class, port, direction): min(
-                1.0, num_bytes / flow_s / self._port_bytes_per_s(rank_class, port)
-            )
-            for port, num_bytes in traffic.port_bytes.items()
-            if port in self._capacity and num_bytes > 0
-            for rank_class, direction in ends
-        }
-
-    def _port_bytes_per_s(self, rank_class: int, port: str) -> float:
-        share = self._shares[rank_class].get(port, 1.0) if self._shares else 1.0
-        return self._capacity[port] * share
+        loads: dict[Port, float] = {}
+        for port, num_bytes in traffic.port_bytes.items():
+            if port not in self._capacity or num_bytes <= 0:
+                continue
+            load = num_bytes / flow_s / self._capacity[port]
+            for rank_class, direction in ends:
+                share = self._shares.get(rank_class, _WHOLE).get(port, 1.0)
+                loads[rank_class, port, direction] = min(1.0, load / share)
+        return loads
 
     def _share_again(self, ports: Iterable[Port]) -> None:
         self._changed.update(dict.fromkeys(ports))

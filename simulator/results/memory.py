@@ -88,10 +88,11 @@ def _curves(
     events: list[_Event], resident: Mapping[Owner, float]
 ) -> dict[Owner, NDArray[np.float64]]:
     """Bytes of each owner from the start and from each event on."""
-    owners = np.asarray([list(Owner).index(event.owner) for event in events], dtype=np.int64)
+    numbers = {owner: number for number, owner in enumerate(Owner)}
+    owners = np.asarray([numbers[event.owner] for event in events], dtype=np.int64)
     changes = np.asarray([event.num_bytes for event in events])
     curves = {}
-    for number, owner in enumerate(Owner):
+    for owner, number in numbers.items():
         steps = np.where(owners == number, changes, 0.0) if events else np.empty(0)
         curve = resident.get(owner, 0.0) + np.concatenate([[0.0], np.cumsum(steps)])
         if curve.any():

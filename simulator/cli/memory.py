@@ -52,7 +52,9 @@ def memory(
 
 
 def print_peaks(result: Result) -> None:
-    """Print the peak of every stage against the capacity."""
+    """Print the peak of every stage's fullest rank against the capacity."""
+    from simulator.results.split import fullest_of_each_stage
+
     capacity = result.capacity_bytes
     rows = [
         (
@@ -63,7 +65,7 @@ def print_peaks(result: Result) -> None:
             percent(stage.peak_device_bytes / capacity),
             _biggest_owners(stage),
         )
-        for stage in result.memory
+        for stage in fullest_of_each_stage(result.memory)
     ]
     columns = [
         number_column("stage"),
@@ -82,16 +84,17 @@ def _biggest_owners(stage: ClassMemory) -> str:
 
 
 def _print_owners(result: Result) -> None:
-    owners: list[Owner] = list(dict.fromkeys(o for stage in result.memory for o in stage.by_owner))
+    from simulator.results.split import fullest_of_each_stage
+
+    memory = fullest_of_each_stage(result.memory)
+    owners: list[Owner] = list(dict.fromkeys(o for stage in memory for o in stage.by_owner))
     rows = [
-        (owner.value, *(format_bytes(stage.by_owner.get(owner, 0.0)) for stage in result.memory))
+        (owner.value, *(format_bytes(stage.by_owner.get(owner, 0.0)) for stage in memory))
         for owner in owners
-        if any(stage.by_owner.get(owner) for stage in result.memory)
+        if any(stage.by_owner.get(owner) for stage in memory)
     ]
-    rows.append(
-        ("allocated", *(format_bytes(sum(stage.by_owner.values())) for stage in result.memory))
-    )
-    stages = [number_column(f"stage {stage.stage}") for stage in result.memory]
+    rows.append(("allocated", *(format_bytes(sum(stage.by_owner.values())) for stage in memory)))
+    stages = [number_column(f"stage {stage.stage}") for stage in memory]
     print_table(f"{result.title}: held at the peak", [text_column("owner"), *stages], rows)
 
 

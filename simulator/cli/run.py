@@ -14,9 +14,11 @@ from simulator.program.ir import Owner
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from simulator.api import Result
+
+_MOST_LIKENESSES = 20
 
 
 def run(
@@ -32,14 +34,22 @@ def run(
             metavar="FILE.json.gz", help="Write a trace for Perfetto or chrome://tracing."
         ),
     ] = None,
+    unfolded: Annotated[
+        bool,
+        typer.Option(
+            "--unfolded", help="Simulate every GPU by itself, not one of each kind: slow."
+        ),
+    ] = False,
 ) -> None:
     """Simulate one training step.
 
     Example:  clustersim run job.yaml --set plan.tp=4 --plot pictures --trace trace.json.gz
+
+    Example:  clustersim run job.yaml --set 'perturbations=[{gpu: 5, slowdown: 0.2}]'
     """
     from simulator.api import simulate
 
-    result = simulate(read_job(job_file, changes))
+    result = simulate(read_job(job_file, changes), unfolded=unfolded)
     if as_json:
         print_json(result.to_dict())
     else:
@@ -63,6 +73,7 @@ def _write_files(result: Result, plot: Path | None, trace: Path | None) -> Itera
 def _print_result(result: Result) -> None:
     _print_headline(result)
     _print_asynchrony(result)
+    _print_likenesses(result)
     _print_breakdown(result)
     _print_exposed_communication(result)
     print_peaks(result)
@@ -72,6 +83,7 @@ def _print_result(result: Result) -> None:
 def _print_headline(result: Result) -> None:
     rows = [
         ("step time", format_seconds(result.step_time_s)),
+        *_without_perturbations(result),
         ("tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"),
         ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
         ("MFU", percent(result.mfu)),
@@ -96,6 +108,59 @@ def _print_asynchrony(result: Result) -> None:
     print_table(found.statement, [number_column(head) for head in heads], rows)
     each = found.microbatches_per_update
     typer.echo(f"weights change after every {f'{each} microbatches' if each > 1 else 'microbatch'}")
+
+
+def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
+    """What the step takes on a cluster that is as its profile says."""
+    from simulator.api import simulate
+
+    if not result.job.perturbations:
+        return
+    sound_s = simulate(result.job.replace(perturbations=[])).step_time_s
+    lost = percent(result.step_time_s / sound_s - 1)
+    yield "without perturbations", f"{format_seconds(sound_s)} (they cost {lost})"
+
+
+def _print_likenesses(result: Result) -> None:
+    """Which GPUs are perturbed, and who waits for them."""
+    from simulator.results.split import likenesses
+
+    found = likenesses(result.timeline.program.classes)
+    if not found:
+        return
+    rows = [
+        (
+            each.cause,
+            _stages_text(each.stages),
+            str(each.classes),
+            f"{each.ranks:,}",
+            str(each.first_rank),
+        )
+        for each in found[:_MOST_LIKENESSES]
+    ]
+    left = found[_MOST_LIKENESSES:]
+    if left:
+        classes, ranks = (sum(getattr(each, n) for each in left) for n in ("classes", "ranks"))
+        rows.append((f"{len(left)} more (see --json)", "", str(classes), f"{ranks:,}", ""))
+    columns = [
+        text_column("ranks that behave alike"),
+        text_column("stages"),
+        number_column("classes"),
+        number_column("ranks"),
+        number_column("first rank"),
+    ]
+    print_table("perturbations", columns, rows)
+
+
+def _stages_text(stages: Sequence[int]) -> str:
+    """Ascending numbers, runs of them as first-last."""
+    runs: list[list[int]] = []
+    for stage in stages:
+        if runs and runs[-1][-1] == stage - 1:
+            runs[-1][1:] = [stage]
+        else:
+            runs.append([stage])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def _print_breakdown(result: Result) -> None:

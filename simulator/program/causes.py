@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.program.conditions import RankConditions
 from simulator.program.ir import Scope
 from simulator.program.scopes import Labels
 
-_Near = dict[int, tuple[int, int]]
-"""First perturbed rank and how many there are, by group label."""
+_Near = dict[int, dict[int, None]]
+"""Perturbed ranks by group label, each once and in order."""
 
 
 class Causes:
@@ -28,63 +29,61 @@ class Causes:
 
     def __init__(self, conditions: RankConditions, labels: Mapping[Scope, Labels]) -> None:
         self._conditions = conditions
-        self._labels = labels
-        perturbed = conditions.perturbed
-        self._in_stage = {
-            scope: [_near(row, labels[scope], stage) for stage, row in enumerate(perturbed)]
-            for scope in (Scope.PASS, Scope.COPIES)
-        }
-        self._in_pipeline = {scope: _merged(stages) for scope, stages in self._in_stage.items()}
+        self._pass, self._copies = labels[Scope.PASS], labels[Scope.COPIES]
+        stages = range(len(conditions.ranks))
+        self._same_pass = [self._near(stage, self._pass) for stage in stages]
+        self._same_copies = [self._near(stage, self._copies) for stage in stages]
+        self._same_pipeline = _merged(self._same_pass)
+        self._next_pipeline = self._beside(self._same_pipeline)
 
-    def text(self, stage: int, place: int, ranks: int) -> str:
-        """One sentence, empty where no rank of the job is perturbed.
+    def text(self, stage: int, place: int) -> str:
+        """One sentence about a rank, empty where no rank of the job is perturbed.
 
         Args:
-            stage: Stage of a rank of the class.
+            stage: Its stage.
             place: Its place in the stage.
-            ranks: How many ranks the class has.
         """
         own = str(self._conditions.of(stage, place))
         if own:
-            return f"{own}" if ranks == 1 else f"each is {own}"
-        for near, sentence in self._nearest(stage, place):
-            if near is not None:
-                first, count = near
-                others = f" and {count - 1} more" if count > 1 else ""
-                return sentence.format(f"rank {first}{others}")
-        return "meets no perturbed rank before the end of the step" if self._any else ""
+            return own
+        for ranks, sentence in self._nearest(stage, place):
+            if ranks:
+                others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+                return sentence.format(f"rank {next(iter(ranks))}{others}")
+        return "meets no perturbed rank before the end of the step" if self._same_pipeline else ""
 
-    def _nearest(self, stage: int, place: int) -> Iterator[tuple[tuple[int, int] | None, str]]:
+    def _nearest(self, stage: int, place: int) -> Iterator[tuple[dict[int, None] | None, str]]:
         """The perturbed ranks that a rank meets, by how closely they work together."""
-        own_pass = int(self._labels[Scope.PASS][place])
-        own_copies = int(self._labels[Scope.COPIES][place])
-        yield self._in_stage[Scope.PASS][stage].get(own_pass), "waits in every pass for {}"
-        yield self._in_pipeline[Scope.PASS].get(own_pass), "is in one pipeline with {}"
-        yield self._in_stage[Scope.COPIES][stage].get(own_copies), "adds up gradients with {}"
+        own_pass, own_copies = int(self._pass[place]), int(self._copies[place])
+        yield self._same_pass[stage].get(own_pass), "waits in every pass for {}"
+        yield self._same_pipeline.get(own_pass), "is in one pipeline with {}"
+        yield self._same_copies[stage].get(own_copies), "adds up gradients with {}"
         yield (
-            self._in_pipeline[Scope.COPIES].get(own_copies),
-            "adds up gradients with the pipeline of {}",
+            self._next_pipeline.get(own_copies),
+            "adds up gradients with ranks that wait for {}",
         )
 
-    @property
-    def _any(self) -> bool:
-        return any(self._in_pipeline.values())
+    def _near(self, stage: int, labels: Labels) -> _Near:
+        """Perturbed ranks of one stage by their group."""
+        near: _Near = {}
+        perturbed: NDArray[np.bool_] = self._conditions.perturbed[stage]
+        for place in np.flatnonzero(perturbed).tolist():
+            rank = int(self._conditions.ranks[stage, place])
+            near.setdefault(int(labels[place]), {})[rank] = None
+        return near
 
-
-def _near(perturbed: np.ndarray, labels: Labels, stage: int) -> _Near:
-    """Perturbed ranks of one stage by their group."""
-    near: _Near = {}
-    for place in np.flatnonzero(perturbed).tolist():
-        label = int(labels[place])
-        first, count = near.get(label, (stage * len(labels) + place, 0))
-        near[label] = (first, count + 1)
-    return near
+    def _beside(self, same_pipeline: _Near) -> _Near:
+        """The same by the groups that add up gradients with any rank of those pipelines."""
+        near: _Near = {}
+        for own_pass, own_copies in zip(self._pass.tolist(), self._copies.tolist(), strict=True):
+            if own_pass in same_pipeline:
+                near.setdefault(own_copies, {}).update(same_pipeline[own_pass])
+        return near
 
 
 def _merged(stages: list[_Near]) -> _Near:
     merged: _Near = {}
     for near in stages:
-        for label, (first, count) in near.items():
-            known, known_count = merged.get(label, (first, 0))
-            merged[label] = (known, known_count + count)
+        for label, ranks in near.items():
+            merged.setdefault(label, {}).update(ranks)
     return merged

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.program.ir import COMMUNICATION, Category, Part, Work
+from simulator.program.scopes import rank_grid
 from simulator.spec.job import Job
 from simulator.spec.perturbations import Perturbation
 
@@ -68,10 +69,12 @@ class RankConditions:
     """The condition of every rank.
 
     Attributes:
-        number: Index into ``distinct`` per rank, shape (stages, places).
+        ranks: The rank at each place of each stage, shape (stages, places).
+        number: Index into ``distinct`` of each, shape (stages, places).
         distinct: Every condition that occurs.
     """
 
+    ranks: NDArray[np.int64]
     number: NDArray[np.int64]
     distinct: tuple[Condition, ...]
 
@@ -99,9 +102,9 @@ def rank_conditions(job: Job) -> RankConditions:
         scale_up[ranks] *= perturbation.scale_up_share
     rows = np.stack([slower - 1, nic, scale_up], axis=1)
     distinct, number = np.unique(rows, axis=0, return_inverse=True)
-    return RankConditions(
-        number.reshape(job.plan.pp, -1), tuple(Condition(*row) for row in distinct.tolist())
-    )
+    grid = rank_grid(job)
+    number = number.reshape(-1)[grid]
+    return RankConditions(grid, number, tuple(Condition(*row) for row in distinct.tolist()))
 
 
 def _ranks(job: Job, perturbation: Perturbation) -> slice:

@@ -24,9 +24,9 @@ Labels = NDArray[np.int64]
 """A number per place, shape (places,); equal numbers belong together."""
 
 
-def places_per_stage(job: Job) -> int:
-    """Ranks of one pipeline stage."""
-    return job.cluster.gpus // job.plan.pp
+def rank_grid(job: Job) -> Labels:
+    """The rank at each place of each stage, shape (stages, places)."""
+    return np.arange(job.cluster.gpus).reshape(job.plan.pp, -1)
 
 
 def scope_labels(job: Job) -> Mapping[Scope, Labels]:
@@ -35,7 +35,7 @@ def scope_labels(job: Job) -> Mapping[Scope, Labels]:
     What one operation does in several groups, one after another, joins all of them:
     dense parameters and experts, shards and their copies.
     """
-    plan, count = job.plan, places_per_stage(job)
+    plan, count = job.plan, job.cluster.gpus // job.plan.pp
     replica = plan.tp * plan.cp
     passes = [_strided(count, replica, 1)]
     shards = [_strided(count, shard_group(job).ranks, plan.tp)]

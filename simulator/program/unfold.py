@@ -134,7 +134,7 @@ class _Unfolding:
 
     def _rank_class(self, stage: int, kind: int) -> RankClass:
         whole, places = self.folded.classes[stage], self.places[kind]
-        ranks = tuple((whole.first_rank + places).tolist())
+        ranks = tuple(self.conditions.ranks[stage, places].tolist())
         place = int(places[0])
         return RankClass(
             name=f"{whole.name}, rank {ranks[0]}",
@@ -143,7 +143,7 @@ class _Unfolding:
             first_rank=ranks[0],
             resident=whole.resident,
             ranks=ranks,
-            cause=self.causes.text(stage, place, len(ranks)),
+            cause=self.causes.text(stage, place),
             port_shares=self.conditions.of(stage, place).port_shares,
         )
 

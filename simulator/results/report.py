@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from simulator.program.asynchronous import Asynchrony
+from simulator.program.ir import RankClass
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
 
@@ -29,10 +30,22 @@ def result_to_dict(result: StepResult, job: Job) -> dict[str, Any]:
         "synchronous": result.asynchrony is None,
         "asynchrony": _asynchrony_to_dict(result.asynchrony),
         "memory": [_memory_to_dict(memory) for memory in result.memory],
+        "rank_classes": [_class_to_dict(each) for each in result.timeline.program.classes],
         "capacity_bytes": result.capacity_bytes,
         "fits": all(m.peak_device_bytes <= result.capacity_bytes for m in result.memory),
         "sources": source_counts(job),
         "job": dict(job.document),
+    }
+
+
+def _class_to_dict(rank_class: RankClass) -> dict[str, Any]:
+    """Which ranks an entry of ``memory`` stands for, and why they are not the whole stage."""
+    return {
+        "name": rank_class.name,
+        "stage": rank_class.stage,
+        "ranks": rank_class.count,
+        "first_rank": rank_class.first_rank,
+        "cause": rank_class.cause,
     }
 
 

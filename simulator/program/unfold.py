@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from simulator.errors import UnsupportedError
 from simulator.program.causes import Causes
 from simulator.program.conditions import (
     SOUND,
@@ -29,6 +30,9 @@ from simulator.program.ir import Lane, Operation, Program, RankClass, Scope, Wor
 from simulator.program.refine import Colours, refined
 from simulator.program.scopes import Labels, scope_labels
 from simulator.spec.job import Job
+
+_MOST_OPERATIONS = 2_000_000
+"""More would take minutes and gigabytes: about 0.1 ms and 1 KB each."""
 
 _Cell = tuple[int, ...]
 """Kinds that run an operation as one, in order."""
@@ -113,7 +117,12 @@ class _Unfolding:
         self._conditions: dict[tuple[tuple[int, ...], _Cell], Condition] = {}
 
     def program(self) -> Program:
-        """The program with one class per stage and kind."""
+        """The program with one class per stage and kind.
+
+        Raises:
+            UnsupportedError: There are too many operations to simulate.
+        """
+        self._check_extent()
         program = Program(
             classes=tuple(
                 self._rank_class(stage, kind)
@@ -132,12 +141,23 @@ class _Unfolding:
                 program.operations[new].after = self._after(operation, cell, instances)
         return program
 
+    def _check_extent(self) -> None:
+        count = sum(len(self.cells[op.scope]) for op in self.folded.operations)
+        if count > _MOST_OPERATIONS:
+            classes = len(self.places) * len(self.folded.classes)
+            raise UnsupportedError.single(
+                "perturbations",
+                f"leave {classes:,} kinds of ranks with {count:,} operations; "
+                f"at most {_MOST_OPERATIONS:,} are simulated",
+                hint="perturb fewer GPUs, or simulate every GPU by itself on a smaller cluster",
+            )
+
     def _rank_class(self, stage: int, kind: int) -> RankClass:
         whole, places = self.folded.classes[stage], self.places[kind]
         ranks = tuple(self.conditions.ranks[stage, places].tolist())
         place = int(places[0])
         return RankClass(
-            name=f"{whole.name}, rank {ranks[0]}",
+            name=f"rank {ranks[0]}",
             stage=whole.stage,
             count=len(ranks),
             first_rank=ranks[0],

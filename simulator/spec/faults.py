@@ -16,7 +16,15 @@ from pydantic_core import ErrorDetails
 
 from simulator.errors import Fault
 
-_NO_BLOCK = {"model_type", "model_attributes_type", "dict_type", "mapping_type"}
+_BLOCK, _LIST = "must be a block of fields", "must be a list"
+_SHAPES = {
+    "model_type": _BLOCK,
+    "model_attributes_type": _BLOCK,
+    "dict_type": _BLOCK,
+    "mapping_type": _BLOCK,
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+}
 _MANY = 12
 """More names than this are not listed in a hint."""
 
@@ -65,8 +73,8 @@ def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Faul
         return Fault(path, str(detail["ctx"]["error"]), _plain(value))
     if kind == "literal_error":
         return Fault(path, _lower_first(detail["msg"]), value, _literal_hint(detail))
-    if kind in _NO_BLOCK:
-        return Fault(path, "must be a block of fields", value)
+    if kind in _SHAPES:
+        return Fault(path, _SHAPES[kind], value)
     is_negative = kind.startswith("greater_than") and str(value).lstrip().startswith("-")
     hint = "leave out the minus sign" if is_negative else ""
     return Fault(path, _lower_first(detail["msg"]), _plain(value), hint)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.engine.timeline import STREAMS, Timeline
+from simulator.errors import UnsupportedError
 from simulator.program.build import build_program
-from simulator.program.ir import RankClass
+from simulator.program.conditions import Condition, rank_conditions, slowed
+from simulator.program.ir import Category, Kind, Part, RankClass, Work
 from simulator.spec.job import Job
 from simulator.spec.perturbations import Perturbation
-from tests.jobs import jobs
+from tests.jobs import NO_LATENCY, jobs, network_profile, small_job
 
 some = settings(max_examples=60, deadline=None)
 
@@ -84,3 +88,170 @@ def test_folded_and_unfolded_runs_give_every_rank_the_same_timeline(job):
 def test_folded_and_unfolded_replays_give_every_rank_the_same_timeline(job):
     folded, unfolded = (replay(build_program(job, unfolded=whole)) for whole in (False, True))
     assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+
+
+SIZES = {"slowdown": [0.0, 0.01, 0.2, 1.0], "nic_share": [1.0, 0.9, 0.5, 0.1],
+         "scale_up_share": [1.0, 0.9, 0.5, 0.1], "jitter": [0.0, 0.01, 0.2, 1.0]}  # fmt: skip
+"""Perturbations from none to large."""
+
+
+@st.composite
+def growing(draw: st.DrawFn) -> tuple[Job, Job, Job]:
+    """A job as it is, with a perturbation, and with a larger one of the same rank."""
+    job = draw(jobs().filter(lambda job: job.cluster.gpus <= 16))
+    kind = draw(st.sampled_from(list(SIZES)))
+    rank = draw(st.integers(0, job.cluster.gpus - 1))
+    small, large = sorted(draw(st.tuples(st.integers(0, 3), st.integers(0, 3))))
+    return tuple(
+        job.model_copy(update={"perturbations": (Perturbation(gpu=rank, **{kind: size}),)})
+        for size in (SIZES[kind][i] for i in (0, small, large))
+    )
+
+
+@some
+@given(growing())
+def test_a_larger_perturbation_is_never_faster(cases):
+    steps = [replay(build_program(job)).step_time_s for job in cases]
+    assert steps[0] <= steps[1] * (1 + 1e-12)
+    assert steps[1] <= steps[2] * (1 + 1e-12)
+
+
+@some
+@given(growing())
+def test_a_perturbation_of_size_zero_changes_nothing(cases):
+    unperturbed = cases[0].model_copy(update={"perturbations": ()})
+    for unfolded in (False, True):
+        before, after = (
+            simulate_program(build_program(job, unfolded=unfolded))
+            for job in (unperturbed, cases[0])
+        )
+        assert timelines_by_rank(before) == timelines_by_rank(after)
+
+
+@some
+@given(perturbed_jobs())
+def test_contention_between_unequal_ranks_never_makes_anything_faster(job):
+    program = build_program(job)
+    alone, shared = replay(program), simulate_program(program)
+    assert np.all(alone.operation_end_s <= shared.operation_end_s * (1 + 1e-9))
+
+
+@some
+@given(perturbed_jobs())
+def test_without_contention_unequal_ranks_simulate_to_the_longest_path(job):
+    program = build_program(job)
+    longest, simulated = replay(program), simulate_program(program, contention=False)
+    assert np.array_equal(longest.operation_end_s, simulated.operation_end_s)
+
+
+@some
+@given(growing())
+def test_under_contention_a_larger_perturbation_is_not_faster_either(cases):
+    """But for what a delay saves that keeps two transfers from meeting: less than 1 %."""
+    steps = [simulate_program(build_program(job)).step_time_s for job in cases]
+    assert steps[0] <= steps[1] * 1.01
+    assert steps[1] <= steps[2] * 1.01
+
+
+def perturbed(job: Job, *listed: dict[str, object]) -> Job:
+    return job.model_copy(update={"perturbations": tuple(Perturbation(**each) for each in listed)})
+
+
+def test_one_slow_gpu_splits_each_stage_into_itself_its_group_and_those_who_meet_either():
+    """Tp 2, dp 4: rank 9 is the second of its pair, in the first replica of stage 1."""
+    job = perturbed(small_job(gpus=16, tp=2, pp=2), {"gpu": 9, "slowdown": 0.2})
+    classes = build_program(job).classes
+    assert [(c.stage, c.ranks) for c in classes] == [
+        (0, (0,)),
+        (0, (1,)),
+        (0, (2, 4, 6)),
+        (0, (3, 5, 7)),
+        (1, (8,)),
+        (1, (9,)),
+        (1, (10, 12, 14)),
+        (1, (11, 13, 15)),
+    ]
+    assert {c.first_rank: c.cause for c in classes} == {
+        0: "is in one pipeline with rank 9",
+        1: "is in one pipeline with rank 9",
+        2: "adds up gradients with ranks that wait for rank 9",
+        3: "adds up gradients with ranks that wait for rank 9",
+        8: "waits in every pass for rank 9",
+        9: "20 % slower",
+        10: "adds up gradients with ranks that wait for rank 9",
+        11: "adds up gradients with rank 9",
+    }
+
+
+def test_a_slow_gpu_delays_the_reduction_by_what_its_passes_take_longer():
+    """Two replicas of one rank: the sound one ends its passes first and waits."""
+    job = small_job(gpus=2, zero=0, global_batch=4, overlap_grad_reduce=False)
+    slow = perturbed(job, {"gpu": 1, "slowdown": 0.5})
+    starts_s = []
+    for each in (job, slow):
+        timeline = replay(build_program(each))
+        kinds = [operation.kind for operation in timeline.program.operations]
+        starts_s.append(timeline.operation_start_s[kinds.index(Kind.ALL_REDUCE)])
+    assert Category.HOST not in {part.category for part in first_work(job).parts}
+    assert starts_s[1] == pytest.approx(1.5 * starts_s[0])
+
+
+def first_work(job: Job) -> Work:
+    return build_program(job).operations[0].work
+
+
+def test_a_network_card_at_half_its_rate_doubles_every_transfer_of_its_group():
+    """Eight replicas on two nodes; cards are slower than scale-up links, and nothing waits."""
+    profile = network_profile({**NO_LATENCY, "launch": "0 s"}, {**NO_LATENCY, "nic": "10 MB/s"})
+    job = small_job(gpus=8, zero=0, profile=profile)
+    slow = perturbed(job, {"gpu": 3, "nic_share": 0.5})
+    (before,), (after,) = (
+        [op.work for op in build_program(each).operations if op.kind is Kind.ALL_REDUCE]
+        for each in (job, slow)
+    )
+    assert after.seconds == pytest.approx(2 * before.seconds)
+
+
+def test_each_gpu_of_a_node_is_meant_by_its_node():
+    job = small_job(gpus=8)
+    by_node = rank_conditions(perturbed(job, {"node": 1, "slowdown": 0.1}))
+    by_rank = rank_conditions(perturbed(job, {"gpu": "4-7", "slowdown": 0.1}))
+    assert by_node.number.tolist() == by_rank.number.tolist() == [[0] * 4 + [1] * 4]
+
+
+def test_perturbations_of_one_rank_multiply():
+    job = perturbed(
+        small_job(gpus=2),
+        {"gpu": 0, "slowdown": 0.5, "nic_share": 0.5},
+        {"gpu": "0-1", "slowdown": 1.0, "nic_share": 0.5},
+    )
+    conditions = rank_conditions(job)
+    assert conditions.of(0, 0) == Condition(2.0, 0.25)
+    assert conditions.of(0, 1) == Condition(1.0, 0.5)
+
+
+def test_the_same_seed_draws_the_same_spread_and_another_draws_another():
+    job = small_job(gpus=8)
+    drawn = [rank_conditions(perturbed(job, {"jitter": 0.1, "seed": seed})) for seed in (1, 1, 2)]
+    slow = [{c.slowdown for c in each.distinct} for each in drawn]
+    assert slow[0] == slow[1] != slow[2]
+    assert all(0 <= each <= 0.1 for each in slow[0])
+    assert len(slow[0]) == 8
+
+
+def test_what_waits_for_the_host_shrinks_by_what_the_device_takes_longer():
+    """2 s of computing take 3 s; of 1.5 s that the host was behind, 0.5 s are left."""
+    parts = (
+        Part("product", Category.FORWARD, 2.0),
+        Part("reduce", Category.TENSOR_PARALLEL, 1.0),
+        Part("launch", Category.HOST, 1.5),
+    )
+    work = slowed(Work(4.5, parts), 0.5)
+    assert [part.seconds for part in work.parts] == [3.0, 1.0, 0.5]
+    assert work.seconds == 4.5
+
+
+def test_more_kinds_of_ranks_than_can_be_simulated_are_refused(monkeypatch):
+    monkeypatch.setattr("simulator.program.unfold._MOST_OPERATIONS", 10)
+    with pytest.raises(UnsupportedError, match=r"perturbations: leave 8 kinds of ranks"):
+        build_program(perturbed(small_job(gpus=8), {"jitter": 0.1}))

@@ -1,0 +1,51 @@
+"""Does the command line say who is slow, who waits, and what it costs?"""
+
+from __future__ import annotations
+
+import json
+
+SLOW = ("--set", "perturbations=[{gpu: 5, slowdown: 0.2}]")
+
+
+def test_the_slow_gpu_and_those_who_wait_for_it_are_named(clustersim, job_file):
+    outcome = clustersim("run", job_file, *SLOW)
+    assert outcome.code == 0
+    assert "without perturbations" in outcome.out
+    assert "20 % slower" in outcome.out
+    assert "rank 5" in outcome.out
+
+
+def test_json_says_which_ranks_each_class_stands_for(clustersim, job_file):
+    document = json.loads(clustersim("run", job_file, *SLOW, "--json").out)
+    classes = document["rank_classes"]
+    assert len(classes) == len(document["memory"]) > 2
+    (slow,) = [each for each in classes if each["cause"] == "20 % slower"]
+    assert (slow["first_rank"], slow["ranks"]) == (5, 1)
+    assert sum(each["ranks"] for each in classes) == 16
+
+
+def test_every_gpu_by_itself_gives_the_same_numbers(clustersim, job_file):
+    folded, unfolded = (
+        json.loads(clustersim("run", job_file, *more, "--json").out)
+        for more in ((), ("--unfolded",))
+    )
+    assert len(folded["rank_classes"]) == 2
+    assert len(unfolded["rank_classes"]) == 16
+    assert folded["step_time_s"] == unfolded["step_time_s"]
+
+
+def test_pictures_and_memory_work_with_more_classes_than_stages(clustersim, job_file, tmp_path):
+    outcome = clustersim(
+        "run", job_file, *SLOW, "--plot", tmp_path, "--trace", tmp_path / "trace.json.gz"
+    )
+    assert outcome.code == 0
+    assert {path.name for path in tmp_path.glob("*.*")} >= {"pipeline.png", "trace.json.gz"}
+    memory = clustersim("memory", job_file, *SLOW)
+    assert memory.code == 0
+    assert "stage 1" in memory.out
+
+
+def test_a_rank_that_is_not_there_is_bad_input(clustersim, job_file):
+    outcome = clustersim("run", job_file, "--set", "perturbations=[{gpu: 99, slowdown: 0.2}]")
+    assert outcome.code == 2
+    assert "numbered 0 to 15" in outcome.err

@@ -102,8 +102,7 @@ class _Simulation:
 
     def _communicate(self, operation: Operation, traffic: Traffic, end: Action) -> None:
         # A class that waits for it on its compute stream has nothing to slow down.
-        waiting = {c for c, stream in operation.lanes if stream is Stream.COMPUTE}
-        held = {c for c, _ in operation.lanes} - waiting if traffic.sm_count else set()
+        held = [c for c, stream in operation.lanes if stream is not Stream.COMPUTE]
         for rank_class in held:
             self.devices.take(rank_class, traffic.sm_count)
 

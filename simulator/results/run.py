@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+from collections.abc import Iterator
 from typing import Literal
 
 from simulator.engine.des import simulate_program
@@ -27,6 +30,22 @@ def run_step(job: Job, engine: Engine = "des", *, unfolded: bool = False) -> Ste
         InputError: The plan asks for something that cannot run.
     """
     steps = steps_around(job)
-    program = build_program(job, steps=steps.total, unfolded=unfolded)
-    timeline = simulate_program(program) if engine == "des" else replay(program)
-    return summarise(job, timeline, steps)
+    with _without_collection():
+        program = build_program(job, steps=steps.total, unfolded=unfolded)
+        timeline = simulate_program(program) if engine == "des" else replay(program)
+        return summarise(job, timeline, steps)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Look for no garbage meanwhile: nearly all objects live until the step is done.
+
+    Looking again and again at all that is still alive takes a quarter of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -14,11 +14,13 @@ from simulator.errors import UnsupportedError
 from simulator.program.build import build_program
 from simulator.program.conditions import Condition, rank_conditions, slowed
 from simulator.program.ir import Category, Kind, Part, RankClass, Work
+from simulator.schedule import SCHEDULES, schedule_info
+from simulator.spec.hardware import HardwareProfile
 from simulator.spec.job import Job
 from simulator.spec.perturbations import Perturbation
-from tests.jobs import NO_LATENCY, jobs, network_profile, small_job
+from tests.jobs import NO_LATENCY, jobs, network_profile, small_job, small_model
 
-some = settings(max_examples=60, deadline=None)
+some = settings(max_examples=30, deadline=None)
 
 
 @st.composite
@@ -44,9 +46,24 @@ def perturbations(draw: st.DrawFn, gpus: int) -> tuple[Perturbation, ...]:
 
 
 @st.composite
+def clusters(draw: st.DrawFn) -> HardwareProfile:
+    """Half nodes, nodes or racks of two nodes joined by links from slow to fast."""
+    rates, sm_count = st.sampled_from(["10 MB/s", "1 GB/s", "100 GB/s"]), draw(st.integers(0, 3))
+    return network_profile(
+        {
+            "gpus": draw(st.sampled_from([2, 4, 8])),
+            "bandwidth": draw(rates),
+            "sm_count": sm_count,
+            "in_switch_reduction": draw(st.booleans()),
+        },
+        {"nic": draw(rates), "nics_per_node": draw(st.sampled_from([1, 4])), "sm_count": sm_count},
+    )
+
+
+@st.composite
 def perturbed_jobs(draw: st.DrawFn) -> Job:
     """Random plans on up to 32 ranks with random perturbations."""
-    job = draw(jobs().filter(lambda job: job.cluster.gpus <= 32))
+    job = draw(jobs(draw(clusters())).filter(lambda job: job.cluster.gpus <= 32))
     return job.model_copy(update={"perturbations": draw(perturbations(job.cluster.gpus))})
 
 
@@ -87,6 +104,20 @@ def test_folded_and_unfolded_runs_give_every_rank_the_same_timeline(job):
 @given(perturbed_jobs())
 def test_folded_and_unfolded_replays_give_every_rank_the_same_timeline(job):
     folded, unfolded = (replay(build_program(job, unfolded=whole)) for whole in (False, True))
+    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+
+
+@pytest.mark.parametrize(
+    "schedule", [name for name in SCHEDULES if schedule_info(name).synchronous]
+)
+def test_every_schedule_unfolds_to_the_same_timeline(schedule):
+    vpp = 2 if schedule in {"interleaved-1f1b", "zb-v", "v-half", "v-min", "dualpipev"} else 1
+    model = small_model(layers=8, tied_embeddings=True)
+    plain = small_job(model, gpus=16, tp=2, pp=4, vpp=vpp, schedule=schedule, global_batch=16)
+    job = perturbed(plain, {"gpu": 6, "slowdown": 0.3}, {"gpu": 9, "nic_share": 0.4})
+    folded, unfolded = (
+        simulate_program(build_program(job, unfolded=whole)) for whole in (False, True)
+    )
     assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
 
 

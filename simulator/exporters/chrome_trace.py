@@ -198,6 +198,9 @@ def _names(result: StepResult, index: int, *, kernels: bool) -> Iterator[Event]:
     ranks = "1 rank" if rank_class.count == 1 else f"x{rank_class.count} ranks"
     yield _metadata("process_name", index, {"name": f"{rank_class.name} ({ranks})"})
     yield _metadata("process_sort_index", index, {"sort_index": index})
+    if rank_class.cause:
+        labels = f"stage {rank_class.stage}: {rank_class.cause}"
+        yield _metadata("process_labels", index, {"labels": labels})
     used = {stream.value for owner, stream in program.lanes if owner == index} | {_WAITS}
     if kernels:
         used.add(_KERNELS)

@@ -6,6 +6,9 @@ because a rank passes activations to the rank at its own place in the next one. 
 operation is then run by every group of ranks that its scope joins: once per different
 group, on the lanes of every class in it. Whoever waited for the folded operation waits
 for those that have a rank in one pipeline with it.
+
+Ignores: where inside a pass a group waits for its slowest rank; all of them count as busy
+until the pass is over.
 """
 
 from __future__ import annotations

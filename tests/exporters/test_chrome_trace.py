@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError
-from simulator.exporters.chrome_trace import scaled_parts, write_trace
+from simulator.exporters.chrome_trace import scaled_parts, trace_events, write_trace
 from simulator.program.ir import (
     Category,
     Kind,
@@ -240,3 +240,13 @@ def test_one_send_to_two_receivers_has_two_arrows(tmp_path, sending: Stream) -> 
     assert [e["pid"] for e in phase(trace, "f")] == [2, 3]
     names = [e["args"]["name"] for e in phase(trace, "M") if e["name"] == "process_name"]
     assert names[0] == "class 0 (1 rank)"
+
+
+def test_a_class_of_its_own_is_labelled_with_its_reason():
+    slow = RankClass("rank 5", 1, 1, 5, cause="20 % slower")
+    program = Program((RankClass("stage 0", 0, 4, 0), slow))
+    lanes = tuple((index, Stream.COMPUTE) for index in range(2))
+    program.add(Operation(Kind.FORWARD, lanes, Work(1.0), Category.FORWARD))
+    result = step_result(replay(program))
+    labels = [e for e in trace_events(result, [0, 1]) if e["name"] == "process_labels"]
+    assert [(e["pid"], e["args"]["labels"]) for e in labels] == [(2, "stage 1: 20 % slower")]

@@ -48,6 +48,9 @@ def unfold(job: Job, folded_program: Callable[[Job], Program], *, each_rank: boo
         job: With its perturbations.
         folded_program: The program with one class per stage, whatever the perturbations.
         each_rank: Whether every rank becomes a class of its own.
+
+    Raises:
+        UnsupportedError: There are too many operations to simulate.
     """
     folded = folded_program(job)
     conditions = rank_conditions(job)
@@ -59,7 +62,15 @@ def unfold(job: Job, folded_program: Callable[[Job], Program], *, each_rank: boo
     else:
         kinds = refined(_columns(conditions), list(labels.values()))
     costs = _Costs(job, folded_program, folded)
-    return _Unfolding(folded, conditions, labels, kinds, costs).program()
+    unfolding = _Unfolding(folded, conditions, labels, kinds, costs)
+    if unfolding.num_operations > _MOST_OPERATIONS:
+        raise UnsupportedError.single(
+            "unfolded" if each_rank else "perturbations",
+            f"leaves {len(unfolding.places) * len(folded.classes):,} kinds of ranks with "
+            f"{unfolding.num_operations:,} operations; at most {_MOST_OPERATIONS:,} are simulated",
+            hint="take fewer GPUs" if each_rank else "perturb fewer GPUs, or take fewer",
+        )
+    return unfolding.program()
 
 
 def _columns(conditions: RankConditions) -> Colours:
@@ -119,13 +130,13 @@ class _Unfolding:
         self.cell_of = {scope: _cell_of_kind(cells) for scope, cells in self.cells.items()}
         self._conditions: dict[tuple[tuple[int, ...], _Cell], Condition] = {}
 
-    def program(self) -> Program:
-        """The program with one class per stage and kind.
+    @property
+    def num_operations(self) -> int:
+        """How many operations the program has."""
+        return sum(len(self.cells[operation.scope]) for operation in self.folded.operations)
 
-        Raises:
-            UnsupportedError: There are too many operations to simulate.
-        """
-        self._check_extent()
+    def program(self) -> Program:
+        """The program with one class per stage and kind."""
         program = Program(
             classes=tuple(
                 self._rank_class(stage, kind)
@@ -143,17 +154,6 @@ class _Unfolding:
             for cell, new in zip(self.cells[operation.scope], own, strict=True):
                 program.operations[new].after = self._after(operation, cell, instances)
         return program
-
-    def _check_extent(self) -> None:
-        count = sum(len(self.cells[op.scope]) for op in self.folded.operations)
-        if count > _MOST_OPERATIONS:
-            classes = len(self.places) * len(self.folded.classes)
-            raise UnsupportedError.single(
-                "perturbations",
-                f"leave {classes:,} kinds of ranks with {count:,} operations; "
-                f"at most {_MOST_OPERATIONS:,} are simulated",
-                hint="perturb fewer GPUs, or simulate every GPU by itself on a smaller cluster",
-            )
 
     def _rank_class(self, stage: int, kind: int) -> RankClass:
         whole, places = self.folded.classes[stage], self.places[kind]

@@ -284,5 +284,7 @@ def test_what_waits_for_the_host_shrinks_by_what_the_device_takes_longer():
 
 def test_more_kinds_of_ranks_than_can_be_simulated_are_refused(monkeypatch):
     monkeypatch.setattr("simulator.program.unfold._MOST_OPERATIONS", 10)
-    with pytest.raises(UnsupportedError, match=r"perturbations: leave 8 kinds of ranks"):
+    with pytest.raises(UnsupportedError, match=r"perturbations: leaves 8 kinds of ranks"):
         build_program(perturbed(small_job(gpus=8), {"jitter": 0.1}))
+    with pytest.raises(UnsupportedError, match=r"unfolded: leaves 8 kinds of ranks"):
+        build_program(small_job(gpus=8), unfolded=True)

@@ -14,6 +14,7 @@ from simulator.errors import UnsupportedError
 from simulator.program.build import build_program
 from simulator.program.conditions import Condition, rank_conditions, slowed
 from simulator.program.ir import Category, Kind, Part, RankClass, Work
+from simulator.results.run import run_step
 from simulator.schedule import SCHEDULES, schedule_info
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.job import Job
@@ -105,6 +106,26 @@ def test_folded_and_unfolded_runs_give_every_rank_the_same_timeline(job):
 def test_folded_and_unfolded_replays_give_every_rank_the_same_timeline(job):
     folded, unfolded = (replay(build_program(job, unfolded=whole)) for whole in (False, True))
     assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+
+
+@some
+@given(perturbed_jobs())
+def test_folded_and_unfolded_runs_give_the_same_breakdown_and_every_rank_the_same_memory(job):
+    folded, unfolded = (run_step(job, unfolded=whole) for whole in (False, True))
+    assert folded.breakdown_s.keys() == unfolded.breakdown_s.keys()
+    for category, seconds in folded.breakdown_s.items():
+        assert unfolded.breakdown_s[category] == pytest.approx(seconds, abs=1e-12, rel=1e-9)
+    peaks = [
+        {
+            rank: memory.peak_allocated_bytes
+            for rank_class, memory in zip(
+                result.timeline.program.classes, result.memory, strict=True
+            )
+            for rank in ranks_of(rank_class)
+        }
+        for result in (folded, unfolded)
+    ]
+    assert peaks[0] == pytest.approx(peaks[1])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
+
+_MOST_ROWS = 128
+"""Rows of the pipeline picture: more than any pipeline has stages."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,13 @@ class Result(StepResult):
         return self.timeline.to_frame()
 
     def plot_pipeline(self, path: str | Path) -> Path:
-        """Draw stage against time; the suffix of ``path`` chooses PNG or SVG."""
+        """Draw stage against time; the suffix of ``path`` chooses PNG or SVG.
+
+        Where there are more classes of ranks than a page has room for, some stand for all.
+        """
         from simulator.plots.pipeline import draw_pipeline
 
-        return _written(draw_pipeline, self, path)
+        return _written(partial(draw_pipeline, max_stages=_MOST_ROWS), self, path)
 
     def plot_memory(self, path: str | Path) -> Path:
         """Draw who holds memory at the peak of each stage, against capacity."""

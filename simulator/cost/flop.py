@@ -28,11 +28,17 @@ _ALTERNATE_PRODUCTS = ("attention.key", "attention.output", "mlp.up")
 key, value, output, gate, up and down."""
 
 
+_LAST_PRODUCT = "mlp.down"
+"""Weight of the last product of a layer without routed experts."""
+
+
 def hardware_flop_per_token(
     model: Model,
     seq_len: int,
     recompute: Recompute,
     policy: SelectivePolicy = "core-attention",
+    *,
+    stops_early: bool = False,
 ) -> float:
     """FLOP that one token of training executes, recomputation included.
 
@@ -41,9 +47,13 @@ def hardware_flop_per_token(
         seq_len: Tokens per sequence.
         recompute: What backward repeats.
         policy: What ``selective`` means.
+        stops_early: Whether ``full`` leaves out the last product of layers without routed
+            experts.
     """
     if recompute == "full":
         repeated = _layers_forward(model, seq_len)
+        if stops_early:
+            repeated -= 2.0 * _matrix_numel(model, (_LAST_PRODUCT,))
     elif recompute == "none":
         repeated = 0.0
     elif policy == "core-attention":

@@ -43,9 +43,13 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     profile = job.cluster.profile
     peak = peak_flop_per_s(profile, job.plan.precision)
     model_rate = tokens_per_s_per_gpu * model_flop_per_token(job.model, seq_len)
-    plan = job.plan
+    stack = job.plan.stack
     hardware_flop = hardware_flop_per_token(
-        job.model, seq_len, plan.recompute, plan.stack.selective_policy
+        job.model,
+        seq_len,
+        job.plan.recompute,
+        stack.selective_policy,
+        stops_early=stack.recompute_stops_early,
     )
     return StepResult(
         timeline=timeline,

@@ -31,7 +31,7 @@ from simulator.program.ir import (
 )
 from simulator.program.layout import Slice, stage_slices
 from simulator.program.pipeline import Pipeline, add_pipeline
-from simulator.program.ranks import pipeline_hop_crosses, tensor_group
+from simulator.program.ranks import first_rank, pipeline_pair, tensor_group
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
@@ -137,7 +137,7 @@ class _Builder:
         self.schedule = job_schedule(job)
         self.costs = StageCosts(job)
         self.stages = job.plan.pp
-        self._transfers: dict[tuple[bool, bool], Work] = {}
+        self._transfers: dict[tuple[Group, bool], Work] = {}
         refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
         self.data_parallel = DataParallel(job, self.profile.network, self._copies_embedding)
@@ -146,10 +146,7 @@ class _Builder:
         job, network = self.job, self.profile.network
         program = Program(
             classes=tuple(self._rank_class(rank) for rank in range(self.stages)),
-            ports={
-                "scale_up": network.scale_up_bytes_per_s,
-                "fabric": network.fabric_bytes_per_s,
-            },
+            ports=dict(network.ports_bytes_per_s),
             sm_count=self.profile.device.sm_count,
         )
         self.schedule.check(self.stages, job.plan.vpp, job.microbatches)
@@ -219,7 +216,7 @@ class _Builder:
         if stashed:
             stashed_bytes = stashed * parameters.total * state_bytes(self.job).gathered
             resident += ((Owner.STASHED_WEIGHTS, stashed_bytes),)
-        return RankClass(f"stage {rank}", rank, ranks, rank * ranks, resident)
+        return RankClass(f"stage {rank}", rank, ranks, first_rank(self.job, rank), resident)
 
     def _parameters(self, rank: int) -> ParameterCount:
         runs = self._rank_runs(rank)
@@ -252,16 +249,16 @@ class _Builder:
 
     def _transfer_work(self, source: int, target: int, blocks: bool) -> Work:
         """One boundary activation, or its gradient, from one stage to another."""
-        key = (pipeline_hop_crosses(self.job, source, target), blocks)
+        key = (pipeline_pair(self.job, source, target), blocks)
         if key not in self._transfers:
             self._transfers[key] = self._new_transfer_work(*key)
         return self._transfers[key]
 
-    def _new_transfer_work(self, crosses: bool, blocks: bool) -> Work:
+    def _new_transfer_work(self, pair: Group, blocks: bool) -> Work:
         num_bytes, tp, network = self.costs.boundary_bytes, self.job.plan.tp, self.profile.network
         scattered = self.job.plan.stack.scatter_p2p and not self.costs.sequence_parallel
         sent = num_bytes / tp if scattered else num_bytes
-        calls = [(str(Kind.SEND_RECV), send_recv_cost(sent, crosses, network))]
+        calls = [(str(Kind.SEND_RECV), send_recv_cost(sent, pair, network))]
         if scattered and tp > 1:
             group, kind = tensor_group(self.job), CollectiveKind.ALL_GATHER
             calls.append((str(kind), collective_cost(kind, num_bytes, group, network)))
@@ -334,8 +331,7 @@ class _Builder:
     ) -> int:
         """An all_reduce of gradients between two pipeline ranks."""
         num_bytes = numel * state_bytes(self.job).reduced
-        crosses = pipeline_hop_crosses(self.job, first, last)
-        group, kind = Group(2, 1 if crosses else 2), CollectiveKind.ALL_REDUCE
+        group, kind = pipeline_pair(self.job, first, last), CollectiveKind.ALL_REDUCE
         cost = collective_cost(kind, num_bytes, group, self.profile.network)
         work = communication_work([(kind, cost)], num_bytes, Category.PIPELINE)
         lanes = ((first, Stream.COMPUTE), (last, Stream.COMPUTE))

@@ -1,61 +1,103 @@
 """Which ranks form which group, and what does each group cross?
 
-Ranks are numbered tp fastest, then cp, then dp, then pp: Megatron's order, in which
-tensor-parallel ranks are neighbours. Scale-up domains (nodes, or racks for NVL72) hold
-consecutive ranks.
+``plan.rank_order`` numbers the ranks, its first word fastest; scale-up domains (nodes, or
+racks for NVL72) hold consecutive ranks, and so do leafs and pods. In Megatron's order,
+tp-cp-ep-dp-pp, tensor-parallel ranks are neighbours.
 
-Routed experts are laid over the same ranks of a stage in another grid, etp fastest, then
-ep, then what is left (Megatron-Core's parallel folding, arXiv 2504.14960, section 3.1).
+Routed experts are laid over the same ranks of a stage in another grid: etp in place of tp,
+then ep, and dp for what is left (Megatron-Core's parallel folding, arXiv 2504.14960,
+section 3.1; its ``RankGenerator`` orders both grids by the same words).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import gcd, prod
+from typing import NamedTuple
+
 from simulator.cost.collectives import Group
 from simulator.spec.job import Job
+from simulator.spec.network import Network
+
+
+class Axis(NamedTuple):
+    """One word of the rank order.
+
+    Attributes:
+        ranks: How many ranks it counts.
+        stride: How far apart they are.
+    """
+
+    ranks: int
+    stride: int
+
+
+def rank_axes(job: Job, *, experts: bool = False) -> Mapping[str, Axis]:
+    """The grid of all ranks by word of ``plan.rank_order``, the fastest first.
+
+    Args:
+        job: The job.
+        experts: Whether to give the grid of the routed experts, in which tp stands for
+            etp and dp for the ranks that hold the same experts.
+    """
+    plan = job.plan
+    sizes = {"tp": plan.tp, "cp": plan.cp, "ep": 1, "dp": job.dp, "pp": plan.pp}
+    if experts:
+        holders = plan.ep * plan.expert_tp
+        copies = max(1, plan.tp * plan.cp * job.dp // holders)
+        sizes |= {"tp": plan.expert_tp, "cp": 1, "ep": plan.ep, "dp": copies}
+    axes, stride = {}, 1
+    for word in plan.rank_order.split("-"):
+        axes[word] = Axis(sizes[word], stride)
+        stride *= sizes[word]
+    return axes
+
+
+def group_along(job: Job, *words: str, experts: bool = False) -> Group:
+    """The ranks that differ only in their coordinates of these words."""
+    axes = rank_axes(job, experts=experts)
+    return _group(job, [axes[word] for word in words])
 
 
 def tensor_group(job: Job) -> Group:
     """Ranks that share each weight matrix."""
-    return _strided_group(job, job.plan.tp, stride=1)
+    return group_along(job, "tp")
 
 
 def context_group(job: Job) -> Group:
     """Ranks that share each sequence."""
-    return _strided_group(job, job.plan.cp, stride=job.plan.tp)
+    return group_along(job, "cp")
 
 
 def data_group(job: Job) -> Group:
     """Ranks that hold the same weights: data-parallel and context-parallel together."""
-    return _strided_group(job, job.dp * job.plan.cp, stride=job.plan.tp)
+    return group_along(job, "cp", "dp")
 
 
 def shard_group(job: Job) -> Group:
     """Ranks that optimizer states (and what ``plan.zero`` adds) are sharded over."""
     ranks = job.plan.zero_group or job.dp * job.plan.cp
-    return _strided_group(job, ranks, stride=job.plan.tp)
+    return _group(job, _split(_copies(job), ranks)[0])
 
 
 def replica_group(job: Job) -> Group:
     """Ranks that hold copies of the same shard, where sharding spans only part of dp."""
-    shards = shard_group(job).ranks
-    return _strided_group(job, data_group(job).ranks // shards, stride=job.plan.tp * shards)
+    return _group(job, _split(_copies(job), shard_group(job).ranks)[1])
 
 
 def expert_group(job: Job) -> Group:
-    """Ranks that the routed experts of a layer are spread over: neighbours."""
-    return _strided_group(job, job.plan.ep, stride=job.plan.expert_tp)
+    """Ranks that the routed experts of a layer are spread over."""
+    return group_along(job, "ep", experts=True)
 
 
 def expert_tensor_group(job: Job) -> Group:
     """Ranks that share each routed expert."""
-    return _strided_group(job, job.plan.expert_tp, stride=1)
+    return group_along(job, "tp", experts=True)
 
 
 def expert_data_group(job: Job) -> Group:
     """Ranks that hold the same routed experts."""
-    holders = job.plan.ep * job.plan.expert_tp
-    ranks = job.plan.tp * data_group(job).ranks
-    return _strided_group(job, max(1, ranks // holders), stride=holders)
+    return group_along(job, "dp", experts=True)
 
 
 def expert_shard_group(job: Job) -> Group:
@@ -63,25 +105,88 @@ def expert_shard_group(job: Job) -> Group:
 
     Where sharding spans only part of the data-parallel ranks, it spans the same part here.
     """
-    ranks = expert_data_group(job).ranks // replica_group(job).ranks
-    return _strided_group(job, max(1, ranks), stride=job.plan.ep * job.plan.expert_tp)
+    copies = rank_axes(job, experts=True)["dp"]
+    ranks = max(1, copies.ranks // replica_group(job).ranks)
+    return _group(job, _split([copies], ranks)[0])
 
 
 def expert_replica_group(job: Job) -> Group:
     """Ranks that hold copies of the same shard of routed experts."""
-    shards = expert_shard_group(job).ranks
-    stride = job.plan.ep * job.plan.expert_tp * shards
-    return _strided_group(job, expert_data_group(job).ranks // shards, stride=stride)
+    copies = rank_axes(job, experts=True)["dp"]
+    return _group(job, _split([copies], expert_shard_group(job).ranks)[1])
 
 
-def pipeline_hop_crosses(job: Job, stage: int, other: int) -> bool:
-    """Whether a transfer between two pipeline stages leaves the scale-up domain."""
-    domain = job.cluster.profile.network.scale_up.gpus
-    stride = job.cluster.gpus // job.plan.pp
-    return stage * stride // domain != other * stride // domain
+def pipeline_pair(job: Job, stage: int, other: int) -> Group:
+    """The first ranks of two pipeline stages, which send to each other.
+
+    Where they are below different leafs, so are all pairs of a leaf, at the worst.
+    """
+    network = job.cluster.profile.network
+    first, last = first_rank(job, stage), first_rank(job, other)
+
+    def apart(gpus: int) -> bool:
+        return gpus > 0 and first // gpus != last // gpus
+
+    return Group(
+        2,
+        1 if apart(network.scale_up.gpus) else 2,
+        nodes_per_leaf=int(apart(network.fabric.leaf.gpus)),
+        nodes_per_pod=int(apart(network.fabric.pod.gpus)),
+    )
 
 
-def _strided_group(job: Job, ranks: int, stride: int) -> Group:
-    """A group of ranks that are ``stride`` apart, starting in the first domain."""
-    domain = job.cluster.profile.network.scale_up.gpus
-    return Group(ranks, max(1, min(ranks, domain // stride)))
+def first_rank(job: Job, stage: int) -> int:
+    """The lowest rank of a pipeline stage."""
+    return stage * rank_axes(job)["pp"].stride
+
+
+def _copies(job: Job) -> Sequence[Axis]:
+    axes = rank_axes(job)
+    return [axes["cp"], axes["dp"]]
+
+
+def _group(job: Job, axes: Sequence[Axis]) -> Group:
+    """The group of rank 0 that counts along ``axes``; the others look like it."""
+    network: Network = job.cluster.profile.network
+    joined = _joined(axes)
+    ranks, local = prod(a.ranks for a in joined), _within(joined, network.scale_up.gpus)
+
+    def nodes_below(gpus: int) -> int:
+        below = _within(joined, gpus) if gpus else ranks
+        return -(-below // local) if below < ranks else 0
+
+    fabric = network.fabric
+    return Group(ranks, local, nodes_below(fabric.leaf.gpus), nodes_below(fabric.pod.gpus))
+
+
+def _within(axes: Sequence[Axis], gpus: int) -> int:
+    """Ranks of the group among so many consecutive ones."""
+    return prod(min(axis.ranks, max(1, gpus // axis.stride)) for axis in axes)
+
+
+def _joined(axes: Sequence[Axis]) -> Sequence[Axis]:
+    """The axes, the fastest first, where one that goes on where another ends is one with it."""
+    joined: list[Axis] = []
+    for axis in sorted(axes, key=lambda axis: axis.stride):
+        last = joined[-1] if joined else None
+        if axis.ranks == 1:
+            continue
+        if last and last.ranks * last.stride == axis.stride:
+            joined[-1] = Axis(last.ranks * axis.ranks, last.stride)
+        else:
+            joined.append(axis)
+    return joined
+
+
+def _split(axes: Sequence[Axis], ranks: int) -> tuple[Sequence[Axis], Sequence[Axis]]:
+    """The fastest ``ranks`` ranks along the axes, and the axes over what is left."""
+    inner, outer = [], []
+    *faster, slowest = _joined(axes) or [Axis(1, 1)]
+    for axis in faster:
+        part = gcd(axis.ranks, ranks)
+        ranks //= part
+        inner.append(Axis(part, axis.stride))
+        outer.append(Axis(axis.ranks // part, axis.stride * part))
+    inner.append(Axis(ranks, slowest.stride))
+    outer.append(Axis(slowest.ranks // ranks, slowest.stride * ranks))
+    return inner, outer

@@ -124,9 +124,9 @@ class PieceTimer:
         """
         first = self.attention_s(ring.first, backward=backward)
         step = self.attention_s(ring.step, backward=backward)
-        crosses = self.groups[Axis.CONTEXT].nodes > 1
+        group = self.groups[Axis.CONTEXT]
         num_bytes = ring.kv_bytes * (2 if backward else 1)
-        transfer = send_recv_cost(num_bytes, crosses, self.profile.network).seconds
+        transfer = send_recv_cost(num_bytes, group, self.profile.network).seconds
         hidden_by = [first, *[step] * (ring.steps - 2)]
         exposed = sum(max(0.0, transfer - compute) for compute in hidden_by)
         return first + step * (ring.steps - 1), exposed

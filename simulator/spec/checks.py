@@ -7,6 +7,7 @@ message says what to change.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from simulator.errors import Fault, InputError
 from simulator.spec.job import Job
@@ -111,6 +112,25 @@ def _experts_divide_over_expert_ranks(job: Job) -> Iterator[Fault]:
             f"ep x etp = {plan.ep} x {plan.expert_tp} must divide dp x cp x tp = {ranks}",
             plan.ep,
             "lower plan.ep or plan.etp, or take fewer pipeline stages",
+        )
+
+
+def _experts_share_the_pipeline(job: Job) -> Iterator[Fault]:
+    """The ranks of a pipeline must be the same for the experts as for the rest of a layer."""
+    plan = job.plan
+    words = plan.rank_order.split("-")
+    inner = words[: words.index("pp")]
+    copies = job.dp * plan.cp * plan.tp // (plan.ep * plan.expert_tp)
+    dense = {"tp": plan.tp, "cp": plan.cp, "dp": job.dp}
+    routed = {"tp": plan.expert_tp, "ep": plan.ep, "dp": copies}
+    strides = [prod(sizes.get(word, 1) for word in inner) for sizes in (dense, routed)]
+    if job.model.experts is not None and plan.pp > 1 and strides[0] != strides[1]:
+        yield Fault(
+            "plan.rank_order",
+            f"puts the next pipeline stage {strides[0]} ranks on for dense layers and "
+            f"{strides[1]} for routed experts",
+            plan.rank_order,
+            "put pp last, or choose etp x ep so that what comes before pp is as wide",
         )
 
 
@@ -259,6 +279,7 @@ _RULES = (
     _heads_divide_over_tensor_ranks,
     _heads_divide_over_traded_sequences,
     _experts_divide_over_expert_ranks,
+    _experts_share_the_pipeline,
     _experts_need_their_own_tokens,
     _experts_overlap_between_chunks,
     _virtual_stages_need_a_pipeline,

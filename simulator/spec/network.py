@@ -5,6 +5,7 @@ What each parameter means in time is defined in :mod:`simulator.cost.collectives
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -20,9 +21,13 @@ from simulator.spec.base import (
     Spec,
 )
 
+Wiring = Literal["fat-tree", "rail-optimised"]
 ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie"]
 FabricKind = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
 PipelineFill = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Oversubscription = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+Load = Annotated[float, Field(ge=0, lt=1)]
+"""Share of a link that is taken; one that is full joins nothing."""
 
 
 class ScaleUp(Spec):
@@ -56,10 +61,28 @@ class ScaleUp(Spec):
     """One in-switch reduction that moves next to nothing, beyond the launch."""
     sm_count: CountOrZero = 24
     """Multiprocessors that a collective's kernel holds: NCCL's channels (connect.cc)."""
+    background_load: Load = 0.0
+    """Share of every GPU's links that other traffic takes."""
+
+
+class SwitchTier(Spec):
+    """One tier of switches: which GPUs meet below it, and how it is joined to the rest."""
+
+    gpus: CountOrZero = 0
+    """GPUs whose NICs meet in it, for example a rail group or a pod; 0 is the whole cluster."""
+    oversubscription: Oversubscription = 1.0
+    """Rate of its down-links over that of its up-links: with 2, up-links carry half."""
+    latency_s: Seconds = 0.0
+    """What a hop takes more where it climbs above this tier."""
+    background_load: Load = 0.0
+    """Share of its up-links that other traffic takes."""
 
 
 class Fabric(Spec):
-    """The network between scale-up domains."""
+    """The network between scale-up domains.
+
+    Leaf switches join NICs; spines join the leafs of a pod; core switches join pods.
+    """
 
     kind: FabricKind
     nics_per_node: CountOrZero
@@ -85,6 +108,14 @@ class Fabric(Spec):
     (PAT, NCCL 2.23 and newer)."""
     sm_count: CountOrZero = 16
     """As for the scale-up links, for collectives that cross the fabric."""
+    background_load: Load = 0.0
+    """Share of every NIC that other traffic takes."""
+    wiring: Wiring = "fat-tree"
+    """Whether all NICs of a node meet in one leaf, or each goes to the leaf of its rail."""
+    leaf: SwitchTier = SwitchTier()
+    """Leaf switches, and what joins them to the spine."""
+    pod: SwitchTier = SwitchTier()
+    """Leafs and spines that stand together, and what joins them to the core."""
 
 
 class Network(Spec):
@@ -98,11 +129,39 @@ class Network(Spec):
     @property
     def scale_up_bytes_per_s(self) -> float:
         """Rate of one GPU's scale-up port in large collectives, one direction [B/s]."""
-        return self.scale_up.bandwidth_bytes_per_s * self.scale_up.efficiency
+        up = self.scale_up
+        return up.bandwidth_bytes_per_s * up.efficiency * (1 - up.background_load)
 
     @property
     def fabric_bytes_per_s(self) -> float:
         """One GPU's share of its node's NICs in large collectives, one direction [B/s]."""
+        return self._nic_share_bytes_per_s * (1 - self.fabric.background_load)
+
+    @property
+    def leaf_uplink_bytes_per_s(self) -> float:
+        """One GPU's share of the links from leafs to spines, one direction [B/s]."""
+        leaf = self.fabric.leaf
+        return self._nic_share_bytes_per_s / leaf.oversubscription * (1 - leaf.background_load)
+
+    @property
+    def pod_uplink_bytes_per_s(self) -> float:
+        """One GPU's share of the links from pods to the core, one direction [B/s]."""
+        leaf, pod = self.fabric.leaf, self.fabric.pod
+        narrowing = leaf.oversubscription * pod.oversubscription
+        return self._nic_share_bytes_per_s / narrowing * (1 - pod.background_load)
+
+    @property
+    def ports_bytes_per_s(self) -> Mapping[str, float]:
+        """Rate of every port that ranks share, per rank and direction [B/s], by name."""
+        ports = {"scale_up": self.scale_up_bytes_per_s, "fabric": self.fabric_bytes_per_s}
+        if self.fabric.leaf.gpus:
+            ports["leaf_uplink"] = self.leaf_uplink_bytes_per_s
+        if self.fabric.pod.gpus:
+            ports["pod_uplink"] = self.pod_uplink_bytes_per_s
+        return ports
+
+    @property
+    def _nic_share_bytes_per_s(self) -> float:
         fabric = self.fabric
         node = fabric.nics_per_node * fabric.nic_bytes_per_s * fabric.efficiency
         return node / self.gpus_per_node

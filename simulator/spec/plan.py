@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from simulator.spec.base import Count, CountOrZero, Flag, Spec
 from simulator.spec.kernels import AttentionKernel, Precision
@@ -22,6 +22,17 @@ ScheduleName = Literal[
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum"]
+
+
+RANK_ORDER_WORDS = ("tp", "cp", "ep", "dp", "pp")
+
+
+def _rank_order(given: str) -> str:
+    """The order as given, if it has each word once."""
+    if sorted(given.split("-")) != sorted(RANK_ORDER_WORDS):
+        words = ", ".join(RANK_ORDER_WORDS)
+        raise ValueError(f"must be the words {words} in any order, such as tp-cp-ep-pp-dp")
+    return given
 
 
 def _layout(given: object) -> object:
@@ -55,6 +66,9 @@ class Plan(Spec):
     etp: Count | None = None
     """Tensor-parallel degree of each routed expert, inside tp x cp x dp; by default 1 where
     ep reaches tp, as in current recipes, and else tp."""
+    rank_order: Annotated[str, AfterValidator(_rank_order)] = "-".join(RANK_ORDER_WORDS)
+    """How ranks are numbered, the fastest word first, as Megatron-Core does; routed experts
+    count etp as tp and ep as ep."""
     schedule: ScheduleName | None = None
     """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1."""
     zero: int = Field(default=1, ge=0, le=3, strict=True)

@@ -172,7 +172,8 @@ def group_of(row: CollectiveRow, network: Network) -> Group:
 def predicted_s(row: CollectiveRow, network: Network) -> float:
     """Seconds that the row should take on ``network``, which already has its facts."""
     if row.kind == SEND_RECV:
-        return send_recv_cost(row.num_bytes, row.nodes > 1, network).seconds
+        pair = Group(2, 1 if row.nodes > 1 else 2)
+        return send_recv_cost(row.num_bytes, pair, network).seconds
     seconds = collective_cost(
         CollectiveKind(row.kind),
         row.num_bytes,

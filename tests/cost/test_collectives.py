@@ -267,7 +267,7 @@ def test_two_of_eight_meshed_gpus_use_one_link_of_seven() -> None:
 def test_a_pair_on_a_full_mesh_is_seven_times_slower_than_on_a_switch() -> None:
     # MI300X: 47.7 GB/s between two, 313 GB/s among eight (stas00/ml-engineering).
     switch, mesh = round_network(), round_network(scale_up__kind="full-mesh")
-    seconds = [send_recv_cost(1e9, False, network).seconds for network in (switch, mesh)]
+    seconds = [send_recv_cost(1e9, Group(2, 2), network).seconds for network in (switch, mesh)]
     assert seconds == pytest.approx([1.0, 7.0])
 
 
@@ -281,11 +281,11 @@ def test_two_gpus_of_a_dgx_1_share_one_link_of_six() -> None:
 def test_one_rank_and_zero_bytes_cost_exactly_nothing(kind: CollectiveKind) -> None:
     assert collective_cost(kind, 1e9, Group(1, 1), round_network()).seconds == 0.0
     assert collective_cost(kind, 0.0, Group(8, 8), round_network()).seconds == 0.0
-    assert send_recv_cost(0.0, True, round_network()).seconds == 0.0
+    assert send_recv_cost(0.0, Group(2, 1), round_network()).seconds == 0.0
 
 
 def test_send_recv_over_the_fabric_uses_one_share_of_the_nics() -> None:
-    cost = send_recv_cost(3e9, True, round_network(fabric__nics_per_node=4))
+    cost = send_recv_cost(3e9, Group(2, 1), round_network(fabric__nics_per_node=4))
     assert cost.seconds == pytest.approx(6.0)
     assert cost.port_bytes == {"scale_up": 0.0, "fabric": 3e9}
 

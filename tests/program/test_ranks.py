@@ -9,7 +9,7 @@ from simulator.cost.collectives import Group
 from simulator.program.ranks import (
     context_group,
     data_group,
-    pipeline_hop_crosses,
+    pipeline_pair,
     replica_group,
     shard_group,
     tensor_group,
@@ -55,5 +55,5 @@ def test_shards_times_replicas_are_the_copies(job):
 def test_a_pipeline_hop_crosses_the_fabric_only_between_nodes():
     """Eight ranks, two per stage: stages 0 and 1 share a node, 1 and 2 do not."""
     job = small_job(gpus=8, pp=4, tp=2)
-    crossings = [pipeline_hop_crosses(job, stage, stage + 1) for stage in range(3)]
+    crossings = [pipeline_pair(job, stage, stage + 1).nodes > 1 for stage in range(3)]
     assert crossings == [False, True, False]

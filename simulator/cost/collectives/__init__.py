@@ -22,6 +22,7 @@ from simulator.cost.collectives.ring import (
     ring_all_reduce_s,
     ring_reduce_scatter_s,
 )
+from simulator.cost.collectives.tiers import Climb, climb_of, network_above
 from simulator.cost.collectives.timing import Timing, demand_timing
 from simulator.cost.collectives.tree import tree_all_reduce_s
 from simulator.cost.collectives.types import NO_COST, CollectiveCost, CollectiveKind, Group
@@ -83,6 +84,8 @@ def collective_cost(
     """
     if group.ranks <= 1 or num_bytes <= 0:
         return NO_COST
+    climb = climb_of(kind, group, network)
+    network = network_above(climb, network)
     candidates = [
         (demand_timing(demand, group.local_ranks, network), name, demand)
         for name, demand_of in ALGORITHMS[kind].items()
@@ -94,27 +97,37 @@ def collective_cost(
         raise InputError.single("algorithm", f"cannot run {kind} here", algorithm, known)
     timing, name, demand = min(candidates)
     sm_count = (network.fabric if demand.fabric_bytes else network.scale_up).sm_count
-    return _cost(timing, name, demand, sm_count)
+    return _cost(timing, name, demand, sm_count, climb)
 
 
-def send_recv_cost(num_bytes: float, crosses_fabric: bool, network: Network) -> CollectiveCost:
-    """Cost of sending ``num_bytes`` from one rank to another, alone on its links.
+def send_recv_cost(num_bytes: float, group: Group, network: Network) -> CollectiveCost:
+    """Cost of sending ``num_bytes`` from one rank to the next, alone on its links.
 
     One message and one hop. In a mesh only the link between the two carries it.
+
+    Args:
+        num_bytes: Message size [B].
+        group: The two ranks, or a ring in which every rank sends to the next.
+        network: The links.
     """
     if num_bytes <= 0:
         return NO_COST
+    climb = climb_of(None, group, network)
+    crosses_fabric = group.nodes > 1
     demand = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
-    timing = demand_timing(demand, 2, network)
-    return _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT)
+    timing = demand_timing(demand, 2, network_above(climb, network))
+    return _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb)
 
 
-def _cost(timing: Timing, algorithm: str, demand: Demand, sm_count: int) -> CollectiveCost:
+def _cost(
+    timing: Timing, algorithm: str, demand: Demand, sm_count: int, climb: Climb
+) -> CollectiveCost:
+    ports = {"scale_up": demand.scale_up_bytes, "fabric": demand.fabric_bytes}
     return CollectiveCost(
         seconds=timing.seconds,
         latency_s=timing.seconds - timing.transfer_s,
         algorithm=algorithm,
         protocol=timing.protocol,
-        port_bytes={"scale_up": demand.scale_up_bytes, "fabric": demand.fabric_bytes},
+        port_bytes=ports | climb.uplink_bytes(demand.fabric_bytes),
         sm_count=sm_count,
     )

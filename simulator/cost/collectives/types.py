@@ -27,10 +27,15 @@ class Group:
         ranks_per_node: How many of them share one scale-up domain (a node, or a rack
             for NVL72). Where it does not divide ``ranks``, the last domain is taken as
             full.
+        nodes_per_leaf: How many of its nodes have their NICs below the same leaf
+            switches; 0 if all have.
+        nodes_per_pod: The same for pods.
     """
 
     ranks: int
     ranks_per_node: int
+    nodes_per_leaf: int = 0
+    nodes_per_pod: int = 0
 
     @property
     def local_ranks(self) -> int:
@@ -52,8 +57,9 @@ class CollectiveCost:
         latency_s: The part not limited by bandwidth [s].
         algorithm: The fastest algorithm, a key of ``ALGORITHMS``.
         protocol: NCCL's protocol that goes with it.
-        port_bytes: Bytes that pass the ports ``scale_up`` and ``fabric`` of one rank,
-            one direction [B].
+        port_bytes: Bytes that pass the ports ``scale_up`` and ``fabric`` of one rank, and
+            its share of ``leaf_uplink`` and ``pod_uplink`` where any climb that far, one
+            direction [B].
         sm_count: Streaming multiprocessors that its kernel holds.
     """
 

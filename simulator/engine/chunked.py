@@ -1,55 +1,35 @@
-"""How does a collective move, chunk by chunk, over the links?
+"""How do collectives move, chunk by chunk, over links and shared NICs?
 
-Every directed link between two ranks is a SimPy resource. A transfer waits for the
-transfers that it depends on, holds its link while its bytes flow, and arrives one hop
-latency later. This is the reference for the closed forms in
-:mod:`simulator.cost.collectives`, and it shows a person how a ring works.
+Every directed link between two ranks is a SimPy resource that carries one chunk at a time.
+A transfer waits for the transfers that it depends on, holds its link while its bytes flow,
+and arrives one hop latency later. Where ranks share NICs, a chunk also holds the sending
+side of one NIC and the receiving side of the other; links take turns there, first come,
+first served. The switches between NICs never block: a chunk whose receiver is busy waits
+in them, not on the sender's NIC.
 
-An algorithm is one function that yields transfers. Ignores: protocols, nodes, and ports
-that several links of a rank share.
+This is the reference for the closed forms in :mod:`simulator.cost.collectives` and for the
+shared ports of :mod:`simulator.engine.network`, and it shows a person how a ring works.
+
+Ignores: protocols, full switch buffers, and the links inside a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simulator.cost.collectives.tree import double_tree_parents
+from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS, Transfer
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-class Transfer(NamedTuple):
-    """One chunk on its way from one rank to another.
-
-    Attributes:
-        step: Number of the round that it belongs to.
-        source, destination: Ranks.
-        chunk: Which piece of the buffer it is.
-        share: Its part of the buffer, between 0 and 1.
-        after: Positions of earlier transfers that must have arrived.
-        channel: Which of several parallel links between the two ranks carries it.
-    """
-
-    step: int
-    source: int
-    destination: int
-    chunk: int
-    share: float
-    after: tuple[int, ...] = ()
-    channel: int = 0
-
-
-ChunkAlgorithm = Callable[[int, int], Iterator[Transfer]]
-"""(ranks, chunks) -> transfers, each after those that it depends on."""
+Process = Generator[simpy.Event, Any, None]
 
 
 @dataclass(frozen=True)
@@ -102,6 +82,25 @@ def _sums(keys: NDArray[np.int64], values: NDArray[np.float64], size: int) -> ND
     return sums
 
 
+@dataclass(frozen=True)
+class ChunkedCollective:
+    """A collective to simulate beside others.
+
+    Attributes:
+        algorithm: A key of :data:`~simulator.engine.chunk_algorithms.CHUNK_ALGORITHMS`.
+        num_bytes: Message size as nccl-tests counts it [B].
+        ranks: Who takes part, in the order of the ring.
+        chunks: Pieces that each message is cut into, so that hops overlap.
+        start_s: When it begins [s].
+    """
+
+    algorithm: str
+    num_bytes: float
+    ranks: Sequence[int]
+    chunks: int = 1
+    start_s: float = 0.0
+
+
 def simulate_collective(
     algorithm: str,
     num_bytes: float,
@@ -113,7 +112,7 @@ def simulate_collective(
     """Every chunk transfer of a collective, alone on equal links.
 
     Args:
-        algorithm: A key of :data:`CHUNK_ALGORITHMS`.
+        algorithm: A key of :data:`~simulator.engine.chunk_algorithms.CHUNK_ALGORITHMS`.
         num_bytes: Message size as nccl-tests counts it [B].
         ranks: Group size, at least 1.
         link_bytes_per_s: Rate of one link, one direction [B/s].
@@ -123,9 +122,154 @@ def simulate_collective(
     Raises:
         InputError: The algorithm is unknown or a number out of range.
     """
-    _check(algorithm, num_bytes, ranks, link_bytes_per_s, hop_latency_s, chunks)
-    transfers = list(CHUNK_ALGORITHMS[algorithm](ranks, chunks)) if ranks > 1 else []
-    start_s, end_s = _run(transfers, num_bytes / link_bytes_per_s, hop_latency_s)
+    collective = ChunkedCollective(algorithm, num_bytes, range(ranks), chunks)
+    return simulate_collectives([collective], link_bytes_per_s, hop_latency_s)[0]
+
+
+def simulate_collectives(
+    collectives: Sequence[ChunkedCollective],
+    link_bytes_per_s: float,
+    hop_latency_s: float,
+    nic_of: Callable[[int], int] | None = None,
+) -> list[ChunkTimeline]:
+    """Every chunk transfer of several collectives at once, one timeline each.
+
+    Args:
+        collectives: What runs; each has links of its own.
+        link_bytes_per_s: Rate of one link, and of one NIC, one direction [B/s].
+        hop_latency_s: From the last byte sent to its arrival [s].
+        nic_of: NIC of a rank, which it may share with others; without it, links are the
+            only limit. Between ranks of one NIC nothing passes it.
+
+    Raises:
+        InputError: An algorithm is unknown or a number out of range.
+    """
+    _check_links(link_bytes_per_s, hop_latency_s)
+    for collective in collectives:
+        _check(collective)
+    run = _Run(link_bytes_per_s, hop_latency_s, nic_of)
+    started = [run.add(collective) for collective in collectives]
+    run.env.run()
+    return [
+        _timeline(collective, transfers, start_s, end_s)
+        for collective, (transfers, start_s, end_s) in zip(collectives, started, strict=True)
+    ]
+
+
+def _check_links(link_bytes_per_s: float, hop_latency_s: float) -> None:
+    if not link_bytes_per_s > 0:
+        raise InputError.single("link_bytes_per_s", "must be above 0", link_bytes_per_s)
+    if not hop_latency_s >= 0:
+        raise InputError.single("hop_latency_s", "must be at least 0", hop_latency_s)
+
+
+def _check(collective: ChunkedCollective) -> None:
+    if collective.algorithm not in CHUNK_ALGORITHMS:
+        hint = f"use one of {', '.join(CHUNK_ALGORITHMS)}"
+        raise InputError.single("algorithm", "is not known", collective.algorithm, hint)
+    least = {
+        "ranks": (len(collective.ranks), 1),
+        "chunks": (collective.chunks, 1),
+        "num_bytes": (collective.num_bytes, 0),
+        "start_s": (collective.start_s, 0),
+    }
+    for name, (value, bound) in least.items():
+        if not value >= bound:
+            raise InputError.single(name, f"must be at least {bound}", value)
+
+
+_Started = tuple[Sequence[Transfer], NDArray[np.float64], NDArray[np.float64]]
+"""Transfers of one collective, and the start and end of each, filled in by the run."""
+
+
+class _Run:
+    """The clock, the links and the NICs of one simulation."""
+
+    def __init__(
+        self, link_bytes_per_s: float, hop_latency_s: float, nic_of: Callable[[int], int] | None
+    ) -> None:
+        self.env = simpy.Environment()
+        self._link_bytes_per_s = link_bytes_per_s
+        self._hop_latency_s = hop_latency_s
+        self._nic_of = nic_of
+        self._nics: dict[tuple[int, str], simpy.Resource] = {}
+
+    def add(self, collective: ChunkedCollective) -> _Started:
+        """Start the collective's transfers; each waits until it may go."""
+        ranks = collective.ranks
+        transfers = [
+            transfer._replace(
+                source=ranks[transfer.source], destination=ranks[transfer.destination]
+            )
+            for transfer in _transfers(collective)
+        ]
+        buffer_s = collective.num_bytes / self._link_bytes_per_s
+        start_s, end_s = np.zeros(len(transfers)), np.zeros(len(transfers))
+        links: dict[tuple[int, int, int], simpy.Resource] = {}
+        arrivals: list[simpy.Event] = []
+
+        def carry(index: int, transfer: Transfer) -> Process:
+            if collective.start_s > self.env.now:
+                yield self.env.timeout(collective.start_s - self.env.now)
+            for earlier in transfer.after:
+                yield arrivals[earlier]
+            key = (transfer.channel, transfer.source, transfer.destination)
+            link = links.setdefault(key, simpy.Resource(self.env))
+            with link.request() as granted:
+                yield granted
+                start_s[index] = yield from self._pass(transfer, transfer.share * buffer_s)
+            yield self.env.timeout(self._hop_latency_s)
+            end_s[index] = self.env.now
+
+        for index, transfer in enumerate(transfers):
+            arrivals.append(self.env.process(carry(index, transfer)))
+        return transfers, start_s, end_s
+
+    def _pass(self, transfer: Transfer, seconds: float) -> Generator[simpy.Event, Any, float]:
+        """Send a chunk through the NICs on its way; returns when its first byte left [s]."""
+        ends = self._nics_between(transfer)
+        if ends is None:
+            began_s = self.env.now
+            yield self.env.timeout(seconds)
+            return began_s
+        sender, receiver = ends
+        with sender.request() as granted:
+            yield granted
+            began_s = self.env.now
+            received = self.env.process(self._receive(receiver, seconds))
+            yield self.env.timeout(seconds)
+        yield received
+        return began_s
+
+    def _receive(self, receiver: simpy.Resource, seconds: float) -> Process:
+        with receiver.request() as granted:
+            yield granted
+            yield self.env.timeout(seconds)
+
+    def _nics_between(self, transfer: Transfer) -> tuple[simpy.Resource, simpy.Resource] | None:
+        if self._nic_of is None:
+            return None
+        source, destination = self._nic_of(transfer.source), self._nic_of(transfer.destination)
+        if source == destination:
+            return None
+        return self._nic(source, "out"), self._nic(destination, "in")
+
+    def _nic(self, nic: int, direction: str) -> simpy.Resource:
+        return self._nics.setdefault((nic, direction), simpy.Resource(self.env))
+
+
+def _transfers(collective: ChunkedCollective) -> Sequence[Transfer]:
+    ranks = len(collective.ranks)
+    algorithm = CHUNK_ALGORITHMS[collective.algorithm]
+    return list(algorithm(ranks, collective.chunks)) if ranks > 1 else []
+
+
+def _timeline(
+    collective: ChunkedCollective,
+    transfers: Sequence[Transfer],
+    start_s: NDArray[np.float64],
+    end_s: NDArray[np.float64],
+) -> ChunkTimeline:
     columns = zip(*transfers, strict=True) if transfers else ((),) * len(Transfer._fields)
     step, source, destination, chunk, share, _, channel = columns
     return ChunkTimeline(
@@ -134,153 +278,7 @@ def simulate_collective(
         destination=np.array(destination, dtype=np.int64),
         chunk=np.array(chunk, dtype=np.int64),
         channel=np.array(channel, dtype=np.int64),
-        num_bytes=np.array(share, dtype=np.float64) * num_bytes,
+        num_bytes=np.array(share, dtype=np.float64) * collective.num_bytes,
         start_s=start_s,
         end_s=end_s,
     )
-
-
-def _check(
-    algorithm: str,
-    num_bytes: float,
-    ranks: int,
-    link_bytes_per_s: float,
-    hop_latency_s: float,
-    chunks: int,
-) -> None:
-    if algorithm not in CHUNK_ALGORITHMS:
-        hint = f"use one of {', '.join(CHUNK_ALGORITHMS)}"
-        raise InputError.single("algorithm", "is not known", algorithm, hint)
-    least = {"ranks": (ranks, 1), "chunks": (chunks, 1), "num_bytes": (num_bytes, 0)}
-    least["hop_latency_s"] = (hop_latency_s, 0)
-    for name, (value, bound) in least.items():
-        if not value >= bound:
-            raise InputError.single(name, f"must be at least {bound}", value)
-    if not link_bytes_per_s > 0:
-        raise InputError.single("link_bytes_per_s", "must be above 0", link_bytes_per_s)
-
-
-def _run(
-    transfers: Sequence[Transfer], buffer_s: float, hop_latency_s: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Start and end of each transfer; ``buffer_s`` is the whole buffer on one link."""
-    env = simpy.Environment()
-    links: dict[tuple[int, int, int], simpy.Resource] = {}
-    arrivals: list[simpy.Event] = []
-    start_s, end_s = np.zeros(len(transfers)), np.zeros(len(transfers))
-
-    def carry(index: int, transfer: Transfer) -> Generator[simpy.Event, Any, None]:
-        for earlier in transfer.after:
-            yield arrivals[earlier]
-        key = (transfer.channel, transfer.source, transfer.destination)
-        link = links.setdefault(key, simpy.Resource(env))
-        with link.request() as granted:
-            yield granted
-            start_s[index] = env.now
-            yield env.timeout(transfer.share * buffer_s)
-        yield env.timeout(hop_latency_s)
-        end_s[index] = env.now
-
-    for index, transfer in enumerate(transfers):
-        arrivals.append(env.process(carry(index, transfer)))
-    env.run()
-    return start_s, end_s
-
-
-def ring_reduce_scatter(ranks: int, chunks: int) -> Iterator[Transfer]:
-    """Each rank passes 1/n of the buffer on, adding its own, n-1 times."""
-    return _ring(ranks, chunks, steps=ranks - 1)
-
-
-def ring_all_gather(ranks: int, chunks: int) -> Iterator[Transfer]:
-    """Each rank passes on the 1/n of the buffer that it got last, n-1 times."""
-    return _ring(ranks, chunks, steps=ranks - 1)
-
-
-def ring_all_reduce(ranks: int, chunks: int) -> Iterator[Transfer]:
-    """A reduce-scatter, then an all-gather of the sums."""
-    return _ring(ranks, chunks, steps=2 * (ranks - 1))
-
-
-def _ring(ranks: int, chunks: int, steps: int) -> Iterator[Transfer]:
-    """In step t rank i sends segment i - t to rank i + 1, in ``chunks`` pieces."""
-    per_step = ranks * chunks
-    for step in range(steps):
-        for rank in range(ranks):
-            for piece in range(chunks):
-                # The same piece arrived from the left neighbour one step ago.
-                left = (rank - 1) % ranks
-                before = (step - 1) * per_step + left * chunks + piece
-                yield Transfer(
-                    step,
-                    rank,
-                    (rank + 1) % ranks,
-                    (rank - step) % ranks * chunks + piece,
-                    1 / per_step,
-                    (before,) if step else (),
-                )
-
-
-def chain_broadcast(ranks: int, chunks: int) -> Iterator[Transfer]:
-    """Rank 0's buffer passes from rank to rank, in ``chunks`` pieces."""
-    for rank in range(ranks - 1):
-        for piece in range(chunks):
-            after = ((rank - 1) * chunks + piece,) if rank else ()
-            yield Transfer(rank, rank, rank + 1, piece, 1 / chunks, after)
-
-
-def pairwise_all_to_all(ranks: int, chunks: int) -> Iterator[Transfer]:
-    """In step t rank i sends its part for rank i + t + 1, one peer after another."""
-    per_step = ranks * chunks
-    for step in range(ranks - 1):
-        for rank in range(ranks):
-            peer = (rank + step + 1) % ranks
-            for piece in range(chunks):
-                last = step * per_step - per_step + (rank + 1) * chunks - 1
-                after = (last,) if step else ()
-                yield Transfer(step, rank, peer, peer * chunks + piece, 1 / per_step, after)
-
-
-def tree_all_reduce(ranks: int, chunks: int) -> Iterator[Transfer]:
-    """Half the buffer up and down each of two complementary trees, in ``chunks`` pieces.
-
-    Each tree has links of its own (channels).
-    """
-    position = 0
-    for tree, parents in enumerate(double_tree_parents(ranks)):
-        upward = _deepest_first(parents)
-        routes = [(rank, parents[rank]) for rank in upward]
-        routes += [(parent, rank) for rank, parent in reversed(routes)]
-        for piece in range(chunks):
-            inputs: dict[int, list[int]] = {}
-            for step, (source, destination) in enumerate(routes):
-                after = tuple(inputs.get(source, ()))
-                chunk = tree * chunks + piece
-                yield Transfer(step, source, destination, chunk, 0.5 / chunks, after, tree)
-                if step >= len(upward):
-                    inputs[destination] = []
-                inputs.setdefault(destination, []).append(position)
-                position += 1
-
-
-def _deepest_first(parents: Sequence[int]) -> list[int]:
-    """All ranks but the root, the farthest from it first."""
-
-    def depth(rank: int) -> int:
-        return 0 if parents[rank] < 0 else 1 + depth(parents[rank])
-
-    children = [rank for rank in range(len(parents)) if parents[rank] >= 0]
-    return sorted(children, key=depth, reverse=True)
-
-
-CHUNK_ALGORITHMS: Mapping[str, ChunkAlgorithm] = MappingProxyType(
-    {
-        "ring_all_reduce": ring_all_reduce,
-        "ring_all_gather": ring_all_gather,
-        "ring_reduce_scatter": ring_reduce_scatter,
-        "tree_all_reduce": tree_all_reduce,
-        "chain_broadcast": chain_broadcast,
-        "pairwise_all_to_all": pairwise_all_to_all,
-    }
-)
-"""Every algorithm that can be simulated chunk by chunk."""

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.collectives import CLOSED_FORMS, chain_broadcast_s, tree_all_reduce_s
-from simulator.engine.chunked import CHUNK_ALGORITHMS, ChunkTimeline, simulate_collective
+from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
+from simulator.engine.chunked import ChunkTimeline, simulate_collective
 from simulator.errors import InputError
 
 sizes = st.integers(2, 17)

@@ -120,11 +120,13 @@ def _experts_share_the_pipeline(job: Job) -> Iterator[Fault]:
     plan = job.plan
     words = plan.rank_order.split("-")
     inner = words[: words.index("pp")]
-    copies = job.dp * plan.cp * plan.tp // (plan.ep * plan.expert_tp)
+    ranks, holders = job.dp * plan.cp * plan.tp, plan.ep * plan.expert_tp
+    if job.model.experts is None or plan.pp == 1 or ranks % holders:
+        return
     dense = {"tp": plan.tp, "cp": plan.cp, "dp": job.dp}
-    routed = {"tp": plan.expert_tp, "ep": plan.ep, "dp": copies}
+    routed = {"tp": plan.expert_tp, "ep": plan.ep, "dp": ranks // holders}
     strides = [prod(sizes.get(word, 1) for word in inner) for sizes in (dense, routed)]
-    if job.model.experts is not None and plan.pp > 1 and strides[0] != strides[1]:
+    if strides[0] != strides[1]:
         yield Fault(
             "plan.rank_order",
             f"puts the next pipeline stage {strides[0]} ranks on for dense layers and "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,22 +14,11 @@ from simulator.cost.collectives import (
 )
 from simulator.cost.collectives.tiers import climb_of, network_above
 from simulator.spec.network import Network
+from tests.networks import flat_network
 
 KINDS = list(CollectiveKind)
 TWO_LEAFS = Group(16, 1, nodes_per_leaf=8)
 """Sixteen nodes of one rank each, eight below each leaf."""
-
-
-def flat_network(kind: str = "nvswitch", **fabric: Any) -> Network:
-    """One GPU and one NIC of 1 GB/s per node, no latency: seconds are gigabytes."""
-    plain = {
-        "latency": "0 s", "bulk_latency": "0 s", "low_latency_share": 1.0,
-        "pipeline_fill": 0.0, "efficiency": 1.0,
-    }  # fmt: skip
-    up = {"kind": kind, "gpus": 1, "bandwidth": "1 GB/s", "launch": "0 s", **plain}
-    nics = {"kind": "ib", "nics_per_node": 1, "nic": "1 GB/s", **plain}
-    document = {"gpus_per_node": 1, "scale_up": up, "fabric": {**nics, **fabric}}
-    return Network.model_validate(document)
 
 
 def seconds(kind: CollectiveKind, group: Group, network: Network) -> float:

@@ -10,9 +10,11 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.engine.chunked import ChunkedCollective, ChunkTimeline, simulate_collectives
 from simulator.engine.network import FluidNetwork
 from simulator.program.ir import Traffic
+from tests.networks import flat_network
 
 GB = 1e9
 PIECE_BYTES = 2.5e6
@@ -109,6 +111,20 @@ def test_fluid_and_chunk_agree_where_two_gpus_of_a_node_share_a_nic():
     assert fluid_ends_s(pair, nic_per_pair) == pytest.approx(chunked, rel=0.03)
     alone = chunk_ends_s(pair, own_nic)
     assert chunked[0] == pytest.approx(2 * alone[0], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"), [("ring_all_reduce", "ring"), ("tree_all_reduce", "tree")]
+)
+def test_a_large_ring_or_tree_on_nics_takes_what_its_cost_says(algorithm, name):
+    """Within 1 %: eight nodes of one GPU and one NIC, a gigabyte in small chunks."""
+    one = ChunkedCollective(algorithm, GB, range(8), 256 if name == "tree" else 32)
+    chunked_s = simulate_collectives([one], GB, 1e-6, own_nic)[0].seconds
+    cost = collective_cost(
+        CollectiveKind.ALL_REDUCE, GB, Group(8, 1), flat_network(), algorithm=name
+    )
+    assert cost.seconds == pytest.approx(chunked_s, rel=0.01)
+    assert cost.port_bytes["fabric"] == pytest.approx(GB * cost.seconds)
 
 
 def test_two_equal_rings_on_the_same_nics_take_twice_as_long_as_one():

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from simulator.errors import InputError
-from simulator.spec.network import Network
+from simulator.spec.network import HYBRID_CUBE_MESH_LINKS, Network
 from simulator.spec.network_checks import network_faults
 from tests.jobs import network_profile, small_job
 
@@ -63,3 +63,9 @@ def test_impossible_tiers_are_refused(tier):
     document["fabric"]["leaf"] = tier
     with pytest.raises(ValidationError):
         Network.model_validate(document)
+
+
+def test_every_gpu_of_a_cube_mesh_has_six_links_and_reaches_four_others():
+    for gpu in range(8):
+        own = [links for pair, links in HYBRID_CUBE_MESH_LINKS.items() if gpu in pair]
+        assert (sum(own), len(own)) == (6, 4)

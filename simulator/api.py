@@ -88,6 +88,14 @@ class Result(StepResult):
 
         return _written(draw_breakdown, self, path)
 
+    def plot_placement(self, path: str | Path) -> Path:
+        """Draw which ranks sit where, and which links their groups cross."""
+        from simulator.plots.placement import draw_placement
+        from simulator.program.placement import placement
+
+        draw_placement(placement(self.job), path)
+        return Path(path)
+
     def plot_all(self, folder: str | Path) -> list[Path]:
         """Draw every picture into a folder, made if it is not there."""
         folder = Path(folder)
@@ -97,6 +105,7 @@ class Result(StepResult):
             self.plot_memory(folder / "memory.png"),
             self.plot_memory_over_time(folder / "memory_over_time.png"),
             self.plot_breakdown(folder / "breakdown.png"),
+            self.plot_placement(folder / "placement.png"),
         ]
 
     def write_trace(self, path: str | Path) -> Path:

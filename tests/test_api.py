@@ -102,6 +102,7 @@ def test_pictures_and_traces_are_written_where_asked(job, tmp_path):
         "memory.png",
         "memory_over_time.png",
         "pipeline.png",
+        "placement.png",
     ]
     trace = result.write_trace(tmp_path / "trace.json")
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]

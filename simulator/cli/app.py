@@ -21,6 +21,7 @@ from simulator.cli import (
     importing,
     memory,
     models,
+    placement,
     profiles,
     run,
     schedules,
@@ -77,6 +78,7 @@ def build_app() -> typer.Typer:
     )
     app.command("run")(run.run)
     app.command("memory")(memory.memory)
+    app.command("placement")(placement.placement)
     app.command("balance")(balance.balance)
     app.command("schema")(schemas.schema)
     for group in (importing, profiles, models, calibrating, validating, schedules):

@@ -5,6 +5,7 @@
 - ``breakdown``: where the time of a step goes
 - ``schedule``: what every rank runs under a schedule, and what it holds meanwhile
 - ``schedule_comparison``: several schedules on one time axis (``schedule_lanes`` draws slots)
+- ``placement``: which ranks sit where (``placement_map``), and which links their groups cross
 - ``gallery``: the page that shows and explains all schedules
 - ``collective_fit``: bus bandwidth over message size, measured and fitted, with the errors
 - ``style``: palette, fonts, legends, axes and file formats of all pictures

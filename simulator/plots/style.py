@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import Literal, cast
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -183,6 +183,34 @@ def add_axes_in(figure: Figure, *, left: float, top: float, width: float, height
     axes.tick_params(labelsize=SMALL_PT, color=PALE_INK, labelcolor=INK)
     axes.set_axisbelow(True)
     return axes
+
+
+def add_inch_axes(figure: Figure, *, top: float, height: float) -> Axes:
+    """Axes as wide as the figure, without a frame, that are measured in inches downwards."""
+    w, h = figure.get_size_inches()
+    axes = figure.add_axes((0, 1 - (top + height) / h, 1, height / h))
+    axes.set_xlim(0, w)
+    axes.set_ylim(height, 0)
+    axes.axis("off")
+    return axes
+
+
+def write(
+    axes: Axes,
+    x: float,
+    y: float,
+    text: str,
+    *,
+    size_pt: float = SMALL_PT,
+    color: str = INK,
+    align: Literal["left", "center", "right"] = "left",
+    bold: bool = False,
+) -> None:
+    """A text whose middle is at height ``y``."""
+    axes.text(
+        x, y, text, fontsize=size_pt, color=color, ha=align, va="center",
+        weight="bold" if bold else "normal", linespacing=1.15,
+    )  # fmt: skip
 
 
 def add_title(figure: Figure, title: str, subtitle: str, *, left: float) -> None:

@@ -52,8 +52,8 @@ class PlacedGroups:
         purpose: What its ranks do together.
         members: Ranks, shape (groups, ranks of a group); neighbours stand side by side.
         hop_share: Part of the hops between neighbours that crosses each level.
-        bytes_per_s: Rate of one rank where its traffic goes widest, nothing else under
-            way, one direction [B/s].
+        bytes_per_s: Rate of one rank of rank 0's group where its traffic goes widest,
+            nothing else under way, one direction [B/s].
     """
 
     name: str

@@ -18,6 +18,7 @@ import typer
 from simulator.cli import (
     balance,
     calibrating,
+    collectives,
     importing,
     memory,
     models,
@@ -81,7 +82,9 @@ def build_app() -> typer.Typer:
     app.command("placement")(placement.placement)
     app.command("balance")(balance.balance)
     app.command("schema")(schemas.schema)
-    for group in (importing, profiles, models, calibrating, validating, schedules):
+    for group in (
+        importing, profiles, models, calibrating, validating, schedules, collectives,
+    ):  # fmt: skip
         app.add_typer(group.build_group())
     return app
 

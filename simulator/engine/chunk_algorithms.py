@@ -104,11 +104,14 @@ def tree_all_reduce(ranks: int, chunks: int) -> Iterator[Transfer]:
         routes += [(parent, rank) for rank, parent in reversed(routes)]
         for piece in range(chunks):
             inputs: dict[int, list[int]] = {}
-            for step, (source, destination) in enumerate(routes):
+            rounds: dict[int, int] = {}
+            for index, (source, destination) in enumerate(routes):
                 after = tuple(inputs.get(source, ()))
+                step = 1 + max((rounds[earlier] for earlier in after), default=-1)
                 chunk = tree * chunks + piece
                 yield Transfer(step, source, destination, chunk, 0.5 / chunks, after, tree)
-                if step >= len(upward):
+                rounds[position] = step
+                if index >= len(upward):
                     inputs[destination] = []
                 inputs.setdefault(destination, []).append(position)
                 position += 1

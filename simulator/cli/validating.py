@@ -73,15 +73,28 @@ def published(
 
 
 def collectives(
-    table: Table, as_json: AsJson = False, out: Out = None, max_mape: MaxMape = None
+    table: Table,
+    as_json: AsJson = False,
+    out: Out = None,
+    max_mape: MaxMape = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draw bus bandwidth of each system into this folder."),
+    ] = None,
 ) -> None:
     """Compare with measured collectives.
 
-    Example:  clustersim validate collectives nccl.csv --json
+    Example:  clustersim validate collectives nccl.csv --plot pictures
     """
     from simulator.validate.collectives import validate_collectives
 
-    _show(validate_collectives(table), as_json=as_json, out=out, max_mape=max_mape)
+    report = validate_collectives(table)
+    if plot is not None:
+        from simulator.validate.bus_bandwidth import draw_bus_bandwidths
+
+        for path in draw_bus_bandwidths(table, plot):
+            note(f"wrote {path}")
+    _show(report, as_json=as_json, out=out, max_mape=max_mape)
 
 
 def kernels(

@@ -1,0 +1,55 @@
+"""Points and curves of bus bandwidth for each system of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simulator.validate.bus_bandwidth import bus_bandwidths, draw_bus_bandwidths
+
+TABLE = """\
+id,collective,gpu,gpus,nodes,gpus_per_node,inter,nics_per_node,nic_gbps,bytes,time_us
+a,all_reduce,H100-SXM5-80GB,8,1,8,,0,0,1073741824,4000
+b,all_reduce,H100-SXM5-80GB,8,1,8,,0,0,1048576,30
+c,all_reduce,H100-SXM5-80GB,16,2,8,InfiniBand NDR,8,400,1073741824,4485
+d,all_gather,MI300X,8,1,8,,0,0,1073741824,4000
+e,all_reduce,Unheard-Of,8,1,8,,0,0,1073741824,4000
+"""
+
+
+@pytest.fixture
+def table(write: Callable[..., Path]) -> Path:
+    return write(TABLE, "measured.csv")
+
+
+def test_every_system_with_a_profile_has_a_panel_per_collective_and_scale(table):
+    systems = bus_bandwidths(table)
+    labels = {gpu: list(dict.fromkeys(row.label for row in rows)) for gpu, rows in systems.items()}
+    assert labels == {
+        "H100-SXM5-80GB": ["all reduce, 8 GPUs", "all reduce, 16 GPUs\n2 nodes, ib, 8 NICs"],
+        "MI300X": ["all gather, 8 GPUs"],
+    }
+
+
+def test_measured_bus_bandwidth_is_what_nccl_tests_prints(table):
+    """All-reduce of 1 GiB on 16 ranks in 4.485 ms: 2 x 15/16 of 239 GB/s."""
+    rows = bus_bandwidths(table)["H100-SXM5-80GB"]
+    measured = [row for row in rows if row.label.startswith("all reduce, 16") and row[2]]
+    assert [row.measured_bytes_per_s for row in measured] == [
+        pytest.approx(2 * 15 / 16 * 2**30 / 4485e-6)
+    ]
+
+
+def test_a_curve_runs_from_the_smallest_measured_size_to_the_largest(table):
+    rows = bus_bandwidths(table)["H100-SXM5-80GB"]
+    curve = [r.num_bytes for r in rows if r.measured_bytes_per_s is None]
+    assert (min(curve), max(curve)) == pytest.approx((2**20, 2**30))
+    assert len(curve) > 20
+
+
+def test_a_picture_per_system_is_written(table, tmp_path):
+    names = [path.name for path in draw_bus_bandwidths(table, tmp_path / "new")]
+    assert names == ["h100-sxm5-80gb.png", "mi300x.png"]
+    assert all((tmp_path / "new" / name).stat().st_size > 5000 for name in names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,14 +56,26 @@ def list_profiles() -> None:
     print_table("hardware profiles", columns, rows)
 
 
-def show_profile(profile: ProfileName) -> None:
+def show_profile(
+    profile: ProfileName,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the system: .png, .svg or .pdf."),
+    ] = None,
+) -> None:
     """Show every number of a profile and where it comes from.
 
-    Example:  clustersim profile show h100-sxm-80gb
+    Example:  clustersim profile show h100-sxm-80gb --plot system.png
     """
     from simulator.spec.load import load_profile
 
     loaded = load_profile(profile)
+    if plot is not None:
+        from simulator.plots.system import draw_system
+
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        draw_system(loaded, plot)
+        note(f"wrote {plot}")
     rows = []
     for path, value in _numbers(loaded.model_dump(mode="json", by_alias=True)):
         source = loaded.provenance.get(path)

@@ -8,6 +8,8 @@
 - ``placement``: which ranks sit where (``placement_map``), and which links their groups cross
 - ``chunk_steps``: a collective step by step, and its links over time
 - ``bus_bandwidth``: predicted and measured collectives over message size
+- ``system``: inside a node (``node_drawing``) and between nodes (``fabric_drawing``);
+  ``diagram`` has their boxes and lines
 - ``gallery``: the page that shows and explains all schedules
 - ``collective_fit``: bus bandwidth over message size, measured and fitted, with the errors
 - ``style``: palette, fonts, legends, axes and file formats of all pictures

@@ -135,3 +135,9 @@ def test_a_schema_is_printed_as_json(clustersim, name):
 def test_the_shipped_schemas_are_those_of_the_specifications(name, path):
     shipped = Path(__file__).parents[2] / path
     assert shipped.read_text(encoding="utf-8") == schema_text(name), "run: make schemas"
+
+
+def test_a_profile_is_drawn_where_it_was_asked_for(clustersim, tmp_path):
+    picture = tmp_path / "new" / "system.png"
+    assert clustersim("profile", "show", "h100-sxm-80gb", "--plot", picture).code == 0
+    assert picture.stat().st_size > 10_000

@@ -7,7 +7,7 @@ JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types schemas schedules coverage accuracy zero-bubble fit readme clean
+.PHONY: help demo test lint types schemas schedules network coverage accuracy zero-bubble fit readme clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ schemas: $(VENV)/.core  ## JSON schemas of the data folders, from the specificat
 
 schedules: $(VENV)/.core  ## reports/schedules/: every pipeline schedule, drawn and explained
 	$(BIN)/clustersim schedule gallery reports/schedules
+
+network: $(VENV)/.core  ## reports/network/: systems, placements, rings and bus bandwidth, drawn
+	$(BIN)/python -m simulator.validate.network_gallery reports/network reports/data/collectives_open.csv
 
 accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	$(BIN)/python -m simulator.validate.accuracy_report \

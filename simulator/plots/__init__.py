@@ -12,6 +12,7 @@
   ``diagram`` has their boxes and lines
 - ``gallery``: the page that shows and explains all schedules
 - ``collective_fit``: bus bandwidth over message size, measured and fitted, with the errors
+- ``small_bitmap``: files that go into a repository
 - ``style``: palette, fonts, legends, axes and file formats of all pictures
 
 Every picture has two functions: ``build_*_figure(result)`` returns the figure,

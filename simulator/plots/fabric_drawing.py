@@ -34,7 +34,8 @@ FABRIC_NAMES = {
 
 def draw_fabric(axes: Axes, network: Network, area: Box) -> None:
     """Draw two groups of nodes and the switch tiers above them into the area."""
-    draw_frame(axes, area, f"between nodes: {FABRIC_NAMES[network.fabric.kind]}")
+    domains = domain_name(network)
+    draw_frame(axes, area, f"between {domains}s: {FABRIC_NAMES[network.fabric.kind]}")
     inside = Box(area.left + 0.15, area.top + 0.38, area.width - 0.3, area.height - 0.5)
     if not network.fabric.nics_per_node:
         style.write(axes, inside.left, inside.top + 0.2, "none: there are no NICs")
@@ -52,8 +53,14 @@ def _draw_unknown_shape(axes: Axes, network: Network, area: Box) -> None:
     draw_lines(axes, [((n.upper[0], cloud.bottom), n.upper) for n in nodes], FABRIC_LINE, 1.8)
     middle = (area.centre[0], (cloud.bottom + nodes[0].top) / 2)
     label_link(axes, middle, _nic_text(network))
-    for node, text in zip(nodes, ("node 0", "node 1", "...", "node n"), strict=True):
+    name = domain_name(network)
+    for node, text in zip(nodes, (f"{name} 0", f"{name} 1", "...", f"{name} n"), strict=True):
         draw_box(axes, node, text, face=GPU)
+
+
+def domain_name(network: Network) -> str:
+    """What people call GPUs on common scale-up links: a rack if it has several hosts."""
+    return "rack" if network.scale_up.gpus > network.gpus_per_node else "node"
 
 
 def _nic_text(network: Network) -> str:
@@ -121,7 +128,7 @@ def _draw_group(
         draw_box(axes, node, number, face=GPU)
     left, right = nodes[0].left, nodes[-1].left + nodes[-1].width
     rails = f"{len(leafs)} rails, " if len(leafs) > 1 else ""
-    domains = "racks" if domain > network.gpus_per_node else "nodes"
+    domains = f"{domain_name(network)}s"
     axes.text(
         (left + right) / 2, nodes[0].bottom + 0.08, f"{rails}{count} {domains}\n{below} GPUs",
         fontsize=7.5, color=style.PALE_INK, ha="center", va="top", linespacing=1.15,

@@ -6,16 +6,12 @@ paragraph and its closed forms.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from matplotlib.figure import Figure
-from PIL import Image
-
-from simulator.plots import style
 from simulator.plots.schedule import build_schedule_figure
 from simulator.plots.schedule_comparison import build_schedule_comparison_figure
+from simulator.plots.small_bitmap import save_small
 from simulator.schedule import SCHEDULES
 from simulator.schedule.notes import NOTES
 from simulator.schedule.text import costs_text, microbatches_text, sizes_text
@@ -29,18 +25,15 @@ FAMILIES = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "v-min", "dualpipe")
 
 PAGE, FAMILIES_PICTURE = "README.md", "families.png"
 
-_COLORS = 64
-"""Colours of a bitmap; with text and hatches on flat colours, more cannot be seen."""
-
 
 def write_gallery(folder: Path) -> Iterator[Path]:
     """Write the page and its pictures into a folder; yields each file when it is there."""
     folder.mkdir(parents=True, exist_ok=True)
     runs = {name: example(name) for name in SCHEDULES}
     for name, run in runs.items():
-        yield _save_small(build_schedule_figure(run), folder / f"{name}.png")
+        yield save_small(build_schedule_figure(run), folder / f"{name}.png")
     families = build_schedule_comparison_figure([runs[name] for name in FAMILIES])
-    yield _save_small(families, folder / FAMILIES_PICTURE)
+    yield save_small(families, folder / FAMILIES_PICTURE)
     page = folder / PAGE
     page.write_text(gallery_page(runs.values()), encoding="utf-8")
     yield page
@@ -139,14 +132,3 @@ def _stream_text(run: UnitRun) -> str:
         f"Never drains: the picture ends when {run.microbatches} microbatches are done and {begun}"
         f" have begun; the next step follows without a gap. Weight versions per rank: {versions}"
     )
-
-
-def _save_small(figure: Figure, path: Path) -> Path:
-    """Write a bitmap with few colours, a third of the bytes."""
-    full = io.BytesIO()
-    figure.savefig(full, format="png", dpi=style.PNG_DPI, metadata={})
-    with Image.open(full) as picture:
-        flat = picture.convert("RGB")
-    small = flat.quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
-    return path

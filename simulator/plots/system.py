@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from simulator.plots import style
 from simulator.plots.diagram import FABRIC_LINE, Box, draw_lines
-from simulator.plots.fabric_drawing import FABRIC_NAMES, draw_fabric
+from simulator.plots.fabric_drawing import FABRIC_NAMES, domain_name, draw_fabric
 from simulator.plots.node_drawing import draw_node
 from simulator.spec.hardware import HardwareProfile
 from simulator.units import format_bytes, format_rate, format_seconds
@@ -63,7 +63,10 @@ def _write_facts(axes: Axes, profile: HardwareProfile, top: float) -> None:
     right = [("fabric", FABRIC_NAMES[fabric.kind])]
     if fabric.nics_per_node:
         right += [
-            ("large rings between nodes", f"{format_rate(network.fabric_bytes_per_s)} per GPU"),
+            (
+                f"large rings between {domain_name(network)}s",
+                f"{format_rate(network.fabric_bytes_per_s)} per GPU",
+            ),
             ("a hop, small and large messages", _hops(fabric.latency_s, fabric.bulk_latency_s)),
         ]
     for x, facts in ((_LEFT_IN, left), (_LEFT_IN + _NODE_WIDTH_IN + _BETWEEN_IN, right)):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Process = Generator[simpy.Event, Any, None]
+
+_MOST_TRANSFERS = 500_000
+"""About a minute of simulation."""
 
 
 @dataclass(frozen=True)
@@ -260,8 +264,14 @@ class _Run:
 
 def _transfers(collective: ChunkedCollective) -> Sequence[Transfer]:
     ranks = len(collective.ranks)
+    if ranks < 2:
+        return []
     algorithm = CHUNK_ALGORITHMS[collective.algorithm]
-    return list(algorithm(ranks, collective.chunks)) if ranks > 1 else []
+    transfers = list(islice(algorithm(ranks, collective.chunks), _MOST_TRANSFERS + 1))
+    if len(transfers) > _MOST_TRANSFERS:
+        rule = f"makes more than {_MOST_TRANSFERS:,} transfers, too many to follow one by one"
+        raise InputError.single("ranks", rule, ranks, "take fewer ranks or chunks")
+    return transfers
 
 
 def _timeline(

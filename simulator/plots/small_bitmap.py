@@ -10,16 +10,20 @@ from PIL import Image
 
 from simulator.plots import style
 
-_COLORS = 64
-"""Colours of a bitmap; with text and hatches on flat colours, more cannot be seen."""
 
+def save_small(figure: Figure, path: Path, colors: int = 64) -> Path:
+    """Write a bitmap with few colours, a third of the bytes; returns its path.
 
-def save_small(figure: Figure, path: Path) -> Path:
-    """Write a bitmap with few colours, a third of the bytes; returns its path."""
+    Args:
+        figure: What to write.
+        path: A .png file.
+        colors: With text and hatches on flat colours, more than 64 cannot be seen; small
+            marks in colours of their own need more.
+    """
     full = io.BytesIO()
     figure.savefig(full, format="png", dpi=style.PNG_DPI, metadata={})
     with Image.open(full) as picture:
         flat = picture.convert("RGB")
-    small = flat.quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    small = flat.quantize(colors, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
     return path

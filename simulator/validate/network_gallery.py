@@ -102,7 +102,7 @@ def write_network_gallery(folder: Path, table: Path) -> Iterator[Path]:
         yield save_small(build_system_figure(load_profile(name)), folder / f"system-{name}.png")
     for name, (_, document) in PLACEMENTS.items():
         figure = build_placement_figure(placement(job_from_document(document)))
-        yield save_small(figure, folder / f"placement-{name}.png")
+        yield save_small(figure, folder / f"placement-{name}.png", colors=256)
     for name, (algorithm, ranks) in RINGS.items():
         one = ChunkedCollective(algorithm, _MESSAGE_BYTES, range(ranks))
         timeline = simulate_collectives([one], _LINK_BYTES_PER_S, _HOP_S)[0]

@@ -139,6 +139,7 @@ def test_one_rank_transfers_nothing() -> None:
         ("ring_all_reduce", 0, 1e9, 1, "ranks"),
         ("ring_all_reduce", 4, 0.0, 1, "link_bytes_per_s"),
         ("ring_all_reduce", 4, 1e9, 0, "chunks"),
+        ("ring_all_reduce", 10_000, 1e9, 1, "ranks"),
     ],
 )
 def test_impossible_inputs_are_refused_by_name(

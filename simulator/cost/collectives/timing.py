@@ -136,7 +136,6 @@ def _scale_up_rate(demand: Demand, ranks_per_node: int, network: Network) -> flo
         feeding = IN_SWITCH_TREE_EFFICIENCY if demand.fabric_bytes else 1.0
         free = 1 - up.background_load
         return up.bandwidth_bytes_per_s * up.in_switch_efficiency * feeding * free
-
     rate = network.scale_up_bytes_per_s * demand.scale_up_efficiency
     return rate * reachable_link_share(up, ranks_per_node)
 

@@ -19,6 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from simulator.importers.measured_collective import CollectiveRow, bus_share
+from simulator.plots.bus_bandwidth import size_name
 from simulator.plots.style import (
     BLUE,
     GREEN,
@@ -164,7 +165,7 @@ def _finish(curves: Axes, strip: Axes, points: Sequence[Point]) -> None:
     curves.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     curves.tick_params(labelbottom=False)
     curves.set_ylabel("bus bandwidth [GB/s]", fontsize=SMALL_PT, color=INK)
-    strip.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size_name(value)))
+    strip.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(value)))
     strip.set_xlabel("message size", fontsize=SMALL_PT, color=INK)
     farthest = max(abs(100 * point.error) for point in points)
     limit = next((limit for limit in (10.0, 25.0, 50.0) if farthest <= limit), _FARTHEST_PCT)
@@ -177,9 +178,3 @@ def _finish(curves: Axes, strip: Axes, points: Sequence[Point]) -> None:
 
 def _width_in(axes: Axes) -> float:
     return float(axes.get_position().width * WIDTH_IN)
-
-
-def _size_name(num_bytes: float) -> str:
-    power = round(math.log2(num_bytes))
-    unit = ("B", "KiB", "MiB", "GiB", "TiB")[min(4, power // 10)]
-    return f"{2 ** (power - 10 * min(4, power // 10))} {unit}"

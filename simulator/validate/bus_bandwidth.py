@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.cost.collectives import CollectiveKind
+from simulator.importers.measured_collective import CollectiveRow, bus_share
 from simulator.plots.bus_bandwidth import BusBandwidth, build_bus_bandwidth_figure
 from simulator.plots.style import save
 from simulator.spec.load import load_profile, profile_names
 from simulator.spec.network import Network
 from simulator.validate.collective_rows import (
-    CollectiveRow,
     network_of,
     predicted_s,
     profile_name_of,
@@ -89,21 +88,10 @@ def _between(rows: Sequence[CollectiveRow]) -> Iterator[CollectiveRow]:
 def _bus_bandwidth(
     label: str, row: CollectiveRow, network: Network, measured_s: float | None
 ) -> BusBandwidth:
-    moved_bytes = row.num_bytes * _bus_share(row.kind, row.ranks)
+    moved_bytes = row.num_bytes * (bus_share(row.kind, row.ranks) or 1.0)
     return BusBandwidth(
         label,
         row.num_bytes,
         moved_bytes / measured_s if measured_s else None,
         moved_bytes / predicted_s(row, network) if moved_bytes else None,
     )
-
-
-def _bus_share(kind: str, ranks: int) -> float:
-    """Bus bandwidth over message size and time. Source: nccl-tests, doc/PERFORMANCE.md."""
-    shares = {
-        CollectiveKind.ALL_REDUCE: 2 * (ranks - 1) / ranks,
-        CollectiveKind.ALL_GATHER: (ranks - 1) / ranks,
-        CollectiveKind.REDUCE_SCATTER: (ranks - 1) / ranks,
-        CollectiveKind.ALL_TO_ALL: (ranks - 1) / ranks,
-    }
-    return {str(name): share for name, share in shares.items()}.get(kind, 1.0)

@@ -119,14 +119,22 @@ def _ranks(job: Job, perturbation: Perturbation) -> slice:
 
 
 def with_slow_links(job: Job, condition: Condition) -> Job:
-    """The job on a cluster whose every link is as slow as the condition's."""
+    """The job on a cluster whose every link is as slow as the condition's.
+
+    The links above the leaf switches keep their rate.
+    """
     profile = job.cluster.profile
     network = profile.network
     fabric, scale_up = network.fabric, network.scale_up
+    oversubscription = fabric.leaf.oversubscription * condition.nic_share
+    leaf = fabric.leaf.model_copy(update={"oversubscription": oversubscription})
     network = network.model_copy(
         update={
             "fabric": fabric.model_copy(
-                update={"nic_bytes_per_s": fabric.nic_bytes_per_s * condition.nic_share}
+                update={
+                    "nic_bytes_per_s": fabric.nic_bytes_per_s * condition.nic_share,
+                    "leaf": leaf,
+                }
             ),
             "scale_up": scale_up.model_copy(
                 update={

@@ -76,13 +76,12 @@ def data_group(job: Job) -> Group:
 
 def shard_group(job: Job) -> Group:
     """Ranks that optimizer states (and what ``plan.zero`` adds) are sharded over."""
-    ranks = job.plan.zero_group or job.dp * job.plan.cp
-    return _group(job, _split(_copies(job), ranks)[0])
+    return _group(job, shard_axes(job))
 
 
 def replica_group(job: Job) -> Group:
     """Ranks that hold copies of the same shard, where sharding spans only part of dp."""
-    return _group(job, _split(_copies(job), shard_group(job).ranks)[1])
+    return _group(job, _split(copy_axes(job), shard_group(job).ranks)[1])
 
 
 def expert_group(job: Job) -> Group:
@@ -105,15 +104,13 @@ def expert_shard_group(job: Job) -> Group:
 
     Where sharding spans only part of the data-parallel ranks, it spans the same part here.
     """
-    copies = rank_axes(job, experts=True)["dp"]
-    ranks = max(1, copies.ranks // replica_group(job).ranks)
-    return _group(job, _split([copies], ranks)[0])
+    return _group(job, shard_axes(job, experts=True))
 
 
 def expert_replica_group(job: Job) -> Group:
     """Ranks that hold copies of the same shard of routed experts."""
-    copies = rank_axes(job, experts=True)["dp"]
-    return _group(job, _split([copies], expert_shard_group(job).ranks)[1])
+    copies = copy_axes(job, experts=True)
+    return _group(job, _split(copies, expert_shard_group(job).ranks)[1])
 
 
 def pipeline_pair(job: Job, stage: int, other: int) -> Group:
@@ -140,9 +137,19 @@ def first_rank(job: Job, stage: int) -> int:
     return stage * rank_axes(job)["pp"].stride
 
 
-def _copies(job: Job) -> Sequence[Axis]:
-    axes = rank_axes(job)
+def copy_axes(job: Job, *, experts: bool = False) -> Sequence[Axis]:
+    """Along which ranks hold copies of the same parameters: dense ones or routed experts."""
+    axes = rank_axes(job, experts=experts)
     return [axes["cp"], axes["dp"]]
+
+
+def shard_axes(job: Job, *, experts: bool = False) -> Sequence[Axis]:
+    """Along which ranks the states of those parameters are sharded."""
+    copies = copy_axes(job, experts=experts)
+    if not experts:
+        return _split(copies, job.plan.zero_group or job.dp * job.plan.cp)[0]
+    ranks = max(1, prod(axis.ranks for axis in copies) // replica_group(job).ranks)
+    return _split(copies, ranks)[0]
 
 
 def _group(job: Job, axes: Sequence[Axis]) -> Group:

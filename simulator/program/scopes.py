@@ -1,23 +1,18 @@
 """Which ranks of a stage run an operation as one?
 
-Ranks of a stage are told apart by their *place* in it, counted from 0; the groups of
-:mod:`simulator.program.ranks` are the same in every stage.
+Ranks of a stage are told apart by their *place* in it, counted from 0 in order of their
+numbers; the groups of :mod:`simulator.program.ranks` are the same in every stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.program.ir import Scope
-from simulator.program.ranks import (
-    data_group,
-    expert_data_group,
-    expert_shard_group,
-    shard_group,
-)
+from simulator.program.ranks import Axis, copy_axes, rank_axes, shard_axes
 from simulator.spec.job import Job
 
 Labels = NDArray[np.int64]
@@ -26,7 +21,10 @@ Labels = NDArray[np.int64]
 
 def rank_grid(job: Job) -> Labels:
     """The rank at each place of each stage, shape (stages, places)."""
-    return np.arange(job.cluster.gpus).reshape(job.plan.pp, -1)
+    ranks = np.arange(job.cluster.gpus)
+    stages = rank_axes(job)["pp"]
+    order = np.argsort(ranks // stages.stride % stages.ranks, kind="stable")
+    return order.reshape(stages.ranks, -1)
 
 
 def scope_labels(job: Job) -> Mapping[Scope, Labels]:
@@ -35,30 +33,34 @@ def scope_labels(job: Job) -> Mapping[Scope, Labels]:
     What one operation does in several groups, one after another, joins all of them:
     dense parameters and experts, shards and their copies.
     """
-    plan, count = job.plan, job.cluster.gpus // job.plan.pp
-    replica = plan.tp * plan.cp
-    passes = [_strided(count, replica, 1)]
-    shards = [_strided(count, shard_group(job).ranks, plan.tp)]
-    copies = [_strided(count, data_group(job).ranks, plan.tp)]
-    if job.model.experts is not None:
-        holders = plan.ep * plan.expert_tp
-        passes.append(_strided(count, holders, 1))
-        shards.append(_strided(count, expert_shard_group(job).ranks, holders))
-        copies.append(_strided(count, expert_data_group(job).ranks, holders))
-    return {
-        Scope.RANK: np.arange(count),
-        Scope.PASS: _joined(passes),
-        Scope.SHARDS: _joined(shards),
-        Scope.COPIES: _joined(copies),
-        Scope.WORLD: np.zeros(count, dtype=np.int64),
+    ranks = rank_grid(job)[0]
+    grids = [False, True] if job.model.experts is not None else [False]
+    joined = {
+        Scope.PASS: [_pass_axes(job, experts=experts) for experts in grids],
+        Scope.SHARDS: [shard_axes(job, experts=experts) for experts in grids],
+        Scope.COPIES: [copy_axes(job, experts=experts) for experts in grids],
     }
+    labels = {
+        scope: _joined([_labels(ranks, each) for each in axes]) for scope, axes in joined.items()
+    }
+    places = np.arange(len(ranks))
+    return {Scope.RANK: places, **labels, Scope.WORLD: np.zeros_like(places)}
 
 
-def _strided(count: int, ranks: int, stride: int) -> Labels:
-    """Groups of ``ranks`` places that are ``stride`` apart, labelled by their first place."""
-    places = np.arange(count)
-    span = ranks * stride
-    return places // span * span + places % stride
+def _pass_axes(job: Job, *, experts: bool) -> Sequence[Axis]:
+    """Along which ranks exchange activations inside a pass."""
+    axes = rank_axes(job, experts=experts)
+    return [axes["tp"], axes["ep"] if experts else axes["cp"]]
+
+
+def _labels(ranks: Labels, axes: Sequence[Axis]) -> Labels:
+    """Ranks that differ only along the axes get the place of the first of them."""
+    origins = ranks.copy()
+    for axis in axes:
+        origins -= ranks // axis.stride % axis.ranks * axis.stride
+    _, first, group = np.unique(origins, return_index=True, return_inverse=True)
+    labels: Labels = first[group.reshape(-1)]
+    return labels
 
 
 def _joined(partitions: list[Labels]) -> Labels:

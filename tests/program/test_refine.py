@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.program.ir import Scope
 from simulator.program.refine import refined
-from simulator.program.scopes import scope_labels
+from simulator.program.scopes import rank_grid, scope_labels
 from simulator.spec.model import Experts
 from tests.jobs import small_job, small_model
 
@@ -55,6 +55,13 @@ def test_tensor_ranks_run_a_pass_together_and_equal_weights_are_reduced_together
     assert found[Scope.COPIES].tolist() == [0, 1, 0, 1]
     assert found[Scope.RANK].tolist() == [0, 1, 2, 3]
     assert found[Scope.WORLD].tolist() == [0, 0, 0, 0]
+
+
+def test_ranks_of_a_stage_need_not_be_neighbours():
+    """With pp fastest stage 0 has the even ranks, and pairs of them share weights."""
+    job = small_job(gpus=8, tp=2, pp=2, zero=0, rank_order="pp-tp-cp-ep-dp")
+    assert rank_grid(job).tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert scope_labels(job)[Scope.PASS].tolist() == [0, 0, 2, 2]
 
 
 def test_shards_may_span_part_of_the_copies():

@@ -142,6 +142,16 @@ def test_every_schedule_unfolds_to_the_same_timeline(schedule):
     assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
 
 
+@pytest.mark.parametrize("order", ["pp-dp-tp-cp-ep", "dp-tp-pp-cp-ep", "tp-cp-pp-ep-dp"])
+def test_every_order_of_ranks_unfolds_to_the_same_timeline(order):
+    plain = small_job(gpus=16, tp=2, cp=2, pp=2, zero=2, rank_order=order)
+    job = perturbed(plain, {"gpu": 6, "slowdown": 0.3}, {"gpu": 9, "nic_share": 0.4})
+    folded, unfolded = (
+        simulate_program(build_program(job, unfolded=whole)) for whole in (False, True)
+    )
+    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+
+
 SIZES = {"slowdown": [0.0, 0.01, 0.2, 1.0], "nic_share": [1.0, 0.9, 0.5, 0.1],
          "scale_up_share": [1.0, 0.9, 0.5, 0.1], "jitter": [0.0, 0.01, 0.2, 1.0]}  # fmt: skip
 """Perturbations from none to large."""

@@ -137,7 +137,7 @@ class _Builder:
         self.schedule = job_schedule(job)
         self.costs = StageCosts(job)
         self.stages = job.plan.pp
-        self._transfers: dict[tuple[Group, bool], Work] = {}
+        self._transfers: dict[Group, Work] = {}
         refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
         self.data_parallel = DataParallel(job, self.profile.network, self._copies_embedding)
@@ -247,14 +247,14 @@ class _Builder:
             if placement.rank(stage, self.stages) == rank
         ]
 
-    def _transfer_work(self, source: int, target: int, blocks: bool) -> Work:
+    def _transfer_work(self, source: int, target: int) -> Work:
         """One boundary activation, or its gradient, from one stage to another."""
-        key = (pipeline_pair(self.job, source, target), blocks)
-        if key not in self._transfers:
-            self._transfers[key] = self._new_transfer_work(*key)
-        return self._transfers[key]
+        pair = pipeline_pair(self.job, source, target)
+        if pair not in self._transfers:
+            self._transfers[pair] = self._new_transfer_work(pair)
+        return self._transfers[pair]
 
-    def _new_transfer_work(self, pair: Group, blocks: bool) -> Work:
+    def _new_transfer_work(self, pair: Group) -> Work:
         num_bytes, tp, network = self.costs.boundary_bytes, self.job.plan.tp, self.profile.network
         scattered = self.job.plan.stack.scatter_p2p and not self.costs.sequence_parallel
         sent = num_bytes / tp if scattered else num_bytes

@@ -43,8 +43,8 @@ _KINDS = {
 _ENDS_BACKWARD = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 """Phases after which a microbatch's activations are free and its gradients are there."""
 
-TransferWork = Callable[[int, int, bool], Work]
-"""(sender, receiver, whether the sender's compute stream waits for it) -> cost."""
+TransferWork = Callable[[int, int], Work]
+"""(sender, receiver) -> cost."""
 
 _Key = tuple[Phase, int, int]
 """Phase, virtual stage and microbatch of a slot."""
@@ -303,7 +303,7 @@ class _Emitter:
         if target != rank:
             send, receive = self._lanes(rank, target, is_forward=slot.phase is Phase.FORWARD)
             lanes = ((rank, Stream.COMPUTE) if blocks else send, receive)
-            work = self.transfer_work(rank, target, blocks)
+            work = self.transfer_work(rank, target)
             arrival = self.program.add(
                 Operation(
                     Kind.SEND_RECV, lanes, work, Category.PIPELINE, (end,), slot.microbatch,

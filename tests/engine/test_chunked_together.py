@@ -65,7 +65,9 @@ def fluid_ends_s(
         volume_bytes = VOLUME[which.algorithm](len(which.ranks)) * which.num_bytes
         nics = sorted({nic_of(rank) for rank in which.ranks})
         traffic = Traffic({"fabric": volume_bytes})
-        yield from network.transfer(volume_bytes / GB, traffic, nics, nics)
+        through = env.event()
+        network.transfer(volume_bytes / GB, traffic, nics, nics, through.succeed)
+        yield through
         ends_s[index] = env.now
 
     for index, which in enumerate(collectives):

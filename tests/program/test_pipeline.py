@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.deadlock import DeadlockError
@@ -183,7 +183,7 @@ def test_weight_gradients_gather_no_weights():
 
 
 @every_schedule
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data(), transfer_s=st.sampled_from([0.0, 0.3, 4.0]), blocking=st.booleans())
 def test_any_schedule_of_any_size_ends_with_blocking_sends(name, data, transfer_s, blocking):
     """A send holds its rank until it has been received; receives are posted ahead."""

@@ -73,6 +73,9 @@ class DataParallel:
     copies_embedding: bool = False
     _work: dict[object, Work] = field(default_factory=dict)
     _parameters: dict[Slice, ParameterCount] = field(default_factory=dict)
+    _cut: dict[Slice, list[Slice]] = field(default_factory=dict)
+    _reduced: dict[Slice, Work] = field(default_factory=dict)
+    _fetched: dict[Slice, Work] = field(default_factory=dict)
     _computed: dict[int, int] = field(default_factory=dict)
     """Last computed run of each rank."""
     _reductions: dict[int, list[int]] = field(default_factory=dict)
@@ -218,6 +221,11 @@ class DataParallel:
 
     def _buckets(self, run: Slice) -> list[Slice]:
         """Runs of whole layers, each at least one bucket large (one layer for ZeRO 3)."""
+        if run not in self._cut:
+            self._cut[run] = self._cut_to_buckets(run)
+        return self._cut[run]
+
+    def _cut_to_buckets(self, run: Slice) -> list[Slice]:
         if self._zero == 3:
             return cut(run, 1)
         layers = max(1, run.end - run.first)
@@ -228,14 +236,21 @@ class DataParallel:
         return cut(run, max(1, round(bucket_bytes / layer_bytes)))
 
     def _gather_work(self, run: Slice) -> Work:
-        per = self._state.gathered
-        calls = [
-            (CollectiveKind.ALL_GATHER, count * per, groups.shards)
-            for count, groups in self._counts_and_groups(run)
-        ]
-        return self._collectives(tuple(calls))
+        if run not in self._fetched:
+            per = self._state.gathered
+            calls = [
+                (CollectiveKind.ALL_GATHER, count * per, groups.shards)
+                for count, groups in self._counts_and_groups(run)
+            ]
+            self._fetched[run] = self._collectives(tuple(calls))
+        return self._fetched[run]
 
     def _reduction_work(self, run: Slice) -> Work:
+        if run not in self._reduced:
+            self._reduced[run] = self._collectives(self._reduction_calls(run))
+        return self._reduced[run]
+
+    def _reduction_calls(self, run: Slice) -> tuple[_Call, ...]:
         calls: list[_Call] = []
         for count, groups in self._counts_and_groups(run):
             num_bytes = count * self._state.reduced
@@ -245,7 +260,7 @@ class DataParallel:
             shard_bytes = num_bytes / groups.shards.ranks
             calls.append((CollectiveKind.REDUCE_SCATTER, num_bytes, groups.shards))
             calls.append((CollectiveKind.ALL_REDUCE, shard_bytes, groups.replicas))
-        return self._collectives(tuple(calls))
+        return tuple(calls)
 
     def _counts_and_groups(self, run: Slice) -> list[tuple[float, _Groups]]:
         """Dense parameters and routed experts, each with the ranks that hold copies."""

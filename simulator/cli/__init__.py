@@ -4,6 +4,7 @@ app            the commands, exit codes and what a crash looks like
 console        tables and notes, on a terminal and off it
 options        arguments that several commands share, and their completion
 run, memory    one training step
+sweep          a grid of changes
 balance        layers over pipeline stages
 importing      foreign configurations to jobs
 profiles       hardware profiles: list, show, check

@@ -27,6 +27,7 @@ from simulator.cli import (
     run,
     schedules,
     schemas,
+    sweep,
     validating,
 )
 from simulator.cli.console import note
@@ -81,6 +82,7 @@ def build_app() -> typer.Typer:
     app.command("memory")(memory.memory)
     app.command("placement")(placement.placement)
     app.command("balance")(balance.balance)
+    app.command("sweep")(sweep.sweep)
     app.command("schema")(schemas.schema)
     for group in (
         importing, profiles, models, calibrating, validating, schedules, collectives,

@@ -72,6 +72,42 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def progress(things: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a bar with the remaining time, on a terminal only; yields what counts one more.
+
+    Args:
+        things: What is counted, in the plural.
+        total: How many there are.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        # A thread of its own would be copied, half-way through, into forked workers.
+        auto_refresh=False,
+    )
+    with bar:
+        task = bar.add_task(things, total=total)
+
+        def count() -> None:
+            bar.update(task, advance=1, refresh=True)
+
+        yield count
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout; infinite and undefined numbers become null."""
     typer.echo(json.dumps(_finite(document), indent=2, allow_nan=False))

@@ -1,0 +1,206 @@
+"""clustersim sweep: how does a job fare over a grid of changes?"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import (
+    note,
+    number_column,
+    print_json,
+    print_table,
+    progress,
+    text_column,
+)
+from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import pandas as pd
+
+_CSV, _PARQUET = ".csv", ".parquet"
+
+
+def sweep(
+    job_file: JobFile,
+    *,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE,VALUE,…",
+            help="Values of a field to try, for example plan.tp=1,2,4,8; may be repeated. "
+            "Fields that move together: plan.tp,plan.pp=[1,8],[8,1].",
+        ),
+    ] = None,
+    changes: Changes = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv|.parquet",
+            help="Write the table to a file. The same command, started again after it was "
+            "killed, goes on from the rows that were finished.",
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace what an earlier sweep left at --out.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Processes that simulate; by default one per core."),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Simulate on the Dask cluster of this scheduler."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a job under every combination of some changes, one row each.
+
+    Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.zero=1,3 --out tp.csv
+    """
+    from simulator.planning.sweep import grid_points, sweep
+    from simulator.planning.tasks import core_count
+
+    job, axes = read_job(job_file, changes), parse_grid(grid or ())
+    count = len(grid_points(axes))
+    if workers is not None and dask is not None:
+        raise InputError.single("--dask", "brings its own workers", dask, "leave --workers out")
+    if out is not None:
+        _check_table(out, fresh=fresh)
+    with progress("combinations", count) as counted, _executor(dask) as executor:
+        table = sweep(
+            job,
+            axes,
+            executor,
+            workers=min(workers or core_count(), count),
+            table=out,
+            on_row=lambda row: counted(),
+        )
+    if out is not None:
+        _write_table(table, out)
+        note(f"wrote {out}: {_summary(table)}")
+    if as_json:
+        print_json({"rows": json.loads(table.to_json(orient="records"))})
+    elif out is None:
+        _print_table(table, job.title)
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Values by path of ``FIELD=VALUE,VALUE`` texts; each value is read as YAML does.
+
+    Raises:
+        InputError: A text has no field, no ``=``, or no list of values, or two texts set the
+            same field.
+    """
+    from simulator.spec.documents import parse_yaml
+
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        field, equals, values = text.partition("=")
+        if not equals or not field:
+            hint = "write for example --grid plan.tp=1,2,4"
+            raise InputError.single("--grid", "must be FIELD=VALUE,VALUE", text, hint)
+        if field in grid:
+            raise InputError.single("--grid", f"sets {field} twice", text)
+        grid[field] = parse_yaml(f"[{values}]", f"--grid {text}")
+    return grid
+
+
+def _check_table(out: Path, *, fresh: bool) -> None:
+    """Refuse, before anything is simulated, what could not be written at the end."""
+    from simulator.planning.journal import journal_path
+
+    if out.suffix not in (_CSV, _PARQUET):
+        raise InputError.single("--out", "must end in .csv or .parquet", str(out))
+    if out.suffix == _PARQUET:
+        try:
+            import pyarrow  # noqa: F401
+        except ModuleNotFoundError as error:
+            hint = "install it with: pip install 'clustersim[parquet]', or write a .csv"
+            rule = "needs pyarrow, which is not installed"
+            raise InputError.single("--out", rule, str(out), hint) from error
+    journal = journal_path(out)
+    if fresh:
+        journal.unlink(missing_ok=True)
+    elif out.exists() and not journal.exists():
+        rule = "exists, and no journal beside it says which sweep it belongs to"
+        raise InputError.single("--out", rule, str(out), "take another name, or --fresh")
+
+
+@contextlib.contextmanager
+def _executor(dask: str | None) -> Iterator[Executor | None]:
+    if dask is None:
+        yield None
+        return
+    from simulator.planning.dask_cluster import dask_executor
+
+    with dask_executor(dask) as executor:
+        yield executor
+
+
+def _write_table(table: pd.DataFrame, out: Path) -> None:
+    """Write the whole table or nothing."""
+    partial = out.with_name(f"{out.name}.partial")
+    if out.suffix == _CSV:
+        table.to_csv(partial, index=False)
+    else:
+        _of_one_type(table).to_parquet(partial, index=False)
+    os.replace(partial, out)
+
+
+def _of_one_type(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with columns that mix types (a number here, a text there) as text."""
+    mixed = {
+        name: table[name].map(json.dumps)
+        for name in table.columns
+        if len({type(value) for value in table[name].dropna()}) > 1
+    }
+    return table.assign(**mixed)
+
+
+def _summary(table: pd.DataFrame) -> str:
+    failed = int((table["error"] != "").sum())
+    misfits = int((table["fits"] == False).sum())  # noqa: E712
+    return f"{len(table)} rows, {misfits} do not fit, {failed} cannot run (see column error)"
+
+
+def _print_table(table: pd.DataFrame, title: str) -> None:
+    """What a person compares; everything else is in the file and in --json."""
+    from simulator.planning.sweep import RESULTS
+    from simulator.units import format_bytes, format_seconds
+
+    paths = [name for name in table.columns if name not in RESULTS]
+    rows = []
+    for row in table.to_dict("records"):
+        given = [str(row[path]) for path in paths]
+        if row["error"]:
+            rows.append([*given, "", "", "", "", row["error"]])
+            continue
+        rows.append(
+            [
+                *given,
+                format_seconds(row["step_time_s"]),
+                f"{row['tokens_per_s_per_gpu']:,.1f}",
+                format_bytes(row["peak_device_bytes"]),
+                "yes" if row["fits"] else "no",
+                "",
+            ]
+        )
+    columns = [
+        *(text_column(path) for path in paths),
+        number_column("step time"),
+        number_column("tokens/s per GPU"),
+        number_column("fullest GPU"),
+        text_column("fits"),
+        text_column("error"),
+    ]
+    print_table(f"sweep of {title}", columns, rows)

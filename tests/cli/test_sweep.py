@@ -1,0 +1,140 @@
+"""Does clustersim sweep write one honest row per combination, and survive being killed?"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TP = ("--grid", "plan.tp=1,2,3")
+
+
+def test_a_person_sees_one_line_per_combination(clustersim, job_file):
+    outcome = clustersim("sweep", job_file, *TP)
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert lines[1].split() == [
+        "plan.tp", "step", "time", "tokens/s", "per", "GPU", "fullest", "GPU", "fits", "error",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]
+    assert "multiple of tp x pp x cp" in lines[4]
+
+
+def test_json_rows_are_those_of_run(clustersim, job_file):
+    rows = json.loads(clustersim("sweep", job_file, *TP, "--json").out)["rows"]
+    step = json.loads(clustersim("run", job_file, "--set", "plan.tp=1", "--json").out)
+    assert rows[0]["step_time_s"] == pytest.approx(step["step_time_s"], rel=1e-9)
+    assert rows[2]["step_time_s"] is None
+
+
+def test_set_changes_every_row(clustersim, job_file):
+    options = ("--set", "cluster.device.memory=4 GiB", "--json")
+    rows = json.loads(clustersim("sweep", job_file, *TP, *options).out)["rows"]
+    assert [row["fits"] for row in rows] == [False, False, None]
+
+
+@pytest.mark.parametrize(("suffix", "read"), [("csv", pd.read_csv), ("parquet", pd.read_parquet)])
+def test_the_table_is_written_to_a_file(clustersim, job_file, tmp_path, suffix, read):
+    pytest.importorskip("pyarrow")
+    file = tmp_path / f"table.{suffix}"
+    grid = ("--grid", "plan.schedule=null,gpipe", "--grid", "plan.layout=null,[1, 3],Ett|ttL")
+    outcome = clustersim("sweep", job_file, *TP, *grid, "--out", file)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "18 rows, 0 do not fit, 6 cannot run" in outcome.err
+    table = read(file)
+    assert len(table) == 18
+    assert table["step_time_s"].notna().sum() == 12
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_finished_sweep_is_read_back_and_not_run_again(clustersim, job_file, tmp_path):
+    command = ("sweep", job_file, *TP, "--out", tmp_path / "table.csv")
+    clustersim(*command)
+    first = (tmp_path / "table.csv").read_bytes()
+    journal = (tmp_path / "table.csv.journal").read_bytes()
+    assert clustersim(*command).code == 0
+    assert (tmp_path / "table.csv").read_bytes() == first
+    assert (tmp_path / "table.csv.journal").read_bytes() == journal
+
+
+def test_fresh_replaces_what_another_sweep_left(clustersim, job_file, tmp_path):
+    out = ("--out", tmp_path / "table.csv")
+    clustersim("sweep", job_file, *TP, *out)
+    refused = clustersim("sweep", job_file, "--grid", "plan.tp=1", *out)
+    assert refused.code == 2
+    assert "grid differ" in refused.err
+    assert clustersim("sweep", job_file, "--grid", "plan.tp=1", *out, "--fresh").code == 0
+    assert len(pd.read_csv(tmp_path / "table.csv")) == 1
+
+
+def test_a_file_that_no_sweep_wrote_is_not_overwritten(clustersim, job_file, tmp_path):
+    (tmp_path / "table.csv").write_text("mine")
+    outcome = clustersim("sweep", job_file, *TP, "--out", tmp_path / "table.csv")
+    assert outcome.code == 2
+    assert (tmp_path / "table.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "at least one value"),
+        (("--grid", "plan.tp"), "FIELD=VALUE"),
+        (("--grid", "plan.tp="), "at least one value"),
+        (("--grid", "plan.tp=1", "--grid", "plan.tp=2"), "twice"),
+        (("--grid", "plan.tp=1]"), "not valid YAML"),
+        ((*TP, "--out", "table.txt"), "must end in .csv or .parquet"),
+        ((*TP, "--workers", "2", "--dask", "tcp://host:1"), "brings its own workers"),
+    ],
+)
+def test_wrong_options_are_the_users_to_mend(clustersim, job_file, options, words):
+    outcome = clustersim("sweep", job_file, *options)
+    assert outcome.code == 2
+    assert words in outcome.err
+
+
+def test_a_missing_pyarrow_is_said_before_anything_runs(
+    clustersim, job_file, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    outcome = clustersim("sweep", job_file, *TP, "--out", tmp_path / "table.parquet")
+    assert outcome.code == 2
+    assert "clustersim[parquet]" in outcome.err
+    assert list(tmp_path.glob("table*")) == []
+
+
+SIZES = ",".join(str(32 * count) for count in range(3, 9))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_sweep_killed_half_way_loses_no_finished_row_and_repeats_none(
+    clustersim, job_file, tmp_path, workers
+):
+    table, journal = tmp_path / "table.csv", tmp_path / "table.csv.journal"
+    words = ["sweep", job_file, "--grid", "plan.tp=1,2,4", "--grid", f"batch.global={SIZES}"]
+    command = [*map(str, words), "--workers", workers, "--out", str(table)]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "simulator", *command], cwd=ROOT, start_new_session=True
+    )
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 4:
+        assert running.poll() is None, "it was over before it could be killed"
+        time.sleep(0.01)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    finished = journal.read_bytes()
+    finished = finished[: finished.rfind(b"\n") + 1]
+    assert not table.exists()
+    assert clustersim(*command).code == 0
+    assert journal.read_bytes().startswith(finished)
+    numbers = [json.loads(line)["number"] for line in journal.read_text().splitlines()[1:]]
+    assert sorted(numbers) == list(range(18))
+    whole = tmp_path / "whole.csv"
+    clustersim("sweep", *command[1:-1], whole)
+    assert table.read_text() == whole.read_text()

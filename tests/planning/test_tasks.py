@@ -1,0 +1,75 @@
+"""Does every task get its result, or its own failure, whatever happens to the workers?"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from simulator.planning.tasks import WorkerDiedError, run_on_executor, run_on_processes
+
+DEADLY, FAULTY = 3, 5
+
+
+def square(number: int) -> int:
+    """Its square; 3 kills its worker as the kernel does when memory is out, 5 is refused."""
+    if number == DEADLY:
+        os._exit(137)
+    if number == FAULTY:
+        raise ValueError("five")
+    return number * number
+
+
+def dies_once(marker: Path) -> str:
+    """Kills its first worker and is done by the second."""
+    if not marker.exists():
+        marker.touch()
+        os._exit(1)
+    return "done"
+
+
+def check_squares(outcomes: dict[int, object]) -> None:
+    assert sorted(outcomes) == list(range(8))
+    assert isinstance(outcomes[DEADLY], WorkerDiedError)
+    assert isinstance(outcomes[FAULTY], ValueError)
+    others = set(range(8)) - {DEADLY, FAULTY}
+    assert {number: outcomes[number] for number in others} == {n: n * n for n in others}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_dies_costs_only_its_own_task(workers):
+    check_squares(dict(run_on_processes(square, range(8), workers)))
+
+
+def test_a_pool_of_the_caller_that_breaks_costs_only_the_guilty_task():
+    with ProcessPoolExecutor(2) as executor:
+        check_squares(dict(run_on_executor(square, range(8), executor)))
+
+
+def test_a_task_whose_worker_was_killed_by_chance_is_done_by_another(tmp_path):
+    assert dict(run_on_processes(dies_once, [tmp_path / "marker"], 2)) == {0: "done"}
+
+
+def test_results_come_as_they_finish_and_carry_their_number():
+    class Backwards(Executor):
+        """Finishes the last task first."""
+
+        def __init__(self):
+            self.futures: list[Future] = []
+
+        def submit(self, function, item):
+            future = Future()
+            future.set_result(function(item))
+            self.futures.append(future)
+            return future
+
+    assert dict(run_on_executor(abs, [-1, -2, -3], Backwards())) == {0: 1, 1: 2, 2: 3}
+    with ThreadPoolExecutor(2) as executor:
+        assert dict(run_on_executor(abs, [-1, -2, -3], executor)) == {0: 1, 1: 2, 2: 3}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nothing_to_do_is_done_at_once(workers):
+    assert list(run_on_processes(square, [], workers)) == []

@@ -5,6 +5,7 @@ console        tables and notes, on a terminal and off it
 options        arguments that several commands share, and their completion
 run, memory    one training step
 sweep          a grid of changes
+plan           the fastest plans that fit
 balance        layers over pipeline stages
 importing      foreign configurations to jobs
 profiles       hardware profiles: list, show, check

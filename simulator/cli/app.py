@@ -23,6 +23,7 @@ from simulator.cli import (
     memory,
     models,
     placement,
+    plan,
     profiles,
     run,
     schedules,
@@ -83,6 +84,7 @@ def build_app() -> typer.Typer:
     app.command("placement")(placement.placement)
     app.command("balance")(balance.balance)
     app.command("sweep")(sweep.sweep)
+    app.command("plan")(plan.plan)
     app.command("schema")(schemas.schema)
     for group in (
         importing, profiles, models, calibrating, validating, schedules, collectives,

@@ -108,6 +108,20 @@ def progress(things: str, total: int) -> Iterator[Callable[[], None]]:
         yield count
 
 
+@contextlib.contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """Show one line that changes, on a terminal only; yields what sets its text."""
+    on_terminal = sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        if on_terminal:
+            typer.echo(f"\r\x1b[2K{text}", err=True, nl=False)
+
+    yield show
+    if on_terminal:
+        typer.echo("\r\x1b[2K", err=True, nl=False)
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout; infinite and undefined numbers become null."""
     typer.echo(json.dumps(_finite(document), indent=2, allow_nan=False))

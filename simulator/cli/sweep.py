@@ -94,8 +94,12 @@ def sweep(
         _print_table(table, job.title)
 
 
-def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[Any]]:
     """Values by path of ``FIELD=VALUE,VALUE`` texts; each value is read as YAML does.
+
+    Args:
+        texts: What the user wrote.
+        option: Where, for error messages.
 
     Raises:
         InputError: A text has no field, no ``=``, or no list of values, or two texts set the
@@ -107,11 +111,11 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         field, equals, values = text.partition("=")
         if not equals or not field:
-            hint = "write for example --grid plan.tp=1,2,4"
-            raise InputError.single("--grid", "must be FIELD=VALUE,VALUE", text, hint)
+            hint = f"write for example {option} plan.tp=1,2,4"
+            raise InputError.single(option, "must be FIELD=VALUE,VALUE", text, hint)
         if field in grid:
-            raise InputError.single("--grid", f"sets {field} twice", text)
-        grid[field] = parse_yaml(f"[{values}]", f"--grid {text}")
+            raise InputError.single(option, f"sets {field} twice", text)
+        grid[field] = parse_yaml(f"[{values}]", f"{option} {text}")
     return grid
 
 

@@ -21,6 +21,11 @@ from math import prod
 from typing import NamedTuple
 
 from simulator.errors import InputError
+from simulator.planning.feasible import (
+    MIN_TOKENS_PER_CONTEXT_RANK,
+    can_shard,
+    is_data_parallel_only,
+)
 from simulator.results.run import run_step
 from simulator.spec.job import Job
 from simulator.spec.load import load_profile, profile_names
@@ -38,13 +43,6 @@ _MOST_COMBINATIONS = 50
 _VALUES_PER_FIELD = 4
 """New values of one field that are tried, the nearest ones."""
 _MORE_GPUS = (2, 4, 8)
-_MIN_TOKENS_PER_CONTEXT_RANK = 2048
-"""Shorter pieces of a sequence are not worth dividing. Assumption."""
-_WITHOUT_MODEL_PARALLELISM = frozenset({"torch", "torch-fsdp", "deepspeed"})
-"""Stacks that have nothing but data parallelism."""
-_SHARDING_UNDER_A_PIPELINE = frozenset({"torchtitan", "jax"})
-"""Stacks that run ZeRO 2 and 3 with a pipeline. Megatron-Core's distributed optimizer is
-ZeRO 1, and DeepSpeed's pipeline engine refuses gradient sharding."""
 _RECOMPUTE = ("none", "selective", "full")
 
 
@@ -179,17 +177,9 @@ def _fastest(trials: Iterable[_Trial]) -> _Trial | None:
 
 def _can_shard(job: Job, changes: Changes) -> bool:
     """Whether the stack shards as the plan says, and a new ZeRO stage has ranks to use."""
-    plan = job.plan
-    if "plan.zero" in changes and job.dp * plan.cp == 1:
+    if "plan.zero" in changes and job.dp * job.plan.cp == 1:
         return False
-    return plan.pp == 1 or plan.zero <= 1 or _stack_name(job) in _SHARDING_UNDER_A_PIPELINE
-
-
-def _stack_name(job: Job) -> str:
-    """The stack that the plan names or starts from."""
-    default = "megatron-core"
-    stack = job.document.get("plan", {}).get("stack", default)
-    return stack if isinstance(stack, str) else str(stack.get("base", default))
+    return can_shard(job)
 
 
 def _single_changes(job: Job) -> Iterator[Changes]:
@@ -219,12 +209,12 @@ def _kept_changes(job: Job) -> Iterator[Changes]:
 def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:
     """Model-parallel degrees multiplied by one of the factors, taken from dp."""
     plan, model, network = job.plan, job.model, job.cluster.profile.network
-    if _stack_name(job) in _WITHOUT_MODEL_PARALLELISM:
+    if is_data_parallel_only(job):
         return
     most = {
         "tp": network.scale_up.gpus,
         "pp": model.layers // plan.vpp,
-        "cp": job.batch.seq_len // _MIN_TOKENS_PER_CONTEXT_RANK,
+        "cp": job.batch.seq_len // MIN_TOKENS_PER_CONTEXT_RANK,
     }
     for degree, limit in most.items():
         grown = [getattr(plan, degree) * factor for factor in factors]

@@ -120,7 +120,8 @@ def _alone(function: Callable[[T], R], item: T) -> R | Exception:
         future: Future[R] = pool.submit(function, item)
         if isinstance(future.exception(), BrokenExecutor):
             return WorkerDiedError("its worker died: killed, or out of memory")
-        return _outcome(future)
+        outcome: R | Exception = _outcome(future)
+        return outcome
 
 
 def _outcome(future: Future[Any]) -> Any:

@@ -14,8 +14,8 @@ from simulator.version import __version__
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
-    "run", "memory", "balance", "schema", "import hf", "import topo", "profile list",
-    "profile show", "profile check", "models list", "calibrate collectives",
+    "run", "memory", "balance", "sweep", "plan", "schema", "import hf", "import topo",
+    "profile list", "profile show", "profile check", "models list", "calibrate collectives",
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",
     "schedule list", "schedule show", "schedule compare", "schedule gallery",

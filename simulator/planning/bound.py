@@ -1,0 +1,336 @@
+"""How long must a step of each plan take at least, and how much memory must it need?
+
+Closed forms for all plans of a space at once, so that few of them have to be simulated.
+Costs are the simulator's own, computed once per distinct microbatch and run of layers; only
+their sums over microbatches, stages and plans are columns of numbers.
+
+**Time.** No rank can be done before it has run all of its microbatches forward and backward.
+The first of them reaches it through the stages before it, and (where backward is in one
+piece) the gradient of the last one has to travel back through them. No rank updates its
+weights before the last rank is through, because all wait for the gradient norm. Transfers,
+collectives that do not block, gaps inside the pipeline and contention are left out, so a
+simulated step is never shorter.
+
+**Memory.** What a rank keeps from step to step, and the activations that its schedule holds
+when the first backward runs. What the data-parallel stream holds is left out, so a simulated
+peak is never smaller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.kernels import memory_bound_s
+from simulator.cost.parameters import LayerKind, layer_kinds
+from simulator.planning.space import PlanSpace
+from simulator.program.build import job_schedule
+from simulator.program.ir import Memory
+from simulator.program.layout import Slice, stage_slices
+from simulator.program.stage import StageCosts
+from simulator.program.states import (
+    ParameterCount,
+    copies_embedding,
+    optimizer_traffic_bytes,
+    resident_memory,
+    slice_parameters,
+)
+from simulator.results.memory import FRAGMENTATION_SHARE
+from simulator.schedule.one_f_one_b import round_length
+from simulator.schedule.slots import Phase, Placement
+from simulator.spec.job import Job
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_PIPELINE_FIELDS = ("plan.pp", "plan.vpp", "plan.schedule", "plan.layout")
+"""What the layout of layers and the order of passes depend on."""
+
+_OVERLAPS = ("plan.overlap_grad_reduce", "plan.overlap_param_gather", "plan.overlap_p2p")
+"""Fields that change nothing of what is bounded here."""
+
+ROUNDING = 1 - 1e-9
+"""Sums in another order may differ in their last digits; a bound must not."""
+
+_ONE_BY_ONE = frozenset({"1f1b", "dapple"})
+_ALL_FORWARD_FIRST = frozenset({"gpipe"})
+_INTERLEAVED = frozenset({"interleaved-1f1b"})
+"""Schedules of which the activations at the first backward are known in closed form."""
+
+
+@dataclass(frozen=True)
+class PlanBounds:
+    """Lower bounds of every plan of a space.
+
+    Attributes:
+        step_time_s: Shape (plans,) [s].
+        peak_device_bytes: Of the fullest rank, shape (plans,) [B].
+    """
+
+    step_time_s: Floats
+    peak_device_bytes: Floats
+
+
+def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBounds:
+    """Lower bounds of the step time and of the memory of every plan.
+
+    Args:
+        space: The plans.
+        tables: Costs, where they are known already; they are filled as needed.
+    """
+    tables = tables or CostTables(space)
+    step_s, peak_bytes = np.zeros(len(space)), np.zeros(len(space))
+    for plans in _groups(space, _PIPELINE_FIELDS):
+        pipeline = tables.pipeline(int(plans[0]))
+        costs = tables.of(plans, pipeline)
+        microbatches = space.microbatches[plans]
+        step_s[plans] = _step_s(pipeline, costs, microbatches)
+        peak_bytes[plans] = _allocated_bytes(pipeline, costs, microbatches)
+    context_bytes = space.job.cluster.profile.device.context_bytes
+    device_bytes = peak_bytes * (1 + FRAGMENTATION_SHARE) + context_bytes
+    return PlanBounds(step_s * ROUNDING, device_bytes * ROUNDING)
+
+
+@dataclass(frozen=True)
+class _Pipeline:
+    """What all plans with one layout of layers and one schedule share.
+
+    Attributes:
+        schedule: Its name.
+        stages: Ranks of the pipeline.
+        chunks: Virtual stages per rank and copy of the model.
+        shapes: The distinct runs of layers among the virtual stages of the model.
+        shape_of: Which of them each virtual stage of the model is, in order; shape (runs,).
+        parts: Virtual stages of the model that each rank runs, those of all copies,
+            ascending; shape (ranks, virtual stages of a rank).
+        copies: Copies of the model.
+        splits_backward: Whether weight gradients may come later.
+        tied_copy: Whether the last run holds a copy of the embedding.
+    """
+
+    schedule: str
+    stages: int
+    chunks: int
+    shapes: tuple[Slice, ...]
+    shape_of: Ints
+    parts: Ints
+    copies: int
+    splits_backward: bool
+    tied_copy: bool
+
+
+def _pipeline(job: Job) -> _Pipeline:
+    info, stages, chunks = job_schedule(job), job.plan.pp, job.plan.vpp
+    placement = info.placement
+    parts: list[list[int]] = [[] for _ in range(stages)]
+    for stage in range(placement.num_virtual_stages(stages, chunks)):
+        part = placement.model_stage(stage, stages, chunks)
+        parts[placement.rank(stage, stages)].append(part)
+    runs = stage_slices(job, stages * chunks)
+    kinds = layer_kinds(job.model)
+    contents = [_content(run, kinds) for run in runs]
+    known = list(dict.fromkeys(contents))
+    return _Pipeline(
+        schedule=info.name,
+        stages=stages,
+        chunks=chunks,
+        shapes=tuple(runs[contents.index(content)] for content in known),
+        shape_of=np.asarray([known.index(content) for content in contents]),
+        parts=np.sort(np.asarray(parts), axis=1),
+        copies=placement.copies,
+        splits_backward=info.splits_backward,
+        tied_copy=placement is Placement.LOOP and copies_embedding(job),
+    )
+
+
+def _content(run: Slice, kinds: Sequence[LayerKind]) -> Hashable:
+    """What the costs of a run depend on: what it holds, and the layer that it ends with."""
+    layers = kinds[run.first : run.end]
+    return frozenset(Counter(layers).items()), layers[-1:], run.has_embedding, run.has_head
+
+
+class _Costs(NamedTuple):
+    """Of each plan of a group, per virtual stage of the model: shape (plans, runs)."""
+
+    forward_s: Floats
+    backward_s: Floats
+    saved_bytes: Floats
+    working_bytes: Floats
+    resident_bytes: Floats
+    optimizer_s: Floats
+
+
+def _step_s(pipeline: _Pipeline, costs: _Costs, microbatches: Ints) -> Floats:
+    """Lower bound of the step time, shape (plans,) [s]."""
+    passes = microbatches[:, None] / pipeline.copies
+    nearest = pipeline.parts[:, 0]
+    through_s = _per_rank(pipeline, costs.forward_s + costs.backward_s) * passes
+    through_s += _before(costs.forward_s)[:, nearest]
+    if not pipeline.splits_backward:
+        through_s += _before(costs.backward_s)[:, nearest]
+    optimizer_s = _per_rank(pipeline, costs.optimizer_s)
+    step_s: Floats = through_s.max(axis=1) + optimizer_s.max(axis=1)
+    return step_s
+
+
+def _before(stage_s: Floats) -> Floats:
+    """Time that one microbatch spends in the stages before each, shape (plans, runs)."""
+    return np.cumsum(stage_s, axis=1) - stage_s
+
+
+def _per_rank(pipeline: _Pipeline, per_run: Floats) -> Floats:
+    """Sum over the virtual stages of each rank, shape (plans, ranks)."""
+    per_rank: Floats = per_run[:, pipeline.parts].sum(axis=2)
+    return per_rank
+
+
+def _allocated_bytes(pipeline: _Pipeline, costs: _Costs, microbatches: Ints) -> Floats:
+    """Lower bound of what tensors take on the fullest rank, shape (plans,) [B]."""
+    held = _held_at_first_backward(pipeline, microbatches)
+    active_bytes = (held * costs.saved_bytes[:, pipeline.parts]).sum(axis=2)
+    working_bytes = costs.working_bytes[:, pipeline.parts[:, -1]]
+    resident_bytes = _per_rank(pipeline, costs.resident_bytes)
+    fullest: Floats = (resident_bytes + active_bytes + working_bytes).max(axis=1)
+    return fullest
+
+
+def _held_at_first_backward(pipeline: _Pipeline, microbatches: Ints) -> Ints:
+    """Microbatches that each rank holds, by its parts, when it first runs backward.
+
+    Shape (plans, ranks, parts). Where the schedule is not known here it is the one that
+    runs backward.
+    """
+    behind = pipeline.stages - 1 - np.arange(pipeline.stages)
+    held = np.zeros((len(microbatches), *pipeline.parts.shape), dtype=np.int64)
+    held[:, :, -1] = 1
+    if pipeline.schedule in _ONE_BY_ONE:
+        held[:, :, -1] = np.minimum(behind + 1, microbatches[:, None])
+    if pipeline.schedule in _ALL_FORWARD_FIRST:
+        held[:, :, -1] = microbatches[:, None]
+    if pipeline.schedule in _INTERLEAVED:
+        counts, which = np.unique(microbatches, return_inverse=True)
+        lengths = [round_length(pipeline.stages, int(count)) for count in counts]
+        length = np.asarray(lengths)[which][:, None]
+        # Forwards run in rounds through the chunks; one more than run ahead of backward.
+        ahead = (pipeline.chunks - 1) * length + 2 * behind + 1
+        ran = np.minimum(ahead, pipeline.chunks * microbatches[:, None])
+        rounds, rest = np.divmod(ran, pipeline.chunks * length)
+        for chunk in range(pipeline.chunks):
+            held[:, :, chunk] = rounds * length + np.clip(rest - chunk * length, 0, length)
+    return held
+
+
+class CostTables:
+    """Costs by what they depend on: each distinct combination is computed once."""
+
+    def __init__(self, space: PlanSpace) -> None:
+        self._space = space
+        self._pipelines: dict[tuple[int, ...], _Pipeline] = {}
+        self._stage_costs: dict[int, StageCosts] = {}
+        self._rows: dict[Hashable, list[float]] = {}
+        zero, varied = space.column("plan.zero"), list(space.axes)
+        apart = {*_PIPELINE_FIELDS, *_OVERLAPS, "plan.zero"}
+        others = [path for path in varied if path not in apart]
+        codes = [space.codes[:, varied.index(path)] for path in others]
+        adds_up = (space.microbatches > 1) & (zero < 2)
+        shards = np.where(zero == 3, space.dp * space.column("plan.cp"), 0)
+        self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
+        self._tensor_kind = _kinds(*codes)
+        self._state_kind = _kinds(*codes, zero, space.dp)
+
+    def pipeline(self, plan: int) -> _Pipeline:
+        """The pipeline of a plan."""
+        names = list(self._space.axes)
+        fields = [names.index(path) for path in _PIPELINE_FIELDS if path in names]
+        key = tuple(self._space.codes[plan, fields].tolist())
+        if key not in self._pipelines:
+            self._pipelines[key] = _pipeline(self._space.plan_job(plan))
+        return self._pipelines[key]
+
+    def of(self, plans: Ints, pipeline: _Pipeline) -> _Costs:
+        """Costs of some plans that share a pipeline."""
+        shapes, tied = pipeline.shapes, pipeline.tied_copy
+        passes = self._table(
+            self._microbatch_kind, plans, shapes, lambda n: self._pass_row(n, shapes)
+        )
+        numel = self._table(
+            self._tensor_kind, plans, (shapes, tied), lambda n: self._numel_row(n, shapes, tied)
+        )
+        per = self._table(self._state_kind, plans, "state", self._state_row)
+        forward, backward, saved, working = np.split(passes, 4, axis=1)
+        dense, expert = np.split(numel, 2, axis=1)
+        kept = per[:, [0]] * dense + per[:, [1]] * expert
+        updated_s = per[:, [2]] * dense + per[:, [3]] * expert
+        by_shape = (forward, backward, saved, working, kept, updated_s)
+        return _Costs(*(column[:, pipeline.shape_of] for column in by_shape))
+
+    def _table(
+        self, kinds: Ints, plans: Ints, what: Hashable, row: Callable[[int], list[float]]
+    ) -> Floats:
+        """A row per plan, computed once for each kind of plan."""
+        distinct, first, which = np.unique(kinds[plans], return_index=True, return_inverse=True)
+        rows = []
+        for kind, position in zip(distinct.tolist(), first.tolist(), strict=True):
+            if (what, kind) not in self._rows:
+                self._rows[what, kind] = row(int(plans[position]))
+            rows.append(self._rows[what, kind])
+        return np.asarray(rows)[which]
+
+    def _pass_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
+        passes = [self._pass(plan, run) for run in shapes]
+        return [number for column in zip(*passes, strict=True) for number in column]
+
+    def _pass(self, plan: int, run: Slice) -> tuple[float, float, float, float]:
+        """Forward, backward [s], saved and working [B] of one microbatch through a run."""
+        kind = int(self._microbatch_kind[plan])
+        if kind not in self._stage_costs:
+            self._stage_costs[kind] = StageCosts(self._space.plan_job(plan))
+        costs = self._stage_costs[kind]
+        # Backward may be cut into pieces, the last layer first.
+        first_piece = run._replace(first=max(run.first, run.end - 1), has_embedding=False)
+        return (
+            costs.work(run, Phase.FORWARD).seconds,
+            costs.work(run, Phase.BACKWARD).seconds,
+            _total_bytes(costs.saved(run)),
+            _total_bytes(costs.working(first_piece)),
+        )
+
+    def _numel_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
+        """Dense and then expert parameters of each shape."""
+        job = self._space.plan_job(plan)
+        counts = [slice_parameters(job, run, tied_copy=tied) for run in shapes]
+        return [*(count.dense for count in counts), *(count.expert for count in counts)]
+
+    def _state_row(self, plan: int) -> list[float]:
+        """Bytes kept and seconds of the update, per dense and per expert parameter."""
+        job = self._space.plan_job(plan)
+        one, many = (ParameterCount(dense=1.0), ParameterCount(expert=1.0)), 1e9
+        floor_s = memory_bound_s(job.cluster.profile, 0.0)
+        kept = [_total_bytes(resident_memory(job, each)) for each in one]
+        traffic_bytes = [many * optimizer_traffic_bytes(job, each) for each in one]
+        update_s = [memory_bound_s(job.cluster.profile, size) - floor_s for size in traffic_bytes]
+        return [*kept, *(seconds / many for seconds in update_s)]
+
+
+def _total_bytes(memory: Memory) -> float:
+    return sum(num_bytes for _, num_bytes in memory)
+
+
+def _kinds(*columns: NDArray[np.generic]) -> Ints:
+    """A number per row, equal where all columns are equal."""
+    rows = np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _groups(space: PlanSpace, paths: Sequence[str]) -> Iterator[Ints]:
+    """Numbers of the plans that agree in all of some fields."""
+    names = list(space.axes)
+    columns = [space.codes[:, names.index(path)] for path in paths if path in names]
+    kinds = _kinds(np.zeros(len(space)), *columns)
+    for kind in range(kinds.max(initial=-1) + 1):
+        yield np.flatnonzero(kinds == kind)

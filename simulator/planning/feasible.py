@@ -1,0 +1,32 @@
+"""Which plans does nobody run, although no rule forbids them?"""
+
+from __future__ import annotations
+
+from simulator.spec.job import Job
+
+MIN_TOKENS_PER_CONTEXT_RANK = 2048
+"""Shorter pieces of a sequence are not worth dividing. Assumption."""
+
+_WITHOUT_MODEL_PARALLELISM = frozenset({"torch", "torch-fsdp", "deepspeed"})
+"""Stacks that have nothing but data parallelism."""
+_SHARDING_UNDER_A_PIPELINE = frozenset({"torchtitan", "jax"})
+"""Stacks that run ZeRO 2 and 3 with a pipeline. Megatron-Core's distributed optimizer is
+ZeRO 1, and DeepSpeed's pipeline engine refuses gradient sharding."""
+
+
+def is_data_parallel_only(job: Job) -> bool:
+    """Whether the stack has no model parallelism."""
+    return _stack_name(job) in _WITHOUT_MODEL_PARALLELISM
+
+
+def can_shard(job: Job) -> bool:
+    """Whether the stack runs the plan's ZeRO stage with its pipeline."""
+    plan = job.plan
+    return plan.pp == 1 or plan.zero <= 1 or _stack_name(job) in _SHARDING_UNDER_A_PIPELINE
+
+
+def _stack_name(job: Job) -> str:
+    """The stack that the plan names or starts from."""
+    default = "megatron-core"
+    stack = job.document.get("plan", {}).get("stack", default)
+    return stack if isinstance(stack, str) else str(stack.get("base", default))

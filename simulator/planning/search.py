@@ -1,0 +1,267 @@
+"""Which plan has the shortest step, of all that fit?
+
+Three tiers, each dearer and closer than the one before, none ever above the next:
+
+1. a closed-form lower bound of all plans at once (:mod:`simulator.planning.bound`);
+2. the replay without contention;
+3. the full simulation.
+
+The plan with the smallest value so far is taken to its next tier, until the smallest value
+is a full simulation's. All other plans have lower bounds that are no smaller, so that plan
+is the fastest under the full simulation of *all* plans, although few were simulated. Going
+on in the same way gives the second, the third, and so on, just as surely.
+
+A plan that must need more memory than there is leaves at once; whether the others fit is
+what the full simulation says.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simulator.engine.des import simulate_program
+from simulator.engine.replay import replay
+from simulator.planning.bound import ROUNDING, plan_bounds
+from simulator.planning.space import Axes, PlanSpace, plan_space
+from simulator.program.build import build_program
+from simulator.results.memory import class_memory
+from simulator.spec.job import Job
+
+
+class Tier(IntEnum):
+    """How well a plan's step time is known."""
+
+    BOUND = 0
+    REPLAY = 1
+    SIMULATION = 2
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """A plan that was fully simulated and fits.
+
+    Attributes:
+        changes: What gives the job this plan, ready for :meth:`Job.replace`.
+        dp: Its data-parallel degree.
+        step_time_s: Its step under the full simulation [s].
+        peak_device_bytes: What its fullest GPU holds [B].
+    """
+
+    changes: Mapping[str, Any]
+    dp: int
+    step_time_s: float
+    peak_device_bytes: float
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """How many plans were set aside for which reason.
+
+    Attributes:
+        refused: Combinations that break a rule, by the field that the rule names.
+        too_large: Plans whose least memory is more than there is.
+        too_large_simulated: Plans that turned out not to fit when they were simulated.
+        slower_bound: Plans whose lower bound is no shorter than the last choice's step.
+        slower_replay: Plans whose replay is no shorter.
+        slower_simulation: Plans whose simulated step is longer.
+    """
+
+    refused: Mapping[str, int]
+    too_large: int
+    too_large_simulated: int
+    slower_bound: int
+    slower_replay: int
+    slower_simulation: int
+
+
+@dataclass(frozen=True)
+class PlanSearch:
+    """What a search found.
+
+    Attributes:
+        choices: The fastest plans that fit, fastest first; empty where none fits.
+        plans: Valid plans that were looked at.
+        replayed, simulated: How many of them reached the second and third tier.
+        pruned: Why the others are not among the choices.
+        smallest: The plan that needs least memory, by its lower bound, where none fits.
+    """
+
+    choices: tuple[PlanChoice, ...]
+    plans: int
+    replayed: int
+    simulated: int
+    pruned: Pruned
+    smallest: Mapping[str, Any] | None
+
+
+class Progress(NamedTuple):
+    """Where a search stands.
+
+    Attributes:
+        replayed, simulated: Plans that were taken to the second and third tier.
+        open: Plans that could still be faster than the fastest known one.
+        best_s: Step of the fastest plan that was fully simulated and fits; infinite where
+            none was [s].
+    """
+
+    replayed: int
+    simulated: int
+    open: int
+    best_s: float
+
+
+def search_plans(
+    job: Job,
+    vary: Axes | None = None,
+    *,
+    top: int = 1,
+    executor: Executor | None = None,
+    at_a_time: int = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> PlanSearch:
+    """The fastest plans of a job, proven to be so under the full simulation of all plans.
+
+    Args:
+        job: Model, cluster, batch, and the fields of the plan that are not varied.
+        vary: Values by field; see :func:`~simulator.planning.space.plan_space`.
+        top: How many of the fastest plans to find.
+        executor: Where plans are simulated; in this process if None. The answer does not
+            depend on it.
+        at_a_time: Plans that are handed to the executor together.
+        on_progress: Called after each plan that was replayed or simulated.
+
+    Raises:
+        InputError: A field cannot be varied, or a value of it is wrong.
+    """
+    search = _Search(plan_space(job, vary), top)
+    for progress in search.run(executor, at_a_time):
+        if on_progress is not None:
+            on_progress(progress)
+    return search.result()
+
+
+class _Trial(NamedTuple):
+    """What a tier says about a plan; only the full simulation says what it holds."""
+
+    step_time_s: float
+    peak_device_bytes: float | None
+
+
+class _Entry(NamedTuple):
+    """A plan and what is known of its step; sorts by it, ties by the plan's number."""
+
+    step_s: float
+    plan: int
+    tier: Tier
+
+
+class _Search:
+    def __init__(self, space: PlanSpace, top: int) -> None:
+        self._space, self._top = space, top
+        self._capacity_bytes = space.job.cluster.profile.device.memory_bytes
+        bounds = plan_bounds(space)
+        self._least_bytes = bounds.peak_device_bytes
+        fits = np.flatnonzero(bounds.peak_device_bytes <= self._capacity_bytes)
+        self._heap = [
+            _Entry(float(bounds.step_time_s[plan]), int(plan), Tier.BOUND) for plan in fits
+        ]
+        heapq.heapify(self._heap)
+        self._peak_bytes: dict[int, float] = {}
+        self._counts = {Tier.REPLAY: 0, Tier.SIMULATION: 0}
+        self._best_s = float("inf")
+        self._found: list[_Entry] = []
+        self._misfits = 0
+
+    def run(self, executor: Executor | None, at_a_time: int) -> Iterator[Progress]:
+        """Take plans to their next tiers until the fastest are known."""
+        run = map if executor is None else executor.map
+        while len(self._found) < self._top and self._heap:
+            batch = self._next_batch(at_a_time)
+            jobs = [self._space.plan_job(entry.plan) for entry in batch]
+            tiers = [Tier(entry.tier + 1) for entry in batch]
+            trials = run(_try, jobs, tiers)
+            for entry, tier, trial in zip(batch, tiers, trials, strict=True):
+                self._book(entry, tier, trial)
+                yield self._progress()
+
+    def result(self) -> PlanSearch:
+        """What was found, and why the other plans are not among it."""
+        left = [entry.tier for entry in self._heap]
+        space, choices = self._space, tuple(self._choice(entry) for entry in self._found)
+        nothing_fits = not choices and len(space) > 0
+        smallest = space.changes(int(self._least_bytes.argmin())) if nothing_fits else None
+        return PlanSearch(
+            choices=choices,
+            plans=len(space),
+            replayed=self._counts[Tier.REPLAY],
+            simulated=self._counts[Tier.SIMULATION],
+            pruned=Pruned(
+                refused=space.refused,
+                too_large=int((self._least_bytes > self._capacity_bytes).sum()),
+                too_large_simulated=self._misfits,
+                slower_bound=left.count(Tier.BOUND),
+                slower_replay=left.count(Tier.REPLAY),
+                slower_simulation=left.count(Tier.SIMULATION),
+            ),
+            smallest=smallest,
+        )
+
+    def _next_batch(self, size: int) -> list[_Entry]:
+        """The most promising plans that are not fully known; those that are known are found."""
+        batch: list[_Entry] = []
+        kept: list[_Entry] = []
+        while self._heap and len(batch) < size and len(self._found) < self._top:
+            entry = heapq.heappop(self._heap)
+            if entry.tier is not Tier.SIMULATION:
+                batch.append(entry)
+            elif batch:
+                kept.append(entry)  # a plan before it may turn out faster
+            else:
+                self._found.append(entry)
+        for entry in kept:
+            heapq.heappush(self._heap, entry)
+        return batch
+
+    def _book(self, entry: _Entry, tier: Tier, trial: _Trial) -> None:
+        self._counts[tier] += 1
+        if trial.peak_device_bytes is not None:
+            if trial.peak_device_bytes > self._capacity_bytes:
+                self._misfits += 1
+                return
+            self._peak_bytes[entry.plan] = trial.peak_device_bytes
+            self._best_s = min(self._best_s, trial.step_time_s)
+        step_s = trial.step_time_s * (1.0 if tier is Tier.SIMULATION else ROUNDING)
+        heapq.heappush(self._heap, _Entry(step_s, entry.plan, tier))
+
+    def _progress(self) -> Progress:
+        still_open = sum(
+            entry.step_s < self._best_s and entry.tier is not Tier.SIMULATION
+            for entry in self._heap
+        )
+        counts = self._counts
+        return Progress(counts[Tier.REPLAY], counts[Tier.SIMULATION], still_open, self._best_s)
+
+    def _choice(self, entry: _Entry) -> PlanChoice:
+        return PlanChoice(
+            changes=self._space.changes(entry.plan),
+            dp=int(self._space.dp[entry.plan]),
+            step_time_s=entry.step_s,
+            peak_device_bytes=self._peak_bytes[entry.plan],
+        )
+
+
+def _try(job: Job, tier: Tier) -> _Trial:
+    """What a tier says about a plan."""
+    program = build_program(job)
+    if tier is Tier.REPLAY:
+        return _Trial(replay(program).step_time_s, None)
+    timeline = simulate_program(program)
+    memory = class_memory(timeline, job.cluster.profile.device)
+    return _Trial(timeline.step_time_s, max(each.peak_device_bytes for each in memory))

@@ -1,0 +1,187 @@
+"""Is the plan that a search finds the fastest under the full simulation of all plans?"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.errors import InputError
+from simulator.planning import search as search_module
+from simulator.planning.bound import CostTables, plan_bounds
+from simulator.planning.search import search_plans
+from simulator.planning.space import plan_space
+from simulator.results.run import run_step
+from simulator.spec.job import Job
+from tests.jobs import jobs as any_jobs
+from tests.jobs import small_job, small_model
+
+SCHEDULES = {
+    "plan.schedule": [
+        "naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-v", "v-half",
+        "dualpipe", "dualpipev", "chimera",
+    ],
+}  # fmt: skip
+EXPERTS = {"count": 4, "top_k": 2, "ffn_hidden": 64}
+
+
+def with_memory(job: Job, num_bytes: float) -> Job:
+    """The job on devices of another size, which keep nothing for themselves."""
+    profile = job.cluster.profile
+    device = profile.device.model_copy(update={"memory_bytes": num_bytes, "context_bytes": 0.0})
+    cluster = job.cluster.model_copy(
+        update={"profile": profile.model_copy(update={"device": device})}
+    )
+    return job.model_copy(update={"cluster": cluster})
+
+
+def brute_force(job: Job, vary: dict) -> list[tuple[float, dict]]:
+    """Step and changes of every plan that fits, fastest first, all fully simulated."""
+    space = plan_space(job, vary)
+    rows = []
+    for number in range(len(space)):
+        step = run_step(space.plan_job(number))
+        peak = max(memory.peak_device_bytes for memory in step.memory)
+        if peak <= step.capacity_bytes:
+            rows.append((step.step_time_s, number))
+    return [(seconds, space.changes(number)) for seconds, number in sorted(rows)]
+
+
+SMALL = {"plan.tp": [1, 2], "plan.pp": [1, 2, 4], "batch.micro": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("job", "vary"),
+    [
+        (small_job(gpus=8, global_batch=16), SMALL),
+        (small_job(gpus=8, global_batch=8, overlap_grad_reduce=False), SMALL),
+        (
+            small_job(gpus=8, global_batch=16),
+            {**SCHEDULES, "plan.pp": [2, 4], "plan.vpp": [1, 2], "plan.tp": [1], "plan.zero": [1]},
+        ),
+        (
+            small_job(small_model(experts=EXPERTS), gpus=8, global_batch=16),
+            {**SMALL, "plan.ep": [1, 2, 4], "plan.recompute": ["none", "full"]},
+        ),
+    ],
+    ids=["dense", "blocking", "schedules", "experts"],
+)
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_the_choices_are_the_fastest_under_the_full_simulation_of_all_plans(job, vary, share):
+    peaks = plan_bounds(plan_space(with_memory(job, 1e12), vary)).peak_device_bytes
+    job = with_memory(job, peaks.min() + share * (peaks.max() - peaks.min()))
+    expected = brute_force(job, vary)
+    found = search_plans(job, vary, top=5)
+    assert expected
+    assert [(c.step_time_s, dict(c.changes)) for c in found.choices] == expected[:5]
+    assert found.simulated < found.plans
+
+
+@given(any_jobs(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_no_bound_is_above_what_is_simulated(job, varies_zero):
+    vary = {"plan.zero": [job.plan.zero]} if not varies_zero else {}
+    axes = {f"plan.{name}": [getattr(job.plan, name)] for name in ("tp", "pp", "vpp", "cp", "ep")}
+    try:
+        fields = {**axes, **vary, "plan.recompute": [job.plan.recompute]}
+        space = plan_space(job, {**fields, "batch.micro": [job.batch.micro_batch]})
+    except InputError:
+        return
+    bounds = plan_bounds(space)
+    for number in range(len(space)):
+        step = run_step(space.plan_job(number), "replay")
+        assert bounds.step_time_s[number] <= step.step_time_s
+        peak = max(memory.peak_device_bytes for memory in step.memory)
+        assert bounds.peak_device_bytes[number] <= peak
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved-1f1b"])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_the_memory_of_common_schedules_is_bounded_closely(schedule, zero):
+    model = small_model(layers=8)
+    job = small_job(model, gpus=16, global_batch=64, overlap_grad_reduce=False)
+    fields = {"tp": [2], "pp": [4], "vpp": [2 if schedule == "interleaved-1f1b" else 1]}
+    vary = {f"plan.{name}": values for name, values in fields.items()}
+    vary |= {"plan.schedule": [schedule], "plan.zero": [zero], "batch.micro": [1]}
+    space = plan_space(with_memory(job, 1e12), vary)
+    bounds = plan_bounds(space)
+    assert len(space) == 3  # one for each recomputation
+    for number in range(len(space)):
+        step = run_step(space.plan_job(number), "replay")
+        peak = max(memory.peak_device_bytes for memory in step.memory)
+        assert bounds.peak_device_bytes[number] == pytest.approx(peak, rel=0.02)
+
+
+def test_costs_that_are_known_are_not_computed_again():
+    space = plan_space(small_job(gpus=8), SMALL)
+    tables = CostTables(space)
+    first = plan_bounds(space, tables)
+    again = plan_bounds(space, tables)
+    assert (first.step_time_s == again.step_time_s).all()
+    assert (first.peak_device_bytes == again.peak_device_bytes).all()
+
+
+def test_a_plan_of_the_space_is_what_replacing_fields_gives():
+    from simulator.spec.load import job_from_document
+
+    job = job_from_document(
+        {
+            "model": {"base": "llama3.1-8b", "layers": 8},
+            "cluster": {"profile": "h100-sxm-80gb", "gpus": 16},
+            "batch": {"global": 32, "seq_len": 4096},
+        }
+    )
+    space = plan_space(job)
+    for number in range(0, len(space), len(space) // 5):
+        slow, fast = job.replace(space.changes(number)), space.plan_job(number)
+        assert fast.model_dump() == slow.model_dump()
+
+
+def test_all_plans_are_searched_for_or_pruned_for_a_reason():
+    found = search_plans(small_job(gpus=8, global_batch=16), SMALL, top=3)
+    pruned = found.pruned
+    reasons = (
+        pruned.too_large, pruned.too_large_simulated, pruned.slower_bound,
+        pruned.slower_replay, pruned.slower_simulation,
+    )  # fmt: skip
+    assert sum(reasons) + len(found.choices) == found.plans
+
+
+def test_the_answer_does_not_depend_on_where_plans_are_simulated():
+    job = small_job(gpus=8, global_batch=16)
+    alone = search_plans(job, SMALL, top=4)
+    with ThreadPoolExecutor(3) as executor:
+        spread = search_plans(job, SMALL, top=4, executor=executor, at_a_time=3)
+    assert spread.choices == alone.choices
+
+
+def test_nothing_is_simulated_where_no_plan_can_fit(monkeypatch):
+    monkeypatch.setattr(search_module, "build_program", None)
+    found = search_plans(with_memory(small_job(gpus=8), 1.0), SMALL)
+    assert found.choices == ()
+    assert found.pruned.too_large == found.plans
+    assert found.smallest is not None
+
+
+def test_progress_says_how_many_plans_could_still_be_faster():
+    seen = []
+    search_plans(small_job(gpus=8, global_batch=16), SMALL, on_progress=seen.append)
+    assert seen[-1].open == 0
+    assert seen[-1].replayed + seen[-1].simulated == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("vary", "words"),
+    [
+        ({"cluster.gpus": [8]}, "cannot be varied"),
+        ({"plan.nonsense": [8]}, "cannot be varied"),
+        ({"plan.tp": []}, "at least one value"),
+        ({"plan.tp": ["four"]}, "plan.tp"),
+        ({"batch.micro": [0]}, "batch.micro"),
+    ],
+)
+def test_a_field_or_value_that_cannot_be_varied_is_the_users_to_mend(vary, words):
+    with pytest.raises(InputError, match=words):
+        plan_space(small_job(gpus=8), vary)

@@ -40,7 +40,6 @@ from simulator.program.states import (
     resident_memory,
     slice_parameters,
 )
-from simulator.results.memory import FRAGMENTATION_SHARE
 from simulator.schedule.one_f_one_b import round_length
 from simulator.schedule.slots import Phase, Placement
 from simulator.spec.job import Job
@@ -84,15 +83,15 @@ def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBound
         tables: Costs, where they are known already; they are filled as needed.
     """
     tables = tables or CostTables(space)
-    step_s, peak_bytes = np.zeros(len(space)), np.zeros(len(space))
+    step_s, allocated_bytes = np.zeros(len(space)), np.zeros(len(space))
     for plans in _groups(space, _PIPELINE_FIELDS):
         pipeline = tables.pipeline(int(plans[0]))
         costs = tables.of(plans, pipeline)
         microbatches = space.microbatches[plans]
         step_s[plans] = _step_s(pipeline, costs, microbatches)
-        peak_bytes[plans] = _allocated_bytes(pipeline, costs, microbatches)
-    context_bytes = space.job.cluster.profile.device.context_bytes
-    device_bytes = peak_bytes * (1 + FRAGMENTATION_SHARE) + context_bytes
+        allocated_bytes[plans] = _allocated_bytes(pipeline, costs, microbatches)
+    # What the allocator leaves unused, and communicators, come on top.
+    device_bytes = allocated_bytes + space.job.cluster.profile.device.context_bytes
     return PlanBounds(step_s * ROUNDING, device_bytes * ROUNDING)
 
 

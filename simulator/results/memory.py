@@ -21,7 +21,7 @@ from simulator.program.ir import Owner, Stream
 from simulator.results.step import ClassMemory
 from simulator.spec.hardware import Device
 
-FRAGMENTATION_SHARE = 0.04
+_FRAGMENTATION_SHARE = 0.04
 """Reserved beyond allocated: median of the eight different runs in
 ``reports/data/runs_open.csv`` that print both for a current PyTorch (2.8 to 7 %)."""
 
@@ -51,7 +51,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     peak = int(np.argmax(total))
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
-    reserved = allocated * (1 + FRAGMENTATION_SHARE)
+    reserved = allocated * (1 + _FRAGMENTATION_SHARE)
     return ClassMemory(
         stage=rank_class.stage,
         peak_allocated_bytes=allocated,

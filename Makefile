@@ -7,10 +7,11 @@ JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types schemas schedules network coverage accuracy zero-bubble fit readme clean
+.PHONY: help demo test lint types schemas schedules network coverage accuracy zero-bubble performance fit \
+  readme clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.core  ## simulate one training step of Llama 3 70B on 64 GPUs and draw it
 	$(BIN)/clustersim run $(JOB) --plot build/demo --trace build/demo/trace.json.gz
@@ -48,6 +49,11 @@ zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, m
 	$(BIN)/python -m simulator.validate.schedule_gains reports/data/zero_bubble.csv > build-zero-bubble.md
 	mv build-zero-bubble.md reports/zero_bubble.md
 
+performance: $(VENV)/.bench  ## reports/performance.md: how long everything takes, and how that grows
+	mkdir -p build
+	$(BIN)/python -m pytest -n 0 -m bench --benchmark-json build/benchmarks.json tests/bench
+	$(BIN)/python -m tests.bench.report build/benchmarks.json
+
 fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by source; host work is printed for stack.py
 	$(BIN)/python -m simulator.calibrate.fit_training reports/data/runs_open.csv --write
 
@@ -73,4 +79,8 @@ $(VENV)/.core: pyproject.toml | $(VENV)/.python
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[test,dev]'
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.bench: pyproject.toml | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[test,bench]'
 	@touch $@ $(VENV)/.core

@@ -18,16 +18,19 @@ what the full simulation says.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
+from simulator.errors import InputError
 from simulator.planning.bound import ROUNDING, plan_bounds
 from simulator.planning.space import Axes, PlanSpace, plan_space
 from simulator.program.build import build_program
@@ -151,7 +154,9 @@ class _Trial(NamedTuple):
     """What a tier says about a plan; only the full simulation says what it holds."""
 
     step_time_s: float
-    peak_device_bytes: float | None
+    peak_device_bytes: float | None = None
+    refused: str = ""
+    """Field of the rule that the plan turned out to break; its other values mean nothing."""
 
 
 class _Entry(NamedTuple):
@@ -175,9 +180,10 @@ class _Search:
         heapq.heapify(self._heap)
         self._peak_bytes: dict[int, float] = {}
         self._counts = {Tier.REPLAY: 0, Tier.SIMULATION: 0}
-        self._best_s = float("inf")
+        self._best_s = inf
         self._found: list[_Entry] = []
         self._misfits = 0
+        self._refused = Counter(space.refused)
 
     def run(self, executor: Executor | None, at_a_time: int) -> Iterator[Progress]:
         """Take plans to their next tiers until the fastest are known."""
@@ -203,7 +209,7 @@ class _Search:
             replayed=self._counts[Tier.REPLAY],
             simulated=self._counts[Tier.SIMULATION],
             pruned=Pruned(
-                refused=space.refused,
+                refused=dict(self._refused.most_common()),
                 too_large=int((self._least_bytes > self._capacity_bytes).sum()),
                 too_large_simulated=self._misfits,
                 slower_bound=left.count(Tier.BOUND),
@@ -231,6 +237,9 @@ class _Search:
 
     def _book(self, entry: _Entry, tier: Tier, trial: _Trial) -> None:
         self._counts[tier] += 1
+        if trial.refused:
+            self._refused[trial.refused] += 1
+            return
         if trial.peak_device_bytes is not None:
             if trial.peak_device_bytes > self._capacity_bytes:
                 self._misfits += 1
@@ -259,9 +268,12 @@ class _Search:
 
 def _try(job: Job, tier: Tier) -> _Trial:
     """What a tier says about a plan."""
-    program = build_program(job)
+    try:
+        program = build_program(job)
+        timeline = replay(program) if tier is Tier.REPLAY else simulate_program(program)
+    except InputError as error:
+        return _Trial(inf, refused=error.faults[0].path)
     if tier is Tier.REPLAY:
-        return _Trial(replay(program).step_time_s, None)
-    timeline = simulate_program(program)
+        return _Trial(timeline.step_time_s)
     memory = class_memory(timeline, job.cluster.profile.device)
     return _Trial(timeline.step_time_s, max(each.peak_device_bytes for each in memory))

@@ -160,6 +160,14 @@ def test_all_plans_are_searched_for_or_pruned_for_a_reason():
     assert sum(reasons) + len(found.choices) == found.plans
 
 
+def test_plans_that_nobody_can_build_are_refused_and_not_a_crash():
+    vary = {**SMALL, "plan.pp": [2], "plan.schedule": ["pipedream", "1f1b"]}
+    found = search_plans(small_job(gpus=8, global_batch=16), vary, top=3)
+    assert len(found.choices) == 3
+    assert {choice.changes["plan.schedule"] for choice in found.choices} == {"1f1b"}
+    assert found.pruned.refused["plan.schedule"] > 0
+
+
 def test_the_answer_does_not_depend_on_where_plans_are_simulated():
     job = small_job(gpus=8, global_batch=16)
     alone = search_plans(job, SMALL, top=4)

@@ -1,0 +1,153 @@
+"""What is measured: one function per thing that people wait for.
+
+``python -m tests.bench.cases NAME`` does one of them in a process of its own and prints the
+peak of its resident memory in MiB.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import simulator as sim
+from simulator.spec.job import Job
+
+ROOT = Path(__file__).parents[2]
+LARGE = ROOT / "workloads" / "llama3.1-405b-16384xh100.yaml"
+MEDIUM = ROOT / "workloads" / "llama3-70b-64xh100.yaml"
+SEARCHED = ROOT / "workloads" / "gpt3-175b-1024xa100.yaml"
+SMALL = ROOT / "workloads" / "gpt2-1xa100.yaml"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to measure.
+
+    Attributes:
+        title: What it is, for the report.
+        prepare: Gets ready, unmeasured, and returns what is measured.
+        target: What it should stay below, in words; empty where nothing was promised.
+        rounds: How often it is measured.
+    """
+
+    title: str
+    prepare: Callable[[], Callable[[], object]]
+    target: str = ""
+    rounds: int = 3
+
+
+def large_job(gpus: int = 16384, changes: Mapping[str, object] | None = None) -> Job:
+    """Llama 3.1 405B with tp 8 and pp 16; the batch grows with the GPUs."""
+    plan = {"plan": {"tp": 8, "pp": 16}, "cluster.gpus": gpus, "batch.global": gpus // 8}
+    return sim.load_job(LARGE, {**plan, **(changes or {})})
+
+
+def _simulation(gpus: int) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        job = large_job(gpus)
+        return lambda: sim.simulate(job)
+
+    return prepare
+
+
+def _replay() -> Callable[[], object]:
+    from simulator.engine.replay import replay
+    from simulator.program.build import build_program
+
+    job = large_job()
+    return lambda: replay(build_program(job))
+
+
+def _chunks() -> Callable[[], object]:
+    job = sim.load_job(LARGE)
+    return lambda: sim.simulate(job)
+
+
+def _trace() -> Callable[[], object]:
+    result = sim.simulate(sim.load_job(MEDIUM))
+    folder = tempfile.mkdtemp()
+    return lambda: result.write_trace(Path(folder) / "trace.json.gz")
+
+
+def _sweep() -> Callable[[], object]:
+    job = sim.load_job(MEDIUM)
+    grid = {"plan.tp": [2, 4, 8], "plan.zero": [1, 3], "plan.recompute": ["none", "full"]}
+    return lambda: sim.sweep(job, grid)
+
+
+def _bounds() -> Callable[[], object]:
+    from simulator.planning.bound import CostTables, plan_bounds
+    from simulator.planning.space import plan_space
+
+    vary = {
+        "plan.overlap_grad_reduce": [False, True],
+        "plan.overlap_param_gather": [False, True],
+    }
+    space = plan_space(sim.load_job(SEARCHED), vary)
+    tables = CostTables(space)
+    plan_bounds(space, tables)
+    return lambda: plan_bounds(space, tables)
+
+
+def _search() -> Callable[[], object]:
+    from simulator.planning.search import search_plans
+
+    job = sim.load_job(SEARCHED)
+    return lambda: search_plans(job)
+
+
+def _process(*words: str) -> Callable[[], Callable[[], object]]:
+    def run() -> object:
+        return subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
+
+    return lambda: run
+
+
+CASES = {
+    "import": Case("`import simulator`", _process("-c", "import simulator"), "0.3 s"),
+    "run": Case(
+        "`clustersim run` of GPT-2 on one GPU, from a cold shell",
+        _process("-m", "simulator", "run", str(SMALL)),
+        "1 s",
+    ),
+    "gpus_16384": Case(
+        "405B, tp 8, pp 16, on 16,384 GPUs, full contention", _simulation(16384), "0.5 s, 500 MB"
+    ),
+    "gpus_131072": Case("the same on 131,072 GPUs", _simulation(131072), "within 10 %"),
+    "gpus_1048576": Case("the same on 1,048,576 GPUs", _simulation(1048576), "within 10 %"),
+    "replay": Case("replay of the first: build the program and run it", _replay, "50 ms"),
+    "chunks": Case("405B with vpp 8 and ZeRO 2 (10,353 operations)", _chunks),
+    "trace": Case("kernel-level trace of 70B on 64 GPUs, written", _trace),
+    "sweep": Case("sweep of 12 combinations of 70B on 64 GPUs, one process", _sweep),
+    "bounds": Case("closed-form tier over 11,928 plans, costs known", _bounds, "120 ms"),
+    "search": Case(
+        "exact best of all 2,982 plans of 175B on 1,024 A100, one process", _search, "20 s", 1
+    ),
+}
+
+
+def used_s() -> float:
+    """Processor time of this process and of those it has waited for [s].
+
+    Unlike the clock it does not count what other programs take from a shared machine.
+    """
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def peak_mib(name: str) -> float:
+    """Peak resident memory of a case in a process of its own [MiB]."""
+    words = [sys.executable, "-m", "tests.bench.cases", name]
+    done = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+if __name__ == "__main__":
+    CASES[sys.argv[1]].prepare()()
+    peaks = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(max(peak.ru_maxrss for peak in peaks) / 1024)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError
 from simulator.planning.journal import Journal, Row, fingerprint, journal_path
-from simulator.planning.tasks import run_on_executor, run_on_processes
 from simulator.results.run import Engine, run_step
 from simulator.spec.job import Job
 from simulator.version import __version__
@@ -144,6 +143,9 @@ def _run(
     executor: Executor | None,
     workers: int,
 ) -> _Outcomes:
+    # Loads what starts processes, which a single simulation does without.
+    from simulator.planning.tasks import run_on_executor, run_on_processes
+
     if executor is not None:
         return run_on_executor(row_of, points, executor)
     if workers > 1:

@@ -76,7 +76,7 @@ def cost(size: int, job: Job) -> Cost:
 
 def draw(growth: Mapping[str, Sequence[Cost]], path: Path) -> None:
     """Processor time against what is varied, one panel each, both axes logarithmic."""
-    figure = style.new_figure(6.4)
+    figure = style.new_figure(6.75)
     left, width, height = 0.85, 3.85, 2.05
     parts = {
         "everything": ("total_s", style.INK, "o"),
@@ -87,7 +87,7 @@ def draw(growth: Mapping[str, Sequence[Cost]], path: Path) -> None:
     for number, (name, costs) in enumerate(growth.items()):
         row, column = divmod(number, 2)
         axes = style.add_axes_in(
-            figure, left=left + column * (width + 0.75), top=1.0 + row * (height + 0.75),
+            figure, left=left + column * (width + 0.75), top=0.85 + row * (height + 0.75),
             width=width, height=height,
         )  # fmt: skip
         sizes = [each.size for each in costs]
@@ -97,6 +97,7 @@ def draw(growth: Mapping[str, Sequence[Cost]], path: Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_ylim(0.5, 2000)
+        axes.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axes.minorticks_off()
         axes.grid(visible=True, color=style.GRID, linewidth=0.6)
@@ -150,8 +151,8 @@ def _growth(growth: Mapping[str, Sequence[Cost]]) -> list[str]:
         "",
         "Llama 3.1 405B, tp 8, pp 16, 16 microbatches on 16,384 H100; one of these is varied. "
         "Ranks that do the same are simulated once, so GPUs cost nothing; stages and "
-        "microbatches multiply the operations. Layers cost nothing either until gradients are "
-        "reduced in more buckets.",
+        "microbatches multiply the operations. Layers add little: costs are computed once per "
+        "distinct layer, and only the buckets of gathers and gradients grow with their number.",
         "",
         "![processor time against GPUs, stages, microbatches and layers](performance.png)",
         "",

@@ -9,7 +9,8 @@ The first of them reaches it through the stages before it, and (where backward i
 piece) the gradient of the last one has to travel back through them. No rank updates its
 weights before the last rank is through, because all wait for the gradient norm. Transfers,
 collectives that do not block, gaps inside the pipeline and contention are left out, so a
-simulated step is never shorter.
+simulated step is never shorter. Nothing is claimed where steps overlap each other, or where a
+forward and a backward run as one: the bound is 0 then.
 
 **Memory.** What a rank keeps from step to step, and the activations that its schedule holds
 when the first backward runs. What the data-parallel stream holds is left out, so a simulated
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.planning.space import PlanSpace
-from simulator.program.build import job_schedule
+from simulator.program.build import job_schedule, steps_around
 from simulator.program.ir import Memory
 from simulator.program.layout import Slice, cut, stage_slices
 from simulator.program.stage import StageCosts
@@ -47,7 +48,7 @@ from simulator.spec.job import Job
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_PIPELINE_FIELDS = ("plan.pp", "plan.vpp", "plan.schedule", "plan.layout")
+_PIPELINE_FIELDS = ("plan.pp", "plan.vpp", "plan.schedule", "plan.layout", "plan.post_validation")
 """What the layout of layers and the order of passes depend on."""
 
 _OVERLAPS = ("plan.overlap_grad_reduce", "plan.overlap_param_gather", "plan.overlap_p2p")
@@ -56,6 +57,8 @@ _OVERLAPS = ("plan.overlap_grad_reduce", "plan.overlap_param_gather", "plan.over
 ROUNDING = 1 - 1e-9
 """Sums in another order may differ in their last digits; a bound must not."""
 
+_JOINT = frozenset({"dualpipe", "dualpipev"})
+"""Schedules in which a forward and a backward may run as one operation."""
 _ONE_BY_ONE = frozenset({"1f1b", "dapple"})
 _ALL_FORWARD_FIRST = frozenset({"gpipe"})
 _INTERLEAVED = frozenset({"interleaved-1f1b"})
@@ -108,6 +111,7 @@ class _Pipeline:
         parts: Virtual stages of the model that each rank runs, those of all copies,
             ascending; shape (ranks, virtual stages of a rank).
         copies: Copies of the model.
+        adds_up: Whether passes run one after another and steps meet at their ends.
         splits_backward: Whether weight gradients may come later.
         tied_copy: Whether the last run holds a copy of the embedding.
     """
@@ -119,6 +123,7 @@ class _Pipeline:
     shape_of: Ints
     parts: Ints
     copies: int
+    adds_up: bool
     splits_backward: bool
     tied_copy: bool
 
@@ -142,6 +147,7 @@ def _pipeline(job: Job) -> _Pipeline:
         shape_of=np.asarray([known.index(content) for content in contents]),
         parts=np.sort(np.asarray(parts), axis=1),
         copies=placement.copies,
+        adds_up=steps_around(job).total == 1 and info.name not in _JOINT,
         splits_backward=info.splits_backward,
         tied_copy=placement is Placement.LOOP and copies_embedding(job),
     )
@@ -166,6 +172,8 @@ class _Costs(NamedTuple):
 
 def _step_s(pipeline: _Pipeline, costs: _Costs, microbatches: Ints) -> Floats:
     """Lower bound of the step time, shape (plans,) [s]."""
+    if not pipeline.adds_up:
+        return np.zeros(len(microbatches))
     passes = microbatches[:, None] / pipeline.copies
     nearest = pipeline.parts[:, 0]
     through_s = _per_rank(pipeline, costs.forward_s + costs.backward_s) * passes

@@ -22,7 +22,7 @@ from tests.jobs import small_job, small_model
 SCHEDULES = {
     "plan.schedule": [
         "naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-v", "v-half",
-        "dualpipe", "dualpipev", "chimera",
+        "dualpipe", "dualpipev", "chimera", "pipedream",
     ],
 }  # fmt: skip
 EXPERTS = {"count": 4, "top_k": 2, "ffn_hidden": 64}
@@ -52,7 +52,10 @@ def simulate_all(job: Job, vary: dict) -> list[Simulated]:
     space = plan_space(job, vary)
     rows = []
     for number in range(len(space)):
-        step = run_step(space.plan_job(number))
+        try:
+            step = run_step(space.plan_job(number))
+        except InputError:
+            continue
         peak = max(memory.peak_device_bytes for memory in step.memory)
         rows.append(Simulated(step.step_time_s, number, peak, space.changes(number)))
     return sorted(rows, key=lambda row: row[:2])
@@ -68,7 +71,13 @@ SMALL = {"plan.tp": [1, 2], "plan.pp": [1, 2, 4], "batch.micro": [1, 2]}
         (small_job(gpus=8, global_batch=8, overlap_grad_reduce=False), SMALL),
         (
             small_job(gpus=8, global_batch=16),
-            {**SCHEDULES, "plan.pp": [2, 4], "plan.vpp": [1, 2], "plan.tp": [1], "plan.zero": [1]},
+            {
+                **SCHEDULES,
+                "plan.pp": [2, 4],
+                "plan.vpp": [1, 2],
+                "plan.tp": [1],
+                "plan.zero": [0, 1],
+            },
         ),
         (
             small_job(small_model(experts=EXPERTS), gpus=8, global_batch=16),

@@ -147,7 +147,9 @@ def _pipeline(job: Job) -> _Pipeline:
         shape_of=np.asarray([known.index(content) for content in contents]),
         parts=np.sort(np.asarray(parts), axis=1),
         copies=placement.copies,
-        adds_up=steps_around(job).total == 1 and info.name not in _JOINT,
+        adds_up=steps_around(job).total == 1
+        and info.name not in _JOINT
+        and not job.plan.overlap_ep,
         splits_backward=info.splits_backward,
         tied_copy=placement is Placement.LOOP and copies_embedding(job),
     )

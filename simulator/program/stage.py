@@ -209,8 +209,11 @@ class StageCosts:
 
     @property
     def _overlaps_experts(self) -> bool:
-        """By default only in schedules that are made for it, whose order joins passes."""
-        return self.job.plan.overlap_ep is not False
+        """By default only in schedules that are made for it."""
+        plan = self.job.plan
+        if plan.overlap_ep is None:
+            return plan.schedule in ("dualpipe", "dualpipev")
+        return plan.overlap_ep
 
     def _unit_counts(self, run: Slice) -> _UnitCounts:
         if run not in self._counts:

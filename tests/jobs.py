@@ -131,6 +131,9 @@ SCHEDULES_WITH_CHUNKS = {
 }
 """Numbers of chunks that random plans take, by schedule."""
 
+STACK_NAMES = ["megatron-core", "megatron-lm-2021", "torch-fsdp", "torchtitan", "torch"]
+"""Stacks that random plans take."""
+
 _FLAG = st.sampled_from([None, True, False])
 
 
@@ -151,10 +154,11 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
     sequence_parallel = True if experts and tp > 1 else draw(_FLAG)
     attention = "flash" if cp > 1 else draw(st.sampled_from(["flash", "fused-softmax", "unfused"]))
     zero = draw(st.integers(0, 3))
+    can_tie = zero < 3 or pp == 1
     return small_job(
         small_model(
             layers=pp * vpp * draw(st.sampled_from([1, 2])),
-            tied_embeddings=draw(st.booleans()),
+            tied_embeddings=can_tie and draw(st.booleans()),
             experts=experts,
         ),
         gpus=tp * cp * dp * pp,
@@ -173,7 +177,8 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
         zero=zero,
         zero_group=draw(st.sampled_from([0, 1, dp * cp])) if zero else 0,
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
-        stack=draw(st.sampled_from(["megatron-core", "megatron-lm-2021", "torch-fsdp", "torch"])),
+        stack=draw(st.sampled_from(STACK_NAMES)),
+        reshard_after_forward=draw(_FLAG) if zero == 3 else None,
         sequence_parallel=sequence_parallel,
         overlap_grad_reduce=draw(_FLAG),
         overlap_param_gather=draw(_FLAG),
@@ -253,9 +258,9 @@ class NoDataParallel:
         del program, rank, run, is_first
         return ()
 
-    def after_use(self, rank: int, operation: int, run: Slice) -> Memory:
+    def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Gives nothing back."""
-        del rank, operation, run
+        del rank, operation, run, is_forward
         return ()
 
     def after_backward(

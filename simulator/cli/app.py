@@ -29,6 +29,7 @@ from simulator.cli import (
     schedules,
     schemas,
     sweep,
+    traffic,
     validating,
 )
 from simulator.cli.console import note
@@ -82,6 +83,7 @@ def build_app() -> typer.Typer:
     app.command("run")(run.run)
     app.command("memory")(memory.memory)
     app.command("placement")(placement.placement)
+    app.command("traffic")(traffic.traffic)
     app.command("balance")(balance.balance)
     app.command("sweep")(sweep.sweep)
     app.command("plan")(plan.plan)

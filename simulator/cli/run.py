@@ -74,6 +74,7 @@ def _print_result(result: Result) -> None:
     _print_headline(result)
     _print_asynchrony(result)
     _print_likenesses(result)
+    _print_expert_load(result)
     _print_breakdown(result)
     _print_exposed_communication(result)
     print_peaks(result)
@@ -149,7 +150,8 @@ def _print_likenesses(result: Result) -> None:
         number_column("ranks"),
         number_column("first rank"),
     ]
-    print_table("perturbations", columns, rows)
+    title = "perturbations" if result.job.perturbations else "uneven experts"
+    print_table(title, columns, rows)
 
 
 def _stages_text(stages: Sequence[int]) -> str:
@@ -161,6 +163,14 @@ def _stages_text(stages: Sequence[int]) -> str:
         else:
             runs.append([stage])
     return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _print_expert_load(result: Result) -> None:
+    from simulator.results.expert_load import expert_load_sentence
+
+    sentence = expert_load_sentence(result, result.job)
+    if sentence:
+        typer.echo(f"{sentence}\n")
 
 
 def _print_breakdown(result: Result) -> None:

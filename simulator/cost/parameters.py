@@ -61,12 +61,15 @@ class ParameterTensor:
         shape: Axes; the one that is split comes first.
         group: Parameters it is reduced and sharded with.
         split: How it is divided among tensor- and expert-parallel ranks.
+        inputs_first: Whether the leading axes of ``shape`` are the inputs of a product.
+            ``torch.nn.Linear`` keeps outputs first.
     """
 
     name: str
     shape: tuple[int, ...]
     group: ParameterGroup = ParameterGroup.DENSE
     split: Split = Split.REPLICATED
+    inputs_first: bool = False
 
     @property
     def numel(self) -> int:
@@ -114,24 +117,31 @@ def embedding_tensors(model: Model, padded_vocab: int | None = None) -> tuple[Pa
             ParameterTensor("embedding.positions", (model.max_positions, model.hidden), group)
         )
     if model.embedding_dim:
-        tensors.append(ParameterTensor("embedding.projection", (width, model.hidden), group))
+        shape = (width, model.hidden)
+        tensors.append(ParameterTensor("embedding.projection", shape, group, inputs_first=True))
     if model.embedding_norm:
         tensors += _norm(model, "embedding.norm", group)
     return tuple(tensors)
 
 
 def layer_tensors(model: Model, layer_index: int) -> tuple[ParameterTensor, ...]:
-    """Tensors of one layer, counted from 0: norms, attention, and MLP or experts."""
-    tensors: list[ParameterTensor] = []
-    for number in range(model.norms_per_layer):
-        tensors += _norm(model, f"norm.{number}", ParameterGroup.DENSE)
+    """Tensors of one layer, counted from 0, in the order in which forward uses them.
+
+    A norm, attention, the norms between the two, MLP or experts, and a norm behind it.
+    """
+
+    def norms(first: int, end: int) -> Iterator[ParameterTensor]:
+        for number in range(first, min(end, model.norms_per_layer)):
+            yield from _norm(model, f"norm.{number}", ParameterGroup.DENSE)
+
     latent = model.latent_attention
-    tensors += _latent_attention(model, latent) if latent else _attention(model)
+    tensors = [*norms(0, 1), *(_latent_attention(model, latent) if latent else _attention(model))]
+    tensors += norms(1, 3)
     if model.experts and model.has_experts(layer_index):
         tensors += _experts(model, model.experts)
     else:
         tensors += _mlp(model, "mlp", model.ffn_hidden, biased=model.mlp_bias)
-    return tuple(tensors)
+    return (*tensors, *norms(3, 4))
 
 
 def head_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
@@ -149,7 +159,8 @@ def head_tensors(model: Model, padded_vocab: int | None = None) -> tuple[Paramet
     width = model.embedding_dim or model.hidden
     tensors = list(_norm(model, "head.norm", group)) if model.final_norm else []
     if model.embedding_dim:
-        tensors.append(ParameterTensor("head.projection", (model.hidden, width), group))
+        shape = (model.hidden, width)
+        tensors.append(ParameterTensor("head.projection", shape, group, inputs_first=True))
     if not model.tied_embeddings:
         tensors.append(ParameterTensor("head.tokens", (vocab, width), group, Split.TENSOR))
     if model.head_bias:
@@ -218,6 +229,24 @@ def tensor_shard_numel(tensor: ParameterTensor, tp: int = 1, ep: int = 1) -> int
     return math.prod(split_axes) * math.prod(tensor.shape[len(ways) :])
 
 
+def padded_shard_numel(tensor: ParameterTensor, tp: int, shards: int) -> int:
+    """Elements of a tensor-parallel share whose rows are padded to a multiple of ``shards``.
+
+    Rows are the first axis as ``torch.nn.Linear`` keeps it: outputs. FSDP2 cuts every
+    parameter along it into equal shards, and sends the padding, too
+    (``torch.distributed.fsdp.fully_shard``).
+
+    Args:
+        tensor: The whole tensor, not one of routed experts.
+        tp: Tensor-parallel degree.
+        shards: Ranks that shard it.
+    """
+    numel, last = tensor_shard_numel(tensor, tp), tensor.shape[-1]
+    columns = 1 if len(tensor.shape) == 1 else last
+    rows = last if tensor.inputs_first else numel // columns
+    return -(-rows // shards) * shards * (numel // rows)
+
+
 def _all_tensors(model: Model) -> Iterator[ParameterTensor]:
     yield from embedding_tensors(model)
     kinds = layer_kinds(model)
@@ -248,7 +277,7 @@ def _attention(model: Model) -> Iterator[ParameterTensor]:
         yield ParameterTensor(f"attention.{name}", (heads, d, h), split=split)
         if model.qkv_bias:
             yield ParameterTensor(f"attention.{name}.bias", (heads, d), split=split)
-    yield ParameterTensor("attention.output", (a, d, h), split=Split.TENSOR)
+    yield _output(a, d, h)
     if model.qk_norm == "head":
         yield ParameterTensor("attention.query.norm", (d,))
         yield ParameterTensor("attention.key.norm", (d,))
@@ -262,16 +291,22 @@ def _latent_attention(model: Model, latent: LatentAttention) -> Iterator[Paramet
     h, a = model.hidden, model.heads
     q_rank, kv_rank = latent.q_lora_rank, latent.kv_lora_rank
     if q_rank:
-        yield ParameterTensor("attention.query_down", (h, q_rank))
+        yield ParameterTensor("attention.query_down", (h, q_rank), inputs_first=True)
         yield ParameterTensor("attention.query_down.norm", (q_rank,))
     query_shape = (a, latent.qk_head_dim, q_rank or h)
     yield ParameterTensor("attention.query", query_shape, split=Split.TENSOR)
-    yield ParameterTensor("attention.key_value_down", (h, kv_rank + latent.qk_rope_head_dim))
+    down_shape = (h, kv_rank + latent.qk_rope_head_dim)
+    yield ParameterTensor("attention.key_value_down", down_shape, inputs_first=True)
     yield ParameterTensor("attention.key_value_down.norm", (kv_rank,))
     for name, size in (("key", latent.qk_nope_head_dim), ("value", latent.v_head_dim)):
         yield ParameterTensor(f"attention.{name}", (a, size, kv_rank), split=Split.TENSOR)
-    yield ParameterTensor("attention.output", (a, latent.v_head_dim, h), split=Split.TENSOR)
+    yield _output(a, latent.v_head_dim, h)
     yield from _attention_extras(model)
+
+
+def _output(heads: int, head_dim: int, hidden: int) -> ParameterTensor:
+    shape = (heads, head_dim, hidden)
+    return ParameterTensor("attention.output", shape, split=Split.TENSOR, inputs_first=True)
 
 
 def _attention_extras(model: Model) -> Iterator[ParameterTensor]:
@@ -286,7 +321,8 @@ def _mlp(model: Model, name: str, width: int, *, biased: bool) -> Iterator[Param
         yield ParameterTensor(f"{name}.{part}", (width, model.hidden), split=Split.TENSOR)
         if biased:
             yield ParameterTensor(f"{name}.{part}.bias", (width,), split=Split.TENSOR)
-    yield ParameterTensor(f"{name}.down", (width, model.hidden), split=Split.TENSOR)
+    shape = (width, model.hidden)
+    yield ParameterTensor(f"{name}.down", shape, split=Split.TENSOR, inputs_first=True)
     if biased:
         yield ParameterTensor(f"{name}.down.bias", (model.hidden,))
 

@@ -60,6 +60,7 @@ KIND_COLOR: Mapping[Kind, str] = MappingProxyType(
         Kind.ALL_GATHER: "#FFDC8F",
         Kind.REDUCE_SCATTER: ORANGE,
         Kind.ALL_TO_ALL: "#7A4419",
+        Kind.BROADCAST: "#4B3FD1",
     }
 )
 """Colour of an operation."""

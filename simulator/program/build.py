@@ -16,9 +16,13 @@ from typing import NamedTuple
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
 from simulator.cost.kernels import memory_bound_s
 from simulator.program.asynchronous import refuse_shared_updates
-from simulator.program.data_parallel import DataParallel, communication_work
+from simulator.program.busy_experts import with_waiting_ranks
+from simulator.program.communication import Call, collectives_work, communication_work
+from simulator.program.data_parallel import DataParallel
+from simulator.program.expert_load import ExpertShare, busiest_share, other_share
 from simulator.program.ir import (
     Category,
+    Collective,
     Kind,
     Operation,
     Owner,
@@ -31,7 +35,7 @@ from simulator.program.ir import (
 )
 from simulator.program.layout import Slice, stage_slices
 from simulator.program.pipeline import Pipeline, add_pipeline
-from simulator.program.ranks import first_rank, pipeline_pair, tensor_group
+from simulator.program.ranks import first_rank, pipeline_pair, shard_group, tensor_group
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
@@ -102,12 +106,15 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     """
     if unfolded or job.perturbations:
         return unfold(job, partial(_folded_program, steps=steps), each_rank=unfolded)
-    return _folded_program(job, steps)
+    program, others = _folded_program(job, steps), other_share(job)
+    if others is None:
+        return program
+    return with_waiting_ranks(job, program, _Builder(job, others).build(steps))
 
 
 def _folded_program(job: Job, steps: int) -> Program:
-    """One class of ranks per pipeline stage; ignores perturbations."""
-    return _Builder(job).build(steps)
+    """One class of ranks per pipeline stage, the busiest ones; ignores perturbations."""
+    return _Builder(job, busiest_share(job)).build(steps)
 
 
 def job_schedule(job: Job) -> ScheduleInfo:
@@ -131,11 +138,11 @@ def _post_validates(job: Job) -> bool:
 class _Builder:
     """Puts the pieces of one job together."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, share: ExpertShare | None = None) -> None:
         self.job = job
         self.profile = job.cluster.profile
         self.schedule = job_schedule(job)
-        self.costs = StageCosts(job)
+        self.costs = StageCosts(job, share)
         self.stages = job.plan.pp
         self._transfers: dict[Group, Work] = {}
         refuse_shared_updates(job, self.schedule)
@@ -256,13 +263,19 @@ class _Builder:
 
     def _new_transfer_work(self, pair: Group) -> Work:
         num_bytes, tp, network = self.costs.boundary_bytes, self.job.plan.tp, self.profile.network
-        scattered = self.job.plan.stack.scatter_p2p and not self.costs.sequence_parallel
+        scattered = self.job.plan.stack.scatter_p2p and not self.job.plan.cuts_sequence
         sent = num_bytes / tp if scattered else num_bytes
-        calls = [(str(Kind.SEND_RECV), send_recv_cost(sent, pair, network))]
+        hop = send_recv_cost(sent, pair, network)
+        calls = [(str(Kind.SEND_RECV), hop)]
+        issued = [Collective("boundary", Kind.SEND_RECV, "pp", 2, sent, hop.port_bytes)]
         if scattered and tp > 1:
             group, kind = tensor_group(self.job), CollectiveKind.ALL_GATHER
-            calls.append((str(kind), collective_cost(kind, num_bytes, group, network)))
-        return communication_work(calls, sent, Category.PIPELINE)
+            gather = collective_cost(kind, num_bytes, group, network)
+            calls.append((str(kind), gather))
+            issued.append(
+                Collective("boundary", Kind(kind), "tp", tp, num_bytes, gather.port_bytes)
+            )
+        return communication_work(calls, sent, Category.PIPELINE, tuple(issued))
 
     def _add_optimizer(self, program: Program) -> None:
         """Left-over reductions, the gradient norm over all stages, and the update."""
@@ -277,7 +290,7 @@ class _Builder:
         if _post_validates(self.job):
             self._add_updates_in_turn(program, reduced)
             return
-        if self.stages > 1:
+        if self._norm_group.ranks > 1:
             lanes = tuple((rank, Stream.COMPUTE) for rank in range(self.stages))
             work = self._norm_work()
             norm = Operation(
@@ -332,19 +345,30 @@ class _Builder:
         """An all_reduce of gradients between two pipeline ranks."""
         num_bytes = numel * state_bytes(self.job).reduced
         group, kind = pipeline_pair(self.job, first, last), CollectiveKind.ALL_REDUCE
-        cost = collective_cost(kind, num_bytes, group, self.profile.network)
-        work = communication_work([(kind, cost)], num_bytes, Category.PIPELINE)
+        call = Call("shared_gradients", kind, "pp", group, num_bytes)
+        work = collectives_work((call,), self.profile.network, Category.PIPELINE)
         lanes = ((first, Stream.COMPUTE), (last, Stream.COMPUTE))
         return program.add(
             Operation(Kind.ALL_REDUCE, lanes, work, Category.PIPELINE, after=tuple(after))
         )
 
+    @property
+    def _norm_group(self) -> Group:
+        """Ranks whose gradients differ: those that share the model, or shards of gradients."""
+        tensor, shards = tensor_group(self.job), shard_group(self.job)
+        if self.job.plan.zero == 0 or self.job.plan.stack.shards_whole_parameters:
+            return Group(self.stages * tensor.ranks, tensor.ranks_per_node)
+        ranks_per_node = tensor.ranks_per_node * shards.ranks_per_node
+        return Group(self.stages * tensor.ranks * shards.ranks, ranks_per_node)
+
     def _norm_work(self) -> Work:
-        """The all_reduce of one number over the model-parallel ranks."""
-        group = Group(self.stages * self.job.plan.tp, tensor_group(self.job).ranks_per_node)
-        cost = collective_cost(CollectiveKind.ALL_REDUCE, 4.0, group, self.profile.network)
+        """The all_reduce of one number over all ranks whose gradients differ."""
+        group = self._norm_group
+        kind, num_bytes = CollectiveKind.ALL_REDUCE, 4.0
+        cost = collective_cost(kind, num_bytes, group, self.profile.network)
         part = Part("gradient_norm", Category.OPTIMIZER, cost.seconds)
-        return Work(cost.seconds, (part,), num_bytes=4.0)
+        issued = Collective(part.name, Kind(kind), "all", group.ranks, num_bytes, cost.port_bytes)
+        return Work(cost.seconds, (part,), num_bytes=num_bytes, collectives=(issued,))
 
     def _optimizer_work(self, parameters: ParameterCount) -> Work:
         traffic_bytes = optimizer_traffic_bytes(self.job, parameters)

@@ -18,8 +18,17 @@ from simulator.cost.collectives import CollectiveKind
 from simulator.errors import UnsupportedError
 from simulator.program.layer import Axis, Exchange, FlashAttention, Layer, Piece, RingAttention
 
+_FP32_BYTES = 4.0
 
-def context_parallel(layer: Layer, cp: int, *, method: str, element_bytes: float) -> Layer:
+
+def context_parallel(
+    layer: Layer,
+    cp: int,
+    *,
+    method: str,
+    element_bytes: float,
+    fp32_gradients: bool = False,
+) -> Layer:
     """The layer of one of ``cp`` ranks; its pieces already count 1/cp of the tokens.
 
     Args:
@@ -27,11 +36,13 @@ def context_parallel(layer: Layer, cp: int, *, method: str, element_bytes: float
         cp: Ranks that share a sequence.
         method: ``ring`` or ``all_to_all``.
         element_bytes: Bytes of one activation [B].
+        fp32_gradients: Whether gradients travel round the ring in fp32.
     """
     if cp == 1:
         return layer
+    gradient_ratio = _FP32_BYTES / element_bytes if fp32_gradients else 1.0
     pieces = tuple(
-        new
+        replace(new, gradient_ratio=gradient_ratio) if isinstance(new, RingAttention) else new
         for piece in layer.pieces
         for new in _exchanged(piece, cp, method=method, element_bytes=element_bytes)
     )

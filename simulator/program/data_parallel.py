@@ -5,9 +5,9 @@
   gradients. ZeRO 3 gathers each run of weights before every use, too.
 - Where states are sharded over part of the data-parallel ranks, the shards are
   all-reduced over the others in addition.
-- With overlap the work runs on its own stream, cut into buckets: reduction follows the
-  last backward bucket by bucket, gathers precede the first forward. Without, it blocks
-  the compute stream.
+- With overlap the work runs on its own stream, unit by unit
+  (:mod:`simulator.program.units`): reduction follows the last backward, gathers precede the
+  first forward. Without, it blocks the compute stream.
 
 Source: ZeRO (arXiv 1910.02054, sections 5 and 7); Megatron-LM's distributed optimizer;
 PyTorch FSDP (arXiv 2304.11277, section 3.3) for prefetch and its limit.
@@ -15,24 +15,23 @@ PyTorch FSDP (arXiv 2304.11277, section 3.3) for prefetch and its limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from simulator.cost.collectives import CollectiveCost, CollectiveKind, Group, collective_cost
+from simulator.cost.collectives import CollectiveKind, Group
+from simulator.program.communication import Call, collectives_work
 from simulator.program.ir import (
     Category,
     Kind,
     Memory,
     Operation,
     Owner,
-    Part,
     Program,
     Scope,
     Stream,
-    Traffic,
     Work,
 )
-from simulator.program.layout import Slice, cut
+from simulator.program.layout import Slice
 from simulator.program.ranks import (
     data_group,
     expert_data_group,
@@ -40,22 +39,34 @@ from simulator.program.ranks import (
     expert_shard_group,
     replica_group,
     shard_group,
+    tensor_group,
 )
-from simulator.program.states import ParameterCount, slice_parameters, state_bytes
+from simulator.program.states import ParameterCount, state_bytes
+from simulator.program.units import Piece, Unit, Units, whole_parameter_order
 from simulator.spec.job import Job
 from simulator.spec.network import Network
-
-_Call = tuple[CollectiveKind, float, Group]
-"""A collective, its message size [B], and who takes part."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Who holds copies of parameters: all, those that shard them, those with equal shards."""
+    """Who holds copies of parameters.
 
+    Attributes:
+        name: Degree that they belong to.
+        all: Everybody.
+        shards: Those that shard them.
+        replicas: Those with equal shards.
+    """
+
+    name: str
     all: Group
     shards: Group
     replicas: Group
+
+    @property
+    def shard_axis(self) -> str:
+        """Name of the group that shards; its own where it is not everybody."""
+        return self.name if self.replicas.ranks == 1 else f"{self.name}_shard"
 
 
 @dataclass
@@ -72,10 +83,11 @@ class DataParallel:
     network: Network
     copies_embedding: bool = False
     _work: dict[object, Work] = field(default_factory=dict)
-    _parameters: dict[Slice, ParameterCount] = field(default_factory=dict)
-    _cut: dict[Slice, list[Slice]] = field(default_factory=dict)
-    _reduced: dict[Slice, Work] = field(default_factory=dict)
-    _fetched: dict[Slice, Work] = field(default_factory=dict)
+    _pieces: dict[Slice, Piece] = field(default_factory=dict)
+    """Every piece that is run as one operation, by its layers."""
+    _cuts: dict[Slice, tuple[Piece, ...]] = field(default_factory=dict)
+    _held: set[tuple[int, Unit]] = field(default_factory=set)
+    """Ranks and the units they have gathered."""
     _computed: dict[int, int] = field(default_factory=dict)
     """Last computed run of each rank."""
     _reductions: dict[int, list[int]] = field(default_factory=dict)
@@ -86,91 +98,161 @@ class DataParallel:
         plan, stack = self.job.plan, self.job.plan.stack
         self._zero = plan.zero
         self._state = state_bytes(self.job)
-        self._dense = _Groups(data_group(self.job), shard_group(self.job), replica_group(self.job))
+        self._units = Units(self.job, self.copies_embedding)
+        self._dense = _Groups(
+            "dp", data_group(self.job), shard_group(self.job), replica_group(self.job)
+        )
         self._expert = _Groups(
+            "edp",
             expert_data_group(self.job),
             expert_shard_group(self.job),
             expert_replica_group(self.job),
         )
         self.is_active = max(self._dense.all.ranks, self._expert.all.ranks) > 1
+        self._broadcasts = plan.zero == 1 and stack.shards_whole_parameters
+        self._shards_gradients = plan.zero > 0 and not self._broadcasts
+        self._coalesces = stack.coalesced_norm_gradients
         reduce, gather = plan.overlap_grad_reduce, plan.overlap_param_gather
         self._overlaps_reduce = stack.overlap_grad_reduce if reduce is None else reduce
         self._overlaps_gather = stack.overlap_param_gather if gather is None else gather
 
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """The pieces in which a forward is run, so that gathers can precede them."""
-        gathers = self._zero == 3 or (self._zero > 0 and is_first and self._overlaps_gather)
-        return self._buckets(run) if self.is_active and gathers else [run]
+        gathers = self._zero == 3 or (self._gathers_once and is_first)
+        return [piece.run for piece in self._cut(run)] if self.is_active and gathers else [run]
 
     def backward_runs(self, run: Slice, *, is_last: bool) -> list[Slice]:
         """The pieces in which a backward is run, in order of execution (last layer first)."""
         reduces = self._zero >= 2 or (is_last and self._overlaps_reduce)
-        return self._buckets(run)[::-1] if self.is_active and reduces else [run]
+        if not (self.is_active and reduces):
+            return [run]
+        return [piece.run for piece in reversed(self._cut(run))]
 
     def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> tuple[int, ...]:
         """Gathers of the weights that a run needs; the run must wait for these operations."""
         per_use = self._zero == 3
-        once = 0 < self._zero < 3 and is_first and self._overlaps_gather
-        if not self.is_active or not (per_use or once):
+        if not self.is_active or not (per_use or (self._gathers_once and is_first)):
             return ()
-        work = self._gather_work(run)
-        takes = self._gathered(run) if per_use else ()
+        needed = [unit for unit in self._piece(run).needs if (rank, unit) not in self._held]
+        if not needed:
+            return ()
+        takes: Memory = ()
+        if per_use:
+            self._held.update((rank, unit) for unit in needed)
+            takes = self._gathered(needed)
         stream = Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE
         gather = Operation(
-            Kind.ALL_GATHER, ((rank, stream),), work, Category.DATA_PARALLEL,
+            Kind.ALL_GATHER, ((rank, stream),), self._gather_work(needed), Category.DATA_PARALLEL,
             after=self._prefetch_limit(rank) if per_use else self._last_update(rank),
             layers=(run.first, run.end), takes=takes, scope=Scope.SHARDS,
         )  # fmt: skip
         return (program.add(gather),)
 
-    def after_use(self, rank: int, operation: int, run: Slice) -> Memory:
+    def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Books a run that used its weights; returns the gathered ones to give back."""
         self._computed[rank] = operation
-        return self._gathered(run) if self.is_active and self._zero == 3 else ()
+        if not self.is_active or self._zero < 3:
+            return ()
+        piece = self._piece(run)
+        done = [u for u in piece.needs if not u.stays] if is_forward else piece.closes
+        given = [unit for unit in done if (rank, unit) in self._held]
+        self._held.difference_update((rank, unit) for unit in given)
+        return self._gathered(given)
 
     def after_backward(
         self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
     ) -> Memory:
-        """Reduces a run's gradients where that is due; returns the memory that they take."""
+        """Reduces gradients that a run completes, where due; returns the memory they take."""
         if not self.is_active or not (self._zero >= 2 or (is_last and self._overlaps_reduce)):
+            return ()
+        units = self._piece(run).closes
+        if not units:
             return ()
         if self._zero >= 2:
             self._limit_reductions(program, rank, operation)
-        self._emit_reduction(program, rank, run, (operation,), overlapped=self._overlaps_reduce)
-        return self._whole_gradients(run)
+        self._emit_reduction(program, rank, run, units, (operation,), self._overlaps_reduce)
+        return self._whole_gradients(units)
 
     def finish_gradients(
         self, program: Program, rank: int, runs: Sequence[Slice]
     ) -> tuple[int, ...]:
         """Whatever reduction is left once backward is done; returns what to wait for."""
+        units = [self._units.whole(run) for run in runs]
         if self.is_active and self._zero < 2 and not self._overlaps_reduce:
-            for run in runs:
-                self._emit_reduction(program, rank, run, (), overlapped=False)
+            for unit in units:
+                self._emit_reduction(program, rank, unit.run, (unit,), (), overlapped=False)
+        self._add_partial_gradients(program, rank, units)
         return tuple(self._reductions.pop(rank, ()))
 
     def updated(self, rank: int, operation: int) -> None:
         """Books an update; weights that are gathered after it wait for it."""
         self._updates[rank] = self._computed[rank] = operation
 
+    def _add_partial_gradients(self, program: Program, rank: int, units: Sequence[Unit]) -> None:
+        """Adds up gradients of norms over the ranks that cut the sequence, where still due."""
+        sizes = [numel * self._state.reduced for unit in units for numel in unit.partial]
+        if not sizes or (self.is_active and not self._coalesces):
+            return
+        calls = self._partial_calls([sum(sizes)] if self._coalesces else sizes)
+        work = collectives_work(calls, self.network, Category.TENSOR_PARALLEL)
+        after = tuple(self._reductions.get(rank, ()))
+        operation = Operation(
+            Kind.ALL_REDUCE, ((rank, Stream.COMPUTE),), work, Category.TENSOR_PARALLEL, after,
+            scope=Scope.PASS,
+        )  # fmt: skip
+        self._reductions.setdefault(rank, []).append(program.add(operation))
+
+    def _partial_calls(self, sizes: Iterable[float]) -> list[Call]:
+        kind, group = CollectiveKind.ALL_REDUCE, tensor_group(self.job)
+        return [Call("partial_gradient", kind, "tp", group, num_bytes) for num_bytes in sizes]
+
     def finish_weights(self, program: Program, rank: int, runs: Sequence[Slice]) -> None:
         """Gathers updated weights after the optimizer, where nothing hides that."""
-        if not self.is_active or self._zero not in (1, 2) or self._overlaps_gather:
+        if not self.is_active or self._zero not in (1, 2) or self._gathers_once:
             return
+        lanes = ((rank, Stream.COMPUTE),)
         for run in runs:
-            work = self._gather_work(run)
-            lanes = ((rank, Stream.COMPUTE),)
-            program.add(
-                Operation(Kind.ALL_GATHER, lanes, work, Category.DATA_PARALLEL, scope=Scope.SHARDS)
-            )
+            if self._broadcasts:
+                work, kind, scope = self._broadcast_work(run), Kind.BROADCAST, Scope.COPIES
+            else:
+                work = self._gather_work([self._units.whole(run)])
+                kind, scope = Kind.ALL_GATHER, Scope.SHARDS
+            program.add(Operation(kind, lanes, work, Category.DATA_PARALLEL, scope=scope))
+
+    @property
+    def _gathers_once(self) -> bool:
+        """Whether updated weights are gathered while the next step's first forward runs."""
+        return 0 < self._zero < 3 and self._overlaps_gather and not self._broadcasts
+
+    def _cut(self, run: Slice) -> tuple[Piece, ...]:
+        if run not in self._cuts:
+            cuts = self._cuts[run] = self._units.pieces(run)
+            needs = dict.fromkeys(unit for piece in cuts for unit in piece.needs)
+            closes = tuple(unit for piece in reversed(cuts) for unit in piece.closes)
+            self._pieces[run] = Piece(run, tuple(needs), closes)
+            self._pieces.update((piece.run, piece) for piece in cuts)
+        return self._cuts[run]
+
+    def _piece(self, run: Slice) -> Piece:
+        """A piece, or a whole run that is not cut."""
+        if run not in self._pieces:
+            self._cut(run)
+        return self._pieces[run]
 
     def _emit_reduction(
-        self, program: Program, rank: int, run: Slice, after: tuple[int, ...], *, overlapped: bool
+        self,
+        program: Program,
+        rank: int,
+        run: Slice,
+        units: Sequence[Unit],
+        after: tuple[int, ...],
+        overlapped: bool,
     ) -> None:
         stream = Stream.DATA_PARALLEL if overlapped else Stream.COMPUTE
-        kind = Kind.REDUCE_SCATTER if self._zero else Kind.ALL_REDUCE
+        kind = Kind.REDUCE_SCATTER if self._shards_gradients else Kind.ALL_REDUCE
         operation = Operation(
-            kind, ((rank, stream),), self._reduction_work(run), Category.DATA_PARALLEL,
-            after=after, layers=(run.first, run.end), gives=self._whole_gradients(run),
+            kind, ((rank, stream),), self._reduction_work(units), Category.DATA_PARALLEL,
+            after=after, layers=(run.first, run.end), gives=self._whole_gradients(units),
             scope=Scope.COPIES,
         )  # fmt: skip
         self._reductions.setdefault(rank, []).append(program.add(operation))
@@ -198,96 +280,66 @@ class DataParallel:
         """What gathered weights must have seen, where a step follows another."""
         return (self._updates[rank],) if rank in self._updates else ()
 
-    def _gathered(self, run: Slice) -> Memory:
-        return ((Owner.GATHERED_WEIGHTS, self._count(run).total * self._state.gathered),)
+    def _gathered(self, units: Sequence[Unit]) -> Memory:
+        numel = sum(unit.parameters.total for unit in units)
+        return ((Owner.GATHERED_WEIGHTS, numel * self._state.gathered),) if units else ()
 
-    def _whole_gradients(self, run: Slice) -> Memory:
+    def _whole_gradients(self, units: Sequence[Unit]) -> Memory:
         """Gradients before they are sharded, and the buffer they are reduced in.
 
         Only ZeRO 2 and 3 make them anew; otherwise they live in resident buffers.
         """
         if self._zero < 2:
             return ()
-        numel, state = self._count(run).total, self._state
+        numel, state = sum(unit.parameters.total for unit in units), self._state
         cast = numel * state.reduced if state.reduced != state.gathered else 0.0
         return ((Owner.GRADIENTS, numel * state.gathered), (Owner.COMMUNICATION, cast))
 
-    def _count(self, run: Slice) -> ParameterCount:
-        """Parameters of a run on one rank."""
-        if run not in self._parameters:
-            tied_copy = self.copies_embedding
-            self._parameters[run] = slice_parameters(self.job, run, tied_copy=tied_copy)
-        return self._parameters[run]
+    def _gather_work(self, units: Sequence[Unit]) -> Work:
+        gather, per = CollectiveKind.ALL_GATHER, self._state.gathered
+        return self._collectives(
+            Call("weights", gather, groups.shard_axis, groups.shards, numel * per)
+            for numel, groups in self._counts_and_groups(units)
+        )
 
-    def _buckets(self, run: Slice) -> list[Slice]:
-        """Runs of whole layers, each at least one bucket large (one layer for ZeRO 3)."""
-        if run not in self._cut:
-            self._cut[run] = self._cut_to_buckets(run)
-        return self._cut[run]
-
-    def _cut_to_buckets(self, run: Slice) -> list[Slice]:
-        if self._zero == 3:
-            return cut(run, 1)
-        layers = max(1, run.end - run.first)
-        layer_bytes = self._count(run).total / layers * self._state.reduced
-        if not layer_bytes:
-            return [run]
-        bucket_bytes = self.job.plan.stack.bucket_bytes
-        return cut(run, max(1, round(bucket_bytes / layer_bytes)))
-
-    def _gather_work(self, run: Slice) -> Work:
-        if run not in self._fetched:
+    def _reduction_work(self, units: Sequence[Unit]) -> Work:
+        calls: list[Call] = []
+        if not self._coalesces:
             per = self._state.gathered
-            calls = [
-                (CollectiveKind.ALL_GATHER, count * per, groups.shards)
-                for count, groups in self._counts_and_groups(run)
-            ]
-            self._fetched[run] = self._collectives(tuple(calls))
-        return self._fetched[run]
-
-    def _reduction_work(self, run: Slice) -> Work:
-        if run not in self._reduced:
-            self._reduced[run] = self._collectives(self._reduction_calls(run))
-        return self._reduced[run]
-
-    def _reduction_calls(self, run: Slice) -> tuple[_Call, ...]:
-        calls: list[_Call] = []
-        for count, groups in self._counts_and_groups(run):
-            num_bytes = count * self._state.reduced
-            if self._zero == 0:
-                calls.append((CollectiveKind.ALL_REDUCE, num_bytes, groups.all))
+            calls += self._partial_calls(n * per for unit in units for n in unit.partial)
+        for numel, groups in self._counts_and_groups(units):
+            num_bytes, name = numel * self._state.reduced, "gradients"
+            all_reduce, scatter = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
+            if not self._shards_gradients:
+                calls.append(Call(name, all_reduce, groups.name, groups.all, num_bytes))
                 continue
-            shard_bytes = num_bytes / groups.shards.ranks
-            calls.append((CollectiveKind.REDUCE_SCATTER, num_bytes, groups.shards))
-            calls.append((CollectiveKind.ALL_REDUCE, shard_bytes, groups.replicas))
-        return tuple(calls)
+            calls.append(Call(name, scatter, groups.shard_axis, groups.shards, num_bytes))
+            share, axis = num_bytes / groups.shards.ranks, f"{groups.name}_replicate"
+            calls.append(Call(name, all_reduce, axis, groups.replicas, share))
+        return self._collectives(calls)
 
-    def _counts_and_groups(self, run: Slice) -> list[tuple[float, _Groups]]:
+    def _broadcast_work(self, run: Slice) -> Work:
+        """Every updated parameter goes from the rank that holds its states to all others."""
+        kind, per = CollectiveKind.BROADCAST, self._state.gathered
+        counts = whole_parameter_order(self._units.counts(run), self._dense.all.ranks)
+        pairs = [pair for count in counts for pair in self._groups_of(count)]
+        return self._collectives(
+            Call("weights", kind, groups.name, groups.all, numel * per) for numel, groups in pairs
+        )
+
+    def _counts_and_groups(self, units: Sequence[Unit]) -> Iterator[tuple[float, _Groups]]:
         """Dense parameters and routed experts, each with the ranks that hold copies."""
-        count = self._count(run)
-        pairs = [(count.dense, self._dense)]
-        return [*pairs, (count.expert, self._expert)] if count.expert else pairs
+        for unit in units:
+            yield from self._groups_of(unit.parameters)
 
-    def _collectives(self, calls: tuple[_Call, ...]) -> Work:
-        if calls not in self._work:
-            costs = [
-                (kind, collective_cost(kind, size, group, self.network))
-                for kind, size, group in calls
-            ]
-            self._work[calls] = communication_work(costs, calls[0][1], Category.DATA_PARALLEL)
-        return self._work[calls]
+    def _groups_of(self, parameters: ParameterCount) -> Iterator[tuple[float, _Groups]]:
+        if parameters.dense:
+            yield parameters.dense, self._dense
+        if parameters.expert:
+            yield parameters.expert, self._expert
 
-
-def communication_work(
-    costs: Sequence[tuple[str, CollectiveCost]], num_bytes: float, category: Category
-) -> Work:
-    """One operation that runs named transfers or collectives one after another."""
-    ports: dict[str, float] = {}
-    for _, cost in costs:
-        for port, size in cost.port_bytes.items():
-            ports[port] = ports.get(port, 0.0) + size
-    parts = tuple(Part(str(name), category, cost.seconds) for name, cost in costs if cost.seconds)
-    traffic = Traffic(
-        ports, sum(cost.latency_s for _, cost in costs), max(cost.sm_count for _, cost in costs)
-    )
-    return Work(sum(cost.seconds for _, cost in costs), parts, num_bytes=num_bytes, traffic=traffic)
+    def _collectives(self, calls: Iterable[Call]) -> Work:
+        key = tuple(calls)
+        if key not in self._work:
+            self._work[key] = collectives_work(key, self.network, Category.DATA_PARALLEL)
+        return self._work[key]

@@ -6,7 +6,8 @@ sends the copies to the ranks of their experts (dispatch) and gets the results b
 gathers the copies of the others after the dispatch, and the partial results are scattered
 before the combine. Copies arrive by sender and are sorted by expert once more.
 
-Copies are uniform over experts, so every rank receives as many as it sends.
+Where copies are uniform over experts, every rank receives as many as it sends; else the
+busiest rank of a group decides how long its exchanges take.
 
 Source: GShard (arXiv 2006.16668, section 3) for the exchanges; MoE Parallel Folding (arXiv
 2504.14960, section 3) for etp beside tp.
@@ -18,7 +19,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.program.experts import PERMUTE, UNPERMUTE
+from simulator.program.expert_load import ExpertShare
+from simulator.program.experts import PERMUTE, UNPERMUTE, is_of_routed_experts
 from simulator.program.layer import (
     Axis,
     Exchange,
@@ -31,8 +33,19 @@ from simulator.program.layer import (
     Stream,
 )
 
+_COUNT_BYTES = 8
+"""Numbers of copies are 64-bit integers."""
 
-def expert_parallel(layer: Layer, ep: int, etp: int, *, element_bytes: float) -> Layer:
+
+def expert_parallel(
+    layer: Layer,
+    ep: int,
+    etp: int,
+    *,
+    element_bytes: float,
+    counts_copies: bool = False,
+    share: ExpertShare | None = None,
+) -> Layer:
     """The layer of one of ``ep`` x ``etp`` ranks that hold the routed experts together.
 
     Args:
@@ -40,12 +53,22 @@ def expert_parallel(layer: Layer, ep: int, etp: int, *, element_bytes: float) ->
         ep: Ranks that the experts are spread over; divides their number.
         etp: Ranks that share each expert.
         element_bytes: Bytes of one activation [B].
+        counts_copies: Whether ranks tell each other how many copies they send, as they must
+            unless every expert gets its capacity.
+        share: What the rank's experts receive; None is as much as all others.
     """
     products = [piece for piece in layer.pieces if isinstance(piece, GroupedGemm)]
-    if ep * etp == 1 or not products:
+    if not products or (ep * etp == 1 and share is None):
+        return layer
+    if share is not None:
+        layer = _loaded(layer, share)
+    if ep * etp == 1:
         return layer
     first = products[0]
     copies_bytes = first.groups * first.rows * first.k * element_bytes
+    if share is not None:
+        # An exchange ends when the port of the busiest rank has passed all of its copies.
+        copies_bytes *= share.busiest
     sorts = first.groups > ep
     pieces: list[Piece] = []
     for piece in layer.pieces:
@@ -53,9 +76,42 @@ def expert_parallel(layer: Layer, ep: int, etp: int, *, element_bytes: float) ->
             pieces += _combine(copies_bytes, etp, sorts=sorts)
         pieces.append(_local(piece, ep, etp))
         if piece.name == PERMUTE:
+            if counts_copies:
+                pieces.append(_count_exchange(first.groups))
             pieces += _dispatch(copies_bytes, etp, sorts=sorts)
     saved = tuple(_gathered(saved, etp) for saved in layer.saved)
     return replace(layer, pieces=tuple(pieces), saved=saved)
+
+
+def _loaded(layer: Layer, share: ExpertShare) -> Layer:
+    """The layer with what its own experts receive between permuting and unpermuting."""
+    names = [piece.name for piece in layer.pieces]
+    routed = range(names.index(PERMUTE) + 1, names.index(UNPERMUTE))
+
+    def loaded(index: int, piece: Piece) -> Piece:
+        if isinstance(piece, GroupedGemm):
+            return replace(piece, loads=share.loads)
+        if isinstance(piece, Stream) and index in routed:
+            return replace(
+                piece,
+                forward_bytes=piece.forward_bytes * share.mean,
+                backward_bytes=piece.backward_bytes * share.mean,
+            )
+        return piece
+
+    saved = tuple(
+        replace(each, num_bytes=each.num_bytes * share.mean) if is_of_routed_experts(each) else each
+        for each in layer.saved
+    )
+    pieces = tuple(loaded(index, piece) for index, piece in enumerate(layer.pieces))
+    return replace(layer, pieces=pieces, saved=saved)
+
+
+def _count_exchange(experts: int) -> Exchange:
+    """One number per expert, forward only (Megatron-Core gathers all ranks' instead)."""
+    return Exchange(
+        "expert_counts", Axis.EXPERT, CollectiveKind.ALL_TO_ALL, None, float(experts * _COUNT_BYTES)
+    )
 
 
 def _dispatch(copies_bytes: float, etp: int, *, sorts: bool) -> Iterator[Piece]:

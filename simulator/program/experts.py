@@ -4,12 +4,12 @@ The router scores every expert for every token; each token is copied for its ``t
 experts, the copies are sorted by expert, pass the experts as grouped products, and are
 added up again with the router's weights. Shared experts are a dense MLP beside them.
 
-Routing is taken as uniform: every expert gets as many copies as the others, as when the
-router is force-balanced. Without a capacity nothing is dropped; with one, every expert gets
-exactly its capacity, padded. :mod:`simulator.program.expert_parallel` spreads the experts
-over ranks.
+Here every expert gets as many copies as the others, as when the router is force-balanced;
+:mod:`simulator.program.expert_load` says what the experts of a rank get otherwise. Without a
+capacity nothing is dropped; with one, every expert gets exactly its capacity, padded.
+:mod:`simulator.program.expert_parallel` spreads the experts over ranks.
 
-Ignores: exchanging the counts of tokens per expert, and the host waiting for them.
+Ignores: the host waiting for the counts of copies per expert.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 from simulator.cost.parameters import LayerKind
-from simulator.program.layer import Gemm, GroupedGemm, Layer, Region, Split, Stream
+from simulator.program.layer import Gemm, GroupedGemm, Layer, Region, Saved, Split, Stream
 from simulator.program.transformer import Block, Shape, attention_block
 from simulator.spec.model import Experts, Model
 from simulator.spec.plan import Plan
@@ -63,6 +63,11 @@ def token_copies(experts: Experts, tokens: int) -> int:
         return tokens * experts.top_k
     capacity = experts.capacity_factor * tokens * experts.top_k / experts.count
     return experts.count * math.ceil(capacity)
+
+
+def is_of_routed_experts(saved: Saved) -> bool:
+    """Whether an activation has a row for each copy that a rank's experts receive."""
+    return saved.name.startswith("expert_")
 
 
 def _add_router(block: Block, experts: Experts) -> None:

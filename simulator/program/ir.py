@@ -30,6 +30,7 @@ class Kind(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_TO_ALL = "all_to_all"
+    BROADCAST = "broadcast"
 
 
 class Stream(StrEnum):
@@ -123,6 +124,27 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective or transfer, as a rank issues it.
+
+    Attributes:
+        name: What it moves, for example ``attention_output.reduce``.
+        kind: What the group does with it.
+        axis: Degree of the plan that the group belongs to, for example ``tp``.
+        ranks: How many take part.
+        num_bytes: Message size as nccl-tests counts it [B].
+        port_bytes: Bytes that pass each port of one rank, by port name.
+    """
+
+    name: str
+    kind: Kind
+    axis: str
+    ranks: int
+    num_bytes: float
+    port_bytes: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """What a communication puts on the shared ports of each rank.
 
@@ -147,6 +169,7 @@ class Work:
         flop: Floating-point operations of one rank, including recomputation.
         num_bytes: Message size of a communication [B].
         traffic: Load on shared ports; None where nothing is shared.
+        collectives: What is issued meanwhile, in order; hidden exchanges are among them.
     """
 
     seconds: float
@@ -154,6 +177,7 @@ class Work:
     flop: float = 0.0
     num_bytes: float = 0.0
     traffic: Traffic | None = None
+    collectives: tuple[Collective, ...] = ()
 
 
 Memory = tuple[tuple[Owner, float], ...]

@@ -24,6 +24,9 @@ class Region(StrEnum):
     """Every rank has all of it."""
     SEQUENCE = "sequence"
     """Along the sequence, where sequence parallelism is on; else whole."""
+    GATHERED = "gathered"
+    """What a column product reads: whole where it is kept as it was gathered, else along the
+    sequence."""
     TENSOR = "tensor"
     """Along heads or the MLP width."""
     ROUTED = "routed"
@@ -61,6 +64,7 @@ class Gemm:
         kv_columns: Columns that belong to key and value heads.
         kv_heads: Heads those columns hold; they are copied where tp exceeds them.
         half_precision: Stays in the 16-bit format when the others compute in 8 or 4 bits.
+        products: Products that it stands for and that reduce their input's gradient apart.
     """
 
     name: str
@@ -73,6 +77,7 @@ class Gemm:
     kv_columns: int = 0
     kv_heads: int = 1
     half_precision: bool = False
+    products: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ class GroupedGemm:
         n, k: Columns and inner dimension of one expert's weight.
         split: How the ranks that share an expert divide it.
         launches: Kernels that do it: one for all experts, or one for each.
+        loads: Rows of each expert over ``rows``; empty where all have the same.
     """
 
     name: str
@@ -95,6 +101,12 @@ class GroupedGemm:
     k: int
     split: Split
     launches: int = 1
+    loads: tuple[float, ...] = ()
+
+    @property
+    def mean_rows(self) -> float:
+        """Rows of the experts, on average."""
+        return self.rows * sum(self.loads) / len(self.loads) if self.loads else self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,7 @@ class RingAttention:
         step: Each of the other steps.
         steps: Ranks in the ring.
         kv_bytes: Keys and values that travel per step [B].
+        gradient_ratio: Size of their gradients, which travel backward, over theirs.
     """
 
     name: str
@@ -133,6 +146,7 @@ class RingAttention:
     step: FlashAttention
     steps: int
     kv_bytes: float
+    gradient_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.program.ir import Category, Part
+from simulator.program.ir import Category, Collective, Part
 from simulator.program.layer import (
     Axis,
     Exchange,
@@ -49,11 +49,13 @@ class PassTime:
 
     Attributes:
         parts: Kernels and exposed exchanges, in order.
+        collectives: Every exchange, in order, hidden or not.
         flop: Floating-point operations.
         kernels: Launches.
     """
 
     parts: list[Part] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
     flop: float = 0.0
     kernels: int = 0
 
@@ -125,6 +127,7 @@ def _recompute(
             once = PassTime()
             _add_forward(once, pieces, index, timer, hiding, Category.RECOMPUTE)
             result.flop += once.flop * share
+            result.collectives += once.collectives
             result.kernels += once.kernels
             result.parts += [replace(part, seconds=part.seconds * share) for part in once.parts]
     return result
@@ -207,6 +210,7 @@ def _add_ring(
     result: PassTime, ring: RingAttention, timer: PieceTimer, category: Category, *, backward: bool
 ) -> None:
     compute_s, exposed_s = timer.ring_s(ring, backward=backward)
+    result.collectives += timer.ring_collectives(ring, backward=backward)
     kernels = ring.steps * (_ATTENTION_BACKWARD_KERNELS if backward else 1)
     result.add(ring.name, category, compute_s, kernels)
     result.add(f"{ring.name}_ring", Category.CONTEXT_PARALLEL, exposed_s, ring.steps - 1)
@@ -224,8 +228,9 @@ def _add_exchange(
 ) -> None:
     """An exchange that blocks, or that is pipelined with the product beside it."""
     cost = timer.exchange_cost(exchange, kind)
-    if not cost.seconds:
+    if kind is None or not cost.seconds:
         return
+    result.collectives.append(timer.collective(exchange, kind))
     seconds = cost.seconds
     if hiding.behind_products and beside_s and exchange.axis is Axis.TENSOR:
         seconds = timer.exposed_s(cost, beside_s, hiding.behind_products)
@@ -233,19 +238,22 @@ def _add_exchange(
 
 
 def _add_backward_exchange(
-    result: PassTime, pieces: Sequence[Piece], index: int, timer: PieceTimer, hiding: Hiding
+    inputs: PassTime, pieces: Sequence[Piece], index: int, timer: PieceTimer, hiding: Hiding
 ) -> None:
     exchange = pieces[index]
     assert isinstance(exchange, Exchange)
     product = _product_beside(pieces, index)
     is_entry = product is not None and index + 1 < len(pieces) and pieces[index + 1] is product
     if not (is_entry and hiding.behind_gradients and exchange.axis is Axis.TENSOR):
-        beside_s = timer.input_gradient_s(product) if product and not is_entry else 0.0
-        _add_exchange(result, exchange, exchange.backward, beside_s, timer, hiding)
         if exchange.gathers_again:
-            _add_exchange(result, exchange, exchange.forward, 0.0, timer, hiding)
+            _add_exchange(inputs, exchange, exchange.forward, 0.0, timer, hiding)
+        beside_s = timer.input_gradient_s(product) if product and not is_entry else 0.0
+        _add_exchange(inputs, exchange, exchange.backward, beside_s, timer, hiding)
         return
     assert product is not None
+    again = exchange.forward if exchange.gathers_again else None
+    issued = [kind for kind in (again, exchange.backward) if kind is not None]
+    inputs.collectives += [timer.collective(exchange, kind) for kind in issued]
     reduce = timer.exchange_cost(exchange, exchange.backward)
     exposed_s = timer.exposed_s(reduce, timer.weight_gradient_s(product))
     kernels = 1
@@ -253,7 +261,7 @@ def _add_backward_exchange(
         gather = timer.exchange_cost(exchange, exchange.forward)
         exposed_s += timer.exposed_s(gather, timer.input_gradient_s(product))
         kernels += 1
-    result.add(exchange.name, _AXIS_CATEGORY[exchange.axis], exposed_s, kernels)
+    inputs.add(exchange.name, _AXIS_CATEGORY[exchange.axis], exposed_s, kernels)
 
 
 def _product_beside(pieces: Sequence[Piece], index: int) -> Gemm | None:
@@ -271,4 +279,4 @@ def _gemm_flop(gemm: Gemm) -> float:
 
 
 def _grouped_flop(gemm: GroupedGemm) -> float:
-    return 2.0 * gemm.groups * gemm.rows * gemm.n * gemm.k
+    return 2.0 * gemm.groups * gemm.mean_rows * gemm.n * gemm.k

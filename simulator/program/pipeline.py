@@ -88,7 +88,7 @@ class Attachment(Protocol):
     def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> tuple[int, ...]:
         """Operations that a piece must wait for."""
 
-    def after_use(self, rank: int, operation: int, run: Slice) -> Memory:
+    def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Memory that a piece gives back because it no longer needs its weights."""
 
     def after_backward(
@@ -226,7 +226,7 @@ class _Emitter:
             end = self._add_pass(rank, slot, run, after, receives=run is runs[0])
             operation = self.program.operations[end]
             operation.takes = self.costs.saved(run)
-            operation.gives = self.attachment.after_use(rank, end, run)
+            operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)
         return end
 
     def _add_backward(self, rank: int, slot: Slot, *, is_last: bool) -> int:
@@ -246,7 +246,7 @@ class _Emitter:
             operation = self.program.operations[end]
             operation.holds = self._held(piece, slot.phase)
             if uses_weights:
-                operation.gives += self.attachment.after_use(rank, end, piece)
+                operation.gives += self.attachment.after_use(rank, end, piece, is_forward=False)
             if ends:
                 operation.gives += self.costs.saved(piece)
                 operation.takes += self.attachment.after_backward(

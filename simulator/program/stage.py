@@ -13,9 +13,10 @@ from functools import cached_property
 from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.program.context_parallel import context_parallel
+from simulator.program.expert_load import ExpertShare
 from simulator.program.expert_parallel import expert_parallel
 from simulator.program.experts import expert_layer
-from simulator.program.ir import COMMUNICATION, Category, Memory, Owner, Part, Work
+from simulator.program.ir import COMMUNICATION, Category, Collective, Memory, Owner, Part, Work
 from simulator.program.layer import Axis, Layer
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
 from simulator.program.layout import Slice
@@ -72,6 +73,8 @@ class StageCosts:
     """Costs of any run of layers of one job; every distinct one is computed once."""
 
     job: Job
+    share: ExpertShare | None = None
+    """What the routed experts of the rank receive; None is as much as all others."""
     _units: dict[Unit, UnitCost] = field(default_factory=dict)
     _counts: dict[Slice, _UnitCounts] = field(default_factory=dict)
     _work: dict[tuple[Phase, _UnitCounts, float, float], Work] = field(default_factory=dict)
@@ -153,13 +156,7 @@ class StageCosts:
     def boundary_bytes(self) -> float:
         """Activation that one rank sends to the next stage, per microbatch [B]."""
         whole = self._shape.tokens * self.job.model.hidden * self._shape.element_bytes
-        return whole / self.job.plan.tp if self.sequence_parallel else whole
-
-    @cached_property
-    def sequence_parallel(self) -> bool:
-        """Whether norms are cut along the sequence."""
-        given, stack = self.job.plan.sequence_parallel, self.job.plan.stack
-        return self.job.plan.tp > 1 and (stack.sequence_parallel if given is None else given)
+        return whole / self.job.plan.tp if self.job.plan.cuts_sequence else whole
 
     @cached_property
     def host_s_per_kernel(self) -> float:
@@ -217,18 +214,20 @@ class StageCosts:
 
     def _unit_counts(self, run: Slice) -> _UnitCounts:
         if run not in self._counts:
-            units: Counter[Unit] = Counter()
-            if run.has_embedding:
-                units[_EMBEDDING] += 1
-            units.update(self._kinds[run.first : run.end])
-            if run.has_head:
-                units[_HEAD] += 1
-                # A multi-token-prediction module is a join of hidden state and embedding, a
-                # layer like the last, and the shared head (arXiv 2412.19437, section 2.2).
-                module = (_EMBEDDING, _JOIN, self._kinds[-1], _HEAD)
-                units.update(module * self.job.model.multi_token_layers)
-            self._counts[run] = tuple(units.items())
+            self._counts[run] = tuple(Counter(self._run_units(run)).items())
         return self._counts[run]
+
+    def _run_units(self, run: Slice) -> tuple[Unit, ...]:
+        """What a run consists of, in order of the model."""
+        units: tuple[Unit, ...] = self._kinds[run.first : run.end]
+        if run.has_embedding:
+            units = (_EMBEDDING, *units)
+        if run.has_head:
+            # A multi-token-prediction module is a join of hidden state and embedding, a
+            # layer like the last, and the shared head (arXiv 2412.19437, section 2.2).
+            module = (_EMBEDDING, _JOIN, self._kinds[-1], _HEAD)
+            units = (*units, _HEAD, *module * self.job.model.multi_token_layers)
+        return units
 
     def _unit(self, unit: Unit) -> UnitCost:
         if unit not in self._units:
@@ -261,11 +260,29 @@ class StageCosts:
     def _divided(self, layer: Layer) -> Layer:
         """The strategy passes, in order."""
         plan, element_bytes = self.job.plan, self._shape.element_bytes
-        layer = context_parallel(layer, plan.cp, method=plan.cp_method, element_bytes=element_bytes)
-        layer = tensor_parallel(
-            layer, plan.tp, sequence_parallel=self.sequence_parallel, element_bytes=element_bytes
+        layer = context_parallel(
+            layer,
+            plan.cp,
+            method=plan.cp_method,
+            element_bytes=element_bytes,
+            fp32_gradients=plan.stack.fp32_ring_gradients,
         )
-        return expert_parallel(layer, plan.ep, plan.expert_tp, element_bytes=element_bytes)
+        layer = tensor_parallel(
+            layer,
+            plan.tp,
+            sequence_parallel=plan.cuts_sequence,
+            element_bytes=element_bytes,
+            keeps_gathered=plan.stack.keeps_gathered,
+        )
+        experts = self.job.model.experts
+        return expert_parallel(
+            layer,
+            plan.ep,
+            plan.expert_tp,
+            element_bytes=element_bytes,
+            counts_copies=experts is not None and experts.capacity_factor is None,
+            share=self.share,
+        )
 
     def _sum(self, run: Slice, counts: _UnitCounts, phase: Phase, exposed: float) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
@@ -287,7 +304,22 @@ class StageCosts:
                 "launch", Category.HOST, host_s - device_s, kernels
             )
         ordered = tuple(parts.values())
-        return Work(sum(part.seconds for part in ordered), ordered, flop=flop)
+        return Work(
+            sum(part.seconds for part in ordered),
+            ordered,
+            flop=flop,
+            collectives=self._collectives(run, phase),
+        )
+
+    def _collectives(self, run: Slice, phase: Phase) -> tuple[Collective, ...]:
+        """What one microbatch through the run issues; backward starts at the last unit."""
+        units = self._run_units(run)
+        return tuple(
+            collective
+            for unit in (units if phase is Phase.FORWARD else reversed(units))
+            for pass_time in _directions(self._unit(unit).time, phase)
+            for collective in pass_time.collectives
+        )
 
     def _sharding_copies(self, run: Slice, phase: Phase) -> Part | None:
         """What ZeRO 3 copies on the compute stream.

@@ -14,6 +14,7 @@ from simulator.cost.kernels import output_bytes
 from simulator.cost.parameters import (
     ParameterGroup,
     ParameterTensor,
+    Split,
     embedding_tensors,
     head_tensors,
     layer_kind,
@@ -125,15 +126,23 @@ def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> Parame
     for kind in dict.fromkeys(kinds):
         tensors = layer_tensors(job.model, run.first + kinds.index(kind))
         total += _parameters(job, tensors, layers=kinds.count(kind))
-    vocab = padded_vocab(job)
-    if run.has_embedding:
-        total += _parameters(job, embedding_tensors(job.model, vocab))
-    if run.has_head:
-        total += _parameters(job, head_tensors(job.model, vocab))
-        total += _parameters(job, multi_token_tensors(job.model))
-        if tied_copy:
-            total += ParameterCount(vocab * job.model.hidden // job.plan.tp)
-    return total
+    return total + _parameters(job, end_tensors(job, run, tied_copy=tied_copy))
+
+
+def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[ParameterTensor, ...]:
+    """Tensors of a run that belong to the embedding or the head, in order of the model.
+
+    Args: as :func:`slice_parameters`.
+    """
+    model, vocab = job.model, padded_vocab(job)
+    tensors = embedding_tensors(model, vocab) if run.has_embedding else ()
+    if not run.has_head:
+        return tensors
+    copy = ParameterTensor(
+        "head.embedding_copy", (vocab, model.hidden), ParameterGroup.HEAD, Split.TENSOR
+    )
+    copies = (copy,) if tied_copy else ()
+    return (*tensors, *head_tensors(model, vocab), *multi_token_tensors(model), *copies)
 
 
 def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
@@ -170,12 +179,15 @@ def shard_numel(job: Job, parameters: ParameterCount) -> float:
     return dense + parameters.expert / expert_shard_group(job).ranks
 
 
+def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
+    """What one rank holds of a tensor, after tensor and expert parallelism."""
+    plan = job.plan
+    if tensor.group is ParameterGroup.EXPERT:
+        return ParameterCount(expert=float(tensor_shard_numel(tensor, plan.expert_tp, plan.ep)))
+    return ParameterCount(float(tensor_shard_numel(tensor, plan.tp)))
+
+
 def _parameters(job: Job, tensors: Iterable[ParameterTensor], *, layers: int = 1) -> ParameterCount:
     """What one rank holds of some tensors, in so many layers."""
-    plan, dense, expert = job.plan, 0, 0
-    for tensor in tensors:
-        if tensor.group is ParameterGroup.EXPERT:
-            expert += tensor_shard_numel(tensor, plan.expert_tp, plan.ep)
-        else:
-            dense += tensor_shard_numel(tensor, plan.tp)
-    return ParameterCount(float(layers * dense), float(layers * expert))
+    one = sum((tensor_parameters(job, tensor) for tensor in tensors), ParameterCount())
+    return ParameterCount(layers * one.dense, layers * one.expert)

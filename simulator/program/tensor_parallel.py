@@ -33,7 +33,12 @@ from simulator.program.layer import (
 
 
 def tensor_parallel(
-    layer: Layer, tp: int, *, sequence_parallel: bool, element_bytes: float
+    layer: Layer,
+    tp: int,
+    *,
+    sequence_parallel: bool,
+    element_bytes: float,
+    keeps_gathered: bool = False,
 ) -> Layer:
     """The layer of one of ``tp`` ranks, with its exchanges.
 
@@ -42,6 +47,8 @@ def tensor_parallel(
         tp: Ranks that share it.
         sequence_parallel: Whether norms and residuals are cut along the sequence.
         element_bytes: Bytes of one activation [B].
+        keeps_gathered: Whether a column product keeps the sequence that it gathered, so that
+            backward need not gather it again.
     """
     if tp == 1:
         return layer
@@ -51,11 +58,13 @@ def tensor_parallel(
         Region.TENSOR: 1.0 / tp,
     }
     shares[Region.ROUTED] = shares[Region.SEQUENCE]
+    shares[Region.GATHERED] = 1.0 if keeps_gathered else shares[Region.SEQUENCE]
     pieces = [
         new
         for piece in layer.pieces
         for new in _with_exchanges(piece, tp, sequence_parallel, element_bytes, shares)
     ]
+    pieces += _loss_reductions(layer)
     saved = tuple(_shard_saved(saved, shares) for saved in layer.saved)
     input_bytes = layer.input_bytes * shares[layer.input_region]
     return replace(
@@ -76,7 +85,8 @@ def _with_exchanges(
 ) -> Iterator[Piece]:
     match piece:
         case Gemm(has_weight=True, split=Split.COLUMN):
-            yield _entry(piece, sequence_parallel, element_bytes)
+            regathers = shares[Region.GATHERED] < 1.0
+            yield from _entry(piece, sequence_parallel, regathers, element_bytes)
             yield _shard(piece, tp, shares)
         case Gemm(has_weight=True, split=Split.ROW):
             yield _shard(piece, tp, shares)
@@ -88,14 +98,32 @@ def _with_exchanges(
             yield _shard(piece, tp, shares)
 
 
-def _entry(gemm: Gemm, sequence_parallel: bool, element_bytes: float) -> Exchange:
-    """Before a column product: gather the sequence forward, reduce its gradient backward."""
+def _entry(
+    gemm: Gemm, sequence_parallel: bool, regathers: bool, element_bytes: float
+) -> Iterator[Exchange]:
+    """Before a column product: gather the sequence forward, reduce its gradient backward.
+
+    Products apart share what is gathered, but each reduces its own gradient where nothing is.
+    """
     num_bytes = gemm.m * gemm.k * element_bytes
     name = f"{gemm.name}.gather"
     if sequence_parallel:
         gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-        return Exchange(name, Axis.TENSOR, gather, scatter, num_bytes, gathers_again=True)
-    return Exchange(name, Axis.TENSOR, None, CollectiveKind.ALL_REDUCE, num_bytes)
+        yield Exchange(name, Axis.TENSOR, gather, scatter, num_bytes, gathers_again=regathers)
+        return
+    for _ in range(gemm.products):
+        yield Exchange(name, Axis.TENSOR, None, CollectiveKind.ALL_REDUCE, num_bytes)
+
+
+def _loss_reductions(layer: Layer) -> Iterator[Exchange]:
+    """Maximum, sum of exponentials and the label's logit of each token, over the vocabulary.
+
+    Source: Megatron-LM's ``vocab_parallel_cross_entropy``, DTensor's ``loss_parallel``; fp32.
+    """
+    heads = (piece for piece in layer.pieces if isinstance(piece, Gemm) and piece.name == "head")
+    for head in heads:
+        for name in ("loss.maximum", "loss.sum", "loss.label"):
+            yield Exchange(name, Axis.TENSOR, CollectiveKind.ALL_REDUCE, None, 4.0 * head.m)
 
 
 def _exit(name: str, num_bytes: float, sequence_parallel: bool) -> Exchange:

@@ -6,8 +6,10 @@ Every distinct piece is costed once and remembered.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from simulator.cost.collectives import (
     CollectiveCost,
@@ -23,6 +25,7 @@ from simulator.cost.kernels import (
     grouped_gemm_s,
     memory_bound_s,
 )
+from simulator.program.ir import Collective, Kind
 from simulator.program.layer import (
     Axis,
     Exchange,
@@ -79,7 +82,9 @@ class PieceTimer:
     def weight_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's weight, or of its second activation [s]."""
         weights = gemm.groups if isinstance(gemm, GroupedGemm) else int(gemm.has_weight)
-        product_s = self._product_s(gemm, gemm.k, gemm.n, _rows(gemm), accumulate=weights > 0)
+        product_s = self._product_s(
+            gemm, gemm.k, gemm.n, _rows(gemm), accumulate=weights > 0, of_weight=True
+        )
         if not weights or not self.accumulation_bytes:
             return product_s
         traffic_bytes = weights * gemm.k * gemm.n * self.accumulation_bytes
@@ -120,16 +125,30 @@ class PieceTimer:
     def ring_s(self, ring: RingAttention, *, backward: bool) -> tuple[float, float]:
         """Kernels and exposed transfers of a ring: (compute, exposed) [s].
 
-        Backward, gradients of keys and values travel with them, twice the bytes.
+        Backward, gradients of keys and values travel with them. They end one hop from home,
+        and nothing hides the last one.
         """
         first = self.attention_s(ring.first, backward=backward)
         step = self.attention_s(ring.step, backward=backward)
-        group = self.groups[Axis.CONTEXT]
-        num_bytes = ring.kv_bytes * (2 if backward else 1)
-        transfer = send_recv_cost(num_bytes, group, self.profile.network).seconds
+        gradient_bytes = ring.kv_bytes * ring.gradient_ratio if backward else 0.0
+        transfer = self._hop_cost(ring.kv_bytes + gradient_bytes).seconds
         hidden_by = [first, *[step] * (ring.steps - 2)]
         exposed = sum(max(0.0, transfer - compute) for compute in hidden_by)
+        exposed += self._hop_cost(gradient_bytes).seconds
         return first + step * (ring.steps - 1), exposed
+
+    def ring_collectives(self, ring: RingAttention, *, backward: bool) -> list[Collective]:
+        """The hops of a ring, in order: keys and values, and backward their gradients."""
+        ranks = self.groups[Axis.CONTEXT].ranks
+
+        def hop(name: str, num_bytes: float) -> Collective:
+            ports, name = self._hop_cost(num_bytes).port_bytes, f"{ring.name}.{name}"
+            return Collective(name, Kind.SEND_RECV, Axis.CONTEXT, ranks, num_bytes, ports)
+
+        keys = hop("ring", ring.kv_bytes)
+        gradients = hop("gradient_ring", ring.kv_bytes * ring.gradient_ratio)
+        steps = ring.steps - 1
+        return [*[keys, gradients] * steps, gradients] if backward else [keys] * steps
 
     def exchange_cost(self, exchange: Exchange, kind: CollectiveKind | None) -> CollectiveCost:
         """Cost of an exchange in one direction; nothing moves where ``kind`` is None."""
@@ -141,6 +160,14 @@ class PieceTimer:
                 kind or CollectiveKind.ALL_REDUCE, num_bytes, group, self.profile.network
             )
         return self._costs[key]
+
+    def collective(self, exchange: Exchange, kind: CollectiveKind) -> Collective:
+        """The exchange in one direction, as the ranks issue it."""
+        cost, group = self.exchange_cost(exchange, kind), self.groups[exchange.axis]
+        return Collective(
+            exchange.name, Kind(kind), exchange.axis, group.ranks, exchange.num_bytes,
+            cost.port_bytes,
+        )  # fmt: skip
 
     def exposed_s(self, cost: CollectiveCost, beside_s: float, chunks: int = 0) -> float:
         """What an exchange adds to the computation that it runs beside [s].
@@ -159,6 +186,9 @@ class PieceTimer:
         port = network.fabric if self.groups[axis].nodes > 1 else network.scale_up
         return port.sm_count / self.profile.device.sm_count
 
+    def _hop_cost(self, num_bytes: float) -> CollectiveCost:
+        return send_recv_cost(num_bytes, self.groups[Axis.CONTEXT], self.profile.network)
+
     @property
     def _half_precision(self) -> Precision:
         """The 16-bit format of what is not computed in 8 or 4 bits."""
@@ -167,10 +197,20 @@ class PieceTimer:
         return self.precision
 
     def _product_s(
-        self, gemm: Gemm | GroupedGemm, m: int, n: int, k: int, *, accumulate: bool = False
+        self,
+        gemm: Gemm | GroupedGemm,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        accumulate: bool = False,
+        of_weight: bool = False,
     ) -> float:
         if isinstance(gemm, GroupedGemm):
-            return self._grouped_s(gemm, m, n, k, accumulate=accumulate and self.accumulate_fp32)
+            # Gradients of weights sum over rows: all have the same shape, not the same depth.
+            rows = [m] * gemm.groups if of_weight else _rows_of_experts(gemm)
+            accumulate = accumulate and self.accumulate_fp32
+            return self._grouped_s(gemm, rows, n, k, accumulate=accumulate)
         half = gemm.half_precision or not gemm.has_weight
         precision = self._half_precision if half else self.precision
         accumulate = accumulate and self.accumulate_fp32
@@ -181,19 +221,21 @@ class PieceTimer:
             ),
         )
 
-    def _grouped_s(self, gemm: GroupedGemm, m: int, n: int, k: int, *, accumulate: bool) -> float:
+    def _grouped_s(
+        self, gemm: GroupedGemm, rows: list[int], n: int, k: int, *, accumulate: bool
+    ) -> float:
         """The launches of a grouped product, each for as many groups as the others."""
-        together = [m] * (gemm.groups // gemm.launches)
-        return self._once(
-            (gemm.groups, gemm.launches, m, n, k, accumulate),
-            lambda: (
-                gemm.launches
-                / (_GROUPED_SHARE if len(together) > 1 else 1.0)
-                * grouped_gemm_s(
-                    self.profile, together, n, k, precision=self.precision, accumulate=accumulate
-                )
-            ),
-        )
+        together, seconds = gemm.groups // gemm.launches, 0.0
+        launches = Counter(tuple(rows[i : i + together]) for i in range(0, len(rows), together))
+        for launch, count in launches.items():
+            seconds += count * self._once(
+                (launch, n, k, accumulate),
+                partial(
+                    grouped_gemm_s, self.profile, launch, n, k,
+                    precision=self.precision, accumulate=accumulate,
+                ),
+            )  # fmt: skip
+        return seconds / (_GROUPED_SHARE if together > 1 else 1.0)
 
     def _once(self, key: object, seconds: Callable[[], float]) -> float:
         known = self._seconds.get(key)
@@ -203,4 +245,10 @@ class PieceTimer:
 
 
 def _rows(gemm: Gemm | GroupedGemm) -> int:
-    return math.ceil(gemm.rows) if isinstance(gemm, GroupedGemm) else gemm.m
+    return math.ceil(gemm.mean_rows) if isinstance(gemm, GroupedGemm) else gemm.m
+
+
+def _rows_of_experts(gemm: GroupedGemm) -> list[int]:
+    if not gemm.loads:
+        return [_rows(gemm)] * gemm.groups
+    return [math.ceil(gemm.rows * load) for load in gemm.loads]

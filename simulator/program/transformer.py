@@ -127,7 +127,8 @@ def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     block = Block(model, plan, plan.stack, shape)
     block.norm("hidden_norm")
     block.norm("embedding_norm")
-    block.save("join_input", shape.tokens * 2 * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
+    join_bytes = shape.tokens * 2 * model.hidden * shape.gemm_bytes
+    block.save("join_input", join_bytes, Region.GATHERED)
     block.linear("join", model.hidden, 2 * model.hidden, Split.COLUMN)
     return block.layer()
 
@@ -138,7 +139,8 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     block = Block(model, plan, stack, shape)
     if model.final_norm:
         block.norm("final_norm")
-    block.save("head_input", shape.tokens * model.hidden * shape.element_bytes, Region.SEQUENCE)
+    head_bytes = shape.tokens * model.hidden * shape.element_bytes
+    block.save("head_input", head_bytes, Region.GATHERED)
     width = model.embedding_dim or model.hidden
     if model.embedding_dim:
         block.linear("head_projection", width, model.hidden, Split.NONE)
@@ -245,11 +247,13 @@ class Block:
         kv_columns: int = 0,
         kv_heads: int = 1,
         after_kernel: bool = False,
+        products: int = 1,
     ) -> None:
         """A product with a weight, and the casts its number format needs.
 
         The input and the output's gradient are cast, in both layouts. Where the input
-        comes ``after_kernel`` (a norm or an activation), that kernel may cast it.
+        comes ``after_kernel`` (a norm or an activation), that kernel may cast it. It stands
+        for several ``products`` where the model has them and the stack fuses them.
         """
         tokens = self.shape.tokens
         region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
@@ -258,8 +262,11 @@ class Block:
         if backward:
             self.stream(f"{name}_cast", forward, backward, region)
         self.pieces.append(
-            Gemm(name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads)
-        )
+            Gemm(
+                name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,
+                products=1 if self.stack.fused_projections else products,
+            )
+        )  # fmt: skip
 
     def cast_bytes(self, elements: float) -> float:
         """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""
@@ -271,10 +278,10 @@ class Block:
         model, shape = self.model, self.shape
         tokens, size = shape.tokens, shape.element_bytes
         query, key_value = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
-        self.save("qkv_input", tokens * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
+        self.save("qkv_input", tokens * model.hidden * shape.gemm_bytes, Region.GATHERED)
         self.linear(
             "qkv", query + key_value, model.hidden, Split.COLUMN,
-            kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True,
+            kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True, products=3,
         )  # fmt: skip
         if model.qk_norm != "none":
             self.query_key_norm()
@@ -370,8 +377,9 @@ class Block:
         """Up (and gate) product, activation, down product."""
         hidden, tokens, operand = self.model.hidden, self.shape.tokens, self.shape.gemm_bytes
         up, down = f"{prefix}mlp_up", f"{prefix}mlp_down"
-        self.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.SEQUENCE)
-        self.linear(up, self.branches * width, hidden, Split.COLUMN, after_kernel=True)
+        self.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.GATHERED)
+        columns, branches = self.branches * width, self.branches
+        self.linear(up, columns, hidden, Split.COLUMN, after_kernel=True, products=branches)
         self.activation(f"{prefix}activation", tokens * width, Region.TENSOR)
         self.save(f"{down}_input", tokens * width * operand, Region.TENSOR)
         self.linear(down, hidden, width, Split.ROW, after_kernel=True)

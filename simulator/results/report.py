@@ -7,6 +7,7 @@ from typing import Any
 
 from simulator.program.asynchronous import Asynchrony
 from simulator.program.ir import RankClass
+from simulator.results.expert_load import expert_load_sentence
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
 
@@ -33,6 +34,7 @@ def result_to_dict(result: StepResult, job: Job) -> dict[str, Any]:
         "rank_classes": [_class_to_dict(each) for each in result.timeline.program.classes],
         "capacity_bytes": result.capacity_bytes,
         "fits": all(m.peak_device_bytes <= result.capacity_bytes for m in result.memory),
+        "expert_load": expert_load_sentence(result, job),
         "sources": source_counts(job),
         "job": dict(job.document),
     }

@@ -15,6 +15,9 @@ from simulator.spec.layout_text import Layout, layers_per_stage, parse_layout
 from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
 
+_WHOLE_GRADIENT_SCHEDULES = frozenset({"dualpipe", "chimera"})
+"""Pipelines that run in both directions at once, and hold the model twice."""
+
 
 def job_faults(job: Job) -> list[Fault]:
     """Every rule across fields that the job breaks; empty if it is sound."""
@@ -138,14 +141,38 @@ def _experts_share_the_pipeline(job: Job) -> Iterator[Fault]:
 
 def _experts_need_their_own_tokens(job: Job) -> Iterator[Fault]:
     plan = job.plan
-    given, default = plan.sequence_parallel, plan.stack.sequence_parallel
-    if job.model.experts and plan.tp > 1 and not (default if given is None else given):
+    if job.model.experts and plan.tp > 1 and not plan.cuts_sequence:
         yield Fault(
             "plan.sequence_parallel",
             "must be on for experts with tp > 1: else every rank would route the same tokens",
-            given,
+            plan.sequence_parallel,
             "take plan.sequence_parallel: true, or plan.tp: 1",
         )
+
+
+def _experts_receive_what_is_possible(job: Job) -> Iterator[Fault]:
+    load, experts = job.plan.expert_load, job.model.experts
+    if load is None:
+        return
+    path, hint = "plan.expert_load", "leave it out"
+    if experts is None:
+        yield Fault(path, "needs a model with experts", load, hint)
+        return
+    if experts.capacity_factor is not None:
+        rule = "changes nothing with a capacity, to which every expert is padded and cut"
+        yield Fault(path, rule, load, f"{hint}, or leave out model.experts.capacity_factor")
+    given = len(load.loads) if load.loads is not None else experts.count
+    if given != experts.count:
+        rule = f"has {given} loads, but a layer has {experts.count} experts"
+        yield Fault(f"{path}.loads", rule, given, "give one number per expert")
+        return
+    most = experts.count / experts.top_k
+    if max(load.over_mean(experts.count)) > most:
+        rule = (
+            f"gives an expert more than {most:g} times the mean, which is every token: "
+            f"each visits {experts.top_k} of {experts.count} experts, and none twice"
+        )
+        yield Fault(path, rule, load, "spread the load wider")
 
 
 def _experts_overlap_between_chunks(job: Job) -> Iterator[Fault]:
@@ -235,6 +262,48 @@ def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:
         yield Fault("plan.zero_group", rule, group, "leave it out, or shard with plan.zero: 1")
     if group and width % group:
         yield Fault("plan.zero_group", f"must divide dp x cp = {width}", group)
+    if job.plan.reshard_after_forward is not None and job.plan.zero < 3:
+        given = job.plan.reshard_after_forward
+        rule = f"has no meaning with plan.zero: {job.plan.zero}, which shards no parameters"
+        yield Fault("plan.reshard_after_forward", rule, given, "leave it out, or take plan.zero: 3")
+
+
+def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.pp == 1 or plan.zero == 0:
+        return
+    hint = "take plan.zero: 1, or plan.pp: 1"
+    if plan.zero > plan.stack.zero_in_pipeline:
+        rule = (
+            f"the plan's stack runs ZeRO {plan.stack.zero_in_pipeline} at most inside a pipeline "
+            "(DeepSpeed's engine refuses more: its pipeline adds gradients up over microbatches)"
+        )
+        yield Fault("plan.zero", rule, plan.zero, hint)
+    if plan.zero > 1 and plan.schedule in _WHOLE_GRADIENT_SCHEDULES:
+        rule = (
+            f"no framework runs ZeRO {plan.zero} under {plan.schedule}: its two copies of the "
+            "model add their whole gradients up at the end of the step"
+        )
+        yield Fault("plan.zero", rule, plan.zero, hint)
+    if plan.zero == 3 and job.model.tied_embeddings:
+        rule = (
+            "no framework runs ZeRO 3 in a pipeline with tied embeddings: stages shard their "
+            "copies apart, and PyTorch's pipelines refuse weights that two stages share"
+        )
+        yield Fault("plan.zero", rule, plan.zero, f"{hint}, or model.tied_embeddings: false")
+
+
+def _whole_parameters_have_one_owner(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if not plan.stack.shards_whole_parameters:
+        return
+    path, hint = "plan.stack.shards_whole_parameters", "leave it out"
+    if plan.zero != 1:
+        rule = f"is a way to run plan.zero: 1, not {plan.zero}"
+        yield Fault(path, rule, True, f"{hint}, or take plan.zero: 1")
+    if plan.zero_group:
+        rule = "gives every parameter one owner among all ranks, so plan.zero_group has no meaning"
+        yield Fault(path, rule, True, f"{hint}, or leave out plan.zero_group")
 
 
 def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
@@ -283,6 +352,7 @@ _RULES = (
     _experts_divide_over_expert_ranks,
     _experts_share_the_pipeline,
     _experts_need_their_own_tokens,
+    _experts_receive_what_is_possible,
     _experts_overlap_between_chunks,
     _virtual_stages_need_a_pipeline,
     _post_validation_needs_a_pipeline,
@@ -290,4 +360,6 @@ _RULES = (
     _layout_is_given_once,
     _states_shard_over_a_divisor,
     _perturbed_ranks_exist,
+    _frameworks_shard_inside_pipelines,
+    _whole_parameters_have_one_owner,
 )

@@ -81,6 +81,10 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
         if "profile" in cluster:
             with _collecting(faults, own, "profile"):
                 own["profile"] = _profile(cluster, folder)
+    plan = document.get("plan")
+    if isinstance(plan, Mapping) and isinstance(plan.get("expert_load"), Mapping):
+        with _collecting(faults, resolved, "plan"):
+            resolved["plan"] = {**plan, "expert_load": _expert_load(plan["expert_load"], folder)}
     with _collecting(faults):
         job = validated(Job, resolved)
         faults += job_faults(job)
@@ -118,6 +122,19 @@ def _model(given: object, folder: Path) -> Model:
     # Fields that the base leaves to their defaults must follow the changed ones.
     fields = base.model_dump(by_alias=True, exclude_unset=True)
     return validated(Model, merged(fields, changes), "model", siblings=["base"])
+
+
+def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The load as given, with the numbers of its file, one per expert, in place of its name."""
+    if "file" not in given:
+        return given
+    path = folder / str(given["file"])
+    try:
+        numbers = [float(word) for word in path.read_text("utf-8").replace(",", " ").split()]
+    except (OSError, ValueError) as error:
+        rule = f"must be a readable file with one number per expert ({error})"
+        raise InputError.single("plan.expert_load.file", rule, given["file"]) from None
+    return {**{key: value for key, value in given.items() if key != "file"}, "loads": numbers}
 
 
 def _named_model(name: str, field: str, folder: Path) -> Model:

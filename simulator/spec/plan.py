@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from simulator.spec.base import Count, CountOrZero, Flag, Spec
+from simulator.spec.expert_load import ExpertLoad
 from simulator.spec.kernels import AttentionKernel, Precision
 from simulator.spec.stack import STACKS, Stack, named_stack
 
@@ -69,11 +70,17 @@ class Plan(Spec):
     rank_order: Annotated[str, AfterValidator(_rank_order)] = "-".join(RANK_ORDER_WORDS)
     """How ranks are numbered, the fastest word first, as Megatron-Core does; routed experts
     count etp as tp and ep as ep."""
+    expert_load: ExpertLoad | None = None
+    """How unevenly tokens are spread over the experts; by default evenly. For example
+    ``{hot: 2}``, ``{zipf: 0.5}`` or ``{file: loads.csv}``."""
     schedule: ScheduleName | None = None
     """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1."""
     zero: int = Field(default=1, ge=0, le=3, strict=True)
     """What data-parallel ranks shard: 0 nothing, 1 optimizer states, 2 and gradients,
     3 and parameters."""
+    reshard_after_forward: Flag | None = None
+    """Whether ZeRO 3 frees gathered weights after forward and gathers them again in backward;
+    true unless false is given."""
     zero_group: CountOrZero = 0
     """Ranks the states are sharded over; 0 is all data-parallel ranks."""
     sequence_parallel: Flag | None = None
@@ -119,6 +126,12 @@ class Plan(Spec):
         if self.attention is None and self.precision in ("fp32", "tf32"):
             return "unfused"
         return self.attention or self.stack.attention
+
+    @property
+    def cuts_sequence(self) -> bool:
+        """Whether tensor-parallel ranks divide norms along the sequence."""
+        given = self.sequence_parallel
+        return self.tp > 1 and (self.stack.sequence_parallel if given is None else given)
 
     @property
     def expert_tp(self) -> int:

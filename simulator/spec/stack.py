@@ -29,6 +29,12 @@ CrossEntropy = Literal["fused", "in-place", "eager"]
 an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``eager`` keeps both
 and makes fp32 gradients beside them (PyTorch's own)."""
 
+ShardingUnits = Literal["layers", "root", "ends"]
+"""``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
+embedding, norm and head are one unit, gathered first, kept from forward to backward and
+reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the embedding is a
+unit, and norm and head are one that is kept from forward to backward (torchtitan)."""
+
 SelectivePolicy = Literal["core-attention", "alternate-products"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""
 
@@ -57,6 +63,15 @@ class Stack(Spec):
     exchange_host_s: Seconds = 0.0
     """Host time before the first kernel of a forward that the device waits for, where every
     pipeline exchange synchronises it (Megatron's ``batch_p2p_sync``): batch, masks, Python."""
+    fused_projections: Flag = True
+    """Query, key and value are one product, and so are gate and up; without, and without
+    sequence parallelism, the input's gradient of each is reduced on its own."""
+    coalesced_norm_gradients: Flag = True
+    """With sequence parallelism, gradients of norms are added up over tensor-parallel ranks
+    once, after backward; else one parameter at a time, before they are reduced."""
+    fp32_ring_gradients: Flag = False
+    """Gradients of keys and values go round a context-parallel ring in fp32, in which they
+    are added up; else in the format of the activations."""
     scatter_p2p: Flag = False
     """Tensor-parallel ranks send 1/tp of a boundary activation each and gather it on
     arrival."""
@@ -77,8 +92,24 @@ class Stack(Spec):
     """Memory traffic per parameter of packing, casting and dividing gradients before they
     are reduced, ZeRO 3 [B]."""
     bucket_bytes: Bytes = 160e6
-    """Gradients are reduced in buckets of at least this size; by default Megatron's
-    40 million fp32 elements."""
+    """Gradients are reduced in buckets: parameters are added in the order in which backward
+    reaches them, until a bucket has at least this size. By default Megatron's 40 million fp32
+    elements."""
+    bucket_per_rank_bytes: Bytes = 0.0
+    """With many data-parallel ranks buckets have at least this size for each of them
+    (Megatron-Core: 1 million fp32 elements), lest a ring is bound by latency."""
+    first_bucket_bytes: Bytes = 0.0
+    """Size of the bucket that is reduced first; 0 is as large as the others."""
+    zero_in_pipeline: int = Field(default=3, ge=0, le=3, strict=True)
+    """Highest ZeRO stage that the framework runs inside a pipeline."""
+    sharding_units: ShardingUnits = "layers"
+    """What ZeRO 3 gathers and reduces at a time."""
+    pads_shards: Flag = False
+    """ZeRO 3 pads the rows of each parameter to a multiple of the ranks, and sends that."""
+    shards_whole_parameters: Flag = False
+    """ZeRO 1 gives each rank the states of whole parameters: every rank still gets all
+    gradients, and updated parameters are broadcast one by one, as PyTorch's
+    ZeroRedundancyOptimizer does."""
     selective_policy: SelectivePolicy = "core-attention"
     """What selective recomputation repeats."""
     recompute_stops_early: Flag = False
@@ -105,6 +136,9 @@ class Stack(Spec):
     """Scale, mask and softmax of unfused attention are one kernel."""
     cross_entropy: CrossEntropy = "fused"
     """How the loss is computed, and so what it keeps."""
+    keeps_gathered: Flag = False
+    """With sequence parallelism, products keep the sequence that they gathered; else backward
+    gathers it again (Korthikanti et al., arXiv 2205.05198, section 4.2.2)."""
     dropout: Flag = False
     """Models are trained with dropout (masks are stored and read)."""
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
@@ -116,6 +150,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
     {
         "megatron-core": Stack(
             description="Megatron-Core and NeMo, 2023 and later, with Transformer Engine",
+            bucket_per_rank_bytes="4 MB",  # type: ignore[arg-type]
         ),
         "megatron-lm-2021": Stack(
             attention="fused-softmax",
@@ -151,6 +186,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             host_work_per_launch=14.19,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
+            zero_in_pipeline=1,
             sequence_parallel=False,
             overlap_grad_reduce=False,
             overlap_param_gather=False,
@@ -166,6 +202,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             copies_gradients=False,
             fused_accumulation=False,
             description="DeepSpeed ZeRO without model parallelism, 2021",
+            zero_in_pipeline=1,
             sequence_parallel=False,
             overlap_grad_reduce=True,
             overlap_param_gather=True,
@@ -191,6 +228,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "torch-fsdp": Stack(
             description="PyTorch FSDP1 around an eager model, as in llm-foundry",
+            sharding_units="root",
             reduce_copy_bytes=14.0,  # cast 16-bit to fp32 (2 + 4), divide in place (4 + 4)
             keeps_half_weights=False,
             pads_vocab=False,
@@ -204,6 +242,13 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "torchtitan": Stack(
             description="torchtitan: PyTorch FSDP2 with torch.compile",
+            sharding_units="ends",
+            pads_shards=True,
+            keeps_gathered=True,
+            fused_projections=False,
+            coalesced_norm_gradients=False,
+            fp32_ring_gradients=True,
+            overlap_tp_backward=False,
             gather_copy_bytes=4.0,  # copy out of the gathered buffer (2 + 2)
             reduce_copy_bytes=6.0,  # cast and copy into the reduced buffer (2 + 4)
             keeps_half_weights=False,
@@ -231,8 +276,16 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "torch": Stack(
             fused_accumulation=False,
-            description="Plain PyTorch with DDP, eager",
             recompute_stops_early=True,
+            description="Plain PyTorch with DDP or FSDP2, eager",
+            sharding_units="root",
+            pads_shards=True,
+            keeps_gathered=True,
+            fused_projections=False,
+            coalesced_norm_gradients=False,
+            fp32_ring_gradients=True,
+            overlap_tp_backward=False,
+            first_bucket_bytes="1 MiB",  # type: ignore[arg-type]
             sequence_parallel=False,
             overlap_param_gather=False,
             pads_vocab=False,

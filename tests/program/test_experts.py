@@ -294,7 +294,8 @@ def test_an_exchange_takes_its_bytes_over_the_links():
         part.name: part.seconds for part in parts if part.category is Category.EXPERT_PARALLEL
     }
     expected = pytest.approx(3 / 4 * TOKENS * TOP_K * HIDDEN * HALF / 1e9)
-    assert seconds == {"dispatch": expected, "combine": expected}
+    counts = pytest.approx(3 / 4 * 8 * 8 / 1e9)
+    assert seconds == {"expert_counts": counts, "dispatch": expected, "combine": expected}
 
 
 def test_full_recomputation_dispatches_again():

@@ -163,7 +163,11 @@ def test_the_embedding_adds_up_its_rows_and_the_head_spreads_its_input(sequence_
         )
     )
     after, before = exchanges(embedding), exchanges(head)
+    before, loss = before[:1], before[1:]
     assert [e.num_bytes for e in after + before] == [BSH, BSH]
+    assert [(e.forward, e.backward, e.num_bytes) for e in loss] == [
+        (ALL_REDUCE, None, B * S * 4)
+    ] * 3
     if sequence_parallel:
         assert (after[0].forward, after[0].backward) == (REDUCE_SCATTER, ALL_GATHER)
         assert (before[0].forward, before[0].backward) == (ALL_GATHER, REDUCE_SCATTER)

@@ -1,0 +1,241 @@
+"""Which parameters are gathered and reduced together, and which layers wait for them?
+
+Parameters that share one collective are a *unit*. ZeRO 3 has a unit per layer, and the
+stack says where embedding and head belong. Otherwise units are buckets: parameters in the
+order in which backward reaches them, cut wherever a bucket is full, which may be inside a
+layer. Dense parameters and routed experts have buckets of their own, because other ranks
+hold copies of them.
+
+A pass is run in *pieces*, so that units can be gathered before and reduced after the layers
+that use them. Pieces are whole layers: a bucket that fills up inside a layer is reduced when
+that layer's backward has ended.
+
+Source: DistributedDataParallel (arXiv 2006.15704, section 3.2.3; ``Reducer`` of PyTorch 2.x
+for the order after the first step); Megatron-Core's ``ParamAndGradBuffer``; FSDP (arXiv
+2304.11277, section 3.2) and ``fully_shard`` for the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from simulator.cost.parameters import (
+    LayerKind,
+    ParameterTensor,
+    Split,
+    layer_kind,
+    layer_tensors,
+    padded_shard_numel,
+)
+from simulator.program.layout import Slice, cut
+from simulator.program.ranks import shard_group
+from simulator.program.states import ParameterCount, end_tensors, state_bytes, tensor_parameters
+from simulator.spec.job import Job
+
+_Tensors = list[tuple[ParameterTensor, ParameterCount]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Parameters of one rank that share a collective.
+
+    Attributes:
+        run: Layers that the parameters belong to; for buckets, those that fill it up.
+        parameters: Elements, with padding.
+        partial: Elements of each parameter whose gradient the tensor-parallel ranks have to
+            add up, because each saw only its part of the sequence.
+        stays: Whether gathered weights are kept from forward to backward.
+    """
+
+    run: Slice
+    parameters: ParameterCount
+    partial: tuple[float, ...] = ()
+    stays: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Layers that run as one operation.
+
+    Attributes:
+        run: The layers.
+        needs: Units whose weights forward and backward read.
+        closes: Units whose gradients are complete after its backward.
+    """
+
+    run: Slice
+    needs: tuple[Unit, ...]
+    closes: tuple[Unit, ...]
+
+
+@dataclass
+class Units:
+    """Units and pieces of any run of one job.
+
+    Attributes:
+        job: The job.
+        tied_copy: Whether the last stage holds its own copy of the token embedding.
+    """
+
+    job: Job
+    tied_copy: bool = False
+    _layers: dict[LayerKind, _Tensors] = field(default_factory=dict)
+
+    def whole(self, run: Slice) -> Unit:
+        """All parameters of a run as one unit."""
+        held = [pair for part in _parts(run) for pair in self._tensors(part)]
+        total = sum((count for _, count in held), ParameterCount())
+        return Unit(run, total, self._partial(held))
+
+    def counts(self, run: Slice) -> list[ParameterCount]:
+        """What one rank holds of every parameter of a run, in order of the model."""
+        return [count for part in _parts(run) for _, count in self._tensors(part)]
+
+    def pieces(self, run: Slice) -> tuple[Piece, ...]:
+        """How the run of a virtual stage is cut, in order of the model."""
+        if self.job.plan.zero < 3:
+            return self._bucket_pieces(run)
+        if self.job.plan.stack.sharding_units == "layers":
+            units = (self._sharding_unit(part, stays=False) for part in cut(run, 1))
+            return tuple(Piece(unit.run, (unit,), (unit,)) for unit in units)
+        return self._pieces_with_ends(run)
+
+    def _pieces_with_ends(self, run: Slice) -> tuple[Piece, ...]:
+        """Every layer is a unit; embedding, norm and head are one root, or two units.
+
+        The gradients of the root are reduced when backward has ended.
+        """
+        parts = _parts(run)
+        # Tied weights have to be in one unit.
+        has_root = self.job.plan.stack.sharding_units == "root" or self.job.model.tied_embeddings
+        root_run = Slice(run.first, run.first, run.has_embedding, run.has_head)
+        root = self._sharding_unit(root_run, stays=True)
+        units = {
+            part: root
+            if has_root and _is_end(part)
+            else self._sharding_unit(part, stays=part.has_head)
+            for part in parts
+        }
+        closers = {unit: part for part, unit in reversed(units.items())}
+        if has_root and root in closers:
+            closers[root] = parts[0]
+        pieces = (
+            Piece(part, (units[part],), tuple(u for u, at in closers.items() if at == part))
+            for part in parts
+        )
+        return tuple(pieces) or (Piece(run, (), ()),)
+
+    def _sharding_unit(self, run: Slice, *, stays: bool) -> Unit:
+        plan, shards = self.job.plan, shard_group(self.job).ranks
+        keeps = stays or plan.reshard_after_forward is False
+        whole, total = self.whole(run), ParameterCount()
+        if not plan.stack.pads_shards:
+            return replace(whole, stays=keeps)
+        for part in _parts(run):
+            for tensor, count in self._tensors(part):
+                padded = padded_shard_numel(tensor, plan.tp, shards)
+                total += count if count.expert else ParameterCount(float(padded))
+        return Unit(run, total, whole.partial, keeps)
+
+    def _bucket_pieces(self, run: Slice) -> tuple[Piece, ...]:
+        parts = _parts(run)[::-1]
+        held = [
+            (index, pair)
+            for index, part in enumerate(parts)
+            for pair in reversed(self._tensors(part))
+        ]
+        buckets = [
+            *self._buckets([(index, pair) for index, pair in held if not pair[1].expert]),
+            *self._buckets([(index, pair) for index, pair in held if pair[1].expert]),
+        ]
+        pieces, start = [], 0
+        for closer in sorted({closer for closer, _ in buckets}):
+            joined = _joined(parts[start : closer + 1])
+            units = tuple(replace(unit, run=joined) for at, unit in buckets if at == closer)
+            pieces.append(Piece(joined, units, units))
+            start = closer + 1
+        return tuple(reversed(pieces)) or (Piece(run, (), ()),)
+
+    def _buckets(
+        self, held: Sequence[tuple[int, tuple[ParameterTensor, ParameterCount]]]
+    ) -> Iterator[tuple[int, Unit]]:
+        """Buckets in order of backward, each with the index of the part that fills it up."""
+        reduced, stack = state_bytes(self.job).reduced, self.job.plan.stack
+        sizes = [count.total * reduced for _, (_, count) in held]
+        start = 0
+        bucket_bytes = max(stack.bucket_bytes, stack.bucket_per_rank_bytes * self.job.dp)
+        for end in bucket_ends(sizes, stack.first_bucket_bytes, bucket_bytes):
+            pairs = [pair for _, pair in held[start : end + 1]]
+            total = sum((count for _, count in pairs), ParameterCount())
+            closer = held[end][0]
+            yield closer, Unit(Slice(0, 0), total, self._partial(pairs))
+            start = end + 1
+
+    def _partial(self, held: _Tensors) -> tuple[float, ...]:
+        """In order of backward; norms, and whatever else every rank holds whole."""
+        if not self.job.plan.cuts_sequence:
+            return ()
+        whole = (count.dense for tensor, count in held if tensor.split is Split.REPLICATED)
+        return tuple(whole)[::-1]
+
+    def _tensors(self, part: Slice) -> _Tensors:
+        """Tensors of a part, each with what one rank holds of it, in order of forward."""
+        if _is_end(part):
+            return self._counted(end_tensors(self.job, part, tied_copy=self.tied_copy))
+        kind = layer_kind(self.job.model, part.first)
+        if kind not in self._layers:
+            self._layers[kind] = self._counted(layer_tensors(self.job.model, part.first))
+        return self._layers[kind]
+
+    def _counted(self, tensors: Iterable[ParameterTensor]) -> _Tensors:
+        return [(tensor, tensor_parameters(self.job, tensor)) for tensor in tensors]
+
+
+def bucket_ends(sizes: Iterable[float], first_bytes: float, bucket_bytes: float) -> list[int]:
+    """Index of the last parameter of each bucket.
+
+    A bucket is closed by the parameter that brings it to its size; the last bucket holds
+    what is left.
+    """
+    ends: list[int] = []
+    filled, cap, index = 0.0, first_bytes or bucket_bytes, -1
+    for index, size in enumerate(sizes):
+        filled += size
+        if filled >= cap:
+            ends.append(index)
+            filled, cap = 0.0, bucket_bytes
+    return ends if filled == 0.0 else [*ends, index]
+
+
+def whole_parameter_order(counts: Sequence[ParameterCount], ranks: int) -> list[ParameterCount]:
+    """The parameters rank by rank, where each rank takes whole ones.
+
+    The largest goes first, to the rank that has least.
+
+    Source: PyTorch's ``ZeroRedundancyOptimizer._partition_parameters``.
+    """
+    shares: list[list[ParameterCount]] = [[] for _ in range(ranks)]
+    held = [0.0] * ranks
+    for count in sorted(counts, key=lambda count: -count.total):
+        least = held.index(min(held))
+        shares[least].append(count)
+        held[least] += count.total
+    return [count for share in shares for count in share]
+
+
+def _parts(run: Slice) -> list[Slice]:
+    """Embedding, each layer, and head of a run, in order."""
+    ends = [Slice(run.first, run.first, has_embedding=True)] if run.has_embedding else []
+    layers = [Slice(index, index + 1) for index in range(run.first, run.end)]
+    head = [Slice(run.end, run.end, has_head=True)] if run.has_head else []
+    return [*ends, *layers, *head]
+
+
+def _joined(parts: Sequence[Slice]) -> Slice:
+    """Neighbours as one run, given last first."""
+    return Slice(parts[-1].first, parts[0].end, parts[-1].has_embedding, parts[0].has_head)
+
+
+def _is_end(part: Slice) -> bool:
+    return part.first == part.end

@@ -1,0 +1,125 @@
+"""Which collectives does each class of ranks issue in a step, in which order, how large?
+
+The listing is in the order in which one rank issues them, which is the order of its
+program. It holds what the plan makes ranks say to each other, hidden or not; how long that
+takes is in the timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from simulator.program.ir import Collective, Kind, Program
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficTotal:
+    """All collectives of one kind in groups of one degree, over one step of one rank.
+
+    Attributes:
+        axis: Degree of the plan that the groups belong to.
+        kind: What they do.
+        ranks: How many take part in each.
+        count: How many there are.
+        message_bytes: Sum of their message sizes as nccl-tests counts them [B].
+        sent_bytes: What a rank sends, see :func:`sent_bytes` [B].
+        port_bytes: What passes each port of the rank, by port name [B].
+    """
+
+    axis: str
+    kind: Kind
+    ranks: int
+    count: int
+    message_bytes: float
+    sent_bytes: float
+    port_bytes: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTraffic:
+    """What each rank of a class says to others in one step.
+
+    Attributes:
+        name: The class, for example ``stage 3``.
+        ranks: How many ranks it stands for.
+        totals: By degree, kind and group, in the order of their first use.
+    """
+
+    name: str
+    ranks: int
+    totals: tuple[TrafficTotal, ...]
+
+    @property
+    def port_bytes(self) -> Mapping[str, float]:
+        """What passes each port of one rank [B]."""
+        return _port_totals(self.totals)
+
+
+def class_traffic(program: Program) -> tuple[ClassTraffic, ...]:
+    """The traffic of every class of ranks, in order of the program."""
+    return tuple(
+        ClassTraffic(
+            rank_class.name,
+            rank_class.count,
+            tuple(traffic_totals(rank_collectives(program, index))),
+        )
+        for index, rank_class in enumerate(program.classes)
+    )
+
+
+def rank_collectives(program: Program, rank_class: int = 0) -> Iterator[Collective]:
+    """Every collective that a rank of the class issues in one step, in order.
+
+    A transfer is listed with its sender, and what follows its arrival with its receiver.
+    """
+    for operation in program.operations:
+        if all(lane[0] != rank_class for lane in operation.lanes):
+            continue
+        is_transfer, sends = operation.kind is Kind.SEND_RECV, operation.lanes[0][0] == rank_class
+        for collective in operation.work.collectives:
+            if not is_transfer or sends == (collective.kind is Kind.SEND_RECV):
+                yield collective
+
+
+def traffic_totals(collectives: Iterable[Collective]) -> list[TrafficTotal]:
+    """The collectives added up by degree, kind and size of the group."""
+    groups: dict[tuple[str, Kind, int], list[Collective]] = {}
+    for collective in collectives:
+        key = collective.axis, collective.kind, collective.ranks
+        groups.setdefault(key, []).append(collective)
+    return [
+        TrafficTotal(
+            axis,
+            kind,
+            ranks,
+            count=len(group),
+            message_bytes=sum(collective.num_bytes for collective in group),
+            sent_bytes=sum(map(sent_bytes, group)),
+            port_bytes=_port_totals(group),
+        )
+        for (axis, kind, ranks), group in groups.items()
+    ]
+
+
+def sent_bytes(collective: Collective) -> float:
+    """The least that a rank must send, on average over the group [B].
+
+    2 (n-1)/n of the message for an all_reduce, (n-1)/n for all_gather, reduce_scatter,
+    all_to_all and broadcast, and all of it for a transfer to one other rank.
+
+    Source: Chan et al., "Collective communication: theory, practice, and experience",
+    2007, table 1; nccl-tests, doc/PERFORMANCE.md.
+    """
+    if collective.kind is Kind.SEND_RECV:
+        return collective.num_bytes
+    passes = 2 if collective.kind is Kind.ALL_REDUCE else 1
+    return passes * collective.num_bytes * (collective.ranks - 1) / collective.ranks
+
+
+def _port_totals(items: Iterable[Collective | TrafficTotal]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for item in items:
+        for port, num_bytes in item.port_bytes.items():
+            totals[port] = totals.get(port, 0.0) + num_bytes
+    return totals

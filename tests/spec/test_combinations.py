@@ -1,0 +1,57 @@
+"""Combinations that no framework runs are refused with the reason and a way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.errors import InputError
+from tests.jobs import small_job, small_model
+
+TIED = small_model(tied_embeddings=True)
+WHOLE = {"base": "torch", "shards_whole_parameters": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "path", "words"),
+    [
+        (None, {"zero": 2, "stack": "deepspeed"}, "plan.zero", "DeepSpeed's engine refuses"),
+        (None, {"zero": 3, "stack": "megatron-deepspeed"}, "plan.zero", "ZeRO 1 at most"),
+        (None, {"zero": 2, "schedule": "chimera"}, "plan.zero", "under chimera"),
+        (None, {"zero": 3, "schedule": "dualpipe"}, "plan.zero", "two copies of the model"),
+        (TIED, {"zero": 3}, "plan.zero", "tied embeddings"),
+        (None, {"zero": 2, "pp": 1, "stack": WHOLE}, "plan.stack.shards_whole_parameters", "not 2"),
+        (
+            None,
+            {"zero": 1, "zero_group": 2, "stack": WHOLE},
+            "plan.stack.shards_whole_parameters",
+            "one owner",
+        ),
+        (
+            None,
+            {"zero": 2, "reshard_after_forward": True},
+            "plan.reshard_after_forward",
+            "shards no parameters",
+        ),
+    ],
+)
+def test_what_no_framework_runs_is_refused_with_the_reason(model, plan, path, words):
+    with pytest.raises(InputError) as raised:
+        small_job(model, **{"gpus": 4, "pp": 2, **plan})
+    (fault,) = raised.value.faults
+    assert fault.path == path
+    assert words in fault.rule
+    assert fault.hint
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"zero": 1, "stack": "deepspeed"},
+        {"zero": 1, "schedule": "chimera"},
+        {"zero": 3, "stack": "torchtitan"},
+        {"zero": 3, "stack": "torchtitan", "schedule": "zb-h1"},
+        {"zero": 3, "pp": 1, "stack": "deepspeed"},
+    ],
+)
+def test_what_some_framework_runs_is_not(plan):
+    assert small_job(**{"gpus": 4, "pp": 2, **plan}).plan.zero

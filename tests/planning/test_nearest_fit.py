@@ -172,7 +172,7 @@ def test_a_stack_without_model_parallelism_is_not_told_to_use_it():
 
 
 def test_gradients_are_not_sharded_under_a_pipeline_that_does_not_do_so():
-    job = a_job("3.85 GiB", pp=2)
+    job = a_job("3.9 GiB", pp=2)
     assert not fits(job)
     assert fits(job.replace({"plan.zero": 2}))
     changes = nearest_fit(job).nearest.changes

@@ -6,9 +6,18 @@ assumed, and what the simulator cannot model.
 
 - ``report.py``: the report.
 - ``foreign_config.py``: a nested mapping that records what is read from it.
-- ``huggingface.py``: a ``config.json`` of Hugging Face transformers.
-- ``huggingface_families.py``: which key of which model family means what.
+- ``huggingface*.py``: a ``config.json`` of Hugging Face transformers, which gives a model.
 - ``nccl_tests.py``: measured collectives, from nccl-tests and rccl-tests.
 - ``measured_collective.py``: what one of them says, whichever file it is from.
 - ``topology_matrix.py``, ``node_topology.py``: a node's links, from nvidia-smi and rocm-smi.
+
+Files of training frameworks give whole jobs:
+
+- ``foreign_file.py``: how a file from anyone is read without harm.
+- ``settings.py``: how each setting is accounted for.
+- ``assembly.py``: how a file and what the user adds to it become a job.
+- ``megatron.py``, ``deepspeed.py``, ``torchtitan.py``, ``accelerate.py``, ``nemo.py``: one
+  framework each; ``*_options.py``: which option means what.
+- ``megatron_core.py``, ``megatron_model.py``: what Megatron-LM, NeMo and Megatron-Bridge share.
+- ``shell.py``, ``shell_words.py``: a launch script, read and never run.
 """

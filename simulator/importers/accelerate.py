@@ -1,0 +1,220 @@
+"""What job do accelerate's configuration and Hugging Face's TrainingArguments describe?
+
+``accelerate config`` says on how many GPUs and how states are sharded; TrainingArguments
+(a JSON or YAML of its fields) say batch, format and recomputation. Either will do, and
+both together are read as one. The model and the length of its sequences stand elsewhere.
+
+Source: accelerate 1.x's configuration and transformers 4.x's TrainingArguments, as facts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.importers.assembly import Draft, Given, finished
+from simulator.importers.foreign_file import flat, parse_mapping, read_text
+from simulator.importers.report import ImportReport
+from simulator.importers.settings import Cost, Rules, Settings
+from simulator.spec.job import Job
+
+_WANTED = "give a YAML of accelerate, or TrainingArguments as YAML or JSON"
+
+STRATEGIES: Mapping[Any, int] = MappingProxyType(
+    {
+        "FULL_SHARD": 3, "1": 3, 1: 3, "HYBRID_SHARD": 3, "4": 3, 4: 3,
+        "SHARD_GRAD_OP": 2, "2": 2, 2: 2, "HYBRID_SHARD_ZERO2": 2, "5": 2, 5: 2,
+        "NO_SHARD": 0, "3": 0, 3: 0, "true": 3, "false": 2,
+    }
+)  # fmt: skip
+"""ZeRO stage of each FSDP sharding strategy, by name, by number or by FSDP2's flag."""
+
+_HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5", 4, 5)
+
+KINDS: Mapping[Any, str] = MappingProxyType(
+    {"FSDP": "fsdp", "DEEPSPEED": "deepspeed", "MULTI_GPU": "ddp", "NO": "ddp", False: "ddp"}
+)
+"""Way of data parallelism for each ``distributed_type``."""
+
+STACK_OF: Mapping[str, str] = MappingProxyType(
+    {"fsdp": "torch-fsdp", "deepspeed": "deepspeed", "ddp": "torch"}
+)
+"""Stack for each way of data parallelism."""
+
+PRECISIONS: Mapping[Any, str] = MappingProxyType(
+    {"no": "fp32", False: "fp32", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
+)
+"""Our format for each ``mixed_precision``."""
+
+_ADAMS = (
+    "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla",
+    "adamw",
+)  # fmt: skip
+
+RULES = Rules(
+    costs=(
+        Cost(r"fsdp_config\.(fsdp_)?(offload_params|cpu_offload)", "moves states to the host"),
+        Cost(r"deepspeed_config\.(offload_.*_(device|nvme_path)|.*nvme.*)",
+             "moves states to the host or to its disks"),
+        Cost(r"deepspeed_config\.(deepspeed_config_file|deepspeed_moe_layer_cls_names)|deepspeed",
+             "is a file of its own: import it with clustersim import deepspeed"),
+        Cost(r"dynamo_config\.dynamo_backend|dynamo_backend", "compiles the model",
+             ("NO", "no", "EAGER")),
+        Cost(r"(megatron_lm|mpirun|ipex|aws|sagemaker)_?config.*", "belongs to another launcher"),
+        Cost(r"parallelism_config\..*(sp_|cp_comm|pp_).*", "exchanges in a way of its own",
+             (1, "allgather", "alltoall")),
+        Cost(r"fp8_config\..*(all_gather|opt_level)", "keeps or sends 8-bit weights", ("O1",)),
+        Cost(r"(neftune.*|label_smoothing.*|use_liger_kernel|group_by_length|torch_empty_cache.*"
+             r"|auto_find_batch_size|galore.*|optim_target_modules|lomo|packing|peft.*|lora.*)",
+             "changes the step's work"),
+        Cost(r"(use_cpu|no_cuda|use_mps.*|tpu_use_cluster|xla.*|tpu_metrics.*)",
+             "runs on another device"),
+    ),
+    free=(
+        r"compute_environment|debug|downcast_bf16|enable_cpu_affinity|machine_rank|main_.*|gpu_ids",
+        r"rdzv.*|same_network|tpu.*|num_machines|commands|command_file|deepspeed_hostfile.*",
+        r"fsdp_config\.(fsdp_)?(auto_wrap.*|backward_prefetch.*|forward_prefetch|state_dict.*)",
+        r"fsdp_config\.(fsdp_)?(sync_module.*|use_orig.*|cpu_ram.*|transformer_layer.*|version)",
+        r"fsdp_config\.(fsdp_)?(min_num_params|limit_all_gathers|xla.*|param.*|activation.*)",
+        r"deepspeed_config\.(deepspeed_multi.*|zero3_(init|save).*|gradient_clip.*|deepspeed_host.*)",
+        r"dynamo_config(\..*)?|fp8_config\..*|parallelism_config(\..*)?|fsdp_config",
+        r"(learning_rate|lr_.*|warmup.*|weight_decay|adam_.*|max_grad_norm|num_train.*|max_steps)",
+        r"(output|logging|log|report|run|push|hub|save|load|resume|eval|do|disable|include)_?.*",
+        r"(seed|data_seed|data.*|dataset.*|remove_unused.*|label_names|metric.*|greater_.*|past.*)",
+        r"(overwrite.*|per_device_eval.*|prediction.*|ignore_data.*|ddp_.*|local_rank|full_det.*)",
+        r"(model_name.*|tokenizer.*|gradient_checkpointing_kwargs.*|accelerator_config.*|tf32|jit.*)",
+        r"(fp16_.*|half_.*|bf16_full_eval|torch_compile_.*|average_tokens.*|batch_eval.*|skip.*)",
+        r"(restore_.*|length_column.*|project|trackio.*|dataloader.*|mp_parameters|_n_gpu|optim_args)",
+        r"(use_legacy.*|split_batches|eos_token|chat_template.*|fsdp_min.*|fsdp_transformer.*)",
+    ),
+    simplified=MappingProxyType(
+        {r"(ddp_bucket_cap_mb|ddp_find_unused.*|ddp_broadcast.*)": "as PyTorch does by default"}
+    ),
+)  # fmt: skip
+"""What becomes of the settings that the importer does not read."""
+
+
+def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
+    """The job of an accelerate configuration, of TrainingArguments, or of both.
+
+    Args:
+        paths: The files; what two of them say must agree.
+        given: The model, the sequence length, and what else the files leave open.
+
+    Raises:
+        InputError: A file is none of these, two contradict each other, a setting costs
+            something that is not modelled, or something is missing.
+    """
+    settings = Settings(_together(paths), "accelerate")
+    kind = _kind(settings)
+    draft = Draft(model=given.model, stack=STACK_OF[kind])
+    draft.gpus = given.gpus or settings.whole("num_processes")
+    ranks = draft.gpus or 0
+    tp = settings.whole("parallelism_config.parallelism_config_tp_size", default=1)
+    cp = settings.whole("parallelism_config.parallelism_config_cp_size", default=1)
+    draft.plan = {
+        "tp": tp,
+        "cp": cp,
+        **_sharding(settings, kind, ranks // tp),
+        "recompute": _recomputation(settings),
+        "precision": _precision(settings),
+        "optimizer": _optimizer(settings),
+    }
+    if settings.switch("torch_compile"):
+        draft.facts = dict.fromkeys(("fused_elementwise", "fused_rmsnorm", "fused_rotary"), True)
+    draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length")
+    _batch(settings, draft, given, ranks // (tp * cp))
+    return finished(draft, settings, RULES, given, " and ".join(str(path) for path in paths))
+
+
+def _together(paths: Sequence[str | Path]) -> dict[str, Any]:
+    """The settings of all files.
+
+    Raises:
+        InputError: Two files contradict each other.
+    """
+    values: dict[str, Any] = {}
+    for path in paths:
+        origin = str(path)
+        found = flat(parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED), origin)
+        for key, value in found.items():
+            if key in values and values[key] != value:
+                rule = f"is {values[key]!r} in another file"
+                raise InputError.single(key, rule, value, "take it out of one", origin)
+            values[key] = value
+    return values
+
+
+def _kind(settings: Settings) -> str:
+    """fsdp, deepspeed or ddp."""
+    default = "fsdp" if _trainer_strategy(settings) else "ddp"
+    return settings.choice("distributed_type", meanings=KINDS, default=default)
+
+
+def _trainer_strategy(settings: Settings) -> str | None:
+    """Sharding strategy in TrainingArguments' ``fsdp``, such as "full_shard auto_wrap"."""
+    given = settings.get("fsdp")
+    words = " ".join(given) if isinstance(given, list) else str(given or "")
+    if "offload" in words:
+        settings.fault("fsdp", "moves states to the host, which is not modelled", given)
+    found = re.search(r"(full_shard|shard_grad_op|no_shard|hybrid_shard(_zero2)?)", words)
+    return found[1].upper() if found else None
+
+
+def _sharding(settings: Settings, kind: str, width: int) -> dict[str, Any]:
+    """What ``width`` = dp x cp ranks shard."""
+    if kind == "deepspeed":
+        return {"zero": settings.whole("deepspeed_config.zero_stage", default=2)}
+    if kind == "ddp":
+        return {"zero": 0}
+    key, value = settings.first(
+        "fsdp_config.fsdp_sharding_strategy", "fsdp_config.sharding_strategy",
+        "fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward",
+    )  # fmt: skip
+    value = _trainer_strategy(settings) or value
+    word = str(value).lower() if isinstance(value, bool) else value
+    if word is not None and word not in STRATEGIES:
+        settings.fault(key, f"is not modelled; known: {', '.join(map(str, STRATEGIES))}", value)
+    replicas = settings.whole("parallelism_config.parallelism_config_dp_replicate_size", default=1)
+    settings.whole("parallelism_config.parallelism_config_dp_shard_size")
+    if word in _HYBRID:
+        replicas = settings.whole("num_machines", default=1)
+    group = width // replicas if replicas > 1 else 0
+    return {"zero": STRATEGIES.get(word, 3), "zero_group": group}
+
+
+def _recomputation(settings: Settings) -> str:
+    keys = ("fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing")
+    is_on = settings.switch(*keys) or settings.switch("gradient_checkpointing")
+    return "full" if is_on else "none"
+
+
+def _precision(settings: Settings) -> str:
+    found = settings.choice("mixed_precision", meanings=PRECISIONS, default="fp32")
+    if settings.switch("bf16"):
+        return "bf16"
+    if settings.switch("fp16"):
+        return "fp16"
+    if found == "fp32" and settings.switch("tf32"):
+        return "tf32"
+    return found
+
+
+def _optimizer(settings: Settings) -> str:
+    names = {**dict.fromkeys(_ADAMS, "adam"), "sgd": "sgd"}
+    return settings.choice("optim", meanings=names, default="adam")
+
+
+def _batch(settings: Settings, draft: Draft, given: Given, dp: int) -> None:
+    """Sequences at a time and per step."""
+    draft.micro_batch = settings.whole("per_device_train_batch_size", "train_batch_size")
+    steps = settings.whole(
+        "gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps", default=None
+    )
+    micro = given.micro_batch or draft.micro_batch
+    if micro and dp:
+        draft.global_batch = micro * dp * (steps or 1)

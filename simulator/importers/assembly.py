@@ -1,0 +1,192 @@
+"""How do a foreign file and what the user adds to it become a job and a report?
+
+A file seldom says everything: a ``ds_config.json`` knows no model, a TOML no number of
+GPUs. :class:`Given` holds what the user says beside the file; what neither says is asked
+for. The document that results leaves defaults out, as a person would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from simulator.errors import Fault, InputError
+from simulator.importers.report import ImportReport
+from simulator.importers.settings import Rules, Settings, plain_names, sort_out
+from simulator.spec.documents import with_changes
+from simulator.spec.job import Job
+from simulator.spec.load import job_from_document
+from simulator.spec.plan import Plan
+from simulator.spec.stack import STACKS
+
+_MEGATRON = "megatron-core"
+"""Stack of a plan that names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user says beside the file.
+
+    Attributes:
+        profile: Hardware profile: a shipped name or a path.
+        gpus: GPUs of the job; None where the file says it.
+        model: A shipped model's name or a path; None where the file says it.
+        global_batch: Sequences per step; None where the file says it.
+        micro_batch: Sequences at a time; None where the file says it.
+        seq_len: Tokens per sequence; None where the file says it.
+        definitions: Values of variables that the file leaves open.
+        ignore: Settings that may be left out although they cost something.
+        changes: Fields of the job to set, by dotted path.
+    """
+
+    profile: str = "h100-sxm-80gb"
+    gpus: int | None = None
+    model: str | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    seq_len: int | None = None
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a file says of a job, before anything else is known.
+
+    Attributes:
+        model: Fields in place, a name, or None where the file does not say it.
+        plan: Fields of the plan; None means the stack's default.
+        stack: Name of the framework's stack.
+        facts: Facts of the stack that the file changes.
+        gpus: GPUs of the job, if the file says it.
+        global_batch: Sequences per step, if the file says it.
+        micro_batch: Sequences at a time, if the file says it.
+        seq_len: Tokens per sequence, if the file says it.
+    """
+
+    model: dict[str, Any] | str | None = None
+    plan: dict[str, Any] = field(default_factory=dict)
+    stack: str = _MEGATRON
+    facts: dict[str, Any] = field(default_factory=dict)
+    gpus: int | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    seq_len: int | None = None
+
+
+def finished(
+    draft: Draft,
+    settings: Settings,
+    rules: Rules,
+    given: Given,
+    origin: str,
+    further_keys: Iterable[str] = (),
+) -> tuple[Job, ImportReport]:
+    """The job of a draft, and what became of every setting of its file.
+
+    Args:
+        draft: What the file says.
+        settings: The settings that the draft was read from.
+        rules: What becomes of the others.
+        given: What the user says.
+        origin: The file, for messages.
+        further_keys: Settings of a file inside the file, which are accounted for already.
+
+    Raises:
+        InputError: With every fault of the file, everything that is missing, or every rule
+            that the job breaks.
+    """
+    rest = sort_out(settings, rules, given.ignore)
+    for name in sorted(plain_names(given.ignore) - settings.keys - set(further_keys)):
+        settings.fault(f"--ignore {name}", "names no setting of the file")
+    document = _document(draft, given)
+    faults = [*settings.faults, *_missing(document)]
+    if faults:
+        raise InputError([replace(fault, file=fault.file or origin) for fault in faults])
+    job = job_from_document(document)
+    report = ImportReport(
+        source=origin,
+        understood=settings.read_keys,
+        ignored=rest.ignored,
+        assumed=(*dict.fromkeys(settings.assumed), *rest.assumed),
+        unsupported=(*dict.fromkeys(settings.unsupported), *rest.unsupported),
+    )
+    return job, report
+
+
+def _document(draft: Draft, given: Given) -> dict[str, Any]:
+    """The job as a file would say it; the user's word counts before the foreign file's."""
+    micro = given.micro_batch or draft.micro_batch or 1
+    batch = {
+        "global": given.global_batch or draft.global_batch,
+        **({"micro": micro} if micro != 1 else {}),
+        "seq_len": given.seq_len or draft.seq_len,
+    }
+    document = {
+        "model": given.model or draft.model,
+        "cluster": {"profile": given.profile, "gpus": given.gpus or draft.gpus},
+        "batch": batch,
+        "plan": plan_document(draft.plan, draft.stack, draft.facts),
+    }
+    return with_changes(document, given.changes)
+
+
+_ASKED_FOR = (
+    ("model", "--model NAME, or a path to a config.json"),
+    ("cluster.gpus", "--gpus N"),
+    ("batch.global", "--global-batch N"),
+    ("batch.seq_len", "--seq-len N"),
+)
+
+
+def _missing(document: Mapping[str, Any]) -> list[Fault]:
+    faults = []
+    for path, option in _ASKED_FOR:
+        value: Any = document
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is None:
+            faults.append(Fault(path, "is not said by the file", hint=f"give {option}"))
+    return faults
+
+
+def plan_document(plan: Mapping[str, Any], stack: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan as a job file writes it, without what its defaults say already.
+
+    Args:
+        plan: Fields of the plan; None leaves one to the stack.
+        stack: Name of the stack.
+        facts: What differs from the stack.
+    """
+    base = STACKS[stack]
+    changed = {key: value for key, value in facts.items() if getattr(base, key, None) != value}
+    kept = {}
+    for name, value in plan.items():
+        default = Plan.model_fields[name].default
+        if default is None:
+            default = changed.get(name, getattr(base, name, None))
+        if value is not None and value != default:
+            kept[name] = value
+    if changed:
+        kept["stack"] = {"base": stack, **changed}
+    elif stack != _MEGATRON:
+        kept["stack"] = stack
+    return kept
+
+
+def definitions_of(assignments: Iterable[str]) -> dict[str, str]:
+    """Values by variable of ``NAME=VALUE`` texts.
+
+    Raises:
+        InputError: A text is something else.
+    """
+    found = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not (equals and name):
+            hint = "write for example --define TP=8"
+            raise InputError.single("--define", "must be NAME=VALUE", assignment, hint)
+        found[name] = value
+    return found

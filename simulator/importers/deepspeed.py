@@ -1,0 +1,202 @@
+"""What does a DeepSpeed configuration (``ds_config.json``) say of a job?
+
+It knows how states are sharded and in which format they are kept. The model, the length
+of its sequences and the number of GPUs stand elsewhere, and so does recomputation, which
+DeepSpeed leaves to the model's code: these are given beside the file.
+
+Source: DeepSpeed's configuration reference (0.9 to 0.18), as facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from simulator.importers.assembly import Draft, Given, finished
+from simulator.importers.foreign_file import flat, parse_mapping, read_text
+from simulator.importers.report import ImportReport
+from simulator.importers.settings import Cost, Rules, Settings
+from simulator.spec.job import Job
+
+_WANTED = "give a ds_config.json of DeepSpeed"
+
+OPTIMIZERS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("Adam", "AdamW", "adam", "adamw", "FusedAdam", "Torch_Adam"), "adam"),
+        "SGD": "sgd",
+        "sgd": "sgd",
+    }
+)
+"""Our word for each optimizer whose states are modelled."""
+
+FORMATS: Mapping[str, str] = MappingProxyType(
+    {
+        "fp16": "fp16", "float16": "fp16", "bf16": "bf16", "bfp16": "bf16", "bfloat16": "bf16",
+        "fp32": "fp32", "float32": "fp32",
+    }
+)  # fmt: skip
+"""Our word for each number format."""
+
+_CPU = "moves {} to the host or to its disks"
+
+RULES = Rules(
+    costs=(
+        Cost(r".*offload_optimizer(\.device)?|.*cpu_offload", _CPU.format("states")),
+        Cost(r".*offload_(param|states)(\.device)?|.*cpu_offload_params", _CPU.format("weights")),
+        Cost(r".*zero_quantized_.*|.*zeropp.*", "sends 8-bit or 4-bit numbers (ZeRO++)"),
+        Cost(r".*zero_hpz_partition_size", "keeps a second copy of the weights (ZeRO++)", (1,)),
+        Cost(r".*mics_hierarchical_params_gather", "gathers in two steps"),
+        Cost(r".*sparse_(attention|gradients).*", "changes the work of attention or embedding"),
+        Cost(r".*compression_training.*|quantize_training.*|.*weight_quantization.*",
+             "changes the network while it is trained"),
+        Cost(r"(curriculum|data_efficiency|progressive_layer_drop|eigenvalue).*enabled",
+             "changes the step over time"),
+        Cost(r"(elasticity|autotuning|hybrid_engine|amp|torch_autocast|compile\.deepcompile).*"
+             r"\.?(enabled|deepcompile)", "changes the plan or the kernels"),
+        Cost(r"activation_checkpointing\.(partition_activations|cpu_checkpointing)",
+             "spreads saved activations, or moves them to the host"),
+        Cost(r"pipeline\..*", "cuts the model in stages that the model's code decides"),
+        Cost(r"tensor_parallel\.(?!autotp_size).*", "changes how layers are cut"),
+        Cost(r".*memory_efficient_linear", "changes what products keep"),
+        Cost(r"zero_optimization\.zenflow.*", "changes when states are updated"),
+    ),
+    free=(
+        r"steps_per_print|dump_state|wall_clock_breakdown|memory_breakdown|gradient_clipping",
+        r"(tensorboard|wandb|csv_monitor|comet|flops_profiler|comms_logger|monitor).*",
+        r"scheduler.*|optimizer\.(params|legacy_fusion).*|checkpoint.*|seed|dataloader.*|aio.*",
+        r"(fp16|bf16)\..*|zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer",
+        r"zero_optimization\.(contiguous_gradients|round_robin_gradients|load_from_.*|ignore_.*)",
+        r"zero_optimization\.(stage3_gather_.*|legacy_stage1|elastic_checkpoint|log_trace_.*)",
+        r"activation_checkpointing.*|prescale_gradients|gradient_predivide_factor|disable_allgather",
+        r"(curriculum_learning|data_efficiency|progressive_layer_drop|eigenvalue).*",
+        r"(elasticity|autotuning|hybrid_engine|amp|torch_autocast|compile|data_types).*",
+        r"zero_optimization\.(.*max_live.*|.*max_reuse.*|stage3_module_granularity.*|allgather_.*)",
+        r"use_data_before_expert_parallel_|train_steps|max_.*|nebula.*|timers.*|graph_harvesting",
+        r"zero_optimization(\.offload_(optimizer|param)\..*|\.cpu_offload_use_pin_memory)?",
+    ),
+    simplified=MappingProxyType(
+        {
+            r".*(prefetch_bucket_size|sub_group_size|param_persist?ence_threshold)":
+                "weights are gathered one layer ahead, and all of them",
+            r".*(persitence|persitance)_threshold":
+                "weights are gathered one layer ahead, and all of them",
+        }
+    ),
+)  # fmt: skip
+"""What becomes of every other setting."""
+
+
+def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
+    """The job of a DeepSpeed configuration, and a report on its settings.
+
+    Args:
+        path: A ``ds_config.json``.
+        given: The model, GPUs and sequence length, and what else the file leaves open.
+
+    Raises:
+        InputError: It is no such file, a setting costs something that is not modelled, or
+            something is missing.
+    """
+    origin = str(path)
+    settings = read_settings(read_text(Path(path), _WANTED), origin)
+    if "plan.precision" not in given.changes:
+        _check_that_the_format_is_said(settings)
+    draft = Draft(model=given.model, stack="deepspeed", gpus=given.gpus)
+    draft.plan = deepspeed_plan(settings)
+    draft.facts = _facts(settings)
+    ranks = (given.gpus or 0) // (draft.plan["tp"] * draft.plan["cp"])
+    draft.micro_batch, draft.global_batch = _batch(settings, given, ranks)
+    settings.assumed.append(
+        "recomputation and attention are the model's code: nothing is recomputed, and attention "
+        "is the stack's, unless --set plan.recompute=... and --set plan.attention=... say it"
+    )
+    return finished(draft, settings, RULES, given, origin)
+
+
+def read_settings(text: str, origin: str) -> Settings:
+    """The settings of a configuration; "auto" leaves one to the trainer, and says nothing.
+
+    Raises:
+        InputError: It is no JSON object.
+    """
+    values = flat(parse_mapping(text, origin, _WANTED), origin)
+    open_keys = {key: None for key, value in values.items() if value == "auto"}
+    settings = Settings({**values, **open_keys}, "DeepSpeed")
+    settings.left_open = tuple(open_keys)
+    return settings
+
+
+def deepspeed_plan(settings: Settings) -> dict[str, Any]:
+    """Fields of a plan that a configuration decides; faults go to ``settings``."""
+    zero = settings.whole("zero_optimization.stage", default=0)
+    overlaps = settings.switch("zero_optimization.overlap_comm", default=zero == 3)
+    for key in ("reduce_scatter", "allgather_partitions"):
+        if not settings.switch(f"zero_optimization.{key}", default=True):
+            rule = "makes ranks exchange more than they need, which is not modelled"
+            settings.fault(f"zero_optimization.{key}", rule, value=False, hint="take true")
+    return {
+        "tp": settings.whole("tensor_parallel.autotp_size", default=1) or 1,
+        "cp": settings.whole("sequence_parallel_size", default=1),
+        "cp_method": "all_to_all" if settings.get("sequence_parallel_size") else "ring",
+        "zero": zero,
+        "zero_group": max(0, settings.whole("zero_optimization.mics_shard_size", default=0)),
+        "precision": _precision(settings),
+        "optimizer": _optimizer(settings),
+        "overlap_grad_reduce": overlaps,
+        "overlap_param_gather": zero == 3,
+        "grad_reduce_precision": settings.choice(
+            "communication_data_type", meanings=FORMATS, default=None
+        ),
+    }
+
+
+def _check_that_the_format_is_said(settings: Settings) -> None:
+    for key in ("bf16.enabled", "fp16.enabled"):
+        is_decided = settings.switch("bf16.enabled") or settings.switch("fp16.enabled")
+        if key in settings.left_open and not is_decided:
+            hint = f"give --set plan.precision={key[:4]}, or another format"
+            settings.fault(key, "is left to the trainer", "auto", hint)
+
+
+def _precision(settings: Settings) -> str:
+    is_bf16 = settings.switch("bf16.enabled") or settings.switch("bfloat16.enabled")
+    return "bf16" if is_bf16 else "fp16" if settings.switch("fp16.enabled") else "fp32"
+
+
+def _optimizer(settings: Settings) -> str:
+    momentum = settings.get("optimizer.params.momentum")
+    found = settings.choice("optimizer.type", meanings=OPTIMIZERS, default="adam")
+    return "sgd-momentum" if found == "sgd" and momentum else found
+
+
+def _facts(settings: Settings) -> dict[str, Any]:
+    """What the configuration sets otherwise than the stack."""
+    kept = settings.choice("data_types.grad_accum_dtype", meanings=FORMATS, default=None)
+    elements = settings.whole("zero_optimization.reduce_bucket_size", default=None)
+    facts: dict[str, Any] = {"main_grad_precision": kept} if kept else {}
+    if elements:
+        # Buckets are counted in elements of the format that gradients are reduced in.
+        bytes_each = 4 if settings.get("communication_data_type") == "fp32" else 2
+        facts["bucket"] = f"{elements * bytes_each} B"
+    return facts
+
+
+def _batch(settings: Settings, given: Given, ranks: int) -> tuple[int | None, int | None]:
+    """Sequences at a time and per step; two of DeepSpeed's three numbers give the third."""
+    micro = settings.whole("train_micro_batch_size_per_gpu", default=None)
+    steps = settings.whole("gradient_accumulation_steps", default=None)
+    total = settings.whole("train_batch_size", default=None)
+    micro = given.micro_batch or micro
+    total = given.global_batch or total
+    if total and not micro and ranks:
+        micro = max(1, total // (ranks * (steps or 1)))
+    if micro and not total and ranks:
+        total = micro * ranks * (steps or 1)
+    if micro and total and steps and ranks and micro * ranks * steps != total:
+        rule = f"must be micro x steps x ranks = {micro} x {steps} x {ranks}"
+        hint = "take out gradient_accumulation_steps, or give other --gpus"
+        if not (given.global_batch or given.micro_batch):
+            settings.fault("train_batch_size", rule, total, hint)
+    return micro, total

@@ -1,0 +1,228 @@
+"""Which option of Megatron-LM is which field of a job, and which options cost what?
+
+One table serves importing and exporting: the first spelling is that of Megatron-LM's
+command line, with underscores for dashes, and the others are those of Megatron-Core's
+configuration, of NeMo and of older releases.
+
+Source: the command line of Megatron-LM (core_r0.12 to 0.16) and its user guide,
+Megatron-Bridge 0.3, NeMo 1.23, Megatron-DeepSpeed; as facts on what each option means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from simulator.importers.settings import Cost, Rules
+
+COUNTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "model.layers": ("num_layers",),
+        "model.hidden": ("hidden_size",),
+        "model.heads": ("num_attention_heads",),
+        "model.kv_heads": ("num_query_groups", "num_key_value_heads"),
+        "model.head_dim": ("kv_channels",),
+        "model.ffn_hidden": ("ffn_hidden_size",),
+        "model.vocab": ("vocab_size", "padded_vocab_size"),
+        "model.max_positions": ("max_position_embeddings",),
+        "model.multi_token_layers": ("mtp_num_layers",),
+        "model.latent_attention.q_lora_rank": ("q_lora_rank",),
+        "model.latent_attention.kv_lora_rank": ("kv_lora_rank",),
+        "model.latent_attention.qk_nope_head_dim": ("qk_head_dim",),
+        "model.latent_attention.qk_rope_head_dim": ("qk_pos_emb_head_dim",),
+        "model.latent_attention.v_head_dim": ("v_head_dim",),
+        "model.experts.count": ("num_experts", "num_moe_experts"),
+        "model.experts.top_k": ("moe_router_topk",),
+        "model.experts.ffn_hidden": ("moe_ffn_hidden_size",),
+        "model.experts.shared_ffn_hidden": ("moe_shared_expert_intermediate_size",),
+        "plan.tp": ("tensor_model_parallel_size", "model_parallel_size"),
+        "plan.pp": ("pipeline_model_parallel_size",),
+        "plan.cp": ("context_parallel_size",),
+        "plan.ep": ("expert_model_parallel_size",),
+        "plan.etp": ("expert_tensor_parallel_size",),
+        "plan.first_stage_layers": (
+            "decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage",
+        ),
+        "plan.last_stage_layers": (
+            "decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage",
+        ),
+        "batch.micro": ("micro_batch_size",),
+        "batch.global": ("global_batch_size",),
+        "batch.seq_len": ("seq_length", "encoder_seq_length", "sequence_length"),
+    }
+)  # fmt: skip
+"""Fields that are one whole number, and the options that say it."""
+
+SWITCHES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "plan.sequence_parallel": ("sequence_parallel",),
+        "plan.overlap_grad_reduce": ("overlap_grad_reduce", "overlap_grad_sync"),
+        "plan.overlap_param_gather": ("overlap_param_gather", "overlap_param_sync"),
+        "plan.overlap_tp": ("tp_comm_overlap", "ub_tp_comm_overlap"),
+        "plan.overlap_ep": ("overlap_moe_expert_parallel_comm",),
+        "plan.account_for_embedding": ("account_for_embedding_in_pipeline_split",),
+        "plan.account_for_loss": ("account_for_loss_in_pipeline_split",),
+        "model.experts.router_bias": ("moe_router_enable_expert_bias",),
+        "model.experts.shared_gate": ("moe_shared_expert_gate",),
+    }
+)
+"""Fields that are true where an option is given, and false where it is not."""
+
+SHARDING: Mapping[str, int] = MappingProxyType(
+    {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+)
+"""ZeRO stage of each sharding strategy of Megatron-FSDP."""
+
+CP_METHODS: Mapping[str, str] = MappingProxyType({"p2p": "ring", "a2a": "all_to_all"})
+"""Way of context parallelism for each ``--cp-comm-type``."""
+
+GPT2_VOCABULARY = 50257
+"""Entries of GPT-2's byte-pair encoding, which Megatron-LM takes where no other is named."""
+
+TOKENIZER_VOCABULARY: Mapping[str, int] = MappingProxyType(
+    {"GPT2BPETokenizer": GPT2_VOCABULARY, "Llama2Tokenizer": 32000}
+)
+"""Entries of the tokenizers that come in one size."""
+
+_NO_LM = r".*(bert|ict|t5|vit|vision|retro|mamba|hybrid|heterogeneous|biencoder|swin|dino).*"
+
+RULES = Rules(
+    costs=(
+        Cost(r"cpu_offloading.*", "moves activations or weights to the host"),
+        Cost(
+            r"cpu_optimizer|optimizer_cpu_offload|optimizer_offload_fraction",
+            "moves optimizer states to the host",
+        ),
+        Cost(
+            r"fine_grained_activation_offloading|offload_modules|moe_offload.*",
+            "moves activations to the host",
+        ),
+        Cost(
+            r"use_precision_aware_optimizer|main_(grads|params)_dtype|exp_avg(_sq)?_dtype"
+            r"|megatron_fsdp_(main_grads|grad_comm)_dtype",
+            "changes the format of the optimizer's states",
+            ("fp32", "float32", "torch.float32"),
+        ),
+        Cost(
+            r"fp8_param_gather|fp8_param|fp4_param(_gather)?|reuse_grad_buf_for_mxfp8_param_ag",
+            "gathers and keeps weights in 8 bits",
+        ),
+        Cost(r"first_last_layers_bf16", "runs some layers in another format"),
+        Cost(r"fp8_dot_product_attention|fp8_multi_head_attention", "runs attention in 8 bits"),
+        Cost(r"empty_unused_memory_level", "gives cached memory back, which costs time"),
+        Cost(
+            r"enable_cuda_graph|external_cuda_graph|cuda_graph_impl|use_cuda_graph|cuda_graphs",
+            "takes the host's launches out of the step",
+        ),
+        Cost(r"fp32_residual_connection", "keeps residuals in 32 bits"),
+        Cost(
+            r"distribute_saved_activations|checkpoint_in_cpu|partition_activations",
+            "spreads saved activations",
+        ),
+        Cost(r"delay_wgrad_compute|defer_embedding_wgrad_compute", "moves weight gradients"),
+        Cost(
+            r"overlap_param_gather_with_optimizer_step|overlap_p2p_comm(unication)?_warmup_flush",
+            "hides communication in a way of its own",
+        ),
+        Cost(r"moe_shared_expert_overlap", "hides communication behind the shared expert"),
+        Cost(r"moe_layer_recompute|mhc|moe_latent_size", "changes the expert layer"),
+        Cost(r"moe_apply_probs_on_input|moe_upcycling.*", "changes the expert layer"),
+        Cost(r"fp16_lm_cross_entropy", "computes the loss in 16 bits"),
+        Cost(r"microbatch_group_size_per_(vp|virtual_pipeline)_stage", "changes the schedule"),
+        Cost(
+            r"use_ring_exchange_p2p|hybrid_context_parallel|hierarchical_context_parallel_sizes"
+            r"|dynamic_context_parallel",
+            "changes how ranks exchange",
+        ),
+        Cost(r"use_tp_pp_dp_mapping|use_sharp", "changes where ranks lie"),
+        Cost(
+            r"enable_experimental_attention.*|experimental_attention_variant|linear_attention_freq"
+            r"|mla_down_proj_fusion|attention_output_gate|is_hybrid_model|mamba_num_heads",
+            "is another network",
+        ),
+        Cost(r"hybrid_(layer_pattern|override_pattern|attention_ratio|mlp_ratio)", "is a hybrid"),
+        Cost(r"mtp_use_repeated_layer", "shares the multi-token layers"),
+        Cost(r"(retro|biencoder|vision)_(?!.*dir).*", "is another network"),
+        Cost(r"curriculum.*|data_efficiency.*|random_ltd.*|mos|kd", "changes the step over time"),
+        Cost(r"deterministic_mode|batch_invariant_mode", "takes slower kernels"),
+        Cost(
+            r"pipeline_model_parallel_split_rank|encoder_num_layers|decoder_num_layers"
+            r"|decoder_seq_length|encoder_.*_parallel_size|standalone_embedding_stage",
+            "is for models with an encoder and a decoder",
+        ),
+        Cost(
+            r"transformer_block_type|headscale|parallel_(attn|output_ln)",
+            "is another layer",
+            ("pre_ln",),
+        ),
+        Cost(r"apply_residual_connection_post_layernorm|use_post_ln", "is another layer"),
+        Cost(r"use_parallel_residual|gpt_j_residual", "is another layer"),
+        Cost(r"peft.*|lora.*", "trains adapters instead of the weights"),
+        Cost(r"deepspeed_config", "is a file of its own that the script does not write"),
+        Cost(
+            r"use_tutel|topk_linear.*|mlp_type|expert_interval",
+            "is another expert layer",
+            ("standard", 2),
+        ),
+    ),
+    free=(
+        r"use_mcore_models|mcore_gpt|megatron_core|transformer_engine|use_legacy_models",
+        r"no_load_.*|no_save_.*|no_initialization|no_persist_layer_norm|no_mmap_bin_files",
+        r".*(log|tensorboard|wandb|profil|timing|timer|save|load|checkpoint_|ckpt|resume).*",
+        r".*(tokenizer|vocab_file|merge_file|vocab_extra|data_|dataset|dataloader|blend).*",
+        r"data|split(s_string)?|mock_data|num_workers|eod_mask_loss|reset_(position|attention).*",
+        r"(train|eval|valid|test|lr|exit|weight_decay|adam|optim_|sched|wd|start_)_?.*",
+        r"(min|max|decoupled|override|use_checkpoint)_.*(lr|param).*|min_lr|warmup|betas?",
+        r"lr|weight_decay|clip_grad|seed|optimizer_.*|sgd_momentum|beta[12]|eps|label_smooth.*",
+        r".*init_method.*|.*init.*|.*epsilon|.*eps|rotary.*|rope.*|use_rope_scaling|mscale.*",
+        r".*loss_scale.*|hysteresis|.*_coeff|.*aux_loss.*|.*z_loss.*|router_aux.*",
+        r"moe_router_(score|group|num_groups|topk_|pre_softmax|bias_update|dtype|load_bal).*",
+        r"moe_router_(fusion|padding|force).*|moe_permute_fusion|moe_per_layer_logging",
+        r"moe_(token_dispatcher_type|flex_dispatcher_backend|enable_deepep|deepep_num_sms)",
+        r"moe_(hybridep_num_sms|token_drop_policy|pad_expert_input_to_capacity|token_dropping)",
+        r"moe_(use_legacy_grouped_gemm|input_jitter_eps|extended_tp|router_topk_limited.*)",
+        r"fp[48]_(margin|interval|amax.*|wgrad|hybrid|e4m3|e5m2|quantizer.*|recipe)",
+        r"num_layers_at_(start|end)_in_bf16|no_fp8_.*|activation_func_(fp8|clamp).*",
+        r"master_(addr|port)|node_rank|rdzv.*|distributed_(timeout|backend).*|local_rank|backend",
+        r"ddp_(impl|backend|bucket_size|num_buckets|average_in_collective)|use_cpu_initialization",
+        r"manual_gc.*|gc_interval|check_(for_)?.*|no_check_for_nan.*|sync_.*|lazy_mpu_init",
+        r"no_query_key_layer_scaling|apply_query_key_layer_scaling|.*softmax_in_fp32|.*_1p",
+        r"(no_)?masked_softmax_fusion|(no_)?persist_layer_norm|(no_)?batch_p2p.*|.*nccl.*",
+        r"(no_)?(bias_dropout_fusion|grad_div_ar_fusion|barrier.*)|.*contiguous_buffers.*",
+        r"calculate_per_token_loss|cross_entropy_fusion_impl|no_create_attention_mask.*",
+        r"no_contiguous.*|no_async_tensor_model_parallel_allreduce|align_(grad|param).*",
+        r"gradient_(as_bucket_view|reduce_div_fusion)|average_in_collective|.*_amp_.*|dist_.*",
+        r"(use_)?(gloo|distributed_sampler|sync_batch|emha|te|dist).*|onnx_safe|openai_gelu",
+        r"transformer_impl|no_gloo.*|enable_gloo.*|.*straggler.*|.*rerun.*|enable_(msc|ft).*",
+        r"deepspeed|no_pipeline_parallel|ds_inference|deepspeed_mpi|memory_centric.*|tile_factor",
+        r"recompute_num_layers|recompute_method|activations_checkpoint_.*|checkpoint_num_layers",
+        r"num_micro_?batches_with_partial_activation_checkpoints|quant.*|normalize_attention.*",
+        r"hf_model_id|generation_config|text_generation_config|_target_|.*\._target_|.*_call_",
+        r"clone_scatter_output.*|deallocate_pipeline.*|parallel_output|perform_initialization",
+        r"finalize_.*|grad_(scale|sync)_func|no_sync_func|param_sync_func|(pre|post)_process",
+        r"(params|pipeline|autocast|activation)_dtype.*|enable_autocast|autocast_enabled|pad_.*",
+        r"apply_rope_fusion|tp_only_amax_red|use_ring.*|layernorm_zero_centered.*|qk_clip_.*",
+        r"attention_type|.*_type_vocab_size|scatter_embedding.*|mup_.*|beta_(fast|slow)|inference.*",
+        r"beta_(fast|slow)|original_max_position_embeddings|kitchen.*|tp_comm_.*|wgrad_deferral.*",
+        r"(mamba|linear)_.*|cuda_graph_.*|cp_balance.*|min_offloaded_tensor_size|dsa_.*|mlp_chunks.*",
+        r"use_flash_attn.*|use_flash_attention|softmax_scale|fused_residual_rmsnorm|flash_.*",
+        r"tensorboard_dir|one_logger.*|app_tag.*|ft_.*|config_logger_dir|.*high_priority.*",
+        r"grad_allreduce_chunk_size_mb|bucket_cap_mb|contiguous_grad_buffer|.*transpose_cache",
+        r"model_type|model_name|model|name|tiktoken.*|special_tokens.*|legacy_tokenizer|no_weight.*",
+        r"symmetric_.*|disable_symmetric.*|suggested_comm.*|fsdp_.*|outer_dp_.*|keep_fp8.*",
+        r"glu_linear_offset|use_arbitrary.*|use_kitchen|fallback_to_eager.*|no_rope_freq",
+        r"use_transformer_engine_op_fuser|tensor_parallel_.*|variable_seq_lengths|seed.*",
+        r"skip_.*|external_gpu.*|enable_megatron_core_experimental|disable_(jit|bf16|param).*",
+        r"memory_efficient_layer_norm|delay_.*|mtp_(loss|enabled|hybrid|stand).*|embedding_init.*",
+        r"ep_overlap_early.*|ub_.*|apex.*|iter_per_epoch|phase\d?|task.*|keep_last|finetune",
+        r"shuffle|multi_latent_attention|distrib.*|hidden_act|share_.*|random_seed|drop_last.*",
+    ),
+    simplified=MappingProxyType(
+        {
+            r"rampup_batch_size": "the step simulated is one after the ramp-up",
+            r"moe_router_dtype": "the router's format is not modelled",
+            r"gradient_accumulation_fusion": "as the stack does it",
+        }
+    ),
+)
+"""What becomes of every other option."""

@@ -1,0 +1,161 @@
+"""What job does a YAML recipe of NeMo or Megatron-Bridge describe?
+
+Both are configurations of Megatron-Core in sections; the sections are laid into one
+mapping and read like Megatron-LM's options (:mod:`simulator.importers.megatron_core`).
+References such as ``${model.hidden_size}`` and ``${multiply:4, ${.hidden_size}}`` are
+followed by text alone; what they leave open the user can define.
+
+Source: NeMo-Framework-Launcher's and Megatron-Bridge's recipes, OmegaConf's grammar of
+interpolations; as facts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from simulator.importers.assembly import Given, finished
+from simulator.importers.foreign_file import flat, parse_mapping, read_text
+from simulator.importers.megatron_core import megatron_draft
+from simulator.importers.megatron_options import RULES
+from simulator.importers.report import ImportReport
+from simulator.importers.settings import Settings
+from simulator.spec.job import Job
+
+_WANTED = "give a YAML recipe of NeMo or Megatron-Bridge"
+
+_SECTIONS = (
+    "model", "ddp", "comm_overlap", "optimizer", "model.optim", "mixed_precision", "train",
+    "tokenizer", "model.tokenizer", "dataset", "model.data",
+)  # fmt: skip
+"""Sections that are laid over one another; later ones count, unless they say nothing."""
+
+_NAMED_OPTIMIZER = "optim.name"
+
+_MIXES: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "bf16_mixed": {"bf16": True},
+        "fp16_mixed": {"fp16": True},
+        "bf16_with_fp8_delayed_scaling_mixed": {"bf16": True, "fp8": "hybrid"},
+        "bf16_with_fp8_current_scaling_mixed": {"bf16": True, "fp8": "hybrid"},
+        "bf16_with_mxfp8_mixed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"},
+        "bf16_with_nvfp4_mixed": {"bf16": True, "fp4": "e2m1"},
+    }
+)
+"""What the named mixtures of Megatron-Bridge stand for."""
+
+_RULES = replace(
+    RULES,
+    free=(
+        *RULES.free,
+        r"(trainer|exp_manager|run|hydra|defaults|logger|checkpoint|scheduler|rng|dist|profiling)"
+        r"(\..*)?",
+        r"(rerun_state_machine|straggler|ft|nvrx_straggler|inprocess_restart|validation|env_vars)"
+        r"(\..*)?",
+        r"(ENV_VARS|tensor_inspect|peft|nsys_profile|perf_matrix|restore_from.*|recipe|name|val)"
+        r"(\..*)?",
+        r"(sched|nsys_profile|tokenizer|data|memory_profile|hf_.*)\..*|library|delimiter",
+        r"(token_dtype|sequences?_per|mid_level|path_to_cache|persistent|random|index).*",
+        r"(allow_ambig|multiple_valid|full_valid|fast_cache|object_stor|defer_npy|mmap|trust).*",
+        r"(add_extra|create_att|sequence_parallel_size|mock|pin_memory|context_par.*null)",
+        r"sentencepiece_legacy|wrapped|enabled|iterations?|bcast.*|mapping|micro_batch_acc.*",
+        r"(decrease|step_batch|interactive|barrier|store|metric|grad_norm|nccl).*|fp32",
+    ),
+)
+"""What becomes of settings that Megatron-LM's command line does not have."""
+
+
+def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
+    """The job of a recipe, and a report on its settings.
+
+    Args:
+        path: A YAML file of NeMo 1 or of Megatron-Bridge.
+        given: What the user says beside it.
+
+    Raises:
+        InputError: It is no such file, a setting costs something that is not modelled, or
+            something is missing.
+    """
+    origin = str(path)
+    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
+    inner = values.get("ConfigContainer")
+    values = {**values, **inner} if isinstance(inner, Mapping) else values
+    values.pop("ConfigContainer", None)
+    known = resolved(flat(values, origin), given.definitions)
+    settings = Settings(_one_mapping(known), "NeMo")
+    settings.define_vocabulary(given.definitions)
+    nodes, devices = settings.whole("trainer.num_nodes"), settings.whole("trainer.devices")
+    gpus = given.gpus or (nodes * devices if nodes and devices else None)
+    draft = megatron_draft(settings, gpus, None if given.model else Path(origin).stem)
+    return finished(draft, settings, _RULES, given, origin)
+
+
+def _one_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of all sections under plain names; what no section holds keeps its path."""
+    found: dict[str, Any] = {}
+    rest = dict(values)
+    for section in sorted(_SECTIONS, key=_SECTIONS.index):
+        inner = [s for s in _SECTIONS if s.startswith(f"{section}.")]
+        for key in [k for k in rest if k.startswith(f"{section}.")]:
+            if any(key.startswith(f"{s}.") for s in inner):
+                continue
+            value = rest.pop(key)
+            name = key.removeprefix(f"{section}.")
+            name = _NAMED_OPTIMIZER if key == "model.optim.name" else name
+            if value is not None or name not in found:
+                found[name] = value
+    mix = rest.pop("mixed_precision", None)
+    if isinstance(mix, str) and mix in _MIXES:
+        found |= _MIXES[mix]
+    elif mix is not None:
+        rest["fp8_recipe"] = rest["fp8"] = mix
+    return {**rest, **found}
+
+
+def resolved(values: Mapping[str, Any], definitions: Mapping[str, str]) -> dict[str, Any]:
+    """The settings with their references to one another replaced.
+
+    Args:
+        values: Settings by dotted path.
+        definitions: Values of names that the file does not define.
+    """
+    return {key: _resolved(key, value, values, definitions, 10) for key, value in values.items()}
+
+
+def _resolved(
+    key: str, value: Any, values: Mapping[str, Any], definitions: Mapping[str, str], depth: int
+) -> Any:
+    """A value whose references, innermost first, are replaced; as written if they are open."""
+    if not isinstance(value, str) or "${" not in value or depth == 0 or len(value) > 1000:
+        return value
+    found = re.search(r"\$\{([^${}]*)\}", value)
+    if found is None:
+        return value
+    target = _value_of(key, found[1].strip(), values, definitions)
+    if target is None:
+        return value
+    if found[0] == value:
+        return _resolved(key, target, values, definitions, depth - 1)
+    replaced = value.replace(found[0], str(target), 1)
+    return _resolved(key, replaced, values, definitions, depth - 1)
+
+
+def _value_of(
+    key: str, name: str, values: Mapping[str, Any], definitions: Mapping[str, str]
+) -> Any:
+    if name in definitions:
+        text = definitions[name]
+        return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
+    if name.startswith("multiply:"):
+        factors = [f.strip() for f in name.removeprefix("multiply:").split(",")]
+        whole = all(re.fullmatch(r"\d{1,9}", factor) for factor in factors)
+        return math.prod(map(int, factors)) if whole and len(factors) < 10 else None
+    dots = len(name) - len(name.lstrip("."))
+    parents = key.split(".")[:-dots] if dots else []
+    path = ".".join([*parents, name.lstrip(".")])
+    return values.get(path)

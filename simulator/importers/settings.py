@@ -1,0 +1,208 @@
+"""How is each setting of a training framework's file accounted for?
+
+:class:`Settings` hands out values by key with their types checked, and remembers which
+were read. What nobody has read is sorted by the importer's :class:`Rules`: settings
+without cost are reported as ignored, those that the simulator treats in a simpler way as
+assumed, and those that cost time or memory and are not modelled are errors, unless the
+user says that they may be left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from simulator.errors import Fault
+from simulator.importers.foreign_config import ForeignConfig
+
+_T = TypeVar("_T")
+
+OFF: tuple[object, ...] = (None, False, 0, "", "none", "None", "no", "false", "False", "disabled")
+"""Values that switch a setting off; empty lists and mappings do too."""
+
+
+class Settings(ForeignConfig):
+    """The settings of one file in a flat mapping, and a record of what was read.
+
+    A missing setting takes the framework's default; it is not noted one by one.
+
+    Attributes:
+        left_open: Settings that the file leaves to somebody else ("auto").
+    """
+
+    left_open: tuple[str, ...] = ()
+
+    def get(self, key: str) -> Any:
+        """Value of a setting, or None where it is missing or null."""
+        if key in self._values:
+            self._read[key] = None
+        return self._values.get(key)
+
+    def first(self, *keys: str) -> tuple[str, Any]:
+        """First of several spellings that is there, and its value; else None."""
+        found = [(key, value) for key in keys if (value := self.get(key)) is not None]
+        return found[0] if found else (keys[0], None)
+
+    def whole(self, *keys: str, default: _T = None) -> int | _T:  # type: ignore[assignment]
+        """A whole number under one of several spellings, or the default."""
+        key, value = self.first(*keys)
+        if value is None:
+            return default
+        if type(value) is float and value.is_integer():
+            return int(value)
+        if type(value) is int:
+            return value
+        self.fault(key, "must be a whole number", value)
+        return default
+
+    def number(self, *keys: str, default: float) -> float:
+        """A number under one of several spellings, or the default."""
+        key, value = self.first(*keys)
+        if value is None:
+            return default
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        self.fault(key, "must be a number", value)
+        return default
+
+    def switch(self, *keys: str, default: bool = False) -> bool:
+        """True or false under one of several spellings, or the default."""
+        key, value = self.first(*keys)
+        if value is None:
+            return default
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if isinstance(value, bool):
+            return value
+        self.fault(key, "must be true or false", value)
+        return default
+
+    def choice(self, *keys: str, meanings: Mapping[Any, _T], default: _T) -> _T:
+        """What a word means to us; words without a meaning are faults.
+
+        Args:
+            keys: Spellings of the setting; the first that is there counts.
+            meanings: Our value for each word that is modelled.
+            default: Our value where the setting is left out.
+        """
+        key, value = self.first(*keys)
+        if value is None:
+            return default
+        if isinstance(value, str | int | bool) and value in meanings:
+            return meanings[value]
+        known = ", ".join(str(word) for word in meanings)
+        self.fault(key, f"is not modelled; known: {known}", value, leave_out(key))
+        return default
+
+    @property
+    def keys(self) -> set[str]:
+        """All settings of the file."""
+        return set(self._values)
+
+    def define_vocabulary(self, definitions: Mapping[str, str]) -> None:
+        """Take the user's ``vocab_size``, which tokenizers keep in files of their own."""
+        size = definitions.get("vocab_size", "")
+        if re.fullmatch(r"[0-9]{1,9}", size):
+            self._values = {**self._values, "vocab_size": int(size)}
+
+    def forget(self, key: str) -> None:
+        """Count a setting as not read after all."""
+        self._read.pop(key, None)
+
+    def fault(self, key: str, rule: str, value: object = None, hint: str = "") -> None:
+        """Note what is wrong with a setting."""
+        if isinstance(value, str) and "$" in value:
+            names = re.findall(r"\$\{?(\w+)", value)
+            hint = " ".join(f"--define {name}=..." for name in names) or hint
+            rule = f"{rule}, and the file does not define {', '.join(names) or 'it'}"
+        self.faults.append(Fault(key, rule, value, hint))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A setting that costs time or memory and is not modelled.
+
+    Attributes:
+        pattern: Regular expression of its names.
+        why: What it costs, in words.
+        off: Values that switch it off, besides the usual ones.
+    """
+
+    pattern: str
+    why: str
+    off: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What becomes of the settings that an importer does not read.
+
+    Attributes:
+        costs: What is refused; the first match counts, and it counts before ``free``.
+        free: Regular expressions of settings that cost nothing.
+        simplified: What the simulator does instead, by regular expression.
+    """
+
+    costs: tuple[Cost, ...]
+    free: tuple[str, ...]
+    simplified: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What became of the settings that an importer did not read.
+
+    Attributes:
+        ignored: Keys without cost, or switched off.
+        assumed: Sentences on what is simplified.
+        unsupported: Sentences on what the user allowed to leave out.
+    """
+
+    ignored: tuple[str, ...]
+    assumed: tuple[str, ...]
+    unsupported: tuple[str, ...]
+
+
+def sort_out(settings: Settings, rules: Rules, may_ignore: Iterable[str]) -> Rest:
+    """Account for every setting that has not been read; faults go to ``settings``.
+
+    Args:
+        settings: What was read, and what was not.
+        rules: What costs nothing, and what costs something.
+        may_ignore: Settings that the user allows to leave out.
+    """
+    allowed = plain_names(may_ignore)
+    ignored: list[str] = []
+    assumed: list[str] = []
+    unsupported: list[str] = []
+    for key, value in settings.unread.items():
+        cost = next((cost for cost in rules.costs if re.fullmatch(cost.pattern, key)), None)
+        simpler = [why for name, why in rules.simplified.items() if re.fullmatch(name, key)]
+        is_off = value in ([], {}) or value in OFF or (cost is not None and value in cost.off)
+        if cost and not is_off:
+            if key in allowed:
+                unsupported.append(f"{key} = {value} is left out: it {cost.why}")
+            else:
+                settings.fault(key, f"is not modelled: it {cost.why}", value, leave_out(key))
+        elif simpler and not is_off:
+            assumed.append(f"{key}: {simpler[0]}")
+        elif is_off or any(re.fullmatch(name, key) for name in rules.free):
+            ignored.append(key)
+        elif key in allowed:
+            unsupported.append(f"{key} = {value} is not known and left out")
+        else:
+            rule = "is not known, so what it costs is not known either"
+            settings.fault(key, rule, value, leave_out(key))
+    return Rest(tuple(ignored), tuple(assumed), tuple(unsupported))
+
+
+def plain_names(options: Iterable[str]) -> set[str]:
+    """Options as settings are named: without dashes in front, with underscores inside."""
+    return {option.lstrip("-").replace("-", "_") for option in options}
+
+
+def leave_out(key: str) -> str:
+    """The way out of a setting that is not modelled."""
+    return f"take it out of the file, or go on without it: --ignore {key}"

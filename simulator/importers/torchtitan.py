@@ -1,0 +1,225 @@
+"""What job does a torchtitan configuration describe?
+
+The TOML that a user writes and the JSON that torchtitan resolves it to have the same
+sections. The model is looked up by its name and flavour; the number of GPUs is the
+launcher's and must be given.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simulator.importers.assembly import Draft, Given, finished
+from simulator.importers.foreign_file import flat, parse_mapping, read_text
+from simulator.importers.report import ImportReport
+from simulator.importers.settings import Settings, leave_out
+from simulator.importers.torchtitan_options import (
+    CONVERTERS,
+    DEGREES,
+    MODELS,
+    ONE_CHUNK,
+    RULES,
+    SCHEDULES,
+    WITHOUT_EXTRAS,
+)
+from simulator.spec.job import Job
+from simulator.spec.load import load_model
+
+_WANTED = "give a TOML of torchtitan, or the JSON it resolves one to"
+EAGER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
+"""What torch.compile fuses."""
+
+
+def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
+    """The job of a torchtitan configuration, and a report on its settings.
+
+    Args:
+        path: A TOML or JSON file.
+        given: The GPUs, and what else the file leaves open.
+
+    Raises:
+        InputError: It is no such file, a setting costs something that is not modelled, or
+            something is missing.
+    """
+    origin = str(path)
+    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
+    settings = Settings(flat(values, origin), "torchtitan")
+    draft = Draft(model=_model(settings, given), stack="torchtitan", gpus=given.gpus)
+    degrees = {name: settings.whole(*keys, default=1) for name, keys in DEGREES.items()}
+    width = (given.gpus or 0) // (degrees["tp"] * degrees["pp"])
+    draft.plan = {
+        **degrees,
+        "etp": degrees["etp"] if degrees["ep"] > 1 else None,
+        **_pipeline(settings, degrees["pp"], _layers(draft.model)),
+        **_sharding(settings, degrees, width),
+        "cp_method": _context_method(settings, degrees["cp"]),
+        "recompute": _recomputation(settings),
+        "precision": _precision(settings),
+        "optimizer": _optimizer(settings),
+        "overlap_tp": settings.switch(
+            "parallelism.enable_async_tensor_parallel",
+            "experimental.enable_async_tensor_parallel",
+            "compile.enable_async_tensor_parallel",
+        ),
+        "grad_reduce_precision": settings.choice(
+            "training.mixed_precision_reduce",
+            meanings={"float32": "fp32", "bfloat16": "bf16"},
+            default="fp32",
+        ),
+    }
+    draft.facts = {} if _is_compiled(settings) else dict.fromkeys(EAGER, False)
+    draft.seq_len = settings.whole("training.seq_len", default=2048)
+    _batch(settings, draft, width // degrees["cp"], degrees["pp"])
+    return finished(draft, settings, RULES, given, origin)
+
+
+def _model(settings: Settings, given: Given) -> dict[str, Any] | str | None:
+    """Our model for torchtitan's name and flavour; None, to be asked for, for others."""
+    name = settings.get("model.name") or settings.get("model_spec.name")
+    flavor = settings.get("model.flavor") or settings.get("model_spec.flavor")
+    if given.model:
+        return given.model
+    key = (str(name), str(flavor))
+    if key in WITHOUT_EXTRAS:
+        return {"base": WITHOUT_EXTRAS[key], "multi_token_layers": 0}
+    if key in MODELS:
+        return MODELS[key]
+    rule = f"is a model whose dimensions stand in torchtitan's code: {name} {flavor}"
+    settings.fault("model.flavor", rule, flavor, "give --model NAME, or a path to a config.json")
+    return None
+
+
+def _layers(model: dict[str, Any] | str | None) -> int:
+    name = model["base"] if isinstance(model, dict) else model
+    return load_model(name).layers if name else 0
+
+
+def _pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
+    """Schedule, chunks per rank, and how layers are dealt to them."""
+    schedule = settings.choice(
+        "parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule",
+        meanings=SCHEDULES, default="1f1b",
+    )  # fmt: skip
+    first, last = (
+        settings.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", default=1)
+        for end in ("first", "last")
+    )
+    per_stage = settings.whole("parallelism.pipeline_parallel_layers_per_stage", default=None)
+    if pp == 1:
+        return {}
+    for end, less in (("first", first), ("last", last)):
+        if less > 1:
+            key = f"parallelism.pipeline_parallel_{end}_stage_less_layers"
+            rule = "counts embedding or head as several layers, which is not modelled"
+            settings.fault(key, rule, less, "take 0 or 1")
+    stages = -(-(layers + first + last) // per_stage) if per_stage else 0
+    if stages % pp:
+        rule = f"makes {stages} stages, which {pp} ranks do not share evenly"
+        settings.fault("parallelism.pipeline_parallel_layers_per_stage", rule, per_stage)
+    vpp = stages // pp if stages else 1 if schedule in ONE_CHUNK else 2
+    return {
+        "schedule": schedule if schedule != ("interleaved-1f1b" if vpp > 1 else "1f1b") else None,
+        "vpp": max(1, vpp),
+        "account_for_embedding": first == 1,
+        "account_for_loss": last == 1,
+    }
+
+
+def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[str, Any]:
+    """What fully_shard keeps on each rank, of ``width`` = dp x cp ranks."""
+    replicate = settings.whole(
+        "parallelism.data_parallel_replicate_degree",
+        "training.data_parallel_replicate_degree", default=1,
+    )  # fmt: skip
+    shard = settings.whole(
+        "parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree",
+        "training.data_parallel_degree", default=-1,
+    )  # fmt: skip
+    policies = {"default": None, "always": True, "never": False}
+    reshards = settings.choice(
+        "parallelism.fsdp_reshard_after_forward", meanings=policies, default=None
+    )
+    group = width // replicate if shard < 0 else shard * degrees["cp"]
+    if replicate > 1 and group == 1:
+        return {"zero": 0}
+    if replicate < 1 or (shard > 0 and width and shard * replicate * degrees["cp"] != width):
+        rule = (
+            f"times {replicate} replicas must be the {width} GPUs of data and context parallelism"
+        )
+        settings.fault("parallelism.data_parallel_shard_degree", rule, shard, "give other --gpus")
+    # By default a pipeline keeps weights between its microbatches.
+    keeps = degrees["pp"] > 1 if reshards is None else not reshards
+    return {"zero": 2 if keeps else 3, "zero_group": group if replicate > 1 else 0}
+
+
+def _context_method(settings: Settings, cp: int) -> str:
+    keys = ("parallelism.context_parallel_rotate_method",
+            "experimental.context_parallel_rotate_method")  # fmt: skip
+    method = settings.choice(
+        *keys, meanings={"allgather": "allgather", "alltoall": "ring"}, default="allgather"
+    )
+    if method == "allgather" and cp > 1:
+        settings.assumed.append(
+            "keys and values go round a ring; torchtitan gathers as many bytes at once"
+        )
+    return "ring"
+
+
+def _recomputation(settings: Settings) -> str:
+    """What is computed again: nothing, every second product, or whole layers."""
+    mode = settings.choice(
+        "activation_checkpoint.mode",
+        meanings={"none": "none", "selective": "selective", "full": "full"},
+        default="none" if settings.get("model_spec.name") else "selective",
+    )
+    if mode != "selective":
+        return mode
+    option = str(settings.get("activation_checkpoint.selective_ac_option") or "2")
+    if option not in ("op", "1"):
+        key = "activation_checkpoint.selective_ac_option"
+        rule = "recomputes one layer in so many, which is not modelled"
+        settings.fault(key, rule, option, "take op, or --set plan.recompute=... with --ignore "
+                       "activation_checkpoint.selective_ac_option")  # fmt: skip
+    return "full" if option == "1" else "selective"
+
+
+def _precision(settings: Settings) -> str:
+    converters = settings.get("model.converters") or []
+    names = [converters] if isinstance(converters, str) else list(converters)
+    formats = {CONVERTERS.get(str(name)) for name in names if "grouped_mm" not in str(name)}
+    if None in formats or len(formats) > 1:
+        settings.fault("model.converters", "is not modelled", converters, "take one of float8, mx")
+    if settings.switch("training.enable_float8_linear", "float8.enable_float8_linear"):
+        formats.add("fp8")
+    wide = settings.choice(
+        "training.mixed_precision_param", meanings={"bfloat16": "bf16", "float32": "fp32"},
+        default="bf16",
+    )  # fmt: skip
+    gathers = [key for key in settings.keys if key.endswith("enable_fsdp_float8_all_gather")]
+    if formats and any(settings.switch(key) for key in gathers):
+        settings.fault(gathers[0], "gathers weights in 8 bits, which is not modelled", value=True,
+                       hint=leave_out(gathers[0]))  # fmt: skip
+    return next((found for found in formats if found), wide)
+
+
+def _optimizer(settings: Settings) -> str:
+    names = dict.fromkeys(("Adam", "AdamW", "adam", "adamw"), "adam")
+    return settings.choice("optimizer.name", meanings=names, default="adam")
+
+
+def _is_compiled(settings: Settings) -> bool:
+    """Whether layers run as torch.compile fuses them."""
+    parts = settings.get("compile.components")
+    is_on = settings.switch("compile.enable", "training.compile")
+    return is_on and (parts is None or "model" in parts)
+
+
+def _batch(settings: Settings, draft: Draft, dp: int, pp: int) -> None:
+    """Sequences at a time and per step; a pipeline cuts a rank's batch into microbatches."""
+    local = settings.whole("training.local_batch_size", "training.batch_size", default=8)
+    total = settings.whole("training.global_batch_size", default=-1)
+    micro = settings.whole("parallelism.pipeline_parallel_microbatch_size",
+                           "experimental.pipeline_parallel_microbatches", default=1)  # fmt: skip
+    draft.micro_batch = micro if pp > 1 else local
+    draft.global_batch = total if total > 0 else (local * dp or None)

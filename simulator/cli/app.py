@@ -19,6 +19,7 @@ from simulator.cli import (
     balance,
     calibrating,
     collectives,
+    exporting,
     importing,
     memory,
     models,
@@ -89,7 +90,7 @@ def build_app() -> typer.Typer:
     app.command("plan")(plan.plan)
     app.command("schema")(schemas.schema)
     for group in (
-        importing, profiles, models, calibrating, validating, schedules, collectives,
+        importing, exporting, profiles, models, calibrating, validating, schedules, collectives,
     ):  # fmt: skip
         app.add_typer(group.build_group())
     return app

@@ -1,4 +1,4 @@
-"""clustersim import: what would a foreign configuration cost to train?"""
+"""clustersim import: what would somebody else's configuration cost to train?"""
 
 from __future__ import annotations
 
@@ -9,10 +9,36 @@ import typer
 
 from simulator.cli.console import note
 from simulator.cli.importing_topology import import_topology
-from simulator.cli.options import complete_profile
+from simulator.cli.options import Changes, complete_model, complete_profile, parse_assignments
 
 if TYPE_CHECKING:
+    from simulator.importers.assembly import Given
+    from simulator.importers.report import ImportReport
+    from simulator.spec.job import Job
     from simulator.spec.model import Model
+
+Profile = Annotated[str, typer.Option(help="Hardware profile.", autocompletion=complete_profile)]
+Gpus = Annotated[int | None, typer.Option(help="GPUs of the job, if the file does not say it.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|PATH",
+        help="The model, if the file does not say it: a name or a config.json.",
+        autocompletion=complete_model,
+    ),
+]
+GlobalBatch = Annotated[int | None, typer.Option(help="Sequences per step, over the file's.")]
+MicroBatch = Annotated[int | None, typer.Option(help="Sequences at a time, over the file's.")]
+SeqLen = Annotated[int | None, typer.Option(help="Tokens per sequence, over the file's.")]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SETTING", help="Leave out a setting that is not modelled; repeatable."),
+]
+Define = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A variable that the file leaves open; repeatable."),
+]
 
 
 def build_group() -> typer.Typer:
@@ -21,6 +47,11 @@ def build_group() -> typer.Typer:
         name="import", no_args_is_help=True, help="Foreign files to jobs and profiles."
     )
     group.command("hf")(import_huggingface)
+    group.command("megatron")(import_megatron)
+    group.command("deepspeed")(import_deepspeed)
+    group.command("torchtitan")(import_torchtitan)
+    group.command("accelerate")(import_accelerate)
+    group.command("nemo")(import_nemo)
     group.command("topo")(import_topology)
     return group
 
@@ -29,9 +60,7 @@ def import_huggingface(
     config: Annotated[
         Path, typer.Argument(metavar="CONFIG", help="A config.json, or a folder that holds one.")
     ],
-    profile: Annotated[
-        str, typer.Option(help="Hardware profile.", autocompletion=complete_profile)
-    ] = "h100-sxm-80gb",
+    profile: Profile = "h100-sxm-80gb",
     gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 8,
     global_batch: Annotated[int, typer.Option(help="Sequences per step.")] = 8,
     seq_len: Annotated[int, typer.Option(help="Tokens per sequence.")] = 4096,
@@ -56,6 +85,207 @@ def import_huggingface(
     typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
     note(str(report))
     note("cluster, batch and plan are yours to choose; the file does not know them")
+
+
+def import_megatron(
+    file: Annotated[Path, typer.Argument(metavar="SCRIPT.sh", help="A launch script or line.")],
+    *,
+    profile: Profile = "h100-sxm-80gb",
+    gpus: Gpus = None,
+    model: ModelName = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    define: Define = None,
+    ignore: Ignore = None,
+    changes: Changes = None,
+) -> None:
+    """Turn a launch script of Megatron-LM into a job; it is read, never run.
+
+    Example:  clustersim import megatron train_gpt3_175b.sh --gpus 1024 > job.yaml
+    """
+    from simulator.importers.megatron import read_megatron_script
+
+    given = _given(
+        profile,
+        gpus=gpus,
+        model=model,
+        batch=(global_batch, micro_batch, seq_len),
+        define=define,
+        ignore=ignore,
+        changes=changes,
+    )
+    _tell(*read_megatron_script(file, given))
+
+
+def import_deepspeed(
+    file: Annotated[Path, typer.Argument(metavar="CONFIG.json", help="A ds_config.json.")],
+    *,
+    profile: Profile = "h100-sxm-80gb",
+    gpus: Gpus = None,
+    model: ModelName = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    ignore: Ignore = None,
+    changes: Changes = None,
+) -> None:
+    """Turn a DeepSpeed configuration and a model into a job.
+
+    Example:  clustersim import deepspeed ds_config.json --model llama3.1-8b --gpus 8
+    --seq-len 4096 > job.yaml
+    """
+    from simulator.importers.deepspeed import read_deepspeed_config
+
+    given = _given(
+        profile,
+        gpus=gpus,
+        model=model,
+        batch=(global_batch, micro_batch, seq_len),
+        define=None,
+        ignore=ignore,
+        changes=changes,
+    )
+    _tell(*read_deepspeed_config(file, given))
+
+
+def import_torchtitan(
+    file: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="A TOML, or the JSON it is resolved to.")
+    ],
+    *,
+    profile: Profile = "h100-sxm-80gb",
+    gpus: Gpus = None,
+    model: ModelName = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    ignore: Ignore = None,
+    changes: Changes = None,
+) -> None:
+    """Turn a torchtitan configuration into a job.
+
+    Example:  clustersim import torchtitan llama3_70b.toml --gpus 256 > job.yaml
+    """
+    from simulator.importers.torchtitan import read_torchtitan_config
+
+    given = _given(
+        profile,
+        gpus=gpus,
+        model=model,
+        batch=(global_batch, micro_batch, seq_len),
+        define=None,
+        ignore=ignore,
+        changes=changes,
+    )
+    _tell(*read_torchtitan_config(file, given))
+
+
+def import_accelerate(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="A configuration of accelerate, TrainingArguments, or both."
+        ),
+    ],
+    *,
+    profile: Profile = "h100-sxm-80gb",
+    gpus: Gpus = None,
+    model: ModelName = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    ignore: Ignore = None,
+    changes: Changes = None,
+) -> None:
+    """Turn Hugging Face accelerate's configuration and TrainingArguments into a job.
+
+    Example:  clustersim import accelerate fsdp.yaml training_args.json --model llama3.1-8b
+    --seq-len 4096 > job.yaml
+    """
+    from simulator.importers.accelerate import read_accelerate_files
+
+    given = _given(
+        profile,
+        gpus=gpus,
+        model=model,
+        batch=(global_batch, micro_batch, seq_len),
+        define=None,
+        ignore=ignore,
+        changes=changes,
+    )
+    _tell(*read_accelerate_files(files, given))
+
+
+def import_nemo(
+    file: Annotated[
+        Path, typer.Argument(metavar="RECIPE.yaml", help="A recipe of NeMo or Megatron-Bridge.")
+    ],
+    *,
+    profile: Profile = "h100-sxm-80gb",
+    gpus: Gpus = None,
+    model: ModelName = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    define: Define = None,
+    ignore: Ignore = None,
+    changes: Changes = None,
+) -> None:
+    """Turn a YAML recipe of NeMo or Megatron-Bridge into a job.
+
+    Example:  clustersim import nemo llama2_70b.yaml > job.yaml
+    """
+    from simulator.importers.nemo import read_nemo_recipe
+
+    given = _given(
+        profile,
+        gpus=gpus,
+        model=model,
+        batch=(global_batch, micro_batch, seq_len),
+        define=define,
+        ignore=ignore,
+        changes=changes,
+    )
+    _tell(*read_nemo_recipe(file, given))
+
+
+def _given(
+    profile: str,
+    *,
+    gpus: int | None,
+    model: str | None,
+    batch: tuple[int | None, int | None, int | None],
+    define: list[str] | None,
+    ignore: list[str] | None,
+    changes: list[str] | None,
+) -> Given:
+    """What the user says beside the file.
+
+    Raises:
+        InputError: A definition or change is not ``NAME=VALUE``.
+    """
+    from simulator.importers.assembly import Given, definitions_of
+
+    return Given(
+        profile=profile,
+        gpus=gpus,
+        model=model,
+        global_batch=batch[0],
+        micro_batch=batch[1],
+        seq_len=batch[2],
+        definitions=definitions_of(define or ()),
+        ignore=tuple(ignore or ()),
+        changes=parse_assignments(changes or ()),
+    )
+
+
+def _tell(job: Job, report: ImportReport) -> None:
+    """Write the job to stdout and the report to stderr."""
+    import yaml
+
+    typer.echo(yaml.safe_dump(dict(job.document), sort_keys=False), nl=False)
+    note(str(report))
 
 
 def model_document(model: Model) -> dict[str, Any]:

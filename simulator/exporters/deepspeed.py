@@ -1,0 +1,90 @@
+"""Which DeepSpeed configuration shards the states of a job as its plan says?
+
+DeepSpeed's JSON knows sharding, formats and batch. Everything that the model's own code
+decides (recomputation, attention, tensor and pipeline parallelism) is an error where it
+differs from what the JSON leaves as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from simulator.exporters.plans import Refusals, changed_facts, spelled_out
+from simulator.spec.job import Job
+from simulator.spec.plan import Plan
+
+_STACK = "deepspeed"
+_ONLY = {
+    "pp": 1, "vpp": 1, "ep": 1, "recompute": "none", "overlap_ep": False, "overlap_tp": False,
+    "first_stage_layers": 0, "last_stage_layers": 0, "layout": None, "overlap_p2p": None,
+    "account_for_embedding": False, "account_for_loss": False,
+}  # fmt: skip
+"""Fields of a plan that the JSON does not know."""
+
+_OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adam": {"type": "AdamW", "params": {}},
+    "sgd": {"type": "SGD", "params": {}},
+    "sgd-momentum": {"type": "SGD", "params": {"momentum": 0.9}},
+}
+
+
+def deepspeed_config(job: Job) -> str:
+    """A ``ds_config.json`` for a job; learning rate and logging are not the job's to say.
+
+    Raises:
+        UnsupportedError: With everything that DeepSpeed's JSON cannot say.
+    """
+    plan = spelled_out(job)
+    _refuse(job, plan)
+    zero: dict[str, Any] = {"stage": plan.zero, "overlap_comm": plan.overlap_grad_reduce}
+    if plan.zero_group:
+        zero["mics_shard_size"] = plan.zero_group
+    config: dict[str, Any] = {
+        "train_batch_size": job.batch.global_batch,
+        "train_micro_batch_size_per_gpu": job.batch.micro_batch,
+        "gradient_accumulation_steps": job.microbatches,
+        "zero_optimization": zero,
+        "optimizer": _OPTIMIZERS[plan.optimizer],
+        "communication_data_type": plan.grad_reduce_precision,
+    }
+    if plan.precision != "fp32":
+        config[plan.precision] = {"enabled": True}
+    if plan.tp > 1:
+        config["tensor_parallel"] = {"autotp_size": plan.tp}
+    if plan.cp > 1:
+        config["sequence_parallel_size"] = plan.cp
+    kept = changed_facts(plan.stack, _STACK).get("main_grad_precision")
+    if kept:
+        config["data_types"] = {"grad_accum_dtype": kept}
+    return json.dumps(config, indent=2) + "\n"
+
+
+def _refuse(job: Job, plan: Plan) -> None:
+    refusals = Refusals("DeepSpeed's JSON")
+    refusals.unless_default(plan, "plan", _ONLY)
+    refusals.stack(plan.stack, _STACK, {"main_grad_precision"})
+    refusals.unless(plan.precision in ("bf16", "fp16", "fp32"), "plan.precision", plan.precision)
+    default = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
+    refusals.unless(
+        plan.attention == default, "plan.attention", plan.attention,
+        "it is the model's code: export with --set plan.attention=null",
+    )  # fmt: skip
+    refusals.unless(
+        plan.cp == 1 or plan.cp_method == "all_to_all", "plan.cp_method", plan.cp_method,
+        "DeepSpeed trades heads: plan.cp_method: all_to_all",
+    )  # fmt: skip
+    refusals.unless(
+        plan.zero == 3 or not plan.zero_group, "plan.zero_group", plan.zero_group,
+        "DeepSpeed shards over part of the ranks with plan.zero: 3 only",
+    )  # fmt: skip
+    refusals.unless(
+        plan.overlap_param_gather == (plan.zero == 3), "plan.overlap_param_gather",
+        plan.overlap_param_gather, "DeepSpeed gathers ahead with plan.zero: 3, and only then",
+    )  # fmt: skip
+    sequence = plan.tp > 1 and plan.stack.sequence_parallel
+    refusals.unless(
+        plan.sequence_parallel == sequence, "plan.sequence_parallel", plan.sequence_parallel
+    )
+    refusals.unless(job.model.experts is None or plan.etp == 1, "plan.etp", plan.etp)
+    refusals.raise_if_any()

@@ -1,0 +1,245 @@
+"""Which options of Megatron-LM train a job?
+
+The tables that the importer reads by are written from here, so that what is exported and
+imported again is the same job. What the options cannot say is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from simulator.exporters.plans import Refusals, changed_facts, launch_line, spelled_out
+from simulator.importers.megatron_options import COUNTS, CP_METHODS, SHARDING, SWITCHES
+from simulator.spec.job import Job
+from simulator.spec.model import Model
+from simulator.spec.plan import Plan
+
+_STACK = "megatron-core"
+_FACTS = {
+    "dropout", "cross_entropy", "fused_accumulation", "fused_rotary", "fused_elementwise",
+    "grouped_experts",
+}  # fmt: skip
+"""Facts of a stack that options decide."""
+
+_ONLY_MODEL = {
+    "embedding_dim": 0, "parallel_block": False, "norms_per_layer": 2, "embedding_norm": False,
+    "final_norm": True, "head_bias": False, "causal": True, "extra_parameters": 0,
+}  # fmt: skip
+_FORMATS = {
+    "bf16": ("--bf16",),
+    "fp16": ("--fp16",),
+    "fp32": (),
+    "fp8": ("--bf16", "--fp8-format hybrid"),
+    "mxfp8": ("--bf16", "--fp8-format hybrid", "--fp8-recipe mxfp8"),
+    "nvfp4": ("--bf16", "--fp4-format e2m1", "--fp4-recipe nvfp4"),
+}
+_ATTENTION = {
+    "flash": ("--attention-backend flash",),
+    "fused-softmax": ("--attention-backend unfused",),
+    "unfused": ("--transformer-impl local", "--no-masked-softmax-fusion"),
+}
+_RECOMPUTE = {
+    "none": (),
+    "selective": ("--recompute-granularity selective",),
+    "full": (
+        "--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1",
+    ),
+}  # fmt: skip
+_OPTIMIZERS = {
+    "adam": ("--optimizer adam",),
+    "sgd": ("--optimizer sgd", "--sgd-momentum 0"),
+    "sgd-momentum": ("--optimizer sgd", "--sgd-momentum 0.9"),
+}
+
+
+def megatron_script(job: Job) -> str:
+    """A launch line of Megatron-LM for a job, one option per line.
+
+    Data, tokenizer, learning rate and rendezvous are not the job's to say.
+
+    Raises:
+        UnsupportedError: With everything that Megatron-LM's options cannot say.
+    """
+    plan = spelled_out(job)
+    _refuse(job, plan)
+    options = [
+        *_counts(job, plan),
+        *_switches(job, plan),
+        *_model(job.model),
+        *_plan(job, plan),
+        *_facts(plan),
+    ]
+    line = launch_line(job, "pretrain_gpt.py")
+    return " \\\n    ".join([line, *options]) + "\n"
+
+
+def _refuse(job: Job, plan: Plan) -> None:
+    model, refusals = job.model, Refusals("Megatron-LM")
+    refusals.unless_default(model, "model", _ONLY_MODEL)
+    refusals.stack(plan.stack, _STACK, _FACTS)
+    refusals.unless(model.qk_norm != "full", "model.qk_norm", model.qk_norm)
+    refusals.unless(model.positions != "alibi", "model.positions", model.positions)
+    gates = ("silu",) if model.gated_mlp else ("gelu", "squared-relu")
+    refusals.unless(model.activation in gates, "model.activation", model.activation)
+    refusals.unless(
+        model.norm_bias == (model.normalisation == "layernorm"), "model.norm_bias", model.norm_bias
+    )
+    refusals.unless(
+        model.attention_output_bias == model.mlp_bias and model.qkv_bias >= model.mlp_bias,
+        "model.attention_output_bias",
+        model.attention_output_bias,
+        "Megatron-LM has biases in all matrices, in query, key and value, or in none",
+    )
+    refusals.unless(plan.precision in _FORMATS, "plan.precision", plan.precision)
+    refusals.unless(
+        plan.pp == 1 or plan.schedule in ("1f1b", "interleaved-1f1b"),
+        "plan.schedule",
+        plan.schedule,
+        "Megatron-LM runs 1f1b, and interleaved-1f1b with chunks",
+    )
+    is_interleaved = plan.schedule == "interleaved-1f1b"
+    refusals.unless(plan.pp == 1 or is_interleaved == (plan.vpp > 1), "plan.vpp", plan.vpp)
+    reduced = {"bf16": ("fp32", "bf16"), "fp16": ("fp32", "fp16"), "fp32": ("fp32",)}
+    formats = reduced.get(plan.precision, ("fp32", "bf16"))
+    refusals.unless(
+        plan.grad_reduce_precision in formats,
+        "plan.grad_reduce_precision",
+        plan.grad_reduce_precision,
+        f"with plan.precision: {plan.precision} Megatron-LM reduces in {' or '.join(formats)}",
+    )
+    refusals.unless(not (plan.zero_group and plan.zero == 0), "plan.zero_group", plan.zero_group)
+    refusals.unless(plan.overlap_p2p is not True, "plan.overlap_p2p", plan.overlap_p2p)
+    refusals.raise_if_any()
+
+
+def _counts(job: Job, plan: Plan) -> Iterator[str]:
+    """Options that hold one number; those at zero or None are left out."""
+    blocks = {"model": job.model, "plan": plan, "batch": job.batch}
+    renamed = {"batch.global": "global_batch", "batch.micro": "micro_batch"}
+    for field, (option, *_) in COUNTS.items():
+        block, *names = field.split(".")
+        value: Any = blocks[block]
+        for name in [renamed.get(field, names[-1])] if block == "batch" else names:
+            value = getattr(value, name, None)
+        if value and not _is_implied(field, job.model):
+            yield f"--{option.replace('_', '-')} {value}"
+
+
+def _is_implied(field: str, model: Model) -> bool:
+    """Whether a number follows from others, or may not stand beside them."""
+    if field in ("model.head_dim", "model.kv_heads") and model.latent_attention:
+        return True
+    return field == "model.kv_heads" and model.kv_heads == model.heads
+
+
+def _switches(job: Job, plan: Plan) -> Iterator[str]:
+    blocks = {"model": job.model, "plan": plan}
+    for field, (option, *_) in SWITCHES.items():
+        block, *names = field.split(".")
+        value: Any = blocks[block]
+        for name in names:
+            value = getattr(value, name, None)
+        if value:
+            yield f"--{option.replace('_', '-')}"
+
+
+def _model(model: Model) -> Iterator[str]:
+    yield "--tokenizer-type NullTokenizer"
+    if model.kv_heads != model.heads:
+        yield "--group-query-attention"
+    if model.gated_mlp:
+        yield "--swiglu"
+    elif model.activation == "squared-relu":
+        yield "--squared-relu"
+    if not model.tied_embeddings:
+        yield "--untie-embeddings-and-output-weights"
+    kinds = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
+    yield f"--position-embedding-type {kinds[model.positions]}"
+    yield f"--normalization {'RMSNorm' if model.normalisation == 'rmsnorm' else 'LayerNorm'}"
+    if not model.mlp_bias:
+        yield "--disable-bias-linear"
+        if model.qkv_bias:
+            yield "--add-qkv-bias"
+    if model.qk_norm == "head":
+        yield "--qk-layernorm"
+    yield from _attention_and_experts(model)
+
+
+def _attention_and_experts(model: Model) -> Iterator[str]:
+    if model.attention_sinks:
+        yield "--softmax-type learnable"
+    if model.sliding_window:
+        yield f"--window-size {model.sliding_window - 1},0"
+        if model.sliding_window_every > 1:
+            yield f"--window-attn-skip-freq {model.sliding_window_every}"
+    if model.latent_attention:
+        yield "--multi-latent-attention"
+    if model.experts:
+        yield f'--moe-layer-freq "{_expert_layers(model)}"'
+        if model.experts.capacity_factor is not None:
+            yield f"--moe-expert-capacity-factor {model.experts.capacity_factor}"
+
+
+def _expert_layers(model: Model) -> str:
+    """Runs of dense and expert layers, such as ``[0]*3+[1]*58``."""
+    pattern = (int(model.has_experts(index)) for index in range(model.layers))
+    return "+".join(f"[{kind}]*{len(list(run))}" for kind, run in groupby(pattern))
+
+
+def _plan(job: Job, plan: Plan) -> Iterator[str]:
+    if plan.layout is not None:
+        yield f'--pipeline-model-parallel-layout "{_layout(plan, job.model)}"'
+    elif plan.vpp > 1:
+        yield f"--num-virtual-stages-per-pipeline-rank {plan.vpp}"
+    methods = {ours: theirs for theirs, ours in CP_METHODS.items()}
+    if plan.cp > 1:
+        yield f"--cp-comm-type {methods[plan.cp_method]}"
+    if plan.zero == 1:
+        yield "--use-distributed-optimizer"
+    elif plan.zero:
+        strategies = {stage: name for name, stage in SHARDING.items()}
+        yield "--use-megatron-fsdp"
+        yield f"--data-parallel-sharding-strategy {strategies[plan.zero]}"
+    if plan.zero_group:
+        replicas = job.dp * plan.cp // plan.zero_group
+        yield f"--num-distributed-optimizer-instances {replicas}"
+    yield from _FORMATS[plan.precision]
+    if plan.grad_reduce_precision == "bf16":
+        yield "--grad-reduce-in-bf16"
+    if plan.precision == "fp16" and plan.grad_reduce_precision == "fp32":
+        yield "--accumulate-allreduce-grads-in-fp32"
+    yield from _ATTENTION[plan.attention_kernel]
+    yield from _RECOMPUTE[plan.recompute]
+    yield from _OPTIMIZERS[plan.optimizer]
+    if plan.overlap_p2p is False:
+        yield "--no-overlap-p2p-communication"
+
+
+def _layout(plan: Plan, model: Model) -> str:
+    """The layout string; modules beyond the last layer stand beside the loss."""
+    counts = plan.layout or ()
+    stages = ["t" * layers for layers in counts] if not isinstance(counts, str) else [counts]
+    stages[0] = "E" + stages[0]
+    stages[-1] += "m" * model.multi_token_layers + "L"
+    return "|".join(stages)
+
+
+def _facts(plan: Plan) -> Iterator[str]:
+    """What the stack does otherwise than Megatron-LM by default."""
+    stack = plan.stack
+    if not stack.dropout:
+        yield "--attention-dropout 0.0"
+        yield "--hidden-dropout 0.0"
+    if stack.cross_entropy == "fused":
+        yield "--cross-entropy-loss-fusion"
+    changed = changed_facts(stack, _STACK)
+    if changed.get("fused_accumulation") is False:
+        yield "--no-gradient-accumulation-fusion"
+    if changed.get("fused_rotary") is False:
+        yield "--no-rope-fusion"
+    if changed.get("fused_elementwise") is False:
+        yield "--no-bias-swiglu-fusion"
+    if stack.grouped_experts:
+        yield "--moe-grouped-gemm"

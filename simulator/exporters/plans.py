@@ -1,0 +1,103 @@
+"""What does a plan say once its defaults are spelled out, and what can a framework not say?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from simulator.errors import Fault, UnsupportedError
+from simulator.spec.job import Job
+from simulator.spec.layout_text import layers_per_stage
+from simulator.spec.plan import Plan
+from simulator.spec.stack import STACKS, Stack
+
+
+def spelled_out(job: Job) -> Plan:
+    """The job's plan with every default that its stack decides filled in.
+
+    Two plans that mean the same become equal: what has no effect takes one form, such as
+    sequence parallelism with tp = 1, or a sharding group of all ranks.
+    """
+    plan, stack = job.plan, job.plan.stack
+    has_experts = job.model.experts is not None
+    chunks = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
+    return plan.model_copy(
+        update={
+            **{name: _chosen(plan, stack, name) for name in _FROM_STACK},
+            "sequence_parallel": plan.tp > 1 and _chosen(plan, stack, "sequence_parallel"),
+            "attention": plan.attention_kernel,
+            "schedule": plan.schedule or chunks,
+            "etp": plan.expert_tp if has_experts else None,
+            "cp_method": plan.cp_method if plan.cp > 1 else "ring",
+            "zero_group": plan.zero_group if plan.zero_group != job.dp * plan.cp else 0,
+            "layout": layers_per_stage(plan.layout) if plan.layout is not None else None,
+        }
+    )
+
+
+_FROM_STACK = (
+    "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "grad_reduce_precision",
+)  # fmt: skip
+
+
+def _chosen(plan: Plan, stack: Stack, name: str) -> Any:
+    value = getattr(plan, name)
+    return getattr(stack, name) if value is None else value
+
+
+def changed_facts(stack: Stack, base: str) -> dict[str, Any]:
+    """Facts in which a stack differs from the named one."""
+    return {
+        name: value
+        for name in Stack.model_fields
+        if name != "description" and (value := getattr(stack, name)) != getattr(STACKS[base], name)
+    }
+
+
+class Refusals:
+    """What a framework cannot express of a job, collected and raised at once."""
+
+    def __init__(self, framework: str) -> None:
+        """Start with nothing refused by ``framework``."""
+        self._framework = framework
+        self._faults: list[Fault] = []
+
+    def unless(self, is_expressible: bool, path: str, value: object, hint: str = "") -> None:
+        """Note that ``path`` cannot be said, unless it can."""
+        if not is_expressible:
+            rule = f"cannot be said to {self._framework}"
+            self._faults.append(Fault(path, rule, value, hint))
+
+    def unless_default(self, spec: object, path: str, defaults: Mapping[str, object]) -> None:
+        """Note every field of ``spec`` that differs from the only value that can be said."""
+        for name, default in defaults.items():
+            value = getattr(spec, name)
+            hint = f"export with --set {path}.{name}={_written(default)}"
+            self.unless(value == default, f"{path}.{name}", value, hint)
+
+    def stack(self, stack: Stack, base: str, expressible: Iterable[str] = ()) -> None:
+        """Note a stack that is not ``base`` with some facts changed."""
+        for name, value in changed_facts(stack, base).items():
+            hint = f"plans for {self._framework} have --set plan.stack={base}"
+            self.unless(name in set(expressible), f"plan.stack.{name}", value, hint)
+
+    def raise_if_any(self) -> None:
+        """Raise what has been noted.
+
+        Raises:
+            UnsupportedError: Something has.
+        """
+        if self._faults:
+            raise UnsupportedError(self._faults)
+
+
+def _written(value: object) -> str:
+    return {None: "null", True: "true", False: "false"}.get(value, str(value))  # type: ignore[call-overload,no-any-return]
+
+
+def launch_line(job: Job, script: str) -> str:
+    """The torchrun line that starts ``script`` on the GPUs of a job."""
+    gpus = job.cluster.gpus
+    per_node = math.gcd(gpus, job.cluster.profile.network.gpus_per_node)
+    return f"torchrun --nnodes {gpus // per_node} --nproc-per-node {per_node} {script}"

@@ -1,0 +1,153 @@
+"""Which torchtitan configuration trains a job?
+
+Models are named by torchtitan's flavours, and what a TOML cannot say is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.exporters.plans import Refusals, changed_facts, spelled_out
+from simulator.importers.torchtitan import EAGER
+from simulator.importers.torchtitan_options import MODELS, ONE_CHUNK, SCHEDULES, WITHOUT_EXTRAS
+from simulator.spec.job import Job
+from simulator.spec.load import load_model
+from simulator.spec.model import Model
+from simulator.spec.plan import Plan
+
+_STACK = "torchtitan"
+_ONLY = {
+    "overlap_ep": False, "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
+    "attention": "flash", "cp_method": "ring", "optimizer": "adam",
+}  # fmt: skip
+"""Fields of a plan that torchtitan decides."""
+
+_CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
+
+Table = Mapping[str, Mapping[str, object]]
+"""Sections of a TOML."""
+
+
+def torchtitan_config(job: Job) -> str:
+    """A torchtitan TOML for a job; data and learning rate are not the job's to say.
+
+    Raises:
+        UnsupportedError: With everything that torchtitan's TOML cannot say.
+    """
+    plan = spelled_out(job)
+    name, flavor = _flavor(job.model) or ("", "")
+    _refuse(job, plan, flavor)
+    pipelined = plan.pp > 1
+    per_rank = job.batch.global_batch // job.dp
+    converters = _CONVERTERS.get(plan.precision, [])
+    sections: dict[str, dict[str, Any]] = {
+        "model": {"name": name, "flavor": flavor, "converters": converters},
+        "training": {
+            "local_batch_size": per_rank if pipelined else job.batch.micro_batch,
+            "global_batch_size": job.batch.global_batch,
+            "seq_len": job.batch.seq_len,
+            "mixed_precision_param": "float32" if plan.precision == "fp32" else "bfloat16",
+            "mixed_precision_reduce": "bfloat16" if plan.grad_reduce_precision == "bf16"
+            else "float32",
+        },
+        "parallelism": _parallelism(job, plan),
+        "activation_checkpoint": {"mode": plan.recompute, "selective_ac_option": "op"},
+        "compile": {"enable": not set(changed_facts(plan.stack, _STACK)) & set(EAGER)},
+    }  # fmt: skip
+    return _toml(sections)
+
+
+def _flavor(model: Model) -> tuple[str, str] | None:
+    """Name and flavour of a model; None where torchtitan has none like it."""
+    for key, name in MODELS.items():
+        if model == load_model(name):
+            return key
+    for key, name in WITHOUT_EXTRAS.items():
+        if model == load_model(name).model_copy(update={"multi_token_layers": 0}):
+            return key
+    return None
+
+
+def _refuse(job: Job, plan: Plan, flavor: str) -> None:
+    refusals = Refusals("torchtitan's TOML")
+    known = ", ".join(MODELS.values())
+    refusals.unless(bool(flavor), "model", job.model.name, f"its code knows {known}")
+    refusals.unless_default(plan, "plan", _ONLY)
+    refusals.stack(plan.stack, _STACK, EAGER)
+    eager = set(changed_facts(plan.stack, _STACK)) & set(EAGER)
+    refusals.unless(len(eager) in (0, len(EAGER)), "plan.stack", sorted(eager),
+                    "the compiler fuses all of it or nothing")  # fmt: skip
+    refusals.unless(plan.precision in ("bf16", "fp32", *_CONVERTERS), "plan.precision",
+                    plan.precision)  # fmt: skip
+    refusals.unless(plan.tp == 1 or plan.sequence_parallel is True, "plan.sequence_parallel",
+                    plan.sequence_parallel)  # fmt: skip
+    refusals.unless(plan.grad_reduce_precision in ("fp32", "bf16"), "plan.grad_reduce_precision",
+                    plan.grad_reduce_precision)  # fmt: skip
+    refusals.unless(plan.etp in (None, 1) or plan.ep > 1, "plan.etp", plan.etp,
+                    "torchtitan cuts experts only where they are spread")  # fmt: skip
+    refusals.unless(plan.ep > 1 or plan.etp in (None, 1), "plan.etp", plan.etp)
+    refusals.unless(plan.zero != 1, "plan.zero", plan.zero, "fully_shard takes 2, 3, or 0")
+    is_alone = job.dp * plan.cp == 1
+    refusals.unless(plan.zero != 0 or (plan.cp == 1 and not is_alone), "plan.zero", plan.zero,
+                    "torchtitan replicates weights over data-parallel ranks only")  # fmt: skip
+    refusals.unless(not plan.zero_group or (plan.zero_group % plan.cp == 0 and
+                    plan.zero_group // plan.cp >= 1 and plan.zero_group > 1),
+                    "plan.zero_group", plan.zero_group)  # fmt: skip
+    torch_names = set(SCHEDULES.values())
+    refusals.unless(plan.pp == 1 or plan.schedule in torch_names, "plan.schedule", plan.schedule)
+    if plan.pp > 1:
+        refusals.unless(_layers_per_stage(job, plan) is not None or _is_usual(plan), "plan.vpp",
+                        plan.vpp, "no number of layers per stage makes as many")  # fmt: skip
+    refusals.raise_if_any()
+
+
+def _is_usual(plan: Plan) -> bool:
+    """Whether torchtitan takes as many chunks unless it is told otherwise."""
+    return plan.vpp == (1 if plan.schedule in ONE_CHUNK else 2)
+
+
+def _layers_per_stage(job: Job, plan: Plan) -> int | None:
+    """Layers per stage from which torchtitan makes pp x vpp stages; None if there are none."""
+    units = job.model.layers + plan.account_for_embedding + plan.account_for_loss
+    stages = plan.pp * plan.vpp
+    per_stage = -(-units // stages)
+    return per_stage if -(-units // per_stage) == stages else None
+
+
+def _parallelism(job: Job, plan: Plan) -> dict[str, Any]:
+    shard = (plan.zero_group or job.dp * plan.cp) // plan.cp
+    found: dict[str, Any] = {
+        "data_parallel_replicate_degree": job.dp // shard if plan.zero else job.dp,
+        "data_parallel_shard_degree": shard if plan.zero else 1,
+        "fsdp_reshard_after_forward": "never" if plan.zero == 2 else "always",
+        "tensor_parallel_degree": plan.tp,
+        "enable_async_tensor_parallel": plan.overlap_tp,
+        "context_parallel_degree": plan.cp,
+        "context_parallel_rotate_method": "alltoall",
+        "expert_parallel_degree": plan.ep,
+        "expert_tensor_parallel_degree": plan.etp or 1,
+        "pipeline_parallel_degree": plan.pp,
+    }
+    if plan.pp > 1:
+        names = {ours: theirs for theirs, ours in reversed(list(SCHEDULES.items()))}
+        found |= {
+            "pipeline_parallel_schedule": names[str(plan.schedule)],
+            "pipeline_parallel_microbatch_size": job.batch.micro_batch,
+            "pipeline_parallel_first_stage_less_layers": int(plan.account_for_embedding),
+            "pipeline_parallel_last_stage_less_layers": int(plan.account_for_loss),
+        }
+        if not _is_usual(plan):
+            found["pipeline_parallel_layers_per_stage"] = _layers_per_stage(job, plan)
+    return found
+
+
+def _toml(sections: Table) -> str:
+    """Sections as TOML; JSON writes plain values as TOML does."""
+    blocks = []
+    for section, values in sections.items():
+        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        blocks.append("\n".join([f"[{section}]", *lines, ""]))
+    return "\n".join(blocks)

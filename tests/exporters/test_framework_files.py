@@ -1,0 +1,294 @@
+"""Export and import are inverse: what a framework is told is what the job says."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.exporters.deepspeed import deepspeed_config
+from simulator.exporters.megatron import megatron_script
+from simulator.exporters.plans import spelled_out
+from simulator.exporters.torchtitan import torchtitan_config
+from simulator.importers.assembly import Given
+from simulator.importers.deepspeed import read_deepspeed_config
+from simulator.importers.megatron import read_megatron_script
+from simulator.importers.torchtitan import read_torchtitan_config
+from simulator.importers.torchtitan_options import MODELS
+from simulator.spec.job import Job
+from simulator.spec.load import job_from_document
+
+_FLAG = st.booleans()
+_DEGREE = st.sampled_from([1, 2, 4])
+
+
+def imported(read: Any, text: str, name: str, **given: Any) -> Job:
+    """The job of an exported text, read as a file of that name."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_text(text, encoding="utf-8")
+        job, report = read(path, Given(**given))
+        assert report.is_complete
+        return job
+
+
+def assert_same(job: Job, other: Job) -> None:
+    """Same model, batch and GPUs, and plans that mean the same."""
+    assert job.model == other.model
+    assert job.batch == other.batch
+    assert job.cluster == other.cluster
+    assert spelled_out(job) == spelled_out(other)
+
+
+def sound(document: dict[str, Any]) -> Job:
+    """The job of a document; what breaks a rule is not tried further."""
+    try:
+        return job_from_document(document)
+    except InputError:
+        from hypothesis import assume
+
+        assume(False)
+        raise
+
+
+@st.composite
+def models(draw: st.DrawFn) -> dict[str, Any]:
+    """Dimensions of every kind that Megatron-LM's options can say."""
+    heads, head_dim = 8, draw(st.sampled_from([16, 32]))
+    model: dict[str, Any] = {
+        "name": "tiny",
+        "layers": draw(st.sampled_from([8, 16])),
+        "hidden": 256,
+        "heads": heads,
+        "head_dim": head_dim,
+        "kv_heads": draw(st.sampled_from([4, 8])),
+        "ffn_hidden": draw(st.sampled_from([512, 1024])),
+        "vocab": draw(st.sampled_from([1000, 32000])),
+        "tied_embeddings": draw(_FLAG),
+        "qk_norm": draw(st.sampled_from(["none", "head"])),
+        "multi_token_layers": draw(st.sampled_from([0, 1])),
+        "attention_sinks": draw(_FLAG),
+    }
+    if draw(_FLAG):
+        model |= {"gated_mlp": False, "activation": draw(st.sampled_from(["gelu", "squared-relu"]))}
+    if draw(_FLAG):
+        model |= {"normalisation": "layernorm", "norm_bias": True}
+    if draw(_FLAG):
+        model |= dict.fromkeys(("qkv_bias", "attention_output_bias", "mlp_bias"), True)
+    model["qkv_bias"] = model.get("qkv_bias", draw(_FLAG))
+    if draw(_FLAG):
+        model |= {"positions": "learned", "max_positions": 4096}
+    if draw(_FLAG):
+        model |= {"sliding_window": 128, "sliding_window_every": draw(st.sampled_from([1, 2]))}
+    if draw(_FLAG):
+        model["latent_attention"] = {
+            "q_lora_rank": draw(st.sampled_from([0, 64])), "kv_lora_rank": 64,
+            "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+        }  # fmt: skip
+        model |= {"kv_heads": 0, "head_dim": 0, "qkv_bias": False, "qk_norm": "none",
+                  "attention_output_bias": False, "mlp_bias": False}  # fmt: skip
+    if draw(_FLAG):
+        model["experts"] = {
+            "count": 8,
+            "top_k": draw(st.sampled_from([1, 2])),
+            "ffn_hidden": 256,
+            "shared_ffn_hidden": (shared := draw(st.sampled_from([0, 256]))),
+            "shared_gate": bool(shared) and draw(_FLAG),
+            "router_bias": draw(_FLAG),
+            "capacity_factor": draw(st.sampled_from([None, 1.25])),
+            **draw(st.sampled_from([{}, {"first_dense_layers": 2}, {"every": 2}])),
+        }
+    return model
+
+
+@st.composite
+def megatron_jobs(draw: st.DrawFn) -> Job:
+    """Jobs that Megatron-LM runs."""
+    tp, pp, cp, dp = (draw(_DEGREE) for _ in range(4))
+    model = draw(models())
+    vpp = draw(st.sampled_from([1, 2])) if pp > 1 else 1
+    micro = draw(st.sampled_from([1, 2]))
+    precision = draw(st.sampled_from(["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]))
+    narrow = {"fp16": "fp16", "fp32": "fp32"}.get(precision, "bf16")
+    zero = draw(st.integers(0, 3))
+    experts = {"ep": draw(_DEGREE), "etp": draw(st.sampled_from([1, tp]))}
+    plan = {
+        "tp": tp, "pp": pp, "cp": cp, "vpp": vpp,
+        **(experts if "experts" in model else {}),
+        "cp_method": draw(st.sampled_from(["ring", "all_to_all"])),
+        "zero": zero,
+        "zero_group": draw(st.sampled_from([0, 1, 2])) if zero else 0,
+        "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+        "precision": precision,
+        "grad_reduce_precision": draw(st.sampled_from(["fp32", narrow])),
+        "attention": draw(st.sampled_from([None, "fused-softmax", "unfused"])),
+        "optimizer": draw(st.sampled_from(["adam", "sgd", "sgd-momentum"])),
+        "overlap_p2p": draw(st.sampled_from([None, False])),
+        "overlap_tp": draw(_FLAG),
+        "overlap_ep": "experts" in model and (pp == 1 or vpp > 1) and draw(_FLAG),
+        **{
+            name: draw(st.sampled_from([None, True, False]))
+            for name in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather")
+        },
+        **draw(st.sampled_from([{}, {"account_for_embedding": True, "account_for_loss": True}])),
+        "stack": {
+            "base": "megatron-core",
+            "dropout": draw(_FLAG),
+            "cross_entropy": draw(st.sampled_from(["fused", "in-place"])),
+            "grouped_experts": "experts" in model and draw(_FLAG),
+            **{
+                f"fused_{what}": draw(_FLAG) for what in ("accumulation", "rotary", "elementwise")
+            },
+        },
+    }  # fmt: skip
+    if pp > 1 and draw(_FLAG) and "account_for_loss" not in plan:
+        plan["layout"] = [model["layers"] // (pp * vpp)] * (pp * vpp)
+    document = {
+        "model": model,
+        "cluster": {"profile": "h100-sxm-80gb", "gpus": tp * pp * cp * dp},
+        "batch": {"global": micro * dp * pp * 2, "micro": micro, "seq_len": 2048},
+        "plan": {key: value for key, value in plan.items() if value is not None},
+    }
+    return sound(document)
+
+
+@settings(max_examples=40, deadline=None)
+@given(megatron_jobs())
+def test_a_job_told_to_megatron_and_read_back_is_the_same_job(job):
+    script = megatron_script(job)
+    assert_same(job, imported(read_megatron_script, script, f"{job.model.name}.sh"))
+
+
+@st.composite
+def torchtitan_jobs(draw: st.DrawFn) -> Job:
+    """Jobs that torchtitan runs."""
+    model = draw(st.sampled_from(sorted(set(MODELS.values()) - {"gpt-oss-20b"})))
+    tp, pp, cp, dp = (draw(_DEGREE) for _ in range(4))
+    schedule, vpp = draw(
+        st.sampled_from([("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("looped-bfs", 2),
+                         ("zb-v", 2), ("dualpipev", 2)])
+    )  # fmt: skip
+    micro = draw(st.sampled_from([1, 2]))
+    zero = draw(st.sampled_from([0, 2, 3]))
+    counts = draw(st.sampled_from([True, False]))
+    plan: dict[str, Any] = {
+        "tp": tp, "pp": pp, "cp": cp, "zero": zero, "stack": {"base": "torchtitan"},
+        "zero_group": draw(st.sampled_from([0, 2, 4])) if zero else 0,
+        "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+        "precision": draw(st.sampled_from(["bf16", "fp32", "fp8", "mxfp8"])),
+        "overlap_tp": draw(_FLAG),
+        "grad_reduce_precision": draw(st.sampled_from(["fp32", "bf16"])),
+    }  # fmt: skip
+    if pp > 1:
+        plan |= {"schedule": schedule, "vpp": vpp,
+                 "account_for_embedding": counts, "account_for_loss": counts}  # fmt: skip
+    if plan["precision"] == "fp32":
+        plan["attention"] = "unfused"
+    if draw(_FLAG):
+        eager = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
+        plan["stack"] |= dict.fromkeys(eager, False)
+    if model.startswith("deepseek"):
+        plan["ep"] = draw(_DEGREE)
+    document = {
+        "model": model,
+        "cluster": {"profile": "h100-sxm-80gb", "gpus": tp * pp * cp * dp},
+        "batch": {"global": micro * dp * pp * 2, "micro": micro, "seq_len": 4096},
+        "plan": plan,
+    }
+    return sound(document)
+
+
+@settings(max_examples=20, deadline=None)
+@given(torchtitan_jobs())
+def test_a_job_told_to_torchtitan_and_read_back_is_the_same_job(job):
+    try:
+        text = torchtitan_config(job)
+    except UnsupportedError:
+        return
+    gpus = job.cluster.gpus
+    assert_same(job, imported(read_torchtitan_config, text, "job.toml", gpus=gpus))
+    as_json = json.dumps(tomllib.loads(text))
+    assert_same(job, imported(read_torchtitan_config, as_json, "job.json", gpus=gpus))
+
+
+@st.composite
+def deepspeed_jobs(draw: st.DrawFn) -> Job:
+    """Jobs that DeepSpeed's configuration says."""
+    tp, cp, dp = draw(_DEGREE), draw(_DEGREE), draw(_DEGREE)
+    micro = draw(st.sampled_from([1, 2]))
+    zero = draw(st.integers(0, 3))
+    precision = draw(st.sampled_from(["bf16", "fp16", "fp32"]))
+    plan: dict[str, Any] = {
+        "tp": tp, "cp": cp, "cp_method": "all_to_all", "zero": zero, "precision": precision,
+        "zero_group": draw(st.sampled_from([0, 2])) if zero == 3 else 0,
+        "optimizer": draw(st.sampled_from(["adam", "sgd", "sgd-momentum"])),
+        "overlap_grad_reduce": draw(_FLAG), "overlap_param_gather": zero == 3,
+        "grad_reduce_precision": draw(st.sampled_from(["fp32", "fp16", "bf16"])),
+        "stack": {"base": "deepspeed",
+                  "main_grad_precision": draw(st.sampled_from(["fp16", "fp32", "bf16"]))},
+    }  # fmt: skip
+    document = {
+        "model": "llama3.1-8b",
+        "cluster": {"profile": "h100-sxm-80gb", "gpus": tp * cp * dp},
+        "batch": {"global": micro * dp * 2, "micro": micro, "seq_len": 2048},
+        "plan": plan,
+    }
+    return sound(document)
+
+
+@settings(max_examples=20, deadline=None)
+@given(deepspeed_jobs())
+def test_a_job_told_to_deepspeed_and_read_back_is_the_same_job(job):
+    text = deepspeed_config(job)
+    given = {"model": "llama3.1-8b", "gpus": job.cluster.gpus, "seq_len": 2048}
+    assert_same(job, imported(read_deepspeed_config, text, "ds_config.json", **given))
+
+
+def job_with(model: object = "llama3.1-8b", **plan: Any) -> Job:
+    """A job on one node; ``plan`` holds the fields of its plan."""
+    return job_from_document(
+        {
+            "model": model,
+            "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
+            "batch": {"global": 32, "seq_len": 4096},
+            "plan": plan,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("export", "job", "path"),
+    [
+        (megatron_script, job_with(stack="torchtitan"), "plan.stack"),
+        (megatron_script, job_with(pp=2, schedule="zb-h1"), "plan.schedule"),
+        (megatron_script, job_with("phi-2"), "model.parallel_block"),
+        (megatron_script, job_with("gemma-7b"), "model.activation"),
+        (megatron_script, job_with(precision="tf32"), "plan.precision"),
+        (deepspeed_config, job_with(stack="deepspeed", pp=2), "plan.pp"),
+        (deepspeed_config, job_with(stack="deepspeed", recompute="full"), "plan.recompute"),
+        (deepspeed_config, job_with(stack="deepspeed", attention="flash"), "plan.attention"),
+        (torchtitan_config, job_with(stack="torchtitan", zero=1), "plan.zero"),
+        (torchtitan_config, job_with("phi-2", stack="torchtitan", zero=3), "model"),
+        (
+            torchtitan_config,
+            job_with(stack="torchtitan", zero=3, optimizer="sgd"),
+            "plan.optimizer",
+        ),
+    ],
+)
+def test_what_a_framework_cannot_say_is_an_error_that_names_it(export, job, path):
+    with pytest.raises(UnsupportedError, match=rf"{path}\b.* cannot be said to"):
+        export(job)
+
+
+def test_everything_that_cannot_be_said_is_told_at_once():
+    with pytest.raises(UnsupportedError) as caught:
+        deepspeed_config(job_with(stack="deepspeed", pp=2, recompute="full", zero=1))
+    assert {"plan.pp", "plan.recompute"} <= {fault.path for fault in caught.value.faults}

@@ -111,6 +111,12 @@ class Settings(ForeignConfig):
         """Count a setting as not read after all."""
         self._read.pop(key, None)
 
+    def forgiven(self, allowed: set[str]) -> tuple[str, ...]:
+        """Drop the faults of settings that may be left out; returns a sentence on each."""
+        dropped = [f for f in self.faults if f.path in allowed and f"--ignore {f.path}" in f.hint]
+        self.faults = [fault for fault in self.faults if fault not in dropped]
+        return tuple(f"{f.path} = {f.value} is left out: {f.rule}" for f in dropped)
+
     def fault(self, key: str, rule: str, value: object = None, hint: str = "") -> None:
         """Note what is wrong with a setting."""
         if isinstance(value, str) and "$" in value:
@@ -173,29 +179,22 @@ def sort_out(settings: Settings, rules: Rules, may_ignore: Iterable[str]) -> Res
         rules: What costs nothing, and what costs something.
         may_ignore: Settings that the user allows to leave out.
     """
-    allowed = plain_names(may_ignore)
     ignored: list[str] = []
     assumed: list[str] = []
-    unsupported: list[str] = []
     for key, value in settings.unread.items():
         cost = next((cost for cost in rules.costs if re.fullmatch(cost.pattern, key)), None)
         simpler = [why for name, why in rules.simplified.items() if re.fullmatch(name, key)]
         is_off = value in ([], {}) or value in OFF or (cost is not None and value in cost.off)
         if cost and not is_off:
-            if key in allowed:
-                unsupported.append(f"{key} = {value} is left out: it {cost.why}")
-            else:
-                settings.fault(key, f"is not modelled: it {cost.why}", value, leave_out(key))
+            settings.fault(key, f"is not modelled: it {cost.why}", value, leave_out(key))
         elif simpler and not is_off:
             assumed.append(f"{key}: {simpler[0]}")
         elif is_off or any(re.fullmatch(name, key) for name in rules.free):
             ignored.append(key)
-        elif key in allowed:
-            unsupported.append(f"{key} = {value} is not known and left out")
         else:
             rule = "is not known, so what it costs is not known either"
             settings.fault(key, rule, value, leave_out(key))
-    return Rest(tuple(ignored), tuple(assumed), tuple(unsupported))
+    return Rest(tuple(ignored), tuple(assumed), settings.forgiven(plain_names(may_ignore)))
 
 
 def plain_names(options: Iterable[str]) -> set[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from simulator.errors import InputError
 
-_HERE_DOCUMENT = re.compile(r"<<-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
 _OPERATORS = ("&&", "||", ";;", ";", "|", "&", "\n")
 _CLOSING = {"(": ")", "{": "}"}
 

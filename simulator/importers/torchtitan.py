@@ -198,7 +198,7 @@ def _precision(settings: Settings) -> str:
     )  # fmt: skip
     gathers = [key for key in settings.keys if key.endswith("enable_fsdp_float8_all_gather")]
     if formats and any(settings.switch(key) for key in gathers):
-        settings.fault(gathers[0], "gathers weights in 8 bits, which is not modelled", value=True,
+        settings.fault(gathers[0], "is not modelled: it gathers weights in 8 bits", value=True,
                        hint=leave_out(gathers[0]))  # fmt: skip
     return next((found for found in formats if found), wide)
 

@@ -145,6 +145,13 @@ def test_an_option_may_be_left_out_when_the_user_says_so_and_is_reported(tmp_pat
     assert "optimizer_cpu_offload = True is left out" in report.unsupported[0]
 
 
+def test_a_word_without_a_meaning_may_be_left_out_too(tmp_path):
+    path = launch(tmp_path, "--optimizer muon")
+    job, report = read_megatron_script(path, Given(ignore=("optimizer",)))
+    assert job.plan.optimizer == "adam"
+    assert report.unsupported[0].startswith("optimizer = muon is left out: is not modelled")
+
+
 def test_leaving_out_what_is_not_there_is_an_error():
     with pytest.raises(InputError, match="--ignore wings: names no setting"):
         read(read_megatron_script, "launch_gpt.sh", ignore=("wings",))

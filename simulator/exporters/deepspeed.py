@@ -17,7 +17,8 @@ from simulator.spec.plan import Plan
 _STACK = "deepspeed"
 _ONLY = {
     "pp": 1, "vpp": 1, "ep": 1, "recompute": "none", "overlap_ep": False, "overlap_tp": False,
-    "first_stage_layers": 0, "last_stage_layers": 0, "layout": None, "overlap_p2p": None,
+    "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
     "account_for_embedding": False, "account_for_loss": False,
 }  # fmt: skip
 """Fields of a plan that the JSON does not know."""

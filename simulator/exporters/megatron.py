@@ -11,12 +11,19 @@ from itertools import groupby
 from typing import Any
 
 from simulator.exporters.plans import Refusals, changed_facts, launch_line, spelled_out
-from simulator.importers.megatron_options import COUNTS, CP_METHODS, SHARDING, SWITCHES
+from simulator.importers.megatron_options import (
+    COUNTS,
+    CP_METHODS,
+    PIPELINE_BEFORE_DATA,
+    SHARDING,
+    SWITCHES,
+)
 from simulator.spec.job import Job
 from simulator.spec.model import Model
 from simulator.spec.plan import Plan
 
 _STACK = "megatron-core"
+_RANK_ORDER = Plan().rank_order
 _FACTS = {
     "dropout", "cross_entropy", "fused_accumulation", "fused_rotary", "fused_elementwise",
     "grouped_experts",
@@ -110,6 +117,9 @@ def _refuse(job: Job, plan: Plan) -> None:
         f"with plan.precision: {plan.precision} Megatron-LM reduces in {' or '.join(formats)}",
     )
     refusals.unless(not (plan.zero_group and plan.zero == 0), "plan.zero_group", plan.zero_group)
+    orders = (_RANK_ORDER, PIPELINE_BEFORE_DATA)
+    refusals.unless(plan.rank_order in orders, "plan.rank_order", plan.rank_order)
+    refusals.unless(not plan.post_validation, "plan.post_validation", plan.post_validation)
     refusals.unless(plan.overlap_p2p is not True, "plan.overlap_p2p", plan.overlap_p2p)
     refusals.raise_if_any()
 
@@ -213,6 +223,8 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
     yield from _ATTENTION[plan.attention_kernel]
     yield from _RECOMPUTE[plan.recompute]
     yield from _OPTIMIZERS[plan.optimizer]
+    if plan.rank_order == PIPELINE_BEFORE_DATA:
+        yield "--use-tp-pp-dp-mapping"
     if plan.overlap_p2p is False:
         yield "--no-overlap-p2p-communication"
 

@@ -27,6 +27,7 @@ def spelled_out(job: Job) -> Plan:
             **{name: _chosen(plan, stack, name) for name in _FROM_STACK},
             "sequence_parallel": plan.tp > 1 and _chosen(plan, stack, "sequence_parallel"),
             "attention": plan.attention_kernel,
+            "overlap_ep": _overlaps_experts(job),
             "schedule": plan.schedule or chunks,
             "etp": plan.expert_tp if has_experts else None,
             "cp_method": plan.cp_method if plan.cp > 1 else "ring",
@@ -34,6 +35,13 @@ def spelled_out(job: Job) -> Plan:
             "layout": layers_per_stage(plan.layout) if plan.layout is not None else None,
         }
     )
+
+
+def _overlaps_experts(job: Job) -> bool:
+    """By default only in schedules that are made for it."""
+    plan = job.plan
+    is_made_for_it = job.model.experts is not None and plan.schedule in ("dualpipe", "dualpipev")
+    return is_made_for_it if plan.overlap_ep is None else plan.overlap_ep
 
 
 _FROM_STACK = (

@@ -19,7 +19,8 @@ from simulator.spec.plan import Plan
 
 _STACK = "torchtitan"
 _ONLY = {
-    "overlap_ep": False, "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
     "attention": "flash", "cp_method": "ring", "optimizer": "adam",
 }  # fmt: skip
@@ -96,6 +97,8 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
     refusals.unless(not plan.zero_group or (plan.zero_group % plan.cp == 0 and
                     plan.zero_group // plan.cp >= 1 and plan.zero_group > 1),
                     "plan.zero_group", plan.zero_group)  # fmt: skip
+    refusals.unless(not plan.overlap_ep or plan.schedule == "dualpipev", "plan.overlap_ep",
+                    plan.overlap_ep)  # fmt: skip
     torch_names = set(SCHEDULES.values())
     refusals.unless(plan.pp == 1 or plan.schedule in torch_names, "plan.schedule", plan.schedule)
     if plan.pp > 1:
@@ -139,6 +142,8 @@ def _parallelism(job: Job, plan: Plan) -> dict[str, Any]:
             "pipeline_parallel_first_stage_less_layers": int(plan.account_for_embedding),
             "pipeline_parallel_last_stage_less_layers": int(plan.account_for_loss),
         }
+        if plan.schedule == "dualpipev" and job.model.experts:
+            found["pipeline_parallel_expert_parallel_overlap"] = plan.overlap_ep
         if not _is_usual(plan):
             found["pipeline_parallel_layers_per_stage"] = _layers_per_stage(job, plan)
     return found

@@ -16,6 +16,7 @@ from simulator.importers.assembly import Draft
 from simulator.importers.megatron_model import count_of, model_fields, switch_of
 from simulator.importers.megatron_options import (
     CP_METHODS,
+    PIPELINE_BEFORE_DATA,
     SHARDING,
 )
 from simulator.importers.settings import Settings
@@ -56,6 +57,7 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
         **_precision(settings),
         "recompute": _recomputation(settings, layers, pp),
         "optimizer": _optimizer(settings),
+        "rank_order": PIPELINE_BEFORE_DATA if settings.switch("use_tp_pp_dp_mapping") else None,
         "attention": _attention(settings),
         **_overlaps(settings, tp),
     }
@@ -114,7 +116,7 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
 
 def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[str, Any]:
     ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
-    overlap_ep = switch_of(settings, "plan.overlap_ep")
+    overlap_ep = switch_of(settings, "plan.overlap_ep") or None
     return {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep} if has_experts else {"ep": ep}
 
 

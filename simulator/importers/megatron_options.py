@@ -76,6 +76,9 @@ SHARDING: Mapping[str, int] = MappingProxyType(
 CP_METHODS: Mapping[str, str] = MappingProxyType({"p2p": "ring", "a2a": "all_to_all"})
 """Way of context parallelism for each ``--cp-comm-type``."""
 
+PIPELINE_BEFORE_DATA = "tp-cp-ep-pp-dp"
+"""Rank order of ``--use-tp-pp-dp-mapping``."""
+
 GPT2_VOCABULARY = 50257
 """Entries of GPT-2's byte-pair encoding, which Megatron-LM takes where no other is named."""
 
@@ -134,7 +137,7 @@ RULES = Rules(
             r"|dynamic_context_parallel",
             "changes how ranks exchange",
         ),
-        Cost(r"use_tp_pp_dp_mapping|use_sharp", "changes where ranks lie"),
+        Cost(r"use_sharp", "changes where ranks lie"),
         Cost(
             r"enable_experimental_attention.*|experimental_attention_variant|linear_attention_freq"
             r"|mla_down_proj_fusion|attention_output_gate|is_hybrid_model|mamba_num_heads",

@@ -106,6 +106,8 @@ def _pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
         for end in ("first", "last")
     )
     per_stage = settings.whole("parallelism.pipeline_parallel_layers_per_stage", default=None)
+    key = "parallelism.pipeline_parallel_expert_parallel_overlap"
+    runs_apart = not settings.switch(key, default=True) and schedule == "dualpipev"
     if pp == 1:
         return {}
     for end, less in (("first", first), ("last", last)):
@@ -121,6 +123,7 @@ def _pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
     return {
         "schedule": schedule if schedule != ("interleaved-1f1b" if vpp > 1 else "1f1b") else None,
         "vpp": max(1, vpp),
+        "overlap_ep": False if runs_apart else None,
         "account_for_embedding": first == 1,
         "account_for_loss": last == 1,
     }

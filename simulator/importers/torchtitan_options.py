@@ -125,7 +125,7 @@ RULES = Rules(
         r"training\.(dataloader.*|fp8_linear|bf16|name|log.*|deterministic.*)",
         r"activation_checkpoint\.(.*sac_force.*|debug|preserve.*|determ.*|visual.*|early_stop)",
         r"activation_checkpoint\.(selective_ac_option|memory_budget)|compile\..*",
-        r"parallelism\.(context_parallel_load_balancer|pipeline_parallel_expert_parallel_overlap)",
+        r"parallelism\.context_parallel_load_balancer",
         r"parallelism\.(spmd_backend|enable_sequence_parallel)",
     ),
     simplified=MappingProxyType({}),

@@ -131,6 +131,7 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
         "attention": draw(st.sampled_from([None, "fused-softmax", "unfused"])),
         "optimizer": draw(st.sampled_from(["adam", "sgd", "sgd-momentum"])),
         "overlap_p2p": draw(st.sampled_from([None, False])),
+        "rank_order": draw(st.sampled_from([None, "tp-cp-ep-pp-dp"])),
         "overlap_tp": draw(_FLAG),
         "overlap_ep": "experts" in model and (pp == 1 or vpp > 1) and draw(_FLAG),
         **{
@@ -271,6 +272,7 @@ def job_with(model: object = "llama3.1-8b", **plan: Any) -> Job:
         (megatron_script, job_with("phi-2"), "model.parallel_block"),
         (megatron_script, job_with("gemma-7b"), "model.activation"),
         (megatron_script, job_with(precision="tf32"), "plan.precision"),
+        (megatron_script, job_with(rank_order="dp-tp-cp-ep-pp"), "plan.rank_order"),
         (deepspeed_config, job_with(stack="deepspeed", pp=2), "plan.pp"),
         (deepspeed_config, job_with(stack="deepspeed", recompute="full"), "plan.recompute"),
         (deepspeed_config, job_with(stack="deepspeed", attention="flash"), "plan.attention"),

@@ -130,7 +130,9 @@ def read_settings(text: str, origin: str) -> Settings:
 
 def deepspeed_plan(settings: Settings) -> dict[str, Any]:
     """Fields of a plan that a configuration decides; faults go to ``settings``."""
-    zero = settings.whole("zero_optimization.stage", default=0)
+    # Before there were stages, zero_optimization was true or false.
+    is_on = settings.switch("zero_optimization") if settings.states("zero_optimization") else False
+    zero = settings.whole("zero_optimization.stage", default=int(is_on))
     overlaps = settings.switch("zero_optimization.overlap_comm", default=zero == 3)
     for key in ("reduce_scatter", "allgather_partitions"):
         if not settings.switch(f"zero_optimization.{key}", default=True):

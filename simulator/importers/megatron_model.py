@@ -134,7 +134,8 @@ def _vocabulary(settings: Settings, tp: int) -> int | None:
         return 1
     if divisor != 128:
         padded = -(-vocab // (divisor * tp)) * divisor * tp
-        settings.assumed.append(f"the vocabulary of {vocab} is padded to {padded}")
+        if padded != vocab:
+            settings.assumed.append(f"the vocabulary of {vocab} is padded to {padded}")
         return padded
     return vocab
 
@@ -200,6 +201,9 @@ def _latent_attention(settings: Settings) -> dict[str, int]:
 
 
 def _experts(settings: Settings, ffn_hidden: int, layers: int) -> dict[str, Any]:
+    dispatcher = settings.get("moe_token_dispatcher_type")
+    if dispatcher not in (None, "alltoall", "alltoall_seq"):
+        settings.assumed.append(f"tokens go to their experts by all_to_all, not by {dispatcher}")
     found = {
         "count": count_of(settings, "model.experts.count", 1),
         "top_k": count_of(settings, "model.experts.top_k", 2),

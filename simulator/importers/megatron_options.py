@@ -117,6 +117,11 @@ RULES = Rules(
             r"enable_cuda_graph|external_cuda_graph|cuda_graph_impl|use_cuda_graph|cuda_graphs",
             "takes the host's launches out of the step",
         ),
+        Cost(
+            r"fsdp|fsdp_double_buffer|(keep_fp8|disable_parameter)_transpose_cache|sharp"
+            r"|activation_func_fp8_input_store|symmetric_ar_type",
+            "changes what is kept, or how ranks exchange",
+        ),
         Cost(r"fp32_residual_connection", "keeps residuals in 32 bits"),
         Cost(
             r"distribute_saved_activations|checkpoint_in_cpu|partition_activations",
@@ -171,7 +176,7 @@ RULES = Rules(
     free=(
         r"use_mcore_models|mcore_gpt|megatron_core|transformer_engine|use_legacy_models",
         r"no_load_.*|no_save_.*|no_initialization|no_persist_layer_norm|no_mmap_bin_files",
-        r".*(log|tensorboard|wandb|profil|timing|timer|save|load|checkpoint_|ckpt|resume).*",
+        r"(?!.*offload).*(log|tensorboard|wandb|profil|timing|timer|save|load|checkpoint_|ckpt|resume).*",
         r".*(tokenizer|vocab_file|merge_file|vocab_extra|data_|dataset|dataloader|blend).*",
         r"data|split(s_string)?|mock_data|num_workers|eod_mask_loss|reset_(position|attention).*",
         r"(train|eval|valid|test|lr|exit|weight_decay|adam|optim_|sched|wd|start_)_?.*",
@@ -181,17 +186,17 @@ RULES = Rules(
         r".*loss_scale.*|hysteresis|.*_coeff|.*aux_loss.*|.*z_loss.*|router_aux.*",
         r"moe_router_(score|group|num_groups|topk_|pre_softmax|bias_update|dtype|load_bal).*",
         r"moe_router_(fusion|padding|force).*|moe_permute_fusion|moe_per_layer_logging",
-        r"moe_(token_dispatcher_type|flex_dispatcher_backend|enable_deepep|deepep_num_sms)",
+        r"moe_(flex_dispatcher_backend|enable_deepep|deepep_num_sms)",
         r"moe_(hybridep_num_sms|token_drop_policy|pad_expert_input_to_capacity|token_dropping)",
         r"moe_(use_legacy_grouped_gemm|input_jitter_eps|extended_tp|router_topk_limited.*)",
         r"fp[48]_(margin|interval|amax.*|wgrad|hybrid|e4m3|e5m2|quantizer.*|recipe)",
-        r"num_layers_at_(start|end)_in_bf16|no_fp8_.*|activation_func_(fp8|clamp).*",
+        r"num_layers_at_(start|end)_in_bf16|no_fp8_.*|activation_func_clamp.*",
         r"master_(addr|port)|node_rank|rdzv.*|distributed_(timeout|backend).*|local_rank|backend",
-        r"ddp_(impl|backend|bucket_size|num_buckets|average_in_collective)|use_cpu_initialization",
+        r"ddp_(impl|backend|average_in_collective)|use_cpu_initialization",
         r"manual_gc.*|gc_interval|check_(for_)?.*|no_check_for_nan.*|sync_.*|lazy_mpu_init",
         r"no_query_key_layer_scaling|apply_query_key_layer_scaling|.*softmax_in_fp32|.*_1p",
         r"(no_)?masked_softmax_fusion|(no_)?persist_layer_norm|(no_)?batch_p2p.*|.*nccl.*",
-        r"(no_)?(bias_dropout_fusion|grad_div_ar_fusion|barrier.*)|.*contiguous_buffers.*",
+        r"(no_)?(bias_dropout_(add_)?fusion|grad_div_ar_fusion|barrier.*)|.*contiguous_buffers.*",
         r"calculate_per_token_loss|cross_entropy_fusion_impl|no_create_attention_mask.*",
         r"no_contiguous.*|no_async_tensor_model_parallel_allreduce|align_(grad|param).*",
         r"gradient_(as_bucket_view|reduce_div_fusion)|average_in_collective|.*_amp_.*|dist_.*",
@@ -208,13 +213,13 @@ RULES = Rules(
         r"attention_type|.*_type_vocab_size|scatter_embedding.*|mup_.*|beta_(fast|slow)|inference.*",
         r"beta_(fast|slow)|original_max_position_embeddings|kitchen.*|tp_comm_.*|wgrad_deferral.*",
         r"(mamba|linear)_.*|cuda_graph_.*|cp_balance.*|min_offloaded_tensor_size|dsa_.*|mlp_chunks.*",
-        r"use_flash_attn.*|use_flash_attention|softmax_scale|fused_residual_rmsnorm|flash_.*",
+        r"use_flash_attn.*|use_flash_attention|softmax_scale|flash_.*",
         r"tensorboard_dir|one_logger.*|app_tag.*|ft_.*|config_logger_dir|.*high_priority.*",
-        r"grad_allreduce_chunk_size_mb|bucket_cap_mb|contiguous_grad_buffer|.*transpose_cache",
+        r"contiguous_grad_buffer",
         r"model_type|model_name|model|name|tiktoken.*|special_tokens.*|legacy_tokenizer|no_weight.*",
-        r"symmetric_.*|disable_symmetric.*|suggested_comm.*|fsdp_.*|outer_dp_.*|keep_fp8.*",
+        r"disable_symmetric.*|suggested_comm.*|fsdp_(sharded|sharding|grad_red|manual|all_gather_in).*|outer_dp_.*",
         r"glu_linear_offset|use_arbitrary.*|use_kitchen|fallback_to_eager.*|no_rope_freq",
-        r"use_transformer_engine_op_fuser|tensor_parallel_.*|variable_seq_lengths|seed.*",
+        r"tensor_parallel_.*|variable_seq_lengths|seed.*",
         r"skip_.*|external_gpu.*|enable_megatron_core_experimental|disable_(jit|bf16|param).*",
         r"memory_efficient_layer_norm|delay_.*|mtp_(loss|enabled|hybrid|stand).*|embedding_init.*",
         r"ep_overlap_early.*|ub_.*|apex.*|iter_per_epoch|phase\d?|task.*|keep_last|finetune",
@@ -224,7 +229,10 @@ RULES = Rules(
         {
             r"rampup_batch_size": "the step simulated is one after the ramp-up",
             r"moe_router_dtype": "the router's format is not modelled",
-            r"gradient_accumulation_fusion": "as the stack does it",
+            r"ddp_(bucket_size|num_buckets)|bucket_(size|cap_mb)|grad_allreduce_chunk_size_mb": (
+                "gradients are reduced in the stack's buckets"
+            ),
+            r"fused_residual_rmsnorm|use_transformer_engine_op_fuser": "norms and sums as usual",
         }
     ),
 )

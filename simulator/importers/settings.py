@@ -115,7 +115,7 @@ class Settings(ForeignConfig):
         """Drop the faults of settings that may be left out; returns a sentence on each."""
         dropped = [f for f in self.faults if f.path in allowed and f"--ignore {f.path}" in f.hint]
         self.faults = [fault for fault in self.faults if fault not in dropped]
-        return tuple(f"{f.path} = {f.value} is left out: {f.rule}" for f in dropped)
+        return tuple(f"{f.path} = {f.value} is left out; it {f.rule}" for f in dropped)
 
     def fault(self, key: str, rule: str, value: object = None, hint: str = "") -> None:
         """Note what is wrong with a setting."""

@@ -373,11 +373,13 @@ class _Reader:
                 value = " ".join(value)
             else:
                 value = value[int(index)] if int(index) < len(value) else None
-        how = (found["how"] or "").lstrip(":")
-        if how in ("-", "=") and not value:
+        how = found["how"] or ""
+        # With a colon, an empty value counts as none.
+        is_missing = value is None or (how.startswith(":") and not value)
+        if how.endswith(("-", "=")) and is_missing:
             return self._text(found["word"])
-        if how == "+":
-            return self._text(found["word"]) if value else ""
+        if how.endswith("+"):
+            return "" if is_missing else self._text(found["word"])
         if value is None:
             return "" if is_condition else found[0]
         return value

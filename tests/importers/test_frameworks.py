@@ -127,6 +127,8 @@ def launch(folder: Path, *options: str) -> Path:
         ("--optimizer muon", "is not modelled; known: adam"),
         ("--cp-comm-type allgather", "is not modelled; known: p2p, a2a"),
         ("--wings 2", "is not known"),
+        ("--moe-offload-everything", "moves activations to the host"),
+        ("--new-offload-of-logits", "is not known"),
     ],
 )
 def test_an_option_that_costs_something_is_an_error_with_a_way_out(tmp_path, option, why):
@@ -149,7 +151,7 @@ def test_a_word_without_a_meaning_may_be_left_out_too(tmp_path):
     path = launch(tmp_path, "--optimizer muon")
     job, report = read_megatron_script(path, Given(ignore=("optimizer",)))
     assert job.plan.optimizer == "adam"
-    assert report.unsupported[0].startswith("optimizer = muon is left out: is not modelled")
+    assert report.unsupported[0].startswith("optimizer = muon is left out; it is not modelled")
 
 
 def test_leaving_out_what_is_not_there_is_an_error():
@@ -214,6 +216,15 @@ def test_everything_that_a_deepspeed_file_cannot_say_is_asked_for_at_once():
     assert set(asked) == {"model", "cluster.gpus", "batch.global", "batch.seq_len"}
     assert "--model" in asked["model"]
     assert "--gpus" in asked["cluster.gpus"]
+
+
+def test_zero_without_a_stage_is_the_first(tmp_path):
+    path = tmp_path / "ds_config.json"
+    path.write_text(
+        '{"train_batch_size": 16, "zero_optimization": true, "fp16": {"enabled": true}}'
+    )
+    job, _ = read_deepspeed_config(path, Given(model="gpt2", gpus=8, seq_len=1024))
+    assert (job.plan.zero, job.batch.micro_batch) == (1, 2)
 
 
 def test_a_format_that_is_left_to_the_trainer_is_asked_for(tmp_path):

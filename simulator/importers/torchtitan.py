@@ -69,6 +69,8 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
         ),
     }
     draft.facts = {} if _is_compiled(settings) else dict.fromkeys(EAGER, False)
+    if settings.get("training.disable_cuda_graphs") is False:
+        settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")
     draft.seq_len = settings.whole("training.seq_len", default=2048)
     _batch(settings, draft, width // degrees["cp"], degrees["pp"])
     return finished(draft, settings, RULES, given, origin)
@@ -174,17 +176,28 @@ def _recomputation(settings: Settings) -> str:
     mode = settings.choice(
         "activation_checkpoint.mode",
         meanings={"none": "none", "selective": "selective", "full": "full"},
-        default="none" if settings.get("model_spec.name") else "selective",
+        default=_unnamed_recomputation(settings),
     )
     if mode != "selective":
         return mode
-    option = str(settings.get("activation_checkpoint.selective_ac_option") or "2")
+    default = "op" if settings.get("model_spec.name") else "2"
+    option = str(settings.get("activation_checkpoint.selective_ac_option") or default)
     if option not in ("op", "1"):
         key = "activation_checkpoint.selective_ac_option"
         rule = "recomputes one layer in so many, which is not modelled"
         settings.fault(key, rule, option, "take op, or --set plan.recompute=... with --ignore "
                        "activation_checkpoint.selective_ac_option")  # fmt: skip
     return "full" if option == "1" else "selective"
+
+
+def _unnamed_recomputation(settings: Settings) -> str:
+    """Mode where none is named: today's JSON shows the fields of a mode, not its name."""
+    section = {key for key in settings.keys if key.startswith("activation_checkpoint.")}
+    if not settings.get("model_spec.name"):
+        return "selective"
+    if any("force_recompute" in key for key in section):
+        return "selective"
+    return "full" if section else "none"
 
 
 def _precision(settings: Settings) -> str:

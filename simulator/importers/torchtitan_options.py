@@ -108,7 +108,7 @@ RULES = Rules(
             "recomputes as much as a budget asks for",
             (0.5,),
         ),
-        Cost(r"(fault_tolerance|validation)\.enable", "adds work to some steps"),
+        Cost(r"(fault_tolerance|validation|validator)\.enable", "adds work to some steps"),
         Cost(
             r"debug\.(deterministic|detect_anomaly|batch_invariant)|training\.deterministic",
             "takes slower kernels",
@@ -118,7 +118,8 @@ RULES = Rules(
     free=(
         r"(job|profiling|metrics|lr_scheduler|checkpoint|comm|fault_tolerance|debug|dataloader)"
         r"(\..*)?",
-        r"(memory_estimation|validation|tokenizer|hf_assets.*|logging|description)(\..*)?",
+        r"(memory_estimation|validat(ion|or)|tokenizer|hf_assets.*|logging|description)(\..*)?",
+        r"(dump_folder|profiler|loss|model_spec\.model|override|.*\._target_)(\..*)?",
         r"experimental(\.custom.*)?|(quantize|float8|mx)(\..*)?|optimizer\.(lr|eps|beta.*|w.*|n.*)",
         r"model\.(norm_type|tokenizer_path|hf_assets_path|print_after.*|path|converters)",
         r"training\.(steps|max_norm|dataset.*|gc_.*|seed|warmup_steps|data_parallel_type|mixed.*)",

@@ -284,6 +284,28 @@ def test_a_costly_setting_of_torchtitan_is_refused(tmp_path, old, new, why):
         read_torchtitan_config(path, Given(gpus=512))
 
 
+@pytest.mark.parametrize(
+    ("section", "recompute"),
+    [
+        ("null", "none"),
+        ('{"preserve_rng_state": true}', "full"),
+        ('{"preserve_rng_state": true, "force_recompute_mm_shapes_by_fqns": []}', "selective"),
+    ],
+)
+def test_resolved_json_of_today_shows_recomputation_by_its_fields(tmp_path, section, recompute):
+    path = tmp_path / "resolved.json"
+    path.write_text(
+        '{"model_spec": {"name": "llama3", "flavor": "8B", "model": {"dim": 4096}},'
+        ' "dump_folder": "out", "training": {"local_batch_size": 1, "seq_len": 8192},'
+        ' "compile": {"enable": true, "components": ["model", "loss"]},'
+        f' "activation_checkpoint": {section}}}'
+    )
+    job, report = read_torchtitan_config(path, Given(gpus=8))
+    assert job.plan.recompute == recompute
+    assert job.model == load_model("llama3.1-8b")
+    assert report.is_complete
+
+
 def test_without_compilation_layers_are_eager(tmp_path):
     path = edited(tmp_path, "llama3_70b.toml", ("enable = true", "enable = false"))
     job, _ = read_torchtitan_config(path, Given(gpus=512))

@@ -14,7 +14,9 @@ from simulator.version import __version__
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
-    "run", "memory", "traffic", "balance", "sweep", "plan", "schema", "import hf", "import topo",
+    "run", "memory", "traffic", "balance", "sweep", "plan", "schema",
+    "import hf", "import megatron", "import deepspeed", "import torchtitan", "import accelerate",
+    "import nemo", "import topo", "export megatron", "export deepspeed", "export torchtitan",
     "profile list", "profile show", "profile check", "models list", "calibrate collectives",
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",

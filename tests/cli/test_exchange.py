@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 
@@ -21,3 +24,42 @@ def test_the_command_writes_the_file_to_stdout_and_talks_on_stderr(clustersim, w
     assert outcome.code == 0
     assert outcome.out.startswith({"megatron": "torchrun", "deepspeed": "{"}.get(framework, "["))
     assert outcome.err
+
+
+FILES = Path(__file__).parents[1] / "importers" / "files"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("megatron", FILES / "launch_moe.sh"),
+        ("megatron", FILES / "launch_gpt.sh", "--gpus", 64, "--set", "plan.zero=1"),
+        ("deepspeed", FILES / "ds_config.json", "--model", "gpt2", "--gpus", 8, "--seq-len", 1024),
+        ("torchtitan", FILES / "llama3_70b.toml", "--gpus", 512),
+        ("accelerate", FILES / "fsdp.yaml", FILES / "training_args.json", "--model", "gpt2-xl",
+         "--seq-len", 1024),
+        ("nemo", FILES / "bridge_moe.yaml", "--gpus", 64, "--define", "TP=2"),
+    ],
+)  # fmt: skip
+def test_what_is_imported_is_a_job_that_runs(clustersim, write, words):
+    outcome = clustersim("import", *words)
+    assert outcome.code == 0
+    assert "understood" in outcome.err
+    result = clustersim("run", write(outcome.out), "--json")
+    assert result.code in {0, 1}
+    assert json.loads(result.out)["step_time_s"] > 0
+
+
+def test_a_wrong_definition_is_bad_input(clustersim):
+    outcome = clustersim("import", "megatron", FILES / "launch_gpt.sh", "--define", "TP")
+    assert outcome.code == 2
+    assert "--define TP=8" in outcome.err
+
+
+def test_a_costly_setting_is_bad_input_with_nothing_on_stdout(clustersim, write):
+    config = write(
+        '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}', "d.json"
+    )
+    outcome = clustersim("import", "deepspeed", config, "--model", "gpt2", "--gpus", 8)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--ignore zero_optimization.offload_param.device" in outcome.err

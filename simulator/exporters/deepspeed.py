@@ -18,6 +18,7 @@ _STACK = "deepspeed"
 _ONLY = {
     "pp": 1, "vpp": 1, "ep": 1, "recompute": "none", "overlap_ep": False, "overlap_tp": False,
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
     "account_for_embedding": False, "account_for_loss": False,
 }  # fmt: skip
@@ -82,6 +83,10 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.unless(
         plan.overlap_param_gather == (plan.zero == 3), "plan.overlap_param_gather",
         plan.overlap_param_gather, "DeepSpeed gathers ahead with plan.zero: 3, and only then",
+    )  # fmt: skip
+    refusals.unless(
+        bool(plan.reshard_after_forward) == (plan.zero == 3), "plan.reshard_after_forward",
+        plan.reshard_after_forward,
     )  # fmt: skip
     sequence = plan.tp > 1 and plan.stack.sequence_parallel
     refusals.unless(

@@ -119,6 +119,12 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.unless(not (plan.zero_group and plan.zero == 0), "plan.zero_group", plan.zero_group)
     orders = (_RANK_ORDER, PIPELINE_BEFORE_DATA)
     refusals.unless(plan.rank_order in orders, "plan.rank_order", plan.rank_order)
+    refusals.unless(plan.expert_load is None, "plan.expert_load", plan.expert_load)
+    refusals.unless(
+        bool(plan.reshard_after_forward) == (plan.zero == 3),
+        "plan.reshard_after_forward",
+        plan.reshard_after_forward,
+    )
     refusals.unless(not plan.post_validation, "plan.post_validation", plan.post_validation)
     refusals.unless(plan.overlap_p2p is not True, "plan.overlap_p2p", plan.overlap_p2p)
     refusals.raise_if_any()

@@ -28,6 +28,7 @@ def spelled_out(job: Job) -> Plan:
             "sequence_parallel": plan.tp > 1 and _chosen(plan, stack, "sequence_parallel"),
             "attention": plan.attention_kernel,
             "overlap_ep": _overlaps_experts(job),
+            "reshard_after_forward": plan.zero == 3 and plan.reshard_after_forward is not False,
             "schedule": plan.schedule or chunks,
             "etp": plan.expert_tp if has_experts else None,
             "cp_method": plan.cp_method if plan.cp > 1 else "ring",

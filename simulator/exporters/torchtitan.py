@@ -20,6 +20,7 @@ from simulator.spec.plan import Plan
 _STACK = "torchtitan"
 _ONLY = {
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
     "attention": "flash", "cp_method": "ring", "optimizer": "adam",
@@ -90,7 +91,10 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
     refusals.unless(plan.etp in (None, 1) or plan.ep > 1, "plan.etp", plan.etp,
                     "torchtitan cuts experts only where they are spread")  # fmt: skip
     refusals.unless(plan.ep > 1 or plan.etp in (None, 1), "plan.etp", plan.etp)
-    refusals.unless(plan.zero != 1, "plan.zero", plan.zero, "fully_shard takes 2, 3, or 0")
+    refusals.unless(
+        plan.zero in (0, 3), "plan.zero", plan.zero,
+        "fully_shard is plan.zero: 3, with or without plan.reshard_after_forward",
+    )  # fmt: skip
     is_alone = job.dp * plan.cp == 1
     refusals.unless(plan.zero != 0 or (plan.cp == 1 and not is_alone), "plan.zero", plan.zero,
                     "torchtitan replicates weights over data-parallel ranks only")  # fmt: skip
@@ -125,7 +129,7 @@ def _parallelism(job: Job, plan: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {
         "data_parallel_replicate_degree": job.dp // shard if plan.zero else job.dp,
         "data_parallel_shard_degree": shard if plan.zero else 1,
-        "fsdp_reshard_after_forward": "never" if plan.zero == 2 else "always",
+        "fsdp_reshard_after_forward": "always" if plan.reshard_after_forward else "never",
         "tensor_parallel_degree": plan.tp,
         "enable_async_tensor_parallel": plan.overlap_tp,
         "context_parallel_degree": plan.cp,

@@ -24,14 +24,17 @@ from simulator.spec.job import Job
 
 _WANTED = "give a YAML of accelerate, or TrainingArguments as YAML or JSON"
 
-STRATEGIES: Mapping[Any, int] = MappingProxyType(
+STRATEGIES: Mapping[Any, tuple[int, bool]] = MappingProxyType(
     {
-        "FULL_SHARD": 3, "1": 3, 1: 3, "HYBRID_SHARD": 3, "4": 3, 4: 3,
-        "SHARD_GRAD_OP": 2, "2": 2, 2: 2, "HYBRID_SHARD_ZERO2": 2, "5": 2, 5: 2,
-        "NO_SHARD": 0, "3": 0, 3: 0, "true": 3, "false": 2,
+        **dict.fromkeys(("FULL_SHARD", "1", 1, "HYBRID_SHARD", "4", 4, "true"), (3, False)),
+        **dict.fromkeys(
+            ("SHARD_GRAD_OP", "2", 2, "HYBRID_SHARD_ZERO2", "5", 5, "false"), (3, True)
+        ),
+        **dict.fromkeys(("NO_SHARD", "3", 3), (0, False)),
     }
-)  # fmt: skip
-"""ZeRO stage of each FSDP sharding strategy, by name, by number or by FSDP2's flag."""
+)
+"""ZeRO stage of each FSDP sharding strategy, by name, by number or by FSDP2's flag, and
+whether gathered weights are kept from forward to backward."""
 
 _HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5", 4, 5)
 
@@ -184,7 +187,12 @@ def _sharding(settings: Settings, kind: str, width: int) -> dict[str, Any]:
     if word in _HYBRID:
         replicas = settings.whole("num_machines", default=1)
     group = width // replicas if replicas > 1 else 0
-    return {"zero": STRATEGIES.get(word, 3), "zero_group": group}
+    zero, keeps = STRATEGIES.get(word, (3, False))
+    return {
+        "zero": zero,
+        "reshard_after_forward": False if keeps else None,
+        "zero_group": group if zero else 0,
+    }
 
 
 def _recomputation(settings: Settings) -> str:

@@ -155,7 +155,11 @@ def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[s
         settings.fault("parallelism.data_parallel_shard_degree", rule, shard, "give other --gpus")
     # By default a pipeline keeps weights between its microbatches.
     keeps = degrees["pp"] > 1 if reshards is None else not reshards
-    return {"zero": 2 if keeps else 3, "zero_group": group if replicate > 1 else 0}
+    return {
+        "zero": 3,
+        "reshard_after_forward": False if keeps else None,
+        "zero_group": group if replicate > 1 else 0,
+    }
 
 
 def _context_method(settings: Settings, cp: int) -> str:

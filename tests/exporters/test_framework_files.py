@@ -177,7 +177,7 @@ def torchtitan_jobs(draw: st.DrawFn) -> Job:
                          ("zb-v", 2), ("dualpipev", 2)])
     )  # fmt: skip
     micro = draw(st.sampled_from([1, 2]))
-    zero = draw(st.sampled_from([0, 2, 3]))
+    zero = draw(st.sampled_from([0, 3]))
     counts = draw(st.sampled_from([True, False]))
     plan: dict[str, Any] = {
         "tp": tp, "pp": pp, "cp": cp, "zero": zero, "stack": {"base": "torchtitan"},
@@ -185,6 +185,7 @@ def torchtitan_jobs(draw: st.DrawFn) -> Job:
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
         "precision": draw(st.sampled_from(["bf16", "fp32", "fp8", "mxfp8"])),
         "overlap_tp": draw(_FLAG),
+        **({"reshard_after_forward": draw(_FLAG)} if zero else {}),
         "grad_reduce_precision": draw(st.sampled_from(["fp32", "bf16"])),
     }  # fmt: skip
     if pp > 1:

@@ -259,7 +259,7 @@ def test_a_torchtitan_file_gives_model_pipeline_and_sharding():
     assert job.model == load_model("llama3.1-70b")
     plan = job.plan
     # 82 units in stages of 11 make 8 stages on 4 ranks; 16 ranks of data in 2 replicas.
-    assert (plan.pp, plan.vpp, plan.schedule, plan.zero, plan.zero_group) == (4, 2, None, 2, 8)
+    assert (plan.pp, plan.vpp, plan.schedule, plan.zero, plan.zero_group) == (4, 2, None, 3, 8)
     assert (job.batch.global_batch, job.batch.micro_batch, job.microbatches) == (128, 1, 8)
     assert (plan.precision, plan.recompute) == ("fp8", "selective")
     assert plan.account_for_embedding
@@ -330,15 +330,21 @@ def test_files_that_contradict_each_other_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "zero", "group"),
-    [("FULL_SHARD", 3, 0), ("SHARD_GRAD_OP", 2, 0), ("NO_SHARD", 0, 0), ("HYBRID_SHARD", 3, 8)],
+    ("strategy", "zero", "group", "reshards"),
+    [
+        ("FULL_SHARD", 3, 0, None),
+        ("SHARD_GRAD_OP", 3, 0, False),
+        ("NO_SHARD", 0, 0, None),
+        ("HYBRID_SHARD", 3, 8, None),
+    ],
 )
-def test_sharding_strategies_of_fsdp(tmp_path, strategy, zero, group):
+def test_sharding_strategies_of_fsdp(tmp_path, strategy, zero, group, reshards):
     old, new = "fsdp_reshard_after_forward: true", f"fsdp_sharding_strategy: {strategy}"
     path = edited(tmp_path, "fsdp.yaml", (old, new))
     given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
     job, _ = read_accelerate_files([path], given)
     assert (job.plan.zero, job.plan.zero_group) == (zero, group)
+    assert job.plan.reshard_after_forward is reshards
 
 
 def test_offloading_of_fsdp_is_refused(tmp_path):

@@ -23,7 +23,7 @@ _ONLY = {
     "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
-    "attention": "flash", "cp_method": "ring", "optimizer": "adam",
+    "cp_method": "ring", "optimizer": "adam",
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 
@@ -88,9 +88,11 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
                     plan.sequence_parallel)  # fmt: skip
     refusals.unless(plan.grad_reduce_precision in ("fp32", "bf16"), "plan.grad_reduce_precision",
                     plan.grad_reduce_precision)  # fmt: skip
-    refusals.unless(plan.etp in (None, 1) or plan.ep > 1, "plan.etp", plan.etp,
-                    "torchtitan cuts experts only where they are spread")  # fmt: skip
-    refusals.unless(plan.ep > 1 or plan.etp in (None, 1), "plan.etp", plan.etp)
+    refusals.unless(plan.ep > 1 or plan.etp in (None, plan.tp), "plan.etp", plan.etp,
+                    "torchtitan cuts experts like the rest where they are not spread")  # fmt: skip
+    kernel = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
+    refusals.unless(plan.attention == kernel, "plan.attention", plan.attention,
+                    "it is the model's code: export with --set plan.attention=null")  # fmt: skip
     refusals.unless(
         plan.zero in (0, 3), "plan.zero", plan.zero,
         "fully_shard is plan.zero: 3, with or without plan.reshard_after_forward",

@@ -25,8 +25,8 @@ Knob = Literal["clock", "host_work"]
 """``sustained_clock`` of a profile, or ``host_work_per_launch`` of a stack."""
 
 KNOB_VALUES: Mapping[Knob, tuple[float, ...]] = {
-    "clock": (0.6, 0.7, 0.8, 0.9, 1.0),
-    "host_work": (1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
+    "clock": (0.6, 0.8, 1.0),
+    "host_work": (2.5, 8.0, 14.0, 20.0),
 }
 
 _LAUNCH_BOUND_ELEMENTS = 4e6
@@ -41,12 +41,12 @@ class Response:
     Attributes:
         row: The run.
         knob: Which number can decide it.
-        log_step_s: Natural logarithm of the step time [s] at :data:`KNOB_VALUES`.
+        simulated_s: Step time at each of :data:`KNOB_VALUES` [s].
     """
 
     row: Row
     knob: Knob
-    log_step_s: tuple[float, ...]
+    simulated_s: tuple[float, ...]
 
     @property
     def key(self) -> str:
@@ -56,8 +56,15 @@ class Response:
         return stack_of(self.row["framework"], self.row.get("framework_version", ""))
 
     def step_s(self, value: float) -> float:
-        """Step time where the number is ``value`` [s]."""
-        return float(np.exp(np.interp(value, KNOB_VALUES[self.knob], self.log_step_s)))
+        """Step time where the number is ``value`` [s].
+
+        Computing takes time in proportion to 1 / clock, launching in proportion to host work;
+        what neither touches is constant.
+        """
+        if self.knob == "host_work":
+            return float(np.interp(value, KNOB_VALUES["host_work"], self.simulated_s))
+        periods = [1 / clock for clock in reversed(KNOB_VALUES["clock"])]
+        return float(np.interp(1 / value, periods, self.simulated_s[::-1]))
 
     def error(self, value: float) -> float:
         """Logarithm of predicted over measured step time."""
@@ -72,12 +79,12 @@ def responses(rows: Sequence[Row], executor: Executor) -> list[Response]:
         for row, knob in zip(rows, knobs, strict=True)
         for value in KNOB_VALUES[knob]
     ]
-    times = iter(executor.map(_log_step_s, tasks, chunksize=8))
+    times = iter(executor.map(_step_s, tasks, chunksize=8))
     found = []
     for row, knob in zip(rows, knobs, strict=True):
-        logs = [next(times) for _ in repeat(None, len(KNOB_VALUES[knob]))]
-        known = tuple(log for log in logs if log is not None)
-        if len(known) == len(logs):
+        simulated = [next(times) for _ in repeat(None, len(KNOB_VALUES[knob]))]
+        known = tuple(seconds for seconds in simulated if seconds is not None)
+        if len(known) == len(simulated):
             found.append(Response(row, knob, known))
     return found
 
@@ -97,8 +104,8 @@ def _document_at(row: Row, knob: Knob, value: float) -> dict[str, Any]:
     return merged(job_document(row), change)
 
 
-def _log_step_s(document: dict[str, Any]) -> float | None:
+def _step_s(document: dict[str, Any]) -> float | None:
     try:
-        return float(np.log(run_step(job_from_document(document)).step_time_s))
+        return run_step(job_from_document(document)).step_time_s
     except InputError:
         return None

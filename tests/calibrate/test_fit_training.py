@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import log
-
 import pytest
 
 from simulator.calibrate.fit_training import cross_validation, fit, loss
@@ -22,7 +20,7 @@ def run(name: str, measured_s: float, *, profile: str = "h100-sxm-80gb", grade: 
 
 def clock_response(row: Row) -> Response:
     """A step of one second at full clock, longer by as much as the clock is lower."""
-    return Response(row, "clock", tuple(log(1 / value) for value in KNOB_VALUES["clock"]))
+    return Response(row, "clock", tuple(1 / value for value in KNOB_VALUES["clock"]))
 
 
 def at_clock(name: str, clock: float, **more: str) -> Response:
@@ -32,6 +30,10 @@ def at_clock(name: str, clock: float, **more: str) -> Response:
 def test_the_clock_that_made_the_runs_is_found_again() -> None:
     fitted = fit([at_clock("a-1", 0.8), at_clock("b-1", 0.8)])
     assert fitted["clock", "h100-sxm-80gb"] == pytest.approx(0.8, abs=2e-3)
+
+
+def test_a_step_between_two_simulated_clocks_is_exact_where_it_follows_the_clock() -> None:
+    assert at_clock("a-1", 0.8).step_s(0.7) == pytest.approx(1 / 0.7)
 
 
 def test_sources_count_alike_however_many_runs_they_publish() -> None:
@@ -69,8 +71,7 @@ def test_a_device_of_one_source_takes_the_clock_of_its_relative() -> None:
 
 
 def test_a_stack_of_one_source_takes_the_assumed_host_work() -> None:
-    logs = tuple(log(value) for value in KNOB_VALUES["host_work"])
-    runs = [Response(run(f"a-{i}", 14.0), "host_work", logs) for i in range(12)]
+    runs = [Response(run(f"a-{i}", 14.0), "host_work", KNOB_VALUES["host_work"]) for i in range(12)]
     left = cross_validation(runs)[0]
     assert not left.fitted
     assert left.predicted_step_s == pytest.approx(STACK_DEFAULT)

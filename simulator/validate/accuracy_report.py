@@ -58,7 +58,7 @@ _NOT_MODELLED = """
 - DeepSpeed ZeRO-3 of 2021 fetched parameters one by one; it is simulated as today's
   prefetching ZeRO-3, far too fast.
 - The caching allocator: reserved memory is allocated memory plus an assumed share.
-- Unbalanced routing of experts.
+- Unbalanced routing of experts in published runs: none states it, so all are taken as balanced.
 """
 
 

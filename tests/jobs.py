@@ -17,7 +17,7 @@ from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work
 from simulator.program.layout import Slice
-from simulator.program.pipeline import Pipeline, add_pipeline
+from simulator.program.pipeline import Gather, Pipeline, add_pipeline
 from simulator.schedule import Phase, Slot, schedule_info, schedule_order
 from simulator.spec.checks import job_faults
 from simulator.spec.hardware import HardwareProfile
@@ -229,6 +229,11 @@ class EqualPasses:
         del run
         return ((Owner.ACTIVATIONS, self.saved_bytes),)
 
+    def passing(self, run: Slice) -> Memory:
+        """Nothing is held during forward."""
+        del run
+        return ()
+
     def working(self, run: Slice) -> Memory:
         """Held during backward."""
         del run
@@ -248,15 +253,20 @@ class NoDataParallel:
         del is_first
         return [run]
 
-    def backward_runs(self, run: Slice, *, is_last: bool) -> list[Slice]:
+    def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
         """One piece."""
         del is_last
         return [run]
 
-    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> tuple[int, ...]:
+    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> Gather:
         """Waits for nothing."""
         del program, rank, run, is_first
-        return ()
+        return Gather()
+
+    def reads_weights(self, run: Slice) -> bool:
+        """Nothing is gathered."""
+        del run
+        return False
 
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Gives nothing back."""

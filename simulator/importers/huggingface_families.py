@@ -264,6 +264,10 @@ def _opt_final_norm(config: ForeignConfig) -> bool:
     return bool(config.take(("do_layer_norm_before",), bool, True)) and not removed
 
 
+def _opt_attention_dropout(config: ForeignConfig) -> bool:
+    return bool(config.take(("attention_dropout",), float, 0.0))
+
+
 _OPT: Table = {
     **_SIZES,
     **_ALL_BIASES,
@@ -277,6 +281,7 @@ _OPT: Table = {
     "positions": "learned",
     "max_positions": _opt_positions,
     "final_norm": _opt_final_norm,
+    "attention_dropout": _opt_attention_dropout,
 }
 
 

@@ -245,7 +245,13 @@ def _cost_table(layers: int, stages: int, cost: RunCost) -> list[dict[_Run, floa
         for first in firsts:
             least = first if stage in (0, last) else first + 1
             for end in [layers] if stage == last else range(least, layers + 1):
-                run = Slice(first, end, has_embedding=stage == 0, has_head=stage == last)
+                run = Slice(
+                    first,
+                    end,
+                    has_embedding=stage == 0,
+                    has_head=stage == last,
+                    has_loss=stage == last,
+                )
                 seconds = cost(stage, run)
                 if seconds < inf:
                     costs[first, end] = seconds

@@ -32,7 +32,7 @@ from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.planning.space import PlanSpace
 from simulator.program.build import job_schedule, steps_around
 from simulator.program.ir import Memory
-from simulator.program.layout import Slice, cut, stage_slices
+from simulator.program.layout import Slice, cut, ends_apart, stage_slices
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
@@ -300,8 +300,8 @@ class CostTables:
         if kind not in self._stage_costs:
             self._stage_costs[kind] = StageCosts(self._space.plan_job(plan))
         costs = self._stage_costs[kind]
-        # Backward may be cut into pieces; the first that runs ends the run.
-        first_piece = cut(run, 1)[-1]
+        # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
+        first_piece = ends_apart(cut(run, 1))[-1]
         return (
             costs.work(run, Phase.FORWARD).seconds,
             costs.work(run, Phase.BACKWARD).seconds,

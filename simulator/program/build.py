@@ -18,6 +18,7 @@ from simulator.cost.kernels import memory_bound_s
 from simulator.program.asynchronous import refuse_shared_updates
 from simulator.program.busy_experts import with_waiting_ranks
 from simulator.program.communication import Call, collectives_work, communication_work
+from simulator.program.communicators import communicator_bytes
 from simulator.program.data_parallel import DataParallel
 from simulator.program.expert_load import ExpertShare, busiest_share, other_share
 from simulator.program.ir import (
@@ -39,6 +40,7 @@ from simulator.program.ranks import first_rank, pipeline_pair, shard_group, tens
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
+    copied_gradients,
     copies_embedding,
     optimizer_traffic_bytes,
     padded_vocab,
@@ -155,6 +157,8 @@ class _Builder:
             classes=tuple(self._rank_class(rank) for rank in range(self.stages)),
             ports=dict(network.ports_bytes_per_s),
             sm_count=self.profile.device.sm_count,
+            expandable_segments=job.plan.stack.expandable_segments,
+            communicator_bytes=communicator_bytes(job),
         )
         self.schedule.check(self.stages, job.plan.vpp, job.microbatches)
         if self.schedule.synchronous:
@@ -314,8 +318,13 @@ class _Builder:
 
     def _add_update(self, program: Program, rank: int, after: Sequence[int]) -> None:
         """The optimizer of one rank, and the weights that it hands out."""
-        work, lane = self._optimizer_work(self._parameters(rank)), ((rank, Stream.COMPUTE),)
-        update = Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, after=tuple(after))
+        parameters, lane = self._parameters(rank), ((rank, Stream.COMPUTE),)
+        work = self._optimizer_work(parameters)
+        update = Operation(
+            Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, after=tuple(after),
+            gives=self.data_parallel.freed_gradients(rank),
+            holds=copied_gradients(self.job, parameters),
+        )  # fmt: skip
         self.data_parallel.updated(rank, program.add(update))
         self.data_parallel.finish_weights(program, rank, self._rank_runs(rank))
 

@@ -31,7 +31,8 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.layout import Slice
+from simulator.program.layout import Slice, cut, ends_apart
+from simulator.program.pipeline import Gather
 from simulator.program.ranks import (
     data_group,
     expert_data_group,
@@ -41,10 +42,13 @@ from simulator.program.ranks import (
     shard_group,
     tensor_group,
 )
-from simulator.program.states import ParameterCount, state_bytes
+from simulator.program.states import ParameterCount, new_gradient_bytes, state_bytes
 from simulator.program.units import Piece, Unit, Units, whole_parameter_order
 from simulator.spec.job import Job
 from simulator.spec.network import Network
+
+_EMBEDDING, _HEAD = -1, -2
+"""Stand for embedding and head among the indices of layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,9 @@ class DataParallel:
     _reductions: dict[int, list[int]] = field(default_factory=dict)
     _updates: dict[int, int] = field(default_factory=dict)
     """Last update of each rank's weights."""
+    _with_gradients: dict[int, set[int]] = field(default_factory=dict)
+    """Layers, embedding and head of each rank whose gradients exist."""
+    _gradients: dict[int, Memory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         plan, stack = self.job.plan, self.job.plan.stack
@@ -121,32 +128,35 @@ class DataParallel:
         gathers = self._zero == 3 or (self._gathers_once and is_first)
         return [piece.run for piece in self._cut(run)] if self.is_active and gathers else [run]
 
-    def backward_runs(self, run: Slice, *, is_last: bool) -> list[Slice]:
+    def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
         """The pieces in which a backward is run, in order of execution (last layer first)."""
-        reduces = self._zero >= 2 or (is_last and self._overlaps_reduce)
-        if not (self.is_active and reduces):
-            return [run]
-        return [piece.run for piece in reversed(self._cut(run))]
+        if self.is_active and (self._zero >= 2 or (is_last and self._overlaps_reduce)):
+            return [piece.run for piece in reversed(self._cut(run))]
+        # Gradients that are made here come layer by layer, as activations go.
+        makes = is_first and self.job.plan.stack.frees_gradients
+        return ends_apart(cut(run, 1))[::-1] if makes else [run]
 
-    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> tuple[int, ...]:
-        """Gathers of the weights that a run needs; the run must wait for these operations."""
+    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> Gather:
+        """Gathers the weights that a run needs."""
         per_use = self._zero == 3
         if not self.is_active or not (per_use or (self._gathers_once and is_first)):
-            return ()
+            return Gather()
         needed = [unit for unit in self._piece(run).needs if (rank, unit) not in self._held]
         if not needed:
-            return ()
-        takes: Memory = ()
+            return Gather()
         if per_use:
             self._held.update((rank, unit) for unit in needed)
-            takes = self._gathered(needed)
         stream = Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE
         gather = Operation(
             Kind.ALL_GATHER, ((rank, stream),), self._gather_work(needed), Category.DATA_PARALLEL,
             after=self._prefetch_limit(rank) if per_use else self._last_update(rank),
-            layers=(run.first, run.end), takes=takes, scope=Scope.SHARDS,
+            layers=(run.first, run.end), scope=Scope.SHARDS,
         )  # fmt: skip
-        return (program.add(gather),)
+        return Gather((program.add(gather),), self._gathered(needed) if per_use else ())
+
+    def reads_weights(self, run: Slice) -> bool:
+        """Whether a piece has weights of its own, so that the next gather is issued with it."""
+        return bool(self._piece(run).needs)
 
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Books a run that used its weights; returns the gathered ones to give back."""
@@ -163,15 +173,40 @@ class DataParallel:
         self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
     ) -> Memory:
         """Reduces gradients that a run completes, where due; returns the memory they take."""
+        made = self._made_gradients(rank, run)
         if not self.is_active or not (self._zero >= 2 or (is_last and self._overlaps_reduce)):
-            return ()
+            return made
         units = self._piece(run).closes
         if not units:
-            return ()
+            return made
         if self._zero >= 2:
             self._limit_reductions(program, rank, operation)
         self._emit_reduction(program, rank, run, units, (operation,), self._overlaps_reduce)
-        return self._whole_gradients(units)
+        return made + self._whole_gradients(units)
+
+    def _made_gradients(self, rank: int, run: Slice) -> Memory:
+        """Gradients that a run's first backward makes and that stay until the step.
+
+        Those of ZeRO 2 and 3 are shards, made by the reduction that follows.
+        """
+        if not self.job.plan.stack.frees_gradients:
+            return ()
+        owned = set(range(run.first, run.end))
+        owned |= {_EMBEDDING} if run.has_embedding else set()
+        owned |= {_HEAD} if run.has_head else set()
+        known = self._with_gradients.setdefault(rank, set())
+        if owned <= known:
+            return ()
+        known |= owned
+        num_bytes = new_gradient_bytes(self.job, self._units.whole(run).parameters)
+        made = ((Owner.GRADIENTS, num_bytes),)
+        self._gradients[rank] = self._gradients.get(rank, ()) + made
+        return made
+
+    def freed_gradients(self, rank: int) -> Memory:
+        """Gradients that backward made since the last update, and that are freed after this one."""
+        self._with_gradients.pop(rank, None)
+        return self._gradients.pop(rank, ())
 
     def finish_gradients(
         self, program: Program, rank: int, runs: Sequence[Slice]
@@ -253,7 +288,7 @@ class DataParallel:
         operation = Operation(
             kind, ((rank, stream),), self._reduction_work(units), Category.DATA_PARALLEL,
             after=after, layers=(run.first, run.end), gives=self._whole_gradients(units),
-            scope=Scope.COPIES,
+            holds=self._reduction_buffer(units), scope=Scope.COPIES,
         )  # fmt: skip
         self._reductions.setdefault(rank, []).append(program.add(operation))
 
@@ -281,19 +316,25 @@ class DataParallel:
         return (self._updates[rank],) if rank in self._updates else ()
 
     def _gathered(self, units: Sequence[Unit]) -> Memory:
-        numel = sum(unit.parameters.total for unit in units)
-        return ((Owner.GATHERED_WEIGHTS, numel * self._state.gathered),) if units else ()
+        sizes = (unit.parameters.total * self._state.gathered for unit in units)
+        return tuple((Owner.GATHERED_WEIGHTS, num_bytes) for num_bytes in sizes if num_bytes)
 
     def _whole_gradients(self, units: Sequence[Unit]) -> Memory:
-        """Gradients before they are sharded, and the buffer they are reduced in.
+        """Gradients before they are sharded.
 
         Only ZeRO 2 and 3 make them anew; otherwise they live in resident buffers.
         """
         if self._zero < 2:
             return ()
-        numel, state = sum(unit.parameters.total for unit in units), self._state
-        cast = numel * state.reduced if state.reduced != state.gathered else 0.0
-        return ((Owner.GRADIENTS, numel * state.gathered), (Owner.COMMUNICATION, cast))
+        numel = sum(unit.parameters.total for unit in units)
+        return ((Owner.GRADIENTS, numel * self._state.gathered),)
+
+    def _reduction_buffer(self, units: Sequence[Unit]) -> Memory:
+        """Whole gradients of ZeRO 2 and 3 in the format they are reduced in, if it is another."""
+        state = self._state
+        if self._zero < 2 or state.reduced == state.gathered:
+            return ()
+        return ((Owner.COMMUNICATION, sum(u.parameters.total for u in units) * state.reduced),)
 
     def _gather_work(self, units: Sequence[Unit]) -> Work:
         gather, per = CollectiveKind.ALL_GATHER, self._state.gathered

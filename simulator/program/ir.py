@@ -181,7 +181,8 @@ class Work:
 
 
 Memory = tuple[tuple[Owner, float], ...]
-"""Bytes by owner, as (owner, bytes) pairs."""
+"""Blocks of memory, as (owner, bytes) pairs: one tensor each, or several that come and go
+together."""
 
 Lane = tuple[int, Stream]
 """One stream of one rank class: (class index, stream)."""
@@ -254,6 +255,10 @@ class Program:
         lanes: Operation ids of each lane, in program order.
         ports: Capacity of each shared port of one rank [B/s], by port name.
         sm_count: Streaming multiprocessors of the device, for interference.
+        expandable_segments: Whether the caching allocator maps pages into one segment that
+            grows, instead of asking the driver for separate ones.
+        communicator_bytes: Device memory of one rank's communicators, outside the allocator
+            [B].
     """
 
     classes: tuple[RankClass, ...]
@@ -261,6 +266,8 @@ class Program:
     lanes: dict[Lane, list[int]] = field(default_factory=dict)
     ports: dict[str, float] = field(default_factory=dict)
     sm_count: int = 0
+    expandable_segments: bool = False
+    communicator_bytes: float = 0.0
 
     def add(self, operation: Operation) -> int:
         """Append the operation to all its lanes; returns its id."""

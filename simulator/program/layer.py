@@ -206,7 +206,7 @@ class Saved:
         name: Which one.
         num_bytes: Size [B].
         region: How tensor parallelism divides it.
-        in_attention_core: Whether selective recomputation drops it.
+        in_attention_core: Whether recomputing core attention drops it.
     """
 
     name: str
@@ -225,8 +225,10 @@ class Layer:
         core: Names of the pieces that are core attention.
         input_bytes: The layer's input, all that full recomputation keeps [B].
         input_region: How tensor parallelism divides the input.
-        working_bytes: Held while backward runs, divided like ``Region.TENSOR``; 0 where
-            nothing but gradients of the saved activations is [B].
+        passing_bytes: Blocks held while forward runs [B].
+        working_bytes: Blocks held while backward runs; empty where nothing but gradients of
+            the saved activations is [B].
+        working_region: How tensor parallelism divides both.
     """
 
     pieces: tuple[Piece, ...]
@@ -234,4 +236,6 @@ class Layer:
     input_bytes: float
     core: frozenset[str] = frozenset()
     input_region: Region = Region.SEQUENCE
-    working_bytes: float = 0.0
+    passing_bytes: tuple[float, ...] = ()
+    working_bytes: tuple[float, ...] = ()
+    working_region: Region = Region.TENSOR

@@ -10,7 +10,7 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from simulator.errors import InputError
@@ -25,12 +25,14 @@ class Slice:
     Attributes:
         first, end: Layer indices, ``end`` excluded.
         has_embedding, has_head: Whether the run starts or ends the model.
+        has_loss: Whether the loss is computed, after the head or apart from it.
     """
 
     first: int
     end: int
     has_embedding: bool = False
     has_head: bool = False
+    has_loss: bool = False
 
 
 def stage_slices(job: Job, stages: int) -> tuple[Slice, ...]:
@@ -42,7 +44,13 @@ def runs_of_counts(counts: Sequence[int]) -> tuple[Slice, ...]:
     """The run of layers of each virtual stage that holds so many of them."""
     last = len(counts) - 1
     return tuple(
-        Slice(end - count, end, has_embedding=stage == 0, has_head=stage == last)
+        Slice(
+            end - count,
+            end,
+            has_embedding=stage == 0,
+            has_head=stage == last,
+            has_loss=stage == last,
+        )
         for stage, (end, count) in enumerate(zip(accumulate(counts), counts, strict=True))
     )
 
@@ -91,7 +99,7 @@ def _counts_with_given_ends(job: Job, stages: int) -> list[int]:
 def cut(run: Slice, max_layers: int) -> list[Slice]:
     """The run in pieces of at most ``max_layers`` layers, in order.
 
-    The embedding stays with the first piece and the head with the last.
+    The embedding stays with the first piece, head and loss with the last.
     """
     starts = list(range(run.first, run.end, max(1, max_layers))) or [run.first]
     ends = [*starts[1:], run.end]
@@ -101,6 +109,18 @@ def cut(run: Slice, max_layers: int) -> list[Slice]:
             end,
             has_embedding=run.has_embedding and first == run.first,
             has_head=run.has_head and end == run.end,
+            has_loss=run.has_loss and end == run.end,
         )
         for first, end in zip(starts, ends, strict=True)
     ]
+
+
+def ends_apart(runs: list[Slice]) -> list[Slice]:
+    """The runs with head and loss, where the last one has them, as pieces of their own."""
+    *others, last = runs
+    body = replace(last, has_head=False, has_loss=False)
+    is_empty = last.first == last.end and not last.has_embedding
+    layers = [] if is_empty and (last.has_head or last.has_loss) else [body]
+    head = [Slice(last.end, last.end, has_head=True)] if last.has_head else []
+    loss = [Slice(last.end, last.end, has_loss=True)] if last.has_loss else []
+    return [*others, *layers, *head, *loss]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from simulator.program.ir import (
     Category,
@@ -69,11 +69,26 @@ class Costs(Protocol):
     def saved(self, run: Slice) -> Memory:
         """Activations kept from forward to the end of backward."""
 
+    def passing(self, run: Slice) -> Memory:
+        """Memory held while forward runs."""
+
     def working(self, run: Slice) -> Memory:
         """Memory held while backward runs."""
 
     def restored(self, run: Slice) -> Memory:
         """Recomputed activations that a split backward keeps for its second half."""
+
+
+class Gather(NamedTuple):
+    """Weights that are brought together for a piece.
+
+    Attributes:
+        operations: What the piece waits for.
+        takes: Memory of the weights, from when they are asked for.
+    """
+
+    operations: tuple[int, ...] = ()
+    takes: Memory = ()
 
 
 class Attachment(Protocol):
@@ -82,11 +97,14 @@ class Attachment(Protocol):
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """Pieces of a forward pass, in order."""
 
-    def backward_runs(self, run: Slice, *, is_last: bool) -> list[Slice]:
+    def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
         """Pieces of a backward pass, in order."""
 
-    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> tuple[int, ...]:
-        """Operations that a piece must wait for."""
+    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> Gather:
+        """What a piece must wait for."""
+
+    def reads_weights(self, run: Slice) -> bool:
+        """Whether a piece has weights of its own, so that the next gather is issued with it."""
 
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Memory that a piece gives back because it no longer needs its weights."""
@@ -94,7 +112,7 @@ class Attachment(Protocol):
     def after_backward(
         self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
     ) -> Memory:
-        """Memory that a piece's finished gradients take until they are reduced."""
+        """Memory that a piece's finished gradients take."""
 
 
 @dataclass(frozen=True)
@@ -162,16 +180,19 @@ class _Emitter:
 
     def add_rank(self, rank: int, slots: Sequence[Slot]) -> None:
         forwards = (slot for slot in reversed(slots) if slot.phase is Phase.FORWARD)
-        backwards = (slot for slot in slots if slot.phase in _ENDS_BACKWARD)
+        backwards = [slot for slot in slots if slot.phase in _ENDS_BACKWARD]
         first = {self._updated(slot): slot for slot in forwards}
         last = {self._updated(slot): slot for slot in backwards}
         edges = {*first.values(), *last.values()}
+        opening = {self._updated(slot): slot for slot in reversed(backwards)}
         for group in joint_groups(list(slots)):
-            self._add_group(rank, group, edges)
+            self._add_group(rank, group, edges, set(opening.values()))
             if self.update and group[-1] in edges and group[-1].phase in _ENDS_BACKWARD:
                 self.update(rank)
 
-    def _add_group(self, rank: int, group: list[Slot], edges: set[Slot]) -> None:
+    def _add_group(
+        self, rank: int, group: list[Slot], edges: set[Slot], opening: set[Slot]
+    ) -> None:
         """Slots that start on the inputs of all of them and whose results leave together."""
         first_wait, end = len(self.waiting), -1
         for slot in group:
@@ -180,7 +201,9 @@ class _Emitter:
                 end = self._add_forward(rank, slot, is_first=slot in edges)
                 self._turn(slot, end)
             else:
-                end = self._add_backward(rank, slot, is_last=slot in edges)
+                end = self._add_backward(
+                    rank, slot, is_first=slot in opening, is_last=slot in edges
+                )
         start = self.waiting[first_wait][0]
         inner = {_key(slot)[1:] for slot in group[:-1]}
         later = self.waiting[first_wait + 1 :]
@@ -222,28 +245,32 @@ class _Emitter:
     def _add_forward(self, rank: int, slot: Slot, *, is_first: bool) -> int:
         runs = self.attachment.forward_runs(self._run(slot), is_first=is_first)
         end = -1
-        for run, after in self._with_gathers(rank, runs, is_first=is_first):
+        for run, after, gathered in self._with_gathers(rank, runs, is_first=is_first):
             end = self._add_pass(rank, slot, run, after, receives=run is runs[0])
             operation = self.program.operations[end]
-            operation.takes = self.costs.saved(run)
+            operation.takes = gathered + self.costs.saved(run)
+            operation.holds = self.costs.passing(run)
             operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)
         return end
 
-    def _add_backward(self, rank: int, slot: Slot, *, is_last: bool) -> int:
+    def _add_backward(self, rank: int, slot: Slot, *, is_first: bool, is_last: bool) -> int:
         ends = slot.phase in _ENDS_BACKWARD
         run = self._run(slot)
-        runs = self.attachment.backward_runs(run, is_last=is_last) if ends else [run]
+        runs = [run]
+        if ends:
+            runs = self.attachment.backward_runs(run, is_first=is_first, is_last=is_last)
         # Weight gradients need no weights, so nothing is gathered for them.
         uses_weights = slot.phase is not Phase.BACKWARD_WEIGHT
         gathered = (
             self._with_gathers(rank, runs, is_first=False)
             if uses_weights
-            else ((piece, ()) for piece in runs)
+            else ((piece, (), ()) for piece in runs)
         )
         end = -1
-        for piece, after in gathered:
+        for piece, after, weights in gathered:
             end = self._add_pass(rank, slot, piece, after, receives=piece is runs[0])
             operation = self.program.operations[end]
+            operation.takes += weights
             operation.holds = self._held(piece, slot.phase)
             if uses_weights:
                 operation.gives += self.attachment.after_use(rank, end, piece, is_forward=False)
@@ -267,14 +294,22 @@ class _Emitter:
 
     def _with_gathers(
         self, rank: int, runs: Sequence[Slice], *, is_first: bool
-    ) -> Iterator[tuple[Slice, tuple[int, ...]]]:
-        """Each run with what it waits for; the next run's gather is issued one run ahead."""
+    ) -> Iterator[tuple[Slice, tuple[int, ...], Memory]]:
+        """Each run with what it waits for, and the weights that are asked for before it.
+
+        The next run's gather is issued one run ahead. Its memory is taken when the host
+        issues it, which is with the run before; a run without weights, such as the loss,
+        issues none.
+        """
         gather = self.attachment.before(self.program, rank, runs[0], is_first=is_first)
+        due = gather.takes
         for run, following in zip_longest(runs, runs[1:]):
-            current = gather
+            current, gather = gather, Gather()
             if following is not None:
                 gather = self.attachment.before(self.program, rank, following, is_first=is_first)
-            yield run, current
+            issues = self.attachment.reads_weights(run)
+            yield run, current.operations, due + gather.takes if issues else due
+            due = () if issues else gather.takes
 
     def _add_pass(
         self, rank: int, slot: Slot, run: Slice, after: tuple[int, ...], *, receives: bool

@@ -29,17 +29,25 @@ class Recomputation:
 
     Attributes:
         repeated: Share of each piece's forward work that backward repeats, by piece name.
-        kept_bytes: Activations that stay from forward to backward [B].
-        restored_bytes: Activations that exist again only while backward runs [B].
+        kept_bytes: Each activation that stays from forward to backward [B].
+        restored_bytes: Each activation that exists again only while backward runs [B].
+        passing_bytes: Each activation that is not kept but alive at once while forward runs:
+            those of the attention or those of the MLP, whichever are larger [B].
     """
 
     repeated: Mapping[str, float]
-    kept_bytes: float
-    restored_bytes: float
+    kept_bytes: tuple[float, ...]
+    restored_bytes: tuple[float, ...]
+    passing_bytes: tuple[float, ...] = ()
 
 
 def recomputation(
-    layer: Layer, recompute: Recompute, policy: SelectivePolicy, *, stops_early: bool = False
+    layer: Layer,
+    recompute: Recompute,
+    policy: SelectivePolicy,
+    *,
+    compiled: bool = True,
+    stops_early: bool = False,
 ) -> Recomputation:
     """What is repeated and kept of one layer.
 
@@ -47,20 +55,43 @@ def recomputation(
         layer: Pieces and saved activations of one rank.
         recompute: The plan's choice.
         policy: What the stack means by ``selective``.
+        compiled: Whether a compiler drops what is kept and never read.
         stops_early: Whether ``full`` ends as soon as every saved activation is there again.
     """
-    everything = sum(saved.num_bytes for saved in layer.saved)
     if recompute == "none":
-        return Recomputation({}, everything, 0.0)
+        return Recomputation({}, tuple(saved.num_bytes for saved in layer.saved), ())
     if recompute == "full":
         pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
-        repeated = {piece.name: 1.0 for piece in pieces}
-        return Recomputation(repeated, layer.input_bytes, everything - layer.input_bytes)
+        return _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
     if policy == "core-attention":
-        core = sum(saved.num_bytes for saved in layer.saved if saved.in_attention_core)
-        return Recomputation(dict.fromkeys(layer.core, 1.0), everything - core, core)
-    kept = sum(saved.num_bytes * _KEPT_SHARES.get(saved.name, 0.0) for saved in layer.saved)
-    return Recomputation(_alternate_products(layer), kept, everything - kept)
+        shares = {saved.name: float(not saved.in_attention_core) for saved in layer.saved}
+        return _outcome(layer, dict.fromkeys(layer.core, 1.0), shares, inputs=0)
+    # The down product's output is one of those that are kept, but no backward reads it: eager
+    # code keeps it all the same, a compiler does not. It is as large as the layer's input.
+    inputs = 1 if compiled else 2
+    return _outcome(layer, _alternate_products(layer), _KEPT_SHARES, inputs=inputs)
+
+
+def _outcome(
+    layer: Layer, repeated: Mapping[str, float], kept: Mapping[str, float], *, inputs: int
+) -> Recomputation:
+    """Which share of each saved activation is kept, by name, beside copies of the input.
+
+    The first saved activation is the input, or a copy of it in another format.
+    """
+    shares = [kept.get(saved.name, 0.0) for saved in layer.saved]
+    stays = [saved.num_bytes * share for saved, share in zip(layer.saved, shares, strict=True)]
+    again = [saved.num_bytes - size for saved, size in zip(layer.saved, stays, strict=True)]
+    if inputs and again:
+        again[0] = max(0.0, again[0] - layer.input_bytes)
+    names = [saved.name for saved in layer.saved]
+    middle = names.index(_MLP_STARTS) if _MLP_STARTS in names else len(names)
+    return Recomputation(
+        repeated,
+        kept_bytes=(layer.input_bytes,) * inputs + tuple(stays),
+        restored_bytes=tuple(again),
+        passing_bytes=tuple(max(again[:middle], again[middle:], key=sum)),
+    )
 
 
 def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
@@ -75,21 +106,20 @@ def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 _PRODUCTS = (Gemm, GroupedGemm)
+_MLP_STARTS = "mlp_norm_input"
 
 _PRODUCTS_IN = {"qkv": 3, "mlp_up": 2}
 """Matrix products that one piece stands for: query, key and value; gate and up."""
 
 _KEPT_SHARES = {
-    "attention_norm_input": 1.0,
-    "query_key_value": 2 / 3,
+    "query": 1.0,
+    "value": 1.0,
     "attention_context": 1.0,
     "attention_log_sum": 1.0,
-    "mlp_norm_input": 1.0,
     "activation_input": 0.5,
 }
-"""What stays of each saved activation when every other product's output is kept: the
-layer's input, query and value, attention's output, the gate, and the down product's output
-(as large as the MLP norm's input)."""
+"""What stays of each saved activation, beside the layer's input, when the output of every
+other product is kept: query and value, attention's output, and the gate."""
 
 
 def _alternate_products(layer: Layer) -> dict[str, float]:

@@ -6,7 +6,7 @@ Costs are computed once per distinct layer kind; a run is a sum over kinds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from simulator.program.ranks import (
     shard_group,
     tensor_group,
 )
-from simulator.program.recompute import Recomputation, recomputation
+from simulator.program.recompute import recomputation
 from simulator.program.states import padded_vocab, slice_parameters, state_bytes
 from simulator.program.tensor_parallel import tensor_parallel
 from simulator.program.timing import PieceTimer
@@ -36,6 +36,7 @@ from simulator.program.transformer import (
     embedding_layer,
     head_layer,
     join_layer,
+    loss_layer,
     microbatch_shape,
     transformer_layer,
 )
@@ -44,10 +45,12 @@ from simulator.spec.job import Job
 
 _EMBEDDING = "embedding"
 _HEAD = "head"
+_LOSS = "loss"
 _JOIN = "join"
 
 Unit = LayerKind | str
-"""A layer kind, the embedding, the head, or what joins the two for multi-token prediction."""
+"""A layer kind, the embedding, the head, the loss, or what joins two of them for multi-token
+prediction."""
 
 _UnitCounts = tuple[tuple[Unit, int], ...]
 """What a run consists of."""
@@ -59,12 +62,14 @@ class UnitCost:
 
     Attributes:
         time: All directions.
-        saved: Kept from forward to backward, by owner.
-        working: Held while backward runs, by owner.
+        saved: Kept from forward to backward.
+        passing: Held while forward runs.
+        working: Held while backward runs.
     """
 
     time: LayerTime
     saved: Memory
+    passing: Memory
     working: Memory
 
 
@@ -79,7 +84,6 @@ class StageCosts:
     _counts: dict[Slice, _UnitCounts] = field(default_factory=dict)
     _work: dict[tuple[Phase, _UnitCounts, float, float], Work] = field(default_factory=dict)
     _saved: dict[_UnitCounts, Memory] = field(default_factory=dict)
-    _working: dict[_UnitCounts, Memory] = field(default_factory=dict)
     _restored: dict[_UnitCounts, Memory] = field(default_factory=dict)
 
     def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
@@ -125,32 +129,34 @@ class StageCosts:
         """Activations that a run keeps from forward to backward, per microbatch."""
         counts = self._unit_counts(run)
         if counts not in self._saved:
-            self._saved[counts] = _summed(
-                (owner, num_bytes * count)
-                for unit, count in counts
-                for owner, num_bytes in self._unit(unit).saved
+            self._saved[counts] = tuple(
+                block for unit, count in counts for block in self._unit(unit).saved * count
             )
         return self._saved[counts]
 
     def working(self, run: Slice) -> Memory:
         """Memory held while backward of a run is under way: its largest unit's."""
-        counts = self._unit_counts(run)
-        if counts not in self._working:
-            candidates = [self._unit(unit).working for unit, _ in counts]
-            self._working[counts] = max(candidates, key=lambda m: sum(b for _, b in m), default=())
-        return self._working[counts]
+        return self._largest(run, lambda unit: self._unit(unit).working)
+
+    def _largest(self, run: Slice, memory: Callable[[Unit], Memory]) -> Memory:
+        candidates = (memory(unit) for unit, _ in self._unit_counts(run))
+        return max(candidates, key=lambda blocks: sum(size for _, size in blocks), default=())
 
     def restored(self, run: Slice) -> Memory:
         """All activations of a run that backward computes again."""
         counts = self._unit_counts(run)
         if counts not in self._restored:
-            self._restored[counts] = _summed(
-                (owner, num_bytes * count)
+            self._restored[counts] = tuple(
+                block
                 for unit, count in counts
-                for owner, num_bytes in self._unit(unit).working
-                if owner is Owner.RECOMPUTE
+                for block in self._unit(unit).working * count
+                if block[0] is Owner.RECOMPUTE
             )
         return self._restored[counts]
+
+    def passing(self, run: Slice) -> Memory:
+        """Memory held while forward of a run is under way: its largest unit's."""
+        return self._largest(run, lambda unit: self._unit(unit).passing)
 
     @cached_property
     def boundary_bytes(self) -> float:
@@ -219,15 +225,17 @@ class StageCosts:
 
     def _run_units(self, run: Slice) -> tuple[Unit, ...]:
         """What a run consists of, in order of the model."""
+        modules = self.job.model.multi_token_layers
         units: tuple[Unit, ...] = self._kinds[run.first : run.end]
         if run.has_embedding:
             units = (_EMBEDDING, *units)
-        if run.has_head:
-            # A multi-token-prediction module is a join of hidden state and embedding, a
-            # layer like the last, and the shared head (arXiv 2412.19437, section 2.2).
-            module = (_EMBEDDING, _JOIN, self._kinds[-1], _HEAD)
-            units = (*units, _HEAD, *module * self.job.model.multi_token_layers)
-        return units
+        loss = (_LOSS,) if run.has_loss else ()
+        if not run.has_head:
+            return (*units, *loss * (1 + modules))
+        # A multi-token-prediction module is a join of hidden state and embedding, a
+        # layer like the last, and the shared head (arXiv 2412.19437, section 2.2).
+        module = (_EMBEDDING, _JOIN, self._kinds[-1], _HEAD, *loss)
+        return (*units, _HEAD, *loss, *module * modules)
 
     def _unit(self, unit: Unit) -> UnitCost:
         if unit not in self._units:
@@ -239,11 +247,22 @@ class StageCosts:
         recompute = self.job.plan.recompute if isinstance(unit, LayerKind) else "none"
         stack = self.job.plan.stack
         outcome = recomputation(
-            layer, recompute, stack.selective_policy, stops_early=stack.recompute_stops_early
+            layer,
+            recompute,
+            stack.selective_policy,
+            compiled=stack.fused_elementwise,
+            stops_early=stack.recompute_stops_early,
         )
         time = layer_time(layer, self._timer, self._hiding, outcome.repeated)
-        owner = Owner.LOGITS if unit == _HEAD else Owner.ACTIVATIONS
-        return UnitCost(time, ((owner, outcome.kept_bytes),), _working_memory(layer, outcome))
+        owner = Owner.LOGITS if unit in (_HEAD, _LOSS) else Owner.ACTIVATIONS
+        kept = tuple((owner, num_bytes) for num_bytes in outcome.kept_bytes if num_bytes)
+        restored = tuple((Owner.RECOMPUTE, size) for size in outcome.restored_bytes if size)
+        passing = tuple(
+            (Owner.TEMPORARIES, size)
+            for size in outcome.passing_bytes + layer.passing_bytes
+            if size
+        )
+        return UnitCost(time, kept, passing, _temporaries(layer) + restored)
 
     def _whole_layer(self, unit: Unit) -> Layer:
         job = self.job
@@ -251,6 +270,8 @@ class StageCosts:
             return embedding_layer(job.model, job.plan, self._shape)
         if unit == _HEAD:
             return head_layer(job.model, job.plan, self._shape, padded_vocab(job))
+        if unit == _LOSS:
+            return loss_layer(job.model, job.plan, self._shape, padded_vocab(job))
         if unit == _JOIN:
             return join_layer(job.model, job.plan, self._shape)
         assert isinstance(unit, LayerKind)
@@ -365,21 +386,11 @@ def _add_part(
     parts[key] = Part(part.name, part.category, seconds, repeats)
 
 
-def _working_memory(layer: Layer, outcome: Recomputation) -> Memory:
-    """What backward needs beyond what forward kept.
+def _temporaries(layer: Layer) -> Memory:
+    """Gradients that backward holds.
 
-    What recomputation brings back, plus gradients as large as the two largest saved
-    activations (assumption: a gradient and its successor are alive at once).
+    As large as the two largest saved activations (assumption: a gradient and its successor
+    are alive at once), where the layer does not say.
     """
     largest = sorted((saved.num_bytes for saved in layer.saved), reverse=True)[:2]
-    working = [(Owner.TEMPORARIES, layer.working_bytes or sum(largest))]
-    if outcome.restored_bytes:
-        working.append((Owner.RECOMPUTE, outcome.restored_bytes))
-    return tuple(working)
-
-
-def _summed(items: Iterable[tuple[Owner, float]]) -> Memory:
-    totals: dict[Owner, float] = {}
-    for owner, num_bytes in items:
-        totals[owner] = totals.get(owner, 0.0) + num_bytes
-    return tuple(totals.items())
+    return tuple((Owner.TEMPORARIES, size) for size in layer.working_bytes or largest)

@@ -24,7 +24,7 @@ from simulator.cost.parameters import (
 )
 from simulator.program.ir import Memory, Owner
 from simulator.program.layout import Slice
-from simulator.program.ranks import expert_shard_group, shard_group
+from simulator.program.ranks import data_group, expert_shard_group, shard_group
 from simulator.spec.job import Job
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
@@ -68,8 +68,13 @@ def state_bytes(job: Job) -> StateBytes:
     element = output_bytes(job.plan.precision)
     if element == _MASTER_BYTES:
         return StateBytes(element, element, element, 0.0, 0.0, moments, element)
-    gradients = _PRECISION_BYTES[stack.main_grad_precision]
-    reduced = _PRECISION_BYTES[job.plan.grad_reduce_precision or stack.grad_reduce_precision]
+    if not stack.keeps_master_weights:
+        share = element / _MASTER_BYTES
+        return StateBytes(element, element, element, 0.0, 0.0, moments * share, element)
+    asked = job.plan.grad_reduce_precision
+    kept_in = asked if asked and stack.reduces_in_place else stack.main_grad_precision
+    gradients = _PRECISION_BYTES[kept_in]
+    reduced = _PRECISION_BYTES[asked or stack.grad_reduce_precision]
     copied = _MASTER_BYTES if gradients < _MASTER_BYTES and stack.copies_gradients else 0.0
     weights = element if stack.keeps_half_weights else 0.0
     return StateBytes(weights, element, gradients, copied, _MASTER_BYTES, moments, reduced)
@@ -151,12 +156,37 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     kept = [
         shard_numel(job, parameters) if zero >= level else parameters.total for level in range(4)
     ]
-    return (
-        (Owner.WEIGHTS, kept[3] * per.weights),
-        (Owner.GRADIENTS, kept[2] * per.gradients + kept[1] * per.gradient_copy),
-        (Owner.MASTER_WEIGHTS, kept[1] * per.master),
-        (Owner.OPTIMIZER_STATES, kept[1] * per.moments),
-    )
+    stack = job.plan.stack
+    held = {
+        Owner.WEIGHTS: kept[3] * per.weights,
+        Owner.GRADIENTS: 0.0 if stack.frees_gradients else kept[2] * per.gradients,
+        Owner.MASTER_WEIGHTS: kept[1] * per.master,
+        Owner.OPTIMIZER_STATES: kept[1] * per.moments,
+    }
+    if zero in (1, 2) and not per.weights:
+        # Gathered for the first forward and kept to the last backward.
+        held[Owner.GATHERED_WEIGHTS] = kept[3] * per.gathered
+    if zero == 0 and stack.buckets_gradients and data_group(job).ranks > 1:
+        held[Owner.COMMUNICATION] = kept[2] * per.reduced
+    return tuple(held.items())
+
+
+def copied_gradients(job: Job, parameters: ParameterCount) -> Memory:
+    """fp32 copies of 16-bit gradients, made for the optimizer and freed with the gradients."""
+    kept = shard_numel(job, parameters) if job.plan.zero else parameters.total
+    num_bytes = kept * state_bytes(job).gradient_copy
+    return ((Owner.GRADIENTS, num_bytes),) if num_bytes else ()
+
+
+def new_gradient_bytes(job: Job, parameters: ParameterCount) -> float:
+    """What the first backward makes for the gradients that a rank keeps [B].
+
+    0 where they live in buffers that stay, see :func:`resident_memory`.
+    """
+    if not job.plan.stack.frees_gradients:
+        return 0.0
+    kept = shard_numel(job, parameters) if job.plan.zero >= 2 else parameters.total
+    return kept * state_bytes(job).gradients
 
 
 def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:

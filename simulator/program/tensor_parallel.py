@@ -64,15 +64,16 @@ def tensor_parallel(
         for piece in layer.pieces
         for new in _with_exchanges(piece, tp, sequence_parallel, element_bytes, shares)
     ]
-    pieces += _loss_reductions(layer)
     saved = tuple(_shard_saved(saved, shares) for saved in layer.saved)
     input_bytes = layer.input_bytes * shares[layer.input_region]
+    working_share = shares[layer.working_region]
     return replace(
         layer,
         pieces=tuple(pieces),
         saved=saved,
         input_bytes=input_bytes,
-        working_bytes=layer.working_bytes * shares[Region.TENSOR],
+        passing_bytes=tuple(size * working_share for size in layer.passing_bytes),
+        working_bytes=tuple(size * working_share for size in layer.working_bytes),
     )
 
 
@@ -94,6 +95,8 @@ def _with_exchanges(
         case Stream(name="embedding"):
             yield _shard(piece, tp, shares)
             yield _exit(piece.name, piece.forward_bytes / 2, sequence_parallel)
+        case Exchange(axis=Axis.TENSOR):
+            yield piece
         case _:
             yield _shard(piece, tp, shares)
 
@@ -113,17 +116,6 @@ def _entry(
         return
     for _ in range(gemm.products):
         yield Exchange(name, Axis.TENSOR, None, CollectiveKind.ALL_REDUCE, num_bytes)
-
-
-def _loss_reductions(layer: Layer) -> Iterator[Exchange]:
-    """Maximum, sum of exponentials and the label's logit of each token, over the vocabulary.
-
-    Source: Megatron-LM's ``vocab_parallel_cross_entropy``, DTensor's ``loss_parallel``; fp32.
-    """
-    heads = (piece for piece in layer.pieces if isinstance(piece, Gemm) and piece.name == "head")
-    for head in heads:
-        for name in ("loss.maximum", "loss.sum", "loss.label"):
-            yield Exchange(name, Axis.TENSOR, CollectiveKind.ALL_REDUCE, None, 4.0 * head.m)
 
 
 def _exit(name: str, num_bytes: float, sequence_parallel: bool) -> Exchange:

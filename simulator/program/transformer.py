@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.cost.collectives import CollectiveKind
 from simulator.cost.kernels import ELEMENT_BYTES, output_bytes
 from simulator.cost.parameters import LayerKind
 from simulator.program.layer import (
+    Axis,
+    Exchange,
     FlashAttention,
     Gemm,
     Layer,
@@ -34,12 +37,24 @@ _SCORE_PASSES_UNFUSED = 8
 """Assumption: separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
 counted in 16-bit scores."""
 
+_LOSS_COPIES, _PARALLEL_LOSS_COPIES = 2, 3
+"""fp32 copies of the logits beside the kept log-probabilities, at their most in backward:
+gradients of the log-probabilities and of the logits; where the vocabulary is cut over ranks
+also the probabilities (``torch.distributed.tensor.parallel.loss``)."""
+
 _NORMS_BEFORE = 2
 """Norms before attention and before the MLP; any more stand behind them."""
 
 _EAGER_NORM_PASSES, _EAGER_NORM_KERNELS = 7.5, 7
 """An RMS norm written out: cast up, square, mean, scale, cast down and weigh move 30 bytes
 per element where a fused kernel moves 4."""
+
+_EAGER_NORM_INPUT_BYTES = 4
+"""An RMS norm written out keeps its input in fp32, and the normalised input cast down."""
+
+_STATISTIC_BYTES = 4
+"""Norms keep one fp32 number per token and statistic: 1/deviation, and the mean of a layer
+norm."""
 
 _EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS = 5.0, 8
 """A rotary embedding written out: cast up, multiply and cast down move 20 bytes per element
@@ -134,7 +149,7 @@ def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
 
 
 def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
-    """Final norm, output product and cross-entropy over the (padded) vocabulary."""
+    """Final norm and output product over the (padded) vocabulary."""
     stack = plan.stack
     block = Block(model, plan, stack, shape)
     if model.final_norm:
@@ -147,25 +162,52 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     block.pieces.append(
         Gemm("head", shape.tokens, padded_vocab, width, split=Split.COLUMN, half_precision=True)
     )
-    _add_cross_entropy(block, float(shape.tokens * padded_vocab))
+    logits_bytes = float(shape.tokens * padded_vocab) * shape.element_bytes
+    if plan.tp > 1 and not stack.parallel_loss:
+        kind = CollectiveKind.ALL_GATHER
+        block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
+    if stack.cross_entropy == "eager":
+        block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
     return block.layer()
 
 
-def _add_cross_entropy(block: Block, logits: float) -> None:
-    """The loss, as the stack computes it (:data:`simulator.spec.stack.CrossEntropy`)."""
-    half, full = block.shape.element_bytes, 4.0
-    if block.stack.cross_entropy == "fused":
-        # Maximum, exponentials with their sum, and the gradient in place.
-        block.stream("cross_entropy", logits * 3 * half, logits * 2 * half, Region.TENSOR, 3)
-        block.save("logits", logits * half, Region.TENSOR)
-        return
+def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
+    """Cross-entropy, as the stack computes it (:data:`simulator.spec.stack.CrossEntropy`)."""
+    stack = plan.stack
+    block = Block(model, plan, stack, shape)
+    logits = float(shape.tokens * padded_vocab)
+    half, full, region = shape.element_bytes, 4.0, _logits_region(stack)
+    if stack.cross_entropy == "fused":
+        # Maximum, exponentials with their sum, and the gradient.
+        block.stream("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
+        block.save("logits", logits * half, region)
+        block.pieces += _loss_reductions(plan, shape)
+        return block.layer()
     # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
     forward, backward = logits * (half + 7 * full), logits * (3 * full + half)
-    block.stream("cross_entropy", forward, backward, Region.TENSOR, 8)
-    block.save("softmax", logits * full, Region.TENSOR)
-    if block.stack.cross_entropy == "eager":
-        block.save("logits", logits * half, Region.TENSOR)
-        block.working_bytes = logits * 2 * full
+    block.stream("cross_entropy", forward, backward, region, 8)
+    block.save("softmax", logits * full, region)
+    block.pieces += _loss_reductions(plan, shape)
+    if stack.cross_entropy == "eager":
+        copies = _PARALLEL_LOSS_COPIES if plan.tp > 1 and stack.parallel_loss else _LOSS_COPIES
+        block.work((logits * half, logits * full), (logits * full,) * copies, region)
+    return block.layer()
+
+
+def _loss_reductions(plan: Plan, shape: Shape) -> list[Exchange]:
+    """Maximum, sum of exponentials and the label's logit of each token, over the vocabulary.
+
+    Source: Megatron-LM's ``vocab_parallel_cross_entropy``, DTensor's ``loss_parallel``; fp32.
+    """
+    if plan.tp == 1 or not plan.stack.parallel_loss:
+        return []
+    kind, num_bytes = CollectiveKind.ALL_REDUCE, 4.0 * shape.tokens
+    names = ("loss.maximum", "loss.sum", "loss.label")
+    return [Exchange(name, Axis.TENSOR, kind, None, num_bytes) for name in names]
+
+
+def _logits_region(stack: Stack) -> Region:
+    return Region.TENSOR if stack.parallel_loss else Region.WHOLE
 
 
 class Block:
@@ -176,7 +218,9 @@ class Block:
         self.pieces: list[Piece] = []
         self.saved: list[Saved] = []
         self.core: set[str] = set()
-        self.working_bytes = 0.0
+        self.passing_bytes: tuple[float, ...] = ()
+        self.working_bytes: tuple[float, ...] = ()
+        self.working_region = Region.TENSOR
 
     def layer(self) -> Layer:
         """What has been put together."""
@@ -186,8 +230,15 @@ class Block:
             tuple(self.saved),
             input_bytes,
             frozenset(self.core),
+            passing_bytes=self.passing_bytes,
             working_bytes=self.working_bytes,
+            working_region=self.working_region,
         )
+
+    def work(self, passing: tuple[float, ...], working: tuple[float, ...], region: Region) -> None:
+        """Hold these blocks while forward runs, and those while backward does."""
+        self.passing_bytes, self.working_bytes = passing, working
+        self.working_region = region
 
     def save(self, name: str, num_bytes: float, region: Region, *, core: bool = False) -> None:
         """Keep an activation for backward."""
@@ -201,7 +252,8 @@ class Block:
 
     def norm(self, name: str) -> None:
         """Read and write once forward; read input and gradient, write one, backward."""
-        row = self.shape.tokens * self.model.hidden * self.shape.element_bytes
+        model_width = self.model.hidden
+        row = self.shape.tokens * model_width * self.shape.element_bytes
         fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
         passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
         self.pieces.append(
@@ -210,19 +262,26 @@ class Block:
                 reduces_rows=fused,
             )
         )  # fmt: skip
-        self.save(f"{name}_input", row, Region.SEQUENCE)
+        self._save_norm(name, self.shape.tokens, model_width, Region.SEQUENCE, fused=fused)
+
+    def _save_norm(self, name: str, rows: int, width: int, region: Region, *, fused: bool) -> None:
+        """What the backward of a norm over so many rows reads."""
+        size = self.shape.element_bytes + (0 if fused else _EAGER_NORM_INPUT_BYTES)
+        self.save(f"{name}_input", rows * width * size, region)
+        statistics = 2 if self.model.normalisation == "layernorm" else 1
+        self.save(f"{name}_statistics", float(rows * statistics * _STATISTIC_BYTES), region)
 
     def query_key_norm(self) -> None:
         """A norm over queries and keys, read and written once by a fused kernel."""
         model, shape = self.model, self.shape
         heads = model.heads + model.kv_heads
         normed = shape.tokens * heads * model.head_dim * shape.element_bytes
-        passes, kernels = (
-            (1.0, 1) if self.stack.fused_rmsnorm else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
-        )
+        fused = self.stack.fused_rmsnorm
+        passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
         forward, backward = 2 * normed * passes, 3 * normed * passes
         self.stream("query_key_norm", forward, backward, Region.TENSOR, 2 * kernels)
-        self.save("query_key_norm_input", normed, Region.TENSOR)
+        rows = shape.tokens * heads
+        self._save_norm("query_key_norm", rows, model.head_dim, Region.TENSOR, fused=fused)
 
     def close(self) -> None:
         """What follows the MLP: a norm where the model has four, and the residual."""
@@ -288,7 +347,10 @@ class Block:
         if model.positions == "rotary":
             rotated = tokens * (query + key_value // 2) * size
             self.rotary(rotated)
-        self.save("query_key_value", tokens * (query + key_value) * size, Region.TENSOR)
+        repeats = model.heads // model.kv_heads if self.stack.repeats_kv_heads else 1
+        self.save("query", tokens * query * size, Region.TENSOR)
+        for name in ("key", "value"):
+            self.save(name, repeats * tokens * key_value // 2 * size, Region.TENSOR)
         self.core_attention(model.heads, model.kv_heads, model.head_dim, model.head_dim, kind)
         self.save("attention_context", tokens * query * size, Region.TENSOR)
         self.linear("attention_output", model.hidden, query, Split.ROW)
@@ -312,7 +374,8 @@ class Block:
         value = model.heads * latent.v_head_dim
         rotated = tokens * 2 * query * size
         self.rotary(rotated)
-        self.save("query_key_value", tokens * (2 * query + value) * size, Region.TENSOR)
+        for name, width in (("query", query), ("key", query), ("value", value)):
+            self.save(name, tokens * width * size, Region.TENSOR)
         kind = LayerKind(has_experts=False, window=0)
         self.core_attention(model.heads, model.heads, qk_dim, latent.v_head_dim, kind)
         self.save("attention_context", tokens * value * size, Region.TENSOR)
@@ -340,13 +403,14 @@ class Block:
             )
         )  # fmt: skip
         self.core.add("attention")
-        self.save("attention_log_sum", 4.0 * shape.tokens * heads, Region.TENSOR)
+        self.save("attention_log_sum", 4.0 * shape.tokens * heads, Region.TENSOR, core=True)
 
     def _separate_attention(self, heads: int, head_dim: int, v_head_dim: int) -> None:
         shape, fused = self.shape, self.plan.attention_kernel == "fused-softmax"
         batch, length = shape.sequences * heads, shape.seq_len
         scores = float(batch) * length * length
-        passes = _SCORE_PASSES_FUSED if fused or self.stack.fused_softmax else _SCORE_PASSES_UNFUSED
+        is_fused = fused or self.stack.fused_softmax
+        passes = _SCORE_PASSES_FUSED if is_fused else _SCORE_PASSES_UNFUSED
         size = shape.element_bytes
         self.pieces.append(
             Gemm("scores", length, length, head_dim, batch, has_weight=False, split=Split.COLUMN)
@@ -354,8 +418,11 @@ class Block:
         softmax = scores * size * passes
         self.stream("softmax", softmax, softmax * 1.5, Region.TENSOR, max(1, passes // 2))
         self.core |= {"scores", "softmax", "weighted_values"}
-        self.save("softmax", scores * size, Region.TENSOR, core=True)
-        if self.stack.dropout:
+        drops = self.stack.dropout and self.model.attention_dropout
+        self.save("softmax", scores * (size if is_fused else 4.0), Region.TENSOR, core=True)
+        if not (is_fused or drops) and size < 4.0:
+            self.save("softmax_cast", scores * size, Region.TENSOR, core=True)
+        if drops:
             traffic = scores * (2 * size + _MASK_BYTES)
             self.stream("attention_dropout", traffic, traffic, Region.TENSOR)
             self.core.add("attention_dropout")
@@ -388,6 +455,8 @@ class Block:
         """The MLP's nonlinearity with so many outputs, and its product with the gate."""
         inner, branches = elements * self.shape.element_bytes, self.branches
         self.save(f"{name}_input", branches * inner, region)
+        if self.model.gated_mlp and not self.stack.fused_elementwise:
+            self.save(f"{name}_output", inner, region)
         passes = 1 if self.stack.fused_elementwise else branches + 1
         forward, backward = (branches + 1) * inner, (2 * branches + 1) * inner
         self.stream(name, forward * passes, backward * passes, region, passes)

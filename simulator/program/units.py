@@ -93,7 +93,15 @@ class Units:
         return [count for part in _parts(run) for _, count in self._tensors(part)]
 
     def pieces(self, run: Slice) -> tuple[Piece, ...]:
-        """How the run of a virtual stage is cut, in order of the model."""
+        """How the run of a virtual stage is cut, in order of the model.
+
+        Where gradients or weights exist only while they are used, the loss is apart from the
+        head: it has no weights.
+        """
+        if self.job.plan.zero >= 2 and run.has_loss:
+            body = replace(run, has_loss=False)
+            loss = Piece(Slice(run.end, run.end, has_loss=True), (), ())
+            return (*(self.pieces(body) if _parts(body) else ()), loss)
         if self.job.plan.zero < 3:
             return self._bucket_pieces(run)
         if self.job.plan.stack.sharding_units == "layers":
@@ -110,7 +118,7 @@ class Units:
         # Tied weights have to be in one unit.
         has_root = self.job.plan.stack.sharding_units == "root" or self.job.model.tied_embeddings
         root_run = Slice(run.first, run.first, run.has_embedding, run.has_head)
-        root = self._sharding_unit(root_run, stays=True)
+        root = self._sharding_unit(root_run, stays=True, is_root=True)
         units = {
             part: root
             if has_root and _is_end(part)
@@ -126,9 +134,11 @@ class Units:
         )
         return tuple(pieces) or (Piece(run, (), ()),)
 
-    def _sharding_unit(self, run: Slice, *, stays: bool) -> Unit:
+    def _sharding_unit(self, run: Slice, *, stays: bool, is_root: bool = False) -> Unit:
         plan, shards = self.job.plan, shard_group(self.job).ranks
-        keeps = stays or plan.reshard_after_forward is False
+        asked = plan.reshard_after_forward
+        # A root is used first and last in forward, so it stays whatever is asked.
+        keeps = is_root or (stays if asked is None else not asked)
         whole, total = self.whole(run), ParameterCount()
         if not plan.stack.pads_shards:
             return replace(whole, stays=keeps)
@@ -225,16 +235,17 @@ def whole_parameter_order(counts: Sequence[ParameterCount], ranks: int) -> list[
 
 
 def _parts(run: Slice) -> list[Slice]:
-    """Embedding, each layer, and head of a run, in order."""
+    """Embedding, each layer, and head with loss of a run, in order."""
     ends = [Slice(run.first, run.first, has_embedding=True)] if run.has_embedding else []
     layers = [Slice(index, index + 1) for index in range(run.first, run.end)]
-    head = [Slice(run.end, run.end, has_head=True)] if run.has_head else []
+    head = [Slice(run.end, run.end, has_head=True, has_loss=run.has_loss)] if run.has_head else []
     return [*ends, *layers, *head]
 
 
 def _joined(parts: Sequence[Slice]) -> Slice:
     """Neighbours as one run, given last first."""
-    return Slice(parts[-1].first, parts[0].end, parts[-1].has_embedding, parts[0].has_head)
+    first, last = parts[-1], parts[0]
+    return Slice(first.first, last.end, first.has_embedding, last.has_head, last.has_loss)
 
 
 def _is_end(part: Slice) -> bool:

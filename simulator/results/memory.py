@@ -4,8 +4,10 @@ Operations take memory at their start and give it back at their end; what they o
 lives in between. The curve of each owner is the running sum of those events on top of
 what is resident.
 
-Reserved memory is the allocated peak rounded as a caching allocator does it, with the
-share that fragmentation leaves unused; device memory adds the context and libraries.
+Three numbers, always labelled: *allocated* is the sum of the tensors; *reserved* what a
+caching allocator holds for them (:mod:`simulator.results.allocator`), replayed block by block
+in the order in which the host issues the operations; *device* adds the driver's context,
+libraries, and the buffers of communicators.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
-from simulator.program.ir import Owner, Stream
+from simulator.program.ir import Memory, Operation, Owner, Program, Stream
+from simulator.results.allocator import reserved_bytes
 from simulator.results.step import ClassMemory
 from simulator.spec.hardware import Device
 
-_FRAGMENTATION_SHARE = 0.04
+_LEAST_UNUSED_SHARE = 0.04
 """Reserved beyond allocated: median of the eight different runs in
 ``reports/data/runs_open.csv`` that print both for a current PyTorch (2.8 to 7 %)."""
 
@@ -51,12 +54,12 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     peak = int(np.argmax(total))
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
-    reserved = allocated * (1 + _FRAGMENTATION_SHARE)
+    reserved = _reserved(timeline.program, index, allocated)
     return ClassMemory(
         stage=rank_class.stage,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
-        peak_device_bytes=reserved + device.context_bytes,
+        peak_device_bytes=reserved + device.context_bytes + timeline.program.communicator_bytes,
         peak_time_s=float(time_s[peak]),
         by_owner=by_owner,
         time_s=time_s,
@@ -64,24 +67,72 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     )
 
 
-def _events(timeline: Timeline, index: int) -> list[_Event]:
-    events = []
-    program = timeline.program
+def _reserved(program: Program, index: int, allocated_bytes: float) -> float:
+    """What the allocator of one rank holds at its most in a step [B].
+
+    What is resident counts as it is: it was taken first and stays. Blocks that come and go
+    within an operation are not all known; they leave a share unused at least.
+    """
+    resident = sum(size for _, size in program.classes[index].resident)
+    steps = (_blocks(program.operations[i]) for i in _booked(program, index))
+    is_expandable = program.expandable_segments
+    replayed = resident + reserved_bytes(steps, expandable_segments=is_expandable)
+    least = 0.0 if is_expandable else _LEAST_UNUSED_SHARE
+    return max(replayed, allocated_bytes * (1 + least))
+
+
+def _booked(program: Program, index: int) -> list[int]:
+    """Ids of the operations whose memory one class books, as its host issues them.
+
+    What a transfer takes is booked where it starts from.
+    """
     stage = program.classes[index].stage
     ids = {i for stream in Stream for i in program.lanes.get((index, stream), ())}
-    for operation_id in ids:
+    sources = ((i, program.operations[i].lanes[0][0]) for i in sorted(ids))
+    return [i for i, source in sources if program.classes[source].stage == stage]
+
+
+def _blocks(operation: Operation) -> tuple[list[float], list[float]]:
+    """Sizes of the blocks that an operation takes, and that are free after it."""
+    held = [size for _, size in operation.holds]
+    return (
+        [*(size for _, size in operation.takes), *held],
+        [*held, *(size for _, size in operation.gives)],
+    )
+
+
+def _events(timeline: Timeline, index: int) -> list[_Event]:
+    events = []
+    program, by_owner = timeline.program, _OwnerSums()
+    for operation_id in _booked(program, index):
         operation = program.operations[operation_id]
-        # What a transfer takes is booked where it starts from.
-        if program.classes[operation.lanes[0][0]].stage != stage:
-            continue
         start = float(timeline.operation_start_s[operation_id])
         end = float(timeline.operation_end_s[operation_id])
-        events += [_Event(start, 1, owner, size) for owner, size in operation.takes]
-        events += [_Event(start, 1, owner, size) for owner, size in operation.holds]
+        takes, holds, gives = (
+            by_owner(memory) for memory in (operation.takes, operation.holds, operation.gives)
+        )
+        events += [_Event(start, 1, owner, size) for owner, size in takes]
+        events += [_Event(start, 1, owner, size) for owner, size in holds]
         order = 0 if end > start else 2
-        events += [_Event(end, order, owner, -size) for owner, size in operation.holds]
-        events += [_Event(end, order, owner, -size) for owner, size in operation.gives]
+        events += [_Event(end, order, owner, -size) for owner, size in holds]
+        events += [_Event(end, order, owner, -size) for owner, size in gives]
     return sorted(events, key=lambda event: (event.time_s, event.order))
+
+
+class _OwnerSums:
+    """Bytes per owner; operations that do the same share their blocks, summed once."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[Memory, Memory]] = {}
+
+    def __call__(self, blocks: Memory) -> Memory:
+        known = self._sums.get(id(blocks))
+        if known is None:
+            totals: dict[Owner, float] = {}
+            for owner, size in blocks:
+                totals[owner] = totals.get(owner, 0.0) + size
+            known = self._sums[id(blocks)] = (blocks, tuple(totals.items()))
+        return known[1]
 
 
 def _curves(

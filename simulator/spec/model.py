@@ -127,6 +127,8 @@ class Model(Spec):
     """Norm on queries and keys: one shared vector per head size, or over all heads."""
     attention_sinks: Flag = False
     """One learned scalar per head beside the attention scores (gpt-oss)."""
+    attention_dropout: Flag = True
+    """Whether attention drops probabilities where the stack trains with dropout."""
     causal: Flag = True
     """False for encoders."""
     sliding_window: CountOrZero = 0

@@ -80,7 +80,9 @@ class Plan(Spec):
     3 and parameters."""
     reshard_after_forward: Flag | None = None
     """Whether ZeRO 3 frees gathered weights after forward and gathers them again in backward;
-    true unless false is given."""
+    by default all but those that the stack keeps because backward needs them first
+    (``sharding_units``). True is torchtitan's ``always`` (a root stays all the
+    same), false its ``never``."""
     zero_group: CountOrZero = 0
     """Ranks the states are sharded over; 0 is all data-parallel ranks."""
     sequence_parallel: Flag | None = None

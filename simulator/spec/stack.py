@@ -25,9 +25,9 @@ from simulator.spec.kernels import AttentionKernel, FlashKernel
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
 CrossEntropy = Literal["fused", "in-place", "eager"]
-"""``fused`` keeps 16-bit logits and overwrites them with their gradient; ``in-place`` makes
-an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``eager`` keeps both
-and makes fp32 gradients beside them (PyTorch's own)."""
+"""``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
+an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``eager`` keeps fp32
+log-probabilities and makes fp32 gradients beside them (PyTorch's own)."""
 
 ShardingUnits = Literal["layers", "root", "ends"]
 """``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
@@ -79,11 +79,23 @@ class Stack(Spec):
     """Format gradients are accumulated in."""
     grad_reduce_precision: GradPrecision = "fp32"
     """Format gradients are reduced in."""
+    reduces_in_place: Flag = True
+    """Gradients are reduced in the buffers that they are accumulated in, so a plan that names
+    ``grad_reduce_precision`` names the format of both (Megatron-Core's
+    ``grad_reduce_in_fp32``)."""
     keeps_half_weights: Flag = True
     """16-bit weights live beside the fp32 ones; without, each use casts (and gathers) them
     anew."""
+    keeps_master_weights: Flag = True
+    """16-bit training keeps fp32 weights and optimizer states; without, all of it is 16-bit."""
     copies_gradients: Flag = True
     """16-bit gradients get an fp32 copy for the optimizer."""
+    frees_gradients: Flag = False
+    """Gradients are made by the first backward and freed after the step (PyTorch's
+    ``zero_grad(set_to_none=True)``); else they live in buffers that stay."""
+    buckets_gradients: Flag = False
+    """Data-parallel ranks without sharding reduce in buckets beside the gradients (PyTorch's
+    DDP without ``gradient_as_bucket_view``)."""
     pads_vocab: Flag = True
     """The vocabulary is padded to a multiple of 128 tp."""
     gather_copy_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -136,11 +148,19 @@ class Stack(Spec):
     """Scale, mask and softmax of unfused attention are one kernel."""
     cross_entropy: CrossEntropy = "fused"
     """How the loss is computed, and so what it keeps."""
+    parallel_loss: Flag = True
+    """Tensor-parallel ranks compute the loss of their part of the vocabulary; else each
+    gathers all logits."""
     keeps_gathered: Flag = False
     """With sequence parallelism, products keep the sequence that they gathered; else backward
     gathers it again (Korthikanti et al., arXiv 2205.05198, section 4.2.2)."""
+    repeats_kv_heads: Flag = False
+    """Grouped key and value heads are repeated to as many as query heads before attention,
+    and kept so."""
     dropout: Flag = False
     """Models are trained with dropout (masks are stored and read)."""
+    expandable_segments: Flag = False
+    """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
     """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
     small kernels that an eager framework launches around each one. 2.5 is an assumption."""
@@ -203,6 +223,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_accumulation=False,
             description="DeepSpeed ZeRO without model parallelism, 2021",
             zero_in_pipeline=1,
+            reduces_in_place=False,
             sequence_parallel=False,
             overlap_grad_reduce=True,
             overlap_param_gather=True,
@@ -229,6 +250,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "torch-fsdp": Stack(
             description="PyTorch FSDP1 around an eager model, as in llm-foundry",
             sharding_units="root",
+            reduces_in_place=False,
             reduce_copy_bytes=14.0,  # cast 16-bit to fp32 (2 + 4), divide in place (4 + 4)
             keeps_half_weights=False,
             pads_vocab=False,
@@ -238,7 +260,9 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             recompute_stops_early=True,  # activation_checkpointing_reentrant: false
             flash_kernel="flash-1",
             fused_elementwise=False,
-            cross_entropy="eager",
+            cross_entropy="fused",  # flash-attn's, llm-foundry's ``fused_crossentropy``
+            keeps_gathered=True,
+            frees_gradients=True,
         ),
         "torchtitan": Stack(
             description="torchtitan: PyTorch FSDP2 with torch.compile",
@@ -250,6 +274,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fp32_ring_gradients=True,
             overlap_tp_backward=False,
             gather_copy_bytes=4.0,  # copy out of the gathered buffer (2 + 2)
+            reduces_in_place=False,
             reduce_copy_bytes=6.0,  # cast and copy into the reduced buffer (2 + 4)
             keeps_half_weights=False,
             pads_vocab=False,
@@ -260,6 +285,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_casts=False,
             flash_kernel="flash-2",
             cross_entropy="eager",
+            repeats_kv_heads=True,
+            frees_gradients=True,
         ),
         "internevo": Stack(
             fused_accumulation=False,
@@ -296,6 +323,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_rotary=False,
             fused_softmax=False,
             cross_entropy="eager",
+            frees_gradients=True,
+            buckets_gradients=True,
             bucket_bytes="25 MiB",  # type: ignore[arg-type]  # quantities are said with units
         ),
     }

@@ -19,7 +19,7 @@ from simulator.results.run import Engine, run_step
 from simulator.results.step import StepResult
 from simulator.spec.load import job_from_document
 from simulator.validate.accuracy import Accuracy, error_pct
-from simulator.validate.published_rows import Row, job_document
+from simulator.validate.published_rows import Row, job_document, memory_kind
 
 _GIB = 2.0**30
 
@@ -146,7 +146,7 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
         return replace(result, skipped="; ".join(f"{f.path}: {f.rule}" for f in error.faults))
     except (ClustersimError, ArithmeticError, ValueError, KeyError) as error:
         return replace(result, skipped=f"{type(error).__name__}: {error}")
-    memory_gib = _peak_bytes(step, row.get("mem_kind", "")) / _GIB
+    memory_gib = _peak_bytes(step, memory_kind(row)) / _GIB
     return replace(
         result,
         predicted_step_s=step.step_time_s,

@@ -55,6 +55,19 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
 """Phrase in the notes, and the fields it decides."""
 
 
+_DEVICE_MEMORY = re.compile("total memory in log")
+"""Phrase in the notes of runs whose printed memory is what ``nvidia-smi`` calls used: the log of
+Sailor's pipeline engine (``deepspeed/pipe_engine.py`` in eth-easl/sailor) names it TOTAL,
+beside RESERVED and ALLOCATED."""
+
+
+def memory_kind(row: Row) -> str:
+    """What the row's memory counts: allocated, reserved or device."""
+    if _DEVICE_MEMORY.search(row.get("notes", "")):
+        return "device"
+    return row.get("mem_kind", "")
+
+
 def job_document(row: Row) -> dict[str, Any]:
     """The job that a published row describes, ready for ``job_from_document``."""
     document: dict[str, Any] = {

@@ -38,6 +38,10 @@ def with_memory(job: Job, num_bytes: float) -> Job:
     return job.model_copy(update={"cluster": cluster})
 
 
+ROOMY = with_memory(small_job(gpus=8, global_batch=16), 64e9)
+"""A job whose every plan fits, communicators and all."""
+
+
 class Simulated(NamedTuple):
     """A plan under the full simulation."""
 
@@ -160,7 +164,7 @@ def test_a_plan_of_the_space_is_what_replacing_fields_gives():
 
 
 def test_all_plans_are_searched_for_or_pruned_for_a_reason():
-    found = search_plans(small_job(gpus=8, global_batch=16), SMALL, top=3)
+    found = search_plans(ROOMY, SMALL, top=3)
     pruned = found.pruned
     reasons = (
         pruned.too_large, pruned.too_large_simulated, pruned.slower_bound,
@@ -171,14 +175,14 @@ def test_all_plans_are_searched_for_or_pruned_for_a_reason():
 
 def test_plans_that_nobody_can_build_are_refused_and_not_a_crash():
     vary = {**SMALL, "plan.pp": [2], "plan.schedule": ["pipedream", "1f1b"]}
-    found = search_plans(small_job(gpus=8, global_batch=16), vary, top=3)
+    found = search_plans(ROOMY, vary, top=3)
     assert len(found.choices) == 3
     assert {choice.changes["plan.schedule"] for choice in found.choices} == {"1f1b"}
     assert found.pruned.refused["plan.schedule"] > 0
 
 
 def test_the_answer_does_not_depend_on_where_plans_are_simulated():
-    job = small_job(gpus=8, global_batch=16)
+    job = ROOMY
     alone = search_plans(job, SMALL, top=4)
     with ThreadPoolExecutor(3) as executor:
         spread = search_plans(job, SMALL, top=4, executor=executor, at_a_time=3)
@@ -195,7 +199,7 @@ def test_nothing_is_simulated_where_no_plan_can_fit(monkeypatch):
 
 def test_progress_says_how_many_plans_could_still_be_faster():
     seen = []
-    search_plans(small_job(gpus=8, global_batch=16), SMALL, on_progress=seen.append)
+    search_plans(ROOMY, SMALL, on_progress=seen.append)
     assert seen[-1].open == 0
     assert seen[-1].replayed + seen[-1].simulated == len(seen)
 

@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stream
-from simulator.program.layout import stage_slices
+from simulator.program.layout import Slice, stage_slices
+from simulator.program.stage import StageCosts
 from simulator.program.states import slice_parameters
 from simulator.results.memory import class_memory
+from simulator.schedule import Phase
 from simulator.spec.job import Job
 from tests.jobs import free_latency_profile, small_job, small_model
+
+HEAD = (4, 4)
+"""Layers of the head's unit in a model of four layers: none."""
 
 REDUCED, GATHERED = 4.0, 2.0
 """Bytes per parameter of fp32 gradients and 16-bit weights."""
@@ -207,10 +212,11 @@ def test_zero_3_never_holds_more_than_two_gathered_layers(microbatches, ranks, r
 def test_zero_3_gathers_each_layer_once_per_forward_and_once_per_backward():
     m = 3
     program = build_program(data_job(zero=3, microbatches=m))
+    units = [(0, 1), (1, 2), (2, 3), (3, 4)]
     gathered = Counter(op.layers for op in exchanges(program, Kind.ALL_GATHER))
-    assert gathered == {(n, n + 1): 2 * m for n in range(4)}
+    assert gathered == dict.fromkeys(units, 2 * m)
     reduced = Counter(op.layers for op in exchanges(program, Kind.REDUCE_SCATTER))
-    assert reduced == {(n, n + 1): m for n in range(4)}
+    assert reduced == dict.fromkeys(units, m)
 
 
 def test_every_pass_of_zero_3_waits_for_the_gather_of_its_own_layer():
@@ -220,7 +226,25 @@ def test_every_pass_of_zero_3_waits_for_the_gather_of_its_own_layer():
         if operation.kind in (Kind.FORWARD, Kind.BACKWARD) and is_layer:
             waited = [program.operations[i] for i in operation.after]
             gathers = [op.layers for op in waited if op.kind is Kind.ALL_GATHER]
-            assert gathers == [operation.layers]
+            is_loss = operation.layers == HEAD and not gathers
+            assert is_loss or gathers == [operation.layers]
+
+
+def test_no_weights_are_gathered_while_the_loss_of_zero_3_is_computed():
+    job = data_job(zero=3, stack="torch-fsdp")
+    loss = Slice(4, 4, has_loss=True)
+    work = [StageCosts(job).work(loss, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)]
+    memory = class_memory(replay(build_program(job)), job.cluster.profile.device)[0]
+    timeline = replay(build_program(job))
+    spans = [
+        (timeline.operation_start_s[i], timeline.operation_end_s[i])
+        for i, operation in enumerate(timeline.program.operations)
+        if operation.work in work
+    ]
+    assert len(spans) == 2 * job.microbatches
+    for start, end in spans:
+        inside = (memory.time_s > start) & (memory.time_s < end)
+        assert not memory.owner_bytes[Owner.GATHERED_WEIGHTS][inside].any()
 
 
 @pytest.mark.parametrize("pp", [2, 4])
@@ -240,13 +264,37 @@ def test_sharded_gradients_exist_whole_until_they_are_reduced_and_never_pile_up(
     """Two runs at most: one under way and one that is being computed."""
     job = small_job(small_model(layers=8), gpus=4, zero=zero, global_batch=8)
     program = build_program(job)
-    whole = [op for op in program.operations if Owner.COMMUNICATION in dict(op.takes)]
-    given = [op for op in program.operations if Owner.COMMUNICATION in dict(op.gives)]
+    whole = [op for op in program.operations if Owner.GRADIENTS in dict(op.takes)]
+    given = [op for op in program.operations if Owner.GRADIENTS in dict(op.gives)]
     assert {op.kind for op in whole} == {Kind.BACKWARD}
     assert {op.kind for op in given} == {Kind.REDUCE_SCATTER}
-    assert sum(dict(op.takes)[Owner.COMMUNICATION] for op in whole) == pytest.approx(
-        sum(dict(op.gives)[Owner.COMMUNICATION] for op in given)
+    assert sum(dict(op.takes)[Owner.GRADIENTS] for op in whole) == pytest.approx(
+        sum(dict(op.gives)[Owner.GRADIENTS] for op in given)
     )
-    largest = max(dict(op.takes)[Owner.COMMUNICATION] for op in whole)
+    largest = max(dict(op.takes)[Owner.GRADIENTS] for op in whole)
+    resident = dict(program.classes[0].resident)[Owner.GRADIENTS]
     memory = class_memory(replay(program), job.cluster.profile.device)[0]
-    assert memory.owner_bytes[Owner.COMMUNICATION].max() <= 2 * largest
+    assert memory.owner_bytes[Owner.GRADIENTS].max() <= resident + 2 * largest
+
+
+def test_a_reduction_in_another_format_holds_a_copy_only_while_it_runs():
+    job = small_job(small_model(layers=8), gpus=4, zero=3, global_batch=8, stack="torchtitan")
+    program = build_program(job)
+    holders = [op for op in program.operations if Owner.COMMUNICATION in dict(op.holds)]
+    assert {op.kind for op in holders} == {Kind.REDUCE_SCATTER}
+    for operation in holders:
+        ratio = dict(operation.holds)[Owner.COMMUNICATION] / dict(operation.gives)[Owner.GRADIENTS]
+        assert ratio == REDUCED / GATHERED
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_pytorch_makes_gradients_in_the_first_backward_and_frees_them_after_the_step(zero):
+    job = small_job(small_model(layers=8), gpus=4, zero=zero, global_batch=8, stack="torchtitan")
+    program = build_program(job)
+    held = slice_parameters(job, Slice(0, 8, has_embedding=True, has_head=True)).total
+    kept = held / 4 if zero >= 2 else held
+    memory = class_memory(replay(program), job.cluster.profile.device)[0]
+    curve = memory.owner_bytes[Owner.GRADIENTS]
+    assert curve[0] == curve[-1] == 0
+    freed = [op for op in program.operations if op.kind is Kind.OPTIMIZER]
+    assert sum(size for _, size in freed[0].gives) == pytest.approx(kept * 4)

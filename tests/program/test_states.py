@@ -19,6 +19,7 @@ from simulator.program.ir import Owner
 from simulator.program.layout import stage_slices
 from simulator.program.states import (
     ParameterCount,
+    copied_gradients,
     optimizer_traffic_bytes,
     padded_vocab,
     resident_memory,
@@ -35,7 +36,9 @@ SIXTEEN = "deepspeed"
 
 def bytes_per_parameter(**plan) -> float:
     job = small_job(gpus=plan.pop("gpus", 1), **plan)
-    return sum(num_bytes for _, num_bytes in resident_memory(job, ParameterCount(1.0)))
+    one = ParameterCount(1.0)
+    held = resident_memory(job, one) + copied_gradients(job, one)
+    return sum(num_bytes for _, num_bytes in held)
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.88)])
@@ -56,13 +59,14 @@ def test_optimizer_states_shrink_with_the_ranks_as_in_the_zero_paper(ranks, giga
 
 @pytest.mark.parametrize(
     ("stack", "per_parameter"),
-    [("megatron-core", 18), ("megatron-lm-2021", 20), ("deepspeed", 16), ("torch-fsdp", 16)],
+    [("megatron-core", 18), ("megatron-lm-2021", 20), ("deepspeed", 16), ("torch-fsdp", 12)],
 )
 def test_stacks_hold_what_their_documents_state(stack, per_parameter):
-    """What their documents say, in bytes per parameter.
+    """What their documents say, in bytes per parameter, during the step.
 
     Megatron-Core's distributed-optimizer page: 18; Megatron-Turing (arXiv 2201.11990): 20;
-    ZeRO (arXiv 1910.02054, section 3.1): 16. FSDP keeps fp32 weights, gradients and two moments.
+    ZeRO (arXiv 1910.02054, section 3.1): 16. FSDP keeps fp32 weights and two moments from step
+    to step; its gradients live from backward to the step.
     """
     assert bytes_per_parameter(stack=stack, zero=0) == per_parameter
 
@@ -185,3 +189,13 @@ def test_an_adam_step_reads_and_writes_states_and_reads_gradients_twice():
 
 def test_sharded_states_are_updated_by_their_owner_alone():
     assert optimizer_traffic_bytes(small_job(gpus=8, zero=1), ParameterCount(8e6)) == 34e6
+
+
+def test_megatron_accumulates_in_the_format_that_the_plan_reduces_in():
+    """``grad_reduce_in_fp32: false`` makes its gradient buffer 16-bit; FSDP's shards stay fp32."""
+    megatron, fsdp = (
+        small_job(gpus=4, zero=zero, stack=stack, grad_reduce_precision="bf16")
+        for stack, zero in (("megatron-core", 1), ("torchtitan", 3))
+    )
+    assert (state_bytes(megatron).gradients, state_bytes(megatron).reduced) == (2.0, 2.0)
+    assert (state_bytes(fsdp).gradients, state_bytes(fsdp).reduced) == (4.0, 2.0)

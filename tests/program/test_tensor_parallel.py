@@ -15,6 +15,7 @@ from simulator.program.transformer import (
     Shape,
     embedding_layer,
     head_layer,
+    loss_layer,
     microbatch_shape,
     transformer_layer,
 )
@@ -155,17 +156,17 @@ def test_activation_functions_run_on_a_share_of_the_width_either_way():
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_the_embedding_adds_up_its_rows_and_the_head_spreads_its_input(sequence_parallel):
     model = small_model()
-    embedding, head = (
+    embedding, head, loss = (
         tensor_parallel(each, 4, sequence_parallel=sequence_parallel, element_bytes=2.0)
         for each in (
             embedding_layer(model, Plan(), shape()),
-            head_layer(model, Plan(), shape(), 1024),
+            head_layer(model, Plan(tp=4), shape(), 1024),
+            loss_layer(model, Plan(tp=4), shape(), 1024),
         )
     )
     after, before = exchanges(embedding), exchanges(head)
-    before, loss = before[:1], before[1:]
     assert [e.num_bytes for e in after + before] == [BSH, BSH]
-    assert [(e.forward, e.backward, e.num_bytes) for e in loss] == [
+    assert [(e.forward, e.backward, e.num_bytes) for e in exchanges(loss)] == [
         (ALL_REDUCE, None, B * S * 4)
     ] * 3
     if sequence_parallel:

@@ -153,18 +153,21 @@ def sharded(model: Model, mesh: DeviceMesh, **options) -> ReferenceModel:
 
 def shard(net: ReferenceModel, mesh: DeviceMesh, *, root: bool = True, **options) -> None:
     """Layers and root, or embedding and head as units of their own, as torchtitan does."""
-    reshards = options.pop("reshard_after_forward", True)
+    asked = options.pop("reshard_after_forward", None)
+    reshards = asked is not False
     if not root:
         fully_shard(net.embedding, mesh=mesh, reshard_after_forward=reshards, **options)
         ends = [net.norm, net.head]
-        fully_shard(ends, mesh=mesh, reshard_after_forward=False, **options)
+        fully_shard(ends, mesh=mesh, reshard_after_forward=asked is True, **options)
     for layer in net.layers:
         fully_shard(layer, mesh=mesh, reshard_after_forward=reshards, **options)
     fully_shard(net, mesh=mesh, reshard_after_forward=None if reshards else False, **options)
 
 
-@pytest.mark.parametrize("root", [True, False])
-@pytest.mark.parametrize("reshards", [True, False])
+@pytest.mark.parametrize(
+    ("root", "reshards"),
+    [(True, None), (True, False), (False, None), (False, True), (False, False)],
+)
 @pytest.mark.parametrize("ranks", [8, 64])
 def test_fsdp2_gathers_and_reduces_layer_by_layer(ranks, reshards, root):
     """On 64 ranks the 32 rows of key and value are padded, and the padding travels."""

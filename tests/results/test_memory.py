@@ -74,6 +74,28 @@ def test_1f1b_holds_p_minus_stage_activations_and_gpipe_all_of_them(p, m):
         assert peaks == most
 
 
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "most"),
+    [
+        ("interleaved-1f1b", 2, [11, 9, 7, 5]),
+        ("zb-h1", 1, [4, 4, 4, 4]),
+        ("zb-v", 2, [8, 8, 8, 8]),
+        ("dualpipev", 2, [9, 9, 9, 9]),
+    ],
+)
+def test_other_schedules_hold_what_their_papers_and_torch_say(schedule, chunks, most):
+    """Four ranks, eight microbatches, in activations of one chunk.
+
+    Interleaved: 2 (p - rank - 1) + (v - 1) p + 1 (arXiv 2104.04473, section 2.2); ZB-H1 and ZB-V
+    no more than 1F1B on the first rank (arXiv 2401.10241, table 1; 2405.15362); DualPipe p + 1
+    whole ones (arXiv 2412.19437, table 2), of which a V has 2 p + 1 halves. Torch's schedules
+    hold the same.
+    """
+    timeline = replay(pipeline_program(schedule, 4, chunks, 8))
+    peaks = [memory.peak_allocated_bytes for memory in class_memory(timeline, DEVICE)]
+    assert peaks == most
+
+
 def test_working_memory_counts_only_while_backward_runs():
     costs = EqualPasses(saved_bytes=10.0, working_bytes=3.0)
     (memory,) = class_memory(replay(pipeline_program("1f1b", 1, 1, 1, costs=costs)), DEVICE)

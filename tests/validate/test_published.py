@@ -88,6 +88,14 @@ def test_memory_is_compared_in_the_kind_that_the_row_states(table):
     assert allocated < reserved < device == unsaid
 
 
+def test_a_log_of_used_device_memory_is_compared_with_device_memory(table):
+    """Sailor's log names what nvidia-smi calls used the total, whatever the kind column says."""
+    notes = "memory: max over ranks of total memory in log (GiB)"
+    changes = ({"mem_kind": "device"}, {"mem_kind": "allocated", "notes": notes})
+    device, log = validate_published(table(*changes)).rows
+    assert log.predicted_mem_gib == device.predicted_mem_gib
+
+
 def test_what_was_measured_never_changes_what_is_predicted(table):
     rows = validate_published(table({}, {"measured_step_s": "50", "measured_mem_gib": "1"})).rows
     assert rows[0].predicted_step_s == rows[1].predicted_step_s

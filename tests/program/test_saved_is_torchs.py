@@ -1,0 +1,151 @@
+"""Activations that a layer keeps, against what torch's autograd keeps of the same layer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.checkpoint import (  # noqa: E402
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from simulator.program.layout import Slice  # noqa: E402
+from simulator.program.stage import StageCosts  # noqa: E402
+from tests.jobs import gpt_model, small_job  # noqa: E402
+from tests.saved_by_torch import (  # noqa: E402
+    GptLayer,
+    LlamaLayer,
+    Sizes,
+    eager_loss,
+    fake_layer_bytes,
+    saved_bytes,
+    tensor_parallel,
+)
+
+B, S, H, A, K, F, V = 2, 64, 64, 8, 4, 128, 1000
+LAYER = Slice(1, 2)
+SDPA = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+LLAMA, GPT = Sizes(H, A, K, F), Sizes(H, A, A, 4 * H)
+EAGER = {"base": "torch", "fused_rmsnorm": True}
+
+
+def saved_by_program(model=None, run: Slice = LAYER, **plan) -> float:
+    job = small_job(model, micro_batch=B, seq_len=S, **plan)
+    return sum(num_bytes for _, num_bytes in StageCosts(job).saved(run))
+
+
+def llama_bytes(wrap=None, **options) -> int:
+    build = partial(LlamaLayer, LLAMA, **options)
+    return fake_layer_bytes(build, (B, S, H), torch.bfloat16, wrap=wrap)
+
+
+def gpt_bytes(wrap=None, **options) -> int:
+    build = partial(GptLayer, GPT, **options)
+    return fake_layer_bytes(build, (B, S, H), torch.float32, wrap=wrap)
+
+
+@pytest.mark.parametrize("fused_rmsnorm", [True, False])
+@pytest.mark.parametrize("repeats_kv_heads", [True, False])
+def test_an_eager_llama_layer_keeps_what_torch_keeps(fused_rmsnorm, repeats_kv_heads):
+    facts = {"fused_rmsnorm": fused_rmsnorm, "repeats_kv_heads": repeats_kv_heads}
+    assert saved_by_program(stack={"base": "torch", **facts}) == llama_bytes(**facts)
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_an_eager_gpt_layer_keeps_what_torch_keeps(dropout):
+    stack = {"base": "torch", "dropout": dropout, "fused_softmax": True}
+    plan = {"precision": "fp32", "attention": "unfused", "stack": stack}
+    torchs = gpt_bytes(dropout=0.1 if dropout else 0.0)
+    assert saved_by_program(gpt_model(), **plan) == torchs
+
+
+def test_dropout_that_spares_attention_keeps_neither_its_mask_nor_a_second_copy():
+    stack = {"base": "torch", "dropout": True, "fused_softmax": True}
+    plan = {"precision": "fp32", "attention": "unfused", "stack": stack}
+    with_it = saved_by_program(gpt_model(), **plan)
+    without = saved_by_program(gpt_model(attention_dropout=False), **plan)
+    assert with_it - without == A * S * S * B * (1 + 4)
+
+
+def test_full_recompute_keeps_the_input_that_torchs_checkpoint_keeps():
+    run = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    assert saved_by_program(stack=EAGER, recompute="full") == llama_bytes(wrap=run)
+
+
+def test_selective_recompute_keeps_what_torch_keeps_around_a_checkpointed_core():
+    core = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    stack = {"base": "torch", "dropout": True, "fused_softmax": True}
+    plan = {"precision": "fp32", "attention": "unfused", "stack": stack}
+    kept = saved_by_program(gpt_model(), recompute="selective", **plan)
+    assert kept == gpt_bytes(core=core)
+
+
+def test_per_op_selective_recompute_keeps_the_outputs_that_torch_caches():
+    """The policy of torchtitan: attention, and every other matrix product."""
+    products, kept = 0, []
+
+    def keep(context, op, *args, **kwargs):
+        nonlocal products
+        is_product = op is torch.ops.aten.mm.default
+        products += is_product
+        if not (op is SDPA or (is_product and products % 2)):
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        kept.extend(torch.utils._pytree.tree_leaves(context.op_output))
+        return CheckpointPolicy.MUST_SAVE
+
+    run = partial(
+        checkpoint,
+        use_reentrant=False,
+        preserve_rng_state=False,
+        context_fn=partial(create_selective_checkpoint_contexts, keep),
+    )
+    inputs = llama_bytes(wrap=run)
+    cached = sum(tensor.untyped_storage().nbytes() for tensor in kept)
+    stack = {**EAGER, "selective_policy": "alternate-products"}
+    assert saved_by_program(stack=stack, recompute="selective") == inputs + cached
+
+
+def test_an_eager_loss_keeps_fp32_log_probabilities_as_torch_does():
+    def build():
+        return torch.nn.Sequential(torch.nn.LayerNorm(H), torch.nn.Linear(H, V, bias=False))
+
+    def run(head, x):
+        targets = torch.zeros(B, S, dtype=torch.int64)
+        return eager_loss(head(x), targets), targets
+
+    targets_bytes = 8 * B * S
+    torchs = fake_layer_bytes(build, (B, S, H), torch.float32, wrap=run) - targets_bytes
+    head = Slice(4, 4, has_head=True, has_loss=True)
+    model = gpt_model(vocab=V)
+    assert saved_by_program(model, head, precision="fp32", stack="torch") == torchs
+
+
+@pytest.fixture
+def fake_ranks():
+    """One rank of a world whose collectives do nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def start(ranks: int):
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+        return torch.distributed.init_device_mesh("cpu", (ranks,))
+
+    yield start
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+@pytest.mark.parametrize("tp", [2, 4])
+def test_a_tensor_parallel_rank_keeps_what_torchs_local_shards_take(
+    fake_ranks, tp, sequence_parallel
+):
+    layer = LlamaLayer(LLAMA).bfloat16()
+    tensor_parallel(layer, fake_ranks(tp), sequence_parallel=sequence_parallel)
+    rows = S // tp if sequence_parallel else S
+    x = torch.randn(B, rows, H, dtype=torch.bfloat16, requires_grad=True)
+    plan = {"gpus": tp, "tp": tp, "stack": EAGER, "sequence_parallel": sequence_parallel}
+    assert saved_by_program(**plan) == saved_bytes(lambda: layer(x), layer.parameters())

@@ -1,0 +1,119 @@
+"""What a caching allocator reserves, by the rules of PyTorch's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.results.allocator import CachingAllocator, reserved_bytes
+
+KIB, MIB = 2**10, 2**20
+few = settings(max_examples=60, deadline=None)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "block_bytes", "segment_bytes"),
+    [
+        (1, 512, 2 * MIB),
+        (512, 512, 2 * MIB),
+        (513, 1024, 2 * MIB),
+        (1 * MIB, 1 * MIB, 2 * MIB),
+        (1 * MIB + 1, 1 * MIB + 512, 20 * MIB),
+        (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
+        (10 * MIB, 10 * MIB, 10 * MIB),
+        (11 * MIB, 11 * MIB, 12 * MIB),
+    ],
+)
+def test_requests_are_rounded_and_segments_have_the_sizes_of_their_class(
+    request_bytes, block_bytes, segment_bytes
+):
+    allocator = CachingAllocator()
+    block = allocator.take(request_bytes)
+    assert allocator.reserved_bytes == segment_bytes
+    assert block.num_bytes in (block_bytes, segment_bytes)
+    assert allocator.allocated_bytes == block.num_bytes
+
+
+def test_a_segment_of_two_mib_serves_four_thousand_small_tensors():
+    allocator = CachingAllocator()
+    for _ in range(4096):
+        allocator.take(300)
+    assert allocator.reserved_bytes == 2 * MIB
+    allocator.take(300)
+    assert allocator.reserved_bytes == 4 * MIB
+
+
+def test_the_smallest_free_block_that_is_large_enough_is_taken():
+    allocator = CachingAllocator()
+    sizes = [100 * MIB, 40 * MIB, 60 * MIB]
+    for block in [allocator.take(size) for size in sizes]:
+        allocator.give(block)
+    assert allocator.take(50 * MIB).num_bytes == 50 * MIB
+    assert allocator.take(40 * MIB).num_bytes == 40 * MIB
+    assert allocator.take(10 * MIB).num_bytes == 10 * MIB
+    assert allocator.reserved_bytes == sum(sizes)
+
+
+def test_a_large_block_is_not_split_for_a_rest_of_one_mib():
+    allocator = CachingAllocator()
+    allocator.give(allocator.take(20 * MIB))
+    assert allocator.take(19 * MIB).num_bytes == 20 * MIB
+
+
+def test_free_neighbours_are_joined_but_segments_never_are():
+    allocator = CachingAllocator()
+    blocks = [allocator.take(5 * MIB) for _ in range(4)]
+    assert allocator.reserved_bytes == 20 * MIB
+    for block in blocks:
+        allocator.give(block)
+    allocator.take(20 * MIB)
+    assert allocator.reserved_bytes == 20 * MIB
+    others = [allocator.take(30 * MIB) for _ in range(2)]
+    for block in others:
+        allocator.give(block)
+    allocator.take(60 * MIB)
+    assert allocator.reserved_bytes == (20 + 60 + 60) * MIB
+
+
+def test_growing_sequences_fragment_and_expandable_segments_do_not():
+    """Each pass needs a little more than the last; nothing cached is large enough."""
+    steps = [([size * MIB], [size * MIB]) for size in range(100, 200, 10)]
+    assert reserved_bytes(steps, expandable_segments=False) == sum(range(100, 200, 10)) * MIB
+    grown = reserved_bytes(steps, expandable_segments=True)
+    assert 190 * MIB <= grown < 210 * MIB
+
+
+@given(
+    st.lists(st.integers(1, 40 * MIB), min_size=1, max_size=40),
+    st.randoms(use_true_random=False),
+    st.booleans(),
+)
+@few
+def test_books_balance_whatever_comes_and_goes(sizes, random, expandable):
+    allocator = CachingAllocator(expandable_segments=expandable)
+    alive, most = [], 0
+    for size in sizes:
+        alive.append(allocator.take(size))
+        most = max(most, allocator.allocated_bytes)
+        assert allocator.allocated_bytes == sum(block.num_bytes for block in alive)
+        assert allocator.reserved_bytes >= allocator.allocated_bytes
+        if random.random() < 0.5:
+            allocator.give(alive.pop(random.randrange(len(alive))))
+    for block in alive:
+        allocator.give(block)
+    assert allocator.allocated_bytes == 0
+    before = allocator.reserved_bytes
+    if expandable:
+        return
+    for size in sorted(sizes, reverse=True)[:1]:
+        allocator.take(size)
+    assert allocator.reserved_bytes == before
+
+
+@given(st.integers(1, 40 * MIB), st.integers(1, 30))
+@few
+def test_a_second_step_of_equal_blocks_reserves_nothing_more(size, count):
+    step = [([size] * count, [size] * count)]
+    once = reserved_bytes(step, expandable_segments=False)
+    assert reserved_bytes(step * 3, expandable_segments=False) == once

@@ -1,0 +1,120 @@
+"""How much does every pipeline stage hold at its peak, without simulating the step?
+
+Passes of one rank run in the order of the schedule, so what they take and give back can be
+added up along that order alone: no times, no transfers, no contention. That is the simulated
+peak where the passes are not cut into pieces that gather weights or make gradients (ZeRO 0
+and 1 with gradient buffers that stay, more than one microbatch), and a bound for all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.errors import UnsupportedError
+from simulator.program.build import job_schedule
+from simulator.program.ir import Memory, Owner
+from simulator.program.layout import Slice, stage_slices
+from simulator.program.stage import StageCosts
+from simulator.program.states import (
+    ParameterCount,
+    copied_gradients,
+    copies_embedding,
+    resident_memory,
+    slice_parameters,
+)
+from simulator.schedule import Phase, Slot, schedule_order
+from simulator.schedule.info import ScheduleInfo
+from simulator.spec.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class QuickPeak:
+    """What one stage holds.
+
+    Attributes:
+        least_bytes: Allocated at least, whatever is sharded: what stays from step to step and
+            the activations of all microbatches under way [B].
+        peak_bytes: With what passes hold while they run; the simulated peak under the
+            conditions above [B].
+    """
+
+    least_bytes: float
+    peak_bytes: float
+
+
+def quick_peaks(job: Job) -> tuple[QuickPeak, ...]:
+    """The peak of every pipeline rank of a job.
+
+    Raises:
+        InputError: The plan asks for something that cannot run.
+        UnsupportedError: The schedule is asynchronous.
+    """
+    plan, schedule = job.plan, job_schedule(job)
+    if not schedule.synchronous:
+        raise UnsupportedError.single(
+            "plan.schedule",
+            "updates weights between microbatches; its peak is simulated, not added up",
+            schedule.name,
+            "take a synchronous one such as 1f1b",
+        )
+    order = schedule_order(schedule.name, plan.pp, plan.vpp, job.microbatches)
+    walker = _Walker(job, schedule, StageCosts(job), stage_slices(job, plan.pp * plan.vpp))
+    return tuple(walker.peak(rank, slots) for rank, slots in enumerate(order))
+
+
+@dataclass
+class _Walker:
+    job: Job
+    schedule: ScheduleInfo
+    costs: StageCosts
+    runs: Sequence[Slice]
+
+    def peak(self, rank: int, slots: Sequence[Slot]) -> QuickPeak:
+        """Adds up what the passes of a rank take, hold and give back."""
+        parameters = self._parameters(rank)
+        resident = _total(resident_memory(self.job, parameters))
+        held = most_held = 0.0
+        peak = _total(copied_gradients(self.job, parameters))
+        for slot in slots:
+            taken, working, given = self._changes(slot)
+            held += taken
+            most_held = max(most_held, held)
+            peak = max(peak, held + working)
+            held -= given
+        return QuickPeak(resident + most_held, resident + peak)
+
+    def _changes(self, slot: Slot) -> tuple[float, float, float]:
+        """Bytes that a pass takes, holds while it runs, and gives back."""
+        run, costs = self._run(slot.stage), self.costs
+        saved, restored = _total(costs.saved(run)), _total(costs.restored(run))
+        working = costs.working(run)
+        without_recompute = sum(size for owner, size in working if owner is not Owner.RECOMPUTE)
+        match slot.phase:
+            case Phase.FORWARD:
+                return saved, _total(costs.passing(run)), 0.0
+            case Phase.BACKWARD:
+                return 0.0, _total(working), saved
+            case Phase.BACKWARD_INPUT:
+                return restored, without_recompute, 0.0
+            case Phase.BACKWARD_WEIGHT:
+                return 0.0, without_recompute, saved + restored
+
+    def _run(self, stage: int) -> Slice:
+        plan = self.job.plan
+        return self.runs[self.schedule.placement.model_stage(stage, plan.pp, plan.vpp)]
+
+    def _parameters(self, rank: int) -> ParameterCount:
+        plan, placement = self.job.plan, self.schedule.placement
+        head_rank = placement.rank(len(self.runs) - 1, plan.pp)
+        copied = placement.copies == 1 and copies_embedding(self.job) and head_rank != 0
+        held = (
+            slice_parameters(self.job, self._run(stage), tied_copy=copied)
+            for stage in range(placement.num_virtual_stages(plan.pp, plan.vpp))
+            if placement.rank(stage, plan.pp) == rank
+        )
+        return sum(held, ParameterCount())
+
+
+def _total(memory: Memory) -> float:
+    return sum(size for _, size in memory)

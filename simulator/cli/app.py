@@ -21,6 +21,7 @@ from simulator.cli import (
     collectives,
     exporting,
     importing,
+    limits,
     memory,
     models,
     placement,
@@ -85,6 +86,7 @@ def build_app() -> typer.Typer:
     app.command("memory")(memory.memory)
     app.command("placement")(placement.placement)
     app.command("traffic")(traffic.traffic)
+    app.command("limits")(limits.limits)
     app.command("balance")(balance.balance)
     app.command("sweep")(sweep.sweep)
     app.command("plan")(plan.plan)

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
+from simulator.cli.console import (
+    counting,
+    note,
+    number_column,
+    percent,
+    print_json,
+    print_table,
+    text_column,
+)
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
-from simulator.units import format_bytes
+from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.api import Result
+    from simulator.planning.savings import Saving
     from simulator.program.ir import Owner
     from simulator.results.step import ClassMemory
 
-_BIGGEST = 3
+_BIGGEST, _MOST_SAVINGS = 3, 8
 _KEYS = ("schema_version", "fits", "capacity_bytes", "memory")
 
 
@@ -25,12 +36,18 @@ def memory(
     job_file: JobFile,
     changes: Changes = None,
     as_json: AsJson = False,
+    savings: Annotated[
+        bool, typer.Option("--savings", help="Simulate single changes that save memory.")
+    ] = False,
     over_time: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Memory over the step: a .csv table, or a picture."),
     ] = None,
 ) -> None:
     """Say who holds which bytes on the GPUs of every pipeline stage.
+
+    The last column names the moment of the peak. With --savings, single changes are simulated
+    and ranked by what they save.
 
     Example:  clustersim memory job.yaml --set plan.recompute=full --over-time memory.png
     """
@@ -39,10 +56,13 @@ def memory(
     result = simulate(read_job(job_file, changes))
     if as_json:
         document = result.to_dict()
-        print_json({key: document[key] for key in _KEYS})
+        found = {"savings": [asdict(saving) for saving in _savings(result)]} if savings else {}
+        print_json({**{key: document[key] for key in _KEYS}, **found})
     else:
         _print_owners(result)
-        print_peaks(result)
+        print_peaks(result, moments=True)
+        if savings:
+            _print_savings(_savings(result))
     if over_time is not None:
         _write_over_time(result, over_time)
         note(f"wrote {over_time}")
@@ -51,9 +71,41 @@ def memory(
         raise typer.Exit(1)
 
 
-def print_peaks(result: Result) -> None:
-    """Print the peak of every stage's fullest rank against the capacity."""
+def _savings(result: Result) -> tuple[Saving, ...]:
+    from simulator.planning.savings import savings
+
+    with counting("simulated") as count:
+        return savings(result.job, on_trial=count)
+
+
+def _print_savings(found: Sequence[Saving]) -> None:
+    """Print what single changes would save, the largest saving first."""
+    columns = [
+        text_column("change"),
+        number_column("saves per GPU"),
+        number_column("step time"),
+        number_column("longer by"),
+    ]
+    rows = [
+        (
+            " ".join(f"{path}={value}" for path, value in saving.changes.items()),
+            format_bytes(saving.saved_bytes),
+            format_seconds(saving.step_time_s),
+            percent(saving.slower_share),
+        )
+        for saving in found[:_MOST_SAVINGS]
+    ]
+    print_table("what would save most, on the fullest GPU", columns, rows)
+
+
+def print_peaks(result: Result, *, moments: bool = False) -> None:
+    """Print the peak of every stage's fullest rank, and its moment if asked."""
+    from simulator.results.peak import peak_moment
     from simulator.results.split import fullest_of_each_stage
+
+    def moment(stage: ClassMemory) -> str:
+        rank_class = next(i for i, memory in enumerate(result.memory) if memory is stage)
+        return peak_moment(result.timeline, rank_class, stage.peak_time_s)
 
     capacity = result.capacity_bytes
     rows = [
@@ -64,6 +116,7 @@ def print_peaks(result: Result) -> None:
             format_bytes(stage.peak_device_bytes),
             percent(stage.peak_device_bytes / capacity),
             _biggest_owners(stage),
+            *([moment(stage)] if moments else []),
         )
         for stage in fullest_of_each_stage(result.memory)
     ]
@@ -74,6 +127,7 @@ def print_peaks(result: Result) -> None:
         number_column("device"),
         number_column("of capacity"),
         text_column("biggest owners"),
+        *([text_column("moment of the peak")] if moments else []),
     ]
     print_table(f"peak memory per GPU, capacity {format_bytes(capacity)}", columns, rows)
 

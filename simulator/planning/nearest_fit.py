@@ -74,7 +74,7 @@ class FitSearch:
     tried: int
 
 
-class _Trial(NamedTuple):
+class Trial(NamedTuple):
     """A simulated change."""
 
     changes: Changes
@@ -86,6 +86,7 @@ class _Trial(NamedTuple):
 
     @property
     def fits(self) -> bool:
+        """Whether the fullest GPU has room for it."""
         return self.peak_device_bytes <= self.capacity_bytes
 
 
@@ -106,6 +107,16 @@ def nearest_fit(job: Job) -> FitSearch:
     return _Search(job).run()
 
 
+def single_trials(job: Job) -> tuple[Trial, Iterator[Trial]]:
+    """The job itself, simulated, and every change of one field on the GPUs there are.
+
+    Raises:
+        InputError: The job itself cannot run.
+    """
+    search = _Search(job)
+    return search.base, islice(search.trials(_single_changes(job)), _MOST_SINGLES)
+
+
 class _Search:
     """Tries changes of one job and counts them."""
 
@@ -121,33 +132,33 @@ class _Search:
         nearest = NearestFit(best.changes, best.step_time_s, best.peak_device_bytes)
         return FitSearch(nearest, self.tried)
 
-    def _on_the_same_gpus(self) -> _Trial | None:
-        singles = list(islice(self._trials(_single_changes(self.job)), _MOST_SINGLES))
+    def _on_the_same_gpus(self) -> Trial | None:
+        singles = list(islice(self.trials(_single_changes(self.job)), _MOST_SINGLES))
         return (
             _fastest(singles)
             or self._combined(singles, 2, _MOST_PAIRS)
             or self._combined(singles, 3, _MOST_TRIPLES)
         )
 
-    def _combined(self, singles: list[_Trial], size: int, most: int) -> _Trial | None:
+    def _combined(self, singles: list[Trial], size: int, most: int) -> Trial | None:
         candidates = _combined_changes(self.job, self.base, singles, size)
-        return _fastest(islice(self._trials(candidates), most))
+        return _fastest(islice(self.trials(candidates), most))
 
-    def _on_more_gpus(self) -> _Trial | None:
+    def _on_more_gpus(self) -> Trial | None:
         """The fewest GPUs that help, and what is fastest on them."""
         for factor in _MORE_GPUS:
-            trials = self._trials(_changes_with_more_gpus(self.job, factor))
+            trials = self.trials(_changes_with_more_gpus(self.job, factor))
             best = _fastest(islice(trials, _MOST_WITH_MORE_GPUS // len(_MORE_GPUS)))
             if best is not None:
                 return best
         return None
 
-    def _on_another_device(self) -> _Trial | None:
+    def _on_another_device(self) -> Trial | None:
         """The device with the least memory that is enough."""
-        trials = self._trials({"cluster.profile": name} for name in _larger_devices(self.base))
+        trials = self.trials({"cluster.profile": name} for name in _larger_devices(self.base))
         return next((trial for trial in islice(trials, _MOST_DEVICES) if trial.fits), None)
 
-    def _trials(self, candidates: Iterable[Changes]) -> Iterator[_Trial]:
+    def trials(self, candidates: Iterable[Changes]) -> Iterator[Trial]:
         """The candidates simulated one by one; those that cannot run are left out."""
         for changes in candidates:
             try:
@@ -161,16 +172,16 @@ class _Search:
             yield trial
 
 
-def _simulate(job: Job, changes: Changes) -> _Trial:
+def _simulate(job: Job, changes: Changes) -> Trial:
     step = run_step(job, "replay")
     fullest = max(step.memory, key=lambda memory: memory.peak_device_bytes)
     peak = fullest.peak_device_bytes
     held = {owner.value: num_bytes for owner, num_bytes in fullest.by_owner.items()}
     held["allocator and context"] = peak - fullest.peak_allocated_bytes
-    return _Trial(changes, step.step_time_s, peak, step.capacity_bytes, held)
+    return Trial(changes, step.step_time_s, peak, step.capacity_bytes, held)
 
 
-def _fastest(trials: Iterable[_Trial]) -> _Trial | None:
+def _fastest(trials: Iterable[Trial]) -> Trial | None:
     fitting = (trial for trial in trials if trial.fits)
     return min(fitting, key=lambda trial: trial.step_time_s, default=None)
 
@@ -222,7 +233,7 @@ def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:
             yield {f"plan.{degree}": value}
 
 
-def _combined_changes(job: Job, base: _Trial, singles: list[_Trial], size: int) -> list[Changes]:
+def _combined_changes(job: Job, base: Trial, singles: list[Trial], size: int) -> list[Changes]:
     """Changes to several fields at once, the most promising first.
 
     Changes are expected to multiply their effects, on the step and on what each owner
@@ -230,7 +241,7 @@ def _combined_changes(job: Job, base: _Trial, singles: list[_Trial], size: int) 
     rest, smallest first.
     """
 
-    def promise(group: tuple[_Trial, ...]) -> tuple[bool, float]:
+    def promise(group: tuple[Trial, ...]) -> tuple[bool, float]:
         peak = _expected_peak_bytes(base, group)
         misses = peak > base.capacity_bytes
         return misses, peak if misses else prod(trial.step_time_s for trial in group)
@@ -241,11 +252,11 @@ def _combined_changes(job: Job, base: _Trial, singles: list[_Trial], size: int) 
     return [_merged(group) for group in promising]
 
 
-def _merged(group: tuple[_Trial, ...]) -> Changes:
+def _merged(group: tuple[Trial, ...]) -> Changes:
     return {path: value for trial in group for path, value in trial.changes.items()}
 
 
-def _can_combine(job: Job, group: tuple[_Trial, ...]) -> bool:
+def _can_combine(job: Job, group: tuple[Trial, ...]) -> bool:
     """Whether the changes touch different fields and leave ranks for data parallelism."""
     changes = _merged(group)
     names = ("tp", "pp", "cp")
@@ -254,7 +265,7 @@ def _can_combine(job: Job, group: tuple[_Trial, ...]) -> bool:
     return len(changes) == len(group) and has_whole_ranks
 
 
-def _expected_peak_bytes(base: _Trial, group: tuple[_Trial, ...]) -> float:
+def _expected_peak_bytes(base: Trial, group: tuple[Trial, ...]) -> float:
     """A guess at what is held after all changes of the group [B]."""
     peak = 0.0
     for owner in dict.fromkeys(owner for trial in (base, *group) for owner in trial.held_bytes):
@@ -264,7 +275,7 @@ def _expected_peak_bytes(base: _Trial, group: tuple[_Trial, ...]) -> float:
     return peak
 
 
-def _larger_devices(base: _Trial) -> list[str]:
+def _larger_devices(base: Trial) -> list[str]:
     """Shipped profiles whose memory would hold the job, least memory first."""
     sizes = {name: load_profile(name).device.memory_bytes for name in profile_names()}
     large = [name for name in sizes if sizes[name] >= base.peak_device_bytes]

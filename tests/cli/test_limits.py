@@ -1,0 +1,31 @@
+"""clustersim limits and memory --savings."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_limits_are_given_with_their_step(clustersim, job_file):
+    document = json.loads(clustersim("limits", job_file, "--json").out)
+    fields = [limit["field"] for limit in document["limits"]]
+    assert fields == ["batch.micro", "batch.seq_len", "model.layers"]
+    for limit in document["limits"]:
+        assert limit["largest"] >= limit["now"]
+
+
+def test_limits_of_a_job_that_does_not_fit_end_with_1(clustersim, job_file):
+    outcome = clustersim("limits", job_file, "--set", "cluster.device.memory=4 GiB")
+    assert outcome.code == 1
+    assert "does not fit as it is" in outcome.err
+
+
+def test_savings_are_part_of_the_memory_document(clustersim, job_file):
+    document = json.loads(clustersim("memory", job_file, "--savings", "--json").out)
+    assert document["savings"]
+    assert all(saving["saved_bytes"] > 0 for saving in document["savings"])
+
+
+def test_savings_are_a_table_of_changes(clustersim, job_file):
+    out = clustersim("memory", job_file, "--savings").out
+    assert "what would save most" in out
+    assert "plan.recompute=full" in out

@@ -37,9 +37,9 @@ recomputation (together they give the printed memory); the head is not tied, bec
 would make the first and the last stage wait for each other in every step; 1F1B and interleaved
 1F1B exchange in blocking, synchronising calls, interleaved 1F1B once per forward and backward; the
 zero-bubble schedules send ahead and update without waiting for the norm of all stages
-(post-validation). Inferred, not stated by the paper: the vocabulary of 32,000 (it gives the printed
-parameter counts) and the host time of 0.4 ms before a forward that follows a synchronising
-exchange, an assumption made with these rows in view.
+(post-validation). Inferred, not stated by the paper: the vocabulary of 32,000 (with an untied
+head, 16,000 fits the printed parameter counts as well) and the host time of 0.4 ms before a
+forward that follows a synchronising exchange, an assumption made with these rows in view.
 """
 
 

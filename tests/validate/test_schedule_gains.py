@@ -83,4 +83,4 @@ def test_the_memory_of_published_schedules_is_the_printed_one():
     rows = [r for r in read_rows(TABLE) if r["model"] == "gpt-6.2b" and r["global_batch"] == "72"]
     for each in rows:
         found = predicted(each, "replay")
-        assert abs(found.mem_error_pct) < 4
+        assert abs(found.mem_error_pct) < 6

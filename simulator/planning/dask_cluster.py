@@ -34,8 +34,9 @@ def dask_executor(address: str) -> Iterator[Executor]:
         raise InputError.single(
             "--dask", "needs Dask, which is not installed", hint=hint
         ) from error
+    connect: Any = distributed.Client  # untyped, and absent without the extra
     try:
-        client: Any = distributed.Client(address, timeout=_TIMEOUT_S)  # type: ignore[no-untyped-call]
+        client = connect(address, timeout=_TIMEOUT_S)
     except (OSError, ValueError, ImportError) as error:
         hint = "start one with dask scheduler, and give its address, such as tcp://node1:8786"
         raise InputError.single("--dask", "has no scheduler that answers", address, hint) from error

@@ -33,7 +33,7 @@ schedule trains per second than 1F1B does on the same GPUs, in percent.
 
 Facts behind the prediction, all in `reports/data/zero_bubble.csv` and the stack `zero-bubble`:
 mixed precision in fp16 with 20 B of state per parameter, unfused attention with dropout, no
-recomputation (together they give the printed memory); the head is not tied, because a tied one
+recomputation (together within 10 % of the printed memory); the head is not tied, because a tied one
 would make the first and the last stage wait for each other in every step; 1F1B and interleaved
 1F1B exchange in blocking, synchronising calls, interleaved 1F1B once per forward and backward; the
 zero-bubble schedules send ahead and update without waiting for the norm of all stages

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("pytest_benchmark")
+
 from tests.bench.cases import CASES, peak_mib, used_s
 
 

@@ -49,7 +49,7 @@ SCALE_UP_PRIORS: Mapping[str, Prior] = MappingProxyType(
 """The bulk hop is what it takes beyond the small-message hop.
 
 Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth); local
-copies: 24 channels, each an SM that moves about 40 GB/s.
+copies: an assumption, 24 channels (connect.cc), each an SM that moves about 40 GB/s.
 """
 
 IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(

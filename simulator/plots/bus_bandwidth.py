@@ -7,6 +7,7 @@ its own height, so that its shape can be read; the sizes are the same in all.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -108,11 +109,7 @@ def _draw_panel(
         *_columns(points), linestyle="none", marker="o", markersize=3.2, color=_MEASURED,
         markeredgecolor="white", markeredgewidth=0.3, zorder=3,
     )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(*span)
-    axes.xaxis.set_major_locator(FixedLocator(_ticks(span)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(value)))
+    show_sizes(axes, span)
     axes.set_ylim(0, _ROOM * max((value for _, value in (*curve, *points)), default=1.0))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
     axes.grid(color=style.GRID, linewidth=0.6)
@@ -133,20 +130,26 @@ def _columns(pairs: Iterable[tuple[float, float]]) -> tuple[list[float], list[fl
 
 def median_error_pct(rows: Iterable[BusBandwidth]) -> float | None:
     """Median distance of predicted from measured time [%]; None without both."""
-    errors = sorted(
+    errors = [
         100 * abs(row.measured_bytes_per_s / row.predicted_bytes_per_s - 1)
         for row in rows
         if row.measured_bytes_per_s and row.predicted_bytes_per_s
-    )
-    if not errors:
-        return None
-    middle = len(errors) // 2
-    return errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
+    ]
+    return statistics.median(errors) if errors else None
 
 
 def _size_span(rows: Sequence[BusBandwidth]) -> tuple[float, float]:
     sizes = [row.num_bytes for row in rows if row.num_bytes > 0] or [1.0]
     return min(sizes) / 2, max(sizes) * 2
+
+
+def show_sizes(axes: Axes, span: tuple[float, float]) -> None:
+    """Make the horizontal axis one of message sizes [B], with powers of two that people name."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(*span)
+    axes.xaxis.set_major_locator(FixedLocator(_ticks(span)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(value)))
 
 
 def _ticks(span: tuple[float, float]) -> Sequence[float]:

@@ -6,7 +6,6 @@ for each number of GPUs and nodes. Below it the error of every row.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from simulator.importers.measured_collective import CollectiveRow, bus_share
-from simulator.plots.bus_bandwidth import size_name
+from simulator.plots.bus_bandwidth import show_sizes
 from simulator.plots.style import (
     BLUE,
     GREEN,
@@ -150,22 +149,14 @@ def _draw_errors(axes: Axes, members: Sequence[Point], color: str) -> None:
 
 def _finish(curves: Axes, strip: Axes, points: Sequence[Point]) -> None:
     sizes = [point.row.num_bytes for point in points]
-    first, last = math.log2(min(sizes)), math.log2(max(sizes))
-    margin = max(0.5, 0.03 * (last - first))
-    every = 10 if last - first > 15 else 5 if last - first > 6 else 2
-    ticks = [2.0**power for power in range(0, 50, every) if first <= power <= last] or [sizes[0]]
     for axes in (curves, strip):
         axes.yaxis.set_label_coords(-_LABEL_IN / _width_in(axes), 0.5)
-        axes.set_xscale("log", base=2)
-        axes.set_xlim(2 ** (first - margin), 2 ** (last + margin))
-        axes.xaxis.set_major_locator(FixedLocator(ticks))
-        axes.xaxis.set_minor_locator(NullLocator())
+        show_sizes(axes, (min(sizes) / 2, max(sizes) * 2))
         axes.grid(axis="both", color=GRID, lw=0.6)
     curves.set_yscale("log")
     curves.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     curves.tick_params(labelbottom=False)
     curves.set_ylabel("bus bandwidth [GB/s]", fontsize=SMALL_PT, color=INK)
-    strip.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(value)))
     strip.set_xlabel("message size", fontsize=SMALL_PT, color=INK)
     farthest = max(abs(100 * point.error) for point in points)
     limit = next((limit for limit in (10.0, 25.0, 50.0) if farthest <= limit), _FARTHEST_PCT)

@@ -36,7 +36,7 @@ from simulator.program.ir import (
 )
 from simulator.program.layout import Slice, stage_slices
 from simulator.program.pipeline import Pipeline, add_pipeline
-from simulator.program.ranks import first_rank, pipeline_pair, shard_group, tensor_group
+from simulator.program.ranks import first_rank, model_group, pipeline_pair, tensor_group
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
@@ -146,7 +146,7 @@ class _Builder:
         self.schedule = job_schedule(job)
         self.costs = StageCosts(job, share)
         self.stages = job.plan.pp
-        self._transfers: dict[Group, Work] = {}
+        self._transfers: dict[tuple[int, int], Work] = {}
         refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
         self.data_parallel = DataParallel(job, self.profile.network, self._copies_embedding)
@@ -260,10 +260,10 @@ class _Builder:
 
     def _transfer_work(self, source: int, target: int) -> Work:
         """One boundary activation, or its gradient, from one stage to another."""
-        pair = pipeline_pair(self.job, source, target)
-        if pair not in self._transfers:
-            self._transfers[pair] = self._new_transfer_work(pair)
-        return self._transfers[pair]
+        if (source, target) not in self._transfers:
+            pair = pipeline_pair(self.job, source, target)
+            self._transfers[source, target] = self._new_transfer_work(pair)
+        return self._transfers[source, target]
 
     def _new_transfer_work(self, pair: Group) -> Work:
         num_bytes, tp, network = self.costs.boundary_bytes, self.job.plan.tp, self.profile.network
@@ -364,11 +364,9 @@ class _Builder:
     @property
     def _norm_group(self) -> Group:
         """Ranks whose gradients differ: those that share the model, or shards of gradients."""
-        tensor, shards = tensor_group(self.job), shard_group(self.job)
-        if self.job.plan.zero == 0 or self.job.plan.stack.shards_whole_parameters:
-            return Group(self.stages * tensor.ranks, tensor.ranks_per_node)
-        ranks_per_node = tensor.ranks_per_node * shards.ranks_per_node
-        return Group(self.stages * tensor.ranks * shards.ranks, ranks_per_node)
+        plan = self.job.plan
+        with_shards = plan.zero > 0 and not plan.stack.shards_whole_parameters
+        return model_group(self.job, with_shards=with_shards)
 
     def _norm_work(self) -> Work:
         """The all_reduce of one number over all ranks whose gradients differ."""

@@ -79,6 +79,13 @@ def shard_group(job: Job) -> Group:
     return _group(job, shard_axes(job))
 
 
+def model_group(job: Job, *, with_shards: bool) -> Group:
+    """Ranks that hold one copy of the model between them, or one copy of its sharded states."""
+    axes = rank_axes(job)
+    shards = shard_axes(job) if with_shards else ()
+    return _group(job, [axes["tp"], axes["pp"], *shards])
+
+
 def replica_group(job: Job) -> Group:
     """Ranks that hold copies of the same shard, where sharding spans only part of dp."""
     return _group(job, _split(copy_axes(job), shard_group(job).ranks)[1])

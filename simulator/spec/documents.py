@@ -138,20 +138,14 @@ def _check_extent(document: object, file: str) -> None:
             pending += [(child, depth + 1) for child in value]
 
 
-def read_named(field: str, name: str, shipped: Path, folder: Path) -> dict[str, Any]:
-    """The document of a shipped file by its name, or of any file by its path.
+def named_file(field: str, name: str, shipped: Path, folder: Path) -> Path:
+    """A shipped file by its name, or any file by its path.
 
     Args:
         field: Path of the field that holds the name, for error messages.
         name: A shipped name, or a path (relative to ``folder``) that ends in .yaml.
         shipped: Folder of the shipped files.
         folder: Folder that relative paths start from.
-    """
-    return read_yaml(named_file(field, name, shipped, folder))
-
-
-def named_file(field: str, name: str, shipped: Path, folder: Path) -> Path:
-    """The file that :func:`read_named` reads.
 
     Raises:
         InputError: The name is none of the shipped ones, and no path to a YAML file.

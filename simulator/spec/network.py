@@ -111,7 +111,7 @@ class Fabric(Spec):
     """As for the scale-up links, for collectives that cross the fabric."""
     tree_piece_bytes: Bytes = 1.5e6
     """Bytes that one rank's share of the NICs carries before the next level of a tree starts:
-    chunks of all channels."""
+    chunks of all channels. By default near what InfiniBand's rows tell, an assumption."""
     in_network_reduction: Flag = False
     """Whether the switches add (SHARP) and the library uses it (CollNet)."""
     pat: Flag = False

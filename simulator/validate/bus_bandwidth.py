@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.importers.measured_collective import CollectiveRow, bus_share
-from simulator.plots.bus_bandwidth import BusBandwidth, build_bus_bandwidth_figure
-from simulator.plots.style import save
+from simulator.plots.bus_bandwidth import BusBandwidth, draw_bus_bandwidth
 from simulator.spec.load import load_profile, profile_names
 from simulator.spec.network import Network
 from simulator.validate.collective_rows import (
@@ -34,7 +33,7 @@ def draw_bus_bandwidths(csv_path: str | Path, folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for gpu, rows in bus_bandwidths(csv_path).items():
         path = folder / f"{gpu.lower().replace(' ', '-')}.png"
-        save(build_bus_bandwidth_figure(rows, f"{gpu}: bus bandwidth of collectives"), path)
+        draw_bus_bandwidth(rows, path, f"{gpu}: bus bandwidth of collectives")
         yield path
 
 
@@ -71,7 +70,7 @@ def _system(rows: Sequence[CollectiveRow], names: Sequence[str]) -> Sequence[Bus
 def _panel(row: CollectiveRow) -> tuple[str, ...]:
     facts = [row.algorithm.replace("_", " "), "one process" if row.one_process else ""]
     if row.nodes > 1:
-        nics = f"{row.nics_per_node} NICs" if row.nics_per_node is not None else ""
+        nics = f"{row.nics_per_node} NICs" if row.nics_per_node else ""
         facts = [f"{row.nodes} nodes", row.fabric or "", nics, *facts]
     scale = f"{row.kind.replace('_', ' ')}, {row.ranks} GPUs"
     return scale, ", ".join(fact for fact in facts if fact)

@@ -9,7 +9,7 @@ from simulator.cost.flop import hardware_flop_per_token
 from simulator.engine.replay import replay
 from simulator.errors import InputError, UnsupportedError
 from simulator.program.build import build_program, job_schedule
-from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stream
+from simulator.program.ir import Category, Kind, Operation, Owner, Program, Scope, Stream
 from simulator.program.states import padded_vocab
 from simulator.results.run import run_step
 from simulator.schedule import schedule_order
@@ -198,6 +198,14 @@ def test_ranks_of_different_nodes_cannot_talk_without_nics():
     assert raised.value.faults[0].path == "cluster.network.fabric.nics_per_node"
     inside = small_job(gpus=4, profile=network_profile(fabric={"nics_per_node": 0}))
     assert replay(build_program(inside)).step_time_s > 0
+
+
+def test_the_norm_of_a_pipeline_inside_a_node_stays_inside():
+    job = small_job(gpus=4, tp=2, pp=2, profile=network_profile(fabric={"nics_per_node": 0}))
+    norms = [op for op in build_program(job).operations if op.scope is Scope.WORLD]
+    (issued,) = (norm.work.collectives[0] for norm in norms)
+    assert issued.ranks == 4
+    assert issued.port_bytes["fabric"] == 0.0
 
 
 def test_operations_grow_with_microbatches_not_with_ranks():

@@ -13,7 +13,7 @@ One file per family; this one is the door to them all.
 from __future__ import annotations
 
 from simulator.cost.attention import attention_s
-from simulator.cost.gemm import gemm_s, grouped_gemm_s
+from simulator.cost.gemm import gemm_s, grouped_gemm_s, rows_are_aligned
 from simulator.cost.memory_bound import memory_bound_s
 from simulator.cost.rates import ELEMENT_BYTES, output_bytes, peak_flop_per_s
 from simulator.spec.kernels import FlashKernel
@@ -27,4 +27,5 @@ __all__ = [
     "memory_bound_s",
     "output_bytes",
     "peak_flop_per_s",
+    "rows_are_aligned",
 ]

@@ -365,8 +365,8 @@ class _Builder:
     def _norm_group(self) -> Group:
         """Ranks whose gradients differ: those that share the model, or shards of gradients."""
         plan = self.job.plan
-        with_shards = plan.zero > 0 and not plan.stack.shards_whole_parameters
-        return model_group(self.job, with_shards=with_shards)
+        first_level = 2 if plan.stack.shards_whole_parameters else 1
+        return model_group(self.job, with_shards=plan.zero >= first_level)
 
     def _norm_work(self) -> Work:
         """The all_reduce of one number over all ranks whose gradients differ."""

@@ -43,7 +43,7 @@ from simulator.program.ranks import (
     tensor_group,
 )
 from simulator.program.states import ParameterCount, new_gradient_bytes, state_bytes
-from simulator.program.units import Piece, Unit, Units, whole_parameter_order
+from simulator.program.units import Piece, Unit, Units, whole_parameter_shares
 from simulator.spec.job import Job
 from simulator.spec.network import Network
 
@@ -248,7 +248,7 @@ class DataParallel:
         lanes = ((rank, Stream.COMPUTE),)
         for run in runs:
             if self._broadcasts:
-                work, kind, scope = self._broadcast_work(run), Kind.BROADCAST, Scope.COPIES
+                work, kind, scope = self._broadcast_work(run), Kind.BROADCAST, Scope.SHARDS
             else:
                 work = self._gather_work([self._units.whole(run)])
                 kind, scope = Kind.ALL_GATHER, Scope.SHARDS
@@ -360,12 +360,15 @@ class DataParallel:
         return self._collectives(calls)
 
     def _broadcast_work(self, run: Slice) -> Work:
-        """Every updated parameter goes from the rank that holds its states to all others."""
+        """Updated parameters go from the rank that holds their states to all others."""
         kind, per = CollectiveKind.BROADCAST, self._state.gathered
-        counts = whole_parameter_order(self._units.counts(run), self._dense.all.ranks)
-        pairs = [pair for count in counts for pair in self._groups_of(count)]
+        shares = whole_parameter_shares(self._units.counts(run), self._dense.shards.ranks)
+        if self.job.plan.stack.flat_broadcasts:
+            shares = [[sum(share, ParameterCount())] for share in shares]
+        pairs = [pair for share in shares for count in share for pair in self._groups_of(count)]
         return self._collectives(
-            Call("weights", kind, groups.name, groups.all, numel * per) for numel, groups in pairs
+            Call("weights", kind, groups.shard_axis, groups.shards, numel * per)
+            for numel, groups in pairs
         )
 
     def _counts_and_groups(self, units: Sequence[Unit]) -> Iterator[tuple[float, _Groups]]:

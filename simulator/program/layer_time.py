@@ -51,18 +51,25 @@ class PassTime:
         parts: Kernels and exposed exchanges, in order.
         collectives: Every exchange, in order, hidden or not.
         flop: Floating-point operations.
-        kernels: Launches.
+        kernels: Launches of kernels.
+        exchanges: Launches of exchanges.
     """
 
     parts: list[Part] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
     flop: float = 0.0
     kernels: int = 0
+    exchanges: int = 0
 
     def add(self, name: str, category: Category, seconds: float, kernels: int = 1) -> None:
-        """Append a part and its launches."""
+        """Append a part and the kernels that it launches."""
         self.parts.append(Part(name, category, seconds))
         self.kernels += kernels
+
+    def add_exchange(self, name: str, axis: Axis, seconds: float, exchanges: int = 1) -> None:
+        """Append what exchanges add, and their launches."""
+        self.parts.append(Part(name, _AXIS_CATEGORY[axis], seconds))
+        self.exchanges += exchanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,7 @@ def _recompute(
             result.flop += once.flop * share
             result.collectives += once.collectives
             result.kernels += once.kernels
+            result.exchanges += once.exchanges
             result.parts += [replace(part, seconds=part.seconds * share) for part in once.parts]
     return result
 
@@ -213,7 +221,7 @@ def _add_ring(
     result.collectives += timer.ring_collectives(ring, backward=backward)
     kernels = ring.steps * (_ATTENTION_BACKWARD_KERNELS if backward else 1)
     result.add(ring.name, category, compute_s, kernels)
-    result.add(f"{ring.name}_ring", Category.CONTEXT_PARALLEL, exposed_s, ring.steps - 1)
+    result.add_exchange(f"{ring.name}_ring", Axis.CONTEXT, exposed_s, ring.steps - 1)
     flop = attention_flop(ring.first) + (ring.steps - 1) * attention_flop(ring.step)
     result.flop += flop * (2.0 if backward else 1.0)
 
@@ -234,7 +242,7 @@ def _add_exchange(
     seconds = cost.seconds
     if hiding.behind_products and beside_s and exchange.axis is Axis.TENSOR:
         seconds = timer.exposed_s(cost, beside_s, hiding.behind_products)
-    result.add(exchange.name, _AXIS_CATEGORY[exchange.axis], seconds)
+    result.add_exchange(exchange.name, exchange.axis, seconds)
 
 
 def _add_backward_exchange(
@@ -256,12 +264,10 @@ def _add_backward_exchange(
     inputs.collectives += [timer.collective(exchange, kind) for kind in issued]
     reduce = timer.exchange_cost(exchange, exchange.backward)
     exposed_s = timer.exposed_s(reduce, timer.weight_gradient_s(product))
-    kernels = 1
     if exchange.gathers_again:
         gather = timer.exchange_cost(exchange, exchange.forward)
         exposed_s += timer.exposed_s(gather, timer.input_gradient_s(product))
-        kernels += 1
-    inputs.add(exchange.name, _AXIS_CATEGORY[exchange.axis], exposed_s, kernels)
+    inputs.add_exchange(exchange.name, exchange.axis, exposed_s, len(issued))
 
 
 def _product_beside(pieces: Sequence[Piece], index: int) -> Gemm | None:

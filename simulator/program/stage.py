@@ -307,11 +307,11 @@ class StageCosts:
 
     def _sum(self, run: Slice, counts: _UnitCounts, phase: Phase, exposed: float) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
-        flop, kernels = 0.0, 0
+        flop, host_s = 0.0, 0.0
         for unit, count in counts:
             for pass_time in _directions(self._unit(unit).time, phase):
                 flop += pass_time.flop * count
-                kernels += pass_time.kernels * count
+                host_s += self._launches_s(pass_time) * count
                 for part in pass_time.parts:
                     hides = part.category is Category.EXPERT_PARALLEL
                     _add_part(parts, part, count, exposed if hides else 1.0)
@@ -319,11 +319,8 @@ class StageCosts:
         if copies is not None:
             _add_part(parts, copies, 1)
         device_s = sum(part.seconds for part in parts.values())
-        host_s = kernels * self.host_s_per_kernel
         if host_s > device_s:
-            parts["launch", Category.HOST] = Part(
-                "launch", Category.HOST, host_s - device_s, kernels
-            )
+            parts["launch", Category.HOST] = Part("launch", Category.HOST, host_s - device_s)
         ordered = tuple(parts.values())
         return Work(
             sum(part.seconds for part in ordered),
@@ -331,6 +328,11 @@ class StageCosts:
             flop=flop,
             collectives=self._collectives(run, phase),
         )
+
+    def _launches_s(self, pass_time: PassTime) -> float:
+        """Host time of one direction; only kernels have small ones around them [s]."""
+        launch_s = self.job.cluster.profile.kernels.launch_s
+        return pass_time.kernels * self.host_s_per_kernel + pass_time.exchanges * launch_s
 
     def _collectives(self, run: Slice, phase: Phase) -> tuple[Collective, ...]:
         """What one microbatch through the run issues; backward starts at the last unit."""

@@ -24,6 +24,7 @@ from simulator.cost.kernels import (
     gemm_s,
     grouped_gemm_s,
     memory_bound_s,
+    rows_are_aligned,
 )
 from simulator.program.ir import Collective, Kind
 from simulator.program.layer import (
@@ -214,12 +215,15 @@ class PieceTimer:
         half = gemm.half_precision or not gemm.has_weight
         precision = self._half_precision if half else self.precision
         accumulate = accumulate and self.accumulate_fp32
+        # Whichever gradient it is, operands and result are as wide as the weight or its transpose.
+        aligned = rows_are_aligned((gemm.n, gemm.k), precision)
         return self._once(
-            (m, n, k, gemm.batch, precision, accumulate),
+            (m, n, k, gemm.batch, precision, accumulate, aligned),
             lambda: gemm_s(
-                self.profile, m, n, k, batch=gemm.batch, precision=precision, accumulate=accumulate
+                self.profile, m, n, k,
+                batch=gemm.batch, precision=precision, accumulate=accumulate, aligned=aligned,
             ),
-        )
+        )  # fmt: skip
 
     def _grouped_s(
         self, gemm: GroupedGemm, rows: list[int], n: int, k: int, *, accumulate: bool

@@ -218,12 +218,15 @@ def bucket_ends(sizes: Iterable[float], first_bytes: float, bucket_bytes: float)
     return ends if filled == 0.0 else [*ends, index]
 
 
-def whole_parameter_order(counts: Sequence[ParameterCount], ranks: int) -> list[ParameterCount]:
-    """The parameters rank by rank, where each rank takes whole ones.
+def whole_parameter_shares(
+    counts: Sequence[ParameterCount], ranks: int
+) -> list[list[ParameterCount]]:
+    """The parameters of each rank that has any, where ranks take whole ones.
 
     The largest goes first, to the rank that has least.
 
-    Source: PyTorch's ``ZeroRedundancyOptimizer._partition_parameters``.
+    Source: PyTorch's ``ZeroRedundancyOptimizer._partition_parameters``; InternEvo's
+    ``HybridZeroOptimizer._partition_param_list`` does the same.
     """
     shares: list[list[ParameterCount]] = [[] for _ in range(ranks)]
     held = [0.0] * ranks
@@ -231,7 +234,7 @@ def whole_parameter_order(counts: Sequence[ParameterCount], ranks: int) -> list[
         least = held.index(min(held))
         shares[least].append(count)
         held[least] += count.total
-    return [count for share in shares for count in share]
+    return [share for share in shares if share]
 
 
 def _parts(run: Slice) -> list[Slice]:

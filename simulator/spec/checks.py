@@ -293,19 +293,6 @@ def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
         yield Fault("plan.zero", rule, plan.zero, f"{hint}, or model.tied_embeddings: false")
 
 
-def _whole_parameters_have_one_owner(job: Job) -> Iterator[Fault]:
-    plan = job.plan
-    if not plan.stack.shards_whole_parameters:
-        return
-    path, hint = "plan.stack.shards_whole_parameters", "leave it out"
-    if plan.zero != 1:
-        rule = f"is a way to run plan.zero: 1, not {plan.zero}"
-        yield Fault(path, rule, True, f"{hint}, or take plan.zero: 1")
-    if plan.zero_group:
-        rule = "gives every parameter one owner among all ranks, so plan.zero_group has no meaning"
-        yield Fault(path, rule, True, f"{hint}, or leave out plan.zero_group")
-
-
 def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.attention == "flash" and plan.precision in ("fp32", "tf32"):
@@ -361,5 +348,4 @@ _RULES = (
     _states_shard_over_a_divisor,
     _perturbed_ranks_exist,
     _frameworks_shard_inside_pipelines,
-    _whole_parameters_have_one_owner,
 )

@@ -122,6 +122,8 @@ class Stack(Spec):
     """ZeRO 1 gives each rank the states of whole parameters: every rank still gets all
     gradients, and updated parameters are broadcast one by one, as PyTorch's
     ZeroRedundancyOptimizer does."""
+    flat_broadcasts: Flag = False
+    """With ``shards_whole_parameters``, a rank broadcasts all its parameters at once."""
     selective_policy: SelectivePolicy = "core-attention"
     """What selective recomputation repeats."""
     recompute_stops_early: Flag = False
@@ -203,7 +205,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "megatron-deepspeed": Stack(
             attention="fused-softmax",
-            host_work_per_launch=14.4,  # fitted to the small runs of one source, vtrain-single
+            host_work_per_launch=18.0,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
             zero_in_pipeline=1,
@@ -291,6 +293,10 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "internevo": Stack(
             fused_accumulation=False,
             description="InternEvo: ZeRO inside nodes, gradients reduced during backward",
+            # HybridZeroOptimizer: _partition_param_list, _reduce_and_copy, broadcast_params.
+            shards_whole_parameters=True,
+            flat_broadcasts=True,
+            bucket_bytes="1 GiB",  # type: ignore[arg-type]  # 512 Mi elements of 16 bits
             main_grad_precision="bf16",
             grad_reduce_precision="bf16",
             overlap_param_gather=False,

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.kernels import gemm_s, grouped_gemm_s, memory_bound_s
+from simulator.cost.kernels import gemm_s, grouped_gemm_s, memory_bound_s, rows_are_aligned
 from simulator.errors import InputError
+from simulator.results.run import run_step
+from simulator.spec.load import job_from_document
 from tests.tiny import GEMM, TINY_FAST, tiny_profile, with_bandwidth
 
 TINY = tiny_profile()
@@ -53,6 +55,36 @@ def test_small_tiles_lose_rate_as_tile_half_says():
     expected = (1 + 1.0) / (1 + 64 * (1 / 256 + 1 / 128) / 2)
     slower = gemm_s(penalised, 256, 64, 1) / gemm_s(plain, 256, 64, 1)
     assert slower == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("columns", "precision", "aligned"),
+    [
+        (50304, "fp16", True),
+        (50257, "fp16", False),
+        (50264, "bf16", True),
+        (50264, "fp8", False),
+        (50260, "fp32", True),
+        (128256, "mxfp8", True),
+        (128256, "nvfp4", True),
+    ],
+)
+def test_rows_are_aligned_if_they_are_whole_vectors_of_16_bytes(columns, precision, aligned):
+    assert rows_are_aligned((4096, columns), precision) is aligned
+
+
+def test_padding_the_vocabulary_of_gpt2_makes_its_step_on_a100s_a_quarter_faster():
+    """50257 to 50304: "~25% speedup", A. Karpathy on nanoGPT, February 2023."""
+
+    def step_s(vocab: int) -> float:
+        model = {"base": "gpt2", "vocab": vocab}
+        plan = {"stack": {"base": "torch", "fused_elementwise": True}, "zero": 0}
+        batch = {"global": 480, "micro": 12, "seq_len": 1024}
+        cluster = {"profile": "a100-sxm-40gb", "gpus": 8}
+        document = {"model": model, "cluster": cluster, "batch": batch, "plan": plan}
+        return run_step(job_from_document(document)).step_time_s
+
+    assert step_s(50257) / step_s(50304) == pytest.approx(1.25, abs=0.03)
 
 
 def test_a_long_inner_dimension_is_split_over_idle_multiprocessors():

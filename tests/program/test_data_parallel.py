@@ -14,6 +14,7 @@ from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stre
 from simulator.program.layout import Slice, stage_slices
 from simulator.program.stage import StageCosts
 from simulator.program.states import slice_parameters
+from simulator.program.units import Units
 from simulator.results.memory import class_memory
 from simulator.schedule import Phase
 from simulator.spec.job import Job
@@ -184,6 +185,23 @@ def test_without_overlap_weights_are_gathered_after_the_optimizer():
     program = build_program(data_job(zero=1, overlap_param_gather=False))
     lane = [program.operations[i].kind for i in program.lanes[0, Stream.COMPUTE]]
     assert lane[-2:] == [Kind.OPTIMIZER, Kind.ALL_GATHER]
+
+
+@pytest.mark.parametrize(("ranks", "shards"), [(4, 4), (64, 64), (8, 2)])
+def test_internevo_all_reduces_gradients_and_every_owner_broadcasts_its_parameters_at_once(
+    ranks, shards
+):
+    """Owners hold whole tensors, so there are no more of them than tensors."""
+    job = data_job(ranks, zero=1, zero_group=shards, stack="internevo")
+    program = build_program(job)
+    issued = [c for op in exchanges(program) for c in op.work.collectives]
+    sent = [c for c in issued if c.kind is Kind.BROADCAST]
+    (run,) = stage_slices(job, 1)
+    tensors = len(Units(job).counts(run))
+    assert {c.kind for c in issued} == {Kind.ALL_REDUCE, Kind.BROADCAST}
+    assert len(sent) == min(shards, tensors)
+    assert {c.ranks for c in sent} == {shards}
+    assert sum(c.num_bytes for c in sent) == pytest.approx(GATHERED * parameters(job))
 
 
 @given(st.integers(1, 4), st.sampled_from([2, 4]), st.sampled_from(["none", "full"]))

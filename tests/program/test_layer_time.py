@@ -105,6 +105,12 @@ def test_streams_launch_their_kernels_in_both_directions():
     assert (time.forward.kernels, time.backward_input.kernels) == (3, 3)
 
 
+def test_exchanges_are_no_kernels_of_the_layer_but_launches_of_their_own():
+    time = timed(ENTRY, PRODUCT, EXIT)
+    assert (time.forward.kernels, time.forward.exchanges) == (1, 2)
+    assert (time.backward_input.kernels, time.backward_input.exchanges) == (1, 3)
+
+
 def test_kernels_that_move_nothing_do_not_run():
     """As the forward cast that the kernel before it does on its way."""
     time = timed(Stream("cast", 0.0, 20.0))

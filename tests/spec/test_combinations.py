@@ -8,7 +8,6 @@ from simulator.errors import InputError
 from tests.jobs import small_job, small_model
 
 TIED = small_model(tied_embeddings=True)
-WHOLE = {"base": "torch", "shards_whole_parameters": True}
 
 
 @pytest.mark.parametrize(
@@ -19,13 +18,6 @@ WHOLE = {"base": "torch", "shards_whole_parameters": True}
         (None, {"zero": 2, "schedule": "chimera"}, "plan.zero", "under chimera"),
         (None, {"zero": 3, "schedule": "dualpipe"}, "plan.zero", "two copies of the model"),
         (TIED, {"zero": 3}, "plan.zero", "tied embeddings"),
-        (None, {"zero": 2, "pp": 1, "stack": WHOLE}, "plan.stack.shards_whole_parameters", "not 2"),
-        (
-            None,
-            {"zero": 1, "zero_group": 2, "stack": WHOLE},
-            "plan.stack.shards_whole_parameters",
-            "one owner",
-        ),
         (
             None,
             {"zero": 2, "reshard_after_forward": True},

@@ -255,6 +255,16 @@ def test_facts_that_only_the_notes_state_are_read():
     assert plan["grad_reduce_precision"] == "bf16"
 
 
+def test_facts_that_hold_for_all_runs_of_a_source_are_read():
+    source = "vTrain shipped validation data, data/ground_truth_single.csv"
+    plan = job_document({**ROW, "source": source, "recompute": "full"})["plan"]
+    assert plan["recompute"] == "none"
+    assert plan["stack"] == {
+        "base": "megatron-core", "pads_vocab": False, "fused_softmax": False,
+    }  # fmt: skip
+    assert job_document({**ROW, "recompute": "full"})["plan"]["recompute"] == "full"
+
+
 def test_the_source_of_a_row_is_its_id_without_the_number():
     assert row_source("mlperf-v5-llama-012") == "mlperf-v5-llama"
     assert row_source("alone") == "alone"

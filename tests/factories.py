@@ -279,6 +279,7 @@ def step_result(timeline: Timeline, capacity_bytes: float = 80 * GIB) -> StepRes
     return StepResult(
         timeline=timeline,
         step_time_s=step_s,
+        step_time_band_s=None,
         tokens_per_s_per_gpu=1000.0,
         model_tflops_per_gpu=400.0,
         mfu=0.404,

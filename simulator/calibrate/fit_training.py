@@ -30,7 +30,9 @@ from simulator.calibrate.training_response import KNOB_VALUES, Knob, Response, r
 from simulator.spec.documents import data_folder
 from simulator.spec.load import profile_names
 from simulator.spec.stack import Stack
+from simulator.validate.error_band import FEWEST_RUNS, Residual, profile_band
 from simulator.validate.published import read_rows, row_source
+from simulator.validate.published_rows import Row
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"
 """Beside the table of runs: its predictions with their own source left out."""
@@ -143,8 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for (knob, key), value in fitted.items():
         sys.stdout.write(f"{knob} of {key}: {value:.3f}\n")
     if options.write:
+        left_out = cross_validation(runs)
         write_clocks(fitted, runs, options.table.name)
-        _write_cross_validation(cross_validation(runs), options.table.parent)
+        write_bands(residuals(left_out, measured), options.table.name)
+        _write_cross_validation(left_out, options.table.parent)
     return 0
 
 
@@ -163,6 +167,31 @@ def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
         value = f"{{value: {fitted['clock', kin]:.3f}, source: {source}}}"
         path = data_folder("hardware_profiles") / f"{profile}.yaml"
         path.write_text(with_value(path.read_text(), ["kernels", "sustained_clock"], value))
+
+
+def residuals(left_out: Sequence[LeftOut], rows: Sequence[Row]) -> list[Residual]:
+    """How runs of the higher grades were missed without their own source."""
+    by_id = {row["id"]: row for row in rows if row.get("grade", "A") in _GRADES}
+    return [
+        Residual(row_source(run.id), row["profile"], float(row["measured_step_s"]) / seconds)
+        for run in left_out
+        if (row := by_id.get(run.id)) and (seconds := run.predicted_step_s)
+    ]
+
+
+def write_bands(known: Sequence[Residual], table: str) -> None:
+    """Put the error band of every system into its profile."""
+    for profile in profile_names():
+        own = [residual for residual in known if residual.profile == profile]
+        sources = len({residual.source for residual in own})
+        evidence = f"{table}: {len(own)} runs of {sources} sources, each predicted without its own"
+        kind = "fitted" if len(own) >= FEWEST_RUNS else "assumed"
+        reference = evidence if kind == "fitted" else "as the runs of all systems together"
+        band = profile_band(profile, known)
+        source = f'{{kind: {kind}, reference: "{reference}"}}'
+        value = f"{{fastest: {band.fastest}, slowest: {band.slowest}, source: {source}}}"
+        path = data_folder("hardware_profiles") / f"{profile}.yaml"
+        path.write_text(with_value(path.read_text(), ["step_time_band"], value))
 
 
 def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:

@@ -84,6 +84,7 @@ def _print_result(result: Result) -> None:
 def _print_headline(result: Result) -> None:
     rows = [
         ("step time", format_seconds(result.step_time_s)),
+        *_error_band(result),
         *_without_perturbations(result),
         ("tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"),
         ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
@@ -92,6 +93,13 @@ def _print_headline(result: Result) -> None:
         ("pipeline bubble", percent(result.bubble_fraction)),
     ]
     print_table(result.title, [text_column(""), number_column("")], rows)
+
+
+def _error_band(result: Result) -> Iterator[tuple[str, str]]:
+    """Where the measured step will most likely lie."""
+    if result.step_time_band_s is not None:
+        low, high = map(format_seconds, result.step_time_band_s)
+        yield "8 of 10 such runs take", f"{low} to {high}"
 
 
 def _print_asynchrony(result: Result) -> None:

@@ -21,6 +21,7 @@ def result_to_dict(result: StepResult, job: Job) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "title": result.title,
         "step_time_s": result.step_time_s,
+        "step_time_band_s": result.step_time_band_s and list(result.step_time_band_s),
         "tokens_per_s_per_gpu": result.tokens_per_s_per_gpu,
         "model_tflops_per_gpu": result.model_tflops_per_gpu,
         "mfu": result.mfu,

@@ -63,6 +63,8 @@ class StepResult:
 
     timeline: Timeline
     step_time_s: float
+    step_time_band_s: tuple[float, float] | None
+    """Between which eight of ten published runs would lie; None where the profile does not say."""
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     mfu: float

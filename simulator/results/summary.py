@@ -12,6 +12,7 @@ from simulator.results.memory import class_memory
 from simulator.results.steady import cut_memory, cut_timeline, steady_window
 from simulator.results.step import StepResult
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
+from simulator.spec.hardware import ErrorBand
 from simulator.spec.job import Job
 
 _ALONE = Steps(0, 0)
@@ -54,6 +55,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     return StepResult(
         timeline=timeline,
         step_time_s=step_time_s,
+        step_time_band_s=_band_s(step_time_s, profile.step_time_band),
         tokens_per_s_per_gpu=tokens_per_s_per_gpu,
         model_tflops_per_gpu=model_rate / 1e12,
         mfu=model_rate / peak,
@@ -68,3 +70,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
         title=job.title,
         asynchrony=asynchrony(job, job_schedule(job)),
     )
+
+
+def _band_s(step_time_s: float, band: ErrorBand | None) -> tuple[float, float] | None:
+    return band and (band.fastest * step_time_s, band.slowest * step_time_s)

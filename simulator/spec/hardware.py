@@ -20,7 +20,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from simulator.spec.base import Bytes, BytesPerSecond, Count, FlopPerSecond, Hertz, Spec, Watts
+from simulator.spec.base import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    FlopPerSecond,
+    Hertz,
+    Ratio,
+    Spec,
+    Watts,
+)
 from simulator.spec.kernels import KernelModel
 from simulator.spec.network import Network
 
@@ -69,6 +78,15 @@ class Host(Spec):
     """Host-to-device copy rate of one GPU, pinned memory, one way."""
 
 
+class ErrorBand(Spec):
+    """How far predictions for the system were off: measured over predicted step time."""
+
+    fastest: Ratio
+    """One published run in ten was faster than this times its prediction."""
+    slowest: Ratio
+    """One published run in ten was slower than this times its prediction."""
+
+
 class HardwareProfile(Spec):
     """A whole system: device, kernels, network and host."""
 
@@ -78,5 +96,7 @@ class HardwareProfile(Spec):
     kernels: KernelModel
     network: Network
     host: Host
+    step_time_band: ErrorBand | None = None
+    """Where eight of ten published runs lie; without it predictions carry no band."""
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, exclude=True)
     """Source of every number, by dotted path such as ``device.memory``."""

@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from simulator.validate.accuracy import CLOSE_PCT, Accuracy, error_pct
+from simulator.validate.error_band import COVERAGE, FEWEST_RUNS, Residual, covered_share
 from simulator.validate.published import (
     PublishedReport,
     PublishedResult,
@@ -28,6 +29,7 @@ from simulator.validate.published_rows import Row, memory_kind
 from simulator.validate.ranking import FEWEST_LAYOUTS, TOP, sweep_rankings
 
 _WORST = 20
+_STATED = "all runs of grade A and A-"
 _GOOD_SPEARMAN = 0.9
 
 _HEAD = f"""# How right are the predictions?
@@ -79,6 +81,7 @@ def accuracy_report(
         "## Headline\n",
         headline(report, by_id),
         _cross_validated_section(report, by_id, left_out),
+        _coverage_section(report, by_id, left_out),
         _ranking_section(report, by_id),
         _section("By grade", report, lambda result: result.grade),
         _section("By source", report, lambda result: row_source(result.id)),
@@ -105,7 +108,7 @@ def _headline_groups(
 ) -> dict[str, list[PublishedResult]]:
     stated = [result for result in report.rows if result.grade in ("A", "A-")]
     return {
-        "all runs of grade A and A-": stated,
+        _STATED: stated,
         "dense Megatron, ZeRO 0 or 1": [
             r for r in stated if _is_dense_megatron(rows[r.id]) and not _is_small(rows[r.id])
         ],
@@ -131,6 +134,38 @@ def _cross_validated_section(
         for name, group in _headline_groups(report, rows).items()
     }
     return f"## Cross-validated\n\n{_table(('runs', *_COLUMNS), groups.items())}"
+
+
+def _coverage_section(
+    report: PublishedReport, rows: dict[str, Row], left_out: Mapping[str, float]
+) -> str:
+    """How many runs the error bands cover."""
+    groups = {
+        name: [_residual(result, left_out) for result in group if result.id in left_out]
+        for name, group in _headline_groups(report, rows).items()
+    }
+    known = groups[_STATED]
+    lines = [
+        "## Error bands\n",
+        f"A prediction carries the band in which {100 * COVERAGE:.0f} % of the published runs on "
+        "its system lie (runs of grade A and A-, each predicted without its own source; systems "
+        f"with fewer than {FEWEST_RUNS} runs take all). Here every run is held against the band "
+        "that all other sources give.\n",
+        "| runs | predicted | in the band % |",
+        "|---|---:|---:|",
+    ]
+    lines += [
+        f"| {name} | {len(group)} | {100 * covered_share(group, known):.0f} |"
+        for name, group in groups.items()
+        if group
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _residual(result: PublishedResult, left_out: Mapping[str, float]) -> Residual:
+    assert result.measured_step_s is not None
+    ratio = result.measured_step_s / left_out[result.id]
+    return Residual(row_source(result.id), result.gpu, ratio)
 
 
 def _ranking_section(report: PublishedReport, rows: dict[str, Row]) -> str:

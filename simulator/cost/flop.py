@@ -39,6 +39,7 @@ def hardware_flop_per_token(
     policy: SelectivePolicy = "core-attention",
     *,
     stops_early: bool = False,
+    repeated_share: float = 1.0,
 ) -> float:
     """FLOP that one token of training executes, recomputation included.
 
@@ -49,6 +50,7 @@ def hardware_flop_per_token(
         policy: What ``selective`` means.
         stops_early: Whether ``full`` leaves out the last product of layers without routed
             experts.
+        repeated_share: Layers that backward repeats, over all, 0 to 1; taken as alike.
     """
     if recompute == "full":
         repeated = _layers_forward(model, seq_len)
@@ -60,7 +62,7 @@ def hardware_flop_per_token(
         repeated = _attention_forward(model, seq_len)
     else:
         repeated = 2.0 * _matrix_numel(model, _ALTERNATE_PRODUCTS)
-    return model_flop_per_token(model, seq_len) + repeated
+    return model_flop_per_token(model, seq_len) + repeated_share * repeated
 
 
 def _layers_forward(model: Model, seq_len: int) -> float:

@@ -16,7 +16,8 @@ from simulator.spec.plan import Plan
 
 _STACK = "deepspeed"
 _ONLY = {
-    "pp": 1, "vpp": 1, "ep": 1, "recompute": "none", "overlap_ep": False, "overlap_tp": False,
+    "pp": 1, "vpp": 1, "ep": 1, "recompute": "none", "recompute_layers": None,
+    "overlap_ep": False, "overlap_tp": False,
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
     "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,

@@ -227,7 +227,11 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
     if plan.precision == "fp16" and plan.grad_reduce_precision == "fp32":
         yield "--accumulate-allreduce-grads-in-fp32"
     yield from _ATTENTION[plan.attention_kernel]
-    yield from _RECOMPUTE[plan.recompute]
+    if plan.recompute_layers is None:
+        yield from _RECOMPUTE[plan.recompute]
+    else:
+        yield "--recompute-granularity full"
+        yield f"--recompute-method block --recompute-num-layers {plan.recompute_layers}"
     yield from _OPTIMIZERS[plan.optimizer]
     if plan.rank_order == PIPELINE_BEFORE_DATA:
         yield "--use-tp-pp-dp-mapping"

@@ -55,7 +55,7 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
         **_expert_parallelism(settings, tp, has_experts),
         **_sharding(settings, (gpus or 0) // (tp * pp)),
         **_precision(settings),
-        "recompute": _recomputation(settings, layers, pp),
+        **_recomputation(settings),
         "optimizer": _optimizer(settings),
         "rank_order": PIPELINE_BEFORE_DATA if settings.switch("use_tp_pp_dp_mapping") else None,
         "attention": _attention(settings),
@@ -160,7 +160,7 @@ def _precision(settings: Settings) -> dict[str, Any]:
     return {"precision": precision, "grad_reduce_precision": reduced}
 
 
-def _recomputation(settings: Settings, layers: int | None, pp: int) -> str:
+def _recomputation(settings: Settings) -> dict[str, object]:
     """What is computed again: nothing, core attention, or whole layers."""
     granularity = settings.choice(
         "recompute_granularity", "activations_checkpoint_granularity",
@@ -178,24 +178,19 @@ def _recomputation(settings: Settings, layers: int | None, pp: int) -> str:
     if granularity == "selective" and modules not in (None, "core_attn", ["core_attn"]):
         rule = "is not modelled beside core_attn"
         settings.fault("recompute_modules", rule, modules, "take recompute_granularity full")
-    if granularity == "full":
-        _check_that_all_layers_are_repeated(settings, str(method), layers, pp)
-    return granularity
+    layers = _repeated_layers(settings, str(method)) if granularity == "full" else {}
+    return {"recompute": granularity, **layers}
 
 
-def _check_that_all_layers_are_repeated(
-    settings: Settings, method: str, layers: int | None, pp: int
-) -> None:
+def _repeated_layers(settings: Settings, method: str) -> dict[str, object]:
     key, number = settings.first("recompute_num_layers", "activations_checkpoint_num_layers",
                                  "checkpoint_num_layers")  # fmt: skip
-    if method == "block" and layers and (number or 0) < layers // pp:
-        rule = (
-            f"recomputes only some of the {layers // pp} layers of a stage, which is not modelled"
-        )
-        settings.fault(key, rule, number, "take all, or recompute_method uniform")
-    elif method == "uniform" and (number or 1) > 1:
+    if method == "block" and number is not None:
+        return {"recompute_layers": number}
+    if method == "uniform" and (number or 1) > 1:
         rule = "keeps one input for several layers, which is not modelled"
         settings.fault(key, rule, number, f"take 1, or --define {key}=1")
+    return {}
 
 
 def _optimizer(settings: Settings) -> str:

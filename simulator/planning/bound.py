@@ -137,7 +137,7 @@ def _pipeline(job: Job) -> _Pipeline:
         parts[placement.rank(stage, stages)].append(part)
     runs = stage_slices(job, stages * chunks)
     kinds = layer_kinds(job.model)
-    contents = [_content(run, kinds) for run in runs]
+    contents = [_content(run, kinds, job.plan.recompute_layers) for run in runs]
     known = list(dict.fromkeys(contents))
     return _Pipeline(
         schedule=info.name,
@@ -155,10 +155,14 @@ def _pipeline(job: Job) -> _Pipeline:
     )
 
 
-def _content(run: Slice, kinds: Sequence[LayerKind]) -> Hashable:
-    """What the costs of a run depend on: what it holds, and the layer that it ends with."""
+def _content(run: Slice, kinds: Sequence[LayerKind], recompute_layers: int | None) -> Hashable:
+    """What the costs of a run depend on: what it holds and repeats, and how it ends."""
     layers = kinds[run.first : run.end]
-    return frozenset(Counter(layers).items()), layers[-1:], run.has_embedding, run.has_head
+    held, repeated = Counter(layers), Counter(layers[:recompute_layers])
+    return (
+        frozenset(held.items()), frozenset(repeated.items()), layers[-1:], run.has_embedding,
+        run.has_head,
+    )  # fmt: skip
 
 
 class _Costs(NamedTuple):

@@ -55,6 +55,21 @@ def runs_of_counts(counts: Sequence[int]) -> tuple[Slice, ...]:
     )
 
 
+def recomputed_layers(job: Job) -> frozenset[int]:
+    """Layers that backward computes again, in part or as a whole, by index."""
+    plan = job.plan
+    if plan.recompute == "none":
+        return frozenset()
+    if plan.recompute_layers is None:
+        return frozenset(range(job.model.layers))
+    runs = stage_slices(job, plan.pp * plan.vpp)
+    return frozenset(
+        index
+        for run in runs
+        for index in range(run.first, min(run.end, run.first + plan.recompute_layers))
+    )
+
+
 def _layer_counts(job: Job, stages: int) -> list[int]:
     plan, layers = job.plan, job.model.layers
     if plan.layout is not None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
@@ -19,7 +20,7 @@ from simulator.program.experts import expert_layer
 from simulator.program.ir import COMMUNICATION, Category, Collective, Memory, Owner, Part, Work
 from simulator.program.layer import Axis, Layer
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
-from simulator.program.layout import Slice
+from simulator.program.layout import Slice, recomputed_layers
 from simulator.program.ranks import (
     context_group,
     expert_group,
@@ -48,8 +49,21 @@ _HEAD = "head"
 _LOSS = "loss"
 _JOIN = "join"
 
-Unit = LayerKind | str
-"""A layer kind, the embedding, the head, the loss, or what joins two of them for multi-token
+
+class LayerUnit(NamedTuple):
+    """Layers that cost the same.
+
+    Attributes:
+        kind: What they consist of.
+        is_repeated: Whether backward computes them again, as far as the plan says.
+    """
+
+    kind: LayerKind
+    is_repeated: bool
+
+
+Unit = LayerUnit | str
+"""A layer, the embedding, the head, the loss, or what joins two of them for multi-token
 prediction."""
 
 _UnitCounts = tuple[tuple[Unit, int], ...]
@@ -171,8 +185,10 @@ class StageCosts:
         return launch_s * self.job.plan.stack.host_work_per_launch
 
     @cached_property
-    def _kinds(self) -> tuple[LayerKind, ...]:
-        return layer_kinds(self.job.model)
+    def _layers(self) -> tuple[LayerUnit, ...]:
+        repeated = recomputed_layers(self.job)
+        kinds = layer_kinds(self.job.model)
+        return tuple(LayerUnit(kind, index in repeated) for index, kind in enumerate(kinds))
 
     @cached_property
     def _shape(self) -> Shape:
@@ -226,7 +242,7 @@ class StageCosts:
     def _run_units(self, run: Slice) -> tuple[Unit, ...]:
         """What a run consists of, in order of the model."""
         modules = self.job.model.multi_token_layers
-        units: tuple[Unit, ...] = self._kinds[run.first : run.end]
+        units: tuple[Unit, ...] = self._layers[run.first : run.end]
         if run.has_embedding:
             units = (_EMBEDDING, *units)
         loss = (_LOSS,) if run.has_loss else ()
@@ -234,7 +250,7 @@ class StageCosts:
             return (*units, *loss * (1 + modules))
         # A multi-token-prediction module is a join of hidden state and embedding, a
         # layer like the last, and the shared head (arXiv 2412.19437, section 2.2).
-        module = (_EMBEDDING, _JOIN, self._kinds[-1], _HEAD, *loss)
+        module = (_EMBEDDING, _JOIN, self._layers[-1], _HEAD, *loss)
         return (*units, _HEAD, *loss, *module * modules)
 
     def _unit(self, unit: Unit) -> UnitCost:
@@ -244,7 +260,8 @@ class StageCosts:
 
     def _unit_cost(self, unit: Unit) -> UnitCost:
         layer = self._divided(self._whole_layer(unit))
-        recompute = self.job.plan.recompute if isinstance(unit, LayerKind) else "none"
+        is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
+        recompute = self.job.plan.recompute if is_repeated else "none"
         stack = self.job.plan.stack
         outcome = recomputation(
             layer,
@@ -274,9 +291,9 @@ class StageCosts:
             return loss_layer(job.model, job.plan, self._shape, padded_vocab(job))
         if unit == _JOIN:
             return join_layer(job.model, job.plan, self._shape)
-        assert isinstance(unit, LayerKind)
-        build = expert_layer if unit.has_experts else transformer_layer
-        return build(job.model, unit, job.plan, self._shape)
+        assert isinstance(unit, LayerUnit)
+        build = expert_layer if unit.kind.has_experts else transformer_layer
+        return build(job.model, unit.kind, job.plan, self._shape)
 
     def _divided(self, layer: Layer) -> Layer:
         """The strategy passes, in order."""
@@ -307,11 +324,12 @@ class StageCosts:
 
     def _sum(self, run: Slice, counts: _UnitCounts, phase: Phase, exposed: float) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
-        flop, host_s = 0.0, 0.0
+        flop, kernels, exchanges = 0.0, 0, 0
         for unit, count in counts:
             for pass_time in _directions(self._unit(unit).time, phase):
                 flop += pass_time.flop * count
-                host_s += self._launches_s(pass_time) * count
+                kernels += pass_time.kernels * count
+                exchanges += pass_time.exchanges * count
                 for part in pass_time.parts:
                     hides = part.category is Category.EXPERT_PARALLEL
                     _add_part(parts, part, count, exposed if hides else 1.0)
@@ -319,8 +337,11 @@ class StageCosts:
         if copies is not None:
             _add_part(parts, copies, 1)
         device_s = sum(part.seconds for part in parts.values())
+        host_s = self._launches_s(kernels, exchanges)
         if host_s > device_s:
-            parts["launch", Category.HOST] = Part("launch", Category.HOST, host_s - device_s)
+            parts["launch", Category.HOST] = Part(
+                "launch", Category.HOST, host_s - device_s, kernels + exchanges
+            )
         ordered = tuple(parts.values())
         return Work(
             sum(part.seconds for part in ordered),
@@ -329,10 +350,10 @@ class StageCosts:
             collectives=self._collectives(run, phase),
         )
 
-    def _launches_s(self, pass_time: PassTime) -> float:
-        """Host time of one direction; only kernels have small ones around them [s]."""
+    def _launches_s(self, kernels: int, exchanges: int) -> float:
+        """Host time of so many launches; only kernels have small ones around them [s]."""
         launch_s = self.job.cluster.profile.kernels.launch_s
-        return pass_time.kernels * self.host_s_per_kernel + pass_time.exchanges * launch_s
+        return kernels * self.host_s_per_kernel + exchanges * launch_s
 
     def _collectives(self, run: Slice, phase: Phase) -> tuple[Collective, ...]:
         """What one microbatch through the run issues; backward starts at the last unit."""

@@ -8,6 +8,7 @@ from simulator.engine.timeline import Timeline
 from simulator.program.asynchronous import asynchrony
 from simulator.program.build import Steps, job_schedule
 from simulator.program.ir import COMMUNICATION, Category
+from simulator.program.layout import recomputed_layers
 from simulator.results.memory import class_memory
 from simulator.results.steady import cut_memory, cut_timeline, steady_window
 from simulator.results.step import StepResult
@@ -51,6 +52,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
         job.plan.recompute,
         stack.selective_policy,
         stops_early=stack.recompute_stops_early,
+        repeated_share=len(recomputed_layers(job)) / job.model.layers,
     )
     return StepResult(
         timeline=timeline,
@@ -73,4 +75,4 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
 
 
 def _band_s(step_time_s: float, band: ErrorBand | None) -> tuple[float, float] | None:
-    return band and (band.fastest * step_time_s, band.slowest * step_time_s)
+    return (band.fastest * step_time_s, band.slowest * step_time_s) if band else None

@@ -89,6 +89,9 @@ class Plan(Spec):
     """Shard norms and dropout along the sequence; by default whenever tp > 1."""
     recompute: Recompute = "none"
     """Forward work repeated in backward: none, core attention, or whole layers."""
+    recompute_layers: CountOrZero | None = None
+    """With ``recompute: full``, how many layers of each virtual stage are computed again, its
+    first ones (Megatron's ``block`` method); by default all."""
     precision: Precision = "bf16"
     """Number format of the matrix products."""
     attention: AttentionKernel | None = None

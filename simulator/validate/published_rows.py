@@ -72,6 +72,9 @@ over the attention scores than a fused softmax makes, and what grows with the vo
 (``src/model/gpt_modeling.py``)."""
 
 
+_SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
+"""Phrase in the notes of runs whose stages compute their first layers again."""
+
 _DEVICE_MEMORY = re.compile("total memory in log")
 """Phrase in the notes of runs whose printed memory is what ``nvidia-smi`` calls used: the log of
 Sailor's pipeline engine (``deepspeed/pipe_engine.py`` in eth-easl/sailor) names it TOTAL,
@@ -198,6 +201,8 @@ def _plan(row: Row) -> dict[str, Any]:
     for key in ("schedule", "recompute", "precision", "attention"):
         if row.get(key):
             plan[key] = row[key]
+    if some_layers := _SOME_LAYERS_AGAIN.search(row.get("notes", "")):
+        plan["recompute_layers"] = int(some_layers.group(1))
     if not row.get("attention") and row.get("recompute") == "selective":
         # Core attention is only worth computing again where its scores would be kept.
         plan["attention"] = "fused-softmax"

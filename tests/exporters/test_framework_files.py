@@ -149,6 +149,8 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
             },
         },
     }  # fmt: skip
+    if plan["recompute"] == "full":
+        plan["recompute_layers"] = draw(st.sampled_from([None, 0, 1]))
     if pp > 1 and draw(_FLAG) and "account_for_loss" not in plan:
         plan["layout"] = [model["layers"] // (pp * vpp)] * (pp * vpp)
     document = {

@@ -168,14 +168,14 @@ def test_what_only_the_shell_would_know_is_asked_for(tmp_path):
     assert job.plan.tp == 8
 
 
-def test_recomputing_only_some_layers_is_refused(tmp_path):
+def test_recomputing_only_some_layers_counts_them(tmp_path):
     path = edited(
         tmp_path, "launch_gpt.sh",
         ("--recompute-method uniform --recompute-num-layers 1",
          "--recompute-method block --recompute-num-layers 2"),
     )  # fmt: skip
-    with pytest.raises(InputError, match="only some of the 6 layers"):
-        read_megatron_script(path, Given())
+    job, _ = read_megatron_script(path, Given())
+    assert (job.plan.recompute, job.plan.recompute_layers) == ("full", 2)
 
 
 @pytest.mark.parametrize("script", ["pretrain_bert.py", "pretrain_t5.py", "x/pretrain_mamba.py"])

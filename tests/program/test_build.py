@@ -89,6 +89,38 @@ def test_executed_products_are_those_that_hfu_counts(recompute, tp, pp, cp):
     assert executed == pytest.approx(counted, rel=1e-9)
 
 
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_every_virtual_stage_computes_so_many_of_its_first_layers_again(layers, pp, vpp):
+    """A layer's second forward lasts as long as its first; eight layers in all."""
+
+    def recomputed_s(**plan) -> float:
+        job = small_job(small_model(layers=8), gpus=pp, pp=pp, vpp=vpp, global_batch=4, **plan)
+        return sum(
+            part.seconds
+            for op in build_program(job).operations
+            for part in op.work.parts
+            if part.category is Category.RECOMPUTE
+        )
+
+    every_layer_s = recomputed_s(recompute="full")
+    share = pp * vpp * layers / 8
+    some_s = recomputed_s(recompute="full", recompute_layers=layers)
+    assert some_s == pytest.approx(share * every_layer_s)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"recompute": "selective"}, "counts whole layers"),
+        ({"recompute": "full", "pp": 2, "schedule": "zb-h1"}, "block method"),
+    ],
+)
+def test_layers_are_counted_only_where_megatron_counts_them(plan, words):
+    with pytest.raises(InputError, match=words):
+        small_job(gpus=2, recompute_layers=1, **plan)
+
+
 @pytest.mark.parametrize(("schedule", "pp", "vpp"), [("1f1b", 4, 1), ("interleaved-1f1b", 4, 2)])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_pipeline_transfers_carry_one_boundary_activation_each(schedule, pp, vpp, tp):

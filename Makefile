@@ -45,7 +45,8 @@ memory: $(VENV)/.core  ## reports/memory_by_schedule.png: what every stage holds
 
 accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	$(BIN)/python -m simulator.validate.accuracy_report \
-	  reports/data/runs_open.csv reports/data/cross_validation.csv > build-accuracy.md
+	  reports/data/runs_open.csv reports/data/cross_validation.csv \
+	  reports/data/known_misses.csv reports/accuracy.png > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
 zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, measured and predicted

@@ -1,20 +1,25 @@
 """What does the accuracy report say?
 
-``python -m simulator.validate.accuracy_report RUNS.csv LEFT_OUT.csv > reports/accuracy.md``
-simulates every published run and writes how far the predictions are, group by group, with the runs
-that are furthest off and those that could not be simulated.
+``make accuracy`` simulates every published run, draws all errors, and writes how far the
+predictions are, group by group, with the runs that are furthest off and those that could not be
+simulated.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
+from simulator.plots.accuracy import RunError, draw_accuracy
+from simulator.results.run import run_step
+from simulator.spec.load import job_from_document
 from simulator.validate.accuracy import CLOSE_PCT, Accuracy, error_pct
 from simulator.validate.error_band import COVERAGE, FEWEST_RUNS, Residual, covered_share
 from simulator.validate.published import (
@@ -25,10 +30,11 @@ from simulator.validate.published import (
     step_accuracy,
     validate_published,
 )
-from simulator.validate.published_rows import Row, memory_kind
+from simulator.validate.published_rows import Row, job_document, memory_kind
 from simulator.validate.ranking import FEWEST_LAYOUTS, TOP, sweep_rankings
 
 _WORST = 20
+_PARTS = 3
 _STATED = "all runs of grade A and A-"
 _GOOD_SPEARMAN = 0.9
 
@@ -65,8 +71,23 @@ _NOT_MODELLED = """
 """
 
 
+class KnownMiss(NamedTuple):
+    """What is known of some runs that are far off.
+
+    Attributes:
+        runs: Regular expression that their ids match as a whole.
+        why: The cause, as far as it is known.
+    """
+
+    runs: str
+    why: str
+
+
 def accuracy_report(
-    report: PublishedReport, rows: Sequence[Row], left_out: Mapping[str, float]
+    report: PublishedReport,
+    rows: Sequence[Row],
+    left_out: Mapping[str, float],
+    known_misses: Sequence[KnownMiss] = (),
 ) -> str:
     """The report in Markdown.
 
@@ -74,10 +95,12 @@ def accuracy_report(
         report: Every row, predicted.
         rows: The table.
         left_out: Step time of each run predicted without its own source [s], by id.
+        known_misses: What is known of runs that are far off.
     """
     by_id = {row["id"]: row for row in rows}
     sections = [
         _HEAD,
+        "![Measured and predicted step time of every run](accuracy.png)\n",
         "## Headline\n",
         headline(report, by_id),
         _cross_validated_section(report, by_id, left_out),
@@ -88,7 +111,7 @@ def accuracy_report(
         _section("By system", report, lambda result: result.gpu),
         _section("By framework", report, lambda result: by_id[result.id]["framework"]),
         _memory_section(report, by_id),
-        _worst_section(report),
+        _worst_section(report, by_id, known_misses),
         _skipped_section(report),
         _NOT_MODELLED,
     ]
@@ -235,16 +258,33 @@ def _memory_section(report: PublishedReport, rows: dict[str, Row]) -> str:
     return f"## Memory\n\n{intro}\n\n{table}"
 
 
-def _worst_section(report: PublishedReport) -> str:
+def _worst_section(
+    report: PublishedReport, rows: dict[str, Row], known_misses: Sequence[KnownMiss]
+) -> str:
     predicted = [result for result in report.rows if result.error_pct is not None]
     worst = sorted(predicted, key=lambda r: -abs(r.error_pct or 0.0))[:_WORST]
-    lines = ["| run | grade | measured s | predicted s | error % |", "|---|---|---:|---:|---:|"]
+    lines = [
+        "| run | grade | measured s | predicted s | error % | predicted as | why |",
+        "|---|---|---:|---:|---:|---|---|",
+    ]
     lines += [
         f"| {r.id} | {r.grade} | {r.measured_step_s:.4g} | {r.predicted_step_s:.4g} "
-        f"| {r.error_pct:+.1f} |"
+        f"| {r.error_pct:+.1f} | {_largest_parts(rows[r.id])} | {_why(r.id, known_misses)} |"
         for r in worst
     ]
     return f"## The {_WORST} furthest off\n\n" + "\n".join(lines) + "\n"
+
+
+def _largest_parts(row: Row) -> str:
+    """Where the predicted time goes, the largest shares first."""
+    breakdown = run_step(job_from_document(job_document(row))).breakdown_s
+    total_s = sum(breakdown.values())
+    largest = sorted(breakdown.items(), key=lambda item: -item[1])[:_PARTS]
+    return ", ".join(f"{100 * s / total_s:.0f} % {category}" for category, s in largest if s)
+
+
+def _why(run: str, known_misses: Sequence[KnownMiss]) -> str:
+    return next((m.why for m in known_misses if re.fullmatch(m.runs, run)), "not understood")
 
 
 def _skipped_section(report: PublishedReport) -> str:
@@ -262,13 +302,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "left_out", type=Path, help="step times predicted without their own source (CSV)"
     )
+    parser.add_argument("known_misses", type=Path, help="what is known of runs far off (CSV)")
+    parser.add_argument("picture", type=Path, help="where all errors are drawn")
     options = parser.parse_args(arguments)
     with ProcessPoolExecutor() as executor:
         report = validate_published(options.table, executor=executor)
-    with options.left_out.open(newline="", encoding="utf-8") as file:
-        left_out = {r["id"]: float(r["predicted_step_s"]) for r in csv.DictReader(file)}
-    sys.stdout.write(accuracy_report(report, read_rows(options.table), left_out))
+    left_out = {r["id"]: float(r["predicted_step_s"]) for r in _records(options.left_out)}
+    known = [KnownMiss(r["runs"], r["why"]) for r in _records(options.known_misses)]
+    rows = read_rows(options.table)
+    draw_accuracy(_run_errors(report, rows), options.picture, "Published training runs", CLOSE_PCT)
+    sys.stdout.write(accuracy_report(report, rows, left_out, known))
     return 0
+
+
+def _records(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _run_errors(report: PublishedReport, rows: Sequence[Row]) -> list[RunError]:
+    framework = {row["id"]: row["framework"] for row in rows}
+    return [
+        RunError(framework[r.id], r.measured_step_s, r.predicted_step_s)
+        for r in report.rows
+        if r.measured_step_s is not None and r.predicted_step_s is not None
+    ]
 
 
 if __name__ == "__main__":

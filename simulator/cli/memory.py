@@ -110,7 +110,7 @@ def print_peaks(result: Result, *, moments: bool = False) -> None:
     capacity = result.capacity_bytes
     rows = [
         (
-            str(stage.stage),
+            stage.label,
             format_bytes(stage.peak_allocated_bytes),
             format_bytes(stage.peak_reserved_bytes),
             format_bytes(stage.peak_device_bytes),
@@ -148,7 +148,7 @@ def _print_owners(result: Result) -> None:
         if any(stage.by_owner.get(owner) for stage in memory)
     ]
     rows.append(("allocated", *(format_bytes(sum(stage.by_owner.values())) for stage in memory)))
-    stages = [number_column(f"stage {stage.stage}") for stage in memory]
+    stages = [number_column(f"stage {stage.label}") for stage in memory]
     print_table(f"{result.title}: held at the peak", [text_column("owner"), *stages], rows)
 
 

@@ -158,8 +158,15 @@ def _print_likenesses(result: Result) -> None:
         number_column("ranks"),
         number_column("first rank"),
     ]
-    title = "perturbations" if result.job.perturbations else "uneven experts"
-    print_table(title, columns, rows)
+    print_table(_why_ranks_differ(result), columns, rows)
+
+
+def _why_ranks_differ(result: Result) -> str:
+    if result.job.perturbations:
+        return "perturbations"
+    if result.job.plan.data_parallel == "data-parallel":
+        return "one process for all GPUs"
+    return "uneven experts"
 
 
 def _stages_text(stages: Sequence[int]) -> str:

@@ -61,6 +61,9 @@ KIND_COLOR: Mapping[Kind, str] = MappingProxyType(
         Kind.REDUCE_SCATTER: ORANGE,
         Kind.ALL_TO_ALL: "#7A4419",
         Kind.BROADCAST: "#4B3FD1",
+        Kind.REDUCE: "#EE2255",
+        Kind.SCATTER: "#EEFF00",
+        Kind.GATHER: "#CCFFEE",
     }
 )
 """Colour of an operation."""

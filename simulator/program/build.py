@@ -14,7 +14,6 @@ from functools import partial
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
-from simulator.cost.kernels import memory_bound_s
 from simulator.program.asynchronous import refuse_shared_updates
 from simulator.program.busy_experts import with_waiting_ranks
 from simulator.program.communication import Call, collectives_work, communication_work
@@ -35,14 +34,16 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.program.layout import Slice, stage_slices
+from simulator.program.optimizer import optimizer_work
+from simulator.program.parameter_server import ParameterServer, server_update_work
 from simulator.program.pipeline import Pipeline, add_pipeline
 from simulator.program.ranks import first_rank, model_group, pipeline_pair, tensor_group
+from simulator.program.single_process import single_process_program
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
     copied_gradients,
     copies_embedding,
-    optimizer_traffic_bytes,
     padded_vocab,
     resident_memory,
     shard_numel,
@@ -57,9 +58,6 @@ from simulator.spec.job import Job
 _WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
 """Schedules whose implementations, Megatron's and PyTorch's alike, wait for every transfer
 before they go on (``overlap_p2p_comm`` is for interleaved schedules only)."""
-
-_OPTIMIZER_KERNELS = 8
-"""Assumption: launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
 
 
 class Steps(NamedTuple):
@@ -106,6 +104,8 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
     """
+    if job.plan.data_parallel == "data-parallel":
+        return single_process_program(job, steps, each_rank=unfolded)
     if unfolded or job.perturbations:
         return unfold(job, partial(_folded_program, steps=steps), each_rank=unfolded)
     program, others = _folded_program(job, steps), other_share(job)
@@ -149,7 +149,8 @@ class _Builder:
         self._transfers: dict[tuple[int, int], Work] = {}
         refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
-        self.data_parallel = DataParallel(job, self.profile.network, self._copies_embedding)
+        attachment = ParameterServer if self._has_servers else DataParallel
+        self.data_parallel = attachment(job, self.profile.network, self._copies_embedding)
 
     def build(self, steps: int) -> Program:
         job, network = self.job, self.profile.network
@@ -236,6 +237,10 @@ class _Builder:
         return sum(counts, ParameterCount())
 
     @property
+    def _has_servers(self) -> bool:
+        return self.job.plan.data_parallel == "parameter-server"
+
+    @property
     def _head_rank(self) -> int:
         """Rank that holds the head; beside the embedding where the pipeline comes back."""
         return self.schedule.placement.rank(len(self.runs) - 1, self.stages)
@@ -319,7 +324,11 @@ class _Builder:
     def _add_update(self, program: Program, rank: int, after: Sequence[int]) -> None:
         """The optimizer of one rank, and the weights that it hands out."""
         parameters, lane = self._parameters(rank), ((rank, Stream.COMPUTE),)
-        work = self._optimizer_work(parameters)
+        work = (
+            server_update_work(self.job, parameters)
+            if self._has_servers
+            else optimizer_work(self.job, parameters, self.costs.host_s_per_kernel)
+        )
         update = Operation(
             Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, after=tuple(after),
             gives=self.data_parallel.freed_gradients(rank),
@@ -376,15 +385,6 @@ class _Builder:
         part = Part("gradient_norm", Category.OPTIMIZER, cost.seconds)
         issued = Collective(part.name, Kind(kind), "all", group.ranks, num_bytes, cost.port_bytes)
         return Work(cost.seconds, (part,), num_bytes=num_bytes, collectives=(issued,))
-
-    def _optimizer_work(self, parameters: ParameterCount) -> Work:
-        traffic_bytes = optimizer_traffic_bytes(self.job, parameters)
-        update_s = memory_bound_s(self.profile, traffic_bytes)
-        host_s = _OPTIMIZER_KERNELS * self.costs.host_s_per_kernel
-        parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
-        if host_s > update_s:
-            parts.append(Part("launch", Category.HOST, host_s - update_s))
-        return Work(sum(part.seconds for part in parts), tuple(parts))
 
 
 def _later(order: Order, microbatches: int) -> Order:

@@ -118,6 +118,8 @@ class DataParallel:
         self.is_active = max(self._dense.all.ranks, self._expert.all.ranks) > 1
         self._broadcasts = plan.zero == 1 and stack.shards_whole_parameters
         self._shards_gradients = plan.zero > 0 and not self._broadcasts
+        self._reduction_kind = Kind.REDUCE_SCATTER if self._shards_gradients else Kind.ALL_REDUCE
+        self._gather_kind = Kind.ALL_GATHER
         self._coalesces = stack.coalesced_norm_gradients
         reduce, gather = plan.overlap_grad_reduce, plan.overlap_param_gather
         self._overlaps_reduce = stack.overlap_grad_reduce if reduce is None else reduce
@@ -148,7 +150,8 @@ class DataParallel:
             self._held.update((rank, unit) for unit in needed)
         stream = Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE
         gather = Operation(
-            Kind.ALL_GATHER, ((rank, stream),), self._gather_work(needed), Category.DATA_PARALLEL,
+            self._gather_kind, ((rank, stream),), self._gather_work(needed),
+            Category.DATA_PARALLEL,
             after=self._prefetch_limit(rank) if per_use else self._last_update(rank),
             layers=(run.first, run.end), scope=Scope.SHARDS,
         )  # fmt: skip
@@ -243,7 +246,7 @@ class DataParallel:
 
     def finish_weights(self, program: Program, rank: int, runs: Sequence[Slice]) -> None:
         """Gathers updated weights after the optimizer, where nothing hides that."""
-        if not self.is_active or self._zero not in (1, 2) or self._gathers_once:
+        if not self.is_active or not self._hands_out or self._gathers_once:
             return
         lanes = ((rank, Stream.COMPUTE),)
         for run in runs:
@@ -251,13 +254,18 @@ class DataParallel:
                 work, kind, scope = self._broadcast_work(run), Kind.BROADCAST, Scope.SHARDS
             else:
                 work = self._gather_work([self._units.whole(run)])
-                kind, scope = Kind.ALL_GATHER, Scope.SHARDS
+                kind, scope = self._gather_kind, Scope.SHARDS
             program.add(Operation(kind, lanes, work, Category.DATA_PARALLEL, scope=scope))
 
     @property
     def _gathers_once(self) -> bool:
         """Whether updated weights are gathered while the next step's first forward runs."""
-        return 0 < self._zero < 3 and self._overlaps_gather and not self._broadcasts
+        return self._hands_out and self._overlaps_gather and not self._broadcasts
+
+    @property
+    def _hands_out(self) -> bool:
+        """Whether ranks keep whole weights, of which others update a part."""
+        return 0 < self._zero < 3
 
     def _cut(self, run: Slice) -> tuple[Piece, ...]:
         if run not in self._cuts:
@@ -284,10 +292,10 @@ class DataParallel:
         overlapped: bool,
     ) -> None:
         stream = Stream.DATA_PARALLEL if overlapped else Stream.COMPUTE
-        kind = Kind.REDUCE_SCATTER if self._shards_gradients else Kind.ALL_REDUCE
         operation = Operation(
-            kind, ((rank, stream),), self._reduction_work(units), Category.DATA_PARALLEL,
-            after=after, layers=(run.first, run.end), gives=self._whole_gradients(units),
+            self._reduction_kind, ((rank, stream),), self._reduction_work(units),
+            Category.DATA_PARALLEL, after=after, layers=(run.first, run.end),
+            gives=self._whole_gradients(units),
             holds=self._reduction_buffer(units), scope=Scope.COPIES,
         )  # fmt: skip
         self._reductions.setdefault(rank, []).append(program.add(operation))

@@ -31,6 +31,9 @@ class Kind(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     ALL_TO_ALL = "all_to_all"
     BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    SCATTER = "scatter"
+    GATHER = "gather"
 
 
 class Stream(StrEnum):
@@ -233,6 +236,7 @@ class RankClass:
         ranks: All of them, where the class is smaller than its stage.
         cause: Why it is a class of its own, for people.
         port_shares: Share that is left of some ports' capacity, by port name.
+        role: What its ranks are, where others of their stage do something else.
     """
 
     name: str
@@ -243,6 +247,7 @@ class RankClass:
     ranks: tuple[int, ...] = ()
     cause: str = ""
     port_shares: Mapping[str, float] = field(default_factory=dict)
+    role: str = ""
 
 
 @dataclass(slots=True)

@@ -184,6 +184,11 @@ class StageCosts:
         launch_s = self.job.cluster.profile.kernels.launch_s
         return launch_s * self.job.plan.stack.host_work_per_launch
 
+    @property
+    def _python_turns(self) -> int:
+        """Copies of the model whose Python code takes turns in one process."""
+        return self.job.dp if self.job.plan.data_parallel == "data-parallel" else 1
+
     @cached_property
     def _layers(self) -> tuple[LayerUnit, ...]:
         repeated = recomputed_layers(self.job)
@@ -205,8 +210,9 @@ class StageCosts:
             Axis.EXPERT: expert_group(self.job),
             Axis.EXPERT_TENSOR: expert_tensor_group(self.job),
         }
-        # Sharded gradients leave after every microbatch, so nothing is added up in place.
-        adds_up = self.job.microbatches > 1 and plan.zero < 2
+        # Gradients that leave after every microbatch are not added up in place.
+        leave = plan.zero >= 2 or plan.data_parallel == "data-parallel"
+        adds_up = self.job.microbatches > 1 and not leave
         fp32_sums = state_bytes(self.job).gradients > element_bytes
         return PieceTimer(
             self.job.cluster.profile,
@@ -326,10 +332,13 @@ class StageCosts:
         parts: dict[tuple[str, Category], Part] = {}
         flop, kernels, exchanges = 0.0, 0, 0
         for unit, count in counts:
-            for pass_time in _directions(self._unit(unit).time, phase):
+            time = self._unit(unit).time
+            for pass_time in _directions(time, phase):
+                runs_python = pass_time is time.forward or pass_time is time.recompute
+                turns = self._python_turns if runs_python else 1
                 flop += pass_time.flop * count
-                kernels += pass_time.kernels * count
-                exchanges += pass_time.exchanges * count
+                kernels += pass_time.kernels * count * turns
+                exchanges += pass_time.exchanges * count * turns
                 for part in pass_time.parts:
                     hides = part.category is Category.EXPERT_PARALLEL
                     _add_part(parts, part, count, exposed if hides else 1.0)

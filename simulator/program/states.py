@@ -151,28 +151,35 @@ def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[Param
 
 
 def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
-    """What a rank holds from step to step for its ``parameters``, by owner."""
+    """What a rank holds from step to step for its ``parameters``, by owner.
+
+    With ``data_parallel: data-parallel`` that is GPU 0; the others hold nothing.
+    """
     per, zero = state_bytes(job), job.plan.zero
     kept = [
         shard_numel(job, parameters) if zero >= level else parameters.total for level in range(4)
     ]
-    stack = job.plan.stack
+    plan, stack = job.plan, job.plan.stack
+    updated = 0.0 if plan.data_parallel == "parameter-server" else kept[1]
     held = {
         Owner.WEIGHTS: kept[3] * per.weights,
         Owner.GRADIENTS: 0.0 if stack.frees_gradients else kept[2] * per.gradients,
-        Owner.MASTER_WEIGHTS: kept[1] * per.master,
-        Owner.OPTIMIZER_STATES: kept[1] * per.moments,
+        Owner.MASTER_WEIGHTS: updated * per.master,
+        Owner.OPTIMIZER_STATES: updated * per.moments,
     }
     if zero in (1, 2) and not per.weights:
         # Gathered for the first forward and kept to the last backward.
         held[Owner.GATHERED_WEIGHTS] = kept[3] * per.gathered
-    if zero == 0 and stack.buckets_gradients and data_group(job).ranks > 1:
+    reduces_buckets = plan.data_parallel == "ddp" and zero == 0 and data_group(job).ranks > 1
+    if reduces_buckets and stack.buckets_gradients:
         held[Owner.COMMUNICATION] = kept[2] * per.reduced
     return tuple(held.items())
 
 
 def copied_gradients(job: Job, parameters: ParameterCount) -> Memory:
     """fp32 copies of 16-bit gradients, made for the optimizer and freed with the gradients."""
+    if job.plan.data_parallel == "parameter-server":
+        return ()
     kept = shard_numel(job, parameters) if job.plan.zero else parameters.total
     num_bytes = kept * state_bytes(job).gradient_copy
     return ((Owner.GRADIENTS, num_bytes),) if num_bytes else ()

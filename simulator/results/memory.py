@@ -64,6 +64,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
         by_owner=by_owner,
         time_s=time_s,
         owner_bytes=owner_bytes,
+        role=rank_class.role,
     )
 
 

@@ -48,10 +48,11 @@ def likenesses(classes: Sequence[RankClass]) -> tuple[Likeness, ...]:
 
 
 def fullest_of_each_stage(memory: Sequence[ClassMemory]) -> list[ClassMemory]:
-    """The memory of one class per stage, the one with the highest peak."""
-    fullest: dict[int, ClassMemory] = {}
+    """The memory of one class per stage and role, the one with the highest peak."""
+    fullest: dict[tuple[int, str], ClassMemory] = {}
     for each in memory:
-        known = fullest.setdefault(each.stage, each)
+        key = each.stage, each.role
+        known = fullest.setdefault(key, each)
         if each.peak_allocated_bytes > known.peak_allocated_bytes:
-            fullest[each.stage] = each
+            fullest[key] = each
     return list(fullest.values())

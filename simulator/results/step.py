@@ -45,6 +45,7 @@ class ClassMemory:
         by_owner: Who holds the bytes at the peak [B].
         time_s: Moments at which memory changes, shape (changes,) [s].
         owner_bytes: Bytes from each moment on, per owner, each of shape (changes,) [B].
+        role: What its ranks are, where others of their stage do something else.
     """
 
     stage: int
@@ -55,6 +56,12 @@ class ClassMemory:
     by_owner: Mapping[Owner, float]
     time_s: NDArray[np.float64]
     owner_bytes: Mapping[Owner, NDArray[np.float64]]
+    role: str = ""
+
+    @property
+    def label(self) -> str:
+        """The stage, and the role where it has several."""
+        return f"{self.stage}, {self.role}" if self.role else str(self.stage)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import prod
 
 from simulator.errors import Fault, InputError
+from simulator.spec.data_parallel_checks import data_parallel_faults
 from simulator.spec.job import Job
 from simulator.spec.layout_text import Layout, layers_per_stage, parse_layout
 from simulator.spec.link_checks import link_faults
@@ -362,4 +363,5 @@ _RULES = (
     _states_shard_over_a_divisor,
     _perturbed_ranks_exist,
     _frameworks_shard_inside_pipelines,
+    data_parallel_faults,
 )

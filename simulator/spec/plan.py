@@ -23,6 +23,7 @@ ScheduleName = Literal[
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum"]
+DataParallelism = Literal["ddp", "data-parallel", "parameter-server"]
 
 
 RANK_ORDER_WORDS = ("tp", "cp", "ep", "dp", "pp")
@@ -75,6 +76,13 @@ class Plan(Spec):
     ``{hot: 2}``, ``{zipf: 0.5}`` or ``{file: loads.csv}``."""
     schedule: ScheduleName | None = None
     """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1."""
+    data_parallel: DataParallelism = "ddp"
+    """Who adds up gradients and updates weights. ``ddp``: all ranks, by collectives, whole or
+    sharded (``zero``). ``data-parallel``: GPU 0 alone, in one process for all GPUs of a node, as
+    PyTorch's ``nn.DataParallel``. ``parameter-server``: hosts apart from the GPUs."""
+    parameter_servers: CountOrZero = 0
+    """Hosts that hold the parameters with ``data_parallel: parameter-server``, with network cards
+    like those of a node; 0 is one per node of GPUs, which is then no narrower than they are."""
     zero: int = Field(default=1, ge=0, le=3, strict=True)
     """What data-parallel ranks shard: 0 nothing, 1 optimizer states, 2 and gradients,
     3 and parameters."""

@@ -1,0 +1,115 @@
+"""What does a step cost where hosts apart from the GPUs hold and update the parameters?
+
+Every worker (a GPU) pushes its gradients to the servers as its buckets are ready, the servers
+add them up, update, and every worker pulls the new weights: synchronous training, the same as
+with all_reduce. Parameters are dealt out evenly over the servers. A worker moves its model
+once each way, whatever their number, but n workers meet at s servers: each server's cards carry
+n/s models each way, which is the limit as soon as servers are fewer than nodes.
+
+A server is a host with the network cards of a node. Gradients go into its memory, are read
+again, and the sum is read and written: four bytes of memory traffic for each that arrives. Its
+update is bound by its memory. Workers keep weights and gradients; masters and moments are the
+servers'.
+
+Ignores: servers beside the workers on their own hosts, adding up inside a node before pushing,
+asynchronous updates, switches above the leafs, and whether a server's memory is large enough.
+A bucket is pushed by all workers at once, when the last of them has it.
+Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014,
+sections 2 and 3; the rate of a server's memory is an assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simulator.program.data_parallel import DataParallel
+from simulator.program.ir import Category, Collective, Kind, Part, Traffic, Work
+from simulator.program.states import ParameterCount, optimizer_traffic_bytes
+from simulator.program.units import Unit
+from simulator.spec.job import Job
+
+SERVER_PORT = "server"
+"""Every worker's share of the ports of all servers."""
+
+_SERVER_MEMORY_BYTES_PER_S = 300e9
+"""Rate of a host's memory. Assumption: two sockets of eight DDR4-3200 channels, 410 GB/s, reach
+about three quarters of it."""
+
+_MEMORY_BYTES_PER_ARRIVING_BYTE = 4.0
+
+
+class ServerRates(NamedTuple):
+    """How fast the servers are for one worker when all of them push or pull.
+
+    Attributes:
+        push_bytes_per_s: Gradients that they take in [B/s].
+        pull_bytes_per_s: Weights that they send [B/s].
+    """
+
+    push_bytes_per_s: float
+    pull_bytes_per_s: float
+
+
+def server_count(job: Job) -> int:
+    """Hosts that hold the parameters: as many as the plan says, or one per node of GPUs."""
+    nodes = -(-job.cluster.gpus // job.cluster.profile.network.gpus_per_node)
+    return job.plan.parameter_servers or nodes
+
+
+def server_rates(job: Job) -> ServerRates:
+    """Shares of one worker in the ports and the memory of all servers."""
+    network = job.cluster.profile.network
+    share = server_count(job) / job.cluster.gpus
+    port = network.fabric_bytes_per_s * network.gpus_per_node
+    memory = _SERVER_MEMORY_BYTES_PER_S
+    return ServerRates(
+        share * min(port, memory / _MEMORY_BYTES_PER_ARRIVING_BYTE), share * min(port, memory)
+    )
+
+
+def server_update_work(job: Job, parameters: ParameterCount) -> Work:
+    """The optimizer on the servers, each with its part of the parameters."""
+    num_bytes = optimizer_traffic_bytes(job, parameters) / server_count(job)
+    seconds = num_bytes / _SERVER_MEMORY_BYTES_PER_S
+    return Work(seconds, (Part("server_update", Category.HOST, seconds),))
+
+
+@dataclass
+class ParameterServer(DataParallel):
+    """Emits pushes and pulls instead of collectives."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.is_active = True  # a single worker has servers, too
+        self._reduction_kind, self._gather_kind = Kind.REDUCE, Kind.BROADCAST
+
+    @property
+    def _hands_out(self) -> bool:
+        return True
+
+    def _reduction_work(self, units: Sequence[Unit]) -> Work:
+        rate = server_rates(self.job).push_bytes_per_s
+        return self._transfer_work("push", Kind.REDUCE, units, self._state.reduced, rate)
+
+    def _gather_work(self, units: Sequence[Unit]) -> Work:
+        rate = server_rates(self.job).pull_bytes_per_s
+        return self._transfer_work("pull", Kind.BROADCAST, units, self._state.gathered, rate)
+
+    def _transfer_work(
+        self, name: str, kind: Kind, units: Sequence[Unit], element_bytes: float, rate: float
+    ) -> Work:
+        """One message between each worker and the servers, at the pace of the slower end."""
+        num_bytes = sum(unit.parameters.total for unit in units) * element_bytes
+        fabric, workers = self.network.fabric, self.job.cluster.gpus
+        transfer_s = num_bytes / min(self.network.fabric_bytes_per_s, rate)
+        ports = {"fabric": num_bytes, SERVER_PORT: num_bytes}
+        seconds = fabric.bulk_latency_s + transfer_s
+        return Work(
+            seconds,
+            (Part(name, Category.DATA_PARALLEL, seconds),),
+            num_bytes=num_bytes,
+            traffic=Traffic(ports, fabric.bulk_latency_s),
+            collectives=(Collective(name, kind, "server", workers + 1, num_bytes, ports),),
+        )

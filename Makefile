@@ -7,8 +7,8 @@ JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types schemas schedules network memory coverage accuracy zero-bubble performance \
-  fit readme clean
+.PHONY: help demo test lint types schemas schedules network memory strategies coverage accuracy zero-bubble \
+  performance fit readme clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ network: $(VENV)/.core  ## reports/network/: systems, placements, rings and bus 
 
 memory: $(VENV)/.core  ## reports/memory_by_schedule.png: what every stage holds, by schedule
 	$(BIN)/python -m simulator.plots.schedule_memory workloads/llama3-8b-8xh100.yaml reports/memory_by_schedule.png
+
+strategies: $(VENV)/.core  ## reports/strategies/: ways of data parallelism, compared and drawn
+	$(BIN)/python -m simulator.planning.strategies_report workloads/llama-7b-8xh100.yaml reports/strategies
 
 accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	$(BIN)/python -m simulator.validate.accuracy_report \

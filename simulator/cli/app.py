@@ -30,6 +30,7 @@ from simulator.cli import (
     run,
     schedules,
     schemas,
+    strategies,
     sweep,
     traffic,
     validating,
@@ -88,6 +89,7 @@ def build_app() -> typer.Typer:
     app.command("traffic")(traffic.traffic)
     app.command("limits")(limits.limits)
     app.command("balance")(balance.balance)
+    app.command("strategies")(strategies.strategies)
     app.command("sweep")(sweep.sweep)
     app.command("plan")(plan.plan)
     app.command("schema")(schemas.schema)

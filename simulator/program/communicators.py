@@ -3,6 +3,8 @@
 NCCL allocates its channels' buffers when a communicator is first used. A rank is in one per
 kind of group that has more than one rank, and in the one of all ranks.
 
+One process for all GPUs has one communicator, and workers of parameter servers have none.
+
 Source: 342 MB for 2 GPUs and 392 MB for 4 to 8, as NVIDIA's AIConfigurator books them; taken
 for larger groups, too (assumption: channels, not ranks, decide). Ignored: what the
 point-to-point transfers of a pipeline add.
@@ -19,9 +21,12 @@ _GROUP_BYTES = 392e6
 
 def communicator_bytes(job: Job) -> float:
     """Device memory of the communicators that one rank is in [B]."""
+    if job.plan.data_parallel == "parameter-server":
+        return 0.0
     groups = (tensor_group(job), context_group(job), expert_group(job), data_group(job))
     sizes = [*(group.ranks for group in groups), job.plan.pp]
     shared = [ranks for ranks in sizes if ranks > 1]
     # Where one kind of group holds all ranks, frameworks still make another of them all.
-    everyone = [job.cluster.gpus] if job.cluster.gpus > 1 else []
+    has_processes = job.cluster.gpus > 1 and job.plan.data_parallel == "ddp"
+    everyone = [job.cluster.gpus] if has_processes else []
     return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in shared + everyone)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.program.communication import Call, collectives_work
+from simulator.program.gradient_buckets import BucketCopies
 from simulator.program.ir import (
     Category,
     Kind,
@@ -100,12 +101,17 @@ class DataParallel:
     _with_gradients: dict[int, set[int]] = field(default_factory=dict)
     """Layers, embedding and head of each rank whose gradients exist."""
     _gradients: dict[int, Memory] = field(default_factory=dict)
+    _awaited: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Reductions that the next pass of each rank waits for, where every backward reduces."""
+    _ends_backward: Slice | None = None
+    """Last piece of the backward at hand."""
 
     def __post_init__(self) -> None:
         plan, stack = self.job.plan, self.job.plan.stack
         self._zero = plan.zero
         self._state = state_bytes(self.job)
         self._units = Units(self.job, self.copies_embedding)
+        self._bucket_copies = BucketCopies(self.job)
         self._dense = _Groups(
             "dp", data_group(self.job), shard_group(self.job), replica_group(self.job)
         )
@@ -132,8 +138,10 @@ class DataParallel:
 
     def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
         """The pieces in which a backward is run, in order of execution (last layer first)."""
-        if self.is_active and (self._zero >= 2 or (is_last and self._overlaps_reduce)):
-            return [piece.run for piece in reversed(self._cut(run))]
+        if self._reduces_after(is_last=is_last):
+            runs = [piece.run for piece in reversed(self._cut(run))]
+            self._ends_backward = runs[-1]
+            return runs
         # Gradients that are made here come layer by layer, as activations go.
         makes = is_first and self.job.plan.stack.frees_gradients
         return ends_apart(cut(run, 1))[::-1] if makes else [run]
@@ -141,6 +149,8 @@ class DataParallel:
     def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> Gather:
         """Gathers the weights that a run needs."""
         per_use = self._zero == 3
+        if rank in self._awaited:
+            return Gather(self._awaited.pop(rank))
         if not self.is_active or not (per_use or (self._gathers_once and is_first)):
             return Gather()
         needed = [unit for unit in self._piece(run).needs if (rank, unit) not in self._held]
@@ -177,15 +187,23 @@ class DataParallel:
     ) -> Memory:
         """Reduces gradients that a run completes, where due; returns the memory they take."""
         made = self._made_gradients(rank, run)
-        if not self.is_active or not (self._zero >= 2 or (is_last and self._overlaps_reduce)):
+        if not self._reduces_after(is_last=is_last):
             return made
         units = self._piece(run).closes
         if not units:
             return made
         if self._zero >= 2:
             self._limit_reductions(program, rank, operation)
+        self._bucket_copies.add(program, operation, sum(u.parameters.total for u in units))
         self._emit_reduction(program, rank, run, units, (operation,), self._overlaps_reduce)
+        if self._zero < 2 and not is_last and run == self._ends_backward:
+            self._awaited[rank] = tuple(self._reductions.pop(rank))
         return made + self._whole_gradients(units)
+
+    def _reduces_after(self, *, is_last: bool) -> bool:
+        """Whether a backward's gradients are reduced while it runs."""
+        every = self._zero >= 2 or not self.job.plan.no_sync
+        return self.is_active and (every or (is_last and self._overlaps_reduce))
 
     def _made_gradients(self, rank: int, run: Slice) -> Memory:
         """Gradients that a run's first backward makes and that stay until the step.
@@ -216,7 +234,7 @@ class DataParallel:
     ) -> tuple[int, ...]:
         """Whatever reduction is left once backward is done; returns what to wait for."""
         units = [self._units.whole(run) for run in runs]
-        if self.is_active and self._zero < 2 and not self._overlaps_reduce:
+        if self.is_active and not self._reduces_after(is_last=True):
             for unit in units:
                 self._emit_reduction(program, rank, unit.run, (unit,), (), overlapped=False)
         self._add_partial_gradients(program, rank, units)

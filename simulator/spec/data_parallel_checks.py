@@ -14,6 +14,15 @@ def data_parallel_faults(job: Job) -> Iterator[Fault]:
         yield from rule(job)
 
 
+def _gradients_are_reduced_early_where_they_are_whole(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.no_sync or (plan.zero == 0 and plan.data_parallel == "ddp"):
+        return
+    ways = f"plan.zero: {plan.zero}" if plan.zero else f"plan.data_parallel: {plan.data_parallel}"
+    rule = f"has no meaning with {ways}, which says itself when gradients are reduced"
+    yield Fault("plan.no_sync", rule, plan.no_sync, "leave it out, or take ddp and plan.zero: 0")
+
+
 def _one_place_updates_the_model(job: Job) -> Iterator[Fault]:
     """Where GPU 0 or servers update the weights, nothing else divides the model."""
     plan, kind = job.plan, job.plan.data_parallel
@@ -58,6 +67,7 @@ def _servers_are_reached_over_the_fabric(job: Job) -> Iterator[Fault]:
 
 
 _RULES = (
+    _gradients_are_reduced_early_where_they_are_whole,
     _one_place_updates_the_model,
     _one_process_stays_in_its_node,
     _servers_are_reached_over_the_fabric,

@@ -91,6 +91,10 @@ class Plan(Spec):
     by default all but those that the stack keeps because backward needs them first
     (``sharding_units``). True is torchtitan's ``always`` (a root stays all the
     same), false its ``never``."""
+    no_sync: Flag = True
+    """Whether gradients are added up on their rank and reduced after the last microbatch of a
+    step, as under DDP's ``no_sync``. Without, every backward reduces them and waits until all of
+    them are back; ZeRO 2 and 3 reduce after every microbatch anyway."""
     zero_group: CountOrZero = 0
     """Ranks the states are sharded over; 0 is all data-parallel ranks."""
     sequence_parallel: Flag | None = None

@@ -95,7 +95,7 @@ class Stack(Spec):
     ``zero_grad(set_to_none=True)``); else they live in buffers that stay."""
     buckets_gradients: Flag = False
     """Data-parallel ranks without sharding reduce in buckets beside the gradients (PyTorch's
-    DDP without ``gradient_as_bucket_view``)."""
+    DDP without ``gradient_as_bucket_view``): copied into them, and back when they are reduced."""
     pads_vocab: Flag = True
     """The vocabulary is padded to a multiple of 128 tp."""
     gather_copy_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

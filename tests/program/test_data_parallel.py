@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.replay import replay
+from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stream
 from simulator.program.layout import Slice, stage_slices
@@ -316,3 +317,72 @@ def test_pytorch_makes_gradients_in_the_first_backward_and_frees_them_after_the_
     assert curve[0] == curve[-1] == 0
     freed = [op for op in program.operations if op.kind is Kind.OPTIMIZER]
     assert sum(size for _, size in freed[0].gives) == pytest.approx(kept * 4)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_without_no_sync_every_backward_reduces_all_gradients_and_waits_for_them(overlap):
+    once, always = (
+        build_program(data_job(4, zero=0, no_sync=no_sync, overlap_grad_reduce=overlap))
+        for no_sync in (True, False)
+    )
+    assert port_bytes(always) == pytest.approx(3 * port_bytes(once))
+    timeline = replay(always)
+    reduced = {
+        microbatch: max(
+            timeline.operation_end_s[i]
+            for i, op in enumerate(always.operations)
+            if op.kind is Kind.ALL_REDUCE
+            for before in op.after
+            if always.operations[before].microbatch == microbatch
+        )
+        for microbatch in range(3)
+    }
+    for i, operation in enumerate(always.operations):
+        if operation.kind is Kind.FORWARD and operation.microbatch > 0:
+            assert timeline.operation_start_s[i] >= reduced[operation.microbatch - 1]
+
+
+def test_a_single_microbatch_is_reduced_once_with_or_without_no_sync():
+    programs = [
+        build_program(data_job(4, microbatches=1, zero=0, no_sync=no_sync))
+        for no_sync in (True, False)
+    ]
+    assert replay(programs[0]).step_time_s == replay(programs[1]).step_time_s
+
+
+@pytest.mark.parametrize("plan", [{"zero": 1}, {"zero": 3}])
+def test_ranks_that_shard_say_themselves_when_they_reduce(plan):
+    with pytest.raises(InputError, match=r"plan\.no_sync"):
+        data_job(4, no_sync=False, **plan)
+
+
+def test_gradients_that_are_views_of_their_buckets_save_a_copy_in_memory_and_four_passes_in_time():
+    """Each of fp32: into the bucket and back, every byte read and written, at 1 GB/s."""
+    apart, views = (
+        data_job(4, zero=0, stack={"base": "torch", "buckets_gradients": apart})
+        for apart in (True, False)
+    )
+    timelines = [replay(build_program(job)) for job in (apart, views)]
+    held = parameters(apart) * REDUCED
+    copied_s = [
+        sum(
+            part.seconds
+            for op in timeline.program.operations
+            for part in op.work.parts
+            if part.name == "bucket_copy"
+        )
+        for timeline in timelines
+    ]
+    assert copied_s == pytest.approx([4 * held / 1e9, 0.0], rel=1e-3)
+    resident = [dict(timeline.program.classes[0].resident) for timeline in timelines]
+    assert resident[0][Owner.COMMUNICATION] == pytest.approx(held)
+    assert Owner.COMMUNICATION not in resident[1]
+
+
+def test_a_bucket_that_is_never_full_is_reduced_when_backward_ends():
+    stack = {"base": "megatron-core", "bucket": "1 GB", "bucket_per_rank": "0 B"}
+    program = build_program(data_job(4, zero=0, stack=stack))
+    (reduction,) = exchanges(program, Kind.ALL_REDUCE)
+    (backward,) = reduction.after
+    last = max(i for i, op in enumerate(program.operations) if op.kind is Kind.BACKWARD)
+    assert backward == last

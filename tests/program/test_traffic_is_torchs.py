@@ -131,6 +131,35 @@ def test_ddp_without_sync_reduces_only_after_the_last_microbatch():
     assert predicted(job(model, 8, zero=0, microbatches=2)) == log.issued
 
 
+def test_ddp_with_sync_reduces_after_every_microbatch():
+    model = llama()
+    with fake_world(8) as log:
+        net = data_parallel(reference_model(model))
+        third_step(log, net, model)
+        log.issued.clear()
+        train(net, model)
+        train(net, model)
+    assert predicted(job(model, 8, zero=0, microbatches=2, no_sync=False)) == log.issued
+
+
+def test_a_static_graph_changes_no_collective_once_its_buckets_are_rebuilt():
+    """Which happens a step later than without."""
+    model = llama()
+    with fake_world(8) as log:
+        net = data_parallel(reference_model(model), static_graph=True)
+        third_step(log, net, model)
+        issued = third_step(log, net, model)
+    assert predicted(job(model, 8, zero=0)) == issued
+
+
+def test_gradients_as_views_of_buckets_change_no_collective():
+    model, stack = llama(), {"base": "torch", "buckets_gradients": False}
+    with fake_world(8) as log:
+        net = data_parallel(reference_model(model), gradient_as_bucket_view=True)
+        issued = third_step(log, net, model)
+    assert predicted(job(model, 8, zero=0, stack=stack)) == issued
+
+
 def test_zero_redundancy_optimizer_reduces_all_and_broadcasts_every_parameter():
     model = llama()
     with fake_world(8) as log:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from simulator.exporters.plans import Refusals, changed_facts, spelled_out
+from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
 from simulator.spec.job import Job
 from simulator.spec.plan import Plan
 
@@ -66,6 +66,7 @@ def deepspeed_config(job: Job) -> str:
 def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("DeepSpeed's JSON")
     refusals.unless_default(plan, "plan", _ONLY)
+    refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
     refusals.stack(plan.stack, _STACK, {"main_grad_precision"})
     refusals.unless(plan.precision in ("bf16", "fp16", "fp32"), "plan.precision", plan.precision)
     default = Plan(stack=plan.stack, precision=plan.precision).attention_kernel

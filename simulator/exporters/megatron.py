@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from simulator.exporters.plans import Refusals, changed_facts, launch_line, spelled_out
+from simulator.exporters.plans import (
+    ONLY_COLLECTIVES,
+    Refusals,
+    changed_facts,
+    launch_line,
+    spelled_out,
+)
 from simulator.importers.megatron_options import (
     COUNTS,
     CP_METHODS,
@@ -85,6 +91,7 @@ def megatron_script(job: Job) -> str:
 def _refuse(job: Job, plan: Plan) -> None:
     model, refusals = job.model, Refusals("Megatron-LM")
     refusals.unless_default(model, "model", _ONLY_MODEL)
+    refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
     refusals.stack(plan.stack, _STACK, _FACTS)
     refusals.unless(model.qk_norm != "full", "model.qk_norm", model.qk_norm)
     refusals.unless(model.positions != "alibi", "model.positions", model.positions)

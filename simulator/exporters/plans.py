@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from simulator.errors import Fault, UnsupportedError
@@ -62,6 +63,13 @@ def changed_facts(stack: Stack, base: str) -> dict[str, Any]:
         for name in Stack.model_fields
         if name != "description" and (value := getattr(stack, name)) != getattr(STACKS[base], name)
     }
+
+
+ONLY_COLLECTIVES: Mapping[str, object] = MappingProxyType(
+    {"data_parallel": "ddp", "parameter_servers": 0, "no_sync": True}
+)
+"""Fields of a plan in which all frameworks that are exported to are alike: ranks reduce by
+collectives, once for all microbatches of a step."""
 
 
 class Refusals:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.exporters.plans import Refusals, changed_facts, spelled_out
+from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
 from simulator.importers.torchtitan import EAGER
 from simulator.importers.torchtitan_options import MODELS, ONE_CHUNK, SCHEDULES, WITHOUT_EXTRAS
 from simulator.spec.job import Job
@@ -78,6 +78,7 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
     known = ", ".join(MODELS.values())
     refusals.unless(bool(flavor), "model", job.model.name, f"its code knows {known}")
     refusals.unless_default(plan, "plan", _ONLY)
+    refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
     refusals.stack(plan.stack, _STACK, EAGER)
     eager = set(changed_facts(plan.stack, _STACK)) & set(EAGER)
     refusals.unless(len(eager) in (0, len(EAGER)), "plan.stack", sorted(eager),

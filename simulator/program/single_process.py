@@ -268,7 +268,7 @@ class _Emitter:
         per_parameter = self.state.reduced + 2 * self.state.gradients
         num_bytes = self.parameters.total * per_parameter
         seconds = memory_bound_s(self.job.cluster.profile, num_bytes)
-        return Work(seconds, (Part("accumulate", Category.BACKWARD, seconds),))
+        return Work(seconds, (Part("accumulate", Category.DATA_PARALLEL, seconds),))
 
     def _update(self) -> None:
         freed = new_gradient_bytes(self.job, self.parameters)

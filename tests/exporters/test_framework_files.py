@@ -288,6 +288,27 @@ def test_what_a_framework_cannot_say_is_an_error_that_names_it(export, job, path
         export(job)
 
 
+@pytest.mark.parametrize(
+    ("export", "stack"),
+    [
+        (megatron_script, "megatron-core"),
+        (deepspeed_config, "deepspeed"),
+        (torchtitan_config, "torchtitan"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("plan", "path"),
+    [
+        ({"data_parallel": "data-parallel"}, "plan.data_parallel"),
+        ({"data_parallel": "parameter-server"}, "plan.data_parallel"),
+        ({"no_sync": False}, "plan.no_sync"),
+    ],
+)
+def test_frameworks_reduce_by_collectives_once_per_step(export, stack, plan, path):
+    with pytest.raises(UnsupportedError, match=rf"{path}\b.* cannot be said to"):
+        export(job_with(stack=stack, zero=0, **plan))
+
+
 def test_everything_that_cannot_be_said_is_told_at_once():
     with pytest.raises(UnsupportedError) as caught:
         deepspeed_config(job_with(stack="deepspeed", pp=2, recompute="full", zero=1))

@@ -21,7 +21,7 @@ _ONLY = {
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
     "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
-    "account_for_embedding": False, "account_for_loss": False,
+    "account_for_embedding": False, "account_for_loss": False, "clip_gradients": True,
 }  # fmt: skip
 """Fields of a plan that the JSON does not know."""
 
@@ -29,6 +29,7 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"type": "AdamW", "params": {}},
     "sgd": {"type": "SGD", "params": {}},
     "sgd-momentum": {"type": "SGD", "params": {"momentum": 0.9}},
+    "lamb": {"type": "Lamb", "params": {}},
 }
 
 
@@ -68,6 +69,7 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.unless_default(plan, "plan", _ONLY)
     refusals.stack(plan.stack, _STACK, {"main_grad_precision"})
     refusals.unless(plan.precision in ("bf16", "fp16", "fp32"), "plan.precision", plan.precision)
+    refusals.unless(plan.optimizer in _OPTIMIZERS, "plan.optimizer", plan.optimizer)
     default = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
     refusals.unless(
         plan.attention == default, "plan.attention", plan.attention,

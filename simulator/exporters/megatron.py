@@ -58,6 +58,7 @@ _OPTIMIZERS = {
     "adam": ("--optimizer adam",),
     "sgd": ("--optimizer sgd", "--sgd-momentum 0"),
     "sgd-momentum": ("--optimizer sgd", "--sgd-momentum 0.9"),
+    "muon": ("--optimizer muon",),
 }
 
 
@@ -117,6 +118,11 @@ def _refuse(job: Job, plan: Plan) -> None:
         f"with plan.precision: {plan.precision} Megatron-LM reduces in {' or '.join(formats)}",
     )
     refusals.unless(not (plan.zero_group and plan.zero == 0), "plan.zero_group", plan.zero_group)
+    refusals.unless(plan.optimizer in _OPTIMIZERS, "plan.optimizer", plan.optimizer)
+    refusals.unless(
+        plan.optimizer != "muon" or plan.zero == 0, "plan.optimizer", plan.optimizer,
+        "Megatron-LM runs Muon without its distributed optimizer: plan.zero: 0",
+    )  # fmt: skip
     orders = (_RANK_ORDER, PIPELINE_BEFORE_DATA)
     refusals.unless(plan.rank_order in orders, "plan.rank_order", plan.rank_order)
     refusals.unless(plan.expert_load is None, "plan.expert_load", plan.expert_load)
@@ -233,6 +239,8 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
         yield "--recompute-granularity full"
         yield f"--recompute-method block --recompute-num-layers {plan.recompute_layers}"
     yield from _OPTIMIZERS[plan.optimizer]
+    if not plan.clip_gradients:
+        yield "--clip-grad 0"
     if plan.rank_order == PIPELINE_BEFORE_DATA:
         yield "--use-tp-pp-dp-mapping"
     if plan.overlap_p2p is False:

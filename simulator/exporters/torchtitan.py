@@ -23,7 +23,7 @@ _ONLY = {
     "recompute_layers": None, "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
-    "cp_method": "ring", "optimizer": "adam",
+    "cp_method": "ring", "optimizer": "adam", "clip_gradients": True,
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 

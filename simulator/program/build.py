@@ -35,6 +35,7 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.program.layout import Slice, stage_slices
+from simulator.program.muon import gathers, orthogonalisation
 from simulator.program.pipeline import Pipeline, add_pipeline
 from simulator.program.ranks import first_rank, model_group, pipeline_pair, tensor_group
 from simulator.program.stage import StageCosts
@@ -288,11 +289,16 @@ class _Builder:
             for rank in range(self.stages)
         ]
         waits = [index for rank_waits in reduced for index in rank_waits]
+        own = len(waits)
         self._add_tied_embedding_reduction(program, waits)
         if self._model_copies > 1:
             self._add_copy_reductions(program, waits)
         if _post_validates(self.job):
             self._add_updates_in_turn(program, reduced)
+            return
+        if not self._meets:
+            for rank, rank_waits in enumerate(reduced):
+                self._add_update(program, rank, [*rank_waits, *waits[own:]])
             return
         if self._norm_group.ranks > 1:
             lanes = tuple((rank, Stream.COMPUTE) for rank in range(self.stages))
@@ -319,14 +325,21 @@ class _Builder:
     def _add_update(self, program: Program, rank: int, after: Sequence[int]) -> None:
         """The optimizer of one rank, and the weights that it hands out."""
         parameters, lane = self._parameters(rank), ((rank, Stream.COMPUTE),)
-        work = self._optimizer_work(parameters)
+        runs = self._rank_runs(rank)
+        if self.job.plan.optimizer == "muon" and (calls := gathers(self.job, runs)):
+            gather = collectives_work(calls, self.profile.network, Category.DATA_PARALLEL)
+            after = (program.add(Operation(
+                Kind.ALL_GATHER, lane, gather, Category.DATA_PARALLEL, tuple(after),
+                scope=Scope.SHARDS,
+            )),)  # fmt: skip
+        work = self._optimizer_work(parameters, runs)
         update = Operation(
             Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, after=tuple(after),
             gives=self.data_parallel.freed_gradients(rank),
             holds=copied_gradients(self.job, parameters),
         )  # fmt: skip
         self.data_parallel.updated(rank, program.add(update))
-        self.data_parallel.finish_weights(program, rank, self._rank_runs(rank))
+        self.data_parallel.finish_weights(program, rank, runs)
 
     def _add_tied_embedding_reduction(self, program: Program, waits: list[int]) -> None:
         """First and last stage hold copies of an embedding and add up its gradient."""
@@ -368,6 +381,14 @@ class _Builder:
         first_level = 2 if plan.stack.shards_whole_parameters else 1
         return model_group(self.job, with_shards=plan.zero >= first_level)
 
+    @property
+    def _meets(self) -> bool:
+        """Whether ranks agree on one number before they update.
+
+        It is the norm that gradients are clipped by, or, with fp16, whether any overflowed.
+        """
+        return self.job.plan.clip_gradients or self.job.plan.precision == "fp16"
+
     def _norm_work(self) -> Work:
         """The all_reduce of one number over all ranks whose gradients differ."""
         group = self._norm_group
@@ -377,14 +398,18 @@ class _Builder:
         issued = Collective(part.name, Kind(kind), "all", group.ranks, num_bytes, cost.port_bytes)
         return Work(cost.seconds, (part,), num_bytes=num_bytes, collectives=(issued,))
 
-    def _optimizer_work(self, parameters: ParameterCount) -> Work:
+    def _optimizer_work(self, parameters: ParameterCount, runs: Sequence[Slice]) -> Work:
         traffic_bytes = optimizer_traffic_bytes(self.job, parameters)
         update_s = memory_bound_s(self.profile, traffic_bytes)
         host_s = _OPTIMIZER_KERNELS * self.costs.host_s_per_kernel
         parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
         if host_s > update_s:
             parts.append(Part("launch", Category.HOST, host_s - update_s))
-        return Work(sum(part.seconds for part in parts), tuple(parts))
+        flop = 0.0
+        if self.job.plan.optimizer == "muon":
+            seconds, flop = orthogonalisation(self.job, runs)
+            parts.append(Part("newton_schulz", Category.OPTIMIZER, seconds))
+        return Work(sum(part.seconds for part in parts), tuple(parts), flop=flop)
 
 
 def _later(order: Order, microbatches: int) -> Order:

@@ -22,7 +22,7 @@ ScheduleName = Literal[
     "dualpipev", "chimera", "varuna",
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
-Optimizer = Literal["adam", "sgd", "sgd-momentum"]
+Optimizer = Literal["adam", "sgd", "sgd-momentum", "lamb", "adam-8bit", "adafactor", "muon"]
 
 
 RANK_ORDER_WORDS = ("tp", "cp", "ep", "dp", "pp")
@@ -97,6 +97,9 @@ class Plan(Spec):
     attention: AttentionKernel | None = None
     """How core attention is computed; by default as the stack does it."""
     optimizer: Optimizer = "adam"
+    clip_gradients: Flag = True
+    """Whether gradients are clipped by their global norm, which all ranks add up before any of
+    them updates."""
     stack: Annotated[Stack, BeforeValidator(named_stack)] = STACKS["megatron-core"]
     """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
     overlap_grad_reduce: Flag | None = None

@@ -118,6 +118,9 @@ class Stack(Spec):
     """What ZeRO 3 gathers and reduces at a time."""
     pads_shards: Flag = False
     """ZeRO 3 pads the rows of each parameter to a multiple of the ranks, and sends that."""
+    shards_matrices: Flag = False
+    """Shards are rows of each parameter that know their matrix (FSDP2's DTensor, XLA), so that
+    an optimizer may look at all of it; else they are cut out of a flat buffer."""
     shards_whole_parameters: Flag = False
     """ZeRO 1 gives each rank the states of whole parameters: every rank still gets all
     gradients, and updated parameters are broadcast one by one, as PyTorch's
@@ -270,6 +273,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             description="torchtitan: PyTorch FSDP2 with torch.compile",
             sharding_units="ends",
             pads_shards=True,
+            shards_matrices=True,
             keeps_gathered=True,
             fused_projections=False,
             coalesced_norm_gradients=False,
@@ -305,6 +309,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "jax": Stack(
             description="JAX with XLA (Paxml, MaxText)",
+            shards_matrices=True,
             pads_vocab=False,
         ),
         "torch": Stack(
@@ -313,6 +318,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             description="Plain PyTorch with DDP or FSDP2, eager",
             sharding_units="root",
             pads_shards=True,
+            shards_matrices=True,
             keeps_gathered=True,
             fused_projections=False,
             coalesced_norm_gradients=False,

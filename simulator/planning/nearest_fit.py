@@ -83,11 +83,13 @@ class Trial(NamedTuple):
     capacity_bytes: float
     held_bytes: Mapping[str, float]
     """Who holds the peak; sums to ``peak_device_bytes``."""
+    host_fits: bool = True
+    """Whether the fullest node has room for what is offloaded."""
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest GPU has room for it."""
-        return self.peak_device_bytes <= self.capacity_bytes
+        """Whether the fullest GPU has room for it, and so has the node."""
+        return self.peak_device_bytes <= self.capacity_bytes and self.host_fits
 
 
 def nearest_fit(job: Job) -> FitSearch:
@@ -178,7 +180,8 @@ def _simulate(job: Job, changes: Changes) -> Trial:
     peak = fullest.peak_device_bytes
     held = {owner.value: num_bytes for owner, num_bytes in fullest.by_owner.items()}
     held["allocator and context"] = peak - fullest.peak_allocated_bytes
-    return Trial(changes, step.step_time_s, peak, step.capacity_bytes, held)
+    host_fits = step.host is None or step.host.fits
+    return Trial(changes, step.step_time_s, peak, step.capacity_bytes, held, host_fits)
 
 
 def _fastest(trials: Iterable[Trial]) -> Trial | None:

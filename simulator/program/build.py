@@ -9,11 +9,12 @@ seen, :mod:`simulator.program.unfold` splits the classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
+from simulator.cost.host import host_ports_bytes_per_s
 from simulator.cost.kernels import memory_bound_s
 from simulator.program.asynchronous import refuse_shared_updates
 from simulator.program.busy_experts import with_waiting_ranks
@@ -25,6 +26,7 @@ from simulator.program.ir import (
     Category,
     Collective,
     Kind,
+    Memory,
     Operation,
     Owner,
     Part,
@@ -34,8 +36,10 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.layout import Slice, stage_slices
+from simulator.program.layout import Slice, cut, stage_slices
 from simulator.program.muon import gathers, orthogonalisation
+from simulator.program.offload import ActivationOffload, HostLinks
+from simulator.program.offloaded_states import offloaded_states
 from simulator.program.pipeline import Pipeline, add_pipeline
 from simulator.program.ranks import first_rank, model_group, pipeline_pair, tensor_group
 from simulator.program.stage import StageCosts
@@ -43,7 +47,7 @@ from simulator.program.states import (
     ParameterCount,
     copied_gradients,
     copies_embedding,
-    optimizer_traffic_bytes,
+    device_update_bytes,
     padded_vocab,
     resident_memory,
     shard_numel,
@@ -92,6 +96,9 @@ def steps_around(job: Job) -> Steps:
     if _post_validates(job):
         # With two ends, a rank at one of them starts its next step before the other is done.
         return Steps(1, schedule.placement.copies - 1)
+    if job.plan.offload.delayed_update:
+        # The update of one step is under way while the next one runs.
+        return Steps(1, 0)
     return Steps(0, 0)
 
 
@@ -151,12 +158,14 @@ class _Builder:
         refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
         self.data_parallel = DataParallel(job, self.profile.network, self._copies_embedding)
+        offloads = job.plan.offload.activations is not None
+        self.activations = ActivationOffload(job, self.costs, HostLinks(job)) if offloads else None
 
     def build(self, steps: int) -> Program:
         job, network = self.job, self.profile.network
         program = Program(
             classes=tuple(self._rank_class(rank) for rank in range(self.stages)),
-            ports=dict(network.ports_bytes_per_s),
+            ports={**network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
             expandable_segments=job.plan.stack.expandable_segments,
             communicator_bytes=communicator_bytes(job),
@@ -170,6 +179,12 @@ class _Builder:
         else:
             self._add_pipeline(program, self._order(steps * job.microbatches))
         return program
+
+    @property
+    def _host_ports(self) -> Mapping[str, float]:
+        """Links to the host, where anything passes them."""
+        offload, cluster = self.job.plan.offload, self.job.cluster
+        return host_ports_bytes_per_s(cluster) if offload.is_used else {}
 
     def _order(self, microbatches: int) -> Order:
         if self.stages == 1 and self.job.plan.overlap_ep:
@@ -201,6 +216,7 @@ class _Builder:
             blocking=not self._overlaps_p2p(),
             forward_host_s=0.0 if self._overlaps_p2p() else self.job.plan.stack.exchange_host_s,
             update_every=every if alone else 0,
+            copies=self.activations,
         )
 
         def update(rank: int) -> None:
@@ -228,7 +244,21 @@ class _Builder:
         if stashed:
             stashed_bytes = stashed * parameters.total * state_bytes(self.job).gathered
             resident += ((Owner.STASHED_WEIGHTS, stashed_bytes),)
-        return RankClass(f"stage {rank}", rank, ranks, first_rank(self.job, rank), resident)
+        host, nvme = self._host_memory(rank, parameters)
+        return RankClass(
+            f"stage {rank}", rank, ranks, first_rank(self.job, rank), resident, host, nvme
+        )
+
+    def _host_memory(self, rank: int, parameters: ParameterCount) -> tuple[Memory, Memory]:
+        """What one rank keeps in host memory and on NVMe."""
+        if not self.job.plan.offload.is_used:
+            return (), ()
+        host, nvme = offloaded_states(self.job, parameters)
+        if self.activations is not None:
+            layers = [layer for run in self._rank_runs(rank) for layer in cut(run, 1)]
+            kept = (block for layer in layers for block in self.activations.kept_away(layer))
+            host += ((Owner.ACTIVATIONS, sum(size for _, size in kept)),)
+        return host, nvme
 
     def _parameters(self, rank: int) -> ParameterCount:
         runs = self._rank_runs(rank)
@@ -332,13 +362,23 @@ class _Builder:
                 Kind.ALL_GATHER, lane, gather, Category.DATA_PARALLEL, tuple(after),
                 scope=Scope.SHARDS,
             )),)  # fmt: skip
-        work = self._optimizer_work(parameters, runs)
-        update = Operation(
-            Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, after=tuple(after),
-            gives=self.data_parallel.freed_gradients(rank),
-            holds=copied_gradients(self.job, parameters),
-        )  # fmt: skip
-        self.data_parallel.updated(rank, program.add(update))
+        offload, last = self.job.plan.offload, -1
+        if not offload.optimizer or offload.share < 1:
+            work, held = (
+                self._optimizer_work(parameters, runs),
+                copied_gradients(self.job, parameters),
+            )
+            last = program.add(
+                Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, tuple(after), holds=held)
+            )
+        if offload.optimizer:
+            waits = self.data_parallel.update_on_host(program, rank, parameters, after)
+            # The GPU goes on when its host has been told that all copies are there.
+            launch_s = self.profile.kernels.launch_s
+            work = Work(launch_s, (Part("wait_for_host", Category.HOST, launch_s),))
+            last = program.add(Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, waits))
+        program.operations[last].gives = self.data_parallel.freed_gradients(rank)
+        self.data_parallel.updated(rank, last)
         self.data_parallel.finish_weights(program, rank, runs)
 
     def _add_tied_embedding_reduction(self, program: Program, waits: list[int]) -> None:
@@ -399,7 +439,7 @@ class _Builder:
         return Work(cost.seconds, (part,), num_bytes=num_bytes, collectives=(issued,))
 
     def _optimizer_work(self, parameters: ParameterCount, runs: Sequence[Slice]) -> Work:
-        traffic_bytes = optimizer_traffic_bytes(self.job, parameters)
+        traffic_bytes = device_update_bytes(self.job, parameters)
         update_s = memory_bound_s(self.profile, traffic_bytes)
         host_s = _OPTIMIZER_KERNELS * self.costs.host_s_per_kernel
         parts = [Part("optimizer", Category.OPTIMIZER, update_s)]

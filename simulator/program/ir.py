@@ -31,6 +31,10 @@ class Kind(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     ALL_TO_ALL = "all_to_all"
     BROADCAST = "broadcast"
+    COPY_TO_HOST = "copy_to_host"
+    COPY_TO_DEVICE = "copy_to_device"
+    NVME_READ = "nvme_read"
+    NVME_WRITE = "nvme_write"
 
 
 class Stream(StrEnum):
@@ -42,6 +46,12 @@ class Stream(StrEnum):
     RECV_PREVIOUS = "recv_previous"
     SEND_PREVIOUS = "send_previous"
     RECV_NEXT = "recv_next"
+    TO_HOST = "to_host"
+    TO_DEVICE = "to_device"
+    HOST = "host"
+    """The CPU cores that work for the rank."""
+    NVME_READ = "nvme_read"
+    NVME_WRITE = "nvme_write"
 
 
 class Category(StrEnum):
@@ -57,6 +67,7 @@ class Category(StrEnum):
     EXPERT_PARALLEL = "expert_parallel"
     DATA_PARALLEL = "data_parallel"
     PIPELINE = "pipeline"
+    OFFLOAD = "offload"
     BUBBLE = "bubble"
 
 
@@ -67,6 +78,7 @@ COMMUNICATION = frozenset(
         Category.EXPERT_PARALLEL,
         Category.DATA_PARALLEL,
         Category.PIPELINE,
+        Category.OFFLOAD,
     }
 )
 """Categories that count as exposed communication."""
@@ -230,6 +242,7 @@ class RankClass:
         count: How many ranks it stands for.
         first_rank: The lowest of them, its representative.
         resident: Memory held from before the step to after it.
+        host, nvme: What one rank holds in its node's memory and on its drives.
         ranks: All of them, where the class is smaller than its stage.
         cause: Why it is a class of its own, for people.
         port_shares: Share that is left of some ports' capacity, by port name.
@@ -240,6 +253,8 @@ class RankClass:
     count: int
     first_rank: int
     resident: Memory = ()
+    host: Memory = ()
+    nvme: Memory = ()
     ranks: tuple[int, ...] = ()
     cause: str = ""
     port_shares: Mapping[str, float] = field(default_factory=dict)

@@ -7,7 +7,7 @@ Source: ZeRO (arXiv 1910.02054, section 3) for what is sharded at which stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from simulator.cost.kernels import output_bytes
@@ -189,8 +189,24 @@ def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[Param
     return (*tensors, *head_tensors(model, vocab), *multi_token_tensors(model), *copies)
 
 
+def device_shares(job: Job) -> Mapping[Owner, float]:
+    """Part of what a rank keeps from step to step that stays on its GPU, by owner.
+
+    ZeRO 2 and 3 send gradients to the host as soon as they are reduced; otherwise they are
+    added up on the GPU and leave it with the update.
+    """
+    offload = job.plan.offload
+    states = 1.0 - offload.share if offload.optimizer else 1.0
+    return {
+        Owner.WEIGHTS: 0.0 if offload.parameters else 1.0,
+        Owner.GRADIENTS: states if job.plan.zero >= 2 else 1.0,
+        Owner.MASTER_WEIGHTS: states,
+        Owner.OPTIMIZER_STATES: states,
+    }
+
+
 def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
-    """What a rank holds from step to step for its ``parameters``, by owner."""
+    """What a rank holds on its GPU from step to step for its ``parameters``, by owner."""
     per, zero = state_bytes(job), job.plan.zero
     kept = [
         shard_numel(job, parameters) if zero >= level else parameters.total for level in range(4)
@@ -202,6 +218,7 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
         Owner.MASTER_WEIGHTS: kept[1] * per.master,
         Owner.OPTIMIZER_STATES: kept[1] * per.moments + further_moment_bytes(job, parameters),
     }
+    held = {owner: share * held[owner] for owner, share in device_shares(job).items()}
     if zero in (1, 2) and not per.weights:
         # Gathered for the first forward and kept to the last backward.
         held[Owner.GATHERED_WEIGHTS] = kept[3] * per.gathered
@@ -213,7 +230,7 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
 def copied_gradients(job: Job, parameters: ParameterCount) -> Memory:
     """fp32 copies of 16-bit gradients, made for the optimizer and freed with the gradients."""
     kept = shard_numel(job, parameters) if job.plan.zero else parameters.total
-    num_bytes = kept * state_bytes(job).gradient_copy
+    num_bytes = kept * state_bytes(job).gradient_copy * device_shares(job)[Owner.MASTER_WEIGHTS]
     return ((Owner.GRADIENTS, num_bytes),) if num_bytes else ()
 
 
@@ -225,11 +242,11 @@ def new_gradient_bytes(job: Job, parameters: ParameterCount) -> float:
     if not job.plan.stack.frees_gradients:
         return 0.0
     kept = shard_numel(job, parameters) if job.plan.zero >= 2 else parameters.total
-    return kept * state_bytes(job).gradients
+    return kept * state_bytes(job).gradients * device_shares(job)[Owner.GRADIENTS]
 
 
 def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
-    """Bytes that the optimizer step reads and writes on one rank.
+    """Bytes that the optimizer step of one rank reads and writes, wherever it runs.
 
     Every state is read and written, gradients are read (once more for their norm), and
     16-bit weights are written. Optimizers that need more passes make them
@@ -244,6 +261,12 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     weights = per.weights if per.master else 0.0
     further = 2 * further_moment_bytes(job, parameters)
     return updated * (states + gradients + weights) + further
+
+
+def device_update_bytes(job: Job, parameters: ParameterCount) -> float:
+    """The part of :func:`optimizer_traffic_bytes` that passes the memory of the GPU."""
+    share = device_shares(job)[Owner.OPTIMIZER_STATES]
+    return share * optimizer_traffic_bytes(job, parameters)
 
 
 def further_moment_bytes(job: Job, parameters: ParameterCount) -> float:

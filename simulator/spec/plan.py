@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from simulator.spec.base import Count, CountOrZero, Flag, Spec
 from simulator.spec.expert_load import ExpertLoad
 from simulator.spec.kernels import AttentionKernel, Precision
+from simulator.spec.offload import Offload
 from simulator.spec.stack import STACKS, Stack, named_stack
 
 ScheduleName = Literal[
@@ -100,6 +101,8 @@ class Plan(Spec):
     clip_gradients: Flag = True
     """Whether gradients are clipped by their global norm, which all ranks add up before any of
     them updates."""
+    offload: Offload = Offload()
+    """What lives in host memory or on NVMe instead of on the GPU."""
     stack: Annotated[Stack, BeforeValidator(named_stack)] = STACKS["megatron-core"]
     """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
     overlap_grad_reduce: Flag | None = None

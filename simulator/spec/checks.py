@@ -14,7 +14,7 @@ from simulator.spec.job import Job
 from simulator.spec.layout_text import Layout, layers_per_stage, parse_layout
 from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
-from simulator.spec.offload_checks import offload_faults
+from simulator.spec.offload_checks import offload_faults, partition_faults
 from simulator.spec.optimizer_checks import optimizer_faults
 
 _WHOLE_GRADIENT_SCHEDULES = frozenset({"dualpipe", "chimera"})
@@ -366,4 +366,5 @@ _RULES = (
     _frameworks_shard_inside_pipelines,
     optimizer_faults,
     offload_faults,
+    partition_faults,
 )

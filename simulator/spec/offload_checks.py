@@ -125,6 +125,22 @@ def _checkpoints_or_activations(job: Job) -> Iterator[Fault]:
         yield Fault(path, rule, "cpu", "take plan.recompute: full")
 
 
+def partition_faults(job: Job) -> Iterator[Fault]:
+    """Checkpoints are divided only where ranks would hold copies of them."""
+    plan, path = job.plan, "plan.partition_activations"
+    if not plan.partition_activations:
+        return
+    if plan.recompute != "full":
+        rule = "divides the inputs of layers that are computed again, but none are"
+        yield Fault(path, rule, True, "take plan.recompute: full")
+    if plan.tp == 1:
+        rule = "divides checkpoints over tensor-parallel ranks, but plan.tp is 1"
+        yield Fault(path, rule, True, "leave it out")
+    if plan.cuts_sequence:
+        rule = "has nothing left to divide: with sequence parallelism ranks keep parts already"
+        yield Fault(path, rule, True, "leave it out, or take plan.sequence_parallel: false")
+
+
 def _host_is_described(job: Job) -> Iterator[Fault]:
     host, offload = job.cluster.profile.host, job.plan.offload
     if offload.optimizer and not host.memory_bandwidth_bytes_per_s:

@@ -93,6 +93,9 @@ class Plan(Spec):
     recompute_layers: CountOrZero | None = None
     """With ``recompute: full``, how many layers of each virtual stage are computed again, its
     first ones (Megatron's ``block`` method); by default all."""
+    partition_activations: Flag = False
+    """Whether each tensor-parallel rank keeps its part of what full recomputation starts from,
+    to be gathered before it (ZeRO-R, arXiv 1910.02054, section 6.1)."""
     precision: Precision = "bf16"
     """Number format of the matrix products."""
     attention: AttentionKernel | None = None

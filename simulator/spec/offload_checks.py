@@ -76,8 +76,8 @@ def _sharding_allows_it(job: Job) -> Iterator[Fault]:
         rule = "leaves fp32 weights on the GPU that are made from those on the host"
         hint = "add plan.offload.optimizer: cpu"
         yield Fault("plan.offload.parameters", rule, offload.parameters, hint)
-    if offload.optimizer and plan.stack.shards_whole_parameters:
-        rule = "PyTorch's ZeroRedundancyOptimizer updates on the GPU"
+    if offload.optimizer and plan.zero == 1 and plan.stack.shards_whole_parameters:
+        rule = "no optimizer that gives ranks whole parameters updates on the CPU"
         yield Fault("plan.offload.optimizer", rule, offload.optimizer, "leave it out")
 
 

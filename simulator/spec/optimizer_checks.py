@@ -26,7 +26,8 @@ def optimizer_faults(job: Job) -> Iterator[Fault]:
 def _matrices_stay_whole(job: Job) -> Iterator[Fault]:
     plan = job.plan
     shards = plan.zero_group or job.dp * plan.cp
-    if not plan.zero or shards <= 1 or plan.stack.shards_whole_parameters:
+    owns_tensors = plan.zero == 1 and plan.stack.shards_whole_parameters
+    if not plan.zero or shards <= 1 or owns_tensors:
         return
     hint = "take plan.zero: 0, or plan.optimizer: adam"
     if plan.optimizer in _LOOKS_AT and not plan.stack.shards_matrices:

@@ -239,12 +239,25 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
         yield "--recompute-granularity full"
         yield f"--recompute-method block --recompute-num-layers {plan.recompute_layers}"
     yield from _OPTIMIZERS[plan.optimizer]
+    yield from _offload(plan, job.model)
     if not plan.clip_gradients:
         yield "--clip-grad 0"
     if plan.rank_order == PIPELINE_BEFORE_DATA:
         yield "--use-tp-pp-dp-mapping"
     if plan.overlap_p2p is False:
         yield "--no-overlap-p2p-communication"
+
+
+def _offload(plan: Plan, model: Model) -> Iterator[str]:
+    """What leaves the GPU, and what tensor-parallel ranks divide."""
+    if plan.offload.optimizer:
+        yield "--optimizer-cpu-offload --use-precision-aware-optimizer"
+        yield "--overlap-cpu-optimizer-d2h-h2d"
+        yield f"--optimizer-offload-fraction {plan.offload.share}"
+    if plan.offload.activations:
+        yield f"--cpu-offloading --cpu-offloading-num-layers {model.layers - 1}"
+    if plan.partition_activations:
+        yield "--distribute-saved-activations"
 
 
 def _layout(plan: Plan, model: Model) -> str:

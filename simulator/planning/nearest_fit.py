@@ -43,6 +43,10 @@ _MOST_COMBINATIONS = 50
 _VALUES_PER_FIELD = 4
 """New values of one field that are tried, the nearest ones."""
 _MORE_GPUS = (2, 4, 8)
+_OFFLOADED = {
+    "optimizer": ("optimizer",), "infinity": ("optimizer",), "shards": ("optimizer", "parameters"),
+}  # fmt: skip
+"""What leaves the GPU first, by what the stack can move."""
 _RECOMPUTE = ("none", "selective", "full")
 
 
@@ -218,6 +222,8 @@ def _kept_changes(job: Job) -> Iterator[Changes]:
         yield {"batch.micro": smaller}
     for stage in range(plan.zero + 1, 4):
         yield {"plan.zero": stage}
+    if not plan.offload.is_used and plan.stack.offloads != "nothing":
+        yield {f"plan.offload.{what}": "cpu" for what in _OFFLOADED[plan.stack.offloads]}
 
 
 def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:

@@ -44,3 +44,7 @@ class Offload(Spec):
     def is_used(self) -> bool:
         """Whether anything leaves the GPU."""
         return bool(self.optimizer or self.parameters or self.activations)
+
+
+FSDP_OFFLOAD = Offload(optimizer="cpu", parameters="cpu")
+"""All that PyTorch's ``CPUOffloadPolicy`` knows."""

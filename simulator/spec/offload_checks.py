@@ -56,6 +56,9 @@ def _stack_offloads(job: Job) -> Iterator[Fault]:
         if offload.share < 1:
             rule, hint = "FSDP offloads all or nothing", "leave it out, or plan.stack: deepspeed"
             yield Fault("plan.offload.share", rule, offload.share, hint)
+    if kind == "infinity" and offload.optimizer and offload.share < 1 and job.plan.zero < 3:
+        rule = "DeepSpeed splits the update between CPU and GPU with ZeRO 3 only (its ratio)"
+        yield Fault("plan.offload.share", rule, offload.share, "take plan.zero: 3, or leave it out")
     if kind != "infinity" and offload.delayed_update:
         rule, hint = "only ZeRO-Offload delays updates", "take plan.stack: deepspeed"
         yield Fault("plan.offload.delayed_update", rule, True, hint)
@@ -99,7 +102,7 @@ def _pipelines_allow_it(job: Job) -> Iterator[Fault]:
     if plan.pp == 1:
         return
     for name, reason in (
-        ("parameters", "ZeRO-Infinity and FSDP's offload run without a pipeline"),
+        ("parameters", "is not modelled in a pipeline, in which DeepSpeed refuses ZeRO 3"),
         ("activations", "Megatron-Core and DeepSpeed refuse it inside a pipeline"),
     ):
         if getattr(offload, name):

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError
+from simulator.planning.bound import plan_bounds
+from simulator.planning.space import plan_space
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
 from simulator.program.offloaded_states import offloaded_states
 from simulator.program.states import ParameterCount, resident_memory
 from simulator.results.run import run_step
+from simulator.spec.documents import data_folder
 from simulator.spec.hardware import HardwareProfile, Host
 from simulator.spec.job import Job
 from simulator.spec.load import load_job
@@ -23,6 +26,7 @@ from tests.jobs import network_profile, small_job
 from tests.program.test_unfold import timelines_by_rank
 
 GB = 1e9
+ON_ONE_V100 = data_folder("workloads") / "gpt3-13b-1xv100-zero-offload.yaml"
 HOST = {
     "memory": "1 TB",
     "pcie": "1 GB/s",
@@ -183,7 +187,7 @@ def test_an_update_on_the_cpu_takes_its_bytes_at_the_rate_of_its_cores():
 
 def test_cpu_adam_takes_as_long_as_on_a_dgx_2():
     """ZeRO-Offload, table 4: 10 billion parameters in 2.57 s, 1 billion in 0.22 s."""
-    job = load_job("workloads/gpt3-13b-1xv100-zero-offload.yaml")
+    job = load_job(ON_ONE_V100)
     (count,) = (
         size / 8
         for owner, size in build_program(job).classes[0].host
@@ -195,7 +199,7 @@ def test_cpu_adam_takes_as_long_as_on_a_dgx_2():
 
 
 def test_thirteen_billion_parameters_train_on_one_v100_with_offload_only():
-    job = load_job("workloads/gpt3-13b-1xv100-zero-offload.yaml")
+    job = load_job(ON_ONE_V100)
     assert run_step(job, "replay").fits
     assert not run_step(job.replace({"plan.offload.optimizer": None}), "replay").fits
 
@@ -209,6 +213,14 @@ def test_a_delayed_update_hides_behind_the_next_step():
     update_s = seconds_of(job, Kind.OPTIMIZER, Stream.HOST)
     whole_s, delayed_s = (run_step(each, "replay").step_time_s for each in (job, delayed))
     assert delayed_s == pytest.approx(whole_s - update_s)
+
+
+def test_a_delayed_update_is_not_synchronous_training():
+    plan = {**ZERO_OFFLOAD, "offload": {"optimizer": "cpu", "delayed_update": True}}
+    found = run_step(offload_job(**plan), "replay").asynchrony
+    assert found.staleness_updates == found.weight_versions == (1,)
+    assert "CPUs update while the next step runs" in found.statement
+    assert run_step(offload_job(**ZERO_OFFLOAD), "replay").asynchrony is None
 
 
 def test_a_delayed_update_waits_where_cpus_are_slower_than_gpus():
@@ -445,3 +457,15 @@ def test_a_pipeline_updates_on_the_cpu_after_its_last_backward():
         (1, Stream.HOST),
     }
     assert step.host.fits
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_what_plans_must_take_at_least_stays_below_what_they_take(plan):
+    job = offload_job(gpus=8, global_batch=16, **plan)
+    given = ("tp", "pp", "vpp", "cp", "ep", "zero", "recompute")
+    only = {f"plan.{name}": [getattr(job.plan, name)] for name in given}
+    bounds = plan_bounds(plan_space(job, {**only, "batch.micro": [1]}))
+    step = run_step(job)
+    if not step.asynchrony:
+        assert bounds.step_time_s[0] <= step.step_time_s
+    assert bounds.peak_device_bytes[0] <= step.memory[0].peak_device_bytes

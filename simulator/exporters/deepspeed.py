@@ -23,7 +23,7 @@ _ONLY = {
     "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
     "account_for_embedding": False, "account_for_loss": False, "clip_gradients": True,
-    "partition_activations": False,
+    "partition_activations": False, "contiguous_checkpoints": False,
 }  # fmt: skip
 """Fields of a plan that the JSON does not know."""
 

@@ -125,6 +125,9 @@ def _refuse(job: Job, plan: Plan) -> None:
     )  # fmt: skip
     orders = (_RANK_ORDER, PIPELINE_BEFORE_DATA)
     refusals.unless(plan.rank_order in orders, "plan.rank_order", plan.rank_order)
+    refusals.unless(
+        not plan.contiguous_checkpoints, "plan.contiguous_checkpoints", plan.contiguous_checkpoints
+    )
     refusals.unless(plan.expert_load is None, "plan.expert_load", plan.expert_load)
     refusals.unless(
         bool(plan.reshard_after_forward) == (plan.zero == 3),

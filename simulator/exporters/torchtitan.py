@@ -25,7 +25,7 @@ _ONLY = {
     "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
     "cp_method": "ring", "optimizer": "adam", "clip_gradients": True,
-    "partition_activations": False,
+    "partition_activations": False, "contiguous_checkpoints": False,
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 

@@ -63,6 +63,9 @@ _WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
 """Schedules whose implementations, Megatron's and PyTorch's alike, wait for every transfer
 before they go on (``overlap_p2p_comm`` is for interleaved schedules only)."""
 
+_CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
+"""What lies in a buffer of its own where memory is kept from fragmenting."""
+
 _OPTIMIZER_KERNELS = 8
 """Assumption: launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
 
@@ -169,6 +172,7 @@ class _Builder:
             sm_count=self.profile.device.sm_count,
             expandable_segments=job.plan.stack.expandable_segments,
             communicator_bytes=communicator_bytes(job),
+            preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
         )
         self.schedule.check(self.stages, job.plan.vpp, job.microbatches)
         if self.schedule.synchronous:

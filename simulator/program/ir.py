@@ -274,6 +274,8 @@ class Program:
             grows, instead of asking the driver for separate ones.
         communicator_bytes: Device memory of one rank's communicators, outside the allocator
             [B].
+        preallocated: Owners whose blocks lie in one buffer each, as large as they need at
+            their most, that is there from the start.
     """
 
     classes: tuple[RankClass, ...]
@@ -283,6 +285,7 @@ class Program:
     sm_count: int = 0
     expandable_segments: bool = False
     communicator_bytes: float = 0.0
+    preallocated: frozenset[Owner] = frozenset()
 
     def add(self, operation: Operation) -> int:
         """Append the operation to all its lanes; returns its id."""

@@ -147,6 +147,7 @@ class _Unfolding:
             sm_count=self.folded.sm_count,
             expandable_segments=self.folded.expandable_segments,
             communicator_bytes=self.folded.communicator_bytes,
+            preallocated=self.folded.preallocated,
         )
         instances = [
             [program.add(self._instance(index, cell)) for cell in self.cells[operation.scope]]

@@ -14,7 +14,7 @@ from simulator.spec.job import Job
 from simulator.spec.layout_text import Layout, layers_per_stage, parse_layout
 from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
-from simulator.spec.offload_checks import offload_faults, partition_faults
+from simulator.spec.offload_checks import contiguity_faults, offload_faults, partition_faults
 from simulator.spec.optimizer_checks import optimizer_faults
 
 _WHOLE_GRADIENT_SCHEDULES = frozenset({"dualpipe", "chimera"})
@@ -367,4 +367,5 @@ _RULES = (
     optimizer_faults,
     offload_faults,
     partition_faults,
+    contiguity_faults,
 )

@@ -144,6 +144,17 @@ def partition_faults(job: Job) -> Iterator[Fault]:
         yield Fault(path, rule, True, "leave it out, or take plan.sequence_parallel: false")
 
 
+def contiguity_faults(job: Job) -> Iterator[Fault]:
+    """A buffer of fixed size holds checkpoints, and nothing that comes in other sizes."""
+    plan, path = job.plan, "plan.contiguous_checkpoints"
+    if plan.contiguous_checkpoints and plan.recompute != "full":
+        rule = "is for the inputs of layers that are computed again, but none are"
+        yield Fault(path, rule, True, "take plan.recompute: full")
+    if plan.contiguous_checkpoints and plan.offload.activations:
+        rule = "keeps on the GPU what plan.offload.activations takes away"
+        yield Fault(path, rule, True, "leave one of them out")
+
+
 def _host_is_described(job: Job) -> Iterator[Fault]:
     host, offload = job.cluster.profile.host, job.plan.offload
     if offload.optimizer and not host.memory_bandwidth_bytes_per_s:

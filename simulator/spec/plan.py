@@ -96,6 +96,10 @@ class Plan(Spec):
     partition_activations: Flag = False
     """Whether each tensor-parallel rank keeps its part of what full recomputation starts from,
     to be gathered before it (ZeRO-R, arXiv 1910.02054, section 6.1)."""
+    contiguous_checkpoints: Flag = False
+    """Whether what full recomputation starts from lies in one buffer that is there before the
+    step, so that it leaves no holes between what comes and goes (ZeRO-R, arXiv 1910.02054,
+    section 6.3; DeepSpeed's ``contiguous_memory_optimization``)."""
     precision: Precision = "bf16"
     """Number format of the matrix products."""
     attention: AttentionKernel | None = None

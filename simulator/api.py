@@ -35,11 +35,6 @@ class Result(StepResult):
 
     job: Job
 
-    @property
-    def fits(self) -> bool:
-        """Whether the fullest rank stays within its device's memory."""
-        return max(memory.peak_device_bytes for memory in self.memory) <= self.capacity_bytes
-
     def explain_misfit(self) -> str:
         """Who takes the memory and which change would fit; empty where the job fits.
 

@@ -293,6 +293,7 @@ def step_result(timeline: Timeline, capacity_bytes: float = 80 * GIB) -> StepRes
         capacity_bytes=capacity_bytes,
         title=f"synthetic model, {len(program.classes)} stages",
         asynchrony=None,
+        host=None,
     )
 
 

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from simulator.api import Result
     from simulator.planning.savings import Saving
     from simulator.program.ir import Owner
+    from simulator.results.host_memory import HostMemory
     from simulator.results.step import ClassMemory
 
 _BIGGEST, _MOST_SAVINGS = 3, 8
-_KEYS = ("schema_version", "fits", "capacity_bytes", "memory")
+_KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
 
 
 def memory(
@@ -57,7 +58,7 @@ def memory(
     if as_json:
         document = result.to_dict()
         found = {"savings": [asdict(saving) for saving in _savings(result)]} if savings else {}
-        print_json({**{key: document[key] for key in _KEYS}, **found})
+        print_json({**{key: document[key] for key in _KEYS if key in document}, **found})
     else:
         _print_owners(result)
         print_peaks(result, moments=True)
@@ -130,6 +131,29 @@ def print_peaks(result: Result, *, moments: bool = False) -> None:
         *([text_column("moment of the peak")] if moments else []),
     ]
     print_table(f"peak memory per GPU, capacity {format_bytes(capacity)}", columns, rows)
+    if result.host is not None:
+        _print_host(result.host)
+
+
+def _print_host(host: HostMemory) -> None:
+    """Print what the fullest node holds instead of its GPUs, by owner."""
+    owners = list(dict.fromkeys([*host.held_bytes, *host.nvme_held_bytes]))
+    places = (
+        ("host memory", host.held_bytes, host.capacity_bytes),
+        ("NVMe", host.nvme_held_bytes, host.nvme_capacity_bytes),
+    )
+    used = [(name, held, size) for name, held, size in places if held]
+    rows = [
+        (
+            "pinned buffers" if owner == "communication" else owner.value,
+            *(format_bytes(held.get(owner, 0.0)) for _, held, _ in used),
+        )
+        for owner in owners
+    ]
+    rows.append(("all", *(format_bytes(sum(held.values())) for _, held, _ in used)))
+    rows.append(("capacity", *(format_bytes(size) for _, _, size in used)))
+    columns = [text_column("owner"), *(number_column(name) for name, _, _ in used)]
+    print_table("what left the GPUs, on the fullest node", columns, rows)
 
 
 def _biggest_owners(stage: ClassMemory) -> str:

@@ -46,6 +46,9 @@ def run(
     Example:  clustersim run job.yaml --set plan.tp=4 --plot pictures --trace trace.json.gz
 
     Example:  clustersim run job.yaml --set 'perturbations=[{gpu: 5, slowdown: 0.2}]'
+
+    Example:  clustersim run job.yaml --set plan.stack=deepspeed --set plan.zero=2
+    --set plan.offload.optimizer=cpu
     """
     from simulator.api import simulate
 
@@ -103,11 +106,14 @@ def _error_band(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _print_asynchrony(result: Result) -> None:
-    """What a pipeline that never drains costs besides time; nothing for any other."""
+    """What training that is not synchronous costs besides time; nothing for any other."""
+    from simulator.results.split import fullest_of_each_stage
+
     found = result.asynchrony
     if found is None:
         return
-    stashed = [m.by_owner.get(Owner.STASHED_WEIGHTS, 0.0) for m in result.memory]
+    stages = fullest_of_each_stage(result.memory)
+    stashed = [stage.by_owner.get(Owner.STASHED_WEIGHTS, 0.0) for stage in stages]
     per_stage = zip(found.weight_versions, found.staleness_updates, stashed, strict=True)
     rows = [
         (str(stage), str(versions), str(updates), format_bytes(num_bytes))

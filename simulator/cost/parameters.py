@@ -76,6 +76,11 @@ class ParameterTensor:
         """Elements of the whole tensor."""
         return math.prod(self.shape)
 
+    @property
+    def is_routed(self) -> bool:
+        """Whether it belongs to routed experts."""
+        return self.group is ParameterGroup.EXPERT
+
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
@@ -227,6 +232,21 @@ def tensor_shard_numel(tensor: ParameterTensor, tp: int = 1, ep: int = 1) -> int
             ways = (ep,)
     split_axes = (-(-size // way) for size, way in zip(tensor.shape, ways, strict=False))
     return math.prod(split_axes) * math.prod(tensor.shape[len(ways) :])
+
+
+def matrix_shape(tensor: ParameterTensor, tp: int = 1, ep: int = 1) -> tuple[int, int, int]:
+    """What one rank holds of a tensor as (matrices, rows, columns).
+
+    Biases and the weights of norms are one row, whatever their axes; each routed expert has a
+    matrix of its own.
+
+    Args: as :func:`tensor_shard_numel`.
+    """
+    numel, last = tensor_shard_numel(tensor, tp, ep), tensor.shape[-1]
+    if len(tensor.shape) == 1 or tensor.name.endswith((".bias", ".norm")):
+        return 1, 1, numel
+    matrices = -(-tensor.shape[0] // ep) if tensor.split is Split.EXPERT else 1
+    return matrices, numel // (matrices * last), last
 
 
 def padded_shard_numel(tensor: ParameterTensor, tp: int, shards: int) -> int:

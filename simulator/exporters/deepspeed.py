@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
 from simulator.spec.job import Job
+from simulator.spec.offload import Offload
 from simulator.spec.plan import Plan
 
 _STACK = "deepspeed"
@@ -21,7 +22,8 @@ _ONLY = {
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
     "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
-    "account_for_embedding": False, "account_for_loss": False,
+    "account_for_embedding": False, "account_for_loss": False, "clip_gradients": True,
+    "partition_activations": False, "contiguous_checkpoints": False,
 }  # fmt: skip
 """Fields of a plan that the JSON does not know."""
 
@@ -29,6 +31,7 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"type": "AdamW", "params": {}},
     "sgd": {"type": "SGD", "params": {}},
     "sgd-momentum": {"type": "SGD", "params": {"momentum": 0.9}},
+    "lamb": {"type": "Lamb", "params": {}},
 }
 
 
@@ -43,6 +46,7 @@ def deepspeed_config(job: Job) -> str:
     zero: dict[str, Any] = {"stage": plan.zero, "overlap_comm": plan.overlap_grad_reduce}
     if plan.zero_group:
         zero["mics_shard_size"] = plan.zero_group
+    zero |= _offload(plan.offload)
     config: dict[str, Any] = {
         "train_batch_size": job.batch.global_batch,
         "train_micro_batch_size_per_gpu": job.batch.micro_batch,
@@ -63,12 +67,27 @@ def deepspeed_config(job: Job) -> str:
     return json.dumps(config, indent=2) + "\n"
 
 
+def _offload(offload: Offload) -> dict[str, Any]:
+    """Where states and parameters go that leave the GPU."""
+    blocks: dict[str, Any] = {}
+    if offload.optimizer:
+        ratio = {"ratio": offload.share} if offload.share < 1 else {}
+        blocks["offload_optimizer"] = {"device": offload.optimizer, "pin_memory": True, **ratio}
+    if offload.parameters:
+        blocks["offload_param"] = {"device": offload.parameters, "pin_memory": True}
+    return blocks
+
+
 def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("DeepSpeed's JSON")
     refusals.unless_default(plan, "plan", _ONLY)
     refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
     refusals.stack(plan.stack, _STACK, {"main_grad_precision"})
     refusals.unless(plan.precision in ("bf16", "fp16", "fp32"), "plan.precision", plan.precision)
+    refusals.unless(plan.optimizer in _OPTIMIZERS, "plan.optimizer", plan.optimizer)
+    refusals.unless_default(
+        plan.offload, "plan.offload", {"activations": None, "delayed_update": False}
+    )
     default = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
     refusals.unless(
         plan.attention == default, "plan.attention", plan.attention,

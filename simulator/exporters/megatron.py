@@ -64,6 +64,7 @@ _OPTIMIZERS = {
     "adam": ("--optimizer adam",),
     "sgd": ("--optimizer sgd", "--sgd-momentum 0"),
     "sgd-momentum": ("--optimizer sgd", "--sgd-momentum 0.9"),
+    "muon": ("--optimizer muon",),
 }
 
 
@@ -124,8 +125,16 @@ def _refuse(job: Job, plan: Plan) -> None:
         f"with plan.precision: {plan.precision} Megatron-LM reduces in {' or '.join(formats)}",
     )
     refusals.unless(not (plan.zero_group and plan.zero == 0), "plan.zero_group", plan.zero_group)
+    refusals.unless(plan.optimizer in _OPTIMIZERS, "plan.optimizer", plan.optimizer)
+    refusals.unless(
+        plan.optimizer != "muon" or plan.zero == 0, "plan.optimizer", plan.optimizer,
+        "Megatron-LM runs Muon without its distributed optimizer: plan.zero: 0",
+    )  # fmt: skip
     orders = (_RANK_ORDER, PIPELINE_BEFORE_DATA)
     refusals.unless(plan.rank_order in orders, "plan.rank_order", plan.rank_order)
+    refusals.unless(
+        not plan.contiguous_checkpoints, "plan.contiguous_checkpoints", plan.contiguous_checkpoints
+    )
     refusals.unless(plan.expert_load is None, "plan.expert_load", plan.expert_load)
     refusals.unless(
         bool(plan.reshard_after_forward) == (plan.zero == 3),
@@ -240,10 +249,25 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
         yield "--recompute-granularity full"
         yield f"--recompute-method block --recompute-num-layers {plan.recompute_layers}"
     yield from _OPTIMIZERS[plan.optimizer]
+    yield from _offload(plan, job.model)
+    if not plan.clip_gradients:
+        yield "--clip-grad 0"
     if plan.rank_order == PIPELINE_BEFORE_DATA:
         yield "--use-tp-pp-dp-mapping"
     if plan.overlap_p2p is False:
         yield "--no-overlap-p2p-communication"
+
+
+def _offload(plan: Plan, model: Model) -> Iterator[str]:
+    """What leaves the GPU, and what tensor-parallel ranks divide."""
+    if plan.offload.optimizer:
+        yield "--optimizer-cpu-offload --use-precision-aware-optimizer"
+        yield "--overlap-cpu-optimizer-d2h-h2d"
+        yield f"--optimizer-offload-fraction {plan.offload.share}"
+    if plan.offload.activations:
+        yield f"--cpu-offloading --cpu-offloading-num-layers {model.layers - 1}"
+    if plan.partition_activations:
+        yield "--distribute-saved-activations"
 
 
 def _layout(plan: Plan, model: Model) -> str:

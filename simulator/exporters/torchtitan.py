@@ -15,6 +15,7 @@ from simulator.importers.torchtitan_options import MODELS, ONE_CHUNK, SCHEDULES,
 from simulator.spec.job import Job
 from simulator.spec.load import load_model
 from simulator.spec.model import Model
+from simulator.spec.offload import FSDP_OFFLOAD, Offload
 from simulator.spec.plan import Plan
 
 _STACK = "torchtitan"
@@ -23,7 +24,8 @@ _ONLY = {
     "recompute_layers": None, "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
-    "cp_method": "ring", "optimizer": "adam",
+    "cp_method": "ring", "optimizer": "adam", "clip_gradients": True,
+    "partition_activations": False, "contiguous_checkpoints": False,
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 
@@ -52,6 +54,7 @@ def torchtitan_config(job: Job) -> str:
             "global_batch_size": job.batch.global_batch,
             "seq_len": job.batch.seq_len,
             "mixed_precision_param": "float32" if plan.precision == "fp32" else "bfloat16",
+            **({"enable_cpu_offload": True} if plan.offload == FSDP_OFFLOAD else {}),
             "mixed_precision_reduce": "bfloat16" if plan.grad_reduce_precision == "bf16"
             else "float32",
         },
@@ -94,6 +97,9 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
     kernel = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
     refusals.unless(plan.attention == kernel, "plan.attention", plan.attention,
                     "it is the model's code: export with --set plan.attention=null")  # fmt: skip
+    refusals.unless(plan.offload in (Offload(), FSDP_OFFLOAD), "plan.offload",
+                    plan.offload.model_dump(exclude_defaults=True),
+                    "torchtitan offloads {optimizer: cpu, parameters: cpu} or nothing")  # fmt: skip
     refusals.unless(
         plan.zero in (0, 3), "plan.zero", plan.zero,
         "fully_shard is plan.zero: 3, with or without plan.reshard_after_forward",

@@ -43,8 +43,7 @@ _CPU = "moves {} to the host or to its disks"
 
 RULES = Rules(
     costs=(
-        Cost(r".*offload_optimizer(\.device)?|.*cpu_offload", _CPU.format("states")),
-        Cost(r".*offload_(param|states)(\.device)?|.*cpu_offload_params", _CPU.format("weights")),
+        Cost(r".*offload_states(\.device)?", _CPU.format("weights")),
         Cost(r".*zero_quantized_.*|.*zeropp.*", "sends 8-bit or 4-bit numbers (ZeRO++)"),
         Cost(r".*zero_hpz_partition_size", "keeps a second copy of the weights (ZeRO++)", (1,)),
         Cost(r".*mics_hierarchical_params_gather", "gathers in two steps"),
@@ -138,7 +137,9 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
         if not settings.switch(f"zero_optimization.{key}", default=True):
             rule = "makes ranks exchange more than they need, which is not modelled"
             settings.fault(f"zero_optimization.{key}", rule, value=False, hint="take true")
+    offload = _offload(settings)
     return {
+        **({"offload": offload} if offload else {}),
         "tp": settings.whole("tensor_parallel.autotp_size", default=1) or 1,
         "cp": settings.whole("sequence_parallel_size", default=1),
         "cp_method": "all_to_all" if settings.get("sequence_parallel_size") else "ring",
@@ -152,6 +153,25 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
             "communication_data_type", meanings=FORMATS, default=None
         ),
     }
+
+
+def _offload(settings: Settings) -> dict[str, Any]:
+    """Where states and parameters are that left the GPU."""
+    places = {"cpu": "cpu", "nvme": "nvme", "none": None}
+    block = "zero_optimization.offload_"
+    found: dict[str, Any] = {
+        "optimizer": settings.choice(f"{block}optimizer.device", meanings=places, default=None),
+        "parameters": settings.choice(f"{block}param.device", meanings=places, default=None),
+    }
+    # Their names before there were blocks.
+    if settings.switch("zero_optimization.cpu_offload"):
+        found["optimizer"] = "cpu"
+    if settings.switch("zero_optimization.cpu_offload_params"):
+        found["parameters"] = "cpu"
+    share = settings.number(f"{block}optimizer.ratio", default=1.0)
+    if found["optimizer"] and share < 1:
+        found["share"] = share
+    return {name: place for name, place in found.items() if place is not None}
 
 
 def _check_that_the_format_is_said(settings: Settings) -> None:

@@ -27,7 +27,9 @@ from simulator.spec.job import Job
 
 _WANTED = "give a shell script or a file with one launch line of Megatron-LM"
 _MARK = "--num-layers"
-_FROM_DEEPSPEED = ("zero", "zero_group", "overlap_grad_reduce", "overlap_param_gather")
+_FROM_DEEPSPEED = (
+    "zero", "zero_group", "overlap_grad_reduce", "overlap_param_gather", "offload",
+)  # fmt: skip
 _SAID_TWICE = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
     "zero_optimization.reduce_bucket_size",
@@ -158,7 +160,7 @@ def _add_deepspeed(
         return set()
     inner = read_settings(text, name)
     found = deepspeed_plan(inner)
-    plan |= {key: found[key] for key in _FROM_DEEPSPEED}
+    plan |= {key: found[key] for key in _FROM_DEEPSPEED if key in found}
     for key in _SAID_TWICE:
         inner.get(key)
     rest = sort_out(inner, DEEPSPEED_RULES, given.ignore)

@@ -25,6 +25,7 @@ from simulator.importers.torchtitan_options import (
 )
 from simulator.spec.job import Job
 from simulator.spec.load import load_model
+from simulator.spec.offload import FSDP_OFFLOAD
 
 _WANTED = "give a TOML of torchtitan, or the JSON it resolves one to"
 EAGER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
@@ -68,6 +69,8 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
             default="fp32",
         ),
     }
+    if settings.switch("training.enable_cpu_offload"):
+        draft.plan["offload"] = FSDP_OFFLOAD.model_dump(exclude_defaults=True)
     draft.facts = {} if _is_compiled(settings) else dict.fromkeys(EAGER, False)
     if settings.get("training.disable_cuda_graphs") is False:
         settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")

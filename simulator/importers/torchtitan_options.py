@@ -81,7 +81,6 @@ DEGREES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 RULES = Rules(
     costs=(
-        Cost(r"training\.enable_cpu_offload", "moves states to the host"),
         Cost(r"training\.dtype", "keeps weights and states in 16 bits", ("float32",)),
         Cost(r"optimizer\.(early_step_in_backward|swap.*|offload.*)", "moves the update"),
         Cost(r"optimizer\.implementation", "updates by slower kernels", ("fused",)),

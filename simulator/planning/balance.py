@@ -192,8 +192,7 @@ class _Search:
 
 
 def _trial(layout: tuple[int, ...], step: StepResult) -> _Trial:
-    peak_bytes = max(memory.peak_device_bytes for memory in step.memory)
-    return _Trial(layout, step.step_time_s, peak_bytes <= step.capacity_bytes)
+    return _Trial(layout, step.step_time_s, step.fits)
 
 
 def _moves(layout: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -37,7 +37,7 @@ from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
     copies_embedding,
-    optimizer_traffic_bytes,
+    device_update_bytes,
     resident_memory,
     slice_parameters,
 )
@@ -306,10 +306,12 @@ class CostTables:
         costs = self._stage_costs[kind]
         # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
         first_piece = ends_apart(cut(run, 1))[-1]
+        # How much of what layers keep is on its way to the host depends on the links.
+        offloads = costs.job.plan.offload.activations is not None
         return (
             costs.work(run, Phase.FORWARD).seconds,
             costs.work(run, Phase.BACKWARD).seconds,
-            _total_bytes(costs.saved(run)),
+            0.0 if offloads else _total_bytes(costs.saved(run)),
             _total_bytes(costs.working(first_piece)),
         )
 
@@ -325,7 +327,7 @@ class CostTables:
         one, many = (ParameterCount(dense=1.0), ParameterCount(expert=1.0)), 1e9
         floor_s = memory_bound_s(job.cluster.profile, 0.0)
         kept = [_total_bytes(resident_memory(job, each)) for each in one]
-        traffic_bytes = [many * optimizer_traffic_bytes(job, each) for each in one]
+        traffic_bytes = [many * device_update_bytes(job, each) for each in one]
         update_s = [memory_bound_s(job.cluster.profile, size) - floor_s for size in traffic_bytes]
         return [*kept, *(seconds / many for seconds in update_s)]
 

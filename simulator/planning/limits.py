@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from simulator.errors import InputError
 from simulator.results.run import run_step
@@ -139,14 +140,16 @@ class _Bisection:
         return Limit(self.field, self.now, low, self.step, peak)
 
     def _peak(self, value: int) -> float:
-        """Fullest GPU with this value [B]."""
+        """Fullest GPU with this value [B]; infinite where its node has no room."""
         job = self.job
         if value != self.now:
             job = job.replace(self.changes(job, value))
-        memory = run_step(job, "replay").memory
+        step = run_step(job, "replay")
         if self.on_trial:
             self.on_trial()
-        return max(one.peak_device_bytes for one in memory)
+        if step.host is not None and not step.host.fits:
+            return inf
+        return max(one.peak_device_bytes for one in step.memory)
 
     def _fits(self, peak_bytes: float) -> bool:
         return peak_bytes <= self.job.cluster.profile.device.memory_bytes

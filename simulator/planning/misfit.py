@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.planning.nearest_fit import FitSearch, nearest_fit
+from simulator.results.host_memory import HostMemory
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
 from simulator.units import format_bytes, format_seconds
@@ -21,15 +22,32 @@ def explain_misfit(job: Job, result: StepResult) -> str:
         job: What was simulated.
         result: Its step.
     """
-    fullest = max(result.memory, key=lambda memory: memory.peak_device_bytes)
-    if fullest.peak_device_bytes <= result.capacity_bytes:
+    if result.fits:
         return ""
-    lines = [
-        _need(fullest, result, job.cluster.profile.name),
-        _owners(fullest),
-        *_way_out(nearest_fit(job)),
-    ]
-    return "\n".join(lines)
+    fullest = max(result.memory, key=lambda memory: memory.peak_device_bytes)
+    lines = []
+    if fullest.peak_device_bytes > result.capacity_bytes:
+        lines = [_need(fullest, result, job.cluster.profile.name), _owners(fullest)]
+    if result.host is not None:
+        lines += _host_needs(result.host)
+    return "\n".join([*lines, *_way_out(nearest_fit(job))])
+
+
+def _host_needs(host: HostMemory) -> Iterator[str]:
+    """What a node lacks in memory or on its drives."""
+    for held, capacity, place in (
+        (host.held_bytes, host.capacity_bytes, "in memory"),
+        (host.nvme_held_bytes, host.nvme_capacity_bytes, "on NVMe"),
+    ):
+        need = sum(held.values())
+        if need > capacity:
+            owners = sorted(held.items(), key=lambda item: (-item[1], item[0]))[:_TOP_OWNERS]
+            named = (f"{o.value.replace('_', ' ')} {format_bytes(size)}" for o, size in owners)
+            yield (
+                f"Does not fit: a node holds {format_bytes(need)} {place} that left its GPUs, "
+                f"{format_bytes(need - capacity)} more than its {format_bytes(capacity)}: "
+                f"{', '.join(named)}."
+            )
 
 
 def _need(fullest: ClassMemory, result: StepResult, device: str) -> str:

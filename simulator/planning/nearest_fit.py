@@ -43,6 +43,10 @@ _MOST_COMBINATIONS = 50
 _VALUES_PER_FIELD = 4
 """New values of one field that are tried, the nearest ones."""
 _MORE_GPUS = (2, 4, 8)
+_OFFLOADED = {
+    "optimizer": ("optimizer",), "infinity": ("optimizer",), "shards": ("optimizer", "parameters"),
+}  # fmt: skip
+"""What leaves the GPU first, by what the stack can move."""
 _RECOMPUTE = ("none", "selective", "full")
 
 
@@ -83,11 +87,13 @@ class Trial(NamedTuple):
     capacity_bytes: float
     held_bytes: Mapping[str, float]
     """Who holds the peak; sums to ``peak_device_bytes``."""
+    host_fits: bool = True
+    """Whether the fullest node has room for what is offloaded."""
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest GPU has room for it."""
-        return self.peak_device_bytes <= self.capacity_bytes
+        """Whether the fullest GPU has room for it, and so has the node."""
+        return self.peak_device_bytes <= self.capacity_bytes and self.host_fits
 
 
 def nearest_fit(job: Job) -> FitSearch:
@@ -178,7 +184,8 @@ def _simulate(job: Job, changes: Changes) -> Trial:
     peak = fullest.peak_device_bytes
     held = {owner.value: num_bytes for owner, num_bytes in fullest.by_owner.items()}
     held["allocator and context"] = peak - fullest.peak_allocated_bytes
-    return Trial(changes, step.step_time_s, peak, step.capacity_bytes, held)
+    host_fits = step.host is None or step.host.fits
+    return Trial(changes, step.step_time_s, peak, step.capacity_bytes, held, host_fits)
 
 
 def _fastest(trials: Iterable[Trial]) -> Trial | None:
@@ -215,6 +222,8 @@ def _kept_changes(job: Job) -> Iterator[Changes]:
         yield {"batch.micro": smaller}
     for stage in range(plan.zero + 1, 4):
         yield {"plan.zero": stage}
+    if not plan.offload.is_used and plan.stack.offloads != "nothing":
+        yield {f"plan.offload.{what}": "cpu" for what in _OFFLOADED[plan.stack.offloads]}
 
 
 def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:

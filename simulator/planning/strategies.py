@@ -27,12 +27,16 @@ _LINKS = ("scale_up", "fabric")
 _NODE = "node"
 """Stands for the ranks that share a node, in ``plan.zero_group``."""
 
+_FARTHEST = "farthest"
+"""Stands for the drives of a node, or its memory where it has none, in ``plan.offload``."""
+
 _NEUTRAL: Mapping[str, Any] = MappingProxyType(
     {
         "plan.data_parallel": "ddp",
         "plan.parameter_servers": 0,
         "plan.zero_group": 0,
         "plan.reshard_after_forward": None,
+        "plan.offload": {},
     }
 )
 """What a job may say for its own strategy and has no meaning with others."""
@@ -76,6 +80,10 @@ class Strategy:
         changes = {**_NEUTRAL, **self.changes}
         if changes["plan.zero_group"] == _NODE:
             changes["plan.zero_group"] = _ranks_of_a_node(job)
+        changes["plan.offload"] = {
+            what: _farthest(job) if where == _FARTHEST else where
+            for what, where in changes["plan.offload"].items()
+        }
         if changes["plan.data_parallel"] == "parameter-server":
             changes["plan.parameter_servers"] = job.plan.parameter_servers
         if changes["plan.zero"] == 3:
@@ -140,6 +148,30 @@ STRATEGIES: Sequence[Strategy] = (
         "Take it on many nodes, where rings through all are slow, if a node holds the model.",
         {**_FULL_SHARDING, "plan.zero_group": _NODE},
     ),
+    Strategy(
+        "Offload",
+        "as ZeRO-2, states on the host",
+        "ZeRO-Offload: gradients and optimizer live in host memory and the CPUs update. Take it "
+        "when GPUs are too few for ZeRO-2 or -3 and large batches hide the slow update.",
+        {
+            "plan.zero": 2,
+            "plan.overlap_param_gather": False,
+            "plan.offload": {"optimizer": "cpu"},
+            "plan.stack.offloads": "infinity",
+        },
+    ),
+    Strategy(
+        "Infinity",
+        "as ZeRO-3, all states away",
+        "ZeRO-Infinity: weights, too, are fetched for every use, from NVMe, or from host memory if "
+        "a node has no drives. Take it when nothing else fits; it is about fitting, not speed.",
+        {
+            "plan.zero": 3,
+            "plan.overlap_param_gather": True,
+            "plan.offload": {"optimizer": _FARTHEST, "parameters": _FARTHEST},
+            "plan.stack.offloads": "infinity",
+        },
+    ),
 )
 """In the order in which people meet them: the simplest first, what is sharded most last."""
 
@@ -168,10 +200,8 @@ class Outcome:
 
     @property
     def fits(self) -> bool:
-        """Whether it runs and its fullest GPU stays within its memory."""
-        if self.step is None:
-            return False
-        return self.fullest.peak_device_bytes <= self.step.capacity_bytes
+        """Whether it runs and every memory that it uses has room."""
+        return self.step is not None and self.step.fits
 
     @property
     def exposed_s(self) -> float:
@@ -244,6 +274,10 @@ def _outcome(job: Job, strategy: Strategy) -> Outcome:
         for traffic in class_traffic(step.timeline.program)
     )
     return Outcome(strategy, step, max(moved))
+
+
+def _farthest(job: Job) -> str:
+    return "cpu" if job.cluster.profile.host.nvme is None else "nvme"
 
 
 def _ranks_of_a_node(job: Job) -> int:

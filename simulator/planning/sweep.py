@@ -168,7 +168,7 @@ def _row(job: Job, engine: Engine, changes: _Changes) -> Row:
         "bubble_fraction": step.bubble_fraction,
         "peak_allocated_bytes": max(memory.peak_allocated_bytes for memory in step.memory),
         "peak_device_bytes": peak_device_bytes,
-        "fits": peak_device_bytes <= step.capacity_bytes,
+        "fits": step.fits,
         "error": "",
     }
 

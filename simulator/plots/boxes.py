@@ -2,13 +2,14 @@
 
 Geometry only: a row per rank class, time to the right, every rectangle in seconds and
 rows. A row is one unit high and holds the compute stream above thin lanes for
-data-parallel collectives and for transfers between stages.
+data-parallel collectives, for transfers between stages, and for what goes on between the GPU
+and its host.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,10 @@ from simulator.program.ir import COMMUNICATION, Category, Kind, Operation, Strea
 from simulator.results.step import StepResult
 
 _SENDS = (Stream.SEND_NEXT, Stream.SEND_PREVIOUS)
+_HOST = (
+    Stream.NVME_WRITE, Stream.NVME_READ, Stream.TO_DEVICE, Stream.HOST, Stream.TO_HOST,
+)  # fmt: skip
+"""Streams of copies and of the CPUs, the lowest lane first."""
 _MARGIN, _LANE, _GAP = 0.05, 0.09, 0.03
 _INVISIBLE = 1e-5
 """A gap of this share of the step is narrower than a hundredth of a point."""
@@ -32,11 +37,19 @@ class RowLayout:
         compute: Top and bottom of the compute stream.
         data_parallel: Top and bottom of the collectives, None where there are none.
         transfers: Top and bottom of the sends, None where there are none.
+        host: Top and bottom of every stream between the GPU and its host that is used.
     """
 
     compute: tuple[float, float]
     data_parallel: tuple[float, float] | None
     transfers: tuple[float, float] | None
+    host: Mapping[Stream, tuple[float, float]] = field(default_factory=dict)
+
+    def lane(self, stream: Stream) -> tuple[float, float] | None:
+        """Top and bottom of a stream beside the computation; None where it is not shown."""
+        if stream is Stream.DATA_PARALLEL:
+            return self.data_parallel
+        return self.transfers if stream in _SENDS else self.host.get(stream)
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,12 @@ def row_layout(result: StepResult) -> RowLayout:
     for is_used in (bool(streams & set(_SENDS)), Stream.DATA_PARALLEL in streams):
         slots.append((bottom - _LANE, bottom) if is_used else None)
         bottom -= (_LANE + _GAP) if is_used else 0.0
-    return RowLayout((_MARGIN, bottom), data_parallel=slots[1], transfers=slots[0])
+    host = {}
+    for stream in _HOST:
+        if stream in streams:
+            host[stream] = (bottom - _LANE, bottom)
+            bottom -= _LANE + _GAP
+    return RowLayout((_MARGIN, bottom), data_parallel=slots[1], transfers=slots[0], host=host)
 
 
 def build_scene(result: StepResult, classes: Sequence[int], layout: RowLayout) -> Scene:
@@ -238,9 +256,8 @@ def bands(operation: Operation) -> Iterator[tuple[Category | None, float]]:
 def _add_lanes(scene: Scene, result: StepResult, row_of: dict[int, int], layout: RowLayout) -> None:
     """What runs beside the work; a transfer only on the side of its sender."""
     for (rank_class, stream), ids in result.timeline.program.lanes.items():
-        slot = layout.data_parallel if stream is Stream.DATA_PARALLEL else layout.transfers
-        is_shown = stream is Stream.DATA_PARALLEL or stream in _SENDS
-        if slot is None or not is_shown or rank_class not in row_of:
+        slot = layout.lane(stream)
+        if slot is None or rank_class not in row_of:
             continue
         top, bottom = (row_of[rank_class] + edge for edge in slot)
         for index in ids:

@@ -339,7 +339,7 @@ def _legend_handles(scene: Scene) -> list[Patch | tuple[Patch, ...]]:
             color = style.CATEGORY_COLOR[part]
             handles.append(Patch(color=color, lw=0, label=style.words(part)))
     for kind in style.KIND_COLOR:
-        if Look(kind) in scene.lanes:
+        if Look(kind) in scene.lanes and Look(kind) not in scene.work:
             color = style.KIND_COLOR[kind]
             handles.append(Patch(color=color, lw=0, label=style.words(kind)))
     for category in style.CATEGORY_COLOR:

@@ -61,9 +61,13 @@ KIND_COLOR: Mapping[Kind, str] = MappingProxyType(
         Kind.REDUCE_SCATTER: ORANGE,
         Kind.ALL_TO_ALL: "#7A4419",
         Kind.BROADCAST: "#4B3FD1",
-        Kind.REDUCE: "#EE2255",
-        Kind.SCATTER: "#EEFF00",
+        Kind.REDUCE: "#EE44FF",
+        Kind.SCATTER: "#0000FF",
         Kind.GATHER: "#CCFFEE",
+        Kind.COPY_TO_HOST: "#A80090",
+        Kind.COPY_TO_DEVICE: "#F03060",
+        Kind.NVME_READ: "#F0F000",
+        Kind.NVME_WRITE: "#000048",
     }
 )
 """Colour of an operation."""
@@ -80,6 +84,7 @@ CATEGORY_COLOR: Mapping[Category, str] = MappingProxyType(
         Category.EXPERT_PARALLEL: "#7A4419",
         Category.DATA_PARALLEL: ORANGE,
         Category.PIPELINE: PURPLE,
+        Category.OFFLOAD: "#A80090",
         Category.BUBBLE: "#EFEFEF",
     }
 )

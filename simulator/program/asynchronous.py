@@ -1,9 +1,12 @@
-"""What does a pipeline need that updates its weights without a flush?
+"""What does training need, and what is it no longer, that updates weights without a flush?
 
 Every rank updates alone, in the middle of the order. A microbatch must meet in its backward
 the weights of its forward, so a rank keeps versions of them; gradients are applied to newer
 weights than they were computed with. That is not synchronous training: it learns something
 else, and how well is not the simulator's to say.
+
+A delayed update on the CPU (ZeRO-Offload, arXiv 2101.06840, section 5.2) has one version of the
+weights, and applies gradients one update late.
 
 Source: PipeDream (arXiv 1806.03377, section 3.3), one version per microbatch in flight, an
 update after each; PipeDream-2BW (arXiv 2006.09503, section 3.1), two versions, an update
@@ -22,23 +25,30 @@ from simulator.spec.job import Job
 
 @dataclass(frozen=True)
 class Asynchrony:
-    """How far training in a pipeline without a flush is from synchronous training.
+    """How far training without a flush is from synchronous training.
 
     Attributes:
         microbatches_per_update: Microbatches of each replica between two updates.
         weight_versions: Versions of its weights that each stage keeps.
         staleness_updates: Updates by which the weights that a gradient was computed with are
             older than those it is applied to, per stage.
+        is_delayed: Whether CPUs update beside the next step; else a pipeline never drains.
     """
 
     microbatches_per_update: int
     weight_versions: tuple[int, ...]
     staleness_updates: tuple[int, ...]
+    is_delayed: bool = False
 
     @property
     def statement(self) -> str:
         """What must be said beside the numbers."""
         worst = max(self.staleness_updates)
+        if self.is_delayed:
+            return (
+                "not synchronous training: the CPUs update while the next step runs, so gradients "
+                "are applied 1 update after the weights they belong to"
+            )
         return (
             "not synchronous training: the pipeline never drains, and gradients are applied up "
             f"to {worst} update{'' if worst == 1 else 's'} after the weights they belong to; the "
@@ -48,6 +58,8 @@ class Asynchrony:
 
 def asynchrony(job: Job, schedule: ScheduleInfo) -> Asynchrony | None:
     """Updates, versions and staleness of the job; None if its training is synchronous."""
+    if job.plan.offload.delayed_update:
+        return Asynchrony(job.microbatches, (1,), (1,), is_delayed=True)
     if schedule.synchronous:
         return None
     stages = job.plan.pp

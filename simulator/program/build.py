@@ -9,11 +9,12 @@ seen, :mod:`simulator.program.unfold` splits the classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
+from simulator.cost.host import host_ports_bytes_per_s
 from simulator.program.asynchronous import refuse_shared_updates
 from simulator.program.busy_experts import with_waiting_ranks
 from simulator.program.communication import Call, collectives_work, communication_work
@@ -24,6 +25,7 @@ from simulator.program.ir import (
     Category,
     Collective,
     Kind,
+    Memory,
     Operation,
     Owner,
     Part,
@@ -33,7 +35,10 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.layout import Slice, stage_slices
+from simulator.program.layout import Slice, cut, stage_slices
+from simulator.program.muon import gathers
+from simulator.program.offload import ActivationOffload, HostLinks
+from simulator.program.offloaded_states import offloaded_states
 from simulator.program.optimizer import optimizer_work
 from simulator.program.parameter_server import ParameterServer, server_update_work
 from simulator.program.pipeline import Pipeline, add_pipeline
@@ -58,6 +63,9 @@ from simulator.spec.job import Job
 _WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
 """Schedules whose implementations, Megatron's and PyTorch's alike, wait for every transfer
 before they go on (``overlap_p2p_comm`` is for interleaved schedules only)."""
+
+_CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
+"""What lies in a buffer of its own where memory is kept from fragmenting."""
 
 
 class Steps(NamedTuple):
@@ -89,6 +97,9 @@ def steps_around(job: Job) -> Steps:
     if _post_validates(job):
         # With two ends, a rank at one of them starts its next step before the other is done.
         return Steps(1, schedule.placement.copies - 1)
+    if job.plan.offload.delayed_update:
+        # The update of one step is under way while the next one runs.
+        return Steps(1, 0)
     return Steps(0, 0)
 
 
@@ -151,15 +162,18 @@ class _Builder:
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
         attachment = ParameterServer if self._has_servers else DataParallel
         self.data_parallel = attachment(job, self.profile.network, self._copies_embedding)
+        offloads = job.plan.offload.activations is not None
+        self.activations = ActivationOffload(job, self.costs, HostLinks(job)) if offloads else None
 
     def build(self, steps: int) -> Program:
         job, network = self.job, self.profile.network
         program = Program(
             classes=tuple(self._rank_class(rank) for rank in range(self.stages)),
-            ports=dict(network.ports_bytes_per_s),
+            ports={**network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
             expandable_segments=job.plan.stack.expandable_segments,
             communicator_bytes=communicator_bytes(job),
+            preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
         )
         self.schedule.check(self.stages, job.plan.vpp, job.microbatches)
         if self.schedule.synchronous:
@@ -170,6 +184,12 @@ class _Builder:
         else:
             self._add_pipeline(program, self._order(steps * job.microbatches))
         return program
+
+    @property
+    def _host_ports(self) -> Mapping[str, float]:
+        """Links to the host, where anything passes them."""
+        offload, cluster = self.job.plan.offload, self.job.cluster
+        return host_ports_bytes_per_s(cluster) if offload.is_used else {}
 
     def _order(self, microbatches: int) -> Order:
         if self.stages == 1 and self.job.plan.overlap_ep:
@@ -201,6 +221,7 @@ class _Builder:
             blocking=not self._overlaps_p2p(),
             forward_host_s=0.0 if self._overlaps_p2p() else self.job.plan.stack.exchange_host_s,
             update_every=every if alone else 0,
+            copies=self.activations,
         )
 
         def update(rank: int) -> None:
@@ -228,7 +249,21 @@ class _Builder:
         if stashed:
             stashed_bytes = stashed * parameters.total * state_bytes(self.job).gathered
             resident += ((Owner.STASHED_WEIGHTS, stashed_bytes),)
-        return RankClass(f"stage {rank}", rank, ranks, first_rank(self.job, rank), resident)
+        host, nvme = self._host_memory(rank, parameters)
+        return RankClass(
+            f"stage {rank}", rank, ranks, first_rank(self.job, rank), resident, host, nvme
+        )
+
+    def _host_memory(self, rank: int, parameters: ParameterCount) -> tuple[Memory, Memory]:
+        """What one rank keeps in host memory and on NVMe."""
+        if not self.job.plan.offload.is_used:
+            return (), ()
+        host, nvme = offloaded_states(self.job, parameters)
+        if self.activations is not None:
+            layers = [layer for run in self._rank_runs(rank) for layer in cut(run, 1)]
+            kept = (block for layer in layers for block in self.activations.kept_away(layer))
+            host += ((Owner.ACTIVATIONS, sum(size for _, size in kept)),)
+        return host, nvme
 
     def _parameters(self, rank: int) -> ParameterCount:
         runs = self._rank_runs(rank)
@@ -293,11 +328,16 @@ class _Builder:
             for rank in range(self.stages)
         ]
         waits = [index for rank_waits in reduced for index in rank_waits]
+        own = len(waits)
         self._add_tied_embedding_reduction(program, waits)
         if self._model_copies > 1:
             self._add_copy_reductions(program, waits)
         if _post_validates(self.job):
             self._add_updates_in_turn(program, reduced)
+            return
+        if not self._meets:
+            for rank, rank_waits in enumerate(reduced):
+                self._add_update(program, rank, [*rank_waits, *waits[own:]])
             return
         if self._norm_group.ranks > 1:
             lanes = tuple((rank, Stream.COMPUTE) for rank in range(self.stages))
@@ -324,18 +364,31 @@ class _Builder:
     def _add_update(self, program: Program, rank: int, after: Sequence[int]) -> None:
         """The optimizer of one rank, and the weights that it hands out."""
         parameters, lane = self._parameters(rank), ((rank, Stream.COMPUTE),)
-        work = (
-            server_update_work(self.job, parameters)
-            if self._has_servers
-            else optimizer_work(self.job, parameters, self.costs.host_s_per_kernel)
-        )
-        update = Operation(
-            Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, after=tuple(after),
-            gives=self.data_parallel.freed_gradients(rank),
-            holds=copied_gradients(self.job, parameters),
-        )  # fmt: skip
-        self.data_parallel.updated(rank, program.add(update))
-        self.data_parallel.finish_weights(program, rank, self._rank_runs(rank))
+        runs = self._rank_runs(rank)
+        if self.job.plan.optimizer == "muon" and (calls := gathers(self.job, runs)):
+            gather = collectives_work(calls, self.profile.network, Category.DATA_PARALLEL)
+            after = (program.add(Operation(
+                Kind.ALL_GATHER, lane, gather, Category.DATA_PARALLEL, tuple(after),
+                scope=Scope.SHARDS,
+            )),)  # fmt: skip
+        offload, last = self.job.plan.offload, -1
+        if not offload.optimizer or offload.share < 1:
+            work, held = (
+                self._update_work(parameters, runs),
+                copied_gradients(self.job, parameters),
+            )
+            last = program.add(
+                Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, tuple(after), holds=held)
+            )
+        if offload.optimizer:
+            waits = self.data_parallel.update_on_host(program, rank, parameters, after)
+            # The GPU goes on when its host has been told that all copies are there.
+            launch_s = self.profile.kernels.launch_s
+            work = Work(launch_s, (Part("wait_for_host", Category.HOST, launch_s),))
+            last = program.add(Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, waits))
+        program.operations[last].gives = self.data_parallel.freed_gradients(rank)
+        self.data_parallel.updated(rank, last)
+        self.data_parallel.finish_weights(program, rank, runs)
 
     def _add_tied_embedding_reduction(self, program: Program, waits: list[int]) -> None:
         """First and last stage hold copies of an embedding and add up its gradient."""
@@ -377,6 +430,14 @@ class _Builder:
         first_level = 2 if plan.stack.shards_whole_parameters else 1
         return model_group(self.job, with_shards=plan.zero >= first_level)
 
+    @property
+    def _meets(self) -> bool:
+        """Whether ranks agree on one number before they update.
+
+        It is the norm that gradients are clipped by, or, with fp16, whether any overflowed.
+        """
+        return self.job.plan.clip_gradients or self.job.plan.precision == "fp16"
+
     def _norm_work(self) -> Work:
         """The all_reduce of one number over all ranks whose gradients differ."""
         group = self._norm_group
@@ -385,6 +446,11 @@ class _Builder:
         part = Part("gradient_norm", Category.OPTIMIZER, cost.seconds)
         issued = Collective(part.name, Kind(kind), "all", group.ranks, num_bytes, cost.port_bytes)
         return Work(cost.seconds, (part,), num_bytes=num_bytes, collectives=(issued,))
+
+    def _update_work(self, parameters: ParameterCount, runs: Sequence[Slice]) -> Work:
+        if self._has_servers:
+            return server_update_work(self.job, parameters)
+        return optimizer_work(self.job, parameters, runs, self.costs.host_s_per_kernel)
 
 
 def _later(order: Order, microbatches: int) -> Order:

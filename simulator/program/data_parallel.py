@@ -33,6 +33,7 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.program.layout import Slice, cut, ends_apart
+from simulator.program.offload import Shard, StateOffload
 from simulator.program.pipeline import Gather
 from simulator.program.ranks import (
     data_group,
@@ -43,7 +44,12 @@ from simulator.program.ranks import (
     shard_group,
     tensor_group,
 )
-from simulator.program.states import ParameterCount, new_gradient_bytes, state_bytes
+from simulator.program.states import (
+    ParameterCount,
+    new_gradient_bytes,
+    shard_numel,
+    state_bytes,
+)
 from simulator.program.units import Piece, Unit, Units, whole_parameter_shares
 from simulator.spec.job import Job
 from simulator.spec.network import Network
@@ -110,6 +116,7 @@ class DataParallel:
         plan, stack = self.job.plan, self.job.plan.stack
         self._zero = plan.zero
         self._state = state_bytes(self.job)
+        self._offload = StateOffload(self.job)
         self._units = Units(self.job, self.copies_embedding)
         self._bucket_copies = BucketCopies(self.job)
         self._dense = _Groups(
@@ -121,7 +128,9 @@ class DataParallel:
             expert_shard_group(self.job),
             expert_replica_group(self.job),
         )
-        self.is_active = max(self._dense.all.ranks, self._expert.all.ranks) > 1
+        self._has_copies = max(self._dense.all.ranks, self._expert.all.ranks) > 1
+        streams = self._offload.streams_gradients or self._offload.fetches_parameters
+        self.is_active = self._has_copies or streams
         self._broadcasts = plan.zero == 1 and stack.shards_whole_parameters
         self._shards_gradients = plan.zero > 0 and not self._broadcasts
         self._reduction_kind = Kind.REDUCE_SCATTER if self._shards_gradients else Kind.ALL_REDUCE
@@ -159,13 +168,28 @@ class DataParallel:
         if per_use:
             self._held.update((rank, unit) for unit in needed)
         stream = Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE
+        after = self._prefetch_limit(rank) if per_use else self._last_update(rank)
+        shard: Memory = ()
+        if self._offload.fetches_parameters:
+            shard = self._fetched_shard(needed)
+            fetched = Shard(rank, run, _parameters(needed))
+            after = (self._offload.fetch(program, fetched, after, shard),)
+            if not self._has_copies:
+                return Gather(after, self._gathered(needed))
         gather = Operation(
             self._gather_kind, ((rank, stream),), self._gather_work(needed),
-            Category.DATA_PARALLEL,
-            after=self._prefetch_limit(rank) if per_use else self._last_update(rank),
-            layers=(run.first, run.end), scope=Scope.SHARDS,
+            Category.DATA_PARALLEL, after=after, layers=(run.first, run.end),
+            scope=Scope.SHARDS, gives=shard,
         )  # fmt: skip
         return Gather((program.add(gather),), self._gathered(needed) if per_use else ())
+
+    def _fetched_shard(self, units: Sequence[Unit]) -> Memory:
+        """Shards that lie on the GPU between their copy and their gather."""
+        if not self._has_copies:
+            return ()
+        per = self._state.weights or self._state.master
+        numel = sum(shard_numel(self.job, unit.parameters) for unit in units)
+        return ((Owner.GATHERED_WEIGHTS, numel * per),)
 
     def reads_weights(self, run: Slice) -> bool:
         """Whether a piece has weights of its own, so that the next gather is issued with it."""
@@ -195,7 +219,10 @@ class DataParallel:
         if self._zero >= 2:
             self._limit_reductions(program, rank, operation)
         self._bucket_copies.add(program, operation, sum(u.parameters.total for u in units))
-        self._emit_reduction(program, rank, run, units, (operation,), self._overlaps_reduce)
+        if self._offload.streams_gradients:
+            self._send_gradients(program, rank, run, units, operation, is_last=is_last)
+        else:
+            self._emit_reduction(program, rank, run, units, (operation,), self._overlaps_reduce)
         if self._zero < 2 and not is_last and run == self._ends_backward:
             self._awaited[rank] = tuple(self._reductions.pop(rank))
         return made + self._whole_gradients(units)
@@ -204,6 +231,34 @@ class DataParallel:
         """Whether a backward's gradients are reduced while it runs."""
         every = self._zero >= 2 or not self.job.plan.no_sync
         return self.is_active and (every or (is_last and self._overlaps_reduce))
+
+    def _send_gradients(
+        self,
+        program: Program,
+        rank: int,
+        run: Slice,
+        units: Sequence[Unit],
+        operation: int,
+        *,
+        is_last: bool,
+    ) -> None:
+        """Reduces gradients and copies them to the host; backward waits for both."""
+        shard, after = Shard(rank, run, _parameters(units)), (operation,)
+        gives = self._whole_gradients(units)
+        if self._has_copies:
+            numel = shard_numel(self.job, shard.parameters)
+            gives = ((Owner.GRADIENTS, numel * self._state.gradients),)
+            self._emit_reduction(program, rank, run, units, after, self._overlaps_reduce)
+            after = (self._reductions[rank].pop(),)
+            program.operations[after[0]].takes = gives
+        copy = self._offload.send_gradients(program, shard, after, gives, is_last=is_last)
+        self._reductions.setdefault(rank, []).append(copy)
+
+    def update_on_host(
+        self, program: Program, rank: int, parameters: ParameterCount, after: Sequence[int]
+    ) -> tuple[int, ...]:
+        """What CPUs update of a rank's states; what the end of the step waits for."""
+        return self._offload.update(program, rank, parameters, after)
 
     def _made_gradients(self, rank: int, run: Slice) -> Memory:
         """Gradients that a run's first backward makes and that stay until the step.
@@ -413,3 +468,7 @@ class DataParallel:
         if key not in self._work:
             self._work[key] = collectives_work(key, self.network, Category.DATA_PARALLEL)
         return self._work[key]
+
+
+def _parameters(units: Sequence[Unit]) -> ParameterCount:
+    return sum((unit.parameters for unit in units), ParameterCount())

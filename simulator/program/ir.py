@@ -34,6 +34,10 @@ class Kind(StrEnum):
     REDUCE = "reduce"
     SCATTER = "scatter"
     GATHER = "gather"
+    COPY_TO_HOST = "copy_to_host"
+    COPY_TO_DEVICE = "copy_to_device"
+    NVME_READ = "nvme_read"
+    NVME_WRITE = "nvme_write"
 
 
 class Stream(StrEnum):
@@ -45,6 +49,12 @@ class Stream(StrEnum):
     RECV_PREVIOUS = "recv_previous"
     SEND_PREVIOUS = "send_previous"
     RECV_NEXT = "recv_next"
+    TO_HOST = "to_host"
+    TO_DEVICE = "to_device"
+    HOST = "host"
+    """The CPU cores that work for the rank."""
+    NVME_READ = "nvme_read"
+    NVME_WRITE = "nvme_write"
 
 
 class Category(StrEnum):
@@ -60,6 +70,7 @@ class Category(StrEnum):
     EXPERT_PARALLEL = "expert_parallel"
     DATA_PARALLEL = "data_parallel"
     PIPELINE = "pipeline"
+    OFFLOAD = "offload"
     BUBBLE = "bubble"
 
 
@@ -70,6 +81,7 @@ COMMUNICATION = frozenset(
         Category.EXPERT_PARALLEL,
         Category.DATA_PARALLEL,
         Category.PIPELINE,
+        Category.OFFLOAD,
     }
 )
 """Categories that count as exposed communication."""
@@ -233,6 +245,7 @@ class RankClass:
         count: How many ranks it stands for.
         first_rank: The lowest of them, its representative.
         resident: Memory held from before the step to after it.
+        host, nvme: What one rank holds in its node's memory and on its drives.
         ranks: All of them, where the class is smaller than its stage.
         cause: Why it is a class of its own, for people.
         port_shares: Share that is left of some ports' capacity, by port name.
@@ -244,6 +257,8 @@ class RankClass:
     count: int
     first_rank: int
     resident: Memory = ()
+    host: Memory = ()
+    nvme: Memory = ()
     ranks: tuple[int, ...] = ()
     cause: str = ""
     port_shares: Mapping[str, float] = field(default_factory=dict)
@@ -264,6 +279,8 @@ class Program:
             grows, instead of asking the driver for separate ones.
         communicator_bytes: Device memory of one rank's communicators, outside the allocator
             [B].
+        preallocated: Owners whose blocks lie in one buffer each, as large as they need at
+            their most, that is there from the start.
     """
 
     classes: tuple[RankClass, ...]
@@ -273,6 +290,7 @@ class Program:
     sm_count: int = 0
     expandable_segments: bool = False
     communicator_bytes: float = 0.0
+    preallocated: frozenset[Owner] = frozenset()
 
     def add(self, operation: Operation) -> int:
         """Append the operation to all its lanes; returns its id."""

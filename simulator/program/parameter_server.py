@@ -6,16 +6,16 @@ with all_reduce. Parameters are dealt out evenly over the servers. A worker move
 once each way, whatever their number, but n workers meet at s servers: each server's cards carry
 n/s models each way, which is the limit as soon as servers are fewer than nodes.
 
-A server is a host with the network cards of a node. Gradients go into its memory, are read
-again, and the sum is read and written: four bytes of memory traffic for each that arrives. Its
-update is bound by its memory. Workers keep weights and gradients; masters and moments are the
+A server is a host like that of a node, with its network cards. Gradients go into its memory, are
+read again, and the sum is read and written: four bytes of memory traffic for each that arrives.
+Its update is bound by its memory. Workers keep weights and gradients; masters and moments are the
 servers'.
 
 Ignores: servers beside the workers on their own hosts, adding up inside a node before pushing,
 asynchronous updates, switches above the leafs, and whether a server's memory is large enough.
 A bucket is pushed by all workers at once, when the last of them has it.
 Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014,
-sections 2 and 3; the rate of a server's memory is an assumption.
+sections 2 and 3; :mod:`simulator.cost.host` for how fast CPUs update.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from simulator.spec.job import Job
 SERVER_PORT = "server"
 """Every worker's share of the ports of all servers."""
 
-_SERVER_MEMORY_BYTES_PER_S = 300e9
-"""Rate of a host's memory. Assumption: two sockets of eight DDR4-3200 channels, 410 GB/s, reach
-about three quarters of it."""
+_HOST_MEMORY_BYTES_PER_S = 410e9
+"""Of a host whose profile does not say. Assumption: two sockets of eight DDR4-3200 channels."""
 
 _MEMORY_BYTES_PER_ARRIVING_BYTE = 4.0
 
@@ -58,12 +57,20 @@ def server_count(job: Job) -> int:
     return job.plan.parameter_servers or nodes
 
 
+def server_memory_bytes_per_s(job: Job) -> float:
+    """Rate at which a server passes over gradients and states: as CPUs do in an update [B/s]."""
+    host = job.cluster.profile.host
+    return host.optimizer_efficiency * (
+        host.memory_bandwidth_bytes_per_s or _HOST_MEMORY_BYTES_PER_S
+    )
+
+
 def server_rates(job: Job) -> ServerRates:
     """Shares of one worker in the ports and the memory of all servers."""
     network = job.cluster.profile.network
     share = server_count(job) / job.cluster.gpus
     port = network.fabric_bytes_per_s * network.gpus_per_node
-    memory = _SERVER_MEMORY_BYTES_PER_S
+    memory = server_memory_bytes_per_s(job)
     return ServerRates(
         share * min(port, memory / _MEMORY_BYTES_PER_ARRIVING_BYTE), share * min(port, memory)
     )
@@ -72,7 +79,7 @@ def server_rates(job: Job) -> ServerRates:
 def server_update_work(job: Job, parameters: ParameterCount) -> Work:
     """The optimizer on the servers, each with its part of the parameters."""
     num_bytes = optimizer_traffic_bytes(job, parameters) / server_count(job)
-    seconds = num_bytes / _SERVER_MEMORY_BYTES_PER_S
+    seconds = num_bytes / server_memory_bytes_per_s(job)
     return Work(seconds, (Part("server_update", Category.HOST, seconds),))
 
 

@@ -30,7 +30,7 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.layout import Slice
+from simulator.program.layout import Slice, cut
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 _KINDS = {
@@ -115,6 +115,19 @@ class Attachment(Protocol):
         """Memory that a piece's finished gradients take."""
 
 
+class ActivationCopies(Protocol):
+    """Where activations go that do not stay on the GPU."""
+
+    def send(self, program: Program, rank: int, operation: int, run: Slice) -> None:
+        """Copies out what a forward pass keeps."""
+
+    def fetch(self, program: Program, rank: int, run: Slice) -> tuple[int, ...]:
+        """Copies in what a backward pass needs; what it waits for."""
+
+    def ran_backward(self, rank: int, operation: int) -> None:
+        """Books a backward pass."""
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """An order and where it runs.
@@ -128,6 +141,7 @@ class Pipeline:
         forward_host_s: Time that every forward waits for the host [s].
         update_every: Microbatches after which a rank updates its weights on its own, in the
             middle of the order; 0 is never.
+        copies: Takes activations off the GPU, where they do not stay.
     """
 
     order: Order
@@ -137,6 +151,7 @@ class Pipeline:
     blocking: bool
     forward_host_s: float = 0.0
     update_every: int = 0
+    copies: ActivationCopies | None = None
 
 
 def add_pipeline(
@@ -244,6 +259,7 @@ class _Emitter:
 
     def _add_forward(self, rank: int, slot: Slot, *, is_first: bool) -> int:
         runs = self.attachment.forward_runs(self._run(slot), is_first=is_first)
+        runs = self._by_layer(runs)
         end = -1
         for run, after, gathered in self._with_gathers(rank, runs, is_first=is_first):
             end = self._add_pass(rank, slot, run, after, receives=run is runs[0])
@@ -251,14 +267,22 @@ class _Emitter:
             operation.takes = gathered + self.costs.saved(run)
             operation.holds = self.costs.passing(run)
             operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)
+            if self.pipeline.copies is not None:
+                self.pipeline.copies.send(self.program, rank, end, run)
         return end
 
+    def _by_layer(self, runs: list[Slice]) -> list[Slice]:
+        """Pieces of a layer each where activations leave or come layer by layer."""
+        return [piece for run in runs for piece in cut(run, 1)] if self.pipeline.copies else runs
+
     def _add_backward(self, rank: int, slot: Slot, *, is_first: bool, is_last: bool) -> int:
-        ends = slot.phase in _ENDS_BACKWARD
+        ends, copies = slot.phase in _ENDS_BACKWARD, self.pipeline.copies
         run = self._run(slot)
         runs = [run]
         if ends:
             runs = self.attachment.backward_runs(run, is_first=is_first, is_last=is_last)
+            if runs == [run]:
+                runs = self._by_layer(runs)[::-1]
         # Weight gradients need no weights, so nothing is gathered for them.
         uses_weights = slot.phase is not Phase.BACKWARD_WEIGHT
         gathered = (
@@ -268,7 +292,11 @@ class _Emitter:
         )
         end = -1
         for piece, after, weights in gathered:
-            end = self._add_pass(rank, slot, piece, after, receives=piece is runs[0])
+            fetched = copies.fetch(self.program, rank, piece) if copies else ()
+            waits = (*after, *fetched)
+            end = self._add_pass(rank, slot, piece, waits, receives=piece is runs[0])
+            if copies is not None:
+                copies.ran_backward(rank, end)
             operation = self.program.operations[end]
             operation.takes += weights
             operation.holds = self._held(piece, slot.phase)

@@ -48,7 +48,7 @@ def quick_peaks(job: Job) -> tuple[QuickPeak, ...]:
 
     Raises:
         InputError: The plan asks for something that cannot run.
-        UnsupportedError: The schedule is asynchronous.
+        UnsupportedError: The schedule is asynchronous, or activations leave the GPU.
     """
     plan, schedule = job.plan, job_schedule(job)
     if not schedule.synchronous:
@@ -57,6 +57,13 @@ def quick_peaks(job: Job) -> tuple[QuickPeak, ...]:
             "updates weights between microbatches; its peak is simulated, not added up",
             schedule.name,
             "take a synchronous one such as 1f1b",
+        )
+    if plan.offload.activations:
+        raise UnsupportedError.single(
+            "plan.offload.activations",
+            "leave the GPU as fast as the link lets them; the peak is simulated, not added up",
+            plan.offload.activations,
+            "leave it out",
         )
     order = schedule_order(schedule.name, plan.pp, plan.vpp, job.microbatches)
     walker = _Walker(job, schedule, StageCosts(job), stage_slices(job, plan.pp * plan.vpp))

@@ -274,7 +274,7 @@ class _Emitter:
         freed = new_gradient_bytes(self.job, self.parameters)
         self._compute(
             0, Kind.OPTIMIZER,
-            optimizer_work(self.job, self.parameters, self.costs.host_s_per_kernel),
+            optimizer_work(self.job, self.parameters, [self.run], self.costs.host_s_per_kernel),
             Category.OPTIMIZER, (-1, -1),
             gives=((Owner.GRADIENTS, freed),) if freed else (),
             holds=copied_gradients(self.job, self.parameters),

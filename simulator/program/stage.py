@@ -21,6 +21,7 @@ from simulator.program.ir import COMMUNICATION, Category, Collective, Memory, Ow
 from simulator.program.layer import Axis, Layer
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
 from simulator.program.layout import Slice, recomputed_layers
+from simulator.program.partitioned_checkpoints import kept_in_parts, with_gather
 from simulator.program.ranks import (
     context_group,
     expert_group,
@@ -277,6 +278,9 @@ class StageCosts:
             stops_early=stack.recompute_stops_early,
         )
         time = layer_time(layer, self._timer, self._hiding, outcome.repeated)
+        if self.job.plan.partition_activations and isinstance(unit, LayerKind):
+            outcome = kept_in_parts(outcome, layer, self.job.plan.tp)
+            time = with_gather(time, layer, self._timer)
         owner = Owner.LOGITS if unit in (_HEAD, _LOSS) else Owner.ACTIVATIONS
         kept = tuple((owner, num_bytes) for num_bytes in outcome.kept_bytes if num_bytes)
         restored = tuple((Owner.RECOMPUTE, size) for size in outcome.restored_bytes if size)

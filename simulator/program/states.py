@@ -7,7 +7,7 @@ Source: ZeRO (arXiv 1910.02054, section 3) for what is sharded at which stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from simulator.cost.kernels import output_bytes
@@ -24,14 +24,12 @@ from simulator.cost.parameters import (
 )
 from simulator.program.ir import Memory, Owner
 from simulator.program.layout import Slice
+from simulator.program.optimizers import UPDATE_RULES, UpdateRule, further_state_bytes
 from simulator.program.ranks import data_group, expert_shard_group, shard_group
 from simulator.spec.job import Job
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _MASTER_BYTES = 4.0
-
-_OPTIMIZER_STATE_BYTES = {"adam": 8.0, "sgd": 0.0, "sgd-momentum": 4.0}
-"""fp32 states per parameter: two moments, none, or one momentum."""
 
 _VOCAB_MULTIPLE = 128
 """Megatron pads the vocabulary to a multiple of this times tp
@@ -48,7 +46,8 @@ class StateBytes:
         gradients: Gradients as backward accumulates them.
         gradient_copy: A second copy in fp32 that some stacks make for the optimizer.
         master: fp32 weights beside 16-bit ones.
-        moments: Optimizer states.
+        moments: Optimizer states that every parameter has
+            (:mod:`simulator.program.optimizers`).
         reduced: Format that gradients are reduced in.
     """
 
@@ -64,13 +63,12 @@ class StateBytes:
 def state_bytes(job: Job) -> StateBytes:
     """Bytes per parameter under the job's plan and stack."""
     stack = job.plan.stack
-    moments = _OPTIMIZER_STATE_BYTES[job.plan.optimizer]
+    moments = _rule(job).state_bytes * _state_share(job)
     element = output_bytes(job.plan.precision)
     if element == _MASTER_BYTES:
         return StateBytes(element, element, element, 0.0, 0.0, moments, element)
     if not stack.keeps_master_weights:
-        share = element / _MASTER_BYTES
-        return StateBytes(element, element, element, 0.0, 0.0, moments * share, element)
+        return StateBytes(element, element, element, 0.0, 0.0, moments, element)
     asked = job.plan.grad_reduce_precision
     kept_in = asked if asked and stack.reduces_in_place else stack.main_grad_precision
     gradients = _PRECISION_BYTES[kept_in]
@@ -78,6 +76,18 @@ def state_bytes(job: Job) -> StateBytes:
     copied = _MASTER_BYTES if gradients < _MASTER_BYTES and stack.copies_gradients else 0.0
     weights = element if stack.keeps_half_weights else 0.0
     return StateBytes(weights, element, gradients, copied, _MASTER_BYTES, moments, reduced)
+
+
+def _state_share(job: Job) -> float:
+    """Size of optimizer states over that of fp32 ones: they are 16-bit where all else is."""
+    plan = job.plan
+    element = output_bytes(plan.precision)
+    is_small = element < _MASTER_BYTES and not plan.stack.keeps_master_weights
+    return element / _MASTER_BYTES if is_small and not _rule(job).has_fixed_format else 1.0
+
+
+def _rule(job: Job) -> UpdateRule:
+    return UPDATE_RULES[job.plan.optimizer]
 
 
 def padded_vocab(job: Job) -> int:
@@ -93,10 +103,14 @@ class ParameterCount:
     Attributes:
         dense: Copied over data- and context-parallel ranks.
         expert: Routed experts, copied only over the ranks that hold the same ones.
+        dense_state_bytes, expert_state_bytes: Optimizer states of them beyond those that
+            every parameter has [B].
     """
 
     dense: float = 0.0
     expert: float = 0.0
+    dense_state_bytes: float = 0.0
+    expert_state_bytes: float = 0.0
 
     @property
     def total(self) -> float:
@@ -104,7 +118,20 @@ class ParameterCount:
         return self.dense + self.expert
 
     def __add__(self, other: ParameterCount) -> ParameterCount:
-        return ParameterCount(self.dense + other.dense, self.expert + other.expert)
+        return ParameterCount(
+            self.dense + other.dense,
+            self.expert + other.expert,
+            self.dense_state_bytes + other.dense_state_bytes,
+            self.expert_state_bytes + other.expert_state_bytes,
+        )
+
+    def __mul__(self, times: int) -> ParameterCount:
+        return ParameterCount(
+            times * self.dense,
+            times * self.expert,
+            times * self.dense_state_bytes,
+            times * self.expert_state_bytes,
+        )
 
 
 def copies_embedding(job: Job) -> bool:
@@ -126,12 +153,24 @@ def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> Parame
         tied_copy: Whether the last stage holds its own copy of the token embedding, see
             :func:`copies_embedding`.
     """
+    tensors = slice_tensors(job, run, tied_copy=tied_copy)
+    counts = (tensor_parameters(job, tensor) * layers for tensor, layers in tensors)
+    return sum(counts, ParameterCount())
+
+
+def slice_tensors(
+    job: Job, run: Slice, *, tied_copy: bool = False
+) -> Iterator[tuple[ParameterTensor, int]]:
+    """Tensors of a run, each with the number of layers that have it.
+
+    Args: as :func:`slice_parameters`.
+    """
     kinds = [layer_kind(job.model, index) for index in range(run.first, run.end)]
-    total = ParameterCount()
     for kind in dict.fromkeys(kinds):
-        tensors = layer_tensors(job.model, run.first + kinds.index(kind))
-        total += _parameters(job, tensors, layers=kinds.count(kind))
-    return total + _parameters(job, end_tensors(job, run, tied_copy=tied_copy))
+        for tensor in layer_tensors(job.model, run.first + kinds.index(kind)):
+            yield tensor, kinds.count(kind)
+    for tensor in end_tensors(job, run, tied_copy=tied_copy):
+        yield tensor, 1
 
 
 def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[ParameterTensor, ...]:
@@ -150,8 +189,24 @@ def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[Param
     return (*tensors, *head_tensors(model, vocab), *multi_token_tensors(model), *copies)
 
 
+def device_shares(job: Job) -> Mapping[Owner, float]:
+    """Part of what a rank keeps from step to step that stays on its GPU, by owner.
+
+    ZeRO 2 and 3 send gradients to the host as soon as they are reduced; otherwise they are
+    added up on the GPU and leave it with the update.
+    """
+    offload = job.plan.offload
+    states = 1.0 - offload.share if offload.optimizer else 1.0
+    return {
+        Owner.WEIGHTS: 0.0 if offload.parameters else 1.0,
+        Owner.GRADIENTS: states if job.plan.zero >= 2 else 1.0,
+        Owner.MASTER_WEIGHTS: states,
+        Owner.OPTIMIZER_STATES: states,
+    }
+
+
 def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
-    """What a rank holds from step to step for its ``parameters``, by owner.
+    """What a rank holds on its GPU from step to step for its ``parameters``, by owner.
 
     With ``data_parallel: data-parallel`` that is GPU 0; the others hold nothing.
     """
@@ -160,13 +215,16 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
         shard_numel(job, parameters) if zero >= level else parameters.total for level in range(4)
     ]
     plan, stack = job.plan, job.plan.stack
-    updated = 0.0 if plan.data_parallel == "parameter-server" else kept[1]
+    updated, further = kept[1], further_moment_bytes(job, parameters)
+    if plan.data_parallel == "parameter-server":
+        updated = further = 0.0
     held = {
         Owner.WEIGHTS: kept[3] * per.weights,
         Owner.GRADIENTS: 0.0 if stack.frees_gradients else kept[2] * per.gradients,
         Owner.MASTER_WEIGHTS: updated * per.master,
-        Owner.OPTIMIZER_STATES: updated * per.moments,
+        Owner.OPTIMIZER_STATES: updated * per.moments + further,
     }
+    held = {owner: share * held[owner] for owner, share in device_shares(job).items()}
     if zero in (1, 2) and not per.weights:
         # Gathered for the first forward and kept to the last backward.
         held[Owner.GATHERED_WEIGHTS] = kept[3] * per.gathered
@@ -181,7 +239,7 @@ def copied_gradients(job: Job, parameters: ParameterCount) -> Memory:
     if job.plan.data_parallel == "parameter-server":
         return ()
     kept = shard_numel(job, parameters) if job.plan.zero else parameters.total
-    num_bytes = kept * state_bytes(job).gradient_copy
+    num_bytes = kept * state_bytes(job).gradient_copy * device_shares(job)[Owner.MASTER_WEIGHTS]
     return ((Owner.GRADIENTS, num_bytes),) if num_bytes else ()
 
 
@@ -193,21 +251,39 @@ def new_gradient_bytes(job: Job, parameters: ParameterCount) -> float:
     if not job.plan.stack.frees_gradients:
         return 0.0
     kept = shard_numel(job, parameters) if job.plan.zero >= 2 else parameters.total
-    return kept * state_bytes(job).gradients
+    return kept * state_bytes(job).gradients * device_shares(job)[Owner.GRADIENTS]
 
 
 def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
-    """Bytes that the optimizer step reads and writes on one rank.
+    """Bytes that the optimizer step of one rank reads and writes, wherever it runs.
 
     Every state is read and written, gradients are read (once more for their norm), and
-    16-bit weights are written.
+    16-bit weights are written. Optimizers that need more passes make them
+    (:class:`~simulator.program.optimizers.UpdateRule`).
     """
-    per = state_bytes(job)
+    per, rule = state_bytes(job), _rule(job)
     updated = shard_numel(job, parameters) if job.plan.zero else parameters.total
-    states = 2 * (per.moments + (per.master or per.weights))
-    gradients = 2 * per.gradients + 2 * per.gradient_copy
+    stored = per.master or per.weights
+    states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
+    reads = rule.gradient_reads + job.plan.clip_gradients
+    gradients = reads * per.gradients + 2 * per.gradient_copy
     weights = per.weights if per.master else 0.0
-    return updated * (states + gradients + weights)
+    further = 2 * further_moment_bytes(job, parameters)
+    return updated * (states + gradients + weights) + further
+
+
+def device_update_bytes(job: Job, parameters: ParameterCount) -> float:
+    """The part of :func:`optimizer_traffic_bytes` that passes the memory of the GPU."""
+    share = device_shares(job)[Owner.OPTIMIZER_STATES]
+    return share * optimizer_traffic_bytes(job, parameters)
+
+
+def further_moment_bytes(job: Job, parameters: ParameterCount) -> float:
+    """Optimizer states on one rank that belong to some tensors only, after sharding [B]."""
+    dense, expert = parameters.dense_state_bytes, parameters.expert_state_bytes
+    if job.plan.zero and (dense or expert):
+        dense, expert = dense / shard_group(job).ranks, expert / expert_shard_group(job).ranks
+    return (dense + expert) * _state_share(job)
 
 
 def shard_numel(job: Job, parameters: ParameterCount) -> float:
@@ -220,11 +296,12 @@ def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
     """What one rank holds of a tensor, after tensor and expert parallelism."""
     plan = job.plan
     if tensor.group is ParameterGroup.EXPERT:
-        return ParameterCount(expert=float(tensor_shard_numel(tensor, plan.expert_tp, plan.ep)))
-    return ParameterCount(float(tensor_shard_numel(tensor, plan.tp)))
-
-
-def _parameters(job: Job, tensors: Iterable[ParameterTensor], *, layers: int = 1) -> ParameterCount:
-    """What one rank holds of some tensors, in so many layers."""
-    one = sum((tensor_parameters(job, tensor) for tensor in tensors), ParameterCount())
-    return ParameterCount(layers * one.dense, layers * one.expert)
+        degrees = plan.expert_tp, plan.ep
+        return ParameterCount(
+            expert=float(tensor_shard_numel(tensor, *degrees)),
+            expert_state_bytes=further_state_bytes(plan.optimizer, tensor, *degrees),
+        )
+    return ParameterCount(
+        float(tensor_shard_numel(tensor, plan.tp)),
+        dense_state_bytes=further_state_bytes(plan.optimizer, tensor, plan.tp),
+    )

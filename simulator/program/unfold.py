@@ -145,6 +145,9 @@ class _Unfolding:
             ),
             ports=dict(self.folded.ports),
             sm_count=self.folded.sm_count,
+            expandable_segments=self.folded.expandable_segments,
+            communicator_bytes=self.folded.communicator_bytes,
+            preallocated=self.folded.preallocated,
         )
         instances = [
             [program.add(self._instance(index, cell)) for cell in self.cells[operation.scope]]
@@ -165,6 +168,8 @@ class _Unfolding:
             count=len(ranks),
             first_rank=ranks[0],
             resident=whole.resident,
+            host=whole.host,
+            nvme=whole.nvme,
             ranks=ranks,
             cause=self.causes.text(stage, place),
             port_shares=self.conditions.of(stage, place).port_shares,

@@ -50,11 +50,15 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     events = _events(timeline, index)
     time_s = np.asarray([0.0, *(event.time_s for event in events)])
     owner_bytes = _curves(events, dict(rank_class.resident))
+    preallocated = timeline.program.preallocated & owner_bytes.keys()
+    buffers_bytes = {owner: float(owner_bytes[owner].max()) for owner in preallocated}
+    for owner, num_bytes in buffers_bytes.items():
+        owner_bytes[owner] = np.full(len(time_s), num_bytes)
     total = sum(owner_bytes.values(), np.zeros(len(time_s)))
     peak = int(np.argmax(total))
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
-    reserved = _reserved(timeline.program, index, allocated)
+    reserved = _reserved(timeline.program, index, allocated, sum(buffers_bytes.values()))
     return ClassMemory(
         stage=rank_class.stage,
         peak_allocated_bytes=allocated,
@@ -68,14 +72,15 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     )
 
 
-def _reserved(program: Program, index: int, allocated_bytes: float) -> float:
+def _reserved(program: Program, index: int, allocated_bytes: float, buffers_bytes: float) -> float:
     """What the allocator of one rank holds at its most in a step [B].
 
-    What is resident counts as it is: it was taken first and stays. Blocks that come and go
-    within an operation are not all known; they leave a share unused at least.
+    What is resident counts as it is: it was taken first and stays, as buffers do. Blocks that
+    come and go within an operation are not all known; they leave a share unused at least.
     """
-    resident = sum(size for _, size in program.classes[index].resident)
-    steps = (_blocks(program.operations[i]) for i in _booked(program, index))
+    resident = sum(size for _, size in program.classes[index].resident) + buffers_bytes
+    apart = program.preallocated
+    steps = (_blocks(program.operations[i], apart) for i in _booked(program, index))
     is_expandable = program.expandable_segments
     replayed = resident + reserved_bytes(steps, expandable_segments=is_expandable)
     least = 0.0 if is_expandable else _LEAST_UNUSED_SHARE
@@ -93,13 +98,18 @@ def _booked(program: Program, index: int) -> list[int]:
     return [i for i, source in sources if program.classes[source].stage == stage]
 
 
-def _blocks(operation: Operation) -> tuple[list[float], list[float]]:
-    """Sizes of the blocks that an operation takes, and that are free after it."""
-    held = [size for _, size in operation.holds]
-    return (
-        [*(size for _, size in operation.takes), *held],
-        [*held, *(size for _, size in operation.gives)],
+def _blocks(operation: Operation, apart: frozenset[Owner]) -> tuple[list[float], list[float]]:
+    """Sizes of the blocks that an operation takes, and that are free after it.
+
+    Args:
+        operation: What takes and gives back.
+        apart: Owners whose blocks lie in buffers of their own.
+    """
+    held, takes, gives = (
+        [size for owner, size in memory if owner not in apart]
+        for memory in (operation.holds, operation.takes, operation.gives)
     )
+    return [*takes, *held], [*held, *gives]
 
 
 def _events(timeline: Timeline, index: int) -> list[_Event]:

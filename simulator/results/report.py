@@ -8,6 +8,7 @@ from typing import Any
 from simulator.program.asynchronous import Asynchrony
 from simulator.program.ir import RankClass
 from simulator.results.expert_load import expert_load_sentence
+from simulator.results.host_memory import HostMemory
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
 
@@ -34,10 +35,22 @@ def result_to_dict(result: StepResult, job: Job) -> dict[str, Any]:
         "memory": [_memory_to_dict(memory) for memory in result.memory],
         "rank_classes": [_class_to_dict(each) for each in result.timeline.program.classes],
         "capacity_bytes": result.capacity_bytes,
-        "fits": all(m.peak_device_bytes <= result.capacity_bytes for m in result.memory),
+        **({"host_memory": _host_to_dict(result.host)} if result.host else {}),
+        "fits": result.fits,
         "expert_load": expert_load_sentence(result, job),
         "sources": source_counts(job),
         "job": dict(job.document),
+    }
+
+
+def _host_to_dict(host: HostMemory) -> dict[str, Any]:
+    """The fullest node; given only where something leaves the GPUs."""
+    return {
+        "by_owner": {owner.value: num_bytes for owner, num_bytes in host.held_bytes.items()},
+        "capacity_bytes": host.capacity_bytes,
+        "nvme_by_owner": {o.value: num_bytes for o, num_bytes in host.nvme_held_bytes.items()},
+        "nvme_capacity_bytes": host.nvme_capacity_bytes,
+        "fits": host.fits,
     }
 
 

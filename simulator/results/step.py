@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from simulator.engine.timeline import Timeline
 from simulator.program.asynchronous import Asynchrony
 from simulator.program.ir import Category, Owner
+from simulator.results.host_memory import HostMemory
 
 
 @dataclass(frozen=True)
@@ -87,3 +88,11 @@ class StepResult:
     """One line that says which job this was."""
     asynchrony: Asynchrony | None
     """Updates, weight versions and staleness where training is not synchronous."""
+    host: HostMemory | None
+    """Memory and drives of the fullest node; None where nothing leaves the GPUs."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest GPU, and the fullest node, has room for what it holds."""
+        fullest = max(memory.peak_device_bytes for memory in self.memory)
+        return fullest <= self.capacity_bytes and (self.host is None or self.host.fits)

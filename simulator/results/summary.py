@@ -9,6 +9,7 @@ from simulator.program.asynchronous import asynchrony
 from simulator.program.build import Steps, job_schedule
 from simulator.program.ir import COMMUNICATION, Category
 from simulator.program.layout import recomputed_layers
+from simulator.results.host_memory import host_memory
 from simulator.results.memory import class_memory
 from simulator.results.steady import cut_memory, cut_timeline, steady_window
 from simulator.results.step import StepResult
@@ -71,6 +72,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
         capacity_bytes=profile.device.memory_bytes,
         title=job.title,
         asynchrony=asynchrony(job, job_schedule(job)),
+        host=host_memory(job, timeline.program),
     )
 
 

@@ -128,4 +128,6 @@ class _Walker:
         return max(candidates, key=lambda i: self.end_s[i], default=None)
 
     def _communicates(self, index: int) -> bool:
-        return self.program.operations[index].category in COMMUNICATION
+        """Whether a wait for it is booked under its own category: CPUs are waited for, too."""
+        operation = self.program.operations[index]
+        return operation.category in COMMUNICATION or operation.lanes[0][1] is Stream.HOST

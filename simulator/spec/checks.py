@@ -15,6 +15,8 @@ from simulator.spec.job import Job
 from simulator.spec.layout_text import Layout, layers_per_stage, parse_layout
 from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
+from simulator.spec.offload_checks import contiguity_faults, offload_faults, partition_faults
+from simulator.spec.optimizer_checks import optimizer_faults
 
 _WHOLE_GRADIENT_SCHEDULES = frozenset({"dualpipe", "chimera"})
 """Pipelines that run in both directions at once, and hold the model twice."""
@@ -364,4 +366,8 @@ _RULES = (
     _perturbed_ranks_exist,
     _frameworks_shard_inside_pipelines,
     data_parallel_faults,
+    optimizer_faults,
+    offload_faults,
+    partition_faults,
+    contiguity_faults,
 )

@@ -36,6 +36,10 @@ def _one_place_updates_the_model(job: Job) -> Iterator[Fault]:
         holder = "GPU 0 holds" if kind == "data-parallel" else "servers hold"
         rule = f"must be 0 with plan.data_parallel: {kind}: {holder} all states, none are sharded"
         yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 0")
+    if plan.offload.is_used:
+        rule = f"has no meaning with plan.data_parallel: {kind}: no framework offloads beside it"
+        given = plan.offload.model_dump(exclude_defaults=True)
+        yield Fault("plan.offload", rule, given, "leave it out, or take ddp")
     for name in ("tp", "pp", "cp", "ep"):
         degree = getattr(plan, name)
         if degree > 1:

@@ -25,6 +25,7 @@ from simulator.spec.base import (
     BytesPerSecond,
     Count,
     FlopPerSecond,
+    Fraction,
     Hertz,
     Ratio,
     Spec,
@@ -70,12 +71,30 @@ class Device(Spec):
     """Device memory taken by the driver context and libraries before any tensor."""
 
 
+class Nvme(Spec):
+    """The drives of one node, taken together."""
+
+    size_bytes: Bytes
+    read_bytes_per_s: BytesPerSecond
+    write_bytes_per_s: BytesPerSecond
+
+
 class Host(Spec):
     """The computer around the GPUs of one node."""
 
     memory_bytes: Bytes
     pcie_bytes_per_s: BytesPerSecond
     """Host-to-device copy rate of one GPU, pinned memory, one way."""
+    gpus_per_pcie_link: Count = 1
+    """GPUs behind one PCIe switch, whose copies share the rate of one link to the host."""
+    memory_bandwidth_bytes_per_s: BytesPerSecond | None = None
+    """Of all sockets of a node together; no limit of copies where it is unknown."""
+    optimizer_efficiency: Fraction = 0.46
+    """Share of it that an optimizer step on all cores reaches. By default that of CPU-Adam on
+    a DGX-2: 10 billion parameters, 30 B each, in 2.57 s, of 256 GB/s (arXiv 2101.06840,
+    table 4)."""
+    nvme: Nvme | None = None
+    """Local drives, where there are any."""
 
 
 class ErrorBand(Spec):

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from simulator.spec.base import Count, CountOrZero, Flag, Spec
 from simulator.spec.expert_load import ExpertLoad
 from simulator.spec.kernels import AttentionKernel, Precision
+from simulator.spec.offload import Offload
 from simulator.spec.stack import STACKS, Stack, named_stack
 
 ScheduleName = Literal[
@@ -22,7 +23,7 @@ ScheduleName = Literal[
     "dualpipev", "chimera", "varuna",
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
-Optimizer = Literal["adam", "sgd", "sgd-momentum"]
+Optimizer = Literal["adam", "sgd", "sgd-momentum", "lamb", "adam-8bit", "adafactor", "muon"]
 DataParallelism = Literal["ddp", "data-parallel", "parameter-server"]
 
 
@@ -104,11 +105,23 @@ class Plan(Spec):
     recompute_layers: CountOrZero | None = None
     """With ``recompute: full``, how many layers of each virtual stage are computed again, its
     first ones (Megatron's ``block`` method); by default all."""
+    partition_activations: Flag = False
+    """Whether each tensor-parallel rank keeps its part of what full recomputation starts from,
+    to be gathered before it (ZeRO-R, arXiv 1910.02054, section 6.1)."""
+    contiguous_checkpoints: Flag = False
+    """Whether what full recomputation starts from lies in one buffer that is there before the
+    step, so that it leaves no holes between what comes and goes (ZeRO-R, arXiv 1910.02054,
+    section 6.3; DeepSpeed's ``contiguous_memory_optimization``)."""
     precision: Precision = "bf16"
     """Number format of the matrix products."""
     attention: AttentionKernel | None = None
     """How core attention is computed; by default as the stack does it."""
     optimizer: Optimizer = "adam"
+    clip_gradients: Flag = True
+    """Whether gradients are clipped by their global norm, which all ranks add up before any of
+    them updates."""
+    offload: Offload = Offload()
+    """What lives in host memory or on NVMe instead of on the GPU."""
     stack: Annotated[Stack, BeforeValidator(named_stack)] = STACKS["megatron-core"]
     """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
     overlap_grad_reduce: Flag | None = None

@@ -39,6 +39,12 @@ SelectivePolicy = Literal["core-attention", "alternate-products"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""
 
 
+Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
+"""What a framework can move to the host. ``optimizer``: its states, or a share of them, and
+activations (Megatron-Core). ``shards``: parameters, gradients and states of FSDP together, and
+activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpeed)."""
+
+
 class Stack(Spec):
     """Defaults and kernels of one framework generation."""
 
@@ -118,12 +124,17 @@ class Stack(Spec):
     """What ZeRO 3 gathers and reduces at a time."""
     pads_shards: Flag = False
     """ZeRO 3 pads the rows of each parameter to a multiple of the ranks, and sends that."""
+    shards_matrices: Flag = False
+    """Shards are rows of each parameter that know their matrix (FSDP2's DTensor, XLA), so that
+    an optimizer may look at all of it; else they are cut out of a flat buffer."""
     shards_whole_parameters: Flag = False
     """ZeRO 1 gives each rank the states of whole parameters: every rank still gets all
     gradients, and updated parameters are broadcast one by one, as PyTorch's
     ZeroRedundancyOptimizer does."""
     flat_broadcasts: Flag = False
     """With ``shards_whole_parameters``, a rank broadcasts all its parameters at once."""
+    offloads: Offloading = "nothing"
+    """What it can keep in host memory or on NVMe."""
     selective_policy: SelectivePolicy = "core-attention"
     """What selective recomputation repeats."""
     recompute_stops_early: Flag = False
@@ -171,6 +182,7 @@ class Stack(Spec):
 STACKS: Mapping[str, Stack] = MappingProxyType(
     {
         "megatron-core": Stack(
+            offloads="optimizer",
             description="Megatron-Core and NeMo, 2023 and later, with Transformer Engine",
             bucket_per_rank_bytes="4 MB",  # type: ignore[arg-type]
         ),
@@ -204,6 +216,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
         ),
         "megatron-deepspeed": Stack(
+            offloads="infinity",
             attention="fused-softmax",
             host_work_per_launch=18.0,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
@@ -220,6 +233,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
         ),
         "deepspeed": Stack(
+            offloads="infinity",
             attention="fused-softmax",
             copies_gradients=False,
             fused_accumulation=False,
@@ -250,6 +264,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             exchange_host_s="400 us",  # type: ignore[arg-type]  # quantities are said with units
         ),
         "torch-fsdp": Stack(
+            offloads="shards",
             description="PyTorch FSDP1 around an eager model, as in llm-foundry",
             sharding_units="root",
             reduces_in_place=False,
@@ -267,9 +282,11 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             frees_gradients=True,
         ),
         "torchtitan": Stack(
+            offloads="shards",
             description="torchtitan: PyTorch FSDP2 with torch.compile",
             sharding_units="ends",
             pads_shards=True,
+            shards_matrices=True,
             keeps_gathered=True,
             fused_projections=False,
             coalesced_norm_gradients=False,
@@ -305,14 +322,17 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "jax": Stack(
             description="JAX with XLA (Paxml, MaxText)",
+            shards_matrices=True,
             pads_vocab=False,
         ),
         "torch": Stack(
+            offloads="shards",
             fused_accumulation=False,
             recompute_stops_early=True,
             description="Plain PyTorch with DDP or FSDP2, eager",
             sharding_units="root",
             pads_shards=True,
+            shards_matrices=True,
             keeps_gathered=True,
             fused_projections=False,
             coalesced_norm_gradients=False,

@@ -122,3 +122,21 @@ def test_memory_over_time_can_be_a_picture(clustersim, job_file, tmp_path):
     path = tmp_path / "deep" / "memory.png"
     assert clustersim("memory", job_file, "--over-time", path).err == f"wrote {path}\n"
     assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+OFFLOADED = ("--set", "plan.pp=1", "--set", "plan.offload.optimizer=cpu")
+
+
+def test_what_left_the_gpus_is_printed_and_is_in_the_json(clustersim, job_file):
+    shown = table(clustersim("memory", job_file, *OFFLOADED).out, "on the fullest node")
+    document = json.loads(clustersim("memory", job_file, "--json", *OFFLOADED).out)
+    held = document["host_memory"]["by_owner"]
+    named = {row[0].replace("pinned", "communication") for row in shown}
+    assert named == {*held, "all", "capacity"}
+    assert document["host_memory"]["fits"]
+
+
+def test_a_node_without_room_for_what_left_its_gpus_is_a_misfit(clustersim, job_file):
+    outcome = clustersim("run", job_file, *OFFLOADED, "--set", "cluster.host.memory=1 GiB")
+    assert outcome.code == 1
+    assert outcome.err == "too little memory\n"

@@ -233,6 +233,8 @@ def deepspeed_jobs(draw: st.DrawFn) -> Job:
         "stack": {"base": "deepspeed",
                   "main_grad_precision": draw(st.sampled_from(["fp16", "fp32", "bf16"]))},
     }  # fmt: skip
+    if zero:
+        plan["offload"] = draw(st.sampled_from(OFFLOADS if zero == 3 else OFFLOADS[:2]))
     document = {
         "model": "llama3.1-8b",
         "cluster": {"profile": "h100-sxm-80gb", "gpus": tp * cp * dp},
@@ -240,6 +242,15 @@ def deepspeed_jobs(draw: st.DrawFn) -> Job:
         "plan": plan,
     }
     return sound(document)
+
+
+OFFLOADS = [
+    {},
+    {"optimizer": "cpu"},
+    {"optimizer": "cpu", "share": 0.5},
+    {"optimizer": "cpu", "parameters": "cpu"},
+]
+"""What DeepSpeed moves to the host; only the first two with every ZeRO stage."""
 
 
 @settings(max_examples=20, deadline=None)
@@ -281,6 +292,18 @@ def job_with(model: object = "llama3.1-8b", **plan: Any) -> Job:
             job_with(stack="torchtitan", zero=3, optimizer="sgd"),
             "plan.optimizer",
         ),
+        (
+            torchtitan_config,
+            job_with(stack="torchtitan", zero=3, offload={"activations": "cpu"}),
+            "plan.offload",
+        ),
+        (
+            deepspeed_config,
+            job_with(
+                stack="deepspeed", zero=2, offload={"optimizer": "cpu", "delayed_update": True}
+            ),
+            "plan.offload.delayed_update",
+        ),
     ],
 )
 def test_what_a_framework_cannot_say_is_an_error_that_names_it(export, job, path):
@@ -313,3 +336,14 @@ def test_everything_that_cannot_be_said_is_told_at_once():
     with pytest.raises(UnsupportedError) as caught:
         deepspeed_config(job_with(stack="deepspeed", pp=2, recompute="full", zero=1))
     assert {"plan.pp", "plan.recompute"} <= {fault.path for fault in caught.value.faults}
+
+
+def test_offloading_is_told_to_megatron_and_torchtitan():
+    job = job_with(zero=1, offload={"optimizer": "cpu", "share": 0.5})
+    assert "--optimizer-cpu-offload" in megatron_script(job)
+    assert "--optimizer-offload-fraction 0.5" in megatron_script(job)
+    both = {"optimizer": "cpu", "parameters": "cpu"}
+    job = job_with(stack="torchtitan", zero=3, offload=both)
+    assert tomllib.loads(torchtitan_config(job))["training"]["enable_cpu_offload"] is True
+    text = torchtitan_config(job)
+    assert_same(job, imported(read_torchtitan_config, text, "job.toml", gpus=8))

@@ -92,9 +92,16 @@ def test_a_script_that_writes_its_deepspeed_configuration_is_read_with_it():
     assert job.plan.stack.description.startswith("Megatron-DeepSpeed")
 
 
-def test_a_costly_setting_of_the_inner_configuration_is_refused(tmp_path):
+def test_the_inner_configuration_says_what_leaves_the_gpu(tmp_path):
     path = edited(tmp_path, "launch_deepspeed.sh", ('"device": "none"', '"device": "cpu"'))
-    with pytest.raises(InputError, match=r"offload_optimizer\.device = 'cpu'.*not modelled"):
+    job, _ = read_megatron_script(path, Given())
+    assert job.plan.offload.optimizer == "cpu"
+
+
+def test_a_costly_setting_of_the_inner_configuration_is_refused(tmp_path):
+    costly = ('"offload_optimizer": {"device": "none"}', '"zero_quantized_weights": true')
+    path = edited(tmp_path, "launch_deepspeed.sh", costly)
+    with pytest.raises(InputError, match=r"ZeRO\+\+"):
         read_megatron_script(path, Given())
 
 
@@ -240,7 +247,7 @@ def test_a_format_that_is_left_to_the_trainer_is_asked_for(tmp_path):
     ("setting", "why"),
     [
         ('"zero_quantized_weights": true', "ZeRO\\+\\+"),
-        ('"offload_param": {"device": "nvme"}', "to the host or to its disks"),
+        ('"offload_param": {"device": "nvme"}', r"plan\.offload\.parameters.*plan\.zero: 3"),
         ('"reduce_scatter": false', "more than they need"),
         ('"zero_hpz_partition_size": 8', "second copy"),
     ],
@@ -272,7 +279,7 @@ def test_a_torchtitan_file_gives_model_pipeline_and_sharding():
     [
         ('"70B"', '"70B_mine"', r"--model NAME"),
         ('"op"', '"2"', "one layer in so many"),
-        ("[training]", "[training]\nenable_cpu_offload = true", "to the host"),
+        ("[training]", "[training]\nenable_cpu_offload = true", "not modelled in a pipeline"),
         ("[compile]", "[fault_tolerance]\nenable = true\n[compile]", "adds work"),
         ('"Interleaved1F1B"', '"Mine"', "known: 1F1B"),
         ("[parallelism]", "[parallelism]\nwings = 2", "is not known"),

@@ -11,10 +11,12 @@ import pytest
 from simulator.api import simulate
 from simulator.cli.options import parse_assignments
 from simulator.errors import InputError
+from simulator.planning.misfit import explain_misfit
 from simulator.planning.nearest_fit import MOST_TRIED, nearest_fit
 from simulator.results.run import run_step
+from simulator.spec.documents import data_folder
 from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
+from simulator.spec.load import job_from_document, load_job
 
 MODEL: Mapping[str, Any] = {
     "layers": 8,
@@ -218,3 +220,21 @@ def test_an_unfitting_job_without_a_way_out_says_so():
     )
     text = simulate(job, engine="replay").explain_misfit()
     assert "No change that was tried makes it fit" in text
+
+
+ON_ONE_V100 = data_folder("workloads") / "gpt3-13b-1xv100-zero-offload.yaml"
+
+
+def test_a_full_node_is_told_from_a_full_gpu():
+    job = load_job(ON_ONE_V100, {"cluster.host.memory": "64 GB"})
+    text = explain_misfit(job, run_step(job, "replay"))
+    assert "a node holds" in text
+    assert "in memory that left its GPUs" in text
+    assert "a GPU needs" not in text
+
+
+def test_leaving_the_gpu_is_a_way_out_where_the_stack_knows_it():
+    job = load_job(ON_ONE_V100, {"plan.offload.optimizer": None})
+    nearest = nearest_fit(job).nearest
+    assert nearest is not None
+    assert nearest.changes == {"plan.offload.optimizer": "cpu"}

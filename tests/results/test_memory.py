@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
+from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, RankClass, Stream, Work
 from simulator.results.memory import class_memory
-from tests.jobs import EqualPasses, jobs, pipeline_program
+from simulator.results.run import run_step
+from simulator.spec.documents import data_folder
+from simulator.spec.load import load_job
+from tests.jobs import EqualPasses, jobs, pipeline_program, small_job
 from tests.tiny import tiny_profile
 
 DEVICE = tiny_profile().device
@@ -136,3 +140,24 @@ def test_a_transfer_books_its_memory_on_the_sender_alone():
     program.add(Operation(Kind.SEND_RECV, lanes, Work(1.0), Category.PIPELINE, holds=holds))
     memories = class_memory(replay(program), DEVICE)
     assert [memory.peak_allocated_bytes for memory in memories] == [5.0, 0.0]
+
+
+def test_checkpoints_in_a_buffer_of_their_own_leave_fewer_holes():
+    """The buffer is there all step, and less of what is reserved around it lies unused."""
+    job = load_job(
+        data_folder("workloads") / "gpt3-175b-1024xa100.yaml", {"plan.recompute": "full"}
+    )
+    loose, contiguous = (
+        run_step(job.replace({"plan.contiguous_checkpoints": asked}), "replay").memory[0]
+        for asked in (False, True)
+    )
+    buffer_bytes = contiguous.owner_bytes[Owner.ACTIVATIONS]
+    assert set(buffer_bytes) == {loose.owner_bytes[Owner.ACTIVATIONS].max()}
+    assert contiguous.peak_allocated_bytes >= loose.peak_allocated_bytes
+    unused = [m.peak_reserved_bytes - m.peak_allocated_bytes for m in (loose, contiguous)]
+    assert unused[1] < 0.5 * unused[0]
+
+
+def test_a_buffer_for_checkpoints_needs_checkpoints():
+    with pytest.raises(InputError, match=r"plan\.contiguous_checkpoints.*plan\.recompute: full"):
+        small_job(contiguous_checkpoints=True)

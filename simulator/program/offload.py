@@ -1,0 +1,345 @@
+"""Which copies between GPU, host memory and NVMe does offloading add, and what do CPUs run?
+
+- **Parameters** on the host: every piece's shard is copied in (from NVMe: read first, a few
+  pieces ahead) before it is gathered, as long ahead as gathers are.
+- **Gradients**: with ZeRO 2 and 3, every reduced shard leaves while backward goes on. Later
+  microbatches are added to what is there: DeepSpeed copies it back and adds on the GPU, FSDP
+  adds on the CPU. With ZeRO 1 the shard leaves before the update.
+- **Update**: the CPUs go through tiles. What a tile needs is read from NVMe before it and
+  written after it; updated 16-bit weights are copied to the GPU, unless that fetches them
+  anyway. A share that stayed is updated on the GPU meanwhile. A delayed update runs beside the
+  next step; its weights are copied in at the end of that step's backward.
+- **Activations** of a layer leave after its forward and come back one layer ahead of its
+  backward. Those of the last layer stay, because its backward is next. Two layers' copies may be
+  under way; then computing waits for them, so that memory stays bounded on a slow link.
+
+Copies in the two directions, reads, writes and the CPUs are streams of their own; what they
+share of a node is in :mod:`simulator.cost.host`.
+
+Source: ZeRO-Offload (arXiv 2101.06840, sections 4 and 5); ZeRO-Infinity (arXiv 2104.07857,
+sections 5.1 and 6); DeepSpeed's ``stage_1_and_2.py`` and ``stage3.py`` and PyTorch's
+``fully_shard`` for accumulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from types import MappingProxyType
+
+from simulator.cost.host import (
+    HOST_MEMORY,
+    NVME_READ,
+    NVME_WRITE,
+    TO_DEVICE,
+    TO_HOST,
+    copy_s,
+    host_update_s,
+)
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Memory,
+    Operation,
+    Owner,
+    Part,
+    Program,
+    Stream,
+    Traffic,
+    Work,
+)
+from simulator.program.layout import Slice, cut
+from simulator.program.offloaded_states import PARAMETER_BUFFERS, TILE_NUMEL
+from simulator.program.stage import StageCosts
+from simulator.program.states import (
+    ParameterCount,
+    device_shares,
+    optimizer_traffic_bytes,
+    shard_numel,
+    state_bytes,
+)
+from simulator.spec.job import Job
+
+_LINKS: Mapping[str, tuple[Kind, Stream]] = MappingProxyType(
+    {
+        TO_HOST: (Kind.COPY_TO_HOST, Stream.TO_HOST),
+        TO_DEVICE: (Kind.COPY_TO_DEVICE, Stream.TO_DEVICE),
+        NVME_READ: (Kind.NVME_READ, Stream.NVME_READ),
+        NVME_WRITE: (Kind.NVME_WRITE, Stream.NVME_WRITE),
+    }
+)
+_ADDING_PASSES = 3
+"""Adding on the CPU reads two gradients and writes one."""
+
+
+@dataclass
+class HostLinks:
+    """Appends copies and the work of CPUs to a program; equal ones share their cost."""
+
+    job: Job
+    _work: dict[tuple[str, float], Work] = field(default_factory=dict)
+
+    def copy(
+        self,
+        program: Program,
+        rank: int,
+        link: str,
+        num_bytes: float,
+        after: Sequence[int] = (),
+        *,
+        layers: tuple[int, int] = (-1, -1),
+        takes: Memory = (),
+        gives: Memory = (),
+    ) -> int:
+        """A copy over one of the links of :mod:`simulator.cost.host`; its id."""
+        kind, stream = _LINKS[link]
+        work = self._work_of(link, num_bytes, Category.OFFLOAD)
+        operation = Operation(
+            kind, ((rank, stream),), work, Category.OFFLOAD, tuple(after), layers=layers,
+            takes=takes, gives=gives,
+        )  # fmt: skip
+        return program.add(operation)
+
+    def compute(
+        self, program: Program, rank: int, name: str, num_bytes: float, after: Sequence[int]
+    ) -> int:
+        """Work of a rank's CPU cores that passes over so much memory; its id."""
+        work = self._work_of(name, num_bytes, Category.OPTIMIZER)
+        lanes = ((rank, Stream.HOST),)
+        return program.add(Operation(Kind.OPTIMIZER, lanes, work, Category.OPTIMIZER, tuple(after)))
+
+    def _work_of(self, name: str, num_bytes: float, category: Category) -> Work:
+        key = name, num_bytes
+        if key not in self._work:
+            cluster, is_copy = self.job.cluster, name in _LINKS
+            seconds = (
+                copy_s(cluster, name, num_bytes) if is_copy else host_update_s(cluster, num_bytes)
+            )
+            latency_s = cluster.profile.kernels.launch_s if is_copy else 0.0
+            links = (name, HOST_MEMORY) if is_copy else (HOST_MEMORY,)
+            traffic = Traffic(dict.fromkeys(links, num_bytes), latency_s)
+            parts = (Part(name, category, seconds),)
+            self._work[key] = Work(seconds, parts, num_bytes=num_bytes, traffic=traffic)
+        return self._work[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Parameters that one rank keeps on the host and that travel together.
+
+    Attributes:
+        rank: Whose.
+        run: Layers that need them.
+        parameters: Elements before sharding.
+    """
+
+    rank: int
+    run: Slice
+    parameters: ParameterCount
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """First layer and one past the last."""
+        return self.run.first, self.run.end
+
+
+class StateOffload:
+    """Emits the copies of parameters and gradients, and the update on the CPUs, of one job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.links = HostLinks(job)
+        self._per = state_bytes(job)
+        self._plan = job.plan.offload
+        self._away = 1.0 - device_shares(job)[Owner.OPTIMIZER_STATES]
+        self._on_host: dict[tuple[int, Slice], int] = {}
+        """What last touched the gradients of each rank's pieces that are on the host."""
+        self._fetched: dict[int, list[int]] = {}
+        """Copies of weights to the GPU by rank; each frees a buffer of what was read."""
+        self._delayed: dict[int, list[tuple[int, float]]] = {}
+        """Tiles that the CPUs update beside the next step, with bytes of their weights."""
+
+    @property
+    def fetches_parameters(self) -> bool:
+        """Whether weights come from the host before every use."""
+        return self._plan.parameters is not None
+
+    @property
+    def streams_gradients(self) -> bool:
+        """Whether gradients leave as soon as they are reduced."""
+        return self._plan.optimizer is not None and self.job.plan.zero >= 2
+
+    def fetch(
+        self, program: Program, shard: Shard, after: Sequence[int], takes: Memory = ()
+    ) -> int:
+        """Copies a piece's shard of the weights to the GPU; the id of the copy."""
+        num_bytes = self._numel(shard) * (self._per.weights or self._per.master)
+        copies = self._fetched.setdefault(shard.rank, [])
+        if self._plan.parameters == "nvme":
+            free = copies[-PARAMETER_BUFFERS:][:1] if len(copies) >= PARAMETER_BUFFERS else ()
+            read = self.links.copy(
+                program, shard.rank, NVME_READ, num_bytes, free, layers=shard.layers
+            )
+            after = (*after, read)
+        copy = self.links.copy(
+            program, shard.rank, TO_DEVICE, num_bytes, after, layers=shard.layers, takes=takes
+        )
+        copies.append(copy)
+        return copy
+
+    def send_gradients(
+        self,
+        program: Program,
+        shard: Shard,
+        after: Sequence[int],
+        gives: Memory,
+        *,
+        is_last: bool,
+    ) -> int:
+        """Copies reduced gradients of a piece to the host, and adds them up there.
+
+        Args:
+            program: Appended to.
+            shard: Whose.
+            after: What reduced them.
+            gives: Memory that they leave.
+            is_last: Whether no more is added to them before the update.
+
+        Returns:
+            The copy after which the memory is free.
+        """
+        num_bytes = self._numel(shard) * self._per.gradients * self._away
+        rank, layers, links = shard.rank, shard.layers, self.links
+        earlier = self._on_host.get((rank, shard.run))
+        adds_on_gpu = self.job.plan.stack.offloads == "infinity"
+        if earlier is not None and adds_on_gpu:
+            sums = ((Owner.COMMUNICATION, num_bytes),)
+            back = links.copy(
+                program, rank, TO_DEVICE, num_bytes, (*after, earlier), layers=layers, takes=sums
+            )
+            after, gives = (*after, back), gives + sums
+        copy = links.copy(program, rank, TO_HOST, num_bytes, after, layers=layers, gives=gives)
+        last = copy
+        if earlier is not None and not adds_on_gpu:
+            traffic_bytes, waits = _ADDING_PASSES * num_bytes, (copy, earlier)
+            last = links.compute(program, rank, "add_gradients", traffic_bytes, waits)
+        if is_last and self._plan.optimizer == "nvme":
+            last = links.copy(program, rank, NVME_WRITE, num_bytes, (last,), layers=layers)
+        self._on_host[rank, shard.run] = last
+        return copy
+
+    def _numel(self, shard: Shard) -> float:
+        return shard_numel(self.job, shard.parameters)
+
+    def update(
+        self, program: Program, rank: int, parameters: ParameterCount, after: Sequence[int]
+    ) -> tuple[int, ...]:
+        """The update of what is on the host; what the end of the step waits for."""
+        gradients = [last for (owner, _), last in self._on_host.items() if owner == rank]
+        self._on_host = {key: last for key, last in self._on_host.items() if key[0] != rank}
+        waits = (*after, *gradients)
+        if not self._plan.delayed_update:
+            tiles = list(self._update_tiles(program, rank, parameters, waits))
+            return tuple(self._copied_in(program, rank, tiles, ()))
+        done = tuple(self._copied_in(program, rank, self._delayed.get(rank, []), waits))
+        self._delayed[rank] = list(self._update_tiles(program, rank, parameters, waits))
+        return (*waits, *done)
+
+    def _copied_in(
+        self, program: Program, rank: int, tiles: Sequence[tuple[int, float]], after: Sequence[int]
+    ) -> Iterator[int]:
+        """Updated weights on their way to where the next forward finds them."""
+        for tile, numel in tiles:
+            num_bytes = numel * self._per.weights
+            if self._plan.parameters == "nvme" and num_bytes:
+                yield self.links.copy(program, rank, NVME_WRITE, num_bytes, (tile,))
+            elif self._plan.parameters or not num_bytes:
+                yield tile
+            else:
+                yield self.links.copy(program, rank, TO_DEVICE, num_bytes, (*after, tile))
+
+    def _update_tiles(
+        self, program: Program, rank: int, parameters: ParameterCount, after: Sequence[int]
+    ) -> Iterator[tuple[int, float]]:
+        """CPU updates of all tiles: the last operation of each, and its parameters."""
+        numel = shard_numel(self.job, parameters) * self._away
+        tiles = max(1, ceil(numel / TILE_NUMEL))
+        traffic_bytes = optimizer_traffic_bytes(self.job, parameters) * self._away / tiles
+        stored_bytes = (self._per.master + self._per.moments) * numel / tiles
+        for _ in range(tiles):
+            ready = tuple(after)
+            if not self.streams_gradients:
+                sent_bytes = numel / tiles * self._per.gradients
+                ready = (self.links.copy(program, rank, TO_HOST, sent_bytes, after),)
+            if self._plan.optimizer == "nvme":
+                read_bytes = stored_bytes + numel / tiles * self._per.gradients
+                ready = (self.links.copy(program, rank, NVME_READ, read_bytes, ready),)
+            done = self.links.compute(program, rank, "host_update", traffic_bytes, ready)
+            if self._plan.optimizer == "nvme":
+                self.links.copy(program, rank, NVME_WRITE, stored_bytes, (done,))
+            yield done, numel / tiles
+
+
+@dataclass
+class ActivationOffload:
+    """Emits the copies of what layers keep from forward to backward."""
+
+    job: Job
+    costs: StageCosts
+    links: HostLinks
+    _sent: dict[int, list[int]] = field(default_factory=dict)
+    """Copies to the host of each rank, in order."""
+    _away: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Layers of each rank whose activations are on the host, with the copy."""
+    _ran: dict[int, list[int]] = field(default_factory=dict)
+    """Backward passes of each rank, in order."""
+
+    def send(self, program: Program, rank: int, operation: int, run: Slice) -> None:
+        """Copies out what the layers of a forward pass keep."""
+        for layer in self._offloaded(run):
+            sent = self._sent.setdefault(rank, [])
+            if len(sent) > 1:
+                computed = program.operations[operation]
+                computed.after = (*computed.after, sent[-2])
+            kept = self.kept(layer)
+            copy = self.links.copy(
+                program, rank, TO_HOST, _total(kept), (operation,),
+                layers=(layer.first, layer.end), gives=kept,
+            )  # fmt: skip
+            sent.append(copy)
+            self._away[rank, layer.first] = copy
+
+    def fetch(self, program: Program, rank: int, run: Slice) -> tuple[int, ...]:
+        """Copies back what the layers of a backward pass need; what it waits for."""
+        window = self._ran.get(rank, [])[-2:-1]
+        return tuple(
+            self.links.copy(
+                program, rank, TO_DEVICE, _total(self.kept(layer)),
+                (*window, self._away.pop((rank, layer.first))),
+                layers=(layer.first, layer.end), takes=self.kept(layer),
+            )
+            for layer in reversed(self._offloaded(run))
+            if (rank, layer.first) in self._away
+        )  # fmt: skip
+
+    def ran_backward(self, rank: int, operation: int) -> None:
+        """Books a backward pass, so that copies come one ahead of their use."""
+        self._ran.setdefault(rank, []).append(operation)
+
+    def kept_away(self, layer: Slice) -> Memory:
+        """What one layer keeps on the host, beyond forward."""
+        return self.kept(layer) if self._offloaded(layer) else ()
+
+    def kept(self, layer: Slice) -> Memory:
+        """What one layer keeps."""
+        return tuple(block for block in self.costs.saved(layer) if block[0] is Owner.ACTIVATIONS)
+
+    def _offloaded(self, run: Slice) -> list[Slice]:
+        """The layers of a run that are copied: all but the last of the model."""
+        end = min(run.end, self.job.model.layers - 1)
+        return cut(Slice(run.first, end), 1) if run.first < end else []
+
+
+def _total(memory: Memory) -> float:
+    return sum(size for _, size in memory)

@@ -1,0 +1,43 @@
+"""What does it save to keep 1/tp of every checkpoint, and what does that cost?
+
+Tensor-parallel ranks hold the same input of a layer. With full recomputation each keeps its
+part of it, and all of them gather it before the layer is computed again.
+
+Source: P_a of ZeRO-R, arXiv 1910.02054, sections 6.1 and 8; DeepSpeed's
+``partition_activations`` and Megatron-LM's ``--distribute-saved-activations``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.cost.collectives import CollectiveKind
+from simulator.program.ir import Category, Part
+from simulator.program.layer import Axis, Exchange, Layer
+from simulator.program.layer_time import LayerTime, PassTime
+from simulator.program.recompute import Recomputation
+from simulator.program.timing import PieceTimer
+
+
+def kept_in_parts(outcome: Recomputation, layer: Layer, ranks: int) -> Recomputation:
+    """What one of so many ranks keeps; the whole input is there while backward runs."""
+    return replace(
+        outcome,
+        kept_bytes=tuple(num_bytes / ranks for num_bytes in outcome.kept_bytes),
+        restored_bytes=(*outcome.restored_bytes, layer.input_bytes),
+    )
+
+
+def with_gather(time: LayerTime, layer: Layer, timer: PieceTimer) -> LayerTime:
+    """The layer's times with its input gathered before it is computed again."""
+    kind = CollectiveKind.ALL_GATHER
+    exchange = Exchange("checkpoint", Axis.TENSOR, None, kind, layer.input_bytes)
+    seconds = timer.exchange_cost(exchange, kind).seconds
+    again = time.recompute
+    recompute = PassTime(
+        [Part(str(kind), Category.TENSOR_PARALLEL, seconds), *again.parts],
+        [timer.collective(exchange, kind), *again.collectives],
+        again.flop,
+        again.kernels + 1,
+    )
+    return replace(time, recompute=recompute)

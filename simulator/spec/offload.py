@@ -1,0 +1,50 @@
+"""What leaves the GPU: states, parameters and activations in host memory or on NVMe?
+
+======================  ======================================================
+ZeRO-Offload            ``{optimizer: cpu}``, with ``delayed_update: true`` or not
+ZeRO-Infinity           ``{optimizer: nvme, parameters: nvme}``, or cpu for either
+FSDP's CPU offload      ``{optimizer: cpu, parameters: cpu}``
+Megatron-Core           ``{optimizer: cpu, share: 0.5}``, ``{activations: cpu}``
+ZeRO-R, P_a+cpu         ``{activations: cpu}`` with ``recompute: full``
+======================  ======================================================
+
+Source: ZeRO-Offload, arXiv 2101.06840; ZeRO-Infinity, arXiv 2104.07857; PyTorch's
+``CPUOffloadPolicy``; Megatron-Core's ``--optimizer-cpu-offload`` and ``--cpu-offloading``; ZeRO,
+arXiv 1910.02054, section 6.1. What each stack runs is checked in
+:mod:`simulator.spec.offload_checks`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator.spec.base import Flag, Spec
+
+
+class Offload(Spec):
+    """Where things live that are not on the GPU; by default everything is."""
+
+    optimizer: Literal["cpu", "nvme"] | None = None
+    """Optimizer states, fp32 weights, and the gradients that a rank updates with. The CPUs do
+    the update, whichever of the two it is."""
+    parameters: Literal["cpu", "nvme"] | None = None
+    """Shards of the weights that layers read, fetched before every use."""
+    activations: Literal["cpu"] | None = None
+    """What layers keep for backward, copied out after forward and fetched before backward."""
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Part of the optimizer that leaves the GPU; the rest is updated there at the same time
+    (DeepSpeed's ``ratio``, Megatron-Core's ``--optimizer-offload-fraction``)."""
+    delayed_update: Flag = False
+    """Whether the CPUs update with the gradients of one step while the next one runs on the
+    GPUs (ZeRO-Offload, section 5.2)."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything leaves the GPU."""
+        return bool(self.optimizer or self.parameters or self.activations)
+
+
+FSDP_OFFLOAD = Offload(optimizer="cpu", parameters="cpu")
+"""All that PyTorch's ``CPUOffloadPolicy`` knows."""

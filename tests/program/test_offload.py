@@ -1,0 +1,471 @@
+"""Does offloading move, hold and cost what its papers say?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.engine.des import simulate_program
+from simulator.engine.replay import replay
+from simulator.errors import InputError
+from simulator.planning.bound import plan_bounds
+from simulator.planning.space import plan_space
+from simulator.program.build import build_program
+from simulator.program.ir import Category, Kind, Owner, Program, Stream
+from simulator.program.offloaded_states import offloaded_states
+from simulator.program.states import ParameterCount, resident_memory
+from simulator.results.run import run_step
+from simulator.spec.documents import data_folder
+from simulator.spec.hardware import HardwareProfile, Host
+from simulator.spec.job import Job
+from simulator.spec.load import load_job
+from tests.jobs import network_profile, small_job
+from tests.program.test_unfold import timelines_by_rank
+
+GB = 1e9
+ON_ONE_V100 = data_folder("workloads") / "gpt3-13b-1xv100-zero-offload.yaml"
+HOST = {
+    "memory": "1 TB",
+    "pcie": "1 GB/s",
+    "memory_bandwidth": "40 GB/s",
+    "optimizer_efficiency": 0.5,
+    "nvme": {"size": "1 TB", "read": "2 GB/s", "write": "1 GB/s"},
+}
+COPIES = {Kind.COPY_TO_HOST, Kind.COPY_TO_DEVICE, Kind.NVME_READ, Kind.NVME_WRITE}
+ZERO_OFFLOAD = {"stack": "deepspeed", "zero": 2, "offload": {"optimizer": "cpu"}}
+IN_MEMORY = {"optimizer": "cpu", "parameters": "cpu"}
+ON_DRIVES = {"optimizer": "nvme", "parameters": "nvme"}
+INFINITY = {"stack": "deepspeed", "zero": 3, "offload": ON_DRIVES}
+FSDP = {"stack": "torchtitan", "zero": 3, "offload": IN_MEMORY}
+MEGATRON = {"zero": 1, "offload": {"optimizer": "cpu"}}
+CHECKPOINTS = {"stack": "deepspeed", "recompute": "full", "offload": {"activations": "cpu"}}
+
+PLANS = [
+    ZERO_OFFLOAD,
+    {**ZERO_OFFLOAD, "offload": {"optimizer": "cpu", "delayed_update": True}},
+    {**ZERO_OFFLOAD, "zero": 1},
+    INFINITY,
+    {**INFINITY, "offload": {"optimizer": "cpu", "parameters": "nvme"}},
+    FSDP,
+    MEGATRON,
+    {"zero": 1, "offload": {"optimizer": "cpu", "share": 0.25}},
+    {"zero": 1, "offload": {"activations": "cpu"}},
+    {"zero": 3, "stack": "torchtitan", "offload": {**IN_MEMORY, "activations": "cpu"}},
+    CHECKPOINTS,
+]
+
+
+def host_profile(**changes: Any) -> HardwareProfile:
+    """Four GPUs per node on a host in round numbers."""
+    host = Host.model_validate({**HOST, **changes})
+    return network_profile().model_copy(update={"host": host})
+
+
+def offload_job(**fields: Any) -> Job:
+    return small_job(profile=fields.pop("profile", host_profile()), **fields)
+
+
+def moved_bytes(program: Program, kind: Kind) -> float:
+    """What one rank moves over one kind of link in a step [B]."""
+    return sum(op.work.num_bytes for op in program.operations if op.kind is kind)
+
+
+def numel(job: Job) -> float:
+    """Parameters of a rank before sharding."""
+    plain = {"stack": job.plan.stack, "zero": 0, "precision": job.plan.precision}
+    held = small_job(job.model, **plain)
+    (rank_class,) = build_program(held).classes
+    return dict(rank_class.resident)[Owner.OPTIMIZER_STATES] / 8
+
+
+def seconds_of(job: Job, kind: Kind, stream: Stream) -> float:
+    timeline = simulate_program(build_program(job))
+    ids = timeline.program.lanes[0, stream]
+    return sum(
+        float(timeline.operation_end_s[i] - timeline.operation_start_s[i])
+        for i in ids
+        if timeline.program.operations[i].kind is kind
+    )
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_zero_offload_moves_two_bytes_of_gradients_down_and_of_weights_up(gpus):
+    """2 B per parameter each way and model, divided over data-parallel ranks (section 4)."""
+    job = offload_job(gpus=gpus, global_batch=gpus, **ZERO_OFFLOAD)
+    program = build_program(job)
+    assert moved_bytes(program, Kind.COPY_TO_HOST) == pytest.approx(2 * numel(job) / gpus)
+    assert moved_bytes(program, Kind.COPY_TO_DEVICE) == pytest.approx(2 * numel(job) / gpus)
+
+
+def test_deepspeed_fetches_what_later_microbatches_are_added_to():
+    """Gradients go down with every microbatch, and come up for all but the first."""
+    job = offload_job(global_batch=4, **ZERO_OFFLOAD)
+    program, size = build_program(job), 2 * numel(job)
+    assert moved_bytes(program, Kind.COPY_TO_HOST) == pytest.approx(4 * size)
+    assert moved_bytes(program, Kind.COPY_TO_DEVICE) == pytest.approx(3 * size + size)
+
+
+def test_fsdp_adds_later_microbatches_up_on_the_cpu():
+    """Its fp32 weights come up for every forward and backward, its fp32 gradients go down."""
+    job = offload_job(gpus=4, global_batch=8, reshard_after_forward=True, **FSDP)
+    program, shard = build_program(job), numel(job) / 4
+    assert moved_bytes(program, Kind.COPY_TO_HOST) == pytest.approx(2 * 4 * shard)
+    added = [
+        op
+        for op in program.operations
+        if any(part.name == "add_gradients" for part in op.work.parts)
+    ]
+    assert sum(op.work.num_bytes for op in added) == pytest.approx(3 * 4 * shard)
+
+
+def test_megatron_sends_fp32_gradients_once_and_gets_sixteen_bits_back():
+    job = offload_job(global_batch=4, **MEGATRON)
+    program = build_program(job)
+    assert moved_bytes(program, Kind.COPY_TO_HOST) == pytest.approx(4 * numel(job))
+    assert moved_bytes(program, Kind.COPY_TO_DEVICE) == pytest.approx(2 * numel(job))
+
+
+def test_infinity_reads_states_and_gradients_and_writes_them_back():
+    """States of 12 B, gradients of 2, and weights of 2: read for each of two uses, written once."""
+    job = offload_job(global_batch=1, reshard_after_forward=True, **INFINITY)
+    program, count = build_program(job), numel(job)
+    read, written = (moved_bytes(program, k) for k in (Kind.NVME_READ, Kind.NVME_WRITE))
+    assert written == pytest.approx((12 + 2 + 2) * count)
+    assert read == pytest.approx((12 + 2 + 2 * 2) * count)
+
+
+def test_zero_offload_leaves_two_of_sixteen_bytes_on_the_gpu():
+    """2 M of weights on the GPU, 14 M on the host (arXiv 2101.06840, section 4.1)."""
+    job = offload_job(**ZERO_OFFLOAD)
+    one = ParameterCount(1e12)
+    on_gpu = dict(resident_memory(job, one))
+    host, drives = offloaded_states(job, one)
+    on_host = {owner: size for owner, size in host if owner is not Owner.COMMUNICATION}
+    assert {owner: size for owner, size in on_gpu.items() if size} == {Owner.WEIGHTS: 2e12}
+    assert sum(on_host.values()) == 14e12
+    assert not drives
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "printed_tib"),
+    [
+        (80, 10 * 1024, 1.83),
+        (100, 20 * 1024, 9.16),
+        (128, 25 * 1024, 18.31),
+        (195, 64 * 1024, 182.81),
+        (315, 160 * 1024, 1845.70),
+    ],
+)
+def test_infinity_puts_the_model_states_of_its_paper_on_drives(layers, hidden, printed_tib):
+    """ZeRO-Infinity, arXiv 2104.07857, figure 2a: 20 B of each of 12 l h^2 parameters."""
+    plan = {**INFINITY, "stack": {"base": "deepspeed", "copies_gradients": True}}
+    host, drives = offloaded_states(offload_job(**plan), ParameterCount(12.0 * layers * hidden**2))
+    assert sum(size for _, size in drives) / 2**40 == pytest.approx(printed_tib, abs=0.006)
+    assert {owner for owner, _ in host} == {Owner.COMMUNICATION}
+
+
+def test_pinned_buffers_do_not_grow_with_the_model():
+    job = offload_job(**ZERO_OFFLOAD)
+    small, large = (
+        dict(offloaded_states(job, ParameterCount(count))[0])[Owner.COMMUNICATION]
+        for count in (1e9, 1e12)
+    )
+    assert small == large
+
+
+def test_an_update_on_the_cpu_takes_its_bytes_at_the_rate_of_its_cores():
+    """30 B per parameter; one GPU has all of 40 GB/s x 0.5, four have a quarter each."""
+    job = offload_job(global_batch=1, clip_gradients=True, **ZERO_OFFLOAD)
+    took_s = seconds_of(job, Kind.OPTIMIZER, Stream.HOST)
+    assert took_s == pytest.approx(30 * numel(job) / (20 * GB))
+    four = offload_job(gpus=4, global_batch=4, **ZERO_OFFLOAD)
+    assert seconds_of(four, Kind.OPTIMIZER, Stream.HOST) == pytest.approx(took_s)
+
+
+def test_cpu_adam_takes_as_long_as_on_a_dgx_2():
+    """ZeRO-Offload, table 4: 10 billion parameters in 2.57 s, 1 billion in 0.22 s."""
+    job = load_job(ON_ONE_V100)
+    (count,) = (
+        size / 8
+        for owner, size in build_program(job).classes[0].host
+        if owner is Owner.OPTIMIZER_STATES
+    )
+    took_s = seconds_of(job, Kind.OPTIMIZER, Stream.HOST)
+    assert took_s * 10e9 / count == pytest.approx(2.57, rel=0.02)
+    assert took_s * 1e9 / count == pytest.approx(0.22, rel=0.2)
+
+
+def test_thirteen_billion_parameters_train_on_one_v100_with_offload_only():
+    job = load_job(ON_ONE_V100)
+    assert run_step(job, "replay").fits
+    assert not run_step(job.replace({"plan.offload.optimizer": None}), "replay").fits
+
+
+def test_a_delayed_update_hides_behind_the_next_step():
+    """A step is the longer of the passes and the update, and the copy of the weights."""
+    job = offload_job(global_batch=1, **ZERO_OFFLOAD)
+    delayed = offload_job(
+        global_batch=1, **{**ZERO_OFFLOAD, "offload": {"optimizer": "cpu", "delayed_update": True}}
+    )
+    update_s = seconds_of(job, Kind.OPTIMIZER, Stream.HOST)
+    whole_s, delayed_s = (run_step(each, "replay").step_time_s for each in (job, delayed))
+    assert delayed_s == pytest.approx(whole_s - update_s)
+
+
+def test_a_delayed_update_is_not_synchronous_training():
+    plan = {**ZERO_OFFLOAD, "offload": {"optimizer": "cpu", "delayed_update": True}}
+    found = run_step(offload_job(**plan), "replay").asynchrony
+    assert found.staleness_updates == found.weight_versions == (1,)
+    assert "CPUs update while the next step runs" in found.statement
+    assert run_step(offload_job(**ZERO_OFFLOAD), "replay").asynchrony is None
+
+
+def test_a_delayed_update_waits_where_cpus_are_slower_than_gpus():
+    slow = host_profile(memory_bandwidth="40 MB/s")
+    plan = {**ZERO_OFFLOAD, "offload": {"optimizer": "cpu", "delayed_update": True}}
+    job = offload_job(profile=slow, global_batch=1, **plan)
+    step_s = run_step(job, "replay").step_time_s
+    update_s = 30 * numel(job) / 20e6
+    assert update_s < step_s < 1.2 * update_s
+
+
+def test_with_overlap_fetching_parameters_costs_less_than_the_formula_without():
+    """Efficiency is ait bw / (ait bw + peak) where nothing overlaps (ZeRO-Infinity, eq. 6).
+
+    That is compute / (compute + bytes / bw). Overlapped, passes take no longer than that, and
+    no less than computing, or than moving what one direction of the link carries.
+    """
+    base = offload_job(global_batch=1, zero=3, stack="deepspeed", recompute="full")
+    passes = {Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE, Category.HOST}
+    compute_s = sum(s for c, s in run_step(base).breakdown_s.items() if c in passes)
+    for rate in (0.01, 0.1, 1, 10):
+        job = offload_job(
+            profile=host_profile(pcie=f"{rate} GB/s"), global_batch=1, zero=3, stack="deepspeed",
+            recompute="full", offload=IN_MEMORY, reshard_after_forward=True,
+        )  # fmt: skip
+        step = run_step(job)
+        passes_s = step.step_time_s - step.breakdown_s[Category.OPTIMIZER]
+        up_s, down_s = (
+            moved_bytes(build_program(job), kind) / (rate * GB)
+            for kind in (Kind.COPY_TO_DEVICE, Kind.COPY_TO_HOST)
+        )
+        launches_s = 5e-6 * len(step.timeline.program.operations)
+        assert max(compute_s, up_s) <= passes_s * (1 + 1e-9) + launches_s
+        assert passes_s <= compute_s + up_s + down_s + launches_s
+
+
+def test_copies_and_the_update_share_the_memory_of_the_host():
+    """Copies that need all of it slow down beside each other, and never speed up."""
+    narrow = host_profile(memory_bandwidth="1 GB/s", pcie="1 GB/s")
+    job = offload_job(profile=narrow, gpus=1, global_batch=4, **INFINITY)
+    program = build_program(job)
+    assert simulate_program(program).step_time_s > 1.01 * replay(program).step_time_s
+
+
+def test_gpus_behind_one_switch_share_its_link():
+    alone, shared = (
+        offload_job(
+            profile=host_profile(gpus_per_pcie_link=n), gpus=4, global_batch=4, **ZERO_OFFLOAD
+        )
+        for n in (1, 4)
+    )
+    took = [
+        sum(
+            op.work.seconds - op.work.traffic.latency_s
+            for op in build_program(job).operations
+            if op.kind is Kind.COPY_TO_HOST
+        )
+        for job in (alone, shared)
+    ]
+    assert took[1] == pytest.approx(4 * took[0])
+
+
+def test_activations_of_all_but_the_last_layer_leave_and_come_back():
+    base = offload_job(global_batch=1, zero=1)
+    job = offload_job(global_batch=1, zero=1, offload={"activations": "cpu"})
+    program = build_program(job)
+    kept = sum(size for owner, size in program.classes[0].host if owner is Owner.ACTIVATIONS)
+    assert moved_bytes(program, Kind.COPY_TO_HOST) == pytest.approx(kept)
+    assert moved_bytes(program, Kind.COPY_TO_DEVICE) == pytest.approx(kept)
+    before, after = (run_step(each).memory[0] for each in (base, job))
+    saved = before.by_owner[Owner.ACTIVATIONS]
+    assert kept == pytest.approx(saved * 3 / 4, rel=0.01)
+    assert after.peak_allocated_bytes < before.peak_allocated_bytes
+
+
+def test_partitioned_checkpoints_keep_their_part_and_are_gathered_once_per_layer():
+    plain, parts = (
+        offload_job(
+            gpus=4, tp=4, sequence_parallel=False, recompute="full", global_batch=1, micro_batch=1,
+            stack="deepspeed", partition_activations=partition,
+        )
+        for partition in (False, True)
+    )  # fmt: skip
+    layers = plain.model.layers
+    gathers = [
+        c
+        for op in build_program(parts).operations
+        for c in op.work.collectives
+        if c.name == "checkpoint"
+    ]
+    checkpoint_bytes = 2 * plain.batch.seq_len * plain.model.hidden
+    assert [c.num_bytes for c in gathers] == [checkpoint_bytes] * layers
+    taken = [
+        sum(size for op in build_program(job).operations if op.kind is Kind.FORWARD
+            for owner, size in op.takes if owner is Owner.ACTIVATIONS)
+        for job in (plain, parts)
+    ]  # fmt: skip
+    assert taken[0] - taken[1] == pytest.approx(layers * checkpoint_bytes * 3 / 4)
+    assert run_step(parts).step_time_s > run_step(plain).step_time_s
+
+
+def test_partitioned_checkpoints_leave_for_the_cpu_in_parts():
+    """P_a+cpu."""
+    plan = {**CHECKPOINTS, "tp": 4, "sequence_parallel": False, "gpus": 4, "global_batch": 1}
+    whole, parts = (
+        moved_bytes(build_program(offload_job(**plan, partition_activations=p)), Kind.COPY_TO_HOST)
+        for p in (False, True)
+    )
+    assert parts == pytest.approx(whole / 4)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_every_offloading_gives_ranks_the_same_timeline_folded_and_unfolded(plan):
+    job = offload_job(gpus=8, global_batch=16, **plan)
+    folded, unfolded = (
+        simulate_program(build_program(job, unfolded=whole)) for whole in (False, True)
+    )
+    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+    assert run_step(job, unfolded=True).host == run_step(job).host
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from(PLANS),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from(["10 MB/s", "100 MB/s", "1 GB/s"]),
+    st.sampled_from([1, 2]),
+)
+def test_faster_links_to_the_host_never_make_a_step_slower(plan, gpus, pcie, accumulated):
+    slow, fast = (
+        replay(
+            build_program(
+                offload_job(
+                    profile=host_profile(pcie=rate), gpus=gpus, global_batch=gpus * accumulated,
+                    **plan,
+                )
+            )
+        ).step_time_s
+        for rate in (pcie, "2 GB/s")
+    )  # fmt: skip
+    assert fast <= slow * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(PLANS),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from(["10 MB/s", "1 GB/s"]),
+    st.sampled_from([1, 3]),
+)
+def test_offloading_never_raises_the_peak_of_a_gpu(plan, gpus, pcie, accumulated):
+    fields = {"gpus": gpus, "global_batch": gpus * accumulated, "profile": host_profile(pcie=pcie)}
+    away = run_step(offload_job(**fields, **plan))
+    stays = run_step(offload_job(**fields, **{k: v for k, v in plan.items() if k != "offload"}))
+    assert away.memory[0].peak_allocated_bytes <= stays.memory[0].peak_allocated_bytes * (1 + 1e-9)
+
+
+def test_switched_off_everything_is_as_without():
+    job = offload_job(gpus=4, zero=2, stack="deepspeed")
+    off = offload_job(gpus=4, zero=2, stack="deepspeed", offload={"optimizer": None})
+    assert run_step(off).step_time_s == run_step(job).step_time_s
+    assert not {op.kind for op in build_program(job).operations} & COPIES
+    assert run_step(job).host is None
+
+
+def test_time_that_passes_in_copies_and_on_cpus_is_named():
+    step = run_step(offload_job(global_batch=2, **ZERO_OFFLOAD))
+    assert sum(step.breakdown_s.values()) == pytest.approx(step.step_time_s)
+    assert step.breakdown_s[Category.OPTIMIZER] > 0
+    assert step.exposed_comm_s[Category.OFFLOAD] > 0
+    assert not step.bubble_fraction
+
+
+def test_a_node_needs_room_for_what_leaves_all_of_its_gpus():
+    job = offload_job(gpus=8, global_batch=8, **ZERO_OFFLOAD)
+    host = run_step(job).host
+    (rank_class,) = build_program(job).classes
+    assert sum(host.held_bytes.values()) == pytest.approx(4 * sum(s for _, s in rank_class.host))
+    assert host.fits
+    small = offload_job(gpus=8, global_batch=8, profile=host_profile(memory="1 MB"), **ZERO_OFFLOAD)
+    assert not run_step(small).fits
+
+
+@pytest.mark.parametrize(
+    ("plan", "path"),
+    [
+        ({"offload": {"share": 0.5}}, "plan.offload.share"),
+        ({"offload": {"delayed_update": True}}, "plan.offload.delayed_update"),
+        ({**ZERO_OFFLOAD, "stack": "jax"}, "plan.offload"),
+        ({**ZERO_OFFLOAD, "zero": 0}, "plan.offload.optimizer"),
+        ({**INFINITY, "zero": 2}, "plan.offload.parameters"),
+        ({**MEGATRON, "offload": {"optimizer": "nvme"}}, "plan.offload.optimizer"),
+        ({**MEGATRON, "offload": IN_MEMORY, "zero": 3}, "plan.offload.parameters"),
+        ({**FSDP, "offload": {"optimizer": "cpu"}}, "plan.offload"),
+        ({**FSDP, "offload": {**IN_MEMORY, "share": 0.5}}, "plan.offload.share"),
+        ({**INFINITY, "offload": {"parameters": "cpu"}}, "plan.offload.parameters"),
+        ({**ZERO_OFFLOAD, "optimizer": "muon", "zero": 1}, "plan.optimizer"),
+        ({**ZERO_OFFLOAD, "optimizer": "adam-8bit"}, "plan.optimizer"),
+        ({**CHECKPOINTS, "recompute": "none"}, "plan.offload.activations"),
+        ({"offload": {"activations": "cpu"}, "recompute": "full"}, "plan.offload.activations"),
+        ({"offload": {"activations": "cpu"}, "pp": 2}, "plan.offload.activations"),
+        ({**MEGATRON, "pp": 2, "schedule": "zb-h1"}, "plan.offload.optimizer"),
+        ({**INFINITY, "pp": 2}, "plan.offload.parameters"),
+        (
+            {**INFINITY, "offload": {**IN_MEMORY, "delayed_update": True}},
+            "plan.offload.delayed_update",
+        ),
+        ({"partition_activations": True}, "plan.partition_activations"),
+        ({"partition_activations": True, "tp": 2, "recompute": "full"}, "plan.partition_activ"),
+    ],
+    ids=str,
+)
+def test_what_no_framework_runs_is_refused(plan, path):
+    with pytest.raises(InputError, match=path.replace(".", r"\.")):
+        offload_job(gpus=2, **plan)
+
+
+@pytest.mark.parametrize(
+    ("plan", "missing"),
+    [(ZERO_OFFLOAD, "memory_bandwidth"), (INFINITY, "nvme")],
+)
+def test_a_host_that_a_profile_does_not_describe_is_asked_for(plan, missing):
+    profile = host_profile(**{missing: None})
+    with pytest.raises(InputError, match=rf"cluster\.host\.{missing}.*say"):
+        offload_job(profile=profile, **plan)
+
+
+def test_a_pipeline_updates_on_the_cpu_after_its_last_backward():
+    job = offload_job(gpus=4, pp=2, global_batch=8, **MEGATRON)
+    step = run_step(job)
+    program = step.timeline.program
+    assert {lane for lane in program.lanes if lane[1] is Stream.HOST} == {
+        (0, Stream.HOST),
+        (1, Stream.HOST),
+    }
+    assert step.host.fits
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_what_plans_must_take_at_least_stays_below_what_they_take(plan):
+    job = offload_job(gpus=8, global_batch=16, **plan)
+    given = ("tp", "pp", "vpp", "cp", "ep", "zero", "recompute")
+    only = {f"plan.{name}": [getattr(job.plan, name)] for name in given}
+    bounds = plan_bounds(plan_space(job, {**only, "batch.micro": [1]}))
+    step = run_step(job)
+    if not step.asynchrony:
+        assert bounds.step_time_s[0] <= step.step_time_s
+    assert bounds.peak_device_bytes[0] <= step.memory[0].peak_device_bytes

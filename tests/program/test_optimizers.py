@@ -1,0 +1,172 @@
+"""Do optimizers keep, move and compute what their papers say?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.program.build import build_program
+from simulator.program.ir import Category, Kind, Owner, Program
+from simulator.program.layout import stage_slices
+from simulator.program.muon import gathers, newton_schulz_flop, orthogonalisation
+from simulator.program.states import (
+    optimizer_traffic_bytes,
+    resident_memory,
+    slice_parameters,
+    slice_tensors,
+)
+from simulator.spec.job import Job
+from tests.jobs import small_job, small_model
+
+PLAIN = small_model(gated_mlp=False, kv_heads=8, tied_embeddings=True, layers=1)
+"""One layer: four 64 x 64 matrices of attention, 128 x 64 up and down, two norms."""
+HIDDEN_NUMEL = 4 * 64 * 64 + 2 * 128 * 64
+
+
+def held_states(job: Job) -> float:
+    """Optimizer states of one rank of a job without a pipeline [B]."""
+    (run,) = stage_slices(job, 1)
+    return dict(resident_memory(job, slice_parameters(job, run)))[Owner.OPTIMIZER_STATES]
+
+
+def total_numel(job: Job) -> float:
+    (run,) = stage_slices(job, 1)
+    return slice_parameters(job, run).total
+
+
+def updates(program: Program) -> list:
+    return [op for op in program.operations if op.kind is Kind.OPTIMIZER]
+
+
+def test_lamb_keeps_what_adam_keeps_and_passes_over_weights_and_updates_more_often():
+    """24 for states and weights, 8 and 2 as Adam; two more reads of weights, three of updates."""
+    job = small_job(optimizer="lamb")
+    numel = total_numel(job)
+    (run,) = stage_slices(job, 1)
+    assert held_states(job) == 8 * numel
+    assert optimizer_traffic_bytes(job, slice_parameters(job, run)) == (34 + 2 * 4 + 3 * 4) * numel
+
+
+def test_eight_bit_adam_keeps_two_bytes_and_a_constant_per_block():
+    job = small_job(optimizer="adam-8bit")
+    assert held_states(job) == total_numel(job) * (2 + 2 * 4 / 256)
+
+
+@pytest.mark.parametrize(("optimizer", "share"), [("adam-8bit", 1.0), ("sgd-momentum", 0.5)])
+def test_eight_bit_states_stay_so_where_all_else_is_sixteen_bits(optimizer, share):
+    stack = {"base": "torch", "keeps_master_weights": False}
+    whole, half = (held_states(small_job(optimizer=optimizer, stack=s)) for s in ("torch", stack))
+    assert half == share * whole
+
+
+def test_adafactor_keeps_rows_and_columns_of_matrices_and_all_of_vectors():
+    job = small_job(PLAIN, optimizer="adafactor", zero=0, stack="torch")
+    matrices = 4 * (64 + 64) + 2 * (128 + 64)
+    embedding, norms = 1000 + 64, 3 * 64
+    assert held_states(job) == 4 * (matrices + embedding + norms)
+
+
+def test_adafactor_of_experts_factors_every_expert_alone():
+    model = small_model(experts={"count": 4, "top_k": 2, "ffn_hidden": 128}, layers=1)
+    job = small_job(model, optimizer="adafactor", zero=0, stack="torch")
+    (run,) = stage_slices(job, 1)
+    experts = slice_parameters(job, run).expert_state_bytes
+    assert experts == 4 * (3 * 4 * (128 + 64))
+
+
+def test_muon_keeps_one_momentum_of_hidden_matrices_and_two_of_the_rest():
+    job = small_job(PLAIN, optimizer="muon", zero=0)
+    assert held_states(job) == 8 * total_numel(job) - 4 * HIDDEN_NUMEL
+
+
+def test_newton_schulz_takes_five_steps_of_three_products():
+    """(m, n) = (2, 3): 2 x 4 x 3 + 2 x 8 + 2 x 4 x 3 = 64 each."""
+    assert newton_schulz_flop(2, 3) == newton_schulz_flop(3, 2) == 5 * 64
+
+
+def test_muon_costs_its_products_on_every_rank_without_zero():
+    one, four = (small_job(PLAIN, gpus=n, optimizer="muon", zero=0) for n in (1, 4))
+    flop = 4 * newton_schulz_flop(64, 64) + 2 * newton_schulz_flop(64, 128)
+    for job in (one, four):
+        _, counted = orthogonalisation(job, stage_slices(job, 1))
+        assert counted == flop
+        (update,) = updates(build_program(job))
+        assert update.work.flop == flop
+
+
+def test_sharded_muon_shares_the_products_and_gathers_matrices_in_sixteen_bits():
+    job = small_job(PLAIN, gpus=4, optimizer="muon", zero=1)
+    flop = 4 * newton_schulz_flop(64, 64) + 2 * newton_schulz_flop(64, 128)
+    assert orthogonalisation(job, stage_slices(job, 1))[1] == flop / 4
+    (call,) = gathers(job, stage_slices(job, 1))
+    assert call.num_bytes == 2 * HIDDEN_NUMEL
+    program = build_program(job)
+    (update,) = updates(program)
+    (gather,) = (program.operations[index] for index in update.after)
+    assert gather.kind is Kind.ALL_GATHER
+    assert gather.category is Category.DATA_PARALLEL
+    assert [c.name for c in gather.work.collectives] == ["momentum"]
+
+
+def test_owners_of_whole_parameters_gather_nothing_for_muon():
+    stack = {"base": "torch", "shards_whole_parameters": True}
+    job = small_job(PLAIN, gpus=4, optimizer="muon", zero=1, stack=stack)
+    assert not gathers(job, stage_slices(job, 1))
+
+
+def test_tensor_parallel_muon_works_on_the_parts_of_matrices():
+    job = small_job(PLAIN, gpus=2, tp=2, optimizer="muon", zero=0)
+    _, flop = orthogonalisation(job, stage_slices(job, 1))
+    assert flop == 4 * newton_schulz_flop(32, 64) + 2 * newton_schulz_flop(64, 64)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "plan"),
+    [
+        ("lamb", {"zero": 1}),
+        ("adafactor", {"zero": 2, "stack": "deepspeed"}),
+        ("adafactor", {"zero": 3, "stack": "torch-fsdp"}),
+        ("muon", {"zero": 2}),
+        ("muon", {"zero": 3, "stack": "torchtitan"}),
+    ],
+)
+def test_optimizers_of_whole_tensors_are_refused_where_shards_are_cut_from_a_buffer(
+    optimizer, plan
+):
+    with pytest.raises(InputError, match=r"plan\.optimizer"):
+        small_job(gpus=4, optimizer=optimizer, **plan)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "plan"),
+    [
+        ("lamb", {"zero": 0, "gpus": 4}),
+        ("lamb", {"zero": 1}),
+        ("adafactor", {"zero": 3, "stack": "torchtitan", "gpus": 4}),
+        ("adam-8bit", {"zero": 3, "stack": "torchtitan", "gpus": 4}),
+    ],
+)
+def test_they_run_where_tensors_are_whole_or_shards_know_their_matrix(optimizer, plan):
+    assert build_program(small_job(optimizer=optimizer, **plan)).operations
+
+
+def test_without_clipping_nobody_agrees_on_a_norm():
+    clipped, free = (small_job(gpus=8, pp=2, zero=1, clip_gradients=c) for c in (True, False))
+    norms = [
+        [op for op in build_program(job).operations if op.category is Category.OPTIMIZER
+         and op.kind is Kind.ALL_REDUCE]
+        for job in (clipped, free)
+    ]  # fmt: skip
+    assert [len(found) for found in norms] == [1, 0]
+    (run, _) = stage_slices(free, 2)
+    held = slice_parameters(free, run)
+    saved = optimizer_traffic_bytes(clipped, held) - optimizer_traffic_bytes(free, held)
+    assert saved == 4 * held.total / 4
+
+
+def test_a_slice_lists_the_tensors_that_it_counts():
+    job = small_job(small_model(layers=3))
+    (run,) = stage_slices(job, 1)
+    counts = {tensor.name: layers for tensor, layers in slice_tensors(job, run)}
+    assert counts["embedding.tokens"] == counts["head.tokens"] == 1
+    assert counts["attention.query"] == counts["mlp.down"] == 3

@@ -248,14 +248,18 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
     else:
         yield "--recompute-granularity full"
         yield f"--recompute-method block --recompute-num-layers {plan.recompute_layers}"
-    yield from _OPTIMIZERS[plan.optimizer]
+    yield from _optimizer(plan)
     yield from _offload(plan, job.model)
-    if not plan.clip_gradients:
-        yield "--clip-grad 0"
     if plan.rank_order == PIPELINE_BEFORE_DATA:
         yield "--use-tp-pp-dp-mapping"
     if plan.overlap_p2p is False:
         yield "--no-overlap-p2p-communication"
+
+
+def _optimizer(plan: Plan) -> Iterator[str]:
+    yield from _OPTIMIZERS[plan.optimizer]
+    if not plan.clip_gradients:
+        yield "--clip-grad 0"
 
 
 def _offload(plan: Plan, model: Model) -> Iterator[str]:

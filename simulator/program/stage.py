@@ -278,7 +278,7 @@ class StageCosts:
             stops_early=stack.recompute_stops_early,
         )
         time = layer_time(layer, self._timer, self._hiding, outcome.repeated)
-        if self.job.plan.partition_activations and isinstance(unit, LayerKind):
+        if self.job.plan.partition_activations and is_repeated:
             outcome = kept_in_parts(outcome, layer, self.job.plan.tp)
             time = with_gather(time, layer, self._timer)
         owner = Owner.LOGITS if unit in (_HEAD, _LOSS) else Owner.ACTIVATIONS

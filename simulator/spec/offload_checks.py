@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from simulator.errors import Fault
 from simulator.spec.job import Job
+from simulator.spec.plan import Plan
 
 _PLAIN_SCHEDULES = (None, "naive", "gpipe", "1f1b", "dapple", "interleaved-1f1b")
 """Pipelines after which all ranks update together, with whole backward passes."""
@@ -123,9 +124,14 @@ def _checkpoints_or_activations(job: Job) -> Iterator[Fault]:
     if kind == "optimizer" and plan.recompute != "none":
         rule = f"Megatron-Core refuses it with plan.recompute: {plan.recompute}"
         yield Fault(path, rule, "cpu", "take plan.recompute: none")
-    if kind == "infinity" and plan.recompute != "full":
+    if kind == "infinity" and not _repeats_every_layer(plan):
         rule = "DeepSpeed offloads checkpoints of layers (cpu_checkpointing), and nothing else"
-        yield Fault(path, rule, "cpu", "take plan.recompute: full")
+        hint = "take plan.recompute: full, without plan.recompute_layers"
+        yield Fault(path, rule, "cpu", hint)
+
+
+def _repeats_every_layer(plan: Plan) -> bool:
+    return plan.recompute == "full" and plan.recompute_layers is None
 
 
 def partition_faults(job: Job) -> Iterator[Fault]:
@@ -147,9 +153,9 @@ def partition_faults(job: Job) -> Iterator[Fault]:
 def contiguity_faults(job: Job) -> Iterator[Fault]:
     """A buffer of fixed size holds checkpoints, and nothing that comes in other sizes."""
     plan, path = job.plan, "plan.contiguous_checkpoints"
-    if plan.contiguous_checkpoints and plan.recompute != "full":
-        rule = "is for the inputs of layers that are computed again, but none are"
-        yield Fault(path, rule, True, "take plan.recompute: full")
+    if plan.contiguous_checkpoints and not _repeats_every_layer(plan):
+        rule = "is for the inputs of layers, where all of them are computed again"
+        yield Fault(path, rule, True, "take plan.recompute: full, without plan.recompute_layers")
     if plan.contiguous_checkpoints and plan.offload.activations:
         rule = "keeps on the GPU what plan.offload.activations takes away"
         yield Fault(path, rule, True, "leave one of them out")

@@ -12,7 +12,7 @@ ONE = ("--set", "plan={}", "--nodes", "1")
 def test_every_strategy_is_a_row_and_a_sentence(clustersim, job_file):
     outcome = clustersim("strategies", job_file, *ONE)
     assert outcome.code == 0
-    for name in ("DP", "PS", "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "FSDP", "HSDP"):
+    for name in ("DP", "PS", "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "FSDP", "HSDP", "Offload"):
         rows = [line for line in outcome.out.splitlines() if line.startswith(f"{name} ")]
         assert len(rows) == 2
 

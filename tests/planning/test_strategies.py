@@ -8,6 +8,7 @@ from simulator.errors import InputError
 from simulator.planning.strategies import STRATEGIES, compare_strategies, on_nodes
 from simulator.planning.strategies_report import PAGE, write_report
 from simulator.planning.zero_in_pipeline import zero_runs
+from simulator.program.ir import Owner
 from simulator.program.layout import stage_slices
 from simulator.program.states import slice_parameters, state_bytes
 from simulator.results.run import run_step
@@ -81,9 +82,30 @@ def test_hybrid_shards_leave_room_for_tensor_parallel_ranks():
     assert BY_NAME["HSDP"].applied(job).plan.zero_group == 4
 
 
+def test_offloading_leaves_no_optimizer_on_the_gpu_and_infinity_no_weights():
+    found = outcomes(job_of(layers=16), 1)
+    for name, away in {
+        "Offload": {Owner.OPTIMIZER_STATES, Owner.MASTER_WEIGHTS},
+        "Infinity": {Owner.OPTIMIZER_STATES, Owner.MASTER_WEIGHTS, Owner.WEIGHTS},
+    }.items():
+        assert not away & set(found[name].fullest.by_owner)
+        assert found[name].step.host is not None
+    assert found["ZeRO-2"].step.host is None
+
+
+def test_infinity_takes_drives_where_a_node_has_them_and_else_its_memory():
+    strategy = BY_NAME["Infinity"]
+    assert strategy.applied(job_of()).plan.offload.parameters == "cpu"
+    drives = {"size": "30 TB", "read": "20 GB/s", "write": "10 GB/s"}
+    job = job_of().replace({"cluster.host.nvme": drives})
+    assert strategy.applied(job).plan.offload.parameters == "nvme"
+
+
 def test_what_a_job_says_for_its_own_strategy_is_left_aside():
     own = job_of(16, sequences=32, zero=3, zero_group=8, reshard_after_forward=False)
     assert all(outcome.step for name, outcome in outcomes(own, 2).items() if name != "DP")
+    away = job_of(16, sequences=32, zero=3, offload={"optimizer": "cpu", "parameters": "cpu"})
+    assert outcomes(away, 2)["ZeRO-3"].step.host is None
     servers = job_of(16, sequences=32, data_parallel="parameter-server", zero=0)
     assert all(outcome.step for name, outcome in outcomes(servers, 2).items() if name != "DP")
 

@@ -135,6 +135,7 @@ def test_a_slow_gpu_does_not_slow_the_servers():
     [
         ({"tp": 2}, "plan.tp"),
         ({"zero": 3}, "plan.zero"),
+        ({"stack": "deepspeed", "offload": {"optimizer": "cpu"}}, "plan.offload"),
         ({"data_parallel": "ddp", "parameter_servers": 2}, "plan.parameter_servers"),
         ({"profile": network_profile(fabric={"nics_per_node": 0})}, "network cards"),
     ],

@@ -20,7 +20,7 @@ from simulator.program.layout import Slice
 from simulator.program.pipeline import Gather, Pipeline, add_pipeline
 from simulator.schedule import Phase, Slot, schedule_info, schedule_order
 from simulator.spec.checks import job_faults
-from simulator.spec.hardware import HardwareProfile
+from simulator.spec.hardware import HardwareProfile, Host
 from simulator.spec.job import Batch, Cluster, Job
 from simulator.spec.model import Experts, Model
 from simulator.spec.plan import Plan
@@ -47,6 +47,13 @@ FABRIC = {
     "bulk_latency": "1 us",
     "sm_count": 1,
 }
+HOST = {
+    "memory": "1 TB",
+    "pcie": "1 GB/s",
+    "memory_bandwidth": "40 GB/s",
+    "optimizer_efficiency": 0.5,
+    "nvme": {"size": "1 TB", "read": "2 GB/s", "write": "1 GB/s"},
+}
 NO_LATENCY = {"latency": "0 s", "bulk_latency": "0 s"}
 
 
@@ -68,6 +75,12 @@ def network_profile(
 def free_latency_profile() -> HardwareProfile:
     """The same with links that have bandwidth only, so that rings always win."""
     return network_profile({**NO_LATENCY, "launch": "0 s"}, NO_LATENCY)
+
+
+def host_profile(**changes: Any) -> HardwareProfile:
+    """Four GPUs per node on a host in round numbers."""
+    host = Host.model_validate({**HOST, **changes})
+    return network_profile().model_copy(update={"host": host})
 
 
 def small_model(**fields: Any) -> Model:

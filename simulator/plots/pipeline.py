@@ -41,6 +41,8 @@ from simulator.units import format_seconds
 _LEFT_IN, _TOP_IN, _AXIS_IN = 0.85, 0.72, 0.48
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - 0.2
 _PANEL_GAP_IN = 0.3
+_HOST_LANE_IN = 0.1
+"""What a row is higher for every stream between a GPU and its host."""
 _NARROW_PT = 3.0
 """Below this typical box width the picture turns into an overview with close-ups."""
 _EDGE_PT, _EDGE_SHARE = 0.8, 0.08
@@ -111,7 +113,7 @@ def _subtitle(result: StepResult) -> str:
 def _one_panel(
     result: StepResult, scene: Scene, layout: RowLayout, classes: Sequence[int], legend_in: float
 ) -> Figure:
-    row_in = float(np.clip(4.6 / len(classes), 0.13, 0.55))
+    row_in = float(np.clip(4.6 / len(classes), 0.13, 0.55)) + _HOST_LANE_IN * len(layout.host)
     height_in = row_in * len(classes)
     figure = style.new_figure(_TOP_IN + height_in + _AXIS_IN + legend_in)
     box_in = (_LEFT_IN, _TOP_IN, _WIDTH_IN, height_in)

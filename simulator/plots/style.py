@@ -66,7 +66,7 @@ KIND_COLOR: Mapping[Kind, str] = MappingProxyType(
         Kind.GATHER: "#CCFFEE",
         Kind.COPY_TO_HOST: "#A80090",
         Kind.COPY_TO_DEVICE: "#F03060",
-        Kind.NVME_READ: "#F0F000",
+        Kind.NVME_READ: "#00D8D8",
         Kind.NVME_WRITE: "#000048",
     }
 )

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from simulator.plots import style
-from simulator.plots.boxes import bands, build_scene, row_layout
+from simulator.plots.boxes import Look, bands, build_scene, row_layout
 from simulator.plots.pipeline import blend, build_pipeline_figure, draw_pipeline
 from simulator.program.ir import (
     Category,
@@ -23,8 +23,10 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
+from simulator.results.run import run_step
 from simulator.results.step import StepResult
 from tests.factories import Pipeline, replay, step_result, with_title
+from tests.jobs import host_profile, small_job
 
 FULL = Pipeline(
     stages=4,
@@ -322,3 +324,14 @@ def test_pictures_leave_no_window_manager_behind() -> None:
     build_pipeline_figure(Pipeline(2, 2).result())
     loaded = sys.modules.get("matplotlib.pyplot")
     assert loaded is None or not loaded.get_fignums()
+
+
+def test_copies_and_cpus_have_lanes_below_the_work() -> None:
+    plan = {"stack": "deepspeed", "zero": 2, "offload": {"optimizer": "cpu"}}
+    result = run_step(small_job(profile=host_profile(), global_batch=2, **plan))
+    layout = row_layout(result)
+    assert set(layout.host) == {Stream.TO_HOST, Stream.HOST, Stream.TO_DEVICE}
+    edges = [layout.compute, *sorted(layout.host.values())]
+    assert all(above[1] < below[0] for above, below in pairwise(edges))
+    scene = build_scene(result, [0], layout)
+    assert {Look(Kind.COPY_TO_HOST), Look(Kind.COPY_TO_DEVICE)} <= set(scene.lanes)

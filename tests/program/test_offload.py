@@ -19,21 +19,13 @@ from simulator.program.offloaded_states import offloaded_states
 from simulator.program.states import ParameterCount, resident_memory
 from simulator.results.run import run_step
 from simulator.spec.documents import data_folder
-from simulator.spec.hardware import HardwareProfile, Host
 from simulator.spec.job import Job
 from simulator.spec.load import load_job
-from tests.jobs import network_profile, small_job
+from tests.jobs import host_profile, small_job
 from tests.program.test_unfold import timelines_by_rank
 
 GB = 1e9
 ON_ONE_V100 = data_folder("workloads") / "gpt3-13b-1xv100-zero-offload.yaml"
-HOST = {
-    "memory": "1 TB",
-    "pcie": "1 GB/s",
-    "memory_bandwidth": "40 GB/s",
-    "optimizer_efficiency": 0.5,
-    "nvme": {"size": "1 TB", "read": "2 GB/s", "write": "1 GB/s"},
-}
 COPIES = {Kind.COPY_TO_HOST, Kind.COPY_TO_DEVICE, Kind.NVME_READ, Kind.NVME_WRITE}
 ZERO_OFFLOAD = {"stack": "deepspeed", "zero": 2, "offload": {"optimizer": "cpu"}}
 IN_MEMORY = {"optimizer": "cpu", "parameters": "cpu"}
@@ -56,12 +48,6 @@ PLANS = [
     {"zero": 3, "stack": "torchtitan", "offload": {**IN_MEMORY, "activations": "cpu"}},
     CHECKPOINTS,
 ]
-
-
-def host_profile(**changes: Any) -> HardwareProfile:
-    """Four GPUs per node on a host in round numbers."""
-    host = Host.model_validate({**HOST, **changes})
-    return network_profile().model_copy(update={"host": host})
 
 
 def offload_job(**fields: Any) -> Job:

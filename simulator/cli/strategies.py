@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.planning.strategies import Comparison, Outcome
+    from simulator.spec.job import Job
 
 _SCHEMA_VERSION = 1
 _BIGGEST = 2
@@ -133,20 +134,22 @@ def _document(found: Sequence[Comparison]) -> dict[str, Any]:
                 "title": comparison.job.title,
                 "gpus": comparison.job.cluster.gpus,
                 "global_batch": comparison.job.batch.global_batch,
-                "strategies": [_outcome_document(outcome) for outcome in comparison.outcomes],
+                "strategies": [
+                    _outcome_document(outcome, comparison.job) for outcome in comparison.outcomes
+                ],
             }
             for comparison in found
         ],
     }
 
 
-def _outcome_document(outcome: Outcome) -> dict[str, Any]:
+def _outcome_document(outcome: Outcome, job: Job) -> dict[str, Any]:
     strategy, step = outcome.strategy, outcome.step
     document: dict[str, Any] = {
         "name": strategy.name,
         "shards": strategy.shards,
         "advice": strategy.advice,
-        "changes": dict(strategy.changes),
+        "changes": strategy.changes_of(job),
         "fits": outcome.fits,
         "refused": outcome.refusal or None,
     }

@@ -77,6 +77,10 @@ class Strategy:
         Raises:
             InputError: Nothing runs it so; the error says why.
         """
+        return job.replace(self.changes_of(job))
+
+    def changes_of(self, job: Job) -> dict[str, Any]:
+        """What it changes of a job, with what is left aside for it, ready for ``replace``."""
         changes = {**_NEUTRAL, **self.changes}
         if changes["plan.zero_group"] == _NODE:
             changes["plan.zero_group"] = _ranks_of_a_node(job)
@@ -88,7 +92,7 @@ class Strategy:
             changes["plan.parameter_servers"] = job.plan.parameter_servers
         if changes["plan.zero"] == 3:
             changes["plan.reshard_after_forward"] = job.plan.reshard_after_forward
-        return job.replace(changes)
+        return changes
 
 
 STRATEGIES: Sequence[Strategy] = (

@@ -274,6 +274,8 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
 
 def device_update_bytes(job: Job, parameters: ParameterCount) -> float:
     """The part of :func:`optimizer_traffic_bytes` that passes the memory of the GPU."""
+    if job.plan.data_parallel == "parameter-server":
+        return 0.0
     share = device_shares(job)[Owner.OPTIMIZER_STATES]
     return share * optimizer_traffic_bytes(job, parameters)
 

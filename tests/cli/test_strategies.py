@@ -23,6 +23,10 @@ def test_the_document_has_figures_or_a_reason(clustersim, job_file):
     assert (one["gpus"], two["gpus"]) == (8, 16)
     assert one["strategies"][0]["step_time_s"] > 0
     assert one["strategies"][0]["fullest"] == "GPU 0"
+    (hybrid,) = [each for each in two["strategies"] if each["name"] == "HSDP"]
+    assert hybrid["changes"]["plan.zero_group"] == 8
+    (infinity,) = [each for each in two["strategies"] if each["name"] == "Infinity"]
+    assert infinity["changes"]["plan.offload"] == {"optimizer": "cpu", "parameters": "cpu"}
     refused = two["strategies"][0]
     assert "one node only" in refused["refused"]
     assert "step_time_s" not in refused

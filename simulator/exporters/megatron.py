@@ -135,6 +135,7 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.unless(
         not plan.contiguous_checkpoints, "plan.contiguous_checkpoints", plan.contiguous_checkpoints
     )
+    refusals.unless(plan.tp_method == "1d", "plan.tp_method", plan.tp_method)
     refusals.unless(plan.expert_load is None, "plan.expert_load", plan.expert_load)
     refusals.unless(
         bool(plan.reshard_after_forward) == (plan.zero == 3),

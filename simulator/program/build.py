@@ -307,7 +307,7 @@ class _Builder:
 
     def _new_transfer_work(self, pair: Group) -> Work:
         num_bytes, tp, network = self.costs.boundary_bytes, self.job.plan.tp, self.profile.network
-        scattered = self.job.plan.stack.scatter_p2p and not self.job.plan.cuts_sequence
+        scattered = self.job.plan.stack.scatter_p2p and not self.job.plan.cuts_boundary
         sent = num_bytes / tp if scattered else num_bytes
         hop = send_recv_cost(sent, pair, network)
         calls = [(str(Kind.SEND_RECV), hop)]
@@ -394,7 +394,9 @@ class _Builder:
         """First and last stage hold copies of an embedding and add up its gradient."""
         if not self._copies_embedding:
             return
-        numel = padded_vocab(self.job) * self.job.model.hidden // self.job.plan.tp
+        grid = self.job.plan.tensor_grid
+        ways = grid.weight_ways if grid else self.job.plan.tp
+        numel = padded_vocab(self.job) * self.job.model.hidden // ways
         waits.append(self._add_pair_reduction(program, 0, self._head_rank, numel, waits))
 
     def _add_copy_reductions(self, program: Program, waits: list[int]) -> None:

@@ -21,6 +21,7 @@ from simulator.program.layer import (
     Exchange,
     FlashAttention,
     Gemm,
+    GridProduct,
     GroupedGemm,
     Layer,
     Piece,
@@ -150,6 +151,8 @@ def _shard(piece: Piece, tp: int, shares: dict[Region, float]) -> Piece:
             )
         case Exchange():
             return replace(piece, num_bytes=piece.num_bytes / tp)
+        case GridProduct():
+            raise AssertionError(f"{piece.name} is divided already")
 
 
 def _shard_gemm(gemm: Gemm, tp: int, shares: dict[Region, float]) -> Gemm:

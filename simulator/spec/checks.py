@@ -17,6 +17,7 @@ from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
 from simulator.spec.offload_checks import contiguity_faults, offload_faults, partition_faults
 from simulator.spec.optimizer_checks import optimizer_faults
+from simulator.spec.tensor_grid_checks import tensor_grid_faults
 
 _WHOLE_GRADIENT_SCHEDULES = frozenset({"dualpipe", "chimera"})
 """Pipelines that run in both directions at once, and hold the model twice."""
@@ -79,6 +80,8 @@ def _sequence_divides_over_ranks(job: Job) -> Iterator[Fault]:
 
 def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
     model, tp = job.model, job.plan.tp
+    if job.plan.tp_method != "1d":
+        return
     if model.heads % tp:
         yield Fault("plan.tp", f"must divide the model's {model.heads} heads", tp)
     if model.kv_heads % tp and tp % model.kv_heads:
@@ -144,7 +147,8 @@ def _experts_share_the_pipeline(job: Job) -> Iterator[Fault]:
 
 def _experts_need_their_own_tokens(job: Job) -> Iterator[Fault]:
     plan = job.plan
-    if job.model.experts and plan.tp > 1 and not plan.cuts_sequence:
+    in_line = plan.tp > 1 and plan.tp_method == "1d"
+    if job.model.experts and in_line and not plan.cuts_sequence:
         yield Fault(
             "plan.sequence_parallel",
             "must be on for experts with tp > 1: else every rank would route the same tokens",
@@ -352,6 +356,7 @@ _RULES = (
     _batch_divides_into_microbatches,
     _sequence_divides_over_ranks,
     _heads_divide_over_tensor_ranks,
+    tensor_grid_faults,
     _heads_divide_over_traded_sequences,
     _experts_divide_over_expert_ranks,
     _experts_share_the_pipeline,

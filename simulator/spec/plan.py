@@ -16,6 +16,7 @@ from simulator.spec.expert_load import ExpertLoad
 from simulator.spec.kernels import AttentionKernel, Precision
 from simulator.spec.offload import Offload
 from simulator.spec.stack import STACKS, Stack, named_stack
+from simulator.spec.tensor_grid import TensorGrid, TensorMethod, tensor_grid
 
 ScheduleName = Literal[
     "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "interleaved-1f1b",
@@ -56,6 +57,11 @@ class Plan(Spec):
 
     tp: Count = 1
     """Tensor-parallel degree."""
+    tp_method: TensorMethod = "1d"
+    """How tensor-parallel ranks divide a layer: 1d by columns, then rows (Megatron); 2d, 2.5d
+    and 3d in a grid that divides every activation and weight (Colossal-AI)."""
+    tp_depth: Count = 1
+    """Squares of ranks behind each other in 2.5d: tp = q x q x tp_depth."""
     pp: Count = 1
     """Pipeline stages."""
     vpp: Count = 1
@@ -129,7 +135,9 @@ class Plan(Spec):
     overlap_p2p: Flag | None = None
     """Whether pipeline sends run beside computation."""
     overlap_tp: Flag | None = None
-    """Whether tensor-parallel collectives are pipelined with their matrix products."""
+    """Whether tensor-parallel collectives are pipelined with their matrix products; by default
+    as the stack does it, and in 2d and 2.5d yes: a step's operands travel while the one before
+    is multiplied."""
     overlap_ep: Flag | None = None
     """Whether tokens travel to their experts while another microbatch computes, where a
     forward and a backward run side by side; by default in dualpipe and dualpipev only."""
@@ -158,10 +166,22 @@ class Plan(Spec):
         return self.attention or self.stack.attention
 
     @property
+    def tensor_grid(self) -> TensorGrid | None:
+        """The grid of the tensor-parallel ranks; None where they are in a line."""
+        return tensor_grid(self.tp_method, self.tp, self.tp_depth)
+
+    @property
     def cuts_sequence(self) -> bool:
-        """Whether tensor-parallel ranks divide norms along the sequence."""
+        """Whether tensor-parallel ranks in a line divide norms along the sequence."""
+        if self.tp == 1 or self.tensor_grid is not None:
+            return False
         given = self.sequence_parallel
-        return self.tp > 1 and (self.stack.sequence_parallel if given is None else given)
+        return self.stack.sequence_parallel if given is None else given
+
+    @property
+    def cuts_boundary(self) -> bool:
+        """Whether each tensor-parallel rank holds a part of its own of a layer's input."""
+        return self.cuts_sequence or self.tensor_grid is not None
 
     @property
     def expert_tp(self) -> int:

@@ -32,6 +32,7 @@ from simulator.spec.network import Network
 __all__ = [
     "ALGORITHMS",
     "CLOSED_FORMS",
+    "NO_COST",
     "CollectiveCost",
     "CollectiveKind",
     "Group",

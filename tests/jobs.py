@@ -134,6 +134,9 @@ SCHEDULES_WITH_CHUNKS = {
 STACK_NAMES = ["megatron-core", "megatron-lm-2021", "torch-fsdp", "torchtitan", "torch"]
 """Stacks that random plans take."""
 
+DISPATCHERS = ["all_to_all", "all_gather", "hierarchical"]
+"""How tokens get to their experts in random plans."""
+
 _FLAG = st.sampled_from([None, True, False])
 
 
@@ -170,6 +173,7 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
         pp=pp,
         vpp=vpp,
         ep=draw(st.sampled_from(degrees)),
+        ep_dispatch=draw(st.sampled_from(DISPATCHERS)) if experts else "all_to_all",
         etp=1 if experts else None,
         schedule=schedule,
         cp_method=cp_method,

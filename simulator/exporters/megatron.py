@@ -53,6 +53,11 @@ _ATTENTION = {
     "fused-softmax": ("--attention-backend unfused",),
     "unfused": ("--transformer-impl local", "--no-masked-softmax-fusion"),
 }
+_DISPATCHERS = {
+    "all_to_all": "alltoall",
+    "all_gather": "allgather",
+    "hierarchical": "flex --moe-enable-deepep",
+}
 _RECOMPUTE = {
     "none": (),
     "selective": ("--recompute-granularity selective",),
@@ -164,6 +169,8 @@ def _is_implied(field: str, model: Model) -> bool:
     """Whether a number follows from others, or may not stand beside them."""
     if field in ("model.head_dim", "model.kv_heads") and model.latent_attention:
         return True
+    if field in ("model.experts.groups", "model.experts.top_groups"):
+        return not (model.experts and model.experts.top_groups)
     return field == "model.kv_heads" and model.kv_heads == model.heads
 
 
@@ -229,6 +236,8 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
     methods = {ours: theirs for theirs, ours in CP_METHODS.items()}
     if plan.cp > 1:
         yield f"--cp-comm-type {methods[plan.cp_method]}"
+    if job.model.experts is not None:
+        yield f"--moe-token-dispatcher-type {_DISPATCHERS[plan.ep_dispatch]}"
     if plan.zero == 1:
         yield "--use-distributed-optimizer"
     elif plan.zero:

@@ -16,6 +16,7 @@ from simulator.importers.assembly import Draft
 from simulator.importers.megatron_model import count_of, model_fields, switch_of
 from simulator.importers.megatron_options import (
     CP_METHODS,
+    DISPATCHERS,
     PIPELINE_BEFORE_DATA,
     SHARDING,
 )
@@ -117,7 +118,11 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
 def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[str, Any]:
     ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
     overlap_ep = switch_of(settings, "plan.overlap_ep") or None
-    return {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep} if has_experts else {"ep": ep}
+    way = settings.choice("moe_token_dispatcher_type", meanings=DISPATCHERS, default="all_to_all")
+    if not has_experts:
+        return {"ep": ep}
+    found = {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep}
+    return found | ({"ep_dispatch": way} if way != "all_to_all" else {})
 
 
 def _sharding(settings: Settings, width: int) -> dict[str, Any]:

@@ -195,6 +195,8 @@ class Exchange:
         gathers_again: Whether backward repeats the forward gather for the weight
             gradient of the product that follows (Korthikanti et al., arXiv 2205.05198,
             section 4.2.2).
+        levels: Bytes that a rank passes on inside its node, and that it sends to its rail in
+            others, where an exchange goes that way; None where all go straight [B].
     """
 
     name: str
@@ -203,6 +205,7 @@ class Exchange:
     backward: CollectiveKind | None
     num_bytes: float
     gathers_again: bool = False
+    levels: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

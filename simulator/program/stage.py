@@ -325,13 +325,13 @@ class StageCosts:
             fp32_gradients=plan.stack.fp32_ring_gradients,
         )
         layer = self._shared_by_tensor_ranks(layer)
-        experts = self.job.model.experts
         return expert_parallel(
             layer,
-            plan.ep,
+            expert_group(self.job),
             plan.expert_tp,
+            experts=self.job.model.experts,
             element_bytes=element_bytes,
-            counts_copies=experts is not None and experts.capacity_factor is None,
+            dispatcher=plan.ep_dispatch,
             share=self.share,
         )
 

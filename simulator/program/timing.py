@@ -17,6 +17,7 @@ from simulator.cost.collectives import (
     CollectiveKind,
     Group,
     collective_cost,
+    hierarchical_exchange_cost,
     send_recv_cost,
 )
 from simulator.cost.kernels import (
@@ -169,6 +170,9 @@ class PieceTimer:
         """Cost of an exchange in one direction; nothing moves where ``kind`` is None."""
         if kind is None:
             return NO_COST
+        if exchange.levels is not None:
+            group, network = self.groups[exchange.axis], self.profile.network
+            return hierarchical_exchange_cost(*exchange.levels, group, network)
         return self._collective_cost(exchange.axis, kind, exchange.num_bytes)
 
     def move_cost(self, move: Move) -> CollectiveCost:

@@ -106,8 +106,9 @@ def _experts_divide_over_expert_ranks(job: Job) -> Iterator[Fault]:
     if experts is None:
         if plan.ep > 1:
             yield Fault("plan.ep", "needs a model with experts", plan.ep, "take plan.ep: 1")
-        if plan.etp is not None:
-            yield Fault("plan.etp", "needs a model with experts", plan.etp, "leave it out")
+        for path, given in (("plan.etp", plan.etp), ("plan.ep_dispatch", plan.ep_dispatch)):
+            if given not in (None, "all_to_all"):
+                yield Fault(path, "needs a model with experts", given, "leave it out")
         return
     if experts.count % plan.ep:
         yield Fault("plan.ep", f"must divide the model's {experts.count} experts", plan.ep)

@@ -26,6 +26,7 @@ ScheduleName = Literal[
 Recompute = Literal["none", "selective", "full"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "lamb", "adam-8bit", "adafactor", "muon"]
 DataParallelism = Literal["ddp", "data-parallel", "parameter-server"]
+Dispatcher = Literal["all_to_all", "all_gather", "hierarchical"]
 
 
 RANK_ORDER_WORDS = ("tp", "cp", "ep", "dp", "pp")
@@ -75,6 +76,11 @@ class Plan(Spec):
     etp: Count | None = None
     """Tensor-parallel degree of each routed expert, inside tp x cp x dp; by default 1 where
     ep reaches tp, as in current recipes, and else tp."""
+    ep_dispatch: Dispatcher = "all_to_all"
+    """How tokens get to their experts and back: all_to_all sends every copy to its rank;
+    all_gather sends all tokens to all ranks, which take theirs (Megatron-Core's allgather);
+    hierarchical sends a token once to each node that has one of its experts, to the GPU on the
+    same rail, and on over the node's links (DeepEP)."""
     rank_order: Annotated[str, AfterValidator(_rank_order)] = "-".join(RANK_ORDER_WORDS)
     """How ranks are numbered, the fastest word first, as Megatron-Core does; routed experts
     count etp as tp and ep as ep."""

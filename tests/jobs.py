@@ -150,7 +150,7 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
     vpp = draw(st.sampled_from(SCHEDULES_WITH_CHUNKS[schedule]))
     micro_batch = draw(st.sampled_from([1, 2]))
     microbatches = pp * draw(st.integers(1, 3))
-    cp_method = draw(st.sampled_from(["ring", "all_to_all"]))
+    cp_method = draw(st.sampled_from(["ring", "all_to_all", "all_gather", "all_to_all+ring"]))
     experts = draw(st.sampled_from([None, Experts(count=4, top_k=2, ffn_hidden=128)]))
     degrees = [n for n in (1, 2, 4) if (tp * cp * dp) % n == 0] if experts else [1]
     # Routed experts need ranks with tokens of their own.
@@ -177,6 +177,7 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
         etp=1 if experts else None,
         schedule=schedule,
         cp_method=cp_method,
+        cp_heads=draw(st.sampled_from([1, cp])) if cp_method == "all_to_all+ring" else 1,
         attention=attention,
         zero=zero,
         zero_group=draw(st.sampled_from([0, 1, dp * cp])) if zero else 0,

@@ -236,6 +236,9 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
     methods = {ours: theirs for theirs, ours in CP_METHODS.items()}
     if plan.cp > 1:
         yield f"--cp-comm-type {methods[plan.cp_method]}"
+    if plan.cp_heads > 1:
+        rings = plan.cp // plan.cp_heads
+        yield f"--hierarchical-context-parallel-sizes {plan.cp_heads} {rings}"
     if job.model.experts is not None:
         yield f"--moe-token-dispatcher-type {_DISPATCHERS[plan.ep_dispatch]}"
     if plan.zero == 1:

@@ -85,7 +85,14 @@ DISPATCHERS: Mapping[str, str] = MappingProxyType(
 )
 """Way of tokens to their experts for each ``--moe-token-dispatcher-type``; flex is DeepEP."""
 
-CP_METHODS: Mapping[str, str] = MappingProxyType({"p2p": "ring", "a2a": "all_to_all"})
+CP_METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        "p2p": "ring",
+        "a2a": "all_to_all",
+        "all_gather": "all_gather",
+        "a2a+p2p": "all_to_all+ring",
+    }
+)
 """Way of context parallelism for each ``--cp-comm-type``."""
 
 PIPELINE_BEFORE_DATA = "tp-cp-ep-pp-dp"
@@ -148,8 +155,7 @@ RULES = Rules(
         Cost(r"fp16_lm_cross_entropy", "computes the loss in 16 bits"),
         Cost(r"microbatch_group_size_per_(vp|virtual_pipeline)_stage", "changes the schedule"),
         Cost(
-            r"use_ring_exchange_p2p|hybrid_context_parallel|hierarchical_context_parallel_sizes"
-            r"|dynamic_context_parallel",
+            r"use_ring_exchange_p2p|hybrid_context_parallel|dynamic_context_parallel",
             "changes how ranks exchange",
         ),
         Cost(r"use_sharp", "changes where ranks lie"),

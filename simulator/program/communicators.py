@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from simulator.program.ranks import (
     context_group,
+    context_lines,
     data_group,
     expert_group,
     grid_groups,
@@ -30,7 +31,11 @@ def communicator_bytes(job: Job) -> float:
     if job.plan.data_parallel == "parameter-server":
         return 0.0
     lines = grid_groups(job) if job.plan.tensor_grid else ()
-    groups = (tensor_group(job), *lines, context_group(job), expert_group(job), data_group(job))
+    combined = context_lines(job) if job.plan.cp_heads > 1 else ()
+    groups = (
+        *(tensor_group(job), *lines, context_group(job), *combined),
+        *(expert_group(job), data_group(job)),
+    )
     sizes = [*(group.ranks for group in groups), job.plan.pp]
     shared = [ranks for ranks in sizes if ranks > 1]
     # Where one kind of group holds all ranks, frameworks still make another of them all.

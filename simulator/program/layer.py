@@ -51,6 +51,7 @@ class Axis(StrEnum):
 
     TENSOR = "tp"
     CONTEXT = "cp"
+    CONTEXT_HEADS = "cp-heads"
     EXPERT = "ep"
     EXPERT_TENSOR = "etp"
     ROW = "tp-row"
@@ -195,6 +196,8 @@ class Exchange:
         gathers_again: Whether backward repeats the forward gather for the weight
             gradient of the product that follows (Korthikanti et al., arXiv 2205.05198,
             section 4.2.2).
+        kv_heads: Heads of keys and values that it moves, which tensor-parallel ranks beyond
+            their number hold copies of; 0 where all that moves is divided.
         levels: Bytes that a rank passes on inside its node, and that it sends to its rail in
             others, where an exchange goes that way; None where all go straight [B].
     """
@@ -205,6 +208,7 @@ class Exchange:
     backward: CollectiveKind | None
     num_bytes: float
     gathers_again: bool = False
+    kv_heads: int = 0
     levels: tuple[float, float] | None = None
 
 

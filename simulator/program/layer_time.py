@@ -42,6 +42,7 @@ _AXIS_CATEGORY = {
     Axis.INPUT: Category.TENSOR_PARALLEL,
     Axis.OUTPUT: Category.TENSOR_PARALLEL,
     Axis.CONTEXT: Category.CONTEXT_PARALLEL,
+    Axis.CONTEXT_HEADS: Category.CONTEXT_PARALLEL,
     Axis.EXPERT: Category.EXPERT_PARALLEL,
     Axis.EXPERT_TENSOR: Category.EXPERT_PARALLEL,
 }
@@ -281,9 +282,9 @@ def _add_grid_product(
             seconds *= share
         elif move.hides and hiding.behind_gradients:
             seconds = timer.exposed_s(costs[move], beside_s)
-        if seconds:
+        if costs[move].seconds:
             name = f"{product.name}.{move.name}"
-            result.add(name, Category.TENSOR_PARALLEL, seconds, move.times)
+            result.add_exchange(name, move.axis, seconds, move.times)
     for step in range(product.steps):
         result.collectives += [
             timer.moved(move, product)

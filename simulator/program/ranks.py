@@ -83,6 +83,16 @@ def context_group(job: Job) -> Group:
     return group_along(job, "cp")
 
 
+def context_lines(job: Job) -> tuple[Group, Group]:
+    """Neighbours that trade heads of a sequence, and the ring that joins them with others.
+
+    Source: as Megatron-Core lays out ``hierarchical_context_parallel_sizes``.
+    """
+    axis, heads = rank_axes(job)["cp"], job.plan.cp_heads
+    ring = Axis(axis.ranks // heads, axis.stride * heads)
+    return _group(job, [Axis(heads, axis.stride)]), _group(job, [ring])
+
+
 def data_group(job: Job) -> Group:
     """Ranks that hold the same weights: data-parallel and context-parallel together."""
     return group_along(job, "cp", "dp")

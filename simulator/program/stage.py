@@ -24,6 +24,7 @@ from simulator.program.layout import Slice, recomputed_layers
 from simulator.program.partitioned_checkpoints import kept_in_parts, with_gather
 from simulator.program.ranks import (
     context_group,
+    context_lines,
     expert_group,
     expert_tensor_group,
     grid_groups,
@@ -213,6 +214,8 @@ class StageCosts:
             Axis.EXPERT: expert_group(self.job),
             Axis.EXPERT_TENSOR: expert_tensor_group(self.job),
         }
+        if plan.cp_method == "all_to_all+ring":
+            groups[Axis.CONTEXT_HEADS], groups[Axis.CONTEXT] = context_lines(self.job)
         if plan.tensor_grid is not None:
             lines = GRID_LINES[plan.tensor_grid.method]
             groups.update(zip(lines, grid_groups(self.job), strict=True))
@@ -321,6 +324,7 @@ class StageCosts:
             layer,
             plan.cp,
             method=plan.cp_method,
+            heads_ranks=plan.cp_heads,
             element_bytes=element_bytes,
             fp32_gradients=plan.stack.fp32_ring_gradients,
         )

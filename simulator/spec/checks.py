@@ -92,12 +92,19 @@ def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
 
 def _heads_divide_over_traded_sequences(job: Job) -> Iterator[Fault]:
     plan, heads = job.plan, job.model.heads
-    if plan.cp > 1 and plan.cp_method == "all_to_all" and heads % (plan.tp * plan.cp):
+    combines = plan.cp_method == "all_to_all+ring"
+    if not combines and plan.cp_heads > 1:
+        rule = f"has no meaning with plan.cp_method: {plan.cp_method}"
+        yield Fault("plan.cp_heads", rule, plan.cp_heads, "take all_to_all+ring, or leave it out")
+    if combines and plan.cp % plan.cp_heads:
+        yield Fault("plan.cp_heads", f"must divide plan.cp = {plan.cp}", plan.cp_heads)
+    name, traders = ("cp_heads", plan.cp_heads) if combines else ("cp", plan.cp)
+    if plan.cp > 1 and plan.cp_method.startswith("all_to_all") and heads % (plan.tp * traders):
         yield Fault(
-            "plan.cp",
-            f"tp x cp = {plan.tp * plan.cp} must divide the {heads} heads that ranks trade",
-            plan.cp,
-            "take plan.cp_method: ring, or a smaller plan.cp",
+            f"plan.{name}",
+            f"tp x {name} = {plan.tp * traders} must divide the {heads} heads that ranks trade",
+            traders,
+            f"take plan.cp_method: ring, or a smaller plan.{name}",
         )
 
 

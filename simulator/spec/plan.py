@@ -69,8 +69,11 @@ class Plan(Spec):
     """Model chunks per pipeline stage (virtual stages)."""
     cp: Count = 1
     """Context-parallel degree."""
-    cp_method: Literal["ring", "all_to_all"] = "ring"
-    """How attention sees the whole sequence: keys and values travel, or heads are traded."""
+    cp_method: Literal["ring", "all_to_all", "all_gather", "all_to_all+ring"] = "ring"
+    """How attention sees the whole sequence: keys and values travel, heads are traded, all keys
+    and values are gathered, or ``cp_heads`` neighbours trade heads and rings join the others."""
+    cp_heads: Count = 1
+    """Neighbouring ranks that trade heads in all_to_all+ring, a divisor of cp."""
     ep: Count = 1
     """Ranks that the routed experts of a layer are spread over, inside tp x cp x dp."""
     etp: Count | None = None

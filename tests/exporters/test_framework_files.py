@@ -122,7 +122,7 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
     plan = {
         "tp": tp, "pp": pp, "cp": cp, "vpp": vpp,
         **(experts if "experts" in model else {}),
-        "cp_method": draw(st.sampled_from(["ring", "all_to_all"])),
+        "cp_method": draw(st.sampled_from(["ring", "all_to_all", "all_gather"])),
         "zero": zero,
         "zero_group": draw(st.sampled_from([0, 1, 2])) if zero else 0,
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),

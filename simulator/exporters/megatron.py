@@ -233,14 +233,7 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
         yield f'--pipeline-model-parallel-layout "{_layout(plan, job.model)}"'
     elif plan.vpp > 1:
         yield f"--num-virtual-stages-per-pipeline-rank {plan.vpp}"
-    methods = {ours: theirs for theirs, ours in CP_METHODS.items()}
-    if plan.cp > 1:
-        yield f"--cp-comm-type {methods[plan.cp_method]}"
-    if plan.cp_heads > 1:
-        rings = plan.cp // plan.cp_heads
-        yield f"--hierarchical-context-parallel-sizes {plan.cp_heads} {rings}"
-    if job.model.experts is not None:
-        yield f"--moe-token-dispatcher-type {_DISPATCHERS[plan.ep_dispatch]}"
+    yield from _exchanges(job, plan)
     if plan.zero == 1:
         yield "--use-distributed-optimizer"
     elif plan.zero:
@@ -285,6 +278,18 @@ def _offload(plan: Plan, model: Model) -> Iterator[str]:
         yield f"--cpu-offloading --cpu-offloading-num-layers {model.layers - 1}"
     if plan.partition_activations:
         yield "--distribute-saved-activations"
+
+
+def _exchanges(job: Job, plan: Plan) -> Iterator[str]:
+    """How ranks that share sequences and experts talk."""
+    methods = {ours: theirs for theirs, ours in CP_METHODS.items()}
+    if plan.cp > 1:
+        yield f"--cp-comm-type {methods[plan.cp_method]}"
+    if plan.cp_heads > 1:
+        rings = plan.cp // plan.cp_heads
+        yield f"--hierarchical-context-parallel-sizes {plan.cp_heads} {rings}"
+    if job.model.experts is not None:
+        yield f"--moe-token-dispatcher-type {_DISPATCHERS[plan.ep_dispatch]}"
 
 
 def _layout(plan: Plan, model: Model) -> str:

@@ -173,6 +173,9 @@ def _experts_receive_what_is_possible(job: Job) -> Iterator[Fault]:
     if experts is None:
         yield Fault(path, "needs a model with experts", load, hint)
         return
+    if job.plan.data_parallel == "data-parallel":
+        rule = "is not modelled with plan.data_parallel: data-parallel"
+        yield Fault(path, rule, load, f"{hint}, or take ddp")
     if experts.capacity_factor is not None:
         rule = "changes nothing with a capacity, to which every expert is padded and cut"
         yield Fault(path, rule, load, f"{hint}, or leave out model.experts.capacity_factor")

@@ -7,11 +7,11 @@ JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types schemas schedules network memory strategies coverage accuracy zero-bubble \
-  performance fit readme clean
+.PHONY: help demo test lint types schemas schedules network memory strategies tensor-parallel \
+  coverage accuracy zero-bubble performance fit readme clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.core  ## simulate one training step of Llama 3 70B on 64 GPUs and draw it
 	$(BIN)/clustersim run $(JOB) --plot build/demo --trace build/demo/trace.json.gz
@@ -45,6 +45,9 @@ memory: $(VENV)/.core  ## reports/memory_by_schedule.png: what every stage holds
 
 strategies: $(VENV)/.core  ## reports/strategies/: ways of data parallelism, compared and drawn
 	$(BIN)/python -m simulator.planning.strategies_report workloads/llama-7b-8xh100.yaml reports/strategies
+
+tensor-parallel: $(VENV)/.core  ## reports/tensor-parallel.md: 1D, 2D, 2.5D and 3D compared
+	$(BIN)/python -m simulator.plots.tensor_methods reports/tensor-parallel
 
 accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	$(BIN)/python -m simulator.validate.accuracy_report \

@@ -147,6 +147,9 @@ SCHEDULES_WITH_CHUNKS = {
 STACK_NAMES = ["megatron-core", "megatron-lm-2021", "torch-fsdp", "torchtitan", "torch"]
 """Stacks that random plans take."""
 
+DISPATCHERS = ["all_to_all", "all_gather", "hierarchical"]
+"""How tokens get to their experts in random plans."""
+
 _FLAG = st.sampled_from([None, True, False])
 
 
@@ -160,7 +163,7 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
     vpp = draw(st.sampled_from(SCHEDULES_WITH_CHUNKS[schedule]))
     micro_batch = draw(st.sampled_from([1, 2]))
     microbatches = pp * draw(st.integers(1, 3))
-    cp_method = draw(st.sampled_from(["ring", "all_to_all"]))
+    cp_method = draw(st.sampled_from(["ring", "all_to_all", "all_gather", "all_to_all+ring"]))
     experts = draw(st.sampled_from([None, Experts(count=4, top_k=2, ffn_hidden=128)]))
     degrees = [n for n in (1, 2, 4) if (tp * cp * dp) % n == 0] if experts else [1]
     # Routed experts need ranks with tokens of their own.
@@ -183,9 +186,11 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
         pp=pp,
         vpp=vpp,
         ep=draw(st.sampled_from(degrees)),
+        ep_dispatch=draw(st.sampled_from(DISPATCHERS)) if experts else "all_to_all",
         etp=1 if experts else None,
         schedule=schedule,
         cp_method=cp_method,
+        cp_heads=draw(st.sampled_from([1, cp])) if cp_method == "all_to_all+ring" else 1,
         attention=attention,
         zero=zero,
         zero_group=draw(st.sampled_from([0, 1, dp * cp])) if zero else 0,

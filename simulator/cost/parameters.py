@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from simulator.spec.model import Experts, LatentAttention, Model
+from simulator.spec.tensor_grid import TensorGrid
 
 
 class ParameterGroup(StrEnum):
@@ -80,6 +81,11 @@ class ParameterTensor:
     def is_routed(self) -> bool:
         """Whether it belongs to routed experts."""
         return self.group is ParameterGroup.EXPERT
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is added to or scales what a product gives: a bias, or a norm's weight."""
+        return len(self.shape) == 1 or self.name.endswith(".bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +253,27 @@ def matrix_shape(tensor: ParameterTensor, tp: int = 1, ep: int = 1) -> tuple[int
         return 1, 1, numel
     matrices = -(-tensor.shape[0] // ep) if tensor.split is Split.EXPERT else 1
     return matrices, numel // (matrices * last), last
+
+
+def grid_shard_numel(tensor: ParameterTensor, grid: TensorGrid) -> int:
+    """Elements of a tensor that one rank of a tensor-parallel grid holds.
+
+    Matrices are cut along both axes. Norms of single heads are whole on every rank, and in 3D
+    learned positions are cut by their width only.
+
+    Source:
+        Colossal-AI's ``Linear2D``, ``VocabParallelEmbedding2D``, ``Embedding2D`` and their 2.5D
+        and 3D namesakes.
+    """
+    if tensor.name in _OF_ONE_HEAD:
+        return tensor.numel
+    is_table = tensor.name == "embedding.positions"
+    if tensor.is_vector or (is_table and grid.method == "3d"):
+        return -(-tensor.numel // grid.vector_ways)
+    return -(-tensor.numel // grid.weight_ways)
+
+
+_OF_ONE_HEAD = frozenset({"attention.query.norm", "attention.key.norm"})
 
 
 def padded_shard_numel(tensor: ParameterTensor, tp: int, shards: int) -> int:

@@ -20,7 +20,7 @@ _ONLY = {
     "pp": 1, "vpp": 1, "ep": 1, "recompute": "none", "recompute_layers": None,
     "overlap_ep": False, "overlap_tp": False,
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
-    "expert_load": None,
+    "expert_load": None, "tp_method": "1d",
     "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
     "account_for_embedding": False, "account_for_loss": False, "clip_gradients": True,
     "partition_activations": False, "contiguous_checkpoints": False,

@@ -53,6 +53,11 @@ _ATTENTION = {
     "fused-softmax": ("--attention-backend unfused",),
     "unfused": ("--transformer-impl local", "--no-masked-softmax-fusion"),
 }
+_DISPATCHERS = {
+    "all_to_all": "alltoall",
+    "all_gather": "allgather",
+    "hierarchical": "flex --moe-enable-deepep",
+}
 _RECOMPUTE = {
     "none": (),
     "selective": ("--recompute-granularity selective",),
@@ -135,6 +140,7 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.unless(
         not plan.contiguous_checkpoints, "plan.contiguous_checkpoints", plan.contiguous_checkpoints
     )
+    refusals.unless(plan.tp_method == "1d", "plan.tp_method", plan.tp_method)
     refusals.unless(plan.expert_load is None, "plan.expert_load", plan.expert_load)
     refusals.unless(
         bool(plan.reshard_after_forward) == (plan.zero == 3),
@@ -163,6 +169,8 @@ def _is_implied(field: str, model: Model) -> bool:
     """Whether a number follows from others, or may not stand beside them."""
     if field in ("model.head_dim", "model.kv_heads") and model.latent_attention:
         return True
+    if field in ("model.experts.groups", "model.experts.top_groups"):
+        return not (model.experts and model.experts.top_groups)
     return field == "model.kv_heads" and model.kv_heads == model.heads
 
 
@@ -225,9 +233,7 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
         yield f'--pipeline-model-parallel-layout "{_layout(plan, job.model)}"'
     elif plan.vpp > 1:
         yield f"--num-virtual-stages-per-pipeline-rank {plan.vpp}"
-    methods = {ours: theirs for theirs, ours in CP_METHODS.items()}
-    if plan.cp > 1:
-        yield f"--cp-comm-type {methods[plan.cp_method]}"
+    yield from _exchanges(job, plan)
     if plan.zero == 1:
         yield "--use-distributed-optimizer"
     elif plan.zero:
@@ -272,6 +278,18 @@ def _offload(plan: Plan, model: Model) -> Iterator[str]:
         yield f"--cpu-offloading --cpu-offloading-num-layers {model.layers - 1}"
     if plan.partition_activations:
         yield "--distribute-saved-activations"
+
+
+def _exchanges(job: Job, plan: Plan) -> Iterator[str]:
+    """How ranks that share sequences and experts talk."""
+    methods = {ours: theirs for theirs, ours in CP_METHODS.items()}
+    if plan.cp > 1:
+        yield f"--cp-comm-type {methods[plan.cp_method]}"
+    if plan.cp_heads > 1:
+        rings = plan.cp // plan.cp_heads
+        yield f"--hierarchical-context-parallel-sizes {plan.cp_heads} {rings}"
+    if job.model.experts is not None:
+        yield f"--moe-token-dispatcher-type {_DISPATCHERS[plan.ep_dispatch]}"
 
 
 def _layout(plan: Plan, model: Model) -> str:

@@ -24,8 +24,9 @@ _ONLY = {
     "recompute_layers": None, "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
-    "cp_method": "ring", "optimizer": "adam", "clip_gradients": True,
+    "cp_method": "ring", "optimizer": "adam", "tp_method": "1d", "clip_gradients": True,
     "partition_activations": False, "contiguous_checkpoints": False,
+    "ep_dispatch": "all_to_all",
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 

@@ -83,6 +83,12 @@ def _leading_dense_layers(config: ForeignConfig) -> int:
     return len(layers or ())
 
 
+def _picked_groups(config: ForeignConfig) -> int:
+    """Groups of experts that a token picks; 0 where it may pick all."""
+    groups, picked = config.take(("n_group",), int, 1), config.take(("topk_group",), int, 0)
+    return 0 if picked == groups else picked or 0
+
+
 def _expert_layer_frequency(config: ForeignConfig) -> int:
     frequency = config.take(("moe_layer_freq",), int, 1)
     if frequency not in {None, 1}:
@@ -197,6 +203,8 @@ _DEEPSEEK_V2: Table = {
         "count": count("n_routed_experts"),
         "top_k": count("num_experts_per_tok"),
         "ffn_hidden": count("moe_intermediate_size"),
+        "groups": count("n_group", default=1),
+        "top_groups": _picked_groups,
         "shared_ffn_hidden": scaled(
             count("n_shared_experts", default=0), count("moe_intermediate_size")
         ),

@@ -16,6 +16,7 @@ from simulator.importers.assembly import Draft
 from simulator.importers.megatron_model import count_of, model_fields, switch_of
 from simulator.importers.megatron_options import (
     CP_METHODS,
+    DISPATCHERS,
     PIPELINE_BEFORE_DATA,
     SHARDING,
 )
@@ -23,6 +24,7 @@ from simulator.importers.settings import Settings
 from simulator.spec.layout_text import layers_per_stage
 
 _NETWORKS_OF_OTHER_SORTS = r"(.*/)?[\w-]*(bert|t5|ict|vit|vision|retro|mamba|vlm)[\w-]*\.py"
+_CP_SIZES = "hierarchical_context_parallel_sizes"
 _LAYOUT_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
@@ -110,14 +112,24 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
         settings.fault("cp_comm_type", "must be one for all layers", given)
         return {}
     method = settings.choice("cp_comm_type", meanings=CP_METHODS, default="ring")
-    cp = count_of(settings, "plan.cp", 1)
-    return {"cp": cp, "cp_method": method if cp > 1 else "ring"}
+    cp, sizes = count_of(settings, "plan.cp", 1), settings.get(_CP_SIZES)
+    if cp == 1 or method != "all_to_all+ring":
+        return {"cp": cp, "cp_method": method if cp > 1 else "ring"}
+    if not (isinstance(sizes, list) and len(sizes) == 2 and str(sizes[0]).isdigit()):
+        rule = "must be two numbers for a2a+p2p: ranks that trade heads, and rings between them"
+        settings.fault(_CP_SIZES, rule, sizes)
+        return {}
+    return {"cp": cp, "cp_method": method, "cp_heads": int(sizes[0])}
 
 
 def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[str, Any]:
     ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
     overlap_ep = switch_of(settings, "plan.overlap_ep") or None
-    return {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep} if has_experts else {"ep": ep}
+    way = settings.choice("moe_token_dispatcher_type", meanings=DISPATCHERS, default="all_to_all")
+    if not has_experts:
+        return {"ep": ep}
+    found = {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep}
+    return found | ({"ep_dispatch": way} if way != "all_to_all" else {})
 
 
 def _sharding(settings: Settings, width: int) -> dict[str, Any]:

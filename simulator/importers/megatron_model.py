@@ -201,13 +201,12 @@ def _latent_attention(settings: Settings) -> dict[str, int]:
 
 
 def _experts(settings: Settings, ffn_hidden: int, layers: int) -> dict[str, Any]:
-    dispatcher = settings.get("moe_token_dispatcher_type")
-    if dispatcher not in (None, "alltoall", "alltoall_seq"):
-        settings.assumed.append(f"tokens go to their experts by all_to_all, not by {dispatcher}")
     found = {
         "count": count_of(settings, "model.experts.count", 1),
         "top_k": count_of(settings, "model.experts.top_k", 2),
         "ffn_hidden": count_of(settings, "model.experts.ffn_hidden", ffn_hidden),
+        "groups": count_of(settings, "model.experts.groups", 0),
+        "top_groups": count_of(settings, "model.experts.top_groups", 0),
         "shared_ffn_hidden": count_of(settings, "model.experts.shared_ffn_hidden", 0),
         "shared_gate": switch_of(settings, "model.experts.shared_gate"),
         "router_bias": switch_of(settings, "model.experts.router_bias"),

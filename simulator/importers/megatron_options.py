@@ -34,6 +34,8 @@ COUNTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "model.experts.count": ("num_experts", "num_moe_experts"),
         "model.experts.top_k": ("moe_router_topk",),
         "model.experts.ffn_hidden": ("moe_ffn_hidden_size",),
+        "model.experts.groups": ("moe_router_num_groups",),
+        "model.experts.top_groups": ("moe_router_group_topk",),
         "model.experts.shared_ffn_hidden": ("moe_shared_expert_intermediate_size",),
         "plan.tp": ("tensor_model_parallel_size", "model_parallel_size"),
         "plan.pp": ("pipeline_model_parallel_size",),
@@ -73,7 +75,24 @@ SHARDING: Mapping[str, int] = MappingProxyType(
 )
 """ZeRO stage of each sharding strategy of Megatron-FSDP."""
 
-CP_METHODS: Mapping[str, str] = MappingProxyType({"p2p": "ring", "a2a": "all_to_all"})
+DISPATCHERS: Mapping[str, str] = MappingProxyType(
+    {
+        "alltoall": "all_to_all",
+        "alltoall_seq": "all_to_all",
+        "allgather": "all_gather",
+        "flex": "hierarchical",
+    }
+)
+"""Way of tokens to their experts for each ``--moe-token-dispatcher-type``; flex is DeepEP."""
+
+CP_METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        "p2p": "ring",
+        "a2a": "all_to_all",
+        "all_gather": "all_gather",
+        "a2a+p2p": "all_to_all+ring",
+    }
+)
 """Way of context parallelism for each ``--cp-comm-type``."""
 
 PIPELINE_BEFORE_DATA = "tp-cp-ep-pp-dp"
@@ -136,8 +155,7 @@ RULES = Rules(
         Cost(r"fp16_lm_cross_entropy", "computes the loss in 16 bits"),
         Cost(r"microbatch_group_size_per_(vp|virtual_pipeline)_stage", "changes the schedule"),
         Cost(
-            r"use_ring_exchange_p2p|hybrid_context_parallel|hierarchical_context_parallel_sizes"
-            r"|dynamic_context_parallel",
+            r"use_ring_exchange_p2p|hybrid_context_parallel|dynamic_context_parallel",
             "changes how ranks exchange",
         ),
         Cost(r"use_sharp", "changes where ranks lie"),
@@ -194,7 +212,7 @@ RULES = Rules(
         r"(no|apply)_query_key_layer_scaling|normalize_attention.*|glu_linear_offset|openai_gelu",
         r"multi_latent_attention|hidden_act|(model_)?(type|name)|model|hf_model_id|scatter_emb.*",
         # Routers
-        r"moe_router_(score|group|num_groups|topk_|pre_softmax|bias_update|load_bal|fusion).*",
+        r"moe_router_(score|topk_|pre_softmax|bias_update|load_bal|fusion).*",
         r"moe_router_(padding|force).*|moe_(permute_fusion|per_layer_logging|input_jitter_eps)",
         r"moe_(flex_dispatcher_backend|enable_deepep|deepep_num_sms|hybridep_num_sms)",
         r"moe_(token_drop_policy|token_dropping|pad_expert_input_to_capacity|extended_tp)",

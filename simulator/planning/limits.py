@@ -2,8 +2,8 @@
 
 Each is answered by bisection on the simulator itself, everything else as the job has it:
 
-- **micro batch**: sequences per microbatch; the number of microbatches stays, so the global
-  batch grows along;
+- **micro batch**: sequences per microbatch, in steps that a grid of tensor-parallel ranks
+  divides; the number of microbatches stays, so the global batch grows along;
 - **sequence length**: tokens, in steps of 128 on each rank that shares a sequence; learned
   positions grow along;
 - **layers**: in steps that keep the stages of the pipeline alike.
@@ -62,8 +62,9 @@ def limits(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Lim
     plan = job.plan
     run_step(job, "replay")
     sharers = plan.cp * (plan.tp if plan.tp > 1 else 1)
+    sequences = plan.tensor_grid.token_ways if plan.tensor_grid else 1
     steps = (
-        ("batch.micro", job.batch.micro_batch, 1, _with_micro_batch),
+        ("batch.micro", job.batch.micro_batch, sequences, _with_micro_batch),
         ("batch.seq_len", job.batch.seq_len, _TOKENS_STEP * sharers, _with_seq_len),
         ("model.layers", job.model.layers, _layer_step(job), _with_layers),
     )

@@ -10,17 +10,15 @@ seen, :mod:`simulator.program.unfold` splits the classes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
 from simulator.cost.host import host_ports_bytes_per_s
 from simulator.program.asynchronous import refuse_shared_updates
-from simulator.program.busy_experts import with_waiting_ranks
 from simulator.program.communication import Call, collectives_work, communication_work
 from simulator.program.communicators import communicator_bytes
 from simulator.program.data_parallel import DataParallel
-from simulator.program.expert_load import ExpertShare, busiest_share, other_share
+from simulator.program.expert_load import ExpertShare
 from simulator.program.ir import (
     Category,
     Collective,
@@ -117,17 +115,13 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     """
     if job.plan.data_parallel == "data-parallel":
         return single_process_program(job, steps, each_rank=unfolded)
-    if unfolded or job.perturbations:
-        return unfold(job, partial(_folded_program, steps=steps), each_rank=unfolded)
-    program, others = _folded_program(job, steps), other_share(job)
-    if others is None:
-        return program
-    return with_waiting_ranks(job, program, _Builder(job, others).build(steps))
 
+    def folded_program(job: Job, share: ExpertShare | None) -> Program:
+        return _Builder(job, share).build(steps)
 
-def _folded_program(job: Job, steps: int) -> Program:
-    """One class of ranks per pipeline stage, the busiest ones; ignores perturbations."""
-    return _Builder(job, busiest_share(job)).build(steps)
+    if unfolded or job.perturbations or job.plan.expert_load is not None:
+        return unfold(job, folded_program, each_rank=unfolded)
+    return folded_program(job, None)
 
 
 def job_schedule(job: Job) -> ScheduleInfo:
@@ -307,7 +301,7 @@ class _Builder:
 
     def _new_transfer_work(self, pair: Group) -> Work:
         num_bytes, tp, network = self.costs.boundary_bytes, self.job.plan.tp, self.profile.network
-        scattered = self.job.plan.stack.scatter_p2p and not self.job.plan.cuts_sequence
+        scattered = self.job.plan.stack.scatter_p2p and not self.job.plan.cuts_boundary
         sent = num_bytes / tp if scattered else num_bytes
         hop = send_recv_cost(sent, pair, network)
         calls = [(str(Kind.SEND_RECV), hop)]
@@ -394,7 +388,9 @@ class _Builder:
         """First and last stage hold copies of an embedding and add up its gradient."""
         if not self._copies_embedding:
             return
-        numel = padded_vocab(self.job) * self.job.model.hidden // self.job.plan.tp
+        grid = self.job.plan.tensor_grid
+        ways = grid.weight_ways if grid else self.job.plan.tp
+        numel = padded_vocab(self.job) * self.job.model.hidden // ways
         waits.append(self._add_pair_reduction(program, 0, self._head_rank, numel, waits))
 
     def _add_copy_reductions(self, program: Program, waits: list[int]) -> None:

@@ -12,7 +12,14 @@ point-to-point transfers of a pipeline add.
 
 from __future__ import annotations
 
-from simulator.program.ranks import context_group, data_group, expert_group, tensor_group
+from simulator.program.ranks import (
+    context_group,
+    context_lines,
+    data_group,
+    expert_group,
+    grid_groups,
+    tensor_group,
+)
 from simulator.spec.job import Job
 
 _PAIR_BYTES = 342e6
@@ -23,7 +30,12 @@ def communicator_bytes(job: Job) -> float:
     """Device memory of the communicators that one rank is in [B]."""
     if job.plan.data_parallel == "parameter-server":
         return 0.0
-    groups = (tensor_group(job), context_group(job), expert_group(job), data_group(job))
+    lines = grid_groups(job) if job.plan.tensor_grid else ()
+    combined = context_lines(job) if job.plan.cp_heads > 1 else ()
+    groups = (
+        *(tensor_group(job), *lines, context_group(job), *combined),
+        *(expert_group(job), data_group(job)),
+    )
     sizes = [*(group.ranks for group in groups), job.plan.pp]
     shared = [ranks for ranks in sizes if ranks > 1]
     # Where one kind of group holds all ranks, frameworks still make another of them all.

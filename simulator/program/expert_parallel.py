@@ -1,10 +1,10 @@
 """What does expert parallelism change in a layer?
 
 The routed experts of a layer are spread over ep ranks. Every rank routes its own tokens,
-sends the copies to the ranks of their experts (dispatch) and gets the results back
-(combine): two all_to_all forward and two backward. Where etp ranks share an expert, each
+sends them to the ranks of their experts (dispatch) and gets the results back (combine), in one
+of the ways of :mod:`simulator.program.expert_dispatch`. Where etp ranks share an expert, each
 gathers the copies of the others after the dispatch, and the partial results are scattered
-before the combine. Copies arrive by sender and are sorted by expert once more.
+before the combine.
 
 Where copies are uniform over experts, every rank receives as many as it sends; else the
 busiest rank of a group decides how long its exchanges take.
@@ -15,35 +15,26 @@ Source: GShard (arXiv 2006.16668, section 3) for the exchanges; MoE Parallel Fol
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from simulator.cost.collectives import CollectiveKind
+from simulator.cost.collectives import Group
+from simulator.program.expert_dispatch import DISPATCHERS, Routing
 from simulator.program.expert_load import ExpertShare
+from simulator.program.expert_reach import parts_reached
 from simulator.program.experts import PERMUTE, UNPERMUTE, is_of_routed_experts
-from simulator.program.layer import (
-    Axis,
-    Exchange,
-    GroupedGemm,
-    Layer,
-    Piece,
-    Region,
-    Saved,
-    Split,
-    Stream,
-)
-
-_COUNT_BYTES = 8
-"""Numbers of copies are 64-bit integers."""
+from simulator.program.layer import GroupedGemm, Layer, Piece, Region, Saved, Split, Stream
+from simulator.spec.model import Experts
+from simulator.spec.plan import Dispatcher
 
 
 def expert_parallel(
     layer: Layer,
-    ep: int,
+    ep: Group,
     etp: int,
     *,
+    experts: Experts | None,
     element_bytes: float,
-    counts_copies: bool = False,
+    dispatcher: Dispatcher = "all_to_all",
     share: ExpertShare | None = None,
 ) -> Layer:
     """The layer of one of ``ep`` x ``etp`` ranks that hold the routed experts together.
@@ -52,33 +43,42 @@ def expert_parallel(
         layer: A layer whose pieces count the rank's own tokens, and all experts.
         ep: Ranks that the experts are spread over; divides their number.
         etp: Ranks that share each expert.
+        experts: How the model routes.
         element_bytes: Bytes of one activation [B].
-        counts_copies: Whether ranks tell each other how many copies they send, as they must
-            unless every expert gets its capacity.
+        dispatcher: How tokens travel.
         share: What the rank's experts receive; None is as much as all others.
     """
     products = [piece for piece in layer.pieces if isinstance(piece, GroupedGemm)]
-    if not products or (ep * etp == 1 and share is None):
+    if not products or experts is None or (ep.ranks * etp == 1 and share is None):
         return layer
     if share is not None:
         layer = _loaded(layer, share)
-    if ep * etp == 1:
+    if ep.ranks * etp == 1:
         return layer
     first = products[0]
-    copies_bytes = first.groups * first.rows * first.k * element_bytes
-    if share is not None:
+    routing = Routing(
+        tokens=first.groups * first.rows / experts.top_k,
+        copies=first.groups * first.rows,
+        experts=first.groups,
+        token_bytes=first.k * element_bytes,
+        nodes_reached=parts_reached(experts, ep.nodes),
+        ranks_reached=parts_reached(experts, ep.ranks),
         # An exchange ends when the port of the busiest rank has passed all of its copies.
-        copies_bytes *= share.busiest
-    sorts = first.groups > ep
+        busiest=share.busiest if share else 1.0,
+        # Unless every expert gets its capacity, ranks have to know what comes.
+        counts_copies=experts.capacity_factor is None,
+    )
+    journey = DISPATCHERS[dispatcher](routing, ep, etp)
+    rows = journey.sorted_rows * (share.mean if share and journey.sorts_received else 1.0)
     pieces: list[Piece] = []
     for piece in layer.pieces:
-        if piece.name == UNPERMUTE:
-            pieces += _combine(copies_bytes, etp, sorts=sorts)
-        pieces.append(_local(piece, ep, etp))
+        own = _local(piece, ep.ranks, etp)
         if piece.name == PERMUTE:
-            if counts_copies:
-                pieces.append(_count_exchange(first.groups))
-            pieces += _dispatch(copies_bytes, etp, sorts=sorts)
+            pieces += [*journey.before, _moved(own, rows), *journey.there]
+        elif piece.name == UNPERMUTE:
+            pieces += [*journey.back, _moved(own, rows), *journey.after]
+        else:
+            pieces.append(own)
     saved = tuple(_gathered(saved, etp) for saved in layer.saved)
     return replace(layer, pieces=tuple(pieces), saved=saved)
 
@@ -107,33 +107,11 @@ def _loaded(layer: Layer, share: ExpertShare) -> Layer:
     return replace(layer, pieces=pieces, saved=saved)
 
 
-def _count_exchange(experts: int) -> Exchange:
-    """One number per expert, forward only (Megatron-Core gathers all ranks' instead)."""
-    return Exchange(
-        "expert_counts", Axis.EXPERT, CollectiveKind.ALL_TO_ALL, None, float(experts * _COUNT_BYTES)
-    )
-
-
-def _dispatch(copies_bytes: float, etp: int, *, sorts: bool) -> Iterator[Piece]:
-    exchange = CollectiveKind.ALL_TO_ALL
-    gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-    gathered_bytes = copies_bytes * etp
-    yield Exchange("dispatch", Axis.EXPERT, exchange, exchange, copies_bytes)
-    if etp > 1:
-        yield Exchange("dispatch_gather", Axis.EXPERT_TENSOR, gather, scatter, gathered_bytes)
-    if sorts:
-        yield Stream("dispatch_sort", 2 * gathered_bytes, 2 * gathered_bytes, Region.ROUTED)
-
-
-def _combine(copies_bytes: float, etp: int, *, sorts: bool) -> Iterator[Piece]:
-    exchange = CollectiveKind.ALL_TO_ALL
-    gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-    gathered_bytes = copies_bytes * etp
-    if sorts:
-        yield Stream("combine_sort", 2 * gathered_bytes, 2 * gathered_bytes, Region.ROUTED)
-    if etp > 1:
-        yield Exchange("combine_scatter", Axis.EXPERT_TENSOR, scatter, gather, gathered_bytes)
-    yield Exchange("combine", Axis.EXPERT, exchange, exchange, copies_bytes)
+def _moved(piece: Piece, times: float) -> Piece:
+    """Kernels that move so many times the bytes."""
+    assert isinstance(piece, Stream)
+    forward, backward = piece.forward_bytes * times, piece.backward_bytes * times
+    return replace(piece, forward_bytes=forward, backward_bytes=backward)
 
 
 def _local(piece: Piece, ep: int, etp: int) -> Piece:

@@ -43,12 +43,23 @@ class Split(StrEnum):
 
 
 class Axis(StrEnum):
-    """Which group of ranks an exchange runs in."""
+    """Which group of ranks an exchange runs in.
+
+    Rows, columns and depth are the lines of a 2D or 2.5D grid of tensor-parallel ranks; weight,
+    input and output those of a 3D one.
+    """
 
     TENSOR = "tp"
     CONTEXT = "cp"
+    CONTEXT_HEADS = "cp-heads"
     EXPERT = "ep"
     EXPERT_TENSOR = "etp"
+    ROW = "tp-row"
+    COLUMN = "tp-column"
+    DEPTH = "tp-depth"
+    WEIGHT = "tp-weight"
+    INPUT = "tp-input"
+    OUTPUT = "tp-output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +196,10 @@ class Exchange:
         gathers_again: Whether backward repeats the forward gather for the weight
             gradient of the product that follows (Korthikanti et al., arXiv 2205.05198,
             section 4.2.2).
+        kv_heads: Heads of keys and values that it moves, which tensor-parallel ranks beyond
+            their number hold copies of; 0 where all that moves is divided.
+        levels: Bytes that a rank passes on inside its node, and that it sends to its rail in
+            others, where an exchange goes that way; None where all go straight [B].
     """
 
     name: str
@@ -193,9 +208,53 @@ class Exchange:
     backward: CollectiveKind | None
     num_bytes: float
     gathers_again: bool = False
+    kv_heads: int = 0
+    levels: tuple[float, float] | None = None
 
 
-Piece = Gemm | GroupedGemm | FlashAttention | RingAttention | Stream | Exchange
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A collective that a product on a grid of ranks needs.
+
+    Attributes:
+        name: What it moves.
+        axis: The line of ranks it runs in.
+        kind: What they do.
+        num_bytes: Message size as nccl-tests counts it [B].
+        times: How often, spread over the steps of the product.
+        hides: Whether it may run beside the weight gradient, which does not need it.
+    """
+
+    name: str
+    axis: Axis
+    kind: CollectiveKind
+    num_bytes: float
+    times: int = 1
+    hides: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GridProduct:
+    """A product with a weight whose operands and result are divided over a grid of ranks.
+
+    Attributes:
+        name: What it computes.
+        block: What one rank multiplies in one step, in every direction.
+        steps: How many such blocks follow each other.
+        weights: Elements of the weight that the rank keeps.
+        forward, input_gradient, weight_gradient: What moves for each.
+    """
+
+    name: str
+    block: Gemm
+    steps: int
+    weights: float
+    forward: tuple[Move, ...]
+    input_gradient: tuple[Move, ...]
+    weight_gradient: tuple[Move, ...]
+
+
+Piece = Gemm | GroupedGemm | GridProduct | FlashAttention | RingAttention | Stream | Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +288,7 @@ class Layer:
         working_bytes: Blocks held while backward runs; empty where nothing but gradients of
             the saved activations is [B].
         working_region: How tensor parallelism divides both.
+        buffer_bytes: Blocks that products hold while either runs, to send or receive [B].
     """
 
     pieces: tuple[Piece, ...]
@@ -239,3 +299,4 @@ class Layer:
     passing_bytes: tuple[float, ...] = ()
     working_bytes: tuple[float, ...] = ()
     working_region: Region = Region.TENSOR
+    buffer_bytes: tuple[float, ...] = ()

@@ -16,15 +16,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from simulator.cost.collectives import CollectiveKind
+from simulator.cost.collectives import CollectiveCost, CollectiveKind
 from simulator.program.ir import Category, Collective, Part
 from simulator.program.layer import (
     Axis,
     Exchange,
     FlashAttention,
     Gemm,
+    GridProduct,
     GroupedGemm,
     Layer,
+    Move,
     Piece,
     RingAttention,
     Stream,
@@ -33,7 +35,14 @@ from simulator.program.timing import PieceTimer
 
 _AXIS_CATEGORY = {
     Axis.TENSOR: Category.TENSOR_PARALLEL,
+    Axis.ROW: Category.TENSOR_PARALLEL,
+    Axis.COLUMN: Category.TENSOR_PARALLEL,
+    Axis.DEPTH: Category.TENSOR_PARALLEL,
+    Axis.WEIGHT: Category.TENSOR_PARALLEL,
+    Axis.INPUT: Category.TENSOR_PARALLEL,
+    Axis.OUTPUT: Category.TENSOR_PARALLEL,
     Axis.CONTEXT: Category.CONTEXT_PARALLEL,
+    Axis.CONTEXT_HEADS: Category.CONTEXT_PARALLEL,
     Axis.EXPERT: Category.EXPERT_PARALLEL,
     Axis.EXPERT_TENSOR: Category.EXPERT_PARALLEL,
 }
@@ -166,6 +175,11 @@ def _add_forward(
         case GroupedGemm():
             result.add(piece.name, category, timer.gemm_s(piece), piece.launches)
             result.flop += _grouped_flop(piece)
+        case GridProduct():
+            compute_s = piece.steps * timer.gemm_s(piece.block)
+            _add_grid_product(
+                result, piece, piece.forward, compute_s, timer, hiding, category=category
+            )
         case FlashAttention():
             result.add(piece.name, category, timer.attention_s(piece, backward=False))
             result.flop += attention_flop(piece)
@@ -200,6 +214,8 @@ def _backward(
                 ):
                     target.add(piece.name, Category.BACKWARD, gradient_s, piece.launches)
                     target.flop += _grouped_flop(piece)
+            case GridProduct():
+                _add_grid_gradients(inputs, weights, piece, timer, hiding)
             case FlashAttention():
                 seconds = timer.attention_s(piece, backward=True)
                 inputs.add(piece.name, Category.BACKWARD, seconds, _ATTENTION_BACKWARD_KERNELS)
@@ -212,6 +228,80 @@ def _backward(
             case Exchange():
                 _add_backward_exchange(inputs, pieces, index, timer, hiding)
     return inputs, weights
+
+
+def _add_grid_gradients(
+    inputs: PassTime,
+    weights: PassTime,
+    product: GridProduct,
+    timer: PieceTimer,
+    hiding: Hiding,
+) -> None:
+    """Both gradients; the collectives of each block the pass that needs them."""
+    category = Category.BACKWARD
+    input_s = product.steps * timer.input_gradient_s(product.block)
+    weight_s = timer.grid_weight_gradient_s(product)
+    _add_grid_product(
+        inputs, product, product.input_gradient, input_s, timer, hiding,
+        category=category, beside_s=weight_s,
+    )  # fmt: skip
+    _add_grid_product(
+        weights, product, product.weight_gradient, weight_s, timer, hiding, category=category
+    )
+
+
+def _add_grid_product(
+    result: PassTime,
+    product: GridProduct,
+    moves: Sequence[Move],
+    compute_s: float,
+    timer: PieceTimer,
+    hiding: Hiding,
+    *,
+    category: Category,
+    beside_s: float = 0.0,
+) -> None:
+    """A product on a grid in one direction, and what sticks out of its exchanges.
+
+    Those of every step run beside the product of another step where the framework pipelines
+    them, those that may wait beside the weight gradient (``beside_s``).
+    """
+    costs = {move: _all_times(timer.move_cost(move), move.times) for move in moves}
+    stepwise = [move for move in moves if product.steps > 1 and move.times > 1]
+    all_steps_s = sum(costs[move].seconds for move in stepwise)
+    share = 1.0
+    if all_steps_s and hiding.behind_products:
+        held = max(costs[move].sm_count for move in stepwise)
+        together = replace(costs[stepwise[0]], seconds=all_steps_s, sm_count=held)
+        share = timer.exposed_s(together, compute_s, product.steps) / all_steps_s
+    result.add(product.name, category, compute_s, product.steps)
+    result.flop += product.steps * _gemm_flop(product.block)
+    for move in moves:
+        seconds = costs[move].seconds
+        if move in stepwise:
+            seconds *= share
+        elif move.hides and hiding.behind_gradients:
+            seconds = timer.exposed_s(costs[move], beside_s)
+        if costs[move].seconds:
+            name = f"{product.name}.{move.name}"
+            result.add_exchange(name, move.axis, seconds, move.times)
+    for step in range(product.steps):
+        result.collectives += [
+            timer.moved(move, product)
+            for move in moves
+            for _ in range(_in_step(move.times, product.steps, step))
+        ]
+
+
+def _all_times(cost: CollectiveCost, times: int) -> CollectiveCost:
+    return replace(cost, seconds=times * cost.seconds)
+
+
+def _in_step(times: int, steps: int, step: int) -> int:
+    """How many of so many collectives belong to one step; a single one to the last."""
+    if times == 1:
+        return int(step == steps - 1)
+    return times // steps
 
 
 def _add_ring(

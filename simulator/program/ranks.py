@@ -64,9 +64,33 @@ def tensor_group(job: Job) -> Group:
     return group_along(job, "tp")
 
 
+def grid_groups(job: Job) -> tuple[Group, Group, Group]:
+    """Ranks along each line of a tensor-parallel grid, the line of neighbours first.
+
+    In 2D and 2.5D these are rows, columns and depth, in 3D weight, input and output, as
+    Colossal-AI's ``Initializer_2D``, ``Initializer_2p5D`` and ``Initializer_3D`` number them.
+    """
+    grid = job.plan.tensor_grid
+    assert grid is not None
+    stride, q = rank_axes(job)["tp"].stride, grid.side
+    lines = Axis(q, stride), Axis(q, stride * q), Axis(grid.depth, stride * q * q)
+    row, column, depth = (_group(job, [line]) for line in lines)
+    return row, column, depth
+
+
 def context_group(job: Job) -> Group:
     """Ranks that share each sequence."""
     return group_along(job, "cp")
+
+
+def context_lines(job: Job) -> tuple[Group, Group]:
+    """Neighbours that trade heads of a sequence, and the ring that joins them with others.
+
+    Source: as Megatron-Core lays out ``hierarchical_context_parallel_sizes``.
+    """
+    axis, heads = rank_axes(job)["cp"], job.plan.cp_heads
+    ring = Axis(axis.ranks // heads, axis.stride * heads)
+    return _group(job, [Axis(heads, axis.stride)]), _group(job, [ring])
 
 
 def data_group(job: Job) -> Group:

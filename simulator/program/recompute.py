@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from simulator.program.layer import (
     FlashAttention,
     Gemm,
+    GridProduct,
     GroupedGemm,
     Layer,
     Piece,
@@ -105,7 +106,7 @@ def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
     return pieces[: products[-1]]
 
 
-_PRODUCTS = (Gemm, GroupedGemm)
+_PRODUCTS = (Gemm, GroupedGemm, GridProduct)
 _MLP_STARTS = "mlp_norm_input"
 
 _PRODUCTS_IN = {"qkv": 3, "mlp_up": 2}
@@ -130,7 +131,7 @@ def _alternate_products(layer: Layer) -> dict[str, float]:
         if isinstance(piece, (FlashAttention, RingAttention)):
             continue
         share = 1.0
-        if isinstance(piece, Gemm) and piece.has_weight:
+        if isinstance(piece, GridProduct) or (isinstance(piece, Gemm) and piece.has_weight):
             products = _PRODUCTS_IN.get(piece.name, 1)
             evens = sum((count + index) % 2 == 0 for index in range(1, products + 1))
             share = evens / products

@@ -24,13 +24,16 @@ from simulator.program.layout import Slice, recomputed_layers
 from simulator.program.partitioned_checkpoints import kept_in_parts, with_gather
 from simulator.program.ranks import (
     context_group,
+    context_lines,
     expert_group,
     expert_tensor_group,
+    grid_groups,
     shard_group,
     tensor_group,
 )
 from simulator.program.recompute import recomputation
 from simulator.program.states import padded_vocab, slice_parameters, state_bytes
+from simulator.program.tensor_grid import GRID_LINES, grid_parallel
 from simulator.program.tensor_parallel import tensor_parallel
 from simulator.program.timing import PieceTimer
 from simulator.program.transformer import (
@@ -177,7 +180,7 @@ class StageCosts:
     def boundary_bytes(self) -> float:
         """Activation that one rank sends to the next stage, per microbatch [B]."""
         whole = self._shape.tokens * self.job.model.hidden * self._shape.element_bytes
-        return whole / self.job.plan.tp if self.job.plan.cuts_sequence else whole
+        return whole / self.job.plan.tp if self.job.plan.cuts_boundary else whole
 
     @cached_property
     def host_s_per_kernel(self) -> float:
@@ -211,25 +214,34 @@ class StageCosts:
             Axis.EXPERT: expert_group(self.job),
             Axis.EXPERT_TENSOR: expert_tensor_group(self.job),
         }
+        if plan.cp_method == "all_to_all+ring":
+            groups[Axis.CONTEXT_HEADS], groups[Axis.CONTEXT] = context_lines(self.job)
+        if plan.tensor_grid is not None:
+            lines = GRID_LINES[plan.tensor_grid.method]
+            groups.update(zip(lines, grid_groups(self.job), strict=True))
         # Gradients that leave after every microbatch are not added up in place.
         leave = plan.zero >= 2 or plan.data_parallel == "data-parallel"
         adds_up = self.job.microbatches > 1 and not leave
         fp32_sums = state_bytes(self.job).gradients > element_bytes
+        # On a grid a weight's gradient is added up between ranks first.
+        fused = stack.fused_accumulation and plan.tensor_grid is None
         return PieceTimer(
             self.job.cluster.profile,
             plan.precision,
             groups,
             stack.flash_kernel,
-            accumulate_fp32=adds_up and fp32_sums and stack.fused_accumulation,
+            accumulate_fp32=adds_up and fp32_sums and fused,
             accumulation_bytes=0.0
-            if stack.fused_accumulation or not adds_up
+            if fused or not adds_up
             else element_bytes + 2 * state_bytes(self.job).gradients,
         )
 
     @cached_property
     def _hiding(self) -> Hiding:
         plan, stack = self.job.plan, self.job.plan.stack
-        overlap_tp = stack.overlap_tp if plan.overlap_tp is None else plan.overlap_tp
+        pipelines_steps = plan.tensor_grid is not None and plan.tensor_grid.method != "3d"
+        default = stack.overlap_tp or pipelines_steps
+        overlap_tp = default if plan.overlap_tp is None else plan.overlap_tp
         chunks = plan.tp if overlap_tp and plan.tp > 1 else 0
         return Hiding(stack.overlap_tp_backward, chunks)
 
@@ -286,7 +298,7 @@ class StageCosts:
         restored = tuple((Owner.RECOMPUTE, size) for size in outcome.restored_bytes if size)
         passing = tuple(
             (Owner.TEMPORARIES, size)
-            for size in outcome.passing_bytes + layer.passing_bytes
+            for size in outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes
             if size
         )
         return UnitCost(time, kept, passing, _temporaries(layer) + restored)
@@ -312,24 +324,38 @@ class StageCosts:
             layer,
             plan.cp,
             method=plan.cp_method,
+            heads_ranks=plan.cp_heads,
             element_bytes=element_bytes,
             fp32_gradients=plan.stack.fp32_ring_gradients,
         )
-        layer = tensor_parallel(
-            layer,
-            plan.tp,
-            sequence_parallel=plan.cuts_sequence,
-            element_bytes=element_bytes,
-            keeps_gathered=plan.stack.keeps_gathered,
-        )
-        experts = self.job.model.experts
+        layer = self._shared_by_tensor_ranks(layer)
         return expert_parallel(
             layer,
-            plan.ep,
+            expert_group(self.job),
             plan.expert_tp,
+            experts=self.job.model.experts,
             element_bytes=element_bytes,
-            counts_copies=experts is not None and experts.capacity_factor is None,
+            dispatcher=plan.ep_dispatch,
             share=self.share,
+        )
+
+    def _shared_by_tensor_ranks(self, layer: Layer) -> Layer:
+        plan, element_bytes = self.job.plan, self._shape.element_bytes
+        if plan.tensor_grid is None:
+            return tensor_parallel(
+                layer,
+                plan.tp,
+                sequence_parallel=plan.cuts_sequence,
+                element_bytes=element_bytes,
+                keeps_gathered=plan.stack.keeps_gathered,
+            )
+        return grid_parallel(
+            layer,
+            plan.tensor_grid,
+            element_bytes=element_bytes,
+            keeps_gathered=plan.stack.keeps_gathered,
+            norm_sums=2 if self.job.model.normalisation == "layernorm" else 1,
+            vocabulary=padded_vocab(self.job) * self.job.model.hidden,
         )
 
     def _sum(self, run: Slice, counts: _UnitCounts, phase: Phase, exposed: float) -> Work:
@@ -429,4 +455,5 @@ def _temporaries(layer: Layer) -> Memory:
     are alive at once), where the layer does not say.
     """
     largest = sorted((saved.num_bytes for saved in layer.saved), reverse=True)[:2]
-    return tuple((Owner.TEMPORARIES, size) for size in layer.working_bytes or largest)
+    sizes = (*(layer.working_bytes or largest), *layer.buffer_bytes)
+    return tuple((Owner.TEMPORARIES, size) for size in sizes)

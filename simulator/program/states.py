@@ -16,6 +16,7 @@ from simulator.cost.parameters import (
     ParameterTensor,
     Split,
     embedding_tensors,
+    grid_shard_numel,
     head_tensors,
     layer_kind,
     layer_tensors,
@@ -303,6 +304,8 @@ def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
             expert=float(tensor_shard_numel(tensor, *degrees)),
             expert_state_bytes=further_state_bytes(plan.optimizer, tensor, *degrees),
         )
+    if plan.tensor_grid is not None:
+        return ParameterCount(float(grid_shard_numel(tensor, plan.tensor_grid)))
     return ParameterCount(
         float(tensor_shard_numel(tensor, plan.tp)),
         dense_state_bytes=further_state_bytes(plan.optimizer, tensor, plan.tp),

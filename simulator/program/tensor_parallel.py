@@ -21,6 +21,7 @@ from simulator.program.layer import (
     Exchange,
     FlashAttention,
     Gemm,
+    GridProduct,
     GroupedGemm,
     Layer,
     Piece,
@@ -149,7 +150,9 @@ def _shard(piece: Piece, tp: int, shares: dict[Region, float]) -> Piece:
                 backward_bytes=piece.backward_bytes * share,
             )
         case Exchange():
-            return replace(piece, num_bytes=piece.num_bytes / tp)
+            return replace(piece, num_bytes=piece.num_bytes / min(tp, piece.kv_heads or tp))
+        case GridProduct():
+            raise AssertionError(f"{piece.name} is divided already")
 
 
 def _shard_gemm(gemm: Gemm, tp: int, shares: dict[Region, float]) -> Gemm:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from simulator.cost.collectives import (
+    NO_COST,
     CollectiveCost,
     CollectiveKind,
     Group,
     collective_cost,
+    hierarchical_exchange_cost,
     send_recv_cost,
 )
 from simulator.cost.kernels import (
@@ -32,7 +34,9 @@ from simulator.program.layer import (
     Exchange,
     FlashAttention,
     Gemm,
+    GridProduct,
     GroupedGemm,
+    Move,
     RingAttention,
     Stream,
 )
@@ -90,6 +94,17 @@ class PieceTimer:
             return product_s
         traffic_bytes = weights * gemm.k * gemm.n * self.accumulation_bytes
         return product_s + memory_bound_s(self.profile, traffic_bytes)
+
+    def grid_weight_gradient_s(self, product: GridProduct) -> float:
+        """Blocks of a weight's gradient on a grid, and adding the rank's own to the sum [s].
+
+        Ranks add the blocks up before they reach the accumulator, so no product adds to it.
+        """
+        block = product.block
+        one_s = self._product_s(block, block.k, block.n, block.m)
+        added_bytes = product.weights * self.accumulation_bytes
+        added_s = memory_bound_s(self.profile, added_bytes) if added_bytes else 0.0
+        return product.steps * one_s + added_s
 
     def stream_s(self, stream: Stream, *, backward: bool) -> float:
         """All kernels of a stream in one direction [s]."""
@@ -153,13 +168,30 @@ class PieceTimer:
 
     def exchange_cost(self, exchange: Exchange, kind: CollectiveKind | None) -> CollectiveCost:
         """Cost of an exchange in one direction; nothing moves where ``kind`` is None."""
-        key = (exchange.axis, exchange.num_bytes, kind)
+        if kind is None:
+            return NO_COST
+        if exchange.levels is not None:
+            group, network = self.groups[exchange.axis], self.profile.network
+            return hierarchical_exchange_cost(*exchange.levels, group, network)
+        return self._collective_cost(exchange.axis, kind, exchange.num_bytes)
+
+    def move_cost(self, move: Move) -> CollectiveCost:
+        """Cost of one of the collectives that a move stands for."""
+        return self._collective_cost(move.axis, move.kind, move.num_bytes)
+
+    def moved(self, move: Move, product: GridProduct) -> Collective:
+        """One of those collectives, as the ranks issue it."""
+        ports, ranks = self.move_cost(move).port_bytes, self.groups[move.axis].ranks
+        name = f"{product.name}.{move.name}"
+        return Collective(name, Kind(move.kind), move.axis, ranks, move.num_bytes, ports)
+
+    def _collective_cost(
+        self, axis: Axis, kind: CollectiveKind, num_bytes: float
+    ) -> CollectiveCost:
+        key = (axis, num_bytes, kind)
         if key not in self._costs:
-            num_bytes = exchange.num_bytes if kind is not None else 0.0
-            group = self.groups[exchange.axis]
-            self._costs[key] = collective_cost(
-                kind or CollectiveKind.ALL_REDUCE, num_bytes, group, self.profile.network
-            )
+            group, network = self.groups[axis], self.profile.network
+            self._costs[key] = collective_cost(kind, num_bytes, group, network)
         return self._costs[key]
 
     def collective(self, exchange: Exchange, kind: CollectiveKind) -> Collective:

@@ -22,7 +22,8 @@ def expert_load_sentence(result: StepResult, job: Job) -> str:
     waits_s = {index: _wait_s(result, index) for index in range(len(classes))}
     waiting = max(waits_s, key=lambda index: waits_s[index])
     stage = classes[waiting].stage
-    busiest = next(i for i, c in enumerate(classes) if c.stage == stage and i != waiting)
+    beside = [index for index, rank_class in enumerate(classes) if rank_class.stage == stage]
+    busiest = min(beside, key=lambda index: waits_s[index])
     wait_s = waits_s[waiting]
     share_of_step = f"{100 * wait_s / result.step_time_s:.1f} %"
     peaks = [result.memory[index].peak_allocated_bytes for index in (busiest, waiting)]

@@ -106,7 +106,7 @@ def sent_bytes(collective: Collective) -> float:
     """The least that a rank must send, on average over the group [B].
 
     2 (n-1)/n of the message for an all_reduce, (n-1)/n for all_gather, reduce_scatter,
-    all_to_all and broadcast, and all of it for a transfer to one other rank.
+    all_to_all, broadcast and reduce, and all of it for a transfer to one other rank.
 
     Source: Chan et al., "Collective communication: theory, practice, and experience",
     2007, table 1; nccl-tests, doc/PERFORMANCE.md.

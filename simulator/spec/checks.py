@@ -17,6 +17,7 @@ from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
 from simulator.spec.offload_checks import contiguity_faults, offload_faults, partition_faults
 from simulator.spec.optimizer_checks import optimizer_faults
+from simulator.spec.tensor_grid_checks import tensor_grid_faults
 
 _WHOLE_GRADIENT_SCHEDULES = frozenset({"dualpipe", "chimera"})
 """Pipelines that run in both directions at once, and hold the model twice."""
@@ -79,6 +80,8 @@ def _sequence_divides_over_ranks(job: Job) -> Iterator[Fault]:
 
 def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
     model, tp = job.model, job.plan.tp
+    if job.plan.tp_method != "1d":
+        return
     if model.heads % tp:
         yield Fault("plan.tp", f"must divide the model's {model.heads} heads", tp)
     if model.kv_heads % tp and tp % model.kv_heads:
@@ -89,12 +92,19 @@ def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
 
 def _heads_divide_over_traded_sequences(job: Job) -> Iterator[Fault]:
     plan, heads = job.plan, job.model.heads
-    if plan.cp > 1 and plan.cp_method == "all_to_all" and heads % (plan.tp * plan.cp):
+    combines = plan.cp_method == "all_to_all+ring"
+    if not combines and plan.cp_heads > 1:
+        rule = f"has no meaning with plan.cp_method: {plan.cp_method}"
+        yield Fault("plan.cp_heads", rule, plan.cp_heads, "take all_to_all+ring, or leave it out")
+    if combines and plan.cp % plan.cp_heads:
+        yield Fault("plan.cp_heads", f"must divide plan.cp = {plan.cp}", plan.cp_heads)
+    name, traders = ("cp_heads", plan.cp_heads) if combines else ("cp", plan.cp)
+    if plan.cp > 1 and plan.cp_method.startswith("all_to_all") and heads % (plan.tp * traders):
         yield Fault(
-            "plan.cp",
-            f"tp x cp = {plan.tp * plan.cp} must divide the {heads} heads that ranks trade",
-            plan.cp,
-            "take plan.cp_method: ring, or a smaller plan.cp",
+            f"plan.{name}",
+            f"tp x {name} = {plan.tp * traders} must divide the {heads} heads that ranks trade",
+            traders,
+            f"take plan.cp_method: ring, or a smaller plan.{name}",
         )
 
 
@@ -103,8 +113,9 @@ def _experts_divide_over_expert_ranks(job: Job) -> Iterator[Fault]:
     if experts is None:
         if plan.ep > 1:
             yield Fault("plan.ep", "needs a model with experts", plan.ep, "take plan.ep: 1")
-        if plan.etp is not None:
-            yield Fault("plan.etp", "needs a model with experts", plan.etp, "leave it out")
+        for path, given in (("plan.etp", plan.etp), ("plan.ep_dispatch", plan.ep_dispatch)):
+            if given not in (None, "all_to_all"):
+                yield Fault(path, "needs a model with experts", given, "leave it out")
         return
     if experts.count % plan.ep:
         yield Fault("plan.ep", f"must divide the model's {experts.count} experts", plan.ep)
@@ -144,7 +155,8 @@ def _experts_share_the_pipeline(job: Job) -> Iterator[Fault]:
 
 def _experts_need_their_own_tokens(job: Job) -> Iterator[Fault]:
     plan = job.plan
-    if job.model.experts and plan.tp > 1 and not plan.cuts_sequence:
+    in_line = plan.tp > 1 and plan.tp_method == "1d"
+    if job.model.experts and in_line and not plan.cuts_sequence:
         yield Fault(
             "plan.sequence_parallel",
             "must be on for experts with tp > 1: else every rank would route the same tokens",
@@ -161,6 +173,9 @@ def _experts_receive_what_is_possible(job: Job) -> Iterator[Fault]:
     if experts is None:
         yield Fault(path, "needs a model with experts", load, hint)
         return
+    if job.plan.data_parallel == "data-parallel":
+        rule = "is not modelled with plan.data_parallel: data-parallel"
+        yield Fault(path, rule, load, f"{hint}, or take ddp")
     if experts.capacity_factor is not None:
         rule = "changes nothing with a capacity, to which every expert is padded and cut"
         yield Fault(path, rule, load, f"{hint}, or leave out model.experts.capacity_factor")
@@ -352,6 +367,7 @@ _RULES = (
     _batch_divides_into_microbatches,
     _sequence_divides_over_ranks,
     _heads_divide_over_tensor_ranks,
+    tensor_grid_faults,
     _heads_divide_over_traded_sequences,
     _experts_divide_over_expert_ranks,
     _experts_share_the_pipeline,

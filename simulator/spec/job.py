@@ -70,7 +70,8 @@ class Job(Spec):
     def title(self) -> str:
         """The job in one line."""
         plan = self.plan
-        degrees = {"tp": plan.tp, "pp": plan.pp, "vpp": plan.vpp, "cp": plan.cp, "ep": plan.ep}
+        tensor = "tp" if plan.tp_method == "1d" else f"{plan.tp_method}-tp"
+        degrees = {tensor: plan.tp, "pp": plan.pp, "vpp": plan.vpp, "cp": plan.cp, "ep": plan.ep}
         split = " ".join([*(f"{k}{v}" for k, v in degrees.items() if v > 1), f"dp{self.dp}"])
         return f"{self.model.name} on {self.cluster.gpus} x {self.cluster.profile.name}, {split}"
 

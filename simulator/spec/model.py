@@ -48,6 +48,10 @@ class Experts(Spec):
     """Routed experts that each token visits."""
     ffn_hidden: Count
     """MLP width of one routed expert."""
+    groups: Count = 1
+    """Equal groups of experts that the router picks among first (DeepSeek's ``n_group``)."""
+    top_groups: CountOrZero = 0
+    """Groups that each token's experts are in (DeepSeek's ``topk_group``); 0 is all."""
     shared_ffn_hidden: CountOrZero = 0
     """MLP width of all shared experts together; 0 is none."""
     shared_gate: Flag = False
@@ -68,6 +72,32 @@ class Experts(Spec):
         if top_k > count:
             raise ValueError(f"a token cannot visit more than all {count} experts")
         return top_k
+
+    @property
+    def picked_groups(self) -> int:
+        """Groups that each token's experts are in."""
+        return self.top_groups or self.groups
+
+    @field_validator("groups")
+    @classmethod
+    def _divide_the_experts(cls, groups: int, info: ValidationInfo) -> int:
+        count = info.data.get("count", groups)
+        if count % groups:
+            raise ValueError(f"must divide the {count} experts")
+        return groups
+
+    @field_validator("top_groups")
+    @classmethod
+    def _hold_the_choices_of_a_token(cls, top_groups: int, info: ValidationInfo) -> int:
+        groups, count, top_k = (info.data.get(name, 1) for name in ("groups", "count", "top_k"))
+        if top_groups > groups:
+            raise ValueError(f"a token cannot pick more than all {groups} groups")
+        if top_groups and top_groups * (count // groups) < top_k:
+            raise ValueError(
+                f"{top_groups} of {groups} groups hold {top_groups * (count // groups)} of {count} "
+                f"experts, fewer than the {top_k} that a token visits"
+            )
+        return top_groups
 
     @field_validator("shared_gate")
     @classmethod

@@ -145,8 +145,11 @@ def partition_faults(job: Job) -> Iterator[Fault]:
     if plan.tp == 1:
         rule = "divides checkpoints over tensor-parallel ranks, but plan.tp is 1"
         yield Fault(path, rule, True, "leave it out")
-    if plan.cuts_sequence:
-        rule = "has nothing left to divide: with sequence parallelism ranks keep parts already"
+    if plan.cuts_boundary:
+        rule = (
+            "has nothing left to divide: with sequence parallelism, and on a grid of "
+            "tensor-parallel ranks, they keep parts already"
+        )
         yield Fault(path, rule, True, "leave it out, or take plan.sequence_parallel: false")
 
 

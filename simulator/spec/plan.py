@@ -16,6 +16,7 @@ from simulator.spec.expert_load import ExpertLoad
 from simulator.spec.kernels import AttentionKernel, Precision
 from simulator.spec.offload import Offload
 from simulator.spec.stack import STACKS, Stack, named_stack
+from simulator.spec.tensor_grid import TensorGrid, TensorMethod, tensor_grid
 
 ScheduleName = Literal[
     "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "interleaved-1f1b",
@@ -25,6 +26,7 @@ ScheduleName = Literal[
 Recompute = Literal["none", "selective", "full"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "lamb", "adam-8bit", "adafactor", "muon"]
 DataParallelism = Literal["ddp", "data-parallel", "parameter-server"]
+Dispatcher = Literal["all_to_all", "all_gather", "hierarchical"]
 
 
 RANK_ORDER_WORDS = ("tp", "cp", "ep", "dp", "pp")
@@ -56,19 +58,32 @@ class Plan(Spec):
 
     tp: Count = 1
     """Tensor-parallel degree."""
+    tp_method: TensorMethod = "1d"
+    """How tensor-parallel ranks divide a layer: 1d by columns, then rows (Megatron); 2d, 2.5d
+    and 3d in a grid that divides every activation and weight (Colossal-AI)."""
+    tp_depth: Count = 1
+    """Squares of ranks behind each other in 2.5d: tp = q x q x tp_depth."""
     pp: Count = 1
     """Pipeline stages."""
     vpp: Count = 1
     """Model chunks per pipeline stage (virtual stages)."""
     cp: Count = 1
     """Context-parallel degree."""
-    cp_method: Literal["ring", "all_to_all"] = "ring"
-    """How attention sees the whole sequence: keys and values travel, or heads are traded."""
+    cp_method: Literal["ring", "all_to_all", "all_gather", "all_to_all+ring"] = "ring"
+    """How attention sees the whole sequence: keys and values travel, heads are traded, all keys
+    and values are gathered, or ``cp_heads`` neighbours trade heads and rings join the others."""
+    cp_heads: Count = 1
+    """Neighbouring ranks that trade heads in all_to_all+ring, a divisor of cp."""
     ep: Count = 1
     """Ranks that the routed experts of a layer are spread over, inside tp x cp x dp."""
     etp: Count | None = None
     """Tensor-parallel degree of each routed expert, inside tp x cp x dp; by default 1 where
     ep reaches tp, as in current recipes, and else tp."""
+    ep_dispatch: Dispatcher = "all_to_all"
+    """How tokens get to their experts and back: all_to_all sends every copy to its rank;
+    all_gather sends all tokens to all ranks, which take theirs (Megatron-Core's allgather);
+    hierarchical sends a token once to each node that has one of its experts, to the GPU on the
+    same rail, and on over the node's links (DeepEP)."""
     rank_order: Annotated[str, AfterValidator(_rank_order)] = "-".join(RANK_ORDER_WORDS)
     """How ranks are numbered, the fastest word first, as Megatron-Core does; routed experts
     count etp as tp and ep as ep."""
@@ -129,7 +144,9 @@ class Plan(Spec):
     overlap_p2p: Flag | None = None
     """Whether pipeline sends run beside computation."""
     overlap_tp: Flag | None = None
-    """Whether tensor-parallel collectives are pipelined with their matrix products."""
+    """Whether tensor-parallel collectives are pipelined with their matrix products; by default
+    as the stack does it, and in 2d and 2.5d yes: a step's operands travel while the one before
+    is multiplied."""
     overlap_ep: Flag | None = None
     """Whether tokens travel to their experts while another microbatch computes, where a
     forward and a backward run side by side; by default in dualpipe and dualpipev only."""
@@ -158,10 +175,22 @@ class Plan(Spec):
         return self.attention or self.stack.attention
 
     @property
+    def tensor_grid(self) -> TensorGrid | None:
+        """The grid of the tensor-parallel ranks; None where they are in a line."""
+        return tensor_grid(self.tp_method, self.tp, self.tp_depth)
+
+    @property
     def cuts_sequence(self) -> bool:
-        """Whether tensor-parallel ranks divide norms along the sequence."""
+        """Whether tensor-parallel ranks in a line divide norms along the sequence."""
+        if self.tp == 1 or self.tensor_grid is not None:
+            return False
         given = self.sequence_parallel
-        return self.tp > 1 and (self.stack.sequence_parallel if given is None else given)
+        return self.stack.sequence_parallel if given is None else given
+
+    @property
+    def cuts_boundary(self) -> bool:
+        """Whether each tensor-parallel rank holds a part of its own of a layer's input."""
+        return self.cuts_sequence or self.tensor_grid is not None
 
     @property
     def expert_tp(self) -> int:

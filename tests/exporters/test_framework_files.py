@@ -102,6 +102,7 @@ def models(draw: st.DrawFn) -> dict[str, Any]:
             "shared_ffn_hidden": (shared := draw(st.sampled_from([0, 256]))),
             "shared_gate": bool(shared) and draw(_FLAG),
             "router_bias": draw(_FLAG),
+            **draw(st.sampled_from([{}, {"groups": 4, "top_groups": 2}])),
             "capacity_factor": draw(st.sampled_from([None, 1.25])),
             **draw(st.sampled_from([{}, {"first_dense_layers": 2}, {"every": 2}])),
         }
@@ -118,11 +119,18 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
     precision = draw(st.sampled_from(["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]))
     narrow = {"fp16": "fp16", "fp32": "fp32"}.get(precision, "bf16")
     zero = draw(st.integers(0, 3))
-    experts = {"ep": draw(_DEGREE), "etp": draw(st.sampled_from([1, tp]))}
+    dispatchers = ["all_to_all", "all_gather", "hierarchical"]
+    experts = {
+        "ep": draw(_DEGREE),
+        "etp": draw(st.sampled_from([1, tp])),
+        "ep_dispatch": draw(st.sampled_from(dispatchers)),
+    }
+    cp_method = draw(st.sampled_from(["ring", "all_to_all", "all_gather", "all_to_all+ring"]))
     plan = {
         "tp": tp, "pp": pp, "cp": cp, "vpp": vpp,
         **(experts if "experts" in model else {}),
-        "cp_method": draw(st.sampled_from(["ring", "all_to_all"])),
+        "cp_method": cp_method,
+        "cp_heads": cp if cp_method == "all_to_all+ring" else 1,
         "zero": zero,
         "zero_group": draw(st.sampled_from([0, 1, 2])) if zero else 0,
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),

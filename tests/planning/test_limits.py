@@ -35,7 +35,16 @@ def changed(job, field: str, value: int):
     return job.replace(changes)
 
 
-@pytest.mark.parametrize("plan", [{}, {"pp": 2}, {"tp": 2}, {"zero": 3, "stack": "torchtitan"}])
+_PLANS = [
+    {},
+    {"pp": 2},
+    {"tp": 2},
+    {"zero": 3, "stack": "torchtitan"},
+    {"tp": 4, "tp_method": "2d"},
+]
+
+
+@pytest.mark.parametrize("plan", _PLANS)
 def test_the_largest_value_fits_and_one_step_more_does_not(plan):
     job = small_job(**plan)
     for limit in limits(job):

@@ -16,6 +16,7 @@ from simulator.spec.plan import Plan
 from tests.jobs import small_model
 
 B, S = 2, 64
+HEADS_RANKS = 2
 KV_BYTES = 2 * B * S * 4 * 8 * 2.0
 """Keys and values of the whole sequence: 4 heads of 8, 16 bit [B]."""
 
@@ -24,7 +25,48 @@ def layer(cp: int, method: str = "ring", attention: str = "flash", **model) -> L
     plan = Plan(attention=attention)
     shape = microbatch_shape(plan, B, S // cp)
     whole = transformer_layer(small_model(**model), LayerKind(False, 0), plan, shape)
-    return context_parallel(whole, cp, method=method, element_bytes=2.0)
+    return context_parallel(whole, cp, method=method, element_bytes=2.0, heads_ranks=HEADS_RANKS)
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+@pytest.mark.parametrize("causal", [True, False])
+def test_gathering_keys_and_values_shares_the_scores_evenly_too(cp, causal):
+    whole = attention_flop(kernel(layer(1, causal=causal)))
+    gathered = layer(cp, "all_gather", causal=causal)
+    assert cp * attention_flop(kernel(gathered)) == pytest.approx(whole)
+    (exchange,) = (p for p in gathered.pieces if isinstance(p, Exchange))
+    assert exchange.num_bytes == KV_BYTES
+    assert (exchange.forward, exchange.backward, exchange.gathers_again) == (
+        CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, True,
+    )  # fmt: skip
+
+
+def test_gathered_keys_are_divided_by_heads_that_tensor_ranks_do_not_share():
+    """Four heads of keys: eight ranks hold each twice."""
+    for tp, ways in ((2, 2), (8, 4)):
+        divided = tensor_parallel(
+            layer(2, "all_gather"), tp, sequence_parallel=False, element_bytes=2.0
+        )
+        (gather,) = (
+            p for p in divided.pieces if isinstance(p, Exchange) and p.axis is Axis.CONTEXT
+        )
+        assert gather.num_bytes == KV_BYTES / ways
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_trading_heads_among_neighbours_leaves_a_ring_of_the_others(causal):
+    """Eight ranks, two trade: half the heads, a ring of four over twice the tokens."""
+    whole = attention_flop(kernel(layer(1, causal=causal)))
+    combined = layer(8, "all_to_all+ring", causal=causal)
+    passing = next(p for p in combined.pieces if isinstance(p, RingAttention))
+    assert 8 * ring_flop(passing) == pytest.approx(whole)
+    assert passing.steps == 4
+    # A quarter of the tokens with half of the heads.
+    assert passing.kv_bytes == KV_BYTES / 4 / 2
+    exchanges = [p for p in combined.pieces if isinstance(p, Exchange)]
+    assert {p.axis for p in exchanges} == {Axis.CONTEXT_HEADS}
+    # Queries, keys, values and results of 1/8 of the tokens.
+    assert sum(p.num_bytes for p in exchanges) == 2 * B * S * (8 + 4) * 8 * 2.0 / 8
 
 
 def ring(cp: int, **model) -> RingAttention:

@@ -142,6 +142,11 @@ def test_impossible_loads_are_refused(load, experts, path, words):
     assert words in fault.rule
 
 
+def test_a_load_in_one_process_is_refused_instead_of_left_out():
+    with pytest.raises(InputError, match="is not modelled with plan"):
+        job({"hot": 2.0}, ep=1, data_parallel="data-parallel", zero=0)
+
+
 def test_a_file_of_measured_loads_stands_beside_the_job(tmp_path):
     (tmp_path / "loads.csv").write_text("3, 1\n1 1\n")
     text = """

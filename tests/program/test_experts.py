@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.collectives import CollectiveKind
+from simulator.cost.collectives import CollectiveKind, Group
 from simulator.cost.parameters import LayerKind, ParameterGroup, layer_kinds, layer_tensors
 from simulator.program.expert_parallel import expert_parallel
 from simulator.program.experts import expert_layer, token_copies
@@ -55,7 +55,8 @@ def whole_layer(model: Model | None = None, **plan: Any) -> Layer:
 
 def divided(layer: Layer, *, tp: int = 1, ep: int = 1, etp: int = 1) -> Layer:
     layer = tensor_parallel(layer, tp, sequence_parallel=True, element_bytes=HALF)
-    return expert_parallel(layer, ep, etp, element_bytes=HALF)
+    experts = Experts(count=COUNT, top_k=TOP_K, ffn_hidden=WIDTH, capacity_factor=1.0)
+    return expert_parallel(layer, Group(ep, ep), etp, experts=experts, element_bytes=HALF)
 
 
 def expert_job(**plan: Any) -> Job:
@@ -162,7 +163,8 @@ def test_copies_are_sorted_again_only_where_a_rank_has_several_experts():
 def test_dense_layers_are_left_alone():
     plan = Plan()
     dense = transformer_layer(small_model(), KIND, plan, microbatch_shape(plan, 1, TOKENS))
-    assert expert_parallel(dense, 4, 2, element_bytes=HALF) is dense
+    group = Group(4, 4)
+    assert expert_parallel(dense, group, 2, experts=None, element_bytes=HALF) is dense
 
 
 @given(EP, ETP)

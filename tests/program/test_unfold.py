@@ -16,8 +16,10 @@ from simulator.program.conditions import Condition, rank_conditions, slowed
 from simulator.program.ir import Category, Kind, Part, RankClass, Work
 from simulator.results.run import run_step
 from simulator.schedule import SCHEDULES, schedule_info
+from simulator.spec.expert_load import ExpertLoad
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.job import Job
+from simulator.spec.model import Experts
 from simulator.spec.perturbations import Perturbation
 from tests.jobs import NO_LATENCY, jobs, network_profile, small_job, small_model
 
@@ -63,9 +65,13 @@ def clusters(draw: st.DrawFn) -> HardwareProfile:
 
 @st.composite
 def perturbed_jobs(draw: st.DrawFn) -> Job:
-    """Random plans on up to 32 ranks with random perturbations."""
+    """Random plans on up to 32 ranks with random perturbations and loads of experts."""
     job = draw(jobs(draw(clusters())).filter(lambda job: job.cluster.gpus <= 32))
-    return job.model_copy(update={"perturbations": draw(perturbations(job.cluster.gpus))})
+    loads = [None, ExpertLoad(hot=2.0), ExpertLoad(zipf=0.5), ExpertLoad(loads=(1, 2, 3, 1))]
+    load = draw(st.sampled_from(loads)) if job.model.experts else None
+    plan = job.plan.model_copy(update={"expert_load": load})
+    perturbed = draw(perturbations(job.cluster.gpus))
+    return job.model_copy(update={"plan": plan, "perturbations": perturbed})
 
 
 def ranks_of(rank_class: RankClass) -> range | tuple[int, ...]:
@@ -126,6 +132,44 @@ def test_folded_and_unfolded_runs_give_the_same_breakdown_and_every_rank_the_sam
         for result in (folded, unfolded)
     ]
     assert peaks[0] == pytest.approx(peaks[1])
+
+
+@pytest.mark.parametrize("perturbed_gpu", [(), ({"gpu": 1, "slowdown": 0.5},)])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_hot_expert_is_felt_beside_perturbations_and_rank_by_rank(perturbed_gpu, whole):
+    """Whoever is simulated: the hot rank holds more, and the others wait for it."""
+    experts = Experts(count=8, top_k=2, ffn_hidden=128)
+    plain = small_job(small_model(layers=2, experts=experts), gpus=8, ep=4)
+    even, hot = (
+        run_step(
+            perturbed(
+                plain.model_copy(
+                    update={"plan": plain.plan.model_copy(update={"expert_load": load})}
+                ),
+                *perturbed_gpu,
+            ),
+            unfolded=whole,
+        )
+        for load in (None, ExpertLoad(hot=4.0))
+    )
+    assert hot.step_time_s > even.step_time_s
+    classes = hot.timeline.program.classes
+    holds = ["holds the busiest experts" in each.cause for each in classes]
+    peaks = [memory.peak_allocated_bytes for memory in hot.memory]
+    assert sum(each.count for each, is_hot in zip(classes, holds, strict=True) if is_hot) == 2
+    hottest = min(peak for peak, is_hot in zip(peaks, holds, strict=True) if is_hot)
+    assert hottest > max(peak for peak, is_hot in zip(peaks, holds, strict=True) if not is_hot)
+
+
+def test_communicators_and_segments_do_not_depend_on_who_is_simulated():
+    plain = small_job(gpus=4, tp=2, stack={"expandable_segments": True})
+    folded = build_program(plain)
+    for other in (
+        build_program(plain, unfolded=True),
+        build_program(perturbed(plain, {"gpu": 1, "slowdown": 0.5})),
+    ):
+        assert other.communicator_bytes == folded.communicator_bytes > 0
+        assert other.expandable_segments is True
 
 
 @pytest.mark.parametrize(

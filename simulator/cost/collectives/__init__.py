@@ -32,12 +32,14 @@ from simulator.spec.network import Network
 __all__ = [
     "ALGORITHMS",
     "CLOSED_FORMS",
+    "NO_COST",
     "CollectiveCost",
     "CollectiveKind",
     "Group",
     "all_to_all_s",
     "chain_broadcast_s",
     "collective_cost",
+    "hierarchical_exchange_cost",
     "ring_all_gather_s",
     "ring_all_reduce_s",
     "ring_reduce_scatter_s",
@@ -117,6 +119,33 @@ def send_recv_cost(num_bytes: float, group: Group, network: Network) -> Collecti
     demand = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
     timing = demand_timing(demand, 2, network_above(climb, network))
     return _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb)
+
+
+def hierarchical_exchange_cost(
+    scale_up_bytes: float, fabric_bytes: float, group: Group, network: Network
+) -> CollectiveCost:
+    """Cost of an exchange that crosses the fabric on one rail and goes on inside the node.
+
+    What arrives is passed on while more arrives, so the slower of the two sets the pace; a hop
+    over the fabric comes before those in the node.
+
+    Args:
+        scale_up_bytes: What a rank passes on to others of its node [B].
+        fabric_bytes: What it sends to its own rail in other nodes [B].
+        group: Who takes part.
+        network: The links.
+
+    Source:
+        DeepSeek-V3 (arXiv 2412.19437, section 3.2.2); DeepEP's normal kernels.
+    """
+    if group.ranks <= 1 or scale_up_bytes + fabric_bytes <= 0:
+        return NO_COST
+    climb = climb_of(CollectiveKind.ALL_TO_ALL, group, network)
+    crosses, r = group.nodes > 1, group.local_ranks
+    demand = Demand(2 if r > 1 else 0, int(crosses), scale_up_bytes, fabric_bytes)
+    timing = demand_timing(demand, r, network_above(climb, network))
+    sm_count = (network.fabric if crosses else network.scale_up).sm_count
+    return _cost(timing, "hierarchical", demand, sm_count, climb)
 
 
 def _cost(

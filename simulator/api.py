@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from simulator.spec.load import load_job
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from simulator.results.advice import Advice
 
 __all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
 
@@ -45,6 +47,10 @@ class Result(StepResult):
 
         The change is found by simulating candidates, which may take some seconds.
         """
+        return self._misfit
+
+    @cached_property
+    def _misfit(self) -> str:
         from simulator.planning.misfit import explain_misfit
 
         return explain_misfit(self.job, self)
@@ -113,6 +119,28 @@ class Result(StepResult):
         from simulator.exporters.chrome_trace import write_trace
 
         return _written(write_trace, self, path)
+
+    def advice(self, *, on_trial: Callable[[], None] | None = None) -> Advice:
+        """What binds the step and which single change would help, found by simulating some.
+
+        Args:
+            on_trial: Called after each simulated candidate, for progress.
+        """
+        from simulator.planning.advice import advice
+
+        return advice(self.job, self, misfit=self.explain_misfit(), on_trial=on_trial)
+
+    def write_html(self, path: str | Path, *, on_trial: Callable[[], None] | None = None) -> Path:
+        """Write a page on the step that needs nothing else; some twenty what-ifs are simulated.
+
+        Args:
+            path: The file.
+            on_trial: Called after each simulated candidate, for progress.
+        """
+        from simulator.exporters.html.run_report import write_run_report
+
+        write_run_report(self, self.job, self.advice(on_trial=on_trial), path)
+        return Path(path)
 
 
 def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Result:

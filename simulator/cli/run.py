@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
+from simulator.cli.console import (
+    counting,
+    note,
+    number_column,
+    percent,
+    print_json,
+    print_table,
+    text_column,
+)
 from simulator.cli.memory import print_peaks
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
 from simulator.program.ir import Owner
@@ -23,6 +31,7 @@ _MOST_LIKENESSES = 20
 
 def run(
     job_file: JobFile,
+    *,
     changes: Changes = None,
     as_json: AsJson = False,
     plot: Annotated[
@@ -32,6 +41,13 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE.json.gz", help="Write a trace for Perfetto or chrome://tracing."
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a page with verdict, timeline and what-ifs that needs nothing else.",
         ),
     ] = None,
     unfolded: Annotated[
@@ -45,6 +61,8 @@ def run(
 
     Example:  clustersim run job.yaml --set plan.tp=4 --plot pictures --trace trace.json.gz
 
+    Example:  clustersim run job.yaml --html report.html
+
     Example:  clustersim run job.yaml --set 'perturbations=[{gpu: 5, slowdown: 0.2}]'
     """
     from simulator.api import simulate
@@ -54,20 +72,25 @@ def run(
         print_json(result.to_dict())
     else:
         _print_result(result)
-    for file in _write_files(result, plot, trace):
+    for file in _write_files(result, plot, trace, html):
         note(f"wrote {file}")
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")
         raise typer.Exit(1)
 
 
-def _write_files(result: Result, plot: Path | None, trace: Path | None) -> Iterator[Path]:
+def _write_files(
+    result: Result, plot: Path | None, trace: Path | None, html: Path | None
+) -> Iterator[Path]:
     if plot is not None:
         yield from result.plot_all(plot)
     if trace is not None:
         trace.parent.mkdir(parents=True, exist_ok=True)
         result.write_trace(trace)
         yield trace
+    if html is not None:
+        with counting("what-ifs") as count:
+            yield result.write_html(html, on_trial=count)
 
 
 def _print_result(result: Result) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -78,6 +79,15 @@ def test_files_are_written_where_asked_and_named_on_stderr(clustersim, job_file,
     assert sorted(written) == sorted([*pictures, str(trace)])
     assert len(pictures) >= 3
     assert trace.read_bytes()[:2] == b"\x1f\x8b"
+
+
+def test_a_page_is_written_with_a_verdict_whose_gain_was_simulated(clustersim, job_file, tmp_path):
+    page = tmp_path / "deep" / "report.html"
+    outcome = clustersim("run", job_file, "--html", page)
+    assert (outcome.code, outcome.err) == (0, f"wrote {page}\n")
+    text = page.read_text(encoding="utf-8")
+    assert re.search(r'id="verdict">[A-Z][a-z]+-bound.*\.</p>', text)
+    assert "raising microbatches from 8 to 16" in text
 
 
 @pytest.mark.parametrize("command", ["run", "memory"])

@@ -74,7 +74,7 @@ const FONT = '12px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
 function drawTimeAxis(context, view, x, width, top, height) {
   const ink = inks();
-  const unit = [["s", 1], ["ms", 1e-3], ["µs", 1e-6]].find(([, f]) => view.span >= f) || ["ns", 1e-9];
+  const unit = [["s", 1], ["ms", 1e-3], ["us", 1e-6]].find(([, f]) => view.span >= f) || ["ns", 1e-9];
   const raw = view.span / Math.max(2, width / 110);
   const power = 10 ** Math.floor(Math.log10(raw));
   const tick = [1, 2, 5, 10].map((f) => f * power).find((s) => s >= raw);
@@ -102,7 +102,7 @@ function inUnits(value, units) {
   return `${significant(value / factor)} ${name}`;
 }
 
-const seconds = (v) => inUnits(v, [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]]);
+const seconds = (v) => inUnits(v, [["s", 1], ["ms", 1e-3], ["us", 1e-6], ["ns", 1e-9]]);
 const bytes = (v) => inUnits(v, [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]]);
 const rate = (v) => inUnits(v, [["TB/s", 1e12], ["GB/s", 1e9], ["MB/s", 1e6], ["kB/s", 1e3], ["B/s", 1]]);
 const flop = (v) => inUnits(v, [["PFLOP", 1e15], ["TFLOP", 1e12], ["GFLOP", 1e9], ["MFLOP", 1e6], ["FLOP", 1]]);

@@ -66,21 +66,31 @@ class Lane {
   // Adds this lane's time and colour in each of `width` slices of a window to `out`.
   blend(from, to, width, out) {
     const slice = (to - from) / width;
-    const { busy, color, palette } = this.sums;
-    const last = [0, 0, 0, 0];
+    const { busy, color: [red, green, blue], palette } = this.sums;
     let row = this.firstEndingAfter(from);
+    let lastBusy = 0, lastRed = 0, lastGreen = 0, lastBlue = 0;
     for (let x = 0; x <= width; x++) {
       const time = from + x * slice;
       while (row < this.count && this.end[row] <= time) {
         if (row + 64 < this.count && this.end[row + 64] <= time) row = this.firstEndingAfter(time);
         else row++;
       }
-      const inside = row < this.count ? Math.max(0, time - this.start[row]) : 0;
-      const mean = row < this.count ? palette.mean[this.sheet[row]] : [0, 0, 0];
-      const now = [busy[row] + inside, 0, 0, 0];
-      for (let c = 0; c < 3; c++) now[c + 1] = color[c][row] + inside * mean[c];
-      if (x > 0) for (let k = 0; k < 4; k++) out[(x - 1) * 4 + k] += (now[k] - last[k]) / slice;
-      for (let k = 0; k < 4; k++) last[k] = now[k];
+      let nowBusy = busy[row], nowRed = red[row], nowGreen = green[row], nowBlue = blue[row];
+      if (row < this.count && time > this.start[row]) {
+        const inside = time - this.start[row], mean = palette.mean[this.sheet[row]];
+        nowBusy += inside;
+        nowRed += inside * mean[0];
+        nowGreen += inside * mean[1];
+        nowBlue += inside * mean[2];
+      }
+      if (x > 0) {
+        const at = (x - 1) * 4;
+        out[at] += (nowBusy - lastBusy) / slice;
+        out[at + 1] += (nowRed - lastRed) / slice;
+        out[at + 2] += (nowGreen - lastGreen) / slice;
+        out[at + 3] += (nowBlue - lastBlue) / slice;
+      }
+      lastBusy = nowBusy; lastRed = nowRed; lastGreen = nowGreen; lastBlue = nowBlue;
     }
   }
 }

@@ -45,7 +45,9 @@ class MemoryPicture {
   draw(context, width, height) {
     const ink = inks(), { time, owners, peakS, peakBytes } = this.shown;
     const plot = width - GUTTER, bottom = height - AXIS_PX, { view } = this;
-    const top = 1.08 * Math.max(this.data.capacity_bytes, peakBytes);
+    // A peak far below the capacity is shown as large as it can be.
+    const isLow = peakBytes < 0.3 * this.data.capacity_bytes;
+    const top = isLow ? 1.25 * peakBytes : 1.08 * Math.max(this.data.capacity_bytes, peakBytes);
     const y = (size) => bottom - (size / top) * bottom;
     const x = (moment) => GUTTER + ((moment - view.from) / view.span) * plot;
     context.fillStyle = ink.page;
@@ -93,7 +95,8 @@ class MemoryPicture {
   }
 
   nameSizes(context, ink, top, y) {
-    const raw = top / 2 ** 30 / 5;
+    const [name, unit] = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, f]) => top >= 2 * f) || ["B", 1];
+    const raw = top / unit / 5;
     const power = 10 ** Math.floor(Math.log10(raw));
     const tick = [1, 2, 5, 10].map((f) => f * power).find((s) => s >= raw);
     context.font = FONT;
@@ -101,10 +104,11 @@ class MemoryPicture {
     context.textBaseline = "middle";
     context.fillStyle = ink.pale;
     const capacity = y(this.data.capacity_bytes);
-    for (let size = 0; size * 2 ** 30 < top; size += tick) {
-      const at = y(size * 2 ** 30);
-      if (Math.abs(at - capacity) > 14) context.fillText(`${Number(size.toPrecision(6))} GiB`, GUTTER - 8, Math.max(at, 8));
+    for (let size = 0; size * unit < top; size += tick) {
+      const at = y(size * unit);
+      if (Math.abs(at - capacity) > 14) context.fillText(`${Number(size.toPrecision(6))} ${name}`, GUTTER - 8, Math.max(at, 8));
     }
+    if (capacity < 0) return;
     context.fillStyle = ink.bad;
     context.fillText(`${(this.data.capacity_bytes / 2 ** 30).toFixed(1)} GiB`, GUTTER - 8, capacity);
   }

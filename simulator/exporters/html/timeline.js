@@ -1,7 +1,7 @@
 // What did every class of ranks do at every moment? Rows down, time to the right.
 
 const AXIS_PX = 24, GAP_PX = 5, COMPUTE_PX = 20, THIN_PX = 7;
-const DENSE = 0.4; // more operations per pixel than this are blended
+const DENSE = 0.2; // more operations per pixel than this are blended
 
 class Timeline {
   constructor(data, sources, view, elements) {
@@ -84,7 +84,7 @@ class Timeline {
       if (beyond - first > plot * DENSE) dense.push([lane, y, slot.height]);
       else this.drawBoxes(context, palette, lane, first, beyond, y, slot.height, plot);
     }
-    this.drawBlended(context, palette, dense, plot, scale, ink.page);
+    this.drawBlended(context, palette, dense, plot, scale);
     for (const [mark, color] of [[this.hovered, ink.pale], [this.chosen, ink.accent]]) {
       if (mark) this.outline(context, mark, color, plot);
     }
@@ -108,6 +108,11 @@ class Timeline {
 
   drawBoxes(context, palette, lane, first, beyond, y, height, plot) {
     const isWait = lane.stream === "waits", isThin = height < COMPUTE_PX;
+    let brush = null;
+    const paint = (color) => { if (color !== brush) context.fillStyle = brush = color; };
+    context.font = FONT;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
     for (let row = first; row < beyond; row++) {
       const left = Math.max(this.x(lane.start[row], plot), GUTTER - 2);
       const right = Math.min(this.x(lane.end[row], plot), GUTTER + plot + 2);
@@ -116,18 +121,16 @@ class Timeline {
       const sheet = lane.sheet[row];
       let top = y;
       for (const [color, share] of palette.bands[sheet]) {
-        context.fillStyle = color;
+        paint(color);
         context.fillRect(left, top, width, height * share);
         top += height * share;
       }
       if (isWait) {
-        context.fillStyle = this.hatch(context, palette.hatch[sheet]);
+        if (width < 3) continue;
+        paint(this.hatch(context, palette.hatch[sheet]));
         context.fillRect(left, y, width, height);
       } else if (width > 22 && !isThin && lane.microbatch[row] >= 0) {
-        context.font = FONT;
-        context.textAlign = "center";
-        context.textBaseline = "middle";
-        context.fillStyle = palette.ink[sheet];
+        paint(palette.ink[sheet]);
         const middle = y + height * Math.max(0.3, palette.bands[sheet][0][1] / 2);
         context.fillText(String(lane.microbatch[row]), left + width / 2, middle);
       }
@@ -135,10 +138,10 @@ class Timeline {
   }
 
   // Where operations are narrower than pixels, each pixel is the mean of what happened in it.
-  drawBlended(context, palette, dense, plot, scale, page) {
+  drawBlended(context, palette, dense, plot, scale) {
     if (!dense.length) return;
     const width = Math.max(1, Math.round(plot * scale));
-    const picture = this.blended, ground = rgb(page);
+    const picture = this.blended;
     if (picture.width < width || picture.height < dense.length) {
       picture.width = width;
       picture.height = Math.max(picture.height, dense.length);
@@ -151,14 +154,10 @@ class Timeline {
       sums.fill(0);
       lane.blend(this.view.from, this.view.to, width, sums);
       for (let x = 0; x < width; x++) {
+        // As much of a pixel is covered as was busy; what lies behind shows through.
         const at = (line * width + x) * 4, share = Math.min(1, sums[x * 4]);
-        for (let c = 0; c < 3; c++) image.data[at + c] = sums[x * 4 + 1 + c] + (1 - share) * ground[c];
-        image.data[at + 3] = share > 0 ? 255 : 0;
-        if (lane.stream === "waits" || lane.stream === "compute") {
-          // The two share their place: each covers its part of a pixel, and together all of it.
-          image.data[at + 3] = Math.round(255 * share);
-          for (let c = 0; c < 3; c++) image.data[at + c] = share ? sums[x * 4 + 1 + c] / share : 0;
-        }
+        image.data[at + 3] = Math.round(255 * share);
+        for (let c = 0; c < 3; c++) image.data[at + c] = share ? sums[x * 4 + 1 + c] / share : 0;
       }
     });
     brush.putImageData(image, 0, 0);

@@ -19,7 +19,7 @@ from simulator.exporters.html.sources import rests_on
 from simulator.exporters.selection import spread
 from simulator.plots import style
 from simulator.plots.boxes import bands
-from simulator.program.ir import Category, Memory, Operation
+from simulator.program.ir import Category, Memory, Operation, Work
 from simulator.results.step import StepResult
 
 WAITS = "waits"
@@ -70,6 +70,8 @@ class _Tables:
         self._chunks = 1 + max((o.chunk for o in result.timeline.program.operations), default=0)
         self._sheets: list[dict[str, Any]] = []
         self._sheet_of: dict[Any, int] = {}
+        self._content_of: dict[int, tuple[Work, int]] = {}
+        self._contents: dict[Any, int] = {}
         self._held: dict[int, tuple[Memory, float]] = {}
 
     def document(self, classes: Sequence[int]) -> dict[str, Any]:
@@ -129,7 +131,7 @@ class _Tables:
             self._bytes(blocks) for blocks in (operation.takes, operation.gives, operation.holds)
         )
         key = (
-            operation.kind, operation.category, id(operation.work), operation.chunk,
+            operation.kind, operation.category, self._content(operation), operation.chunk,
             operation.layers, taken, given, held,
         )  # fmt: skip
         known = self._sheet_of.get(key)
@@ -157,6 +159,17 @@ class _Tables:
                 }
             )
         return known
+
+    def _content(self, operation: Operation) -> int:
+        """A number that two operations share where their work looks the same."""
+        work = operation.work
+        known = self._content_of.get(id(work))
+        if known is None:
+            sources = tuple(rests_on(operation, self._blocks))
+            content = (work.seconds, work.flop, work.num_bytes, work.parts, sources)
+            number = self._contents.setdefault(content, len(self._contents))
+            known = self._content_of[id(work)] = (work, number)
+        return known[1]
 
     def _bands(self, operation: Operation) -> list[tuple[Color, float]]:
         """Colours of a box from its top, and their shares of its height."""

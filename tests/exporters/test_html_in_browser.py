@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from simulator.exporters.html.compare_report import Run, compare_page
 from tests.exporters.pages import HOSTILE, page_of, result_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -272,3 +273,24 @@ def test_a_dark_page_is_printed_light_and_whole(browser, file, tmp_path):
     seen.ask("dispatchEvent(new Event('afterprint'))")
     assert "22,24,28" in seen.ask(PIXELS)
     assert seen.errors == []
+
+
+def test_timelines_that_are_compared_share_one_axis(browser, tmp_path):
+    results = [result_of(layers=4, gpus=8, pp=pp, microbatches=8) for pp in (4, 2)]
+    runs = [Run(f"pp {r.job.plan.pp}", r, r.job) for r in results]
+    file = tmp_path / "compare.html"
+    file.write_text(compare_page(runs), encoding="utf-8")
+    seen = Seen(browser, file)
+    longest_s = max(result.step_time_s for result in results)
+    assert seen.span_s() == longest_s
+    seen.page.get_by_role("button", name="+").click()
+    assert seen.span_s() == pytest.approx(longest_s / 2)
+    for canvas in seen.page.locator("canvas.timeline").all():
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        assert box["width"] > 1000
+        seen.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 12)
+        assert seen.page.locator("#details h3").count() == 1
+        seen.page.keyboard.press("Escape")
+    assert seen.errors == []
+    assert seen.requests == [file.as_uri()]

@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
 from simulator.version import __version__
 
 _FOLDER = Path(__file__).parent
@@ -104,7 +104,8 @@ def _environment() -> Environment:
         bytes=format_bytes,
         words=lambda name: str(name).replace("_", " "),
         percent=lambda share: f"{100 * share:.1f} %",
-        signed=lambda share: f"{100 * share:+.1f} %",
+        signed=signed_percent,
+        signed_seconds=signed_seconds,
         data=_as_data,
     )
     return environment

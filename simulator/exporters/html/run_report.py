@@ -33,7 +33,7 @@ from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
 from simulator.units import format_bytes, format_seconds
 
-SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "run.js")
+SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
 _MOST_CLASSES = 64
 """Rows of the tables per rank class."""
 _OUTSIDE = {"name": "allocator, context and communicators", "color": ("#BFBFBF", "#6E7480")}
@@ -79,7 +79,7 @@ def _content(
         "asynchrony": result.asynchrony,
         "expert_load": expert_load_sentence(result, job),
         "streams": _streams(timeline),
-        "timeline_legend": list(_legend(result)),
+        "timeline_legend": list(timeline_legend(result)),
         "left_out": [c.name for i, c in enumerate(classes) if i not in set(shown)],
         "waterfall": list(_waterfall(result)),
         "categories": _categories(result),
@@ -114,7 +114,7 @@ def _streams(timeline: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"name": name, "shown": name not in _QUIET_STREAMS} for name in order]
 
 
-def _legend(result: StepResult) -> Iterator[dict[str, Any]]:
+def timeline_legend(result: StepResult) -> Iterator[dict[str, Any]]:
     """Colours of the timeline in the order of the palette, waits last."""
     operations = result.timeline.program.operations
     kinds = {operation.kind for operation in operations}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -114,11 +114,30 @@ class Result(StepResult):
             self.plot_placement(folder / "placement.png"),
         ]
 
-    def write_trace(self, path: str | Path) -> Path:
-        """Write a Chrome/Perfetto trace, compressed if the path ends in .gz."""
-        from simulator.exporters.chrome_trace import write_trace
+    def write_trace(
+        self,
+        path: str | Path,
+        *,
+        ranks: Sequence[int] | None = None,
+        max_events: int = 2_000_000,
+        kernels: bool = False,
+    ) -> Path:
+        """Write a Chrome/Perfetto trace, compressed if the path ends in .gz.
 
-        return _written(write_trace, self, path)
+        Args:
+            path: The file.
+            ranks: Ranks to show, each by the class that stands for it; by default all.
+            max_events: Where there are more, whole classes are left out, evenly spread.
+            kernels: Whether compute operations also show what they are made of.
+        """
+        from simulator.exporters.chrome_trace import write_trace
+        from simulator.exporters.selection import classes_of
+
+        found = self.timeline.program.classes
+        classes = None if ranks is None else classes_of(ranks, self.job, found)
+        path = Path(path)
+        write_trace(self, path, max_events=max_events, kernels=kernels, classes=classes)
+        return path
 
     def advice(self, *, on_trial: Callable[[], None] | None = None) -> Advice:
         """What binds the step and which single change would help, found by simulating some.

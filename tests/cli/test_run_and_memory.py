@@ -132,3 +132,22 @@ def test_memory_over_time_can_be_a_picture(clustersim, job_file, tmp_path):
     path = tmp_path / "deep" / "memory.png"
     assert clustersim("memory", job_file, "--over-time", path).err == f"wrote {path}\n"
     assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_trace_of_chosen_ranks_holds_their_classes_only(clustersim, job_file, tmp_path):
+    whole, part = tmp_path / "whole.json", tmp_path / "part.json"
+    assert clustersim("run", job_file, "--trace", whole).code == 0
+    outcome = clustersim("run", job_file, "--trace", part, "--trace-ranks", "15")
+    assert outcome.code == 0
+    events = [len(json.loads(path.read_text())["traceEvents"]) for path in (whole, part)]
+    assert events[1] < events[0]
+    about = json.loads(part.read_text())["otherData"]
+    assert about["classes_left_out"] == ["stage 0"]
+
+
+@pytest.mark.parametrize("ranks", ["16", "a,b", "-1"])
+def test_ranks_that_are_none_are_refused(clustersim, job_file, tmp_path, ranks):
+    outcome = clustersim("run", job_file, "--trace", tmp_path / "t.json", "--trace-ranks", ranks)
+    assert outcome.code == 2
+    assert "ranks" in outcome.err
+    assert not (tmp_path / "t.json").exists()

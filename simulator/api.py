@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simulator.results.advice import Advice
+    from simulator.results.difference import Difference
 
 __all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
 
@@ -66,6 +67,12 @@ class Result(StepResult):
     def to_frame(self) -> pd.DataFrame:
         """The timeline as a pandas DataFrame, one row per operation and lane."""
         return self.timeline.to_frame()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from simulator.exporters.html.notebook import notebook_view
+
+        return notebook_view(self)
 
     def plot_pipeline(self, path: str | Path) -> Path:
         """Draw stage against time; the suffix of ``path`` chooses PNG or SVG.
@@ -138,6 +145,12 @@ class Result(StepResult):
         path = Path(path)
         write_trace(self, path, max_events=max_events, kernels=kernels, classes=classes)
         return path
+
+    def difference_from(self, first: StepResult) -> Difference:
+        """Why this step takes longer or less than another, by causes that sum up."""
+        from simulator.results.difference import difference
+
+        return difference(first, self)
 
     def advice(self, *, on_trial: Callable[[], None] | None = None) -> Advice:
         """What binds the step and which single change would help, found by simulating some.

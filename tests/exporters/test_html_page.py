@@ -175,3 +175,12 @@ def test_memory_of_a_page_reaches_the_peak_of_each_class(page):
         held = [np.frombuffer(b64decode(c)) if isinstance(c, str) else c for c in curves]
         assert np.max(sum(held)) == pytest.approx(whole.peak_allocated_bytes)
     assert memory["capacity_bytes"] == result.capacity_bytes
+
+
+def test_a_result_shows_itself_in_a_notebook_without_scripts_and_with_its_name_escaped():
+    shown = result_of(**SMALL, name=HOSTILE)._repr_html_()
+    assert "<script" not in shown
+    assert "&lt;script&gt;alert(1)" in shown
+    assert "MFU" in shown
+    widths = [float(width) for width in re.findall(r"width: ([\d.]+)%", shown)]
+    assert sum(widths) == pytest.approx(100, abs=0.05)

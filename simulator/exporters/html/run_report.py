@@ -81,7 +81,7 @@ def _content(
         "streams": _streams(timeline),
         "timeline_legend": list(timeline_legend(result)),
         "left_out": [c.name for i, c in enumerate(classes) if i not in set(shown)],
-        "waterfall": list(_waterfall(result)),
+        "waterfall": list(waterfall(result)),
         "categories": _categories(result),
         "class_rows": list(_class_rows(result)),
         "more_classes": max(0, len(classes) - _MOST_CLASSES),
@@ -158,7 +158,7 @@ def _category_color(category: Category) -> tuple[str, str]:
     return both(style.CATEGORY_COLOR[category])
 
 
-def _waterfall(result: StepResult) -> Iterator[dict[str, Any]]:
+def waterfall(result: StepResult) -> Iterator[dict[str, Any]]:
     """Each category of the mean rank, where it starts and how long it is."""
     done_s = 0.0
     for category in _categories(result):

@@ -101,6 +101,12 @@ class Result(StepResult):
 
         return _written(draw_breakdown, self, path)
 
+    def plot_links(self, path: str | Path) -> Path:
+        """Draw how busy the links of every stage are over the step."""
+        from simulator.plots.links import draw_links
+
+        return _written(draw_links, self, path)
+
     def plot_placement(self, path: str | Path) -> Path:
         """Draw which ranks sit where, and which links their groups cross."""
         from simulator.plots.placement import draw_placement
@@ -118,6 +124,7 @@ class Result(StepResult):
             self.plot_memory(folder / "memory.png"),
             self.plot_memory_over_time(folder / "memory_over_time.png"),
             self.plot_breakdown(folder / "breakdown.png"),
+            self.plot_links(folder / "links.png"),
             self.plot_placement(folder / "placement.png"),
         ]
 

@@ -107,6 +107,14 @@ class Result(StepResult):
 
         return _written(draw_links, self, path)
 
+    def plot_roofline(self, path: str | Path) -> Path:
+        """Draw how near each kernel of a layer comes to what the device could do."""
+        from simulator.plots.roofline import draw_roofline
+        from simulator.program.roofline import roofline
+
+        draw_roofline(roofline(self.job), self.title, path)
+        return Path(path)
+
     def plot_placement(self, path: str | Path) -> Path:
         """Draw which ranks sit where, and which links their groups cross."""
         from simulator.plots.placement import draw_placement
@@ -125,6 +133,7 @@ class Result(StepResult):
             self.plot_memory_over_time(folder / "memory_over_time.png"),
             self.plot_breakdown(folder / "breakdown.png"),
             self.plot_links(folder / "links.png"),
+            self.plot_roofline(folder / "roofline.png"),
             self.plot_placement(folder / "placement.png"),
         ]
 

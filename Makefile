@@ -67,9 +67,10 @@ performance: $(VENV)/.bench  ## reports/performance.md: how long everything take
 fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by source; host work is printed for stack.py
 	$(BIN)/python -m simulator.calibrate.fit_training reports/data/runs_open.csv --write
 
-readme: $(VENV)/.core  ## the outputs, the table and the pictures that the README shows
+readme: $(VENV)/.core  ## the outputs, the table and the pictures that README and tutorial show
 	$(BIN)/clustersim run $(JOB) --plot reports/demo > /dev/null
 	$(BIN)/python -m tests.readme
+	$(BIN)/python -m tests.tutorial
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ from simulator.spec.load import load_job
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from simulator.results.advice import Advice
+    from simulator.results.difference import Difference
 
 __all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
 
@@ -40,6 +43,10 @@ class Result(StepResult):
 
         The change is found by simulating candidates, which may take some seconds.
         """
+        return self._misfit
+
+    @cached_property
+    def _misfit(self) -> str:
         from simulator.planning.misfit import explain_misfit
 
         return explain_misfit(self.job, self)
@@ -55,6 +62,12 @@ class Result(StepResult):
     def to_frame(self) -> pd.DataFrame:
         """The timeline as a pandas DataFrame, one row per operation and lane."""
         return self.timeline.to_frame()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from simulator.exporters.html.notebook import notebook_view
+
+        return notebook_view(self)
 
     def plot_pipeline(self, path: str | Path) -> Path:
         """Draw stage against time; the suffix of ``path`` chooses PNG or SVG.
@@ -83,6 +96,20 @@ class Result(StepResult):
 
         return _written(draw_breakdown, self, path)
 
+    def plot_links(self, path: str | Path) -> Path:
+        """Draw how busy the links of every stage are over the step."""
+        from simulator.plots.links import draw_links
+
+        return _written(draw_links, self, path)
+
+    def plot_roofline(self, path: str | Path) -> Path:
+        """Draw how near each kernel of a layer comes to what the device could do."""
+        from simulator.plots.roofline import draw_roofline
+        from simulator.program.roofline import roofline
+
+        draw_roofline(roofline(self.job), self.title, path)
+        return Path(path)
+
     def plot_placement(self, path: str | Path) -> Path:
         """Draw which ranks sit where, and which links their groups cross."""
         from simulator.plots.placement import draw_placement
@@ -100,14 +127,63 @@ class Result(StepResult):
             self.plot_memory(folder / "memory.png"),
             self.plot_memory_over_time(folder / "memory_over_time.png"),
             self.plot_breakdown(folder / "breakdown.png"),
+            self.plot_links(folder / "links.png"),
+            self.plot_roofline(folder / "roofline.png"),
             self.plot_placement(folder / "placement.png"),
         ]
 
-    def write_trace(self, path: str | Path) -> Path:
-        """Write a Chrome/Perfetto trace, compressed if the path ends in .gz."""
-        from simulator.exporters.chrome_trace import write_trace
+    def write_trace(
+        self,
+        path: str | Path,
+        *,
+        ranks: Sequence[int] | None = None,
+        max_events: int = 2_000_000,
+        kernels: bool = False,
+    ) -> Path:
+        """Write a Chrome/Perfetto trace, compressed if the path ends in .gz.
 
-        return _written(write_trace, self, path)
+        Args:
+            path: The file.
+            ranks: Ranks to show, each by the class that stands for it; by default all.
+            max_events: Where there are more, whole classes are left out, evenly spread.
+            kernels: Whether compute operations also show what they are made of.
+        """
+        from simulator.exporters.chrome_trace import write_trace
+        from simulator.exporters.selection import classes_of
+
+        found = self.timeline.program.classes
+        classes = None if ranks is None else classes_of(ranks, self.job, found)
+        path = Path(path)
+        write_trace(self, path, max_events=max_events, kernels=kernels, classes=classes)
+        return path
+
+    def difference_from(self, first: StepResult) -> Difference:
+        """Why this step takes longer or less than another, by causes that sum up."""
+        from simulator.results.difference import difference
+
+        return difference(first, self)
+
+    def advice(self, *, on_trial: Callable[[], None] | None = None) -> Advice:
+        """What binds the step and which single change would help, found by simulating some.
+
+        Args:
+            on_trial: Called after each simulated candidate, for progress.
+        """
+        from simulator.planning.advice import advice
+
+        return advice(self.job, self, misfit=self.explain_misfit(), on_trial=on_trial)
+
+    def write_html(self, path: str | Path, *, on_trial: Callable[[], None] | None = None) -> Path:
+        """Write a page on the step that needs nothing else; some twenty what-ifs are simulated.
+
+        Args:
+            path: The file.
+            on_trial: Called after each simulated candidate, for progress.
+        """
+        from simulator.exporters.html.run_report import write_run_report
+
+        write_run_report(self, self.job, self.advice(on_trial=on_trial), path)
+        return Path(path)
 
 
 def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Result:

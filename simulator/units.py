@@ -132,6 +132,17 @@ def format_seconds(seconds: float) -> str:
     return "0 s" if seconds == 0 else f"{_significant(seconds * 1e9)} ns"
 
 
+def signed_seconds(seconds: float) -> str:
+    """A difference of times for people, with its sign ("+1.20 s")."""
+    return f"{'+' if seconds > 0 else '-' if seconds < 0 else ''}{format_seconds(abs(seconds))}"
+
+
+def signed_percent(share: float) -> str:
+    """A relative difference for people, with its sign ("+6.2 %")."""
+    text = f"{100 * share:+.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+
+
 def format_rate(bytes_per_s: float) -> str:
     """Bandwidth for people: decimal units ("450 GB/s")."""
     for unit in ("TB", "GB", "MB", "kB"):

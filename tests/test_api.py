@@ -99,10 +99,12 @@ def test_pictures_and_traces_are_written_where_asked(job, tmp_path):
     written = result.plot_all(tmp_path / "pictures")
     assert sorted(path.name for path in written) == [
         "breakdown.png",
+        "links.png",
         "memory.png",
         "memory_over_time.png",
         "pipeline.png",
         "placement.png",
+        "roofline.png",
     ]
     trace = result.write_trace(tmp_path / "trace.json")
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]

@@ -32,6 +32,9 @@ def test_the_wheel_holds_all_code_and_all_data(wheel):
     data = shipped("hardware_profiles", ".yaml") | shipped("workloads", ".yaml")
     assert shipped("simulator", ".py") | {"simulator/py.typed"} <= names
     assert {f"simulator/{name}" for name in data} <= names
+    pages = {path for end in (".html", ".css", ".js") for path in shipped("simulator", end)}
+    assert pages
+    assert pages <= names
     assert not any(name.startswith(("tests/", "reports/")) for name in names)
 
 

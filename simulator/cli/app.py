@@ -19,6 +19,7 @@ from simulator.cli import (
     balance,
     calibrating,
     collectives,
+    comparing,
     exporting,
     importing,
     limits,
@@ -84,6 +85,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.command("run")(run.run)
+    app.command("compare")(comparing.compare)
     app.command("memory")(memory.memory)
     app.command("placement")(placement.placement)
     app.command("traffic")(traffic.traffic)

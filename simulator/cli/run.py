@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
+from simulator.cli.console import (
+    counting,
+    note,
+    number_column,
+    percent,
+    print_json,
+    print_table,
+    text_column,
+)
 from simulator.cli.memory import print_peaks
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.errors import InputError
 from simulator.program.ir import Owner
 from simulator.units import format_bytes, format_seconds
 
@@ -23,6 +32,7 @@ _MOST_LIKENESSES = 20
 
 def run(
     job_file: JobFile,
+    *,
     changes: Changes = None,
     as_json: AsJson = False,
     plot: Annotated[
@@ -32,6 +42,28 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE.json.gz", help="Write a trace for Perfetto or chrome://tracing."
+        ),
+    ] = None,
+    trace_ranks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANK,RANK,…", help="Ranks in the trace, by their classes; default: all."
+        ),
+    ] = None,
+    trace_events: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Events in the trace at most; whole classes are left out."
+        ),
+    ] = 2_000_000,
+    trace_kernels: Annotated[
+        bool, typer.Option("--trace-kernels", help="Show the kernels of each operation, too.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a page with verdict, timeline and what-ifs that needs nothing else.",
         ),
     ] = None,
     unfolded: Annotated[
@@ -45,6 +77,8 @@ def run(
 
     Example:  clustersim run job.yaml --set plan.tp=4 --plot pictures --trace trace.json.gz
 
+    Example:  clustersim run job.yaml --html report.html
+
     Example:  clustersim run job.yaml --set 'perturbations=[{gpu: 5, slowdown: 0.2}]'
 
     Example:  clustersim run job.yaml --set plan.stack=deepspeed --set plan.zero=2
@@ -57,20 +91,42 @@ def run(
         print_json(result.to_dict())
     else:
         _print_result(result)
-    for file in _write_files(result, plot, trace):
+    for file in _write_files(result, plot, html):
         note(f"wrote {file}")
+    if trace is not None:
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        result.write_trace(
+            trace,
+            ranks=_ranks(trace_ranks),
+            max_events=trace_events,
+            kernels=trace_kernels,
+        )
+        note(f"wrote {trace}")
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")
         raise typer.Exit(1)
 
 
-def _write_files(result: Result, plot: Path | None, trace: Path | None) -> Iterator[Path]:
+def _ranks(text: str | None) -> list[int] | None:
+    """The ranks of a list such as ``0,8``.
+
+    Raises:
+        InputError: Something in it is no number.
+    """
+    if text is None:
+        return None
+    words = text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise InputError.single("--trace-ranks", "must be ranks such as 0,8", text)
+    return [int(word) for word in words]
+
+
+def _write_files(result: Result, plot: Path | None, html: Path | None) -> Iterator[Path]:
     if plot is not None:
         yield from result.plot_all(plot)
-    if trace is not None:
-        trace.parent.mkdir(parents=True, exist_ok=True)
-        result.write_trace(trace)
-        yield trace
+    if html is not None:
+        with counting("what-ifs") as count:
+            yield result.write_html(html, on_trial=count)
 
 
 def _print_result(result: Result) -> None:

@@ -61,11 +61,17 @@ def sweep(
         str | None,
         typer.Option(metavar="ADDRESS", help="Simulate on the Dask cluster of this scheduler."),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw a heat map, and rate against memory."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a job under every combination of some changes, one row each.
 
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.zero=1,3 --out tp.csv
+
+    Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.pp=1,2,4 --plot tp.png
     """
     from simulator.planning.sweep import grid_points, sweep
     from simulator.planning.tasks import core_count
@@ -88,9 +94,12 @@ def sweep(
     if out is not None:
         _write_table(table, out)
         note(f"wrote {out}: {_summary(table)}")
+    if plot is not None:
+        _draw_table(table, job.title, plot)
+        note(f"wrote {plot}")
     if as_json:
         print_json({"rows": json.loads(table.to_json(orient="records"))})
-    elif out is None:
+    elif out is None and plot is None:
         _print_table(table, job.title)
 
 
@@ -159,6 +168,14 @@ def _write_table(table: pd.DataFrame, out: Path) -> None:
     else:
         _of_one_type(table).to_parquet(partial, index=False)
     os.replace(partial, out)
+
+
+def _draw_table(table: pd.DataFrame, title: str, plot: Path) -> None:
+    from simulator.planning.sweep import RESULTS
+    from simulator.plots.sweep import draw_sweep
+
+    plot.parent.mkdir(parents=True, exist_ok=True)
+    draw_sweep(table, [name for name in table.columns if name not in RESULTS], title, plot)
 
 
 def _of_one_type(table: pd.DataFrame) -> pd.DataFrame:

@@ -112,10 +112,8 @@ def grouped_gemm_s(
     nothing. Otherwise as :func:`gemm_s`.
     """
     model = _gemm_model(profile, precision)
-    operand, output = ELEMENT_BYTES[precision], 8.0 if accumulate else output_bytes(precision)
     total_rows = sum(rows)
-    groups = sum(1 for m in rows if m > 0)
-    traffic_bytes = operand * k * (total_rows + groups * n) + output * total_rows * n
+    traffic_bytes = product_bytes(rows, n, k, precision=precision, accumulate=accumulate)
     bytes_per_s = model.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
     sm_flop_per_s = (
         peak_flop_per_s(profile, precision)
@@ -136,6 +134,24 @@ def grouped_gemm_s(
         return max(compute_s, (traffic_bytes + partials_bytes) / bytes_per_s)
 
     return model.floor_s + min(variant_s(tile, split) for tile in _TILES for split in _SPLITS)
+
+
+def product_bytes(
+    rows: Sequence[int],
+    n: int,
+    k: int,
+    *,
+    precision: Precision = "bf16",
+    accumulate: bool = False,
+) -> float:
+    """Bytes that products read and write once each, operands and results [B].
+
+    An accumulated result is read and written in fp32.
+    """
+    operand, output = ELEMENT_BYTES[precision], 8.0 if accumulate else output_bytes(precision)
+    total_rows = sum(rows)
+    groups = sum(1 for m in rows if m > 0)
+    return operand * k * (total_rows + groups * n) + output * total_rows * n
 
 
 def _tile_share(tile: tuple[int, int], model: GemmModel) -> float:

@@ -2,8 +2,9 @@
 
 Trace Event JSON. A process per rank class, a thread per stream, a complete event per
 operation with its coordinates, bytes and FLOP; beside them a thread of waits by cause, an
-arrow from the sending to the receiving side of each transfer, and a counter of allocated
-memory. Events are written one by one, so memory does not grow with the trace.
+arrow from the sending to the receiving side of each transfer, and counters of allocated
+memory and of what each link carries. Events are written one by one, so memory does not grow
+with the trace.
 
 Times are whole nanoseconds, rounded edge by edge, so that neighbours on a lane stay
 neighbours and never overlap.
@@ -30,6 +31,7 @@ from simulator.engine.timeline import STREAMS
 from simulator.errors import InputError
 from simulator.exporters.selection import spread
 from simulator.program.ir import Kind, Lane, Operation, Stream
+from simulator.results.links import LinkLoad, link_loads
 from simulator.results.step import StepResult
 
 Event = dict[str, Any]
@@ -63,6 +65,7 @@ def write_trace(
     *,
     max_events: int = 2_000_000,
     kernels: bool = False,
+    classes: Sequence[int] | None = None,
 ) -> TraceSummary:
     """Write the step as Trace Event JSON, compressed if the suffix is ``.gz``.
 
@@ -74,6 +77,7 @@ def write_trace(
             of the trace name them.
         kernels: Also show what each compute operation is made of, on a lane of its own.
             Repeated kernels of an operation are one event.
+        classes: Indices of the rank classes to choose from; by default all of them.
 
     Returns:
         What was written.
@@ -81,22 +85,29 @@ def write_trace(
     Raises:
         InputError: The suffix is neither, or ``max_events`` has no room for one class.
     """
-    classes = _fitting_classes(result, max_events, kernels=kernels)
-    left_out = tuple(sorted(set(range(len(result.memory))) - set(classes)))
+    loads = link_loads(result.timeline)
+    wanted = range(len(result.memory)) if classes is None else sorted(set(classes))
+    cost = _events_per_class(result, loads, kernels=kernels)
+    shown = _fitting_classes(wanted, cost, max_events)
+    left_out = tuple(sorted(set(range(len(result.memory))) - set(shown)))
     num_events = 0
     with _open_text(Path(path)) as file:
         head = {"displayTimeUnit": "ms", "otherData": _about(result, left_out)}
         file.write(json.dumps(head)[:-1] + ', "traceEvents": [')
-        for event in trace_events(result, classes, kernels=kernels):
+        for event in trace_events(result, shown, kernels=kernels, loads=loads):
             file.write(",\n" if num_events else "\n")
             file.write(json.dumps(event, separators=(",", ":")))
             num_events += 1
         file.write("\n]}\n")
-    return TraceSummary(num_events, tuple(classes), left_out)
+    return TraceSummary(num_events, tuple(shown), left_out)
 
 
 def trace_events(
-    result: StepResult, classes: Sequence[int], *, kernels: bool = False
+    result: StepResult,
+    classes: Sequence[int],
+    *,
+    kernels: bool = False,
+    loads: Sequence[LinkLoad] = (),
 ) -> Iterator[Event]:
     """The events of some rank classes, lane by lane, as they are written."""
     for index in classes:
@@ -104,6 +115,9 @@ def trace_events(
         yield from _operations(result, index, kernels=kernels)
         yield from _waits(result, index)
         yield from _memory(result, index)
+        for load in loads:
+            if load.rank_class == index:
+                yield from _link(result, load)
     yield from _transfers(result, set(classes))
 
 
@@ -158,22 +172,21 @@ def _open_text(path: Path) -> Iterator[TextIO]:
         )
 
 
-def _fitting_classes(result: StepResult, max_events: int, *, kernels: bool) -> list[int]:
-    """As many classes as the budget allows, evenly spread."""
-    cost = _events_per_class(result, kernels=kernels)
-    for count in range(len(cost), 0, -1):
-        classes = spread(len(cost), count)
+def _fitting_classes(wanted: Sequence[int], cost: Sequence[int], max_events: int) -> list[int]:
+    """As many of the classes as the budget allows, evenly spread."""
+    for count in range(len(wanted), 0, -1):
+        classes = [wanted[place] for place in spread(len(wanted), count)]
         if sum(cost[index] for index in classes) <= max_events:
             return classes
     raise InputError.single(
         "max_events",
         "must leave room for at least one rank class",
         max_events,
-        f"allow {cost[0]} or more",
+        f"allow {cost[wanted[0]]} or more",
     )
 
 
-def _events_per_class(result: StepResult, *, kernels: bool) -> list[int]:
+def _events_per_class(result: StepResult, loads: Sequence[LinkLoad], *, kernels: bool) -> list[int]:
     """Events each class needs when all are written, its ends of arrows included."""
     program = result.timeline.program
     waits = Counter(result.waits.rank_class.tolist())
@@ -181,6 +194,8 @@ def _events_per_class(result: StepResult, *, kernels: bool) -> list[int]:
         4 + 2 * kernels + waits[index] + memory.time_s.size + 1
         for index, memory in enumerate(result.memory)
     ]
+    for load in loads:
+        costs[load.rank_class] += load.time_s.size + 1
     for (index, stream), ids in program.lanes.items():
         costs[index] += 2 + len(ids)
         if kernels and stream is Stream.COMPUTE:
@@ -288,6 +303,20 @@ def _memory(result: StepResult, index: int) -> Iterator[Event]:
             "pid": index + 1,
             "ts": _microseconds(_nanoseconds(time_s)),
             "args": {"GiB": round(num_bytes / _GIB, 6)},
+        }
+
+
+def _link(result: StepResult, load: LinkLoad) -> Iterator[Event]:
+    """What a port carries from each moment on, and once more where the step ends."""
+    moments_s = [*load.time_s.tolist(), result.step_time_s]
+    rates = load.bytes_per_s.tolist()
+    for time_s, rate in zip(moments_s, [*rates, rates[-1]], strict=True):
+        yield {
+            "ph": "C",
+            "name": f"{load.port} sent [GB/s]",
+            "pid": load.rank_class + 1,
+            "ts": _microseconds(_nanoseconds(time_s)),
+            "args": {"GB/s": float(f"{rate / 1e9:.6g}")},
         }
 
 

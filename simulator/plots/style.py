@@ -110,6 +110,8 @@ OWNER_COLOR: Mapping[Owner, str] = MappingProxyType(
 WAIT_HATCH = "////"
 """Hatch of everything that is waiting."""
 _LIGHTEST_CHUNK = 0.55
+_DARK_LUMINANCE = 0.1
+"""Darker colours have less than about twice the contrast of a dark page."""
 _ROW_NAME_PT = 1.3 * SMALL_PT
 _SMALLEST_TITLE_PT = 8.0
 _BOLD_EM = 0.68
@@ -129,17 +131,31 @@ def chunk_shade(color: str, chunk: int, num_chunks: int) -> str:
     return mix(color, "#FFFFFF", _LIGHTEST_CHUNK * chunk / (num_chunks - 1))
 
 
-def ink_on(color: str) -> str:
-    """Black or white, whichever contrasts more with the colour.
+def luminance(color: str) -> float:
+    """Relative luminance, 0 for black and 1 for white.
 
     Ignores the straight piece of the sRGB curve near black.
 
     Source:
-        Relative luminance and contrast ratio of WCAG 2.1.
+        WCAG 2.1, relative luminance.
     """
     red, green, blue = (((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color))
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return "#FFFFFF" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#000000"
+    return float(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+
+
+def ink_on(color: str) -> str:
+    """Black or white, whichever contrasts more with the colour.
+
+    Source:
+        Contrast ratio of WCAG 2.1.
+    """
+    light = luminance(color)
+    return "#FFFFFF" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
+
+
+def on_dark(color: str) -> str:
+    """The colour, or a tint of it where it would be lost on a dark page."""
+    return mix(color, "#FFFFFF", 0.45) if luminance(color) < _DARK_LUMINANCE else color
 
 
 def wait_face(category: Category) -> str:

@@ -18,7 +18,7 @@ from simulator.program.expert_load import ExpertShare
 from simulator.program.expert_parallel import expert_parallel
 from simulator.program.experts import expert_layer
 from simulator.program.ir import COMMUNICATION, Category, Collective, Memory, Owner, Part, Work
-from simulator.program.layer import Axis, Layer
+from simulator.program.layer import Axis, Layer, Piece
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
 from simulator.program.layout import Slice, recomputed_layers
 from simulator.program.partitioned_checkpoints import kept_in_parts, with_gather
@@ -271,6 +271,11 @@ class StageCosts:
         # layer like the last, and the shared head (arXiv 2412.19437, section 2.2).
         module = (_EMBEDDING, _JOIN, self._layers[-1], _HEAD, *loss)
         return (*units, _HEAD, *loss, *module * modules)
+
+    def layer_pieces(self, kind: LayerKind) -> tuple[tuple[Piece, ...], PieceTimer]:
+        """What one rank runs of a layer in forward order, and what times it."""
+        layer = self._whole_layer(LayerUnit(kind, is_repeated=False))
+        return self._divided(layer).pieces, self._timer
 
     def _unit(self, unit: Unit) -> UnitCost:
         if unit not in self._units:

@@ -14,7 +14,8 @@ from simulator.version import __version__
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
-    "run", "memory", "strategies", "limits", "traffic", "balance", "sweep", "plan", "schema",
+    "run", "compare", "memory", "strategies", "limits", "traffic", "balance", "sweep", "plan",
+    "schema",
     "import hf", "import megatron", "import deepspeed", "import torchtitan", "import accelerate",
     "import nemo", "import topo", "export megatron", "export deepspeed", "export torchtitan",
     "profile list", "profile show", "profile check", "models list", "calibrate collectives",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -80,6 +81,15 @@ def test_files_are_written_where_asked_and_named_on_stderr(clustersim, job_file,
     assert trace.read_bytes()[:2] == b"\x1f\x8b"
 
 
+def test_a_page_is_written_with_a_verdict_whose_gain_was_simulated(clustersim, job_file, tmp_path):
+    page = tmp_path / "deep" / "report.html"
+    outcome = clustersim("run", job_file, "--html", page)
+    assert (outcome.code, outcome.err) == (0, f"wrote {page}\n")
+    text = page.read_text(encoding="utf-8")
+    assert re.search(r'id="verdict">[A-Z][a-z]+-bound.*\.</p>', text)
+    assert "raising microbatches from 8 to 16" in text
+
+
 @pytest.mark.parametrize("command", ["run", "memory"])
 def test_a_misfit_is_an_answer_and_ends_with_1(clustersim, job_file, command):
     outcome = clustersim(command, job_file, *TOO_BIG)
@@ -140,3 +150,22 @@ def test_a_node_without_room_for_what_left_its_gpus_is_a_misfit(clustersim, job_
     outcome = clustersim("run", job_file, *OFFLOADED, "--set", "cluster.host.memory=1 GiB")
     assert outcome.code == 1
     assert outcome.err == "too little memory\n"
+
+
+def test_a_trace_of_chosen_ranks_holds_their_classes_only(clustersim, job_file, tmp_path):
+    whole, part = tmp_path / "whole.json", tmp_path / "part.json"
+    assert clustersim("run", job_file, "--trace", whole).code == 0
+    outcome = clustersim("run", job_file, "--trace", part, "--trace-ranks", "15")
+    assert outcome.code == 0
+    events = [len(json.loads(path.read_text())["traceEvents"]) for path in (whole, part)]
+    assert events[1] < events[0]
+    about = json.loads(part.read_text())["otherData"]
+    assert about["classes_left_out"] == ["stage 0"]
+
+
+@pytest.mark.parametrize("ranks", ["16", "a,b", "-1"])
+def test_ranks_that_are_none_are_refused(clustersim, job_file, tmp_path, ranks):
+    outcome = clustersim("run", job_file, "--trace", tmp_path / "t.json", "--trace-ranks", ranks)
+    assert outcome.code == 2
+    assert "ranks" in outcome.err
+    assert not (tmp_path / "t.json").exists()

@@ -138,3 +138,12 @@ def test_a_sweep_killed_half_way_loses_no_finished_row_and_repeats_none(
     whole = tmp_path / "whole.csv"
     clustersim("sweep", *command[1:-1], whole)
     assert table.read_text() == whole.read_text()
+
+
+def test_a_sweep_is_drawn_where_asked(clustersim, job_file, tmp_path):
+    picture = tmp_path / "new" / "sweep.png"
+    grid = ("--grid", "plan.tp=1,2", "--grid", "plan.zero=0,1")
+    outcome = clustersim("sweep", job_file, *grid, "--workers", 1, "--plot", picture)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert f"wrote {picture}" in outcome.err
+    assert picture.stat().st_size > 5000

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from simulator.api import Result, simulate
 from simulator.errors import InputError
 from simulator.exporters.chrome_trace import scaled_parts, trace_events, write_trace
+from simulator.exporters.selection import classes_of
 from simulator.program.ir import (
     Category,
     Kind,
@@ -23,7 +25,10 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
+from simulator.results.links import link_loads
 from simulator.results.step import StepResult
+from simulator.results.traffic import class_traffic
+from simulator.spec.load import job_from_document
 from tests.factories import Pipeline, replay, step_result
 
 FULL = Pipeline(
@@ -151,7 +156,8 @@ def test_counters_end_where_they_begin_and_reach_the_peak(tmp_path) -> None:
     result = Pipeline(stages=2, microbatches=4).result()
     trace = trace_of(result, tmp_path / "t.json")
     for index, memory in enumerate(result.memory):
-        events = [e for e in phase(trace, "C") if e["pid"] == index + 1]
+        counters = [e for e in phase(trace, "C") if e["name"] == "allocated [GiB]"]
+        events = [e for e in counters if e["pid"] == index + 1]
         values = [e["args"]["GiB"] for e in events]
         times = [e["ts"] for e in events]
         assert values[-1] == 32.0
@@ -250,3 +256,52 @@ def test_a_class_of_its_own_is_labelled_with_its_reason():
     result = step_result(replay(program))
     labels = [e for e in trace_events(result, [0, 1]) if e["name"] == "process_labels"]
     assert [(e["pid"], e["args"]["labels"]) for e in labels] == [(2, "stage 1: 20 % slower")]
+
+
+def test_link_counters_carry_what_the_transfers_send(tmp_path) -> None:
+    result = sim_result()
+    trace = trace_of(result, tmp_path / "t.json")
+    for load in link_loads(result.timeline):
+        name = f"{load.port} sent [GB/s]"
+        events = [
+            e for e in phase(trace, "C") if (e["name"], e["pid"]) == (name, load.rank_class + 1)
+        ]
+        times = [e["ts"] / 1e6 for e in events]
+        rates = [e["args"]["GB/s"] * 1e9 for e in events]
+        carried = sum(rate * (b - a) for rate, (a, b) in zip(rates, pairwise(times), strict=False))
+        listed = class_traffic(result.timeline.program)[load.rank_class].port_bytes[load.port]
+        assert carried == pytest.approx(listed, rel=1e-3)
+    assert {e["name"] for e in phase(trace, "C")} > {"allocated [GiB]", "scale_up sent [GB/s]"}
+
+
+def sim_result() -> Result:
+    """A step with traffic inside a node and between nodes."""
+    document = {
+        "model": {"base": "llama3.1-8b", "layers": 4},
+        "cluster": {"profile": "h100-sxm-80gb", "gpus": 16},
+        "batch": {"global": 16, "seq_len": 2048},
+        "plan": {"tp": 4, "pp": 4},
+    }
+    return simulate(job_from_document(document))
+
+
+def test_only_the_chosen_ranks_are_written(tmp_path) -> None:
+    result = sim_result()
+    result.write_trace(tmp_path / "t.json", ranks=[0, 15, 14])
+    trace = json.loads((tmp_path / "t.json").read_text())
+    names = [e["args"]["name"] for e in phase(trace, "M") if e["name"] == "process_name"]
+    assert names == ["stage 0 (x4 ranks)", "stage 3 (x4 ranks)"]
+    assert trace["otherData"]["classes_left_out"] == ["stage 1", "stage 2"]
+
+
+def test_a_rank_that_the_job_does_not_have_is_refused(tmp_path) -> None:
+    with pytest.raises(InputError, match="0 to 15"):
+        sim_result().write_trace(tmp_path / "t.json", ranks=[16])
+
+
+def test_a_slow_rank_is_found_by_the_class_of_its_own(tmp_path) -> None:
+    job = sim_result().job.replace(perturbations=[{"gpu": 5, "slowdown": 0.2}])
+    result = simulate(job)
+    classes = result.timeline.program.classes
+    [index] = classes_of([5], job, classes)
+    assert classes[index].ranks == (5,)

@@ -1,0 +1,235 @@
+"""What does the page of one step say?
+
+The verdict and the headline; an interactive timeline; memory over time and at its peak;
+where the time goes; which changes were simulated; which numbers it all rests on; and how to
+get the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simulator.exporters.html.memory_data import memory_data
+from simulator.exporters.html.page import render, write_page
+from simulator.exporters.html.sources import source_blocks
+from simulator.exporters.html.timeline_data import (
+    MOST_ROWS,
+    WAITS,
+    both,
+    shown_classes,
+    timeline_data,
+)
+from simulator.exporters.selection import spread
+from simulator.plots import style
+from simulator.program.ir import Category, Owner
+from simulator.results.advice import Advice
+from simulator.results.expert_load import expert_load_sentence
+from simulator.results.report import source_counts
+from simulator.results.step import ClassMemory, StepResult
+from simulator.spec.job import Job
+from simulator.units import format_bytes, format_seconds
+
+SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
+_MOST_CLASSES = 64
+"""Rows of the tables per rank class."""
+_OUTSIDE = {"name": "allocator, context and communicators", "color": ("#BFBFBF", "#6E7480")}
+"""What the device holds beyond tensors."""
+_QUIET_STREAMS = frozenset({"recv_previous", "recv_next"})
+"""Hidden until asked for: they mirror the sends of a neighbour."""
+
+
+def write_run_report(
+    result: StepResult, job: Job, advice: Advice, path: str | Path, *, most_rows: int = MOST_ROWS
+) -> None:
+    """Write the page of one step.
+
+    Args:
+        result: The step.
+        job: What was simulated.
+        advice: Verdict, what-ifs and influences.
+        path: The file.
+        most_rows: Operations on lanes that the timeline holds at most; beyond it whole
+            classes of ranks are left out, and the page says so.
+    """
+    context, data = _content(result, job, advice, most_rows)
+    write_page(path, "run.html", context, scripts=SCRIPTS, data=data)
+
+
+def run_page(result: StepResult, job: Job, advice: Advice, *, most_rows: int = MOST_ROWS) -> str:
+    """The text of the page. For the arguments see :func:`write_run_report`."""
+    context, data = _content(result, job, advice, most_rows)
+    return render("run.html", context, scripts=SCRIPTS, data=data)
+
+
+def _content(
+    result: StepResult, job: Job, advice: Advice, most_rows: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    blocks = source_blocks(job)
+    timeline = timeline_data(result, blocks, most_rows=most_rows)
+    classes = result.timeline.program.classes
+    shown = shown_classes(result, most_rows)
+    context = {
+        "title": result.title,
+        "advice": advice,
+        "headline": list(headline(result)),
+        "asynchrony": result.asynchrony,
+        "expert_load": expert_load_sentence(result, job),
+        "streams": _streams(timeline),
+        "timeline_legend": list(timeline_legend(result)),
+        "left_out": [c.name for i, c in enumerate(classes) if i not in set(shown)],
+        "waterfall": list(waterfall(result)),
+        "categories": _categories(result),
+        "class_rows": list(_class_rows(result)),
+        "more_classes": max(0, len(classes) - _MOST_CLASSES),
+        "memory_rows": list(_memory_rows(result)),
+        "owners": [*_owners(result), _OUTSIDE],
+        "capacity_bytes": result.capacity_bytes,
+        "profile": job.cluster.profile.name,
+        "sources": source_counts(job),
+        "assumed": _assumed(job),
+        "job_yaml": yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True),
+    }
+    return context, {"timeline": timeline, "memory": memory_data(result), "sources": blocks}
+
+
+def headline(result: StepResult) -> Iterator[tuple[str, str]]:
+    """Names and values of the numbers that come first."""
+    peak = max(memory.peak_device_bytes for memory in result.memory)
+    yield "step time", format_seconds(result.step_time_s)
+    yield "tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"
+    yield "model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"
+    yield "MFU", f"{100 * result.mfu:.1f} %"
+    yield "HFU", f"{100 * result.hfu:.1f} %"
+    yield "pipeline bubble", f"{100 * result.bubble_fraction:.1f} %"
+    yield "fullest GPU", f"{format_bytes(peak)} of {format_bytes(result.capacity_bytes)}"
+
+
+def _streams(timeline: dict[str, Any]) -> list[dict[str, Any]]:
+    names = dict.fromkeys(lane["stream"] for lane in timeline["lanes"])
+    order = sorted(names, key=lambda name: name == WAITS)
+    return [{"name": name, "shown": name not in _QUIET_STREAMS} for name in order]
+
+
+def timeline_legend(result: StepResult) -> Iterator[dict[str, Any]]:
+    """Colours of the timeline in the order of the palette, waits last."""
+    operations = result.timeline.program.operations
+    kinds = {operation.kind for operation in operations}
+    parts = {
+        part.category
+        for work in {id(o.work): o.work for o in operations}.values()
+        for part in work.parts
+        if part.category not in (Category.PIPELINE, Category.DATA_PARALLEL)
+    }
+    for kind, color in style.KIND_COLOR.items():
+        if kind in kinds:
+            yield {"name": style.words(kind), "color": both(color), "wait": False}
+    for category, color in style.CATEGORY_COLOR.items():
+        is_band = category.value not in {kind.value for kind in kinds}
+        if category in parts and is_band and category is not Category.HOST:
+            yield {"name": style.words(category), "color": both(color), "wait": False}
+    for category in style.CATEGORY_COLOR:
+        if category in result.waits.category:
+            name = "" if category is Category.BUBBLE else "waiting for "
+            color = style.wait_hatch_color(category)
+            yield {
+                "name": f"{name}{style.words(category)}",
+                "color": (color, style.mix(color, "#16181C", 0.3)),
+                "wait": True,
+            }
+
+
+def _categories(result: StepResult) -> list[dict[str, Any]]:
+    rows = (result.breakdown_s, *result.class_breakdown_s)
+    return [
+        {"name": style.words(category), "color": _category_color(category), "key": category}
+        for category in style.CATEGORY_COLOR
+        if any(row.get(category, 0.0) > 0 for row in rows)
+    ]
+
+
+def _category_color(category: Category) -> tuple[str, str]:
+    if category is Category.BUBBLE:
+        color = style.wait_hatch_color(category)
+        return color, style.mix(color, "#16181C", 0.3)
+    return both(style.CATEGORY_COLOR[category])
+
+
+def waterfall(result: StepResult) -> Iterator[dict[str, Any]]:
+    """Each category of the mean rank, where it starts and how long it is."""
+    done_s = 0.0
+    for category in _categories(result):
+        seconds = result.breakdown_s.get(category["key"], 0.0)
+        yield {
+            **category,
+            "seconds": seconds,
+            "share": seconds / result.step_time_s,
+            "from": done_s / result.step_time_s,
+        }
+        done_s += seconds
+
+
+def _class_rows(result: StepResult) -> Iterator[dict[str, Any]]:
+    classes = result.timeline.program.classes
+    for index in spread(len(classes), _MOST_CLASSES):
+        seconds = result.class_breakdown_s[index]
+        yield {
+            "name": classes[index].name,
+            "bars": [
+                {**each, "share": seconds.get(each["key"], 0.0) / result.step_time_s}
+                for each in _categories(result)
+            ],
+        }
+
+
+def _owners(result: StepResult) -> list[dict[str, Any]]:
+    return [
+        {"name": style.words(owner), "color": both(color), "key": owner}
+        for owner, color in style.OWNER_COLOR.items()
+        if any(memory.by_owner.get(owner, 0.0) for memory in result.memory)
+    ]
+
+
+def _memory_rows(result: StepResult) -> Iterator[dict[str, Any]]:
+    """Peaks of each class; bars are shares of the longest, which is the need or the capacity."""
+    classes = result.timeline.program.classes
+    longest = max(result.capacity_bytes, *(m.peak_device_bytes for m in result.memory))
+    for index in spread(len(classes), _MOST_CLASSES):
+        memory = result.memory[index]
+        yield {
+            "name": classes[index].name,
+            "memory": memory,
+            "fits": memory.peak_device_bytes <= result.capacity_bytes,
+            "capacity_share": result.capacity_bytes / longest,
+            "bars": [
+                *(
+                    {**owner, "share": _held(memory, owner["key"]) / longest}
+                    for owner in _owners(result)
+                ),
+                {
+                    **_OUTSIDE,
+                    "share": (memory.peak_device_bytes - memory.peak_allocated_bytes) / longest,
+                },
+            ],
+        }
+
+
+def _held(memory: ClassMemory, owner: Owner) -> float:
+    return memory.by_owner.get(owner, 0.0)
+
+
+def _assumed(job: Job) -> list[tuple[str, str]]:
+    """Numbers of the profile that nobody has measured, in the formats that the plan uses."""
+    others = tuple(
+        f"kernels.gemm.{precision}."
+        for precision in job.cluster.profile.kernels.gemm
+        if precision != job.plan.precision
+    )
+    return [
+        (path, source.reference)
+        for path, source in job.cluster.profile.provenance.items()
+        if source.kind == "assumed" and not path.startswith(others)
+    ]

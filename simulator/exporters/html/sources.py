@@ -1,0 +1,50 @@
+"""Which numbers of the hardware profile does an operation rest on?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from simulator.program.ir import COMMUNICATION, Operation
+from simulator.spec.job import Job
+
+_COMPUTING = "kernels"
+_PORT_BLOCKS = {"scale_up": "network.scale_up", "fabric": "network.fabric"}
+
+
+def source_blocks(job: Job) -> dict[str, str]:
+    """The blocks of the profile that this job uses, and in words where their numbers come from."""
+    profile, plan = job.cluster.profile, job.plan
+    others = [
+        f"kernels.gemm.{precision}."
+        for precision in profile.kernels.gemm
+        if precision != plan.precision
+    ]
+    found: dict[str, Counter[str]] = {}
+    for path, source in profile.provenance.items():
+        block = next((b for b in (_COMPUTING, *_PORT_BLOCKS.values()) if path.startswith(b)), None)
+        if block and not any(path.startswith(other) for other in others):
+            found.setdefault(block, Counter())[source.kind] += 1
+    return {
+        block: ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        for block, kinds in found.items()
+    }
+
+
+def rests_on(operation: Operation, blocks: Sequence[str]) -> list[str]:
+    """Those of the blocks that decide how long an operation takes."""
+    work = operation.work
+    used = set()
+    if any(part.category not in COMMUNICATION and part.seconds for part in work.parts):
+        used.add(_COMPUTING)
+    exchanges = [collective.port_bytes for collective in work.collectives]
+    if work.traffic is not None:
+        exchanges.append(work.traffic.port_bytes)
+    for port_bytes in exchanges:
+        used |= {
+            # Whatever climbs the fabric's tiers also passes the NIC.
+            _PORT_BLOCKS["scale_up" if port == "scale_up" else "fabric"]
+            for port, num_bytes in port_bytes.items()
+            if num_bytes
+        }
+    return [block for block in blocks if block in used]

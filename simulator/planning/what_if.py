@@ -1,0 +1,114 @@
+"""Which single change would make training faster, found by simulating a few?
+
+Each candidate changes one decision of the job on the GPUs there are: microbatches,
+recomputation, pipeline order, degrees. It is replayed without contention and compared with
+the job replayed likewise, so that gains are of one kind. Doubling the microbatches also
+doubles the global batch, which decides what is learned; its gain says what the bubble and
+the reductions of a step cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from simulator.errors import InputError
+from simulator.planning.feasible import can_shard, is_data_parallel_only
+from simulator.results.advice import WhatIf
+from simulator.results.run import run_step
+from simulator.results.step import StepResult
+from simulator.spec.job import Job
+
+Changes = Mapping[str, object]
+
+_FLAGS = ("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p", "overlap_tp")
+_RECOMPUTE = ("none", "selective", "full")
+MOST_TRIED = 16
+"""Changes that one search simulates at most."""
+
+
+def what_ifs(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[WhatIf, ...]:
+    """The changes that could be simulated, the largest gain first.
+
+    Args:
+        job: Where to start from.
+        on_trial: Called after each simulated candidate, for progress.
+
+    Raises:
+        InputError: The job itself cannot run.
+    """
+    base = run_step(job, "replay")
+    found = []
+    for words, changes in list(_candidates(job))[:MOST_TRIED]:
+        try:
+            changed = job.replace(changes)
+            step = run_step(changed, "replay") if can_shard(changed) else None
+        except InputError:
+            continue  # a rule forbids it
+        if on_trial:
+            on_trial()
+        if step is not None:
+            found.append(_what_if(words, changes, step, base))
+    return tuple(sorted(found, key=lambda each: -each.gain))
+
+
+def _what_if(words: str, changes: Changes, step: StepResult, base: StepResult) -> WhatIf:
+    peak = max(memory.peak_device_bytes for memory in step.memory)
+    gain = step.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu - 1
+    return WhatIf(words, changes, gain, step.step_time_s, peak, peak <= step.capacity_bytes)
+
+
+def _candidates(job: Job) -> Iterator[tuple[str, Changes]]:
+    yield from _batch_candidates(job)
+    yield from _recompute_candidates(job)
+    if not is_data_parallel_only(job):
+        yield from _pipeline_candidates(job)
+        yield from _degree_candidates(job)
+    yield from _flag_candidates(job)
+
+
+def _batch_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
+    count, micro = job.microbatches, job.batch.micro_batch
+    yield (
+        _moved("microbatches", count, 2 * count),
+        {"batch.global": 2 * job.batch.global_batch},
+    )
+    for other in (2 * micro, micro // 2):
+        if other and job.batch.global_batch % (other * job.dp) == 0:
+            yield _moved("the microbatch", micro, other), {"batch.micro": other}
+
+
+def _recompute_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
+    now = job.plan.recompute
+    for other in _RECOMPUTE:
+        if other != now:
+            yield f"changing recompute from {now} to {other}", {"plan.recompute": other}
+
+
+def _pipeline_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
+    plan = job.plan
+    if plan.pp == 1:
+        return
+    if plan.layout is None and plan.schedule in (None, "1f1b", "interleaved-1f1b"):
+        changes = {"plan.vpp": 2 * plan.vpp, "plan.schedule": "interleaved-1f1b"}
+        yield _moved("vpp", plan.vpp, 2 * plan.vpp), changes
+    if plan.vpp == 1 and plan.schedule in (None, "1f1b"):
+        yield "changing the schedule from 1f1b to zb-h1", {"plan.schedule": "zb-h1"}
+
+
+def _degree_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
+    for name in ("tp", "pp", "cp"):
+        now = getattr(job.plan, name)
+        for other in (now // 2, 2 * now):
+            if other and not (name == "cp" and now == 1):
+                yield _moved(name, now, other), {f"plan.{name}": other}
+
+
+def _flag_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
+    for name in _FLAGS:
+        if getattr(job.plan, name) is False:
+            yield f"turning {name} on", {f"plan.{name}": True}
+
+
+def _moved(name: str, now: int, then: int) -> str:
+    verb = "raising" if then > now else "lowering"
+    return f"{verb} {name} from {now} to {then}"

@@ -1,0 +1,160 @@
+"""How near does each kernel of a layer come to the roof of the device?
+
+On the left work per byte against achieved rate, below the roof of memory bandwidth and dense
+peak; the area of a point is its share of the layer's time. On the right the kernels that take
+most of it, and the share of their own roof that they reach; those that only move bytes have no
+place on the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from simulator.errors import InputError
+from simulator.plots import style
+from simulator.program.roofline import KernelPoint
+from simulator.units import format_seconds
+
+_LEFT_IN, _TOP_IN, _AXIS_IN, _HEAD_IN, _PLOT_IN = 0.85, 0.72, 0.55, 0.3, 4.6
+_ROOF_WIDTH_IN, _BAR_LEFT_IN, _BAR_WIDTH_IN = 4.1, 7.35, 1.9
+_MOST_BARS = 18
+_LARGEST_PT2 = 900.0
+"""Area of a point that would be the whole layer."""
+_COLOR = {
+    "forward": style.BLUE,
+    "input gradient": style.SKY,
+    "weight gradient": "#8FCF6B",
+    "backward": style.GREEN,
+}
+
+
+def draw_roofline(points: Sequence[KernelPoint], title: str, path: str | Path) -> None:
+    """Write the picture; the suffix names the format (.png, .svg, .pdf)."""
+    style.save(build_roofline_figure(points, title), path)
+
+
+def build_roofline_figure(points: Sequence[KernelPoint], title: str) -> Figure:
+    """The roofline beside the bars.
+
+    Raises:
+        InputError: There is no kernel.
+    """
+    if not points:
+        raise InputError.single("points", "there is no kernel to draw")
+    handles: list[style.Handle] = [
+        Patch(color=color, lw=0, label=direction)
+        for direction, color in _COLOR.items()
+        if any(point.direction == direction for point in points)
+    ]
+    top_in = _TOP_IN + _HEAD_IN
+    figure = style.new_figure(top_in + _PLOT_IN + _AXIS_IN + style.legend_height_in(handles))
+    roof = style.add_axes_in(
+        figure, left=_LEFT_IN, top=top_in, width=_ROOF_WIDTH_IN, height=_PLOT_IN
+    )
+    _draw_roof(roof, points)
+    bars = style.add_axes_in(
+        figure, left=_BAR_LEFT_IN, top=top_in, width=_BAR_WIDTH_IN, height=_PLOT_IN
+    )
+    _draw_bars(bars, points)
+    style.add_title(figure, title, _subtitle(points), left=_LEFT_IN)
+    style.add_legend(figure, handles, left=_LEFT_IN)
+    return figure
+
+
+def _subtitle(points: Sequence[KernelPoint]) -> str:
+    total_s = sum(point.seconds for point in points)
+    reached = sum(point.roof_s for point in points) / total_s
+    return (
+        f"kernels of one microbatch through a layer on one GPU: {format_seconds(total_s)}, "
+        f"{100 * reached:.0f} % of the roof"
+    )
+
+
+def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
+    working = [point for point in points if point.flop]
+    total_s = sum(point.seconds for point in points)
+    peaks = sorted({point.peak_flop_per_s for point in working})
+    bytes_per_s = points[0].bytes_per_s
+    ridge = peaks[-1] / bytes_per_s if peaks else 100.0
+    low = 0.1 * min([ridge, *(point.intensity for point in working)])
+    high = 4.0 * max([ridge, *(point.intensity for point in working)])
+    lowest = min([low * bytes_per_s, *(point.flop / point.seconds for point in working)])
+    for peak in peaks:
+        x = np.array([low, peak / bytes_per_s, high])
+        axes.plot(x, np.minimum(x * bytes_per_s, peak) / 1e12, color=style.INK, linewidth=1.4)
+        axes.annotate(
+            f"{peak / 1e12:,.0f} TFLOP/s dense",
+            (high, peak / 1e12),
+            (-2, 4 if peak == peaks[-1] else -12),
+            textcoords="offset points",
+            ha="right",
+            fontsize=style.SMALL_PT,
+            color=style.INK,
+        )
+    axes.annotate(
+        f"{bytes_per_s / 1e12:.2f} TB/s",
+        (low * 1.6, low * 1.6 * bytes_per_s / 1e12),
+        (8, -10),
+        textcoords="offset points",
+        fontsize=style.SMALL_PT,
+        color=style.INK,
+    )
+    for point in working:
+        axes.scatter(
+            point.intensity,
+            point.flop / point.seconds / 1e12,
+            s=max(12.0, _LARGEST_PT2 * point.seconds / total_s),
+            color=_COLOR[point.direction],
+            edgecolor="white",
+            linewidth=0.8,
+            zorder=3,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low, high)
+    axes.set_ylim(0.8 * lowest / 1e12, 1.8 * max(peaks, default=1e12) / 1e12)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("work per byte [FLOP/B]", fontsize=style.TEXT_PT, color=style.INK)
+    axes.set_ylabel("achieved [TFLOP/s]", fontsize=style.TEXT_PT, color=style.INK)
+    axes.grid(color=style.GRID, linewidth=0.6)
+    style.add_heading(axes, "roofline")
+
+
+def _draw_bars(axes: Axes, points: Sequence[KernelPoint]) -> None:
+    total_s = sum(point.seconds for point in points)
+    shown = sorted(points, key=lambda point: -point.seconds)[:_MOST_BARS]
+    several = len({point.layer for point in points}) > 1
+    for row, point in enumerate(shown):
+        axes.barh(row + 0.5, 100, 0.72, color="#EFEFEF")
+        axes.barh(row + 0.5, 100 * point.share_of_roof, 0.72, color=_COLOR[point.direction])
+        axes.annotate(
+            f"{100 * point.seconds / total_s:.1f} %",
+            (1.04, row + 0.5),
+            xycoords=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=style.SMALL_PT,
+            color=style.INK,
+            annotation_clip=False,
+        )
+    axes.set_ylim(max(len(shown), 8), 0)
+    axes.set_xlim(0, 100)
+    names = [
+        style.shorten(
+            f"{style.words(point.name)}, {point.direction}"
+            + (f" ({point.layer})" if several else ""),
+            34,
+        )
+        for point in shown
+    ]
+    style.name_rows(axes, names, 72 * _PLOT_IN / max(len(shown), 8))
+    axes.set_xlabel("of its roof [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.add_heading(axes, "reached, and share of the time")

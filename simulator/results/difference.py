@@ -1,0 +1,92 @@
+"""Why is one step faster than another?
+
+Both breakdowns sum to their steps, so the differences by cause sum to the difference of the
+steps. Where the jobs train different numbers of tokens per GPU, the second is brought to the
+tokens of the first, because a longer step that trains more is not slower.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from simulator.program.ir import Category
+from simulator.results.step import StepResult
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One category of both breakdowns.
+
+    Attributes:
+        category: Where the time goes.
+        first_s: In the first step [s].
+        second_s: In the second, for as many tokens per GPU [s].
+    """
+
+    category: Category
+    first_s: float
+    second_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """How much longer the second takes; negative where shorter [s]."""
+        return self.second_s - self.first_s
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the second of two steps differs from the first.
+
+    Attributes:
+        causes: Categories that either has, in the order of a breakdown.
+        first_s: The first step [s].
+        second_s: The second, for as many tokens per GPU [s].
+        tokens_ratio: Tokens per GPU and step of the second over those of the first.
+    """
+
+    causes: tuple[Cause, ...]
+    first_s: float
+    second_s: float
+    tokens_ratio: float
+
+    @property
+    def difference_s(self) -> float:
+        """How much longer the second takes; negative where shorter [s]."""
+        return self.second_s - self.first_s
+
+    @property
+    def gain(self) -> float:
+        """Share by which the second trains more tokens per second and GPU."""
+        return self.first_s / self.second_s - 1
+
+    @property
+    def rounding_s(self) -> float:
+        """What the causes leave of the difference: rounding, nothing else [s]."""
+        return self.difference_s - math.fsum(cause.difference_s for cause in self.causes)
+
+
+def difference(first: StepResult, second: StepResult) -> Difference:
+    """The difference of two steps, cause by cause."""
+    ratio = _tokens_per_gpu(second) / _tokens_per_gpu(first)
+    if math.isclose(ratio, 1.0, rel_tol=1e-9):
+        ratio = 1.0
+    causes = (
+        Cause(
+            category,
+            first.breakdown_s.get(category, 0.0),
+            second.breakdown_s.get(category, 0.0) / ratio,
+        )
+        for category in Category
+    )
+    return Difference(
+        causes=tuple(cause for cause in causes if cause.first_s or cause.second_s),
+        first_s=first.step_time_s,
+        second_s=second.step_time_s / ratio,
+        tokens_ratio=ratio,
+    )
+
+
+def _tokens_per_gpu(result: StepResult) -> float:
+    """Tokens of a step over its GPUs."""
+    return result.tokens_per_s_per_gpu * result.step_time_s

@@ -1,0 +1,73 @@
+"""clustersim compare: differences that sum, of files and of variants."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def other_file(write):
+    return write(
+        """
+        model: {base: llama3.1-8b, layers: 4}
+        cluster: {profile: h100-sxm-80gb, gpus: 16}
+        batch: {global: 32, seq_len: 2048}
+        plan: {tp: 4, pp: 2}
+        """,
+        "other.yaml",
+    )
+
+
+def test_causes_in_json_sum_to_the_difference_of_the_steps(clustersim, job_file, other_file):
+    outcome = clustersim("compare", job_file, other_file, "--json")
+    assert outcome.code == 0
+    document = json.loads(outcome.out)
+    first, second = document["runs"]
+    [difference] = document["differences"]
+    steps_s = second["step_time_s"] - first["step_time_s"]
+    assert difference["difference_s"] == steps_s
+    assert sum(difference["by_cause_s"].values()) == pytest.approx(steps_s, rel=1e-9)
+    assert difference["fields"] == {"plan.tp": {"first": 2, "second": 4}}
+    assert [run["name"] for run in document["runs"]] == ["job", "other"]
+
+
+def test_a_variant_is_the_first_job_with_changes(clustersim, job_file, other_file):
+    variant = clustersim("compare", job_file, "--variant", "plan.tp=4", "--json")
+    file = clustersim("compare", job_file, other_file, "--json")
+    steps_s = [json.loads(outcome.out)["runs"][1]["step_time_s"] for outcome in (variant, file)]
+    assert steps_s[0] == steps_s[1]
+
+
+def test_the_table_ends_with_the_step(clustersim, job_file):
+    outcome = clustersim("compare", job_file, "--variant", "plan.tp=4 batch.global=64")
+    assert outcome.code == 0
+    assert "times are for the tokens of job, 1/2" in outcome.out
+    last = outcome.out.strip().splitlines()[-1]
+    assert last.split()[0] == "step"
+
+
+def test_picture_and_page_are_written(clustersim, job_file, tmp_path):
+    picture, page = tmp_path / "new" / "why.png", tmp_path / "new" / "why.html"
+    outcome = clustersim(
+        "compare", job_file, "--variant", "plan.tp=4", "--plot", picture, "--html", page
+    )
+    assert outcome.err == f"wrote {picture}\nwrote {page}\n"
+    assert picture.stat().st_size > 5000
+    assert "Why plan.tp=4 differs from job" in page.read_text(encoding="utf-8")
+
+
+def test_one_job_alone_is_asked_for_another(clustersim, job_file):
+    outcome = clustersim("compare", job_file)
+    assert outcome.code == 2
+    assert "--variant plan.tp=2" in outcome.err
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(clustersim, job_file, tmp_path):
+    (tmp_path / "b").mkdir()
+    twin = tmp_path / "b" / job_file.name
+    twin.write_text(job_file.read_text(encoding="utf-8"), encoding="utf-8")
+    document = json.loads(clustersim("compare", job_file, twin, "--json").out)
+    names = [run["name"] for run in document["runs"]]
+    assert names == [str(job_file.with_suffix("")), str(twin.with_suffix(""))]

@@ -1,0 +1,107 @@
+"""Advice: gains are simulated, and numbers that matter are found by changing them."""
+
+from __future__ import annotations
+
+import pytest
+
+import simulator as sim
+from simulator.planning.sensitivity import influences
+from simulator.planning.what_if import MOST_TRIED, what_ifs
+
+JOB = """
+    model: {base: llama3.1-8b, layers: 8}
+    cluster: {profile: h100-sxm-80gb, gpus: 16}
+    batch: {global: 16, seq_len: 2048}
+    plan: {tp: 2, pp: 4, recompute: full}
+"""
+
+
+@pytest.fixture
+def job(write):
+    return sim.load_job(write(JOB))
+
+
+def test_every_gain_is_what_simulating_the_changed_job_gives(job):
+    base = sim.simulate(job, engine="replay")
+    found = what_ifs(job)
+    assert 5 <= len(found) <= MOST_TRIED
+    for each in found:
+        changed = sim.simulate(job.replace(each.changes), engine="replay")
+        rates = changed.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu
+        assert each.gain == pytest.approx(rates - 1)
+        assert each.step_time_s == changed.step_time_s
+        assert each.fits == changed.fits
+
+
+def test_changes_are_in_the_order_of_their_gain_and_say_what_they_change(job):
+    found = what_ifs(job)
+    gains = [each.gain for each in found]
+    assert gains == sorted(gains, reverse=True)
+    words = {each.words: each.changes for each in found}
+    assert words["raising microbatches from 8 to 16"] == {"batch.global": 32}
+    assert words["changing recompute from full to none"] == {"plan.recompute": "none"}
+    assert words["lowering pp from 4 to 2"] == {"plan.pp": 2}
+
+
+def test_dropping_recomputation_and_filling_the_pipeline_gain(job):
+    gain = {each.words: each.gain for each in what_ifs(job)}
+    assert gain["changing recompute from full to none"] > 0.1
+    assert gain["raising microbatches from 8 to 16"] > 0.05
+
+
+def test_a_stack_with_data_parallelism_only_is_offered_no_other_degree(write):
+    job = sim.load_job(
+        write("""
+        model: {base: llama3.1-8b, layers: 4}
+        cluster: {profile: h100-sxm-80gb, gpus: 8}
+        batch: {global: 16, seq_len: 2048}
+        plan: {stack: torch-fsdp, zero: 3}
+        """)
+    )
+    paths = {path for each in what_ifs(job) for path in each.changes}
+    assert paths <= {"batch.global", "batch.micro", "plan.recompute"}
+
+
+def test_a_worse_number_never_makes_the_step_shorter_and_none_costs_more_than_it_lost(job):
+    found = influences(job)
+    assert all(-1e-9 <= each.slower_share <= 1 / 0.9 - 1 + 1e-9 for each in found)
+    assert [e.slower_share for e in found] == sorted((e.slower_share for e in found), reverse=True)
+    assert {"kernels.gemm.bf16.efficiency", "network.scale_up.efficiency"} <= {
+        each.path for each in found
+    }
+
+
+def test_numbers_keep_their_sources(job):
+    provenance = job.cluster.profile.provenance
+    for each in influences(job):
+        assert (each.kind, each.reference) == (
+            provenance[each.path].kind,
+            provenance[each.path].reference,
+        )
+
+
+def test_numbers_of_links_that_a_job_does_not_use_are_not_asked_about(write):
+    job = sim.load_job(
+        write("""
+        model: {base: llama3.1-8b, layers: 2}
+        cluster: {profile: h100-sxm-80gb, gpus: 1}
+        batch: {global: 2, seq_len: 1024}
+        """)
+    )
+    assert not [each for each in influences(job) if each.path.startswith("network.")]
+
+
+def test_advice_ends_in_a_sentence_and_explains_a_misfit(job):
+    counted: list[int] = []
+    result = sim.simulate(job)
+    advice = result.advice(on_trial=lambda: counted.append(1))
+    assert advice.verdict.endswith(".")
+    assert advice.misfit == ""
+    assert len(counted) == len(advice.what_ifs) + len(advice.influences)
+
+
+def test_advice_on_a_job_that_does_not_fit_says_what_would(job):
+    large = job.replace(**{"cluster.device.memory": "4 GiB"})
+    result = sim.simulate(large)
+    assert not result.fits
+    assert result.advice().misfit == result.explain_misfit() != ""

@@ -1,0 +1,49 @@
+"""Waterfalls of differences: bars that lead from one step to the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.plots.difference import build_differences_figure, draw_differences, falls
+from simulator.program.ir import Category
+from simulator.results.difference import Cause, Difference, difference
+from tests.factories import Pipeline
+
+FIRST = Pipeline(stages=4, microbatches=8, tensor_parallel_s=0.1).result()
+SECOND = Pipeline(stages=4, microbatches=8, recompute_s=0.2).result()
+FOUND = difference(FIRST, SECOND)
+
+
+def test_bars_lead_from_the_first_step_to_the_second():
+    figure = build_differences_figure([FOUND], ["a", "b"])
+    bars = [(patch.get_x(), patch.get_width()) for patch in figure.axes[0].patches]
+    assert len(bars) == 2 + len(falls(FOUND))
+    totals = [width for x, width in bars if x == 0]
+    assert totals == pytest.approx([FIRST.step_time_s, SECOND.step_time_s])
+    moved_s = sum(width for x, width in bars if x != 0)
+    assert moved_s == pytest.approx(SECOND.step_time_s - FIRST.step_time_s)
+
+
+def test_the_largest_cause_comes_first_and_small_ones_are_one_bar():
+    causes = (
+        Cause(Category.FORWARD, 1.0, 1.2),
+        Cause(Category.BACKWARD, 2.0, 1.5),
+        Cause(Category.OPTIMIZER, 0.1, 0.1001),
+        Cause(Category.HOST, 0.1, 0.1002),
+    )
+    found = Difference(causes, 3.2, 2.9003, 1.0)
+    assert [name for name, _ in falls(found)] == ["backward", "forward", "everything else"]
+    assert sum(seconds for _, seconds in falls(found)) == pytest.approx(found.difference_s)
+    assert falls(found)[-1][1] == pytest.approx(0.0003)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_a_panel_per_other_step_is_written(tmp_path, suffix):
+    path = tmp_path / f"difference{suffix}"
+    draw_differences([FOUND, FOUND], ["a", "b", "c"], path)
+    assert path.stat().st_size > 5000
+    assert len(build_differences_figure([FOUND, FOUND], ["a", "b", "c"]).axes) == 2
+
+
+def test_equal_steps_are_drawn_too(tmp_path):
+    draw_differences([difference(FIRST, FIRST)], ["a", "a again"], tmp_path / "same.png")

@@ -1,0 +1,46 @@
+"""Pictures of rooflines: a point for each kernel that computes, below the roof."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.plots.roofline import build_roofline_figure, draw_roofline
+from simulator.program.roofline import KernelPoint
+
+PEAK, RATE = 1e15, 3e12
+POINTS = [
+    KernelPoint("mlp", "layer", "forward", 1e12, 1e9, 2e-3, PEAK, RATE),
+    KernelPoint("mlp", "layer", "weight gradient", 1e12, 1e9, 2.5e-3, PEAK, RATE),
+    KernelPoint("norm", "layer", "forward", 0.0, 3e8, 1.25e-4, PEAK, RATE),
+]
+
+
+def test_shares_of_the_roof_by_hand():
+    assert [point.share_of_roof for point in POINTS] == pytest.approx([0.5, 0.4, 0.8])
+    assert POINTS[0].intensity == 1000
+
+
+def test_what_only_moves_bytes_has_a_bar_and_no_point():
+    roof, bars = build_roofline_figure(POINTS, "x").axes
+    assert len(roof.collections) == 2
+    assert [round(patch.get_width()) for patch in bars.patches] == [100, 40, 100, 50, 100, 80]
+
+
+def test_points_lie_below_the_roof():
+    roof, _ = build_roofline_figure(POINTS, "x").axes
+    for collection in roof.collections:
+        [[intensity, tflop_per_s]] = collection.get_offsets()
+        assert tflop_per_s <= min(PEAK, intensity * RATE) / 1e12
+
+
+def test_no_kernels_are_no_picture():
+    with pytest.raises(InputError, match="no kernel"):
+        build_roofline_figure([], "x")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_picture_is_written(tmp_path, suffix):
+    path = tmp_path / f"roofline{suffix}"
+    draw_roofline(POINTS, "a layer", path)
+    assert path.stat().st_size > 5000

@@ -1,0 +1,93 @@
+"""Pictures of sweeps: the best of each cell, and a front that nothing beats."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import InputError
+from simulator.plots.sweep import build_sweep_figure, draw_sweep, pareto_front
+
+GIB = 1024.0**3
+
+
+def row(tp: int, pp: int, rate: float, peak_gib: float, **more) -> dict:
+    return {
+        "plan.tp": tp,
+        "plan.pp": pp,
+        **more,
+        "tokens_per_s_per_gpu": rate,
+        "peak_device_bytes": peak_gib * GIB,
+        "fits": peak_gib <= 80,
+        "error": "",
+    }
+
+
+FAILED = {"plan.tp": 4, "plan.pp": 2, "error": "cluster.gpus: too few"}
+TABLE = pd.DataFrame([row(2, 1, 900, 90), row(2, 2, 800, 60), row(4, 1, 700, 50), FAILED])
+PATHS = ["plan.tp", "plan.pp"]
+
+
+def cells(figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_a_cell_per_combination_that_ran():
+    assert cells(build_sweep_figure(TABLE, PATHS, "x")) == ["900", "700", "800"]
+
+
+def test_what_does_not_fit_is_hatched():
+    patches = build_sweep_figure(TABLE, PATHS, "x").axes[0].patches
+    assert [bool(patch.get_hatch()) for patch in patches] == [True, False, False]
+
+
+def test_a_cell_shows_the_best_that_fits_of_the_other_fields():
+    faster_but_too_large = row(2, 2, 950, 99, zero=0)
+    table = pd.DataFrame(
+        [
+            row(2, 2, 800, 60, zero=1),
+            faster_but_too_large,
+            row(2, 2, 820, 70, zero=3),
+            row(4, 1, 700, 50, zero=1),
+        ]
+    )
+    figure = build_sweep_figure(table, [*PATHS, "zero"], "x")
+    assert cells(figure) == ["820", "700"]
+
+
+def test_one_field_alone_is_one_row():
+    table = pd.DataFrame([row(2, 1, 900, 70), row(4, 1, 700, 50)])
+    assert cells(build_sweep_figure(table, ["plan.tp"], "x")) == ["900", "700"]
+
+
+POINTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=30)
+
+
+@given(points=POINTS)
+def test_nothing_beats_the_front_and_the_front_beats_all_others(points):
+    peak, rate = (np.asarray(column, dtype=float) for column in zip(*points, strict=True))
+    front = pareto_front(peak, rate).tolist()
+
+    def beaten(a: int) -> bool:
+        no_worse = (peak <= peak[a]) & (rate >= rate[a])
+        return bool(np.any(no_worse & ((peak < peak[a]) | (rate > rate[a]))))
+
+    kept = {points[i] for i in front}
+    assert not any(beaten(i) for i in front)
+    assert kept == {points[i] for i in range(len(points)) if not beaten(i)}
+    assert list(peak[front]) == sorted(peak[front])
+
+
+def test_a_sweep_of_which_nothing_ran_has_no_picture(tmp_path):
+    with pytest.raises(InputError, match="nothing to draw"):
+        draw_sweep(pd.DataFrame([FAILED]), PATHS, "x", tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_picture_is_written(tmp_path, suffix):
+    path = tmp_path / f"sweep{suffix}"
+    draw_sweep(TABLE, PATHS, "a job", path)
+    assert path.stat().st_size > 5000

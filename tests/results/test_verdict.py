@@ -1,0 +1,71 @@
+"""Verdicts: what binds a step, in a sentence that follows from its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.program.ir import Category
+from simulator.results.advice import WhatIf
+from simulator.results.step import StepResult
+from simulator.results.verdict import verdict
+from tests.factories import GIB, Pipeline
+
+PIPELINE = Pipeline(stages=4, microbatches=8).result()
+
+
+def what_if(words: str, gain: float, *, fits: bool = True) -> WhatIf:
+    return WhatIf(words, {}, gain, 1.0, 90 * GIB, fits)
+
+
+def spending(**shares: float) -> StepResult:
+    """A step whose mean rank spends its time like that."""
+    seconds = {Category(name): share * PIPELINE.step_time_s for name, share in shares.items()}
+    exposed = {c: s for c, s in seconds.items() if c is Category.TENSOR_PARALLEL}
+    return replace(
+        PIPELINE,
+        breakdown_s=seconds,
+        exposed_comm_s=exposed or {Category.TENSOR_PARALLEL: 0.0},
+        bubble_fraction=shares.get("bubble", 0.0),
+        capacity_bytes=1000 * GIB,
+    )
+
+
+def test_what_takes_most_of_the_step_binds_it():
+    computing = spending(forward=0.3, backward=0.3, tensor_parallel=0.3, bubble=0.1)
+    talking = spending(forward=0.2, backward=0.2, tensor_parallel=0.5, bubble=0.1)
+    idle = spending(forward=0.2, backward=0.2, tensor_parallel=0.1, bubble=0.5)
+    assert verdict(computing).startswith("Compute-bound: 60.0 % of the step; 10.0 % bubble")
+    assert verdict(talking).startswith("Communication-bound: 50.0 %")
+    assert "50.0 % exposed communication, most of it tensor-parallel" in verdict(talking)
+    assert verdict(idle).startswith("Bubble-bound: 50.0 %")
+
+
+def test_a_step_is_memory_bound_where_something_faster_does_not_fit():
+    step = spending(forward=1.0)
+    faster = what_if("lowering tp from 4 to 2", 0.083, fits=False)
+    slower = what_if("raising microbatches from 8 to 16", 0.006)
+    said = verdict(step, [faster, slower])
+    assert said.startswith("Memory-bound on stage ")
+    assert "lowering tp from 4 to 2 would gain 8.3 % but needs 90.0 GiB" in said
+    assert said.endswith("raising microbatches from 8 to 16 gains 0.6 %.")
+
+
+def test_what_does_not_fit_binds_nothing_where_something_that_fits_is_as_fast():
+    step = spending(forward=1.0)
+    said = verdict(step, [what_if("a", 0.08, fits=False), what_if("b", 0.08)])
+    assert said.startswith("Compute-bound")
+    assert said.endswith("b gains 8.0 %.")
+
+
+def test_no_gain_is_claimed_where_nothing_gained():
+    said = verdict(spending(forward=1.0), [what_if("a", -0.2), what_if("b", 0.001)])
+    assert said.endswith("none of 2 single changes that were tried gains anything.")
+    assert "gain" not in verdict(spending(forward=1.0))
+
+
+def test_a_job_that_does_not_fit_is_told_so_first():
+    peak = max(memory.peak_device_bytes for memory in PIPELINE.memory)
+    small = replace(PIPELINE, capacity_bytes=peak - 2 * GIB)
+    said = verdict(small, [what_if("a", 0.1)])
+    assert said.startswith("Does not fit: stage 0 needs 2.00 GiB more than there is")
+    assert "a gains" not in said

@@ -18,6 +18,7 @@ import typer
 from simulator.cli import (
     balance,
     calibrating,
+    capacity,
     collectives,
     exporting,
     importing,
@@ -90,6 +91,7 @@ def build_app() -> typer.Typer:
     app.command("balance")(balance.balance)
     app.command("sweep")(sweep.sweep)
     app.command("plan")(plan.plan)
+    app.command("capacity")(capacity.capacity)
     app.command("schema")(schemas.schema)
     for group in (
         importing, exporting, profiles, models, calibrating, validating, schedules, collectives,

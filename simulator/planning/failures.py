@@ -81,6 +81,23 @@ class Fleet:
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What a campaign lives under.
+
+    Attributes:
+        rhythm: Checkpoints.
+        hazards: What fails.
+        recovery: What follows a failure.
+        fleet: Nodes.
+    """
+
+    rhythm: Rhythm
+    hazards: tuple[Hazard, ...]
+    recovery: Recovery
+    fleet: Fleet = Fleet(1)
+
+
+@dataclass(frozen=True)
 class Life:
     """How one campaign went.
 
@@ -96,54 +113,39 @@ class Life:
 
 
 def live(
-    work_ns: int,
-    rhythm: Rhythm,
-    hazards: tuple[Hazard, ...],
-    recovery: Recovery,
-    fleet: Fleet,
-    seed: tuple[int, int],
-    most_failures: int,
+    work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int
 ) -> Life | None:
     """One campaign; the same seed gives the same.
 
     Args:
         work_ns: Steps that count, at full speed.
-        rhythm: Checkpoints.
-        hazards: What fails.
-        recovery: What follows a failure.
-        fleet: Nodes.
+        conditions: Checkpoints, failures, recovery and nodes.
         seed: Of the ensemble, and which member of it.
         most_failures: Give up after as many.
 
     Returns:
         None if it was given up: failures come faster than work is saved.
     """
-    life = _Life(work_ns, rhythm, hazards, recovery, fleet, seed, most_failures)
+    life = _Life(work_ns, conditions, seed, most_failures)
     try:
         return life.run()
-    except _TooManyFailures:
+    except _TooManyFailuresError:
         return None
 
 
-class _TooManyFailures(Exception):
+class _TooManyFailuresError(Exception):
     """The campaign does not get on."""
 
 
 class _Life:
     def __init__(
-        self,
-        work_ns: int,
-        rhythm: Rhythm,
-        hazards: tuple[Hazard, ...],
-        recovery: Recovery,
-        fleet: Fleet,
-        seed: tuple[int, int],
-        most_failures: int,
+        self, work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int
     ) -> None:
-        self._left_ns, self._rhythm, self._fleet = work_ns, rhythm, fleet
-        self._hazards, self._recovery = hazards, recovery
+        self._left_ns = work_ns
+        self._rhythm, self._fleet = conditions.rhythm, conditions.fleet
+        self._hazards, self._recovery = conditions.hazards, conditions.recovery
         self._most_failures = most_failures
-        self._rates_per_s = list(accumulate(hazard.rate_per_s for hazard in hazards))
+        self._rates_per_s = list(accumulate(hazard.rate_per_s for hazard in self._hazards))
         self._random = Random(f"{seed[0]}/{seed[1]}")
         self._spent: Counter[Spent] = Counter()
         self._failures: Counter[str] = Counter()
@@ -213,7 +215,7 @@ class _Life:
     def _strike(self) -> Hazard:
         """What fails now, and when something fails next."""
         if self._failures.total() >= self._most_failures:
-            raise _TooManyFailures
+            raise _TooManyFailuresError
         point = self._random.random() * self._rates_per_s[-1]
         hazard = self._hazards[bisect(self._rates_per_s, point)]
         self._failures[hazard.name] += 1

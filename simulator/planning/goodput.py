@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.planning.checkpoints import CheckpointCost, checkpoint_cost
-from simulator.planning.failures import Fleet, Hazard, Life, Recovery, live
+from simulator.planning.failures import Conditions, Fleet, Hazard, Life, Recovery, live
 from simulator.planning.stretch import NS, Spent, rhythm
 from simulator.spec.campaign import Failures
 from simulator.spec.job import Job
@@ -109,9 +109,9 @@ def goodput(
     cost = checkpoint_cost(job, checkpoint)
     ensemble = _Ensemble(job, failures, cost, work_s, seed, on_member)
     guess_s = daly_interval_s(ensemble.stop_s, ensemble.mtbf_s)
-    interval_s, tried = checkpoint.interval_s, ()
+    interval_s = checkpoint.interval_s
+    tried = tuple(ensemble.tried(guess_s)) if interval_s is None else ()
     if interval_s is None:
-        tried = tuple(ensemble.tried(guess_s))
         interval_s = max(tried, key=lambda each: each.goodput).interval_s
     lives = ensemble.lives(interval_s, members)
     if lives is None:
@@ -206,13 +206,10 @@ class _Ensemble:
         """The campaigns with that interval; None where one comes to no end."""
         cost = self._cost
         beats = rhythm(interval_s, cost.stall_s, cost.write_s, cost.interference)
+        conditions = Conditions(beats, self._hazards, self._recovery, self._fleet)
         lives = []
         for member in range(members):
-            seed = (self._seed, member)
-            life = live(
-                self._work_ns, beats, self._hazards, self._recovery, self._fleet, seed,
-                _MOST_FAILURES,
-            )  # fmt: skip
+            life = live(self._work_ns, conditions, (self._seed, member), _MOST_FAILURES)
             if life is None:
                 return None
             lives.append(life)

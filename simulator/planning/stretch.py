@@ -58,7 +58,8 @@ def rhythm(interval_s: float, stall_s: float, write_s: float, interference: floa
 
     Args:
         interval_s: Wanted training between two snapshots; raised to what a write needs.
-        stall_s, write_s: See :class:`Rhythm`.
+        stall_s: Standstill per snapshot.
+        write_s: From the end of the standstill until it is safe.
         interference: Share by which training slows beside a write.
     """
     write_ns = round(write_s * NS)

@@ -6,12 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.planning.failures import Fleet, Hazard, Recovery, live
+from simulator.planning.failures import Conditions, Fleet, Hazard, Recovery
+from simulator.planning.failures import live as live_under
 from simulator.planning.goodput import daly_interval_s, expected_wall_s, young_interval_s
 from simulator.planning.stretch import NS, Rhythm, Spent, Stretch, rhythm
 
 HOUR = 3600 * NS
 ONE_NODE = Fleet(1)
+
+
+def live(work_ns, beats, hazards, recovery, fleet, seed, most_failures):
+    conditions = Conditions(beats, hazards, recovery, fleet)
+    return live_under(work_ns, conditions, seed, most_failures)
 
 
 @st.composite

@@ -90,7 +90,7 @@ def campaigns_section(campaigns: Sequence[PublishedCampaign]) -> str:
 def _row(campaign: PublishedCampaign) -> str:
     time, job = campaign.found.time, campaign.found.job
     cells = (
-        campaign.name,
+        campaign.name + ("" if campaign.found.fits else " (does not fit here)"),
         f"{time.gpus} x {job.cluster.profile.name}",
         f"{time.tokens / 1e12:g} T",
         f"{time.step_time_s:.2f} s",

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli import (
+    advise,
     balance,
     calibrating,
     capacity,
@@ -31,6 +32,7 @@ from simulator.cli import (
     run,
     schedules,
     schemas,
+    sensitivity,
     sweep,
     traffic,
     validating,
@@ -91,6 +93,8 @@ def build_app() -> typer.Typer:
     app.command("balance")(balance.balance)
     app.command("sweep")(sweep.sweep)
     app.command("plan")(plan.plan)
+    app.command("advise")(advise.advise)
+    app.command("sensitivity")(sensitivity.sensitivity)
     app.command("capacity")(capacity.capacity)
     app.command("schema")(schemas.schema)
     for group in (

@@ -18,7 +18,7 @@ from simulator.cli.console import (
     print_table,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, parse_assignments
+from simulator.cli.options import AsJson, Changes, JobFile, parse_assignments, whole_numbers
 from simulator.errors import InputError
 from simulator.units import format_seconds, parse_quantity
 
@@ -234,7 +234,7 @@ def _compare(job: Job, asked: _Comparison, *, as_json: bool) -> None:
 
     names = asked.systems.split(",") if asked.systems else [job.cluster.profile.name]
     default = cluster_sizes(job) if asked.searches else [job.cluster.gpus]
-    counts = _counts(asked.sizes) if asked.sizes else default
+    counts = whole_numbers(asked.sizes, "--gpus") if asked.sizes else default
     found: list[Capacity | Refusal] = []
     with counting("clusters") as count:
         for each in compare_clusters(job, names, counts, members=asked.members, seed=asked.seed):
@@ -258,13 +258,6 @@ def _compare(job: Job, asked: _Comparison, *, as_json: bool) -> None:
             typer.echo(f"{name}: {where}")
     if not ran or None in answers.values():
         raise typer.Exit(1)
-
-
-def _counts(text: str) -> list[int]:
-    words = text.split(",")
-    if not all(word.strip().isdigit() and int(word) > 0 for word in words):
-        raise InputError.single("--gpus", "must be whole numbers with commas", text)
-    return [int(word) for word in words]
 
 
 def _where(found: Capacity) -> str:

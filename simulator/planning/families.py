@@ -80,20 +80,18 @@ class FamilyResult:
     choice: PlanChoice | None
     obstacle: str = ""
 
-
-def family_of(tp: int, pp: int, zero: int, ranks: int) -> str:
-    """Name of the family of a plan; "one GPU" where nothing is parallel.
-
-    Args:
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages.
-        zero: ZeRO stage.
-        ranks: Data-parallel ranks; with one alone there is nothing to divide.
-    """
-    if tp == pp == ranks == 1:
-        return "one GPU"
-    stage = zero if ranks > 1 else 0
-    return next(name for name, each in FAMILIES.items() if each.includes(tp, pp, stage))
+    @property
+    def plan_text(self) -> str:
+        """Its degrees and options in short; empty where there is no plan."""
+        if self.choice is None:
+            return ""
+        given, dp = self.choice.changes, self.choice.dp
+        degrees = [(name, given[f"plan.{name}"]) for name in ("tp", "pp")]
+        words = [f"{name}{degree}" for name, degree in degrees if degree > 1] + [f"dp{dp}"]
+        words += [f"ZeRO {given['plan.zero']}"] if dp > 1 else []
+        words += [f"micro {given['batch.micro']}"]
+        recompute = given["plan.recompute"]
+        return " ".join([*words, *([f"{recompute} recompute"] if recompute != "none" else [])])
 
 
 def compare_families(

@@ -139,7 +139,7 @@ def _row(recipe: Recipe) -> str:
 
 
 def _left_on_the_table(recipe: Recipe) -> str:
-    causes = difference_s(recipe.published, recipe.best)
+    causes = difference_s(recipe.published.breakdown_s, recipe.best.breakdown_s)
     largest = sorted(causes.items(), key=lambda item: -abs(item[1]))[:_CAUSES]
     step_s = recipe.published.step_time_s
     parts = ", ".join(f"{cause.value} {100 * -s / step_s:+.1f} %" for cause, s in largest)

@@ -1,7 +1,7 @@
 """Why is the best plan the best, what limits it, and which knob would come next?
 
-All of it is simulated: the categories of its step, the difference to the plan behind it by
-cause, and every knob that the search leaves alone, turned alone.
+All of it is simulated: where its step goes, the difference to another plan by cause, and every
+knob that the search leaves alone, turned alone.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.program.ir import Category
 from simulator.results.run import run_step
-from simulator.results.step import StepResult
 from simulator.spec.job import Job
+from simulator.units import format_quantity
 
 _PLAN_KNOBS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
@@ -37,6 +37,7 @@ _PLAN_KNOBS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 """Fields that a search leaves as they are, with the values that may be faster. The last one
 changes what is learned."""
 
+_USEFUL = (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)
 _WHAT_IF = 2.0
 """By what a link is made faster to see whether it limits."""
 
@@ -58,52 +59,50 @@ class Knob:
 
 @dataclass(frozen=True)
 class Reasons:
-    """Why a plan is as fast as it is.
+    """What limits a plan, and what would help.
 
     Attributes:
-        shares: Share of the step by category, the largest first.
-        knobs: Changes of the plan that save time and fit, the largest gain first.
-        links: The same for faster links, which money buys.
-        behind: Category by category, what the plan behind it spends more [s]; sums to the
-            difference. Empty where there is none.
+        knobs: Changes of the plan that save time, the largest gain first.
+        links: The same for links of twice the rate, which money buys.
     """
 
-    shares: Mapping[Category, float]
     knobs: tuple[Knob, ...]
     links: tuple[Knob, ...]
-    behind: Mapping[Category, float]
 
 
-def reasons(
-    job: Job, runner_up: Job | None = None, *, on_trial: Callable[[], None] | None = None
-) -> Reasons:
-    """Why a job's plan is as fast as it is.
+def reasons(job: Job, *, on_trial: Callable[[], None] | None = None) -> Reasons:
+    """What would make a job's plan faster.
 
     Args:
         job: With the best plan.
-        runner_up: With the plan behind it.
         on_trial: Called after each simulated change, for progress.
 
     Raises:
-        InputError: A job cannot run.
+        InputError: The job cannot run.
     """
-    step = run_step(job)
-    ranked = sorted(step.breakdown_s.items(), key=lambda item: -item[1])
+    step_s = run_step(job).step_time_s
     return Reasons(
-        shares={category: seconds / step.step_time_s for category, seconds in ranked},
-        knobs=_gains(job, step, _plan_changes(), on_trial),
-        links=_gains(job, step, _link_changes(job), on_trial),
-        behind={} if runner_up is None else difference_s(run_step(runner_up), step),
+        knobs=_gains(job, step_s, _plan_changes(), on_trial),
+        links=_gains(job, step_s, _link_changes(job), on_trial),
     )
 
 
-def difference_s(slow: StepResult, fast: StepResult) -> dict[Category, float]:
-    """What one step spends more than another, by cause; adds up to the difference [s]."""
+def difference_s(
+    slow: Mapping[Category, float], fast: Mapping[Category, float]
+) -> dict[Category, float]:
+    """What one breakdown spends more than another, by cause; adds up to the difference [s]."""
     return {
-        category: slow.breakdown_s.get(category, 0.0) - fast.breakdown_s.get(category, 0.0)
+        category: slow.get(category, 0.0) - fast.get(category, 0.0)
         for category in Category
-        if category in slow.breakdown_s or category in fast.breakdown_s
+        if category in slow or category in fast
     }
+
+
+def losses(breakdown_s: Mapping[Category, float]) -> list[tuple[Category, float]]:
+    """Shares of a step that compute nothing new, the largest first."""
+    step_s = sum(breakdown_s.values())
+    lost = [(each, s / step_s) for each, s in breakdown_s.items() if each not in _USEFUL]
+    return sorted(lost, key=lambda item: -item[1])
 
 
 def _plan_changes() -> list[dict[str, Any]]:
@@ -114,14 +113,14 @@ def _link_changes(job: Job) -> list[dict[str, Any]]:
     network = job.cluster.profile.network
     nic, scale_up = network.fabric.nic_bytes_per_s, network.scale_up.bandwidth_bytes_per_s
     return [
-        {"cluster.network.fabric.nic": f"{_WHAT_IF * nic!r} B/s"},
-        {"cluster.network.scale_up.bandwidth": f"{_WHAT_IF * scale_up!r} B/s"},
+        {"cluster.network.fabric.nic": format_quantity(_WHAT_IF * nic, "bytes_per_s")},
+        {"cluster.network.scale_up.bandwidth": format_quantity(_WHAT_IF * scale_up, "bytes_per_s")},
     ]
 
 
 def _gains(
     job: Job,
-    step: StepResult,
+    step_s: float,
     trials: list[dict[str, Any]],
     on_trial: Callable[[], None] | None,
 ) -> tuple[Knob, ...]:
@@ -133,7 +132,7 @@ def _gains(
             continue  # not a choice that this plan has
         if on_trial:
             on_trial()
-        gain = 1 - changed.step_time_s / step.step_time_s
+        gain = 1 - changed.step_time_s / step_s
         peak = max(memory.peak_device_bytes for memory in changed.memory)
         if gain > 0:
             found.append(Knob(changes, gain, peak <= changed.capacity_bytes))

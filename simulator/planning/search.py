@@ -33,6 +33,7 @@ from simulator.errors import InputError
 from simulator.planning.bound import ROUNDING, plan_bounds
 from simulator.planning.space import Axes, PlanSpace, plan_space
 from simulator.program.build import build_program, steps_around
+from simulator.program.ir import Category
 from simulator.results.run import run_step
 from simulator.spec.job import Job
 
@@ -57,12 +58,14 @@ class PlanChoice:
         dp: Its data-parallel degree.
         step_time_s: Its step under the full simulation [s].
         peak_device_bytes: What its fullest GPU holds [B].
+        breakdown_s: Where the step of the mean rank goes [s].
     """
 
     changes: Mapping[str, Any]
     dp: int
     step_time_s: float
     peak_device_bytes: float
+    breakdown_s: Mapping[Category, float]
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,7 @@ class _Trial(NamedTuple):
 
     step_time_s: float
     peak_device_bytes: float | None = None
+    breakdown_s: Mapping[Category, float] | None = None
     refused: str = ""
     """Field of the rule that the plan turned out to break; its other values mean nothing."""
 
@@ -246,7 +250,7 @@ class _Search:
             _Entry(float(bounds.step_time_s[plan]), int(plan), Tier.BOUND) for plan in fits
         ]
         heapq.heapify(self._heap)
-        self._peak_bytes: dict[int, float] = {}
+        self._simulated: dict[int, _Trial] = {}
         self._counts = {Tier.REPLAY: 0, Tier.SIMULATION: 0}
         self._best_s = inf
         self._found: list[_Entry] = []
@@ -311,7 +315,7 @@ class _Search:
             if trial.peak_device_bytes > self._capacity_bytes:
                 self._misfits += 1
                 return
-            self._peak_bytes[entry.plan] = trial.peak_device_bytes
+            self._simulated[entry.plan] = trial
             self._best_s = min(self._best_s, trial.step_time_s)
         step_s = trial.step_time_s * (1.0 if tier is Tier.SIMULATION else ROUNDING)
         heapq.heappush(self._heap, _Entry(step_s, entry.plan, tier))
@@ -325,11 +329,13 @@ class _Search:
         return Progress(counts[Tier.REPLAY], counts[Tier.SIMULATION], still_open, self._best_s)
 
     def _choice(self, entry: _Entry) -> PlanChoice:
+        trial = self._simulated[entry.plan]
         return PlanChoice(
             changes=self._space.changes(entry.plan),
             dp=int(self._space.dp[entry.plan]),
             step_time_s=entry.step_s,
-            peak_device_bytes=self._peak_bytes[entry.plan],
+            peak_device_bytes=trial.peak_device_bytes or 0.0,
+            breakdown_s=trial.breakdown_s or {},
         )
 
 
@@ -343,4 +349,5 @@ def _try(job: Job, tier: Tier) -> _Trial:
         step = run_step(job)
     except InputError as error:
         return _Trial(inf, refused=error.faults[0].path)
-    return _Trial(step.step_time_s, max(each.peak_device_bytes for each in step.memory))
+    peak_bytes = max(each.peak_device_bytes for each in step.memory)
+    return _Trial(step.step_time_s, peak_bytes, step.breakdown_s)

@@ -152,22 +152,8 @@ def _row(job: Job, result: FamilyResult, best: FamilyResult) -> str:
     return (
         f"| {name} | {format_seconds(choice.step_time_s)} "
         f"| {choice.step_time_s / best.choice.step_time_s:.2f} x | {rate:,.0f} "
-        f"| {format_bytes(choice.peak_device_bytes)} | {_plan(result)} |"
+        f"| {format_bytes(choice.peak_device_bytes)} | {result.plan_text} |"
     )
-
-
-def _plan(result: FamilyResult) -> str:
-    choice = result.choice
-    if choice is None:
-        return ""
-    given = choice.changes
-    words = [f"{name}{given[f'plan.{name}']}" for name in ("tp", "pp") if given[f"plan.{name}"] > 1]
-    words += [f"dp{choice.dp}"]
-    words += [f"ZeRO {given['plan.zero']}"] if choice.dp > 1 else []
-    words += [f"micro {given['batch.micro']}"]
-    if given["plan.recompute"] != "none":
-        words += [f"{given['plan.recompute']} recompute"]
-    return " ".join(words)
 
 
 _INTRODUCTION = f"""# Which parallel strategy, when?

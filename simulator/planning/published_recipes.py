@@ -20,6 +20,7 @@ from simulator.results.run import run_step
 from simulator.results.step import StepResult
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
+from simulator.units import format_quantity
 from simulator.validate.published import read_rows
 from simulator.validate.published_rows import job_document
 
@@ -36,7 +37,7 @@ class Recipe:
 
     Attributes:
         name: Row of the table.
-        job: As published.
+        job: As published, on devices that hold it.
         published: Its step.
         measured_s: What the team measured [s].
         search: The search that did not know it.
@@ -56,12 +57,6 @@ class Recipe:
     def ratio(self) -> float:
         """Published over best step time, both predicted."""
         return self.published.step_time_s / self.best.step_time_s
-
-    @property
-    def fits(self) -> bool:
-        """Whether the published plan fits, as predicted."""
-        peak = max(memory.peak_device_bytes for memory in self.published.memory)
-        return peak <= self.published.capacity_bytes
 
 
 def published_recipes(
@@ -84,7 +79,7 @@ def published_recipes(
     rows = {row["id"]: row for row in read_rows(table)}
     found = []
     for name in names:
-        job = job_from_document(job_document(rows[name]))
+        job = _with_room(job_from_document(job_document(rows[name])))
         search = search_plans(job, options_of_its_time(job), executor=executor, at_a_time=at_a_time)
         best_job = job.replace(search.choices[0].changes)
         best, published = run_step(best_job), run_step(job)
@@ -93,6 +88,18 @@ def published_recipes(
         if on_recipe:
             on_recipe(name)
     return found
+
+
+def _with_room(job: Job) -> Job:
+    """The job itself where it fits, else on devices with the memory that it needs.
+
+    A plan that ran did fit; otherwise the search could not choose it.
+    """
+    step = run_step(job)
+    peak = max(memory.peak_device_bytes for memory in step.memory)
+    if peak <= step.capacity_bytes:
+        return job
+    return job.replace({"cluster.device.memory": format_quantity(peak, "bytes")})
 
 
 def options_of_its_time(job: Job) -> Axes:
@@ -124,7 +131,7 @@ def _row(recipe: Recipe) -> str:
         recipe.name,
         recipe.job.model.name,
         f"{cluster.gpus} x {cluster.profile.name}",
-        plan_text(recipe.job) + ("" if recipe.fits else " (does not fit here)"),
+        plan_text(recipe.job) + _memory_text(recipe),
         f"{recipe.published.step_time_s:.3g} s",
         f"{recipe.measured_s:.3g} s",
         "the same"
@@ -136,6 +143,11 @@ def _row(recipe: Recipe) -> str:
         f"{search.simulated}",
     )
     return "| " + " | ".join(cells) + " |"
+
+
+def _memory_text(recipe: Recipe) -> str:
+    device = recipe.job.document["cluster"].get("device", {})
+    return f" (given {device['memory']})" if "memory" in device else ""
 
 
 def _left_on_the_table(recipe: Recipe) -> str:

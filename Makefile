@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types schemas schedules network memory coverage accuracy zero-bubble planning \
-  strategies performance \
+  advice performance \
   fit readme clean
 
 help:  ## this list
@@ -58,9 +58,9 @@ planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours a
 	$(BIN)/python -m simulator.planning.report reports/data > build-planning.md
 	mv build-planning.md reports/planning.md
 
-strategies: $(VENV)/.core  ## reports/which-strategy.md: which parallel strategy suits which cluster
-	$(BIN)/python -m simulator.planning.which_strategy reports/which-strategy.png > build-strategies.md
-	mv build-strategies.md reports/which-strategy.md
+advice: $(VENV)/.core  ## reports/which-strategy.md: which parallel strategy suits which cluster
+	$(BIN)/python -m simulator.planning.which_strategy reports/which-strategy.png > build-advice.md
+	mv build-advice.md reports/which-strategy.md
 
 performance: $(VENV)/.bench  ## reports/performance.md: how long everything takes, and how that grows
 	mkdir -p build
@@ -75,7 +75,7 @@ readme: $(VENV)/.core  ## the outputs, the table and the pictures that the READM
 	$(BIN)/python -m tests.readme
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md build-planning.md build-strategies.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md build-planning.md build-advice.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from simulator.planning.nearest_fit import FitSearch
     from simulator.planning.reasons import Reasons
     from simulator.planning.search import PlanChoice, PlanSearch, Progress
+    from simulator.planning.space import Axes
     from simulator.program.ir import Category
     from simulator.spec.job import Job
 
@@ -91,7 +93,7 @@ def plan(
     from simulator.planning.batches import merged_searches
     from simulator.planning.nearest_fit import nearest_fit
     from simulator.planning.reasons import reasons
-    from simulator.planning.search import search_plans
+    from simulator.planning.search import pareto_front, search_plans
     from simulator.planning.tasks import core_count
 
     job = read_job(job_file, changes)
@@ -100,23 +102,31 @@ def plan(
         raise InputError.single("--gpus", "belongs to --pareto", sizes, "add --pareto FILE.png")
     axes = _axes(job, vary, max_tp)
     with status_line() as show, _executor(processes) as executor:
-        options = {
-            "headroom": headroom,
-            "executor": executor,
-            "at_a_time": processes,
-            "on_progress": lambda progress: show(_progress_text(progress)),
-        }
+        search = partial(
+            search_plans,
+            vary=axes,
+            top=top,
+            headroom=headroom,
+            executor=executor,
+            at_a_time=processes,
+            on_progress=lambda progress: show(_progress_text(progress)),
+        )
         if global_batch is None:
-            found = search_plans(job, axes, top=top, **options)
+            found = search(job)
         else:
-            searches = {
-                size: search_plans(_with_batch(job, size), axes, top=top, **options)
-                for size in whole_numbers(global_batch, "--global-batch")
-            }
-            found = merged_searches(searches, top)
+            batches = whole_numbers(global_batch, "--global-batch")
+            found = merged_searches({size: search(_with_batch(job, size)) for size in batches}, top)
         if pareto is not None:
             counts = whole_numbers(sizes, "--gpus") if sizes else [job.cluster.gpus]
-            _draw_pareto(job, axes, counts, options, pareto)
+            front = partial(
+                pareto_front,
+                vary=axes,
+                headroom=headroom,
+                executor=executor,
+                at_a_time=processes,
+                on_progress=lambda progress: show(_progress_text(progress)),
+            )
+            _draw_pareto(job, {gpus: front(_with_gpus(job, gpus)) for gpus in counts}, pareto)
     nearest = None
     if found.smallest is not None:
         nearest = nearest_fit(job.replace(found.smallest))
@@ -137,11 +147,11 @@ def plan(
         raise typer.Exit(1)
 
 
-def _axes(job: Job, vary: Sequence[str] | None, max_tp: int | None) -> dict[str, Sequence[Any]]:
+def _axes(job: Job, vary: Sequence[str] | None, max_tp: int | None) -> Axes:
     """Values by field: those of ``--vary``, and the degrees that ``--max-tp`` leaves."""
     from simulator.planning.space import default_axes
 
-    axes = dict(parse_grid(vary or (), "--vary"))
+    axes: dict[str, Sequence[Any]] = dict(parse_grid(vary or (), "--vary"))
     if max_tp is not None:
         degrees = axes.get("plan.tp") or default_axes(job).get("plan.tp", [1])
         axes["plan.tp"] = [tp for tp in degrees if tp <= max_tp]
@@ -154,25 +164,20 @@ def _with_batch(job: Job, size: int) -> Job:
     return job.model_copy(update={"batch": batch})
 
 
-def _draw_pareto(
-    job: Job,
-    axes: Mapping[str, Sequence[Any]],
-    counts: Sequence[int],
-    options: Mapping[str, Any],
-    path: Path,
-) -> None:
-    from simulator.planning.search import pareto_front
+def _with_gpus(job: Job, gpus: int) -> Job:
+    cluster = job.cluster.model_copy(update={"gpus": gpus})
+    return job.model_copy(update={"cluster": cluster})
+
+
+def _draw_pareto(job: Job, fronts: Mapping[int, Sequence[PlanChoice]], path: Path) -> None:
     from simulator.plots.pareto import draw_pareto
 
-    fronts = {}
-    for gpus in counts:
-        cluster = job.cluster.model_copy(update={"gpus": gpus})
-        found = pareto_front(job.model_copy(update={"cluster": cluster}), axes, **options)
-        fronts[gpus] = [
-            (choice.step_time_s, choice.peak_device_bytes, _short_name(choice)) for choice in found
-        ]
+    points = {
+        gpus: [(each.step_time_s, each.peak_device_bytes, _short_name(each)) for each in front]
+        for gpus, front in fronts.items()
+    }
     title = f"plans of {job.model.name} on {job.cluster.profile.name}"
-    draw_pareto(title, fronts, job.cluster.profile.device.memory_bytes, path)
+    draw_pareto(title, points, job.cluster.profile.device.memory_bytes, path)
 
 
 def _short_name(choice: PlanChoice) -> str:

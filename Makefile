@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types schemas schedules network memory strategies tensor-parallel \
-  coverage accuracy zero-bubble performance fit readme clean
+  planning advice coverage accuracy zero-bubble performance fit readme clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,14 @@ zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, m
 	$(BIN)/python -m simulator.validate.schedule_gains reports/data/zero_bubble.csv > build-zero-bubble.md
 	mv build-zero-bubble.md reports/zero_bubble.md
 
+planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours against predicted ones
+	$(BIN)/python -m simulator.planning.report reports/data > build-planning.md
+	mv build-planning.md reports/planning.md
+
+advice: $(VENV)/.core  ## reports/which-strategy.md: which parallel strategy suits which cluster
+	$(BIN)/python -m simulator.planning.which_strategy reports/which-strategy.png > build-advice.md
+	mv build-advice.md reports/which-strategy.md
+
 performance: $(VENV)/.bench  ## reports/performance.md: how long everything takes, and how that grows
 	mkdir -p build
 	$(BIN)/python -m pytest -n 0 -m bench --benchmark-json build/benchmarks.json tests/bench
@@ -73,7 +81,7 @@ readme: $(VENV)/.core  ## the outputs, the table and the pictures that README an
 	$(BIN)/python -m tests.tutorial
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md build-planning.md build-advice.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

@@ -37,7 +37,10 @@ UNITS: Mapping[str, Mapping[str, Fraction]] = {
     "s": _TIME,
     "hz": {f"{p}Hz": f for p, f in _DECIMAL.items()},
     "w": {f"{p}W": f for p, f in _DECIMAL.items()},
+    "usd": {"USD": Fraction(1), "kUSD": Fraction(1000), "MUSD": Fraction(10**6)},
     "usd_per_s": {"USD/h": Fraction(1, 3600), "USD/s": Fraction(1)},
+    "usd_per_j": {"USD/kWh": Fraction(1, 3_600_000), "USD/J": Fraction(1)},
+    "kg_per_j": {"g/kWh": Fraction(1, 3_600_000_000), "kg/J": Fraction(1)},
 }
 """Factor to SI of every accepted unit, per dimension (named by its SI suffix)."""
 
@@ -85,7 +88,10 @@ def _typical_unit(dimension: str) -> str:
         "s": "us",
         "hz": "MHz",
         "w": "W",
+        "usd": "USD",
         "usd_per_s": "USD/h",
+        "usd_per_j": "USD/kWh",
+        "kg_per_j": "g/kWh",
     }[dimension]
 
 

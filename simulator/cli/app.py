@@ -16,8 +16,10 @@ from typing import Annotated
 import typer
 
 from simulator.cli import (
+    advise,
     balance,
     calibrating,
+    capacity,
     collectives,
     comparing,
     exporting,
@@ -31,6 +33,7 @@ from simulator.cli import (
     run,
     schedules,
     schemas,
+    sensitivity,
     strategies,
     sweep,
     traffic,
@@ -94,6 +97,9 @@ def build_app() -> typer.Typer:
     app.command("strategies")(strategies.strategies)
     app.command("sweep")(sweep.sweep)
     app.command("plan")(plan.plan)
+    app.command("advise")(advise.advise)
+    app.command("sensitivity")(sensitivity.sensitivity)
+    app.command("capacity")(capacity.capacity)
     app.command("schema")(schemas.schema)
     for group in (
         importing, exporting, profiles, models, calibrating, validating, schedules, collectives,

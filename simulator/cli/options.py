@@ -61,6 +61,18 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     return values
 
 
+def whole_numbers(text: str, option: str) -> list[int]:
+    """Positive whole numbers with commas between them.
+
+    Raises:
+        InputError: They are none; names the option.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdigit() and int(word) > 0 for word in words):
+        raise InputError.single(option, "must be whole numbers with commas, such as 64,128", text)
+    return [int(word) for word in words]
+
+
 def complete_profile(incomplete: str) -> list[str]:
     """Shipped profiles that start with what is typed so far."""
     from simulator.spec.load import profile_names

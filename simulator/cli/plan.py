@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulator.cli.console import (
+    counting,
     note,
     number_column,
+    percent,
     print_json,
     print_table,
     status_line,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.cli.options import AsJson, Changes, JobFile, read_job, whole_numbers
 from simulator.cli.sweep import parse_grid
+from simulator.errors import InputError
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.planning.nearest_fit import FitSearch
-    from simulator.planning.search import PlanSearch, Progress
+    from simulator.planning.reasons import Reasons
+    from simulator.planning.search import PlanChoice, PlanSearch, Progress
+    from simulator.planning.space import Axes
+    from simulator.program.ir import Category
     from simulator.spec.job import Job
+
+_SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
+"""Shares of a step below which nothing is said."""
 
 
 def plan(
@@ -41,6 +53,30 @@ def plan(
     ] = None,
     changes: Changes = None,
     top: Annotated[int, typer.Option(min=1, help="Plans to find, fastest first.")] = 10,
+    headroom: Annotated[
+        float,
+        typer.Option(min=0.0, max=0.9, metavar="SHARE", help="Device memory to leave free: 0.05."),
+    ] = 0.0,
+    max_tp: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Largest tensor-parallel degree.")
+    ] = None,
+    global_batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,…", help="Global batches to choose from; ranked by time per token."
+        ),
+    ] = None,
+    pareto: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw plans that none beats in time and memory."),
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option("--gpus", metavar="N,N,…", help="With --pareto: numbers of GPUs to draw."),
+    ] = None,
+    why: Annotated[
+        bool, typer.Option(help="Simulate what would make the fastest plan faster still.")
+    ] = True,
     workers: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Processes that simulate; by default one per core."),
@@ -54,32 +90,100 @@ def plan(
 
     Example:  clustersim plan job.yaml --top 5 --vary plan.recompute=none,selective
     """
+    from simulator.planning.batches import merged_searches
     from simulator.planning.nearest_fit import nearest_fit
-    from simulator.planning.search import search_plans
+    from simulator.planning.reasons import reasons
+    from simulator.planning.search import pareto_front, search_plans
     from simulator.planning.tasks import core_count
 
     job = read_job(job_file, changes)
     processes = workers or core_count()
+    if sizes and pareto is None:
+        raise InputError.single("--gpus", "belongs to --pareto", sizes, "add --pareto FILE.png")
+    axes = _axes(job, vary, max_tp)
     with status_line() as show, _executor(processes) as executor:
-        found = search_plans(
-            job,
-            parse_grid(vary or (), "--vary"),
+        search = partial(
+            search_plans,
+            vary=axes,
             top=top,
+            headroom=headroom,
             executor=executor,
             at_a_time=processes,
             on_progress=lambda progress: show(_progress_text(progress)),
         )
+        if global_batch is None:
+            found = search(job)
+        else:
+            batches = whole_numbers(global_batch, "--global-batch")
+            found = merged_searches({size: search(_with_batch(job, size)) for size in batches}, top)
+        if pareto is not None:
+            counts = whole_numbers(sizes, "--gpus") if sizes else [job.cluster.gpus]
+            front = partial(
+                pareto_front,
+                vary=axes,
+                headroom=headroom,
+                executor=executor,
+                at_a_time=processes,
+                on_progress=lambda progress: show(_progress_text(progress)),
+            )
+            _draw_pareto(job, {gpus: front(_with_gpus(job, gpus)) for gpus in counts}, pareto)
     nearest = None
     if found.smallest is not None:
         nearest = nearest_fit(job.replace(found.smallest))
+    causes = None
+    if why and found.choices:
+        with counting("knobs tried") as count:
+            causes = reasons(job.replace(found.choices[0].changes), on_trial=count)
     if as_json:
-        print_json(_document(job, found, nearest))
+        print_json(_document(job, found, nearest, causes))
     else:
         _print_choices(job, found)
+        _print_reasons(found, causes)
+        if found.choices:
+            typer.echo(f"The first one: {_options(found.choices[0].changes)}")
         note(_pruned_text(found))
     if not found.choices:
         note(_nothing_fits_text(found, nearest))
         raise typer.Exit(1)
+
+
+def _axes(job: Job, vary: Sequence[str] | None, max_tp: int | None) -> Axes:
+    """Values by field: those of ``--vary``, and the degrees that ``--max-tp`` leaves."""
+    from simulator.planning.space import default_axes
+
+    axes: dict[str, Sequence[Any]] = dict(parse_grid(vary or (), "--vary"))
+    if max_tp is not None:
+        degrees = axes.get("plan.tp") or default_axes(job).get("plan.tp", [1])
+        axes["plan.tp"] = [tp for tp in degrees if tp <= max_tp]
+    return axes
+
+
+def _with_batch(job: Job, size: int) -> Job:
+    """The job with another global batch, whether or not its own plan divides it."""
+    batch = job.batch.model_copy(update={"global_batch": size})
+    return job.model_copy(update={"batch": batch})
+
+
+def _with_gpus(job: Job, gpus: int) -> Job:
+    cluster = job.cluster.model_copy(update={"gpus": gpus})
+    return job.model_copy(update={"cluster": cluster})
+
+
+def _draw_pareto(job: Job, fronts: Mapping[int, Sequence[PlanChoice]], path: Path) -> None:
+    from simulator.plots.pareto import draw_pareto
+
+    points = {
+        gpus: [(each.step_time_s, each.peak_device_bytes, _short_name(each)) for each in front]
+        for gpus, front in fronts.items()
+    }
+    title = f"plans of {job.model.name} on {job.cluster.profile.name}"
+    draw_pareto(title, points, job.cluster.profile.device.memory_bytes, path)
+
+
+def _short_name(choice: PlanChoice) -> str:
+    degrees = [(name, choice.changes.get(f"plan.{name}", 1)) for name in ("tp", "pp", "cp", "ep")]
+    words = [f"{name}{degree}" for name, degree in degrees if degree > 1]
+    return " ".join([*words, f"dp{choice.dp}"])
 
 
 @contextlib.contextmanager
@@ -99,9 +203,11 @@ def _progress_text(progress: Progress) -> str:
     )
 
 
-def _document(job: Job, found: PlanSearch, nearest: FitSearch | None) -> dict[str, Any]:
+def _document(
+    job: Job, found: PlanSearch, nearest: FitSearch | None, causes: Reasons | None
+) -> dict[str, Any]:
     choices = [
-        {**asdict(choice), "tokens_per_s_per_gpu": _tokens_per_s(job, choice.step_time_s)}
+        {**asdict(choice), "tokens_per_s_per_gpu": _tokens_per_s(job, choice)}
         for choice in found.choices
     ]
     way_out = nearest.nearest if nearest is not None else None
@@ -112,14 +218,16 @@ def _document(job: Job, found: PlanSearch, nearest: FitSearch | None) -> dict[st
         "simulated": found.simulated,
         "choices": choices,
         "pruned": asdict(found.pruned),
+        "reasons": None if causes is None else asdict(causes),
         "nearest": None
         if way_out is None
         else {**asdict(way_out), "changes": {**(found.smallest or {}), **way_out.changes}},
     }
 
 
-def _tokens_per_s(job: Job, step_time_s: float) -> float:
-    return job.batch.tokens / step_time_s / job.cluster.gpus
+def _tokens_per_s(job: Job, choice: PlanChoice) -> float:
+    batch = choice.changes.get("batch.global", job.batch.global_batch)
+    return float(batch * job.batch.seq_len / choice.step_time_s / job.cluster.gpus)
 
 
 def _print_choices(job: Job, found: PlanSearch) -> None:
@@ -132,8 +240,9 @@ def _print_choices(job: Job, found: PlanSearch) -> None:
             *(str(choice.changes[path]) for path in varied),
             str(choice.dp),
             format_seconds(choice.step_time_s),
-            f"{_tokens_per_s(job, choice.step_time_s):,.1f}",
+            f"{_tokens_per_s(job, choice):,.1f}",
             format_bytes(choice.peak_device_bytes),
+            _losses_text(choice.breakdown_s),
         ]
         for number, choice in enumerate(found.choices, start=1)
     ]
@@ -144,12 +253,47 @@ def _print_choices(job: Job, found: PlanSearch) -> None:
         number_column("step time"),
         number_column("tokens/s per GPU"),
         number_column("fullest GPU"),
+        text_column("lost to"),
     ]
     cluster = job.cluster
     title = f"fastest plans of {job.model.name} on {cluster.gpus} x {cluster.profile.name}"
     print_table(title, columns, rows)
-    best = found.choices[0].changes
-    typer.echo(f"The first one: {_options(best)}")
+
+
+def _losses_text(breakdown_s: Mapping[Category, float]) -> str:
+    from simulator.planning.reasons import losses
+
+    largest = [(name, share) for name, share in losses(breakdown_s)[:2] if share >= _SMALLEST_LOSS]
+    return ", ".join(f"{name.value} {percent(share, 0)}" for name, share in largest) or "nothing"
+
+
+def _print_reasons(found: PlanSearch, causes: Reasons | None) -> None:
+    from simulator.planning.reasons import difference_s
+
+    if len(found.choices) > 1:
+        best, second = found.choices[:2]
+        more_s = difference_s(second.breakdown_s, best.breakdown_s)
+        largest = sorted(more_s.items(), key=lambda item: -abs(item[1]))[:3]
+        parts = ", ".join(f"{name.value} {_signed(seconds)}" for name, seconds in largest)
+        behind_s = second.step_time_s - best.step_time_s
+        if abs(behind_s) < _SMALLEST_GAIN * best.step_time_s:
+            typer.echo("The second one is as fast, within 0.1 %.")
+        else:
+            typer.echo(f"The second one takes {_signed(behind_s)}: {parts}")
+    if causes is None:
+        return
+    for what, knobs in (("knob outside the search", causes.knobs), ("link", causes.links)):
+        fitting = [knob for knob in knobs if knob.fits and knob.gain >= _SMALLEST_GAIN]
+        for knob in fitting[:2]:
+            typer.echo(f"Next {what}: {_options(knob.changes)} saves {percent(knob.gain)}")
+    if not any(
+        knob.fits and knob.gain >= _SMALLEST_GAIN for knob in (*causes.knobs, *causes.links)
+    ):
+        typer.echo("No knob outside the search, and no link of twice the rate, saves 0.1 %.")
+
+
+def _signed(seconds: float) -> str:
+    return ("+" if seconds >= 0 else "-") + format_seconds(abs(seconds))
 
 
 def _pruned_text(found: PlanSearch) -> str:
@@ -184,4 +328,5 @@ def _nothing_fits_text(found: PlanSearch, nearest: FitSearch | None) -> str:
 
 
 def _options(changes: Mapping[str, Any]) -> str:
-    return " ".join(f"--set {path}={value}" for path, value in changes.items())
+    words = (f"{path}={value}".replace("=True", "=true") for path, value in changes.items())
+    return " ".join(f"--set {shlex.quote(word.replace('=False', '=false'))}" for word in words)

@@ -16,16 +16,16 @@ ZeRO 1, and DeepSpeed's pipeline engine refuses gradient sharding."""
 
 def is_data_parallel_only(job: Job) -> bool:
     """Whether the stack has no model parallelism."""
-    return _stack_name(job) in _WITHOUT_MODEL_PARALLELISM
+    return stack_name(job) in _WITHOUT_MODEL_PARALLELISM
 
 
 def can_shard(job: Job) -> bool:
     """Whether the stack runs the plan's ZeRO stage with its pipeline."""
     plan = job.plan
-    return plan.pp == 1 or plan.zero <= 1 or _stack_name(job) in _SHARDING_UNDER_A_PIPELINE
+    return plan.pp == 1 or plan.zero <= 1 or stack_name(job) in _SHARDING_UNDER_A_PIPELINE
 
 
-def _stack_name(job: Job) -> str:
+def stack_name(job: Job) -> str:
     """The stack that the plan names or starts from."""
     default = "megatron-core"
     stack = job.document.get("plan", {}).get("stack", default)

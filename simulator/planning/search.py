@@ -33,8 +33,12 @@ from simulator.errors import InputError
 from simulator.planning.bound import ROUNDING, plan_bounds
 from simulator.planning.space import Axes, PlanSpace, plan_space
 from simulator.program.build import build_program, steps_around
+from simulator.program.ir import Category
 from simulator.results.run import run_step
 from simulator.spec.job import Job
+
+_MEMORY_STEP = 0.02
+"""How much less the next plan of a Pareto front holds."""
 
 
 class Tier(IntEnum):
@@ -54,12 +58,14 @@ class PlanChoice:
         dp: Its data-parallel degree.
         step_time_s: Its step under the full simulation [s].
         peak_device_bytes: What its fullest GPU holds [B].
+        breakdown_s: Where the step of the mean rank goes [s].
     """
 
     changes: Mapping[str, Any]
     dp: int
     step_time_s: float
     peak_device_bytes: float
+    breakdown_s: Mapping[Category, float]
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,7 @@ def search_plans(
     vary: Axes | None = None,
     *,
     top: int = 1,
+    headroom: float = 0.0,
     executor: Executor | None = None,
     at_a_time: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
@@ -134,6 +141,7 @@ def search_plans(
         job: Model, cluster, batch, and the fields of the plan that are not varied.
         vary: Values by field; see :func:`~simulator.planning.space.plan_space`.
         top: How many of the fastest plans to find.
+        headroom: Share of the device memory that must stay free.
         executor: Where plans are simulated; in this process if None. The answer does not
             depend on it.
         at_a_time: Plans that are handed to the executor together.
@@ -142,11 +150,55 @@ def search_plans(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
-    search = _Search(plan_space(job, vary), top)
-    for progress in search.run(executor, at_a_time):
+    candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
+    search = _Search(candidates, top, (1 - headroom) * job.cluster.profile.device.memory_bytes)
+    for progress in search.run():
         if on_progress is not None:
             on_progress(progress)
     return search.result()
+
+
+def pareto_front(
+    job: Job,
+    vary: Axes | None = None,
+    *,
+    headroom: float = 0.0,
+    most: int = 12,
+    executor: Executor | None = None,
+    at_a_time: int = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[PlanChoice, ...]:
+    """Plans that no other beats in both step time and memory, the fastest first.
+
+    Each is the fastest of all that hold 2 % less than the one before it, proven as in
+    :func:`search_plans`; the last one found has no plan below it, or ends the ``most``.
+
+    Args:
+        job: As for :func:`search_plans`.
+        vary: As for :func:`search_plans`.
+        headroom: As for :func:`search_plans`.
+        most: Plans to find at most.
+        executor: As for :func:`search_plans`.
+        at_a_time: As for :func:`search_plans`.
+        on_progress: As for :func:`search_plans`.
+
+    Raises:
+        InputError: A field cannot be varied, or a value of it is wrong.
+    """
+    candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
+    limit_bytes = (1 - headroom) * job.cluster.profile.device.memory_bytes
+    front: list[PlanChoice] = []
+    while len(front) < most:
+        search = _Search(candidates, 1, limit_bytes)
+        for progress in search.run():
+            if on_progress is not None:
+                on_progress(progress)
+        choices = search.result().choices
+        if not choices:
+            break
+        front.append(choices[0])
+        limit_bytes = choices[0].peak_device_bytes * (1 - _MEMORY_STEP)
+    return tuple(front)
 
 
 class _Trial(NamedTuple):
@@ -154,6 +206,7 @@ class _Trial(NamedTuple):
 
     step_time_s: float
     peak_device_bytes: float | None = None
+    breakdown_s: Mapping[Category, float] | None = None
     refused: str = ""
     """Field of the rule that the plan turned out to break; its other values mean nothing."""
 
@@ -166,32 +219,51 @@ class _Entry(NamedTuple):
     tier: Tier
 
 
+class _Candidates:
+    """All plans of a space with their bounds, and every trial that was ever made of them."""
+
+    def __init__(self, space: PlanSpace, executor: Executor | None, at_a_time: int) -> None:
+        self.space, self.at_a_time = space, at_a_time
+        self.bounds = plan_bounds(space)
+        self._run = map if executor is None else executor.map
+        self._known: dict[tuple[int, Tier], _Trial] = {}
+
+    def trials(self, wanted: list[tuple[int, Tier]]) -> Iterator[_Trial]:
+        """What the tiers say about the plans, in order."""
+        new = [pair for pair in wanted if pair not in self._known]
+        jobs = [self.space.plan_job(plan) for plan, _ in new]
+        results = self._run(_try, jobs, [tier for _, tier in new])
+        for pair in wanted:
+            if pair not in self._known:
+                self._known[pair] = next(results)
+            yield self._known[pair]
+
+
 class _Search:
-    def __init__(self, space: PlanSpace, top: int) -> None:
-        self._space, self._top = space, top
-        self._capacity_bytes = space.job.cluster.profile.device.memory_bytes
-        bounds = plan_bounds(space)
+    def __init__(self, candidates: _Candidates, top: int, limit_bytes: float) -> None:
+        self._candidates, self._space, self._top = candidates, candidates.space, top
+        self._capacity_bytes = limit_bytes
+        bounds = candidates.bounds
         self._least_bytes = bounds.peak_device_bytes
         fits = np.flatnonzero(bounds.peak_device_bytes <= self._capacity_bytes)
         self._heap = [
             _Entry(float(bounds.step_time_s[plan]), int(plan), Tier.BOUND) for plan in fits
         ]
         heapq.heapify(self._heap)
-        self._peak_bytes: dict[int, float] = {}
+        self._simulated: dict[int, _Trial] = {}
         self._counts = {Tier.REPLAY: 0, Tier.SIMULATION: 0}
         self._best_s = inf
         self._found: list[_Entry] = []
         self._misfits = 0
-        self._refused = Counter(space.refused)
+        self._refused = Counter(self._space.refused)
 
-    def run(self, executor: Executor | None, at_a_time: int) -> Iterator[Progress]:
+    def run(self) -> Iterator[Progress]:
         """Take plans to their next tiers until the fastest are known."""
-        run = map if executor is None else executor.map
         while len(self._found) < self._top and self._heap:
-            batch = self._next_batch(at_a_time)
-            jobs = [self._space.plan_job(entry.plan) for entry in batch]
+            batch = self._next_batch(self._candidates.at_a_time)
             tiers = [Tier(entry.tier + 1) for entry in batch]
-            trials = run(_try, jobs, tiers)
+            wanted = [(entry.plan, tier) for entry, tier in zip(batch, tiers, strict=True)]
+            trials = self._candidates.trials(wanted)
             for entry, tier, trial in zip(batch, tiers, trials, strict=True):
                 self._book(entry, tier, trial)
                 yield self._progress()
@@ -243,7 +315,7 @@ class _Search:
             if trial.peak_device_bytes > self._capacity_bytes:
                 self._misfits += 1
                 return
-            self._peak_bytes[entry.plan] = trial.peak_device_bytes
+            self._simulated[entry.plan] = trial
             self._best_s = min(self._best_s, trial.step_time_s)
         step_s = trial.step_time_s * (1.0 if tier is Tier.SIMULATION else ROUNDING)
         heapq.heappush(self._heap, _Entry(step_s, entry.plan, tier))
@@ -257,11 +329,13 @@ class _Search:
         return Progress(counts[Tier.REPLAY], counts[Tier.SIMULATION], still_open, self._best_s)
 
     def _choice(self, entry: _Entry) -> PlanChoice:
+        trial = self._simulated[entry.plan]
         return PlanChoice(
             changes=self._space.changes(entry.plan),
             dp=int(self._space.dp[entry.plan]),
             step_time_s=entry.step_s,
-            peak_device_bytes=self._peak_bytes[entry.plan],
+            peak_device_bytes=trial.peak_device_bytes or 0.0,
+            breakdown_s=trial.breakdown_s or {},
         )
 
 
@@ -278,4 +352,4 @@ def _try(job: Job, tier: Tier) -> _Trial:
     # A node without room for what leaves its GPUs makes the plan as useless as a full GPU.
     has_room = step.host is None or step.host.fits
     peak_bytes = max(each.peak_device_bytes for each in step.memory) if has_room else inf
-    return _Trial(step.step_time_s, peak_bytes)
+    return _Trial(step.step_time_s, peak_bytes, step.breakdown_s)

@@ -106,7 +106,7 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
     given = {path: _checked(job, path, values) for path, values in (vary or {}).items()}
-    axes = {**_default_axes(job), **given}
+    axes = {**default_axes(job), **given}
     sizes = [range(len(values)) for values in axes.values()]
     refused: Counter[str] = Counter()
     kept = []
@@ -123,7 +123,8 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
     return PlanSpace(job, axes, table, dict(refused.most_common()))
 
 
-def _default_axes(job: Job) -> dict[str, list[Any]]:
+def default_axes(job: Job) -> dict[str, list[Any]]:
+    """Values of each field that are tried where the user does not say."""
     gpus, model, network = job.cluster.gpus, job.model, job.cluster.profile.network
     micro = _powers_of_two(min(job.batch.global_batch, _MOST_MICRO))
     options: dict[str, list[Any]] = {

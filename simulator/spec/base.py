@@ -58,7 +58,10 @@ Seconds = Annotated[float, *_quantity("s", "2.5 us")]
 FlopPerSecond = Annotated[float, *_quantity("flop_per_s", "989 TFLOP/s")]
 Hertz = Annotated[float, *_quantity("hz", "1830 MHz")]
 Watts = Annotated[float, *_quantity("w", "700 W")]
+Usd = Annotated[float, *_quantity("usd", "30000 USD")]
 UsdPerSecond = Annotated[float, *_quantity("usd_per_s", "2.5 USD/h")]
+UsdPerJoule = Annotated[float, *_quantity("usd_per_j", "0.1 USD/kWh")]
+KilogramsPerJoule = Annotated[float, *_quantity("kg_per_j", "57 g/kWh")]
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 """A whole number, one or more."""

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field, PrivateAttr
 
 from simulator.spec.base import Count, Spec
+from simulator.spec.campaign import Campaign
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.model import Model
 from simulator.spec.perturbations import Perturbation
@@ -51,6 +52,8 @@ class Job(Spec):
     plan: Plan = Plan()
     perturbations: tuple[Perturbation, ...] = ()
     """What is slower than the profile says."""
+    campaign: Campaign = Campaign()
+    """The whole training run that the step is part of; only capacity questions read it."""
 
     _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _source: str = PrivateAttr(default="")

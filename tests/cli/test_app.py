@@ -15,7 +15,7 @@ from simulator.version import __version__
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
     "run", "compare", "memory", "strategies", "limits", "traffic", "balance", "sweep", "plan",
-    "schema",
+    "advise", "capacity", "sensitivity", "schema",
     "import hf", "import megatron", "import deepspeed", "import torchtitan", "import accelerate",
     "import nemo", "import topo", "export megatron", "export deepspeed", "export torchtitan",
     "profile list", "profile show", "profile check", "models list", "calibrate collectives",

@@ -52,3 +52,50 @@ def test_a_field_that_cannot_be_varied_is_the_users_to_mend(clustersim, job_file
     outcome = clustersim("plan", job_file, "--vary", "cluster.gpus=8,16")
     assert outcome.code == 2
     assert "cannot be varied" in outcome.err
+
+
+def test_the_best_plan_says_what_is_lost_and_what_would_help(clustersim, job_file):
+    out = clustersim("plan", job_file, *FEW, "--top", "2", "--workers", "1").out
+    assert "lost to" in out
+    assert "The second one" in out
+    assert "Next" in out or "No knob" in out
+
+
+def test_every_gain_is_that_of_the_changed_job(clustersim, job_file):
+    found = json.loads(clustersim("plan", job_file, *FEW, "--top", "1", "--json").out)
+    best, knobs = found["choices"][0], found["reasons"]["knobs"]
+    assert sum(best["breakdown_s"].values()) == pytest.approx(best["step_time_s"])
+    changes = {**best["changes"], **knobs[0]["changes"]}
+    words = [f"--set={path}={str(value).lower()}" for path, value in changes.items()]
+    step = json.loads(clustersim("run", job_file, *words, "--json").out)
+    gain = 1 - step["step_time_s"] / best["step_time_s"]
+    assert gain > 0
+    assert knobs[0]["gain"] == pytest.approx(gain)
+
+
+def test_headroom_leaves_memory_free_and_max_tp_is_kept(clustersim, job_file):
+    limit = 14 * 2**30
+    memory = ("--set", "cluster.device.memory=14 GiB", "--headroom", "0.2", "--no-why")
+    found = json.loads(clustersim("plan", job_file, *FEW, *memory, "--json").out)
+    assert found["choices"]
+    assert all(choice["peak_device_bytes"] <= 0.8 * limit for choice in found["choices"])
+    narrow = ("--vary", "plan.pp=1,2", "--vary", "batch.micro=1", "--max-tp", "2", "--no-why")
+    found = json.loads(clustersim("plan", job_file, *narrow, "--json").out)
+    assert {choice["changes"]["plan.tp"] for choice in found["choices"]} <= {1, 2}
+
+
+def test_of_several_batches_the_one_with_the_least_time_per_token_wins(clustersim, job_file):
+    words = ("plan", job_file, *FEW, "--top", "3", "--json", "--no-why")
+    both = json.loads(clustersim(*words, "--global-batch", "16,32").out)
+    single = [json.loads(clustersim(*words, "--set", f"batch.global={b}").out) for b in (16, 32)]
+    rates = sorted(c["tokens_per_s_per_gpu"] for each in single for c in each["choices"])
+    assert [c["tokens_per_s_per_gpu"] for c in both["choices"]] == rates[:-4:-1]
+    assert both["plans"] == sum(each["plans"] for each in single)
+
+
+def test_the_pareto_front_is_drawn(clustersim, job_file, tmp_path):
+    picture = tmp_path / "front.png"
+    words = ("--pareto", picture, "--gpus", "8,16", "--no-why", "--top", "1")
+    assert clustersim("plan", job_file, *FEW, *words).code == 0
+    assert picture.stat().st_size > 10_000
+    assert clustersim("plan", job_file, *FEW, "--gpus", "8").code == 2

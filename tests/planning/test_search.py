@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.planning import search as search_module
 from simulator.planning.bound import CostTables, plan_bounds
-from simulator.planning.search import search_plans
+from simulator.planning.search import pareto_front, search_plans
 from simulator.planning.space import plan_space
 from simulator.results.run import run_step
 from simulator.spec.job import Job
@@ -217,3 +217,32 @@ def test_progress_says_how_many_plans_could_still_be_faster():
 def test_a_field_or_value_that_cannot_be_varied_is_the_users_to_mend(vary, words):
     with pytest.raises(InputError, match=words):
         plan_space(small_job(gpus=8), vary)
+
+
+def test_no_plan_beats_one_of_the_front_in_both_time_and_memory():
+    model = small_model(hidden=512, ffn_hidden=2048, vocab=32000)
+    job = with_memory(small_job(model, gpus=4, global_batch=8, seq_len=512), 64e9)
+    vary = {"plan.vpp": [1], "plan.cp": [1], "plan.zero": [0, 1], "batch.micro": [1, 2]}
+    front = pareto_front(job, vary, most=50)
+    every = simulate_all(job, vary)
+    assert len(front) > 1
+    for choice in front:
+        # A plan of the front may be up to the front's step in memory above the next.
+        better = [
+            plan for plan in every
+            if plan.step_time_s < choice.step_time_s * (1 - 1e-9)
+            and plan.peak_device_bytes <= choice.peak_device_bytes
+        ]  # fmt: skip
+        assert better == []
+    times = [choice.step_time_s for choice in front]
+    sizes = [choice.peak_device_bytes for choice in front]
+    assert times == sorted(times)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] * 0.98 <= min(plan.peak_device_bytes for plan in every)
+
+
+def test_headroom_is_a_smaller_device():
+    job = with_memory(small_job(gpus=4, global_batch=8), 20e6)
+    vary = {"plan.vpp": [1], "plan.cp": [1]}
+    found = search_plans(job, vary, headroom=0.5)
+    assert found.choices == search_plans(with_memory(job, 10e6), vary).choices

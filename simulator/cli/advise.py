@@ -1,0 +1,62 @@
+"""clustersim advise: which parallel strategy suits this model on this cluster?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from simulator.cli.console import (
+    counting,
+    number_column,
+    print_json,
+    print_table,
+    text_column,
+)
+from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from simulator.planning.families import FamilyResult
+
+
+def advise(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
+    """Compare DDP, ZeRO, TP, PP and their combinations, each at its best.
+
+    The job's degrees, ZeRO stage, recomputation and microbatch do not matter: each strategy
+    takes its own. For the last percent, search all plans with clustersim plan.
+
+    Example:  clustersim advise job.yaml --set cluster.gpus=32
+    """
+    from simulator.planning.families import compare_families
+
+    job = read_job(job_file, changes)
+    with counting("strategies") as count:
+        results = compare_families(job, on_family=lambda _: count())
+    if as_json:
+        print_json({"job": job.title, "strategies": [asdict(result) for result in results]})
+    else:
+        columns = [
+            text_column("strategy"),
+            number_column("step time"),
+            number_column("against the best"),
+            number_column("fullest GPU"),
+            text_column("its best plan"),
+            text_column("what it does"),
+        ]
+        cluster = job.cluster
+        title = f"{job.model.name} on {cluster.gpus} x {cluster.profile.name}"
+        print_table(title, columns, [_row(result, results[0]) for result in results])
+    if results[0].choice is None:
+        typer.echo("No strategy fits; clustersim plan says what would.", err=True)
+        raise typer.Exit(1)
+
+
+def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
+    name, choice = result.family.name, result.choice
+    if choice is None or best.choice is None:
+        return name, "", "", "", result.obstacle, result.family.idea
+    ratio = choice.step_time_s / best.choice.step_time_s
+    step, held = format_seconds(choice.step_time_s), format_bytes(choice.peak_device_bytes)
+    return name, step, f"{ratio:.2f} x", held, result.plan_text, result.family.idea

@@ -1,0 +1,73 @@
+"""clustersim capacity: the whole training run on the command line."""
+
+from __future__ import annotations
+
+import json
+
+PRICE = ("--set", "campaign.systems.h100-sxm-80gb.on_demand=2 USD/h")
+
+
+def test_every_factor_has_a_line_and_what_is_missing_says_how_to_give_it(clustersim, job_file):
+    outcome = clustersim("capacity", job_file, "--tokens", "1B", *PRICE)
+    assert outcome.code == 0
+    for line in ("steps", "step time", "GPU-hours", "money, on demand", "CO2 equivalent"):
+        assert line in outcome.out
+    assert "not given: --set campaign.goodput=…" in outcome.out
+
+
+def test_the_document_has_the_same_factors_as_the_table(clustersim, job_file):
+    words = ("capacity", job_file, "--tokens", "1B", "--set", "campaign.goodput=0.5", "--json")
+    document = json.loads(clustersim(*words).out)
+    amounts = {factor["name"]: factor["amount"] for factor in document["factors"]}
+    assert amounts["steps"] == -(-(10**9) // 65536)
+    assert amounts["duration"] == 2 * amounts["without failures"]
+    assert amounts["money, on demand"] is None
+
+
+def test_a_campaign_file_is_laid_over_the_jobs_own(clustersim, job_file, write):
+    campaign = write(
+        """
+        tokens: 1B
+        failures: {node: {mtbf: 100 h}, detection: 1 min, restart: 5 min}
+        checkpoint: {storage: 10 GB/s}
+        """,
+        "campaign.yaml",
+    )
+    words = ("capacity", job_file, "--campaign", campaign, "--members", "5", "--json")
+    first, again = clustersim(*words).out, clustersim(*words).out
+    assert first == again
+    document = json.loads(first)
+    assert document["goodput"]["members"] == 5
+    assert document["goodput"]["tried"]
+
+
+def test_a_picture_of_the_goodput_is_drawn(clustersim, job_file, tmp_path):
+    words = (
+        "--set", "campaign.failures={node: {mtbf: 100 h}, detection: 1 min, restart: 5 min}",
+        "--set", "campaign.checkpoint={storage: 10 GB/s}", "--members", "5",
+    )  # fmt: skip
+    picture = tmp_path / "goodput.png"
+    assert clustersim("capacity", job_file, "--tokens", "1B", *words, "--plot", picture).code == 0
+    assert picture.stat().st_size > 10_000
+
+
+def test_a_deadline_that_no_cluster_meets_ends_with_1(clustersim, job_file):
+    words = ("capacity", job_file, "--tokens", "1B", "--gpus", "8,16")
+    met = clustersim(*words, "--deadline", "30d")
+    assert met.code == 0
+    assert "fewest GPUs done in 30.0 d: 8 x" in met.out
+    assert clustersim(*words, "--deadline", "1 s").code == 1
+
+
+def test_a_budget_picks_the_fastest_cluster_that_it_pays(clustersim, job_file):
+    words = ("capacity", job_file, "--tokens", "1B", "--gpus", "8,16", *PRICE)
+    assert "16 x h100" in clustersim(*words, "--budget", "1 MUSD").out.splitlines()[-1]
+    assert clustersim(*words, "--budget", "0.01 USD").code == 1
+
+
+def test_wrong_amounts_are_refused(clustersim, job_file):
+    for option, text in (("--deadline", "soon"), ("--budget", "5"), ("--gpus", "many")):
+        outcome = clustersim("capacity", job_file, "--tokens", "1B", option, text)
+        assert outcome.code == 2
+        assert option in outcome.err
+    assert clustersim("capacity", job_file).code == 2

@@ -1,0 +1,48 @@
+"""Which number of the profile matters most?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.planning.profile_sensitivity import sensitivities
+from simulator.results.run import run_step
+from simulator.spec.load import job_from_document
+
+JOB = {
+    "model": {"layers": 2, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 32000},
+    "cluster": {"profile": "h100-sxm-80gb", "gpus": 16},
+    "batch": {"global": 16, "seq_len": 2048},
+    "plan": {"tp": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return sensitivities(job_from_document(JOB), engine="replay")
+
+
+def test_each_change_is_that_of_the_edited_profile(found):
+    job = job_from_document(JOB)
+    base_s = run_step(job, "replay").step_time_s
+    by_field = {each.field: each for each in found}
+    bandwidth = by_field["device.memory_bandwidth"]
+    edited = job.replace({"cluster.device.memory_bandwidth": "3015 GB/s"})
+    change = run_step(edited, "replay").step_time_s / base_s - 1
+    assert bandwidth.lower == pytest.approx(change, rel=1e-9)
+    assert bandwidth.lower > 0 > bandwidth.higher
+
+
+def test_the_largest_effect_comes_first_and_what_is_not_used_has_none(found):
+    effects = [each.effect for each in found]
+    assert effects == sorted(effects, reverse=True)
+    by_field = {each.field: each for each in found}
+    assert by_field["kernels.gemm.fp8.efficiency"].effect == 0
+    assert by_field["device.power"].effect == 0
+    assert by_field["kernels.gemm.bf16.efficiency"].effect > 0.01
+
+
+def test_every_number_says_where_it_is_from_and_shares_stay_shares(found):
+    by_field = {each.field: each for each in found}
+    assert by_field["kernels.gemm.bf16.efficiency"].source == "fitted"
+    assert by_field["device.memory_bandwidth"].source == "datasheet"
+    assert by_field["network.scale_up.low_latency_share"].higher is None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.calibrating_gpu import gpu
 from simulator.cli.console import (
     note,
     number_column,
@@ -31,8 +32,8 @@ def build_group() -> typer.Typer:
     group = typer.Typer(
         name="calibrate", no_args_is_help=True, help="Profiles from your own measurements."
     )
+    group.command("gpu")(gpu)
     group.command("collectives")(collectives)
-    group.callback()(lambda: None)
     return group
 
 

@@ -62,6 +62,9 @@ PROFILE_OF_GPU: Mapping[str, str] = MappingProxyType(
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""
 
+_FEWEST_TRAINING_ROWS = 256
+"""Rows from which on a product is one of training, not of generating single tokens."""
+
 _ADAM_BYTES_PER_PARAMETER = 14.0
 """16-bit weight, gradient and two moments read, all but the gradient written."""
 
@@ -165,11 +168,36 @@ def compared(row: KernelRow, profile: HardwareProfile) -> Comparison:
     Raises:
         SkippedRowError: The row lacks a fact that every prediction needs.
     """
+    if row.text("skipped"):
+        raise SkippedRowError(row.text("skipped"))
     op = row.text("op")
-    for prefix, answer in _ANSWERS.items():
-        if op.startswith(prefix):
-            return answer(row, profile)
-    raise SkippedRowError(f"{op or 'an unnamed operation'} is no single modelled kernel")
+    answer = _answer_of(op)
+    if answer is None:
+        raise SkippedRowError(f"{op or 'an unnamed operation'} is no single modelled kernel")
+    return answer(row, profile)
+
+
+def _answer_of(op: str) -> _Answer | None:
+    return next((answer for prefix, answer in _ANSWERS.items() if op.startswith(prefix)), None)
+
+
+def family_of(row: KernelRow) -> str:
+    """Kernels that a reader judges together: what they do, in which size or direction.
+
+    Products of at least 256 rows are those of training; the best of a search over shapes
+    is a maximum, not a typical time.
+    """
+    op, direction = row.text("op"), row.text("direction")
+    if row.is_best_shape:
+        return "best product of a search"
+    if op.startswith("gemm"):
+        small = (row.number("m") or 0) < _FEWEST_TRAINING_ROWS
+        return f"products of {'fewer than' if small else 'at least'} {_FEWEST_TRAINING_ROWS} rows"
+    if op.startswith("grouped_gemm"):
+        return "grouped products"
+    if _answer_of(op) is _attention:
+        return f"flash attention, {direction or 'direction unstated'}"
+    return f"{op}, {direction}" if direction else op
 
 
 def precision_of(row: KernelRow) -> Precision:
@@ -334,6 +362,10 @@ _ANSWERS: Mapping[str, _Answer] = MappingProxyType(
         "stream": _memory_bound,
         "rope": _memory_bound,
         "encoder_forward": _memory_bound,
+        "activation": _memory_bound,
+        "cast": _memory_bound,
+        "optimizer": _memory_bound,
+        "eager_cross_entropy": _memory_bound,
     }
 )
 """How rows are answered, by the beginning of the operation's name."""

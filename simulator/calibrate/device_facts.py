@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from simulator.calibrate.profile_text import SourcedValue
 from simulator.errors import InputError
+from simulator.units import format_quantity
 
 _FOREIGN_BYTES = 2.0 * 2**30
 """Memory beyond this that is not ours belongs to somebody else: a driver context takes less."""
@@ -56,6 +58,20 @@ class DeviceFacts:
             taken = self.foreign_bytes / 2**30
             return [f"another process holds {taken:.1f} GiB of the device: is it shared?"]
         return []
+
+    def sourced_values(self, reference: str) -> dict[str, SourcedValue]:
+        """What a profile says of the device's memory, by dotted path; nothing of a processor."""
+        if self.device.type != "cuda":
+            return {}
+        values = {"device.memory": self.memory_bytes}
+        if not self.said:
+            values["device.context"] = self.foreign_bytes
+        return {
+            path: SourcedValue(
+                format_quantity(size, "bytes"), "measured", f"{reference}: torch.cuda.mem_get_info"
+            )
+            for path, size in values.items()
+        }
 
 
 def device_facts(name: str | None) -> DeviceFacts:

@@ -12,6 +12,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from simulator.calibrate.fit_kernels import Fit, fit_profile, with_fits, with_values
@@ -77,6 +78,7 @@ def calibrate_kernels(
     base_file: str,
     name: str,
     reference: str,
+    facts: Mapping[str, SourcedValue] = MappingProxyType({}),
 ) -> KernelCalibration:
     """The profile of ``base_text`` with what the rows tell in it. Needs scipy.
 
@@ -86,6 +88,7 @@ def calibrate_kernels(
         base_file: Where that was read, for messages.
         name: Of the new profile.
         reference: Device, date and software of the measurements.
+        facts: What the driver told of the device, by dotted path.
 
     Raises:
         InputError: There is nothing to fit.
@@ -95,7 +98,7 @@ def calibrate_kernels(
         raise InputError.single("--minutes", "nothing was measured", hint="give it more time")
     started = base.model_copy(update={"name": name})
     fits = fit_profile(started, rows)
-    values = measured_values(rows, base, reference)
+    values = {**facts, **measured_values(rows, reference)}
     text = with_sourced_values(base_text, values, base_file)
     spread = statistics.median((row.number("spread_pct") or 0.0) / 100 for row in rows)
     text = with_fits(text, started, fits, f"{reference}; median spread {spread:.1%}")
@@ -118,9 +121,7 @@ def calibrate_kernels(
     )
 
 
-def measured_values(
-    rows: Sequence[KernelRow], base: HardwareProfile, reference: str
-) -> dict[str, SourcedValue]:
+def measured_values(rows: Sequence[KernelRow], reference: str) -> dict[str, SourcedValue]:
     """What needs no fit, by dotted path of the profile, with its source."""
     found: dict[str, tuple[float, str, str]] = {}
     for row in rows:

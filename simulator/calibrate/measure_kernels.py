@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -126,7 +127,10 @@ def measure_kernels(
 
 def _measure(case: KernelCase, stopwatch: Stopwatch, journal: KernelJournal) -> None:
     try:
-        found = measured(case, stopwatch)
+        with warnings.catch_warnings():
+            # torch warns of every kernel that it does not choose; the refusal says it, too.
+            warnings.simplefilter("ignore")
+            found = measured(case, stopwatch)
     except UnsupportedCaseError as reason:
         journal.skip(case, str(reason))
         return

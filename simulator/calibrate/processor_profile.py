@@ -44,6 +44,8 @@ def processor_profile_text(
         raise InputError.single("--minutes", rule, hint="give it more time, with --resume")
     measured = f"{{kind: measured, reference: {json.dumps(f'best rate of {reference}')}}}"
     rate = format_quantity(_three_digits(bandwidth * 1e9), "bytes_per_s")
+    # A message is copied into the system and out of it.
+    loopback = format_quantity(_three_digits(bandwidth * 1e9 / 2), "bytes_per_s")
     memory = format_quantity(memory_bytes, "bytes")
     lines = [
         f"name: {name}",
@@ -98,14 +100,14 @@ def processor_profile_text(
         "  scale_up:",
         "    kind: nvswitch",
         f"    gpus: {_MOST_RANKS}",
-        "    bandwidth: 4 GB/s",
+        f"    bandwidth: {loopback}",
         "    efficiency: 0.25",
         "    latency: 200 us",
         "    bulk_latency: 300 us",
         "    launch: 100 us",
         "    low_latency_share: 0.5",
         "    pipeline_fill: 0.4",
-        "    local_copy: 4 GB/s",
+        f"    local_copy: {loopback}",
         "    sm_count: 0",
         "  fabric:",
         "    kind: ethernet",

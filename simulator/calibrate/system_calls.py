@@ -21,11 +21,10 @@ from simulator.calibrate.timing import Stopwatch, Timing, Work, new_stream, seco
 _LAUNCHES = 400
 """Kernels in a row: fewer than the queue of a stream holds, so that the host never waits."""
 
-_REST_S = 1.0
-_COOL_S = 0.2
-"""A device that rested this long runs about this long before power limits it (assumption)."""
-
 _LOAD_S = 15.0
+"""Power limits act within seconds; temperature settles later and matters less (assumption)."""
+
+_WINDOW_S = 0.02
 _LOAD_ON_CPU_S = 0.4
 _HOG_BYTES = 2**28
 
@@ -115,35 +114,28 @@ def _both_ways(
 
 
 def _sustained(case: KernelCase, stopwatch: Stopwatch) -> Measured:
-    """A product repeated until the device is hot: rates at the start and at the end."""
+    """A product repeated until the device is hot, against its time as all others are timed."""
     call = call_of(_plain(case), stopwatch.device)
     sensors = Sensors(stopwatch.device)
     load_s = _LOAD_S if stopwatch.device.type == "cuda" else _LOAD_ON_CPU_S
-    single_s = stopwatch.timing(call.work).median_s
-    per_window = max(1, round(0.02 / single_s))
-    stopwatch.wait()
-    time.sleep(_REST_S if stopwatch.device.type == "cuda" else 0.0)
-    ends: list[float] = []
+    cool_s = stopwatch.timing(call.work).median_s
+    calls = max(1, round(_WINDOW_S / cool_s))
+
+    def window() -> None:
+        for _ in range(calls):
+            call.work()
+        stopwatch.wait()
+
     windows: list[float] = []
     readings: list[str] = []
     started = time.perf_counter()
-    while not ends or ends[-1] < load_s:
-        before = time.perf_counter()
-        for _ in range(per_window):
-            call.work()
-        stopwatch.wait()
-        now = time.perf_counter()
-        windows.append((now - before) / per_window)
-        ends.append(now - started)
-        if not readings and ends[-1] > load_s / 2:
+    while not windows or time.perf_counter() - started < load_s:
+        windows.append(stopwatch.elapsed_s(window) / calls)
+        if not readings and time.perf_counter() - started > load_s / 2:
             readings = sensors.readings()
-    cool = [w for w, end in zip(windows, ends, strict=True) if end <= _COOL_S] or windows[:1]
     hot = windows[len(windows) // 2 :]
-    share = statistics.median(cool) / statistics.median(hot)
-    notes = [
-        f"{load_s:g} s under load; rate when hot over cool {share:.4f}",
-        *readings,
-    ]
+    share = cool_s / statistics.median(hot)
+    notes = [f"{load_s:g} s under load; rate when hot over cool {share:.4f}", *readings]
     return Measured(Timing(hot), Call(call.work, call.flop, notes="; ".join(notes)))
 
 

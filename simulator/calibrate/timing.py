@@ -79,7 +79,12 @@ class Stopwatch:
         """Seconds of one call."""
         if self.device.type == "cuda":
             return self._once_on_stream_s(work)
-        clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+        return self.elapsed_s(work)
+
+    def elapsed_s(self, work: Work) -> float:
+        """Seconds that pass on the host."""
+        is_own = self.device.type == "cpu" and torch.get_num_threads() == 1
+        clock = time.process_time if is_own else time.perf_counter
         started = clock()
         work()
         return clock() - started

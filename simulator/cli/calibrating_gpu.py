@@ -136,7 +136,7 @@ def _fitted(
     else:
         path = profile_file(base)
         file, text = str(path), path.read_text(encoding="utf-8")
-    return calibrate_kernels(rows, text, file, name, reference)
+    return calibrate_kernels(rows, text, file, name, reference, facts.sourced_values(reference))
 
 
 def _note_skipped(journal: KernelJournal) -> None:

@@ -27,11 +27,6 @@ class GridRun:
     document: Mapping[str, Any]
     is_alone: bool
 
-    @property
-    def kind(self) -> str:
-        """The beginning of the name: runs of one purpose."""
-        return self.name.partition("-")[0]
-
 
 def read_grid(path: Path) -> list[GridRun]:
     """The runs of a grid file, in order.

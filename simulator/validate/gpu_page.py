@@ -17,7 +17,6 @@ MEAN_PCT, WORST_PCT = 5.0, 10.0
 """Errors of the step time that are wanted, on average and at worst."""
 
 ALLOCATED, RESERVED = "peak_allocated", "peak_reserved"
-_CLOSE_PCT = WORST_PCT
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +104,21 @@ def page(kept: Sequence[KeptRun]) -> str:
 
 def draw_page(kept: Sequence[KeptRun], path: Path) -> None:
     """Write the picture of all measured runs; none is drawn where there are none."""
-    from simulator.plots.accuracy import RunError, draw_accuracy
+    from simulator.plots.run_errors import RowErrors, draw_run_errors
 
-    runs = [RunError(run.run.kind, *run.step_s) for run in kept if run.is_measured]
-    if runs:
-        draw_accuracy(runs, path, "Training steps on one GPU, measured and predicted", _CLOSE_PCT)
+    rows = [RowErrors(run.run.name, _errors_pct(run)) for run in kept if run.is_measured]
+    if rows:
+        title = "Training steps on one GPU against their predictions"
+        draw_run_errors(rows, path, title, (MEAN_PCT, WORST_PCT))
+
+
+def _errors_pct(run: KeptRun) -> dict[str, float]:
+    peaks = {
+        "peak allocated memory": run.peak_error_pct(ALLOCATED),
+        "peak reserved memory": run.peak_error_pct(RESERVED),
+    }
+    known = {name: error for name, error in peaks.items() if error is not None}
+    return {"step time": run.step_error_pct, **known}
 
 
 def _summary(runs: Sequence[KeptRun]) -> str:

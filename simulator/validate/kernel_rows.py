@@ -23,6 +23,10 @@ PROFILE_OF_GPU: Mapping[str, str] = MappingProxyType(
         "AMD MI300X": "mi300x",
         "AMD MI325X": "mi325x",
         "AMD MI355X": "mi355x",
+        "AMD Instinct MI300X": "mi300x",
+        "AMD Instinct MI325X": "mi325x",
+        "AMD Instinct MI355X": "mi355x",
+        "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
         "NVIDIA A100 PCIe": "a100-pcie-80gb",
         "NVIDIA A100 PCIe 80GB": "a100-pcie-80gb",
         "NVIDIA A100 SXM": "a100-sxm-80gb",
@@ -40,7 +44,9 @@ PROFILE_OF_GPU: Mapping[str, str] = MappingProxyType(
         "NVIDIA GB300": "gb300-nvl72",
         "NVIDIA GB300 SXM": "gb300-nvl72",
         "NVIDIA GH200": "gh200-96gb",
+        "NVIDIA GH200 480GB": "gh200-96gb",
         "NVIDIA GH200 SXM": "gh200-96gb",
+        "NVIDIA GeForce RTX 4090": "rtx-4090",
         "NVIDIA H100": "h100-sxm-80gb",
         "NVIDIA H100 (HBM2e, 500 W)": "h100-hbm2e-96gb-500w",
         "NVIDIA H100 80GB HBM3": "h100-sxm-80gb",
@@ -55,9 +61,11 @@ PROFILE_OF_GPU: Mapping[str, str] = MappingProxyType(
         "NVIDIA RTX 4090": "rtx-4090",
         "NVIDIA V100 SXM2 32GB": "v100-sxm2-32gb",
         "NVIDIA V100 SXM3 32GB": "v100-sxm3-32gb",
+        "Tesla V100-SXM2-32GB": "v100-sxm2-32gb",
+        "Tesla V100-SXM3-32GB": "v100-sxm3-32gb",
     }
 )
-"""Hardware profile of every GPU name that the tables use."""
+"""Hardware profile of every GPU name that the tables, and torch, use."""
 
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""

@@ -127,7 +127,7 @@ def test_a_rate_under_load_above_the_cool_one_counts_as_equal(tmp_path):
     journal = KernelJournal.opened(tmp_path / "k.csv", "g", SOURCE, resume=False)
     notes = "15 s under load; rate when hot over cool 1.0400"
     fill(journal, KernelCase("sustained_gemm", "bf16", 8, 8, 8), 1e-6, notes=notes)
-    values = measured_values(journal.rows, load_profile(BASE), SOURCE)
+    values = measured_values(journal.rows, SOURCE)
     assert values["kernels.sustained_clock"].value == 1.0
 
 

@@ -171,6 +171,17 @@ def test_a_gpu_that_others_use_is_said(facts):
     assert facts.said == []
 
 
+def test_memory_that_others_hold_is_no_context_of_ours(facts):
+    def values(foreign_bytes: int) -> dict[str, object]:
+        device = torch.device("cuda")
+        own = DeviceFacts("GPU", device, ("bf16",), (), 80 * 2**30, foreign_bytes, "torch", "today")
+        return {path: found.value for path, found in own.sourced_values("a test").items()}
+
+    assert values(2**29) == {"device.memory": "80 GiB", "device.context": "512 MiB"}
+    assert values(5 * 2**30) == {"device.memory": "80 GiB"}
+    assert facts.sourced_values("a test") == {}
+
+
 def test_the_journal_is_a_kernel_table_that_validation_reads(tmp_path, facts, answers):
     answers(steady)
     path = tmp_path / "k.csv"

@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types schemas schedules network memory strategies tensor-parallel \
-  planning advice coverage accuracy zero-bubble performance fit readme clean
+  planning advice coverage accuracy zero-bubble performance fit gpu readme clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ performance: $(VENV)/.bench  ## reports/performance.md: how long everything take
 fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by source; host work is printed for stack.py
 	$(BIN)/python -m simulator.calibrate.fit_training reports/data/runs_open.csv --write
 
+gpu: $(VENV)/.calibrate  ## reports/gpu/: measure this machine's GPU, then train the grid on it and compare; goes on where it stopped
+	$(BIN)/clustersim calibrate gpu --out reports/gpu/profile.yaml --minutes 10 --resume
+	$(BIN)/python -m simulator.validate.gpu_check reports/gpu
+
 readme: $(VENV)/.core  ## the outputs, the table and the pictures that README and tutorial show
 	$(BIN)/clustersim run $(JOB) --plot reports/demo > /dev/null
 	$(BIN)/python -m tests.readme
@@ -98,6 +102,10 @@ $(VENV)/.core: pyproject.toml | $(VENV)/.python
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[test,dev]'
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.calibrate: pyproject.toml | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[calibrate]'
 	@touch $@ $(VENV)/.core
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.python

@@ -71,6 +71,17 @@ RELATIVES: Mapping[str, str] = MappingProxyType(
 """Device of the same or the nearest generation that stands in where rows are missing."""
 
 
+_FLASH_2_IS_OLDER = (
+    "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300",
+)  # fmt: skip
+"""GPUs, as tables spell them, for which faster kernels than FlashAttention 2 are shipped."""
+
+_STREAM_NAMES = (
+    "stream", "rms_norm", "megatron_rms_norm", "fused_a", "softmax", "encoder", "cross",
+    "activation", "cast", "optimizer",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Parameters that are fitted together.
@@ -154,12 +165,19 @@ def _is_attention_backward(row: KernelRow) -> bool:
 
 def _is_old_attention(row: KernelRow) -> bool:
     older = row.text("op").startswith(("flash_attention_2", "triton_attention"))
-    return "H100" in row.text("gpu") and older
+    return older and any(name in row.text("gpu") for name in _FLASH_2_IS_OLDER)
+
+
+def _is_old_attention_forward(row: KernelRow) -> bool:
+    return _is_old_attention(row) and row.text("direction") == "fwd"
+
+
+def _is_old_attention_backward(row: KernelRow) -> bool:
+    return _is_old_attention(row) and row.text("direction") == "bwd"
 
 
 def _is_stream(row: KernelRow) -> bool:
-    names = ("stream", "rms_norm", "megatron_rms_norm", "fused_a", "softmax", "encoder", "cross")
-    return row.text("op").startswith(names) and row.text("direction") != "bwd"
+    return row.text("op").startswith(_STREAM_NAMES) and row.text("direction") != "bwd"
 
 
 def _is_norm_backward(row: KernelRow) -> bool:
@@ -177,10 +195,14 @@ BLOCKS = (
     Block((), _STREAM_PRIOR, _is_stream),
     Block((), _NORM_PRIOR, _is_norm_backward),
     Block(("gemm", "bf16"), _GEMM_PRIOR, _is_gemm("bf16"), also=(("gemm", "fp16"),)),
+    Block(("gemm", "fp16"), _GEMM_PRIOR, _is_gemm("fp16")),
+    Block(("gemm", "tf32"), _GEMM_PRIOR, _is_gemm("tf32")),
+    Block(("gemm", "fp32"), _GEMM_PRIOR, _is_gemm("fp32")),
     Block(("gemm", "fp8"), _GEMM_PRIOR, _is_gemm("fp8"), also=(("gemm", "mxfp8"),)),
     Block(("flash_attention",), _ATTENTION_PRIOR, _is_attention_forward),
     Block(("flash_attention",), _BACKWARD_PRIOR, _is_attention_backward),
-    Block(("flash_attention_2",), _ATTENTION_PRIOR, _is_old_attention),
+    Block(("flash_attention_2",), _ATTENTION_PRIOR, _is_old_attention_forward),
+    Block(("flash_attention_2",), _BACKWARD_PRIOR, _is_old_attention_backward),
 )
 """What is fitted, in order: later blocks take the earlier ones as found, because fp8 rows
 contain streaming kernels and backward rows may contain a forward pass."""
@@ -297,19 +319,23 @@ def _rows_by_profile(rows: Sequence[KernelRow]) -> dict[str, list[KernelRow]]:
     return grouped
 
 
-def _write(name: str, fits: Sequence[Fit], table: str) -> None:
-    path = data_folder("hardware_profiles") / f"{name}.yaml"
-    text = path.read_text(encoding="utf-8")
-    kernels = load_profile(name).kernels
+def with_fits(text: str, profile: HardwareProfile, fits: Sequence[Fit], table: str) -> str:
+    """Text of a profile's file with all fits, each with ``table`` and residual as source."""
     for fit in fits:
-        own = fit.profile == name
+        own = fit.profile == profile.name
         reference = f"{table}: {fit.residual}" if own else f"as {fit.profile}"
         text = written(text, fit.block.path, fit, "fitted" if own else "assumed", reference)
         for target in fit.block.also:
-            if _has(kernels, target):
+            if _has(profile.kernels, target):
                 shared = f"as {fit.block.path[-1]}, whose kernels it shares"
                 text = written(text, target, fit, "assumed", shared)
-    path.write_text(text, encoding="utf-8")
+    return text
+
+
+def _write(name: str, fits: Sequence[Fit], table: str) -> None:
+    path = data_folder("hardware_profiles") / f"{name}.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(with_fits(text, load_profile(name), fits, table), encoding="utf-8")
 
 
 def _has(kernels: KernelModel, path: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from simulator.calibrate.collective_table import own_table
 from simulator.calibrate.fit_collectives import hidden_by_launches
 from simulator.calibrate.network_files import Fit, value_text
 from simulator.calibrate.network_fit import (
@@ -121,7 +122,10 @@ def read_measured(path: str | Path, *, partial: bool = False) -> CollectiveFile:
     if file.suffix.lower() != ".csv":
         return read_nccl_tests(file, partial=partial)
     rows = tuple(read_collective_rows(file))
-    return CollectiveFile(file.name, rows, is_collection=True)
+    own = own_table(file)
+    if own is None:
+        return CollectiveFile(file.name, rows, is_collection=True)
+    return CollectiveFile(file.name, rows, libraries=own.libraries, date=own.date)
 
 
 def calibrate_collectives(files: Sequence[CollectiveFile], base: HardwareProfile) -> Calibration:
@@ -160,7 +164,7 @@ def calibrate_collectives(files: Sequence[CollectiveFile], base: HardwareProfile
         held = hidden_by_launches(own) if part == "scale_up" else ()
         if held:
             said.append(f"{part}: one process launched on all GPUs in turn, which hides latencies")
-        fit = fit_links(own, part, priors_around(part, base.network), held, hold_untold=True)
+        fit = fit_links(own, part, priors_around(part, base), held, hold_untold=True)
         fit = replace(fit, values={k: v for k, v in fit.values.items() if k not in fit.held})
         fits.append(fit)
         fitted = [

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from simulator.calibrate.network_files import Fit
 from simulator.errors import InputError
 from simulator.importers.measured_collective import CollectiveRow
+from simulator.spec.base import file_name_of_field
+from simulator.spec.hardware import HardwareProfile
 from simulator.spec.network import Network
 from simulator.validate.collective_rows import group_of, predicted_s
 
@@ -82,6 +84,9 @@ _ROBUST_SCALE = 0.1
 _OTHER_MACHINE = 0.3
 """Spread, at the least, between machines of one kind: cabling, drivers, settings (assumption)."""
 
+_GUESS = 1.0
+"""Spread, at the least, of a parameter that a profile assumes: a factor of 2.7 (assumption)."""
+
 _LEAST_SCATTER = 0.03
 """Rows are taken as off by this much at the least: repeated runs differ by 0.05 to 2 %, and
 the model is no better either (assumption)."""
@@ -129,13 +134,22 @@ def priors_of(part: str, network: Network) -> dict[str, Prior]:
     return {**SCALE_UP_PRIORS, **in_switch}
 
 
-def priors_around(part: str, network: Network) -> dict[str, Prior]:
-    """The same parameters, believed to be what ``network`` has already."""
-    block, priors = getattr(network, part), priors_of(part, network)
+def priors_around(part: str, profile: HardwareProfile) -> dict[str, Prior]:
+    """The same parameters, believed to be what the profile has already.
+
+    What the profile only assumes is believed less.
+    """
+    block, priors = getattr(profile.network, part), priors_of(part, profile.network)
     # What a network leaves open limits nothing in it, and is not fitted.
     given = {name: value for name in priors if (value := getattr(block, name)) is not None}
+
+    def spread(name: str, prior: Prior) -> float:
+        source = profile.provenance.get(f"network.{part}.{file_name_of_field(name)}")
+        is_guess = source is not None and source.kind == "assumed"
+        return max(prior.spread, _GUESS if is_guess else _OTHER_MACHINE)
+
     return {
-        name: Prior(prior.value, max(prior.spread, _OTHER_MACHINE), max(prior.most, prior.value))
+        name: Prior(prior.value, spread(name, prior), max(prior.most, prior.value))
         for name, prior in centred(priors, given).items()
     }
 

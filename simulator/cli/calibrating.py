@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.calibrating_gpu import gpu
 from simulator.cli.console import (
     note,
     number_column,
@@ -17,7 +18,9 @@ from simulator.cli.console import (
     text_column,
     working,
 )
+from simulator.cli.measuring_collectives import measured
 from simulator.cli.options import AsJson, complete_profile
+from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from simulator.calibrate.measured_network import Calibration
@@ -31,19 +34,12 @@ def build_group() -> typer.Typer:
     group = typer.Typer(
         name="calibrate", no_args_is_help=True, help="Profiles from your own measurements."
     )
+    group.command("gpu")(gpu)
     group.command("collectives")(collectives)
-    group.callback()(lambda: None)
     return group
 
 
-def collectives(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE",
-            help="Output of nccl-tests or rccl-tests (text, or JSON of -J), or tables (.csv).",
-        ),
-    ],
+def collectives(  # noqa: PLR0917 - typer's way of declaring options
     profile: Annotated[
         str,
         typer.Option(
@@ -51,6 +47,13 @@ def collectives(
             autocompletion=complete_profile,
         ),
     ],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Output of nccl-tests or rccl-tests (text, or JSON of -J), or tables (.csv).",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE.yaml", help="Write the fitted profile."),
@@ -62,10 +65,33 @@ def collectives(
     partial: Annotated[
         bool, typer.Option("--partial", help="Take the rows of runs that were cut off.")
     ] = False,
+    measure: Annotated[
+        Path | None,
+        typer.Option(
+            "--measure",
+            metavar="TABLE.csv",
+            help="Measure first, with the ranks that torchrun started, and keep the rows here.",
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="nccl|gloo", help="What is measured; nccl where there are GPUs."),
+    ] = None,
+    largest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES", help="Largest message measured; 512 MiB with nccl, 16 MiB with gloo."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the table of an earlier --measure.")
+    ] = False,
 ) -> None:
     """Fit the links and latencies of a profile to measured collectives.
 
     Times are those out of place. What the rows cannot tell stays as the profile has it.
+    Measure with  torchrun --nproc-per-node 8 --no-python clustersim calibrate collectives
+    --profile h100-sxm-80gb --measure table.csv --out ours.yaml
 
     Example:  clustersim calibrate collectives *.txt --profile h100-sxm-80gb --out ours.yaml
     """
@@ -75,7 +101,15 @@ def collectives(
     from simulator.spec.load import load_profile, profile_file
 
     base = load_profile(profile)
-    read = [read_measured(file, partial=partial) for file in files]
+    given = list(files or ())
+    if measure is not None:
+        if not measured(measure, backend, largest, resume=resume):
+            return
+        given.append(measure)
+    elif not given:
+        hint = "name files, or measure under torchrun with --measure TABLE.csv"
+        raise InputError.single("FILE", "nothing to fit to", hint=hint)
+    read = [read_measured(file, partial=partial) for file in given]
     with working(f"fitting to {sum(len(file.rows) for file in read)} rows"):
         calibration = calibrate_collectives(read, base)
     if as_json:

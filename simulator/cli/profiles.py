@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.console import note, number_column, print_table, text_column
-from simulator.cli.options import complete_profile
+from simulator.cli.console import note, number_column, print_json, print_table, text_column
+from simulator.cli.options import AsJson, complete_profile
 from simulator.errors import InputError
 from simulator.units import format_bytes
 
 if TYPE_CHECKING:
     from simulator.errors import Fault
     from simulator.spec.hardware import HardwareProfile
+    from simulator.validate.profile_review import Remark
 
 ProfileName = Annotated[
     str,
@@ -94,19 +96,45 @@ def check_profiles(
             autocompletion=complete_profile,
         ),
     ],
+    as_json: AsJson = False,
 ) -> None:
-    """Check that profiles are complete, sound, and that every number has a source.
+    """Check that profiles are complete, sound and physical, and that every number has a source.
+
+    Faults end with 2. What is missing, or predicted unlike in profiles of the same
+    generation, is remarked upon: there may be a reason.
 
     Example:  clustersim profile check h100-sxm-80gb my-cluster.yaml
     """
     faults: list[Fault] = []
+    documents = []
     for name in profiles:
         found = _faults_of_profile(name)
-        typer.echo(f"{name}: {'not sound' if found else 'ok'}")
+        remarked = [] if found else _remarks_on(name)
         faults += found
+        documents.append(
+            {
+                "profile": name,
+                "sound": not found,
+                "faults": [str(fault) for fault in found],
+                "remarks": [asdict(remark) for remark in remarked],
+            }
+        )
+        if not as_json:
+            typer.echo(f"{name}: {'not sound' if found else 'ok'}")
+            for remark in remarked:
+                typer.echo(f"  {remark}")
+    if as_json:
+        print_json({"profiles": documents})
     if faults:
         raise InputError(faults)
     note("every number has a source")
+
+
+def _remarks_on(name: str) -> list[Remark]:
+    from simulator.spec.load import load_profile
+    from simulator.validate.profile_review import remarks
+
+    return remarks(load_profile(name))
 
 
 def _faults_of_profile(name: str) -> list[Fault]:

@@ -19,7 +19,7 @@ from simulator.cli.console import (
     print_table,
     text_column,
 )
-from simulator.cli.options import AsJson
+from simulator.cli.options import AsJson, complete_profile
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
 Out = Annotated[
@@ -98,15 +98,28 @@ def collectives(
 
 
 def kernels(
-    table: Table, as_json: AsJson = False, out: Out = None, max_mape: MaxMape = None
+    table: Table,
+    as_json: AsJson = False,
+    out: Out = None,
+    max_mape: MaxMape = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Answer every row with this profile, a shipped name or a .yaml file; "
+            "by default, each with that of its GPU.",
+            autocompletion=complete_profile,
+        ),
+    ] = None,
 ) -> None:
     """Compare with measured kernels.
 
     Example:  clustersim validate kernels kernels.csv --max-mape 20
     """
+    from simulator.spec.load import load_profile
     from simulator.validate.kernels import validate_kernels
 
-    _show(validate_kernels(table), as_json=as_json, out=out, max_mape=max_mape)
+    own = None if profile is None else load_profile(profile)
+    _show(validate_kernels(table, profile=own), as_json=as_json, out=out, max_mape=max_mape)
 
 
 @contextlib.contextmanager

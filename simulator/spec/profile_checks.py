@@ -14,10 +14,17 @@ from simulator.errors import Fault
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
+from simulator.units import format_bytes, format_rate, format_seconds, parse_quantity
 
 _STEP_BETWEEN_FORMATS = 2.1
 """A format of half the width runs at most twice as fast on a matrix unit; some data-sheet
 figures are rounded. Sparse figures are twice the dense ones, so mixing them in exceeds it."""
+
+_PEAK_OF = {"mxfp8": "fp8", "nvfp4": "fp4"}
+"""Formats that run at the peak of another one."""
+
+_LONGEST_FLOOR_S = 1e-2
+"""A thousand times the smallest kernel of any GPU; beyond it, a unit is wrong."""
 
 
 def profile_faults(profile: HardwareProfile, file: str = "") -> list[Fault]:
@@ -60,6 +67,44 @@ def _peaks_are_dense(profile: HardwareProfile) -> Iterator[Fault]:
             yield Fault(f"device.peak.{narrow}", rule, faster, "give dense figures throughout")
 
 
+def _products_have_a_peak(profile: HardwareProfile) -> Iterator[Fault]:
+    for precision in profile.kernels.gemm:
+        name = _PEAK_OF.get(precision, precision)
+        if getattr(profile.device.peak, f"{name}_flop_per_s") is None:
+            rule = "has kernels for a format that the device has no peak for"
+            hint = f"give device.peak.{name}, or leave the block out"
+            yield Fault(f"kernels.gemm.{precision}", rule, hint=hint)
+
+
+def _kernels_come_to_an_end(profile: HardwareProfile) -> Iterator[Fault]:
+    """Shares of a rate are above zero, and the smallest kernel is short."""
+    for path, value in _values(profile.kernels.model_dump(by_alias=True)):
+        if path.endswith(("efficiency", "sustained_clock")) and value == 0:
+            yield Fault(f"kernels.{path}", "must be above 0, or nothing ever ends", value)
+        is_time = path.endswith(("floor", "launch"))
+        if is_time and parse_quantity(str(value), "s") > _LONGEST_FLOOR_S:
+            rule = f"must be at most {format_seconds(_LONGEST_FLOOR_S)}: it is one kernel's"
+            yield Fault(f"kernels.{path}", rule, value, "check the unit")
+
+
+def _memory_is_the_fastest_and_the_largest(profile: HardwareProfile) -> Iterator[Fault]:
+    """What a device sends it has read, and what it holds fits in it."""
+    device = profile.device
+    rates = {
+        "network.scale_up.bandwidth": profile.network.scale_up.bandwidth_bytes_per_s,
+        "host.pcie": profile.host.pcie_bytes_per_s,
+    }
+    for path, rate in rates.items():
+        if rate > device.memory_bandwidth_bytes_per_s:
+            rule = "is faster than device.memory_bandwidth, from which it is fed"
+            yield Fault(path, rule, format_rate(rate), "give it per GPU and one way")
+    for name in ("context_bytes", "l2_cache_bytes"):
+        size: float = getattr(device, name)
+        if size >= device.memory_bytes:
+            path = f"device.{name.removesuffix('_bytes')}"
+            yield Fault(path, "does not fit into device.memory", format_bytes(size))
+
+
 def _network_is_sound(profile: HardwareProfile) -> Iterator[Fault]:
     yield from network_faults(profile.network, "network")
 
@@ -80,6 +125,9 @@ _RULES = (
     _every_number_has_a_source,
     _sources_say_where_to_look,
     _peaks_are_dense,
+    _products_have_a_peak,
+    _kernels_come_to_an_end,
+    _memory_is_the_fastest_and_the_largest,
     _network_is_sound,
     _links_carry_data,
 )

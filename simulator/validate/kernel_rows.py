@@ -23,6 +23,10 @@ PROFILE_OF_GPU: Mapping[str, str] = MappingProxyType(
         "AMD MI300X": "mi300x",
         "AMD MI325X": "mi325x",
         "AMD MI355X": "mi355x",
+        "AMD Instinct MI300X": "mi300x",
+        "AMD Instinct MI325X": "mi325x",
+        "AMD Instinct MI355X": "mi355x",
+        "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
         "NVIDIA A100 PCIe": "a100-pcie-80gb",
         "NVIDIA A100 PCIe 80GB": "a100-pcie-80gb",
         "NVIDIA A100 SXM": "a100-sxm-80gb",
@@ -40,7 +44,9 @@ PROFILE_OF_GPU: Mapping[str, str] = MappingProxyType(
         "NVIDIA GB300": "gb300-nvl72",
         "NVIDIA GB300 SXM": "gb300-nvl72",
         "NVIDIA GH200": "gh200-96gb",
+        "NVIDIA GH200 480GB": "gh200-96gb",
         "NVIDIA GH200 SXM": "gh200-96gb",
+        "NVIDIA GeForce RTX 4090": "rtx-4090",
         "NVIDIA H100": "h100-sxm-80gb",
         "NVIDIA H100 (HBM2e, 500 W)": "h100-hbm2e-96gb-500w",
         "NVIDIA H100 80GB HBM3": "h100-sxm-80gb",
@@ -55,12 +61,17 @@ PROFILE_OF_GPU: Mapping[str, str] = MappingProxyType(
         "NVIDIA RTX 4090": "rtx-4090",
         "NVIDIA V100 SXM2 32GB": "v100-sxm2-32gb",
         "NVIDIA V100 SXM3 32GB": "v100-sxm3-32gb",
+        "Tesla V100-SXM2-32GB": "v100-sxm2-32gb",
+        "Tesla V100-SXM3-32GB": "v100-sxm3-32gb",
     }
 )
-"""Hardware profile of every GPU name that the tables use."""
+"""Hardware profile of every GPU name that the tables, and torch, use."""
 
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""
+
+_FEWEST_TRAINING_ROWS = 256
+"""Rows from which on a product is one of training, not of generating single tokens."""
 
 _ADAM_BYTES_PER_PARAMETER = 14.0
 """16-bit weight, gradient and two moments read, all but the gradient written."""
@@ -165,11 +176,36 @@ def compared(row: KernelRow, profile: HardwareProfile) -> Comparison:
     Raises:
         SkippedRowError: The row lacks a fact that every prediction needs.
     """
+    if row.text("skipped"):
+        raise SkippedRowError(row.text("skipped"))
     op = row.text("op")
-    for prefix, answer in _ANSWERS.items():
-        if op.startswith(prefix):
-            return answer(row, profile)
-    raise SkippedRowError(f"{op or 'an unnamed operation'} is no single modelled kernel")
+    answer = _answer_of(op)
+    if answer is None:
+        raise SkippedRowError(f"{op or 'an unnamed operation'} is no single modelled kernel")
+    return answer(row, profile)
+
+
+def _answer_of(op: str) -> _Answer | None:
+    return next((answer for prefix, answer in _ANSWERS.items() if op.startswith(prefix)), None)
+
+
+def family_of(row: KernelRow) -> str:
+    """Kernels that a reader judges together: what they do, in which size or direction.
+
+    Products of at least 256 rows are those of training; the best of a search over shapes
+    is a maximum, not a typical time.
+    """
+    op, direction = row.text("op"), row.text("direction")
+    if row.is_best_shape:
+        return "best product of a search"
+    if op.startswith("gemm"):
+        small = (row.number("m") or 0) < _FEWEST_TRAINING_ROWS
+        return f"products of {'fewer than' if small else 'at least'} {_FEWEST_TRAINING_ROWS} rows"
+    if op.startswith("grouped_gemm"):
+        return "grouped products"
+    if _answer_of(op) is _attention:
+        return f"flash attention, {direction or 'direction unstated'}"
+    return f"{op}, {direction}" if direction else op
 
 
 def precision_of(row: KernelRow) -> Precision:
@@ -334,6 +370,10 @@ _ANSWERS: Mapping[str, _Answer] = MappingProxyType(
         "stream": _memory_bound,
         "rope": _memory_bound,
         "encoder_forward": _memory_bound,
+        "activation": _memory_bound,
+        "cast": _memory_bound,
+        "optimizer": _memory_bound,
+        "eager_cross_entropy": _memory_bound,
     }
 )
 """How rows are answered, by the beginning of the operation's name."""

@@ -80,6 +80,18 @@ def test_checking_a_broken_profile_lists_every_fault_and_ends_with_2(clustersim,
     assert "profile = 'nope': no such name" in outcome.err
 
 
+def test_what_is_strange_is_remarked_upon_without_failing(clustersim, write):
+    text = (data_folder("hardware_profiles") / "h100-sxm-80gb.yaml").read_text()
+    path = write(text.replace("launch: {value: 5 us", "launch: {value: 90 us"), "mine.yaml")
+    outcome = clustersim("profile", "check", path)
+    assert outcome.code == 0
+    assert "unlike: launch of a kernel [s]: 9e-05, and 5e-06" in outcome.out
+    document = json.loads(clustersim("profile", "check", path, "--json").out)
+    (profile,) = document["profiles"]
+    assert profile["sound"]
+    assert profile["remarks"][0]["kind"] == "unlike"
+
+
 def test_every_shipped_model_is_listed(clustersim):
     lines = clustersim("models", "list").out.splitlines()[2:]
     assert [line.split()[0] for line in lines if line] == model_names()

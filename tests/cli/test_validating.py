@@ -67,7 +67,8 @@ def test_a_missed_threshold_ends_with_1(clustersim, kind, limit, code):
 
 
 def test_a_table_without_any_prediction_misses_every_threshold(clustersim, monkeypatch):
-    monkeypatch.setattr("simulator.validate.kernels.validate_kernels", lambda _: Report(mape=None))
+    none = Report(mape=None)
+    monkeypatch.setattr("simulator.validate.kernels.validate_kernels", lambda _, **__: none)
     outcome = clustersim("validate", "kernels", "m.csv", "--json", "--max-mape", "100")
     assert outcome.code == 1
     assert "there is no prediction" in outcome.err

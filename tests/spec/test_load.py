@@ -305,6 +305,36 @@ def test_one_sparse_peak_among_dense_ones_is_a_fault(write, sparse):
     assert [fault.path for fault in faults] == suspicious[sparse]
 
 
+ASSUMED = {"kind": "assumed", "reference": "a test"}
+A_PRODUCT = {"efficiency": 0.5, "memory_efficiency": 0.8, "floor": "4 us"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "rule"),
+    [
+        ("kernels.gemm.nvfp4", A_PRODUCT, "no peak"),
+        ("kernels.memory_efficiency", 0, "nothing ever ends"),
+        ("kernels.launch", "50 ms", "one kernel's"),
+        ("network.scale_up.bandwidth", "4500 GB/s", "from which it is fed"),
+        ("host.pcie", "4 TB/s", "from which it is fed"),
+        ("device.context", "100 GiB", "does not fit"),
+        ("device.l2_cache", "50 TB", "does not fit"),
+    ],
+)  # fmt: skip
+def test_what_no_machine_can_be_is_a_fault(write, path, value, rule):
+    document = read_yaml(data_folder("hardware_profiles") / "h100-sxm-80gb.yaml")
+    *blocks, name = path.split(".")
+    node = document
+    for block in blocks:
+        node = node[block]
+    node[name] = value | {"source": ASSUMED} if isinstance(value, dict) else {
+        "value": value, "source": ASSUMED
+    }  # fmt: skip
+    faults = profile_faults(load_profile(write(yaml.safe_dump(document), "mine.yaml")))
+    assert [fault.path for fault in faults] == [path]
+    assert rule in faults[0].rule
+
+
 def shipped_files() -> list[tuple[str, Path]]:
     """Every shipped file with the schema that describes it."""
     folders = {

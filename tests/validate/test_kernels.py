@@ -144,7 +144,7 @@ def test_groups_part_rows_by_gpu_operation_and_format(report_of):
 
 def test_the_json_form_has_the_promised_fields(report_of):
     document = report_of({**GEMM, "time_us": 1}).to_dict()
-    assert set(document) == {"rows", "summary", "groups"}
+    assert set(document) == {"rows", "summary", "groups", "families"}
     promised = {"id", "gpu", "op", "measured_us", "predicted_us", "error_pct", "skipped"}
     assert promised <= set(document["rows"][0])
     assert {"n", "mape", "median_ape", "worst_ape", "skipped"} <= set(document["summary"])

@@ -1,0 +1,62 @@
+"""How does a rank of torchrun measure collectives from the command line?"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from simulator.cli.console import note, progress
+from simulator.errors import InputError
+from simulator.units import format_bytes, parse_quantity
+
+_LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
+
+
+def measured(table: Path, backend: str | None, largest: str | None, *, resume: bool) -> bool:
+    """Measures with all ranks; whether this rank goes on to fit.
+
+    Args:
+        table: Where the rows are kept.
+        backend: Library of the collectives; by default that of the device.
+        largest: Largest message, with its unit; by default what the backend is used for.
+        resume: Whether an existing table is gone on with.
+
+    Raises:
+        InputError: There are no ranks, or the table or a size is wrong.
+    """
+    from simulator.calibrate.extras import require
+
+    require("torch", "runs what is measured")
+    from simulator.calibrate.collective_world import join_world, leave_world
+    from simulator.calibrate.measure_collectives import collective_cases, measure_collectives
+
+    largest_bytes = None if largest is None else _bytes(largest)
+    world = join_world(backend)
+    if largest_bytes is None:
+        largest_bytes = _bytes(_LARGEST[world.backend])
+    is_first = world.rank == 0
+    try:
+        cases = collective_cases(world, largest_bytes)
+        if is_first:
+            groups = ", ".join(str(ranks) for ranks in world.groups)
+            note(
+                f"measuring {world.library} with groups of {groups} ranks, "
+                f"messages up to {format_bytes(largest_bytes)}"
+            )
+        bar = progress("collectives", len(cases)) if is_first else contextlib.nullcontext(_nothing)
+        with bar as count:
+            measure_collectives(world, table, largest_bytes, resume=resume, on_case=count)
+    finally:
+        leave_world()
+    return is_first
+
+
+def _nothing() -> None:
+    """Count nothing: only the first rank shows progress."""
+
+
+def _bytes(text: str) -> float:
+    try:
+        return parse_quantity(text, "bytes")
+    except ValueError as error:
+        raise InputError.single("--largest", str(error), text) from error

@@ -24,6 +24,7 @@ from simulator.spec.base import (
 
 Wiring = Literal["fat-tree", "rail-optimised"]
 ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie"]
+Library = Literal["nccl", "gloo"]
 FabricKind = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
 PipelineFill = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Oversubscription = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -136,6 +137,8 @@ class Network(Spec):
     """GPUs that share one host and its NICs."""
     scale_up: ScaleUp
     fabric: Fabric
+    library: Library = "nccl"
+    """Who carries collectives: NCCL (or a library like it), or gloo between CPUs."""
 
     @property
     def scale_up_bytes_per_s(self) -> float:

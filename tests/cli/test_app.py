@@ -20,6 +20,7 @@ COMMANDS = [
     "profile list", "profile show", "profile check", "models list", "calibrate collectives",
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",
+    "validate torch",
     "schedule list", "schedule show", "schedule compare", "schedule gallery",
 ]  # fmt: skip
 

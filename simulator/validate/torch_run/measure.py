@@ -1,0 +1,231 @@
+"""How long does a real step take on every rank, and what does it hold?
+
+Warm-up steps first: DDP lays out its buckets anew after its first step, allocators and
+caches fill. Then timed steps, each from a barrier to the end of the slowest rank. One
+more step runs under torch's profiler for the picture (and, on a CPU, for the memory); its
+time is not counted, because a profiler costs time.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from simulator.calibrate.ranks.world import World, joined
+from simulator.spec.job import Job
+from simulator.validate.torch_run.phases import Span
+from simulator.validate.torch_run.trace import TracedSpan, profiled_step
+from simulator.validate.torch_run.train import Trainer, build_trainer
+
+WARM_UP_STEPS = 3
+"""DDP's buckets take two steps to settle."""
+
+
+@dataclass(frozen=True)
+class RankMeasured:
+    """What one rank saw.
+
+    Attributes:
+        rank: Its number.
+        stage: Its pipeline stage.
+        phases_s: Median time of each phase over the steps [s].
+        memory_bytes: Peak and what is kept, by name; empty where nobody counts [B].
+        spans: What ran when in one profiled step.
+    """
+
+    rank: int
+    stage: int
+    phases_s: Mapping[str, float]
+    memory_bytes: Mapping[str, float]
+    spans: Sequence[TracedSpan] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A job trained for real.
+
+    Attributes:
+        step_s: Time of every counted step, its slowest rank [s].
+        ranks: One entry per rank that was run.
+        environment: What it ran on, by name.
+    """
+
+    step_s: Sequence[float]
+    ranks: Sequence[RankMeasured]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def median_s(self) -> float:
+        """The step time to compare with [s]."""
+        return statistics.median(self.step_s)
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the quartiles over the median."""
+        if len(self.step_s) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.step_s, n=4, method="inclusive")
+        return (high - low) / 2 / self.median_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Measured:
+        """From plain data."""
+        ranks = [
+            RankMeasured(**{**rank, "spans": [TracedSpan(*span) for span in rank["spans"]]})
+            for rank in document["ranks"]
+        ]
+        return cls(document["step_s"], ranks, document["environment"])
+
+
+def measure(
+    job: Job, world: World, steps: int, *, on_step: Callable[[], None] = lambda: None
+) -> Measured | None:
+    """Train the job for some steps; rank 0 gets the numbers of all, the others None."""
+    if not world.is_gpu:
+        torch.set_num_threads(1 if world.ranks > 1 and world.backend != "fake" else _cores())
+    with joined(world):
+        trainer = build_trainer(job, world)
+        for _ in range(WARM_UP_STEPS):
+            trainer.step()
+        if world.is_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        step_s: list[float] = []
+        phases: list[dict[str, float]] = []
+        for _ in range(steps):
+            seconds, spans = _timed_step(trainer)
+            step_s.append(_slowest(seconds, world))
+            phases.append(_phase_sums(spans))
+            on_step()
+        memory = _gpu_memory(trainer) if world.is_gpu else {}
+        traced = profiled_step(trainer)
+        kept = _kept_bytes(trainer)
+        if traced.peak_extra_bytes is not None:
+            memory["peak_allocated"] = sum(kept.values()) + traced.peak_extra_bytes
+        names = sorted({name for each in phases for name in each})
+        own = RankMeasured(
+            world.rank,
+            trainer.grid.stage,
+            {name: statistics.median(each.get(name, 0.0) for each in phases) for name in names},
+            {**memory, **kept},
+            traced.spans,
+        )
+        ranks = _gathered(own, world)
+        if ranks is None:
+            return None
+        return Measured(step_s, ranks, environment(world))
+
+
+def environment(world: World) -> dict[str, str]:
+    """What a measurement rests on."""
+    device = (
+        torch.cuda.get_device_name(world.device)
+        if world.is_gpu
+        else f"{_cpu_name()}, {_cores()} cores"
+    )
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "device": device,
+        "backend": world.backend,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "load": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = (
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            )
+            return next(names, platform.machine())
+    except OSError:
+        return platform.processor() or platform.machine()
+
+
+def _timed_step(trainer: Trainer) -> tuple[float, list[Span]]:
+    if trainer.world.backend != "fake":
+        dist.barrier()
+    if trainer.world.is_gpu:
+        torch.cuda.synchronize()
+    trainer.clock.begin()
+    trainer.step()
+    return trainer.clock.end()
+
+
+def _slowest(seconds: float, world: World) -> float:
+    """The longest of all ranks [s]."""
+    if world.backend == "fake" or world.ranks == 1:
+        return seconds
+    longest = torch.tensor(seconds, dtype=torch.float64, device=world.device)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    return float(longest)
+
+
+def _phase_sums(spans: Sequence[Span]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for span in spans:
+        sums[span.phase] = sums.get(span.phase, 0.0) + span.end_s - span.start_s
+    return sums
+
+
+def _gathered(own: RankMeasured, world: World) -> list[RankMeasured] | None:
+    if world.backend == "fake" or world.ranks == 1:
+        return [own]
+    everybody: list[Any] | None = [None] * world.ranks if world.rank == 0 else None
+    dist.gather_object(own, everybody)
+    return everybody
+
+
+def _gpu_memory(trainer: Trainer) -> dict[str, float]:
+    device = trainer.world.device
+    return {
+        "peak_allocated": float(torch.cuda.max_memory_allocated(device)),
+        "peak_reserved": float(torch.cuda.max_memory_reserved(device)),
+    }
+
+
+def _kept_bytes(trainer: Trainer) -> dict[str, float]:
+    """What lives from step to step on this rank [B]."""
+    optimizer = getattr(trainer.optimizer, "optim", trainer.optimizer)
+    states = [
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor) and value.dim() > 0
+    ]
+    buckets = [
+        parameter
+        for part in trainer.parts
+        if isinstance(part, DistributedDataParallel)
+        for parameter in part.parameters()
+    ]
+    return {
+        "weights": float(sum(map(_local_bytes, trainer.parameters))),
+        "optimizer_states": float(sum(map(_local_bytes, states))),
+        "communication": float(sum(map(_local_bytes, buckets))),
+    }
+
+
+def _local_bytes(tensor: Tensor) -> int:
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.numel() * local.element_size()

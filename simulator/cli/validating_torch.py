@@ -77,7 +77,6 @@ def torch(
     Example:  clustersim validate torch job.yaml --profile ours.yaml --plot timeline.png
     """
     from simulator.api import load_job
-    from simulator.units import parse_quantity
 
     if importlib.util.find_spec("torch") is None:
         hint = "pip install 'clustersim[calibrate]'"
@@ -88,7 +87,7 @@ def torch(
     if profile is not None:
         assigned["cluster.profile"] = _found(profile)
     loaded = load_job(job, assigned)
-    rate = None if shaped is None else parse_quantity(shaped, "bytes_per_s")
+    rate = None if shaped is None else _link_bytes_per_s(shaped)
     if rank >= loaded.cluster.gpus:
         rule = f"must be below the job's {loaded.cluster.gpus} ranks"
         raise InputError.single("--rank", rule, rank)
@@ -104,6 +103,18 @@ def torch(
     if report is None:
         return
     _show(report, as_json=as_json, out=out, plot=plot)
+
+
+def _link_bytes_per_s(text: str) -> float:
+    from simulator.units import parse_quantity
+
+    try:
+        rate = parse_quantity(text, "bytes_per_s")
+    except ValueError as error:
+        raise InputError.single("--shaped", str(error)) from error
+    if rate <= 0:
+        raise InputError.single("--shaped", "must be above zero", text)
+    return rate
 
 
 def _found(profile: str) -> str:
@@ -164,7 +175,8 @@ def _print_report(report: TorchReport) -> None:
     rows += [
         (_name(p), seconds(p.measured), seconds(p.predicted), _error(p)) for p in report.phases
     ]
-    where = f"{measured.environment['device']}, {measured.environment['backend']}"
+    facts = (measured.environment.get(name) for name in ("device", "backend", "link"))
+    where = ", ".join(fact for fact in facts if fact)
     count = len(measured.step_s)
     title = (
         f"{report.job.title}: time on {where} (median of {count} steps, "

@@ -95,7 +95,9 @@ def build_measured_timeline(
             axes.tick_params(axis="x", labelbottom=False)
         top += panel_in + _HEADING_IN
     error = 100 * (step_s[0] / step_s[1] - 1)
-    subtitle = f"prediction {error:+.1f} % off the median step (dashed); boxes: one profiled step"
+    subtitle = (
+        f"step predicted {error:+.1f} % off the measured median (dashed); boxes: one profiled step"
+    )
     style.add_title(figure, title, subtitle, left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure

@@ -130,6 +130,10 @@ class Fabric(Spec):
     """Leafs and spines that stand together, and what joins them to the core."""
 
 
+PAIR_PORT = "pair"
+"""Port of two ranks that send to each other over one connection, one direction at a time."""
+
+
 class Network(Spec):
     """All links of a system."""
 
@@ -172,6 +176,9 @@ class Network(Spec):
             ports["leaf_uplink"] = self.leaf_uplink_bytes_per_s
         if self.fabric.pod.gpus:
             ports["pod_uplink"] = self.pod_uplink_bytes_per_s
+        if self.library == "gloo":
+            crosses = self.scale_up.gpus == 1
+            ports[PAIR_PORT] = self.fabric_bytes_per_s if crosses else self.scale_up_bytes_per_s
         return ports
 
     @property

@@ -24,6 +24,7 @@ from simulator.errors import InputError
 from simulator.spec.job import Job
 from simulator.units import format_quantity
 
+_PREFIX = "clustersim"
 _SUBNET = "10.77.0"
 _MOST_RANKS = 250
 _DEVICE = "eth0"
@@ -45,7 +46,7 @@ def why_not_shaped() -> str:
             return f"the command {command} is missing (package iproute2)"
     if os.geteuid() != 0:
         return "only root may make network namespaces"
-    name = f"clustersim-probe-{os.getpid()}"
+    name = f"{_PREFIX}-{os.getpid()}-probe"
     try:
         _run("ip", "netns", "add", name)
         try:
@@ -82,8 +83,9 @@ def shaped_network(ranks: int, bytes_per_s: float) -> Iterator[Place]:
         raise InputError.single("--shaped", f"cannot be had here: {reason}", hint=hint)
     if ranks > _MOST_RANKS:
         raise InputError.single("cluster.gpus", f"at most {_MOST_RANKS} ranks fit", ranks)
-    names = [f"clustersim-{os.getpid()}-{rank}" for rank in range(ranks)]
-    switch = f"clustersim-{os.getpid()}-switch"
+    _remove_left_over()
+    names = [f"{_PREFIX}-{os.getpid()}-{rank}" for rank in range(ranks)]
+    switch = f"{_PREFIX}-{os.getpid()}-switch"
     try:
         _add_switch(switch)
         for rank, name in enumerate(names):
@@ -92,6 +94,19 @@ def shaped_network(ranks: int, bytes_per_s: float) -> Iterator[Place]:
         yield Place(f"{_SUBNET}.1", prefixes, {"GLOO_SOCKET_IFNAME": _DEVICE})
     finally:
         for name in (*names, switch):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _run("ip", "netns", "del", name)
+
+
+def _remove_left_over() -> None:
+    """Namespaces of processes that were killed before they could clean up."""
+    listed = subprocess.run(
+        ("ip", "netns", "list"), check=True, capture_output=True, text=True
+    ).stdout
+    for name in (line.split()[0] for line in listed.splitlines() if line):
+        prefix, _, rest = name.partition("-")
+        owner = rest.partition("-")[0]
+        if prefix == _PREFIX and owner.isdecimal() and not os.path.exists(f"/proc/{owner}"):
             with contextlib.suppress(subprocess.CalledProcessError):
                 _run("ip", "netns", "del", name)
 

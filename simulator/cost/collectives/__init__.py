@@ -12,6 +12,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from simulator.cost.collectives.algorithms import ALGORITHMS, Demand
@@ -28,7 +29,7 @@ from simulator.cost.collectives.timing import Timing, demand_timing
 from simulator.cost.collectives.tree import tree_all_reduce_s
 from simulator.cost.collectives.types import NO_COST, CollectiveCost, CollectiveKind, Group
 from simulator.errors import InputError
-from simulator.spec.network import Network
+from simulator.spec.network import PAIR_PORT, Network
 
 __all__ = [
     "ALGORITHMS",
@@ -121,7 +122,10 @@ def send_recv_cost(num_bytes: float, group: Group, network: Network) -> Collecti
     crosses_fabric = group.nodes > 1
     demand = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
     timing = demand_timing(demand, 2, network_above(climb, network))
-    return _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb)
+    cost = _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb)
+    if network.library == "gloo":
+        return replace(cost, port_bytes={**cost.port_bytes, PAIR_PORT: num_bytes}, sm_count=0)
+    return cost
 
 
 def _cost(

@@ -11,8 +11,8 @@ from functools import partial
 from typing import cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import GradBucket
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -166,7 +166,7 @@ def _replicated(net: StageModel, job: Job, grid: Grid, world: World) -> nn.Modul
     return wrapped
 
 
-def _finished_at_once(_: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+def _finished_at_once(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """What a reduction leaves where no other rank is there."""
     done: torch.futures.Future[Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())

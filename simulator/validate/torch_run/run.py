@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from simulator.calibrate.ranks.launch import loopback, run_ranks
@@ -18,6 +19,7 @@ from simulator.calibrate.ranks.world import (
 )
 from simulator.errors import InputError
 from simulator.spec.job import Job
+from simulator.units import format_quantity
 from simulator.validate.torch_run.compare import TorchReport
 from simulator.validate.torch_run.measure import Measured, measure
 from simulator.validate.torch_run.predict import predict
@@ -64,6 +66,8 @@ def validate_torch(
     elif link_bytes_per_s is not None:
         with shaped_network(gpus, link_bytes_per_s) as place:
             measured = run_ranks(task, place, on_step)
+        link = {"link": format_quantity(link_bytes_per_s, "bytes_per_s")}
+        measured = replace(measured, environment={**measured.environment, **link})
     else:
         measured = run_ranks(task, loopback(gpus), on_step)
     if measured is None:

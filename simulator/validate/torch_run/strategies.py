@@ -117,13 +117,14 @@ def as_torch_runs_it(job: Job, world: World) -> AsRun:
 def _facts_of_run(job: Job, world: World) -> dict[str, Any]:
     """Every fact of the stack: the job's where the run follows it, else plain torch's."""
     given = job.plan.stack
+    whole = DTYPES[job.plan.precision] == torch.float32
     has_fused_norm = world.is_gpu and hasattr(torch.ops.aten, "_fused_rms_norm")
     return {
         name: getattr(given if name in _KEPT_FACTS else STACKS["torch"], name)
         for name in type(given).model_fields
     } | {
         "fused_rmsnorm": has_fused_norm,
-        "keeps_half_weights": not given.keeps_master_weights,
+        "keeps_half_weights": given.keeps_half_weights if whole else not given.keeps_master_weights,
     }
 
 
@@ -170,9 +171,6 @@ def _sharding_is_torchs(job: Job, _: World) -> Iterator[Fault]:
     if plan.zero == 1 and (plan.tp > 1 or plan.pp > 1 or plan.ep > 1):
         rule = "torch's ZeroRedundancyOptimizer runs with data parallelism alone"
         yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 3")
-    if plan.zero == 1 and plan.zero_group:
-        rule = "torch's ZeroRedundancyOptimizer shards over all data-parallel ranks"
-        yield Fault("plan.zero_group", rule, plan.zero_group, "leave it out")
     if plan.zero_group and plan.cp > 1:
         rule = "torch shards over data- and context-parallel ranks together"
         yield Fault("plan.zero_group", rule, plan.zero_group, "leave it out, or take plan.cp: 1")

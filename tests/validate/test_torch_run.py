@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from simulator.calibrate.ranks.launch import RankFailedError, loopback, run_ranks
 from simulator.validate.torch_run.run import validate_torch
@@ -35,6 +36,15 @@ REAL = {
     "zero bubble": job(2, pp=2, schedule="zb-1p"),
     "experts": job(2, {"experts": EXPERTS}, ep=2, zero=3),
 }
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Several threads wait for each other where others use the cores, too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", FAKE)

@@ -95,8 +95,6 @@ def measure(
     job: Job, world: World, steps: int, *, on_step: Callable[[], None] = lambda: None
 ) -> Measured | None:
     """Train the job for some steps; rank 0 gets the numbers of all, the others None."""
-    if not world.is_gpu:
-        torch.set_num_threads(1 if world.ranks > 1 and world.backend != "fake" else _cores())
     with joined(world):
         trainer = build_trainer(job, world)
         for _ in range(WARM_UP_STEPS):
@@ -134,7 +132,7 @@ def environment(world: World) -> dict[str, str]:
     device = (
         torch.cuda.get_device_name(world.device)
         if world.is_gpu
-        else f"{_cpu_name()}, {_cores()} cores"
+        else f"{_cpu_name()}, {_threads(torch.get_num_threads())} of {_cores()} cores"
     )
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -149,6 +147,10 @@ def environment(world: World) -> dict[str, str]:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _cpu_name() -> str:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
@@ -162,12 +161,13 @@ def _replicated(net: StageModel, job: Job, grid: Grid, world: World) -> nn.Modul
         gradient_as_bucket_view=not stack.buckets_gradients,
     )
     if world.backend == "fake":
-        wrapped.register_comm_hook(None, _finished_at_once)
+        # DDP reads a hook's annotations, which must not be texts.
+        wrapped.register_comm_hook(None, lambda _, bucket: _finished_at_once(bucket.buffer()))
     return wrapped
 
 
-def _finished_at_once(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _finished_at_once(buffer: Tensor) -> torch.futures.Future[Tensor]:
     """What a reduction leaves where no other rank is there."""
     done: torch.futures.Future[Tensor] = torch.futures.Future()
-    done.set_result(bucket.buffer())
+    done.set_result(buffer)
     return done

@@ -7,8 +7,8 @@ JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types schemas schedules network memory coverage accuracy zero-bubble performance \
-  fit readme clean
+.PHONY: help demo test lint types schemas schedules network memory coverage accuracy zero-bubble torch-runs \
+  performance fit readme clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, m
 	$(BIN)/python -m simulator.validate.schedule_gains reports/data/zero_bubble.csv > build-zero-bubble.md
 	mv build-zero-bubble.md reports/zero_bubble.md
 
+torch-runs: $(VENV)/.core  ## reports/torch.md: real torch runs, kept, against their predictions of today
+	$(BIN)/python -m simulator.validate.torch_run.table reports/torch > build-torch.md
+	mv build-torch.md reports/torch.md
+
 performance: $(VENV)/.bench  ## reports/performance.md: how long everything takes, and how that grows
 	mkdir -p build
 	$(BIN)/python -m pytest -n 0 -m bench --benchmark-json build/benchmarks.json tests/bench
@@ -66,7 +70,7 @@ readme: $(VENV)/.core  ## the outputs, the table and the pictures that the READM
 	$(BIN)/python -m tests.readme
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

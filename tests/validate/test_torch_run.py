@@ -23,7 +23,7 @@ FAKE = {
     "hybrid": job(8, zero=3, zero_group=4),
     "tensor": job(8, tp=4, zero=3, sequence_parallel=True),
     "experts": job(4, {"experts": EXPERTS}, ep=4),
-    "experts sharded": job(8, {"experts": EXPERTS}, ep=4, zero=3),
+    "experts sharded": job(4, {"experts": EXPERTS}, ep=4, zero=3),
     "pipeline": job(4, pp=4),
     "recompute": job(2, recompute="full"),
     "core attention": job(2, recompute="selective"),

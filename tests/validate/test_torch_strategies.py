@@ -47,6 +47,7 @@ def job(gpus: int, model: dict[str, Any] | None = None, **plan: Any) -> Job:
         ("plan.overlap_grad_reduce", job(2, overlap_grad_reduce=False)),
         ("plan.overlap_tp", job(2, tp=2, overlap_tp=True)),
         ("plan.ep", job(4, {"experts": EXPERTS}, ep=2)),
+        ("plan.ep", job(4, {"experts": EXPERTS}, ep=2, zero=3)),
         ("plan.tp", job(2, {"experts": EXPERTS}, tp=2, sequence_parallel=True)),
         ("plan.expert_load", job(2, {"experts": EXPERTS}, ep=2, expert_load={"hot": 2})),
         ("plan.cp", job(2, cp=2)),
@@ -83,7 +84,7 @@ def test_a_format_of_eight_bits_is_refused():
         job(2, pp=2, vpp=2, schedule="zb-v"),
         job(2, {"tied_embeddings": True}),
         job(2, {"experts": EXPERTS}, ep=2),
-        job(4, {"experts": EXPERTS}, ep=2, zero=3),
+        job(4, {"experts": EXPERTS}, ep=4, zero=3),
     ],
 )
 def test_what_torch_does_is_accepted(accepted):

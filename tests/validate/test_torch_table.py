@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from simulator.validate.torch_run.compare import TorchReport
-from simulator.validate.torch_run.measure import Measured, RankMeasured
+from simulator.validate.torch_run.measured import Measured, RankMeasured
 from simulator.validate.torch_run.predict import predict
 from simulator.validate.torch_run.table import page, read_runs
 from tests.validate.test_torch_strategies import job

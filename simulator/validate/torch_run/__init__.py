@@ -10,6 +10,7 @@ The ranks themselves are those of :mod:`simulator.calibrate.ranks`.
 :mod:`.pipeline`     torch's pipeline schedules around the stages of one rank
 :mod:`.train`        one step: forward, backward, optimizer
 :mod:`.measure`      warm steps, their times, their memory, and a profile of one
+:mod:`.measured`     what a run says once it is over, as plain data
 :mod:`.trace`        what torch's profiler saw, as spans of time
 :mod:`.run`          from a job to a report
 :mod:`.predict`      the same numbers from the simulator

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.spec.job import Job
-from simulator.validate.torch_run.measure import Measured, RankMeasured
+from simulator.validate.torch_run.measured import Measured, RankMeasured
 from simulator.validate.torch_run.predict import WAITING, Predicted
 
 SCHEMA_VERSION = 1

@@ -29,7 +29,6 @@ class Grid:
         tensor: Ranks that share each weight matrix.
         context: Ranks that share each sequence.
         expert: Ranks that the experts are spread over.
-        expert_copies: Ranks that hold the same experts.
         data: Ranks that hold the same weights, sharded or not; (replicate, shard) where
             sharding spans only part of them.
         pipeline: The stages of one pipeline.
@@ -40,7 +39,6 @@ class Grid:
     tensor: DeviceMesh | None
     context: DeviceMesh | None
     expert: DeviceMesh | None
-    expert_copies: DeviceMesh | None
     data: DeviceMesh | None
     pipeline: DeviceMesh | None
     stage: int
@@ -74,7 +72,6 @@ def build_grid(job: Job, world: World) -> Grid:
         tensor=along("tensor", "tp"),
         context=along("context", "cp"),
         expert=along("expert", "ep"),
-        expert_copies=along("expert_copies", "shard"),
         data=mesh["replicate", "shard"] if is_hybrid else along("data", *copies),
         pipeline=along("pipeline", "pp"),
         stage=mesh.get_local_rank("pp"),

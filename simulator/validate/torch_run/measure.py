@@ -12,8 +12,7 @@ import datetime
 import os
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,72 +22,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simulator.calibrate.ranks.world import World, joined
 from simulator.spec.job import Job
+from simulator.validate.torch_run.measured import Measured, RankMeasured
 from simulator.validate.torch_run.phases import Span
-from simulator.validate.torch_run.trace import TracedSpan, profiled_step
+from simulator.validate.torch_run.trace import profiled_step
 from simulator.validate.torch_run.train import Trainer, build_trainer
 
 WARM_UP_STEPS = 3
 """DDP's buckets take two steps to settle."""
-
-
-@dataclass(frozen=True)
-class RankMeasured:
-    """What one rank saw.
-
-    Attributes:
-        rank: Its number.
-        stage: Its pipeline stage.
-        phases_s: Median time of each phase over the steps [s].
-        memory_bytes: Peak and what is kept, by name; empty where nobody counts [B].
-        spans: What ran when in one profiled step.
-    """
-
-    rank: int
-    stage: int
-    phases_s: Mapping[str, float]
-    memory_bytes: Mapping[str, float]
-    spans: Sequence[TracedSpan] = ()
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A job trained for real.
-
-    Attributes:
-        step_s: Time of every counted step, its slowest rank [s].
-        ranks: One entry per rank that was run.
-        environment: What it ran on, by name.
-    """
-
-    step_s: Sequence[float]
-    ranks: Sequence[RankMeasured]
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def median_s(self) -> float:
-        """The step time to compare with [s]."""
-        return statistics.median(self.step_s)
-
-    @property
-    def spread(self) -> float:
-        """Half the distance of the quartiles over the median."""
-        if len(self.step_s) < 2:
-            return 0.0
-        low, _, high = statistics.quantiles(self.step_s, n=4, method="inclusive")
-        return (high - low) / 2 / self.median_s
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Measured:
-        """From plain data."""
-        ranks = [
-            RankMeasured(**{**rank, "spans": [TracedSpan(*span) for span in rank["spans"]]})
-            for rank in document["ranks"]
-        ]
-        return cls(document["step_s"], ranks, document["environment"])
 
 
 def measure(

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from simulator.calibrate.ranks.world import World
 from simulator.spec.job import Job
-from simulator.validate.reference_model import Attention, Layer, RoutedExperts
+from simulator.validate.reference_model import Attention, Layer
 from simulator.validate.split_model import split_experts
 from simulator.validate.torch_run.grid import Grid
 from simulator.validate.torch_run.stage_model import StageModel
@@ -112,27 +112,14 @@ def _fully_sharded(net: StageModel, job: Job, grid: Grid) -> nn.Module:
     experts = _expert_parameters(net) if grid.expert is not None else set()
     for module in net.layers:
         layer = cast(Layer, module)
-        if experts and grid.expert_copies is not None and _is_spread(layer.mlp):
-            fully_shard(
-                layer.mlp.experts,  # type: ignore[arg-type]
-                mesh=grid.expert_copies,
-                mp_policy=policy,
-                reshard_after_forward=reshards,
-            )
-        ignored = experts if grid.expert_copies is None else None
-        shard(layer, reshard_after_forward=reshards, ignored_params=ignored)
+        shard(layer, reshard_after_forward=reshards, ignored_params=experts)
     if plan.stack.sharding_units == "ends":
         if net.embedding is not None:
             shard(net.embedding, reshard_after_forward=reshards)
         if net.norm is not None and net.head is not None:
             shard([net.norm, net.head], reshard_after_forward=False)
-    ignored = experts if grid.expert_copies is None else None
-    shard(net, ignored_params=ignored)
+    shard(net, ignored_params=experts)
     return net
-
-
-def _is_spread(mlp: nn.Module) -> bool:
-    return isinstance(getattr(mlp, "experts", None), RoutedExperts)
 
 
 def _expert_parameters(net: StageModel) -> set[nn.Parameter]:

@@ -21,7 +21,8 @@ from simulator.errors import InputError
 from simulator.spec.job import Job
 from simulator.units import format_quantity
 from simulator.validate.torch_run.compare import TorchReport
-from simulator.validate.torch_run.measure import Measured, measure
+from simulator.validate.torch_run.measure import measure
+from simulator.validate.torch_run.measured import Measured
 from simulator.validate.torch_run.predict import predict
 from simulator.validate.torch_run.strategies import as_torch_runs_it, check_strategies
 

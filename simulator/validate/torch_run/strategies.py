@@ -211,12 +211,9 @@ def _experts_are_spread_as_here(job: Job, _: World) -> Iterator[Fault]:
     if plan.cp > 1 and plan.ep > 1:
         rule = "experts are spread here over data-parallel ranks"
         yield Fault("plan.ep", rule, plan.ep, "take plan.cp: 1, or plan.ep: 1")
-    elif plan.ep > 1 and job.dp % plan.ep:
-        rule = f"must divide the {job.dp} data-parallel ranks, over which experts are spread"
-        yield Fault("plan.ep", rule, plan.ep)
-    elif plan.ep > 1 and plan.zero < 3 and plan.ep != job.dp:
-        rule = f"DDP would keep experts in step over all {job.dp} ranks, and they are copied"
-        yield Fault("plan.ep", rule, plan.ep, f"take plan.ep: {job.dp}, or plan.zero: 3")
+    elif plan.ep > 1 and plan.ep != job.dp:
+        rule = f"experts are spread here over all {job.dp} data-parallel ranks, without copies"
+        yield Fault("plan.ep", rule, plan.ep, f"take plan.ep: {job.dp}, or plan.ep: 1")
     if plan.ep > 1 and plan.zero_group:
         rule = "is not combined with expert parallelism here"
         yield Fault("plan.zero_group", rule, plan.zero_group, "leave it out")

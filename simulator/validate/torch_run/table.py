@@ -18,7 +18,7 @@ from typing import Any
 from simulator.spec.load import job_from_document
 from simulator.units import format_bytes, format_seconds
 from simulator.validate.torch_run.compare import Pair, TorchReport
-from simulator.validate.torch_run.measure import Measured
+from simulator.validate.torch_run.measured import Measured
 from simulator.validate.torch_run.predict import predict
 
 _LOOPBACK = "loopback"

@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from simulator.validate.torch_run.measured import TracedSpan
 from simulator.validate.torch_run.phases import PREFIX
 
 if TYPE_CHECKING:
@@ -38,25 +39,6 @@ _COMMUNICATION = {
     "recv": "send_recv",
 }
 """Kind of communication by a word in a kernel's or range's name, the longest words first."""
-
-
-class TracedSpan(NamedTuple):
-    """Something that ran in the profiled step.
-
-    Attributes:
-        kind: A phase, or a kind of communication.
-        is_communication: Whether it is the latter.
-        microbatch: Of which microbatch; -1 where unknown.
-        chunk: In which of the rank's model chunks.
-        start_s, end_s: Since the step began on this rank [s].
-    """
-
-    kind: str
-    is_communication: bool
-    microbatch: int
-    chunk: int
-    start_s: float
-    end_s: float
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import json
 import pytest
 import torch
 
-from simulator.calibrate.ranks.launch import RankFailedError, loopback, run_ranks
 from simulator.validate.torch_run.run import validate_torch
 from tests.validate.test_torch_strategies import EXPERTS, WHOLE, job
 
@@ -75,12 +74,3 @@ def test_two_ranks_train_together(name):
     assert owners["weights"].measured == pytest.approx(owners["weights"].predicted, rel=0.01)
     document = json.loads(json.dumps(report.to_dict()))
     assert {row["name"] for row in document["phases_s"]} >= {"forward", "backward", "optimizer"}
-
-
-def fail(count) -> None:
-    raise ValueError("nothing left to give")
-
-
-def test_what_stopped_a_rank_is_said():
-    with pytest.raises(RankFailedError, match="nothing left to give"):
-        run_ranks(fail, loopback(1))

@@ -67,7 +67,7 @@ def split_experts(net: HasLayers, group: Group = None, *, arrivals_known: bool =
     for module in net.layers:
         layer = cast(Layer, module)
         if isinstance(layer.mlp, RoutedExperts):
-            layer.mlp = _SpreadExperts(layer.mlp, group, arrivals_known=arrivals_known)
+            layer.mlp = SpreadExperts(layer.mlp, group, arrivals_known=arrivals_known)
 
 
 def vocabulary_loss(logits: Tensor, labels: Tensor, group: Group = None) -> Tensor:
@@ -176,12 +176,14 @@ class _VocabularyEmbedding(nn.Module):
         return _reduced(found, self.group)
 
 
-class _SpreadExperts(nn.Module):
+class SpreadExperts(nn.Module):
     """Routes a rank's tokens to the experts of all ranks, and back."""
 
     def __init__(self, whole: RoutedExperts, group: Group, *, arrivals_known: bool) -> None:
         super().__init__()
         self.experts, self.group, self.arrivals_known = whole, group, arrivals_known
+        self.routed = torch.zeros(whole.up.shape[0])
+        """Rows that this rank last sent to each expert of the layer."""
         for name in ("gate", "up", "down"):
             weight = getattr(whole, name)
             if weight is not None:
@@ -195,6 +197,7 @@ class _SpreadExperts(nn.Module):
         copies = rows[order // self.experts.top_k]
         own = self.experts.up.shape[0]
         counts = chosen.flatten().bincount(minlength=own * dist.get_world_size(self.group))
+        self.routed = counts
         returned = self._pass_experts(copies, counts.view(-1, own))
         weighted = returned * weights.flatten()[order, None]
         result = torch.zeros_like(rows).index_add(0, order // self.experts.top_k, weighted)

@@ -36,7 +36,7 @@ def network(*, nodes: bool = False) -> Network:
         (CollectiveKind.ALL_GATHER, 4, 9.0),
         (CollectiveKind.REDUCE_SCATTER, 4, 18.0),
         (CollectiveKind.ALL_TO_ALL, 2, 12.0),
-        (CollectiveKind.ALL_TO_ALL, 4, 12.0),
+        (CollectiveKind.ALL_TO_ALL, 4, 13.5),
         (CollectiveKind.BROADCAST, 2, 12.0),
         (CollectiveKind.BROADCAST, 3, 24.0),
         (CollectiveKind.BROADCAST, 4, 36.0),

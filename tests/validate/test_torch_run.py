@@ -72,5 +72,6 @@ def test_two_ranks_train_together(name):
     assert report.measured.median_s > 0
     owners = {pair.name: pair for pair in report.memory}
     assert owners["weights"].measured == pytest.approx(owners["weights"].predicted, rel=0.01)
+    assert bool(report.measured.expert_loads) == (name == "experts")
     document = json.loads(json.dumps(report.to_dict()))
     assert {row["name"] for row in document["phases_s"]} >= {"forward", "backward", "optimizer"}

@@ -5,8 +5,8 @@ all_gather are rings like NCCL's; the rest differs:
 
 - reduce_scatter is an all_reduce of which each rank keeps its part, so twice the bytes;
 - a pair of ranks shares one connection that moves one direction at a time, which shows where
-  both have to send: an exchange of two ranks takes twice as long, all_gather of two half as
-  long again, and all_to_all n / (n - 1) times as long as its bytes need;
+  both have to send: an exchange of two ranks takes twice as long, all_gather of two and
+  all_to_all of more half as long again as their bytes need;
 - broadcast follows a binomial tree, whose root sends to all its children at once.
 
 Source: torch 2.13 (``torch::distributed::c10d``, ProcessGroupGloo) and gloo, measured on links
@@ -33,19 +33,21 @@ from simulator.cost.collectives.types import CollectiveKind, Group
 from simulator.spec.network import Network
 
 _PAIR = 2
-_PAIR_GATHER_FACTOR = 1.5
+_PAIR_FACTOR = 2.0
+_MIXED_FACTOR = 1.5
+"""Where some pairs happen to send one way while others send the other."""
 
 
 def all_gather(num_bytes: float, group: Group, network: Network) -> Demand:
     """A ring; two ranks send to each other over one connection."""
-    factor = _PAIR_GATHER_FACTOR if group.ranks == _PAIR else 1.0
+    factor = _MIXED_FACTOR if group.ranks == _PAIR else 1.0
     return _times(factor, ring_once(num_bytes, group, network))
 
 
 def all_to_all(num_bytes: float, group: Group, network: Network) -> Demand:
     """Direct exchanges of all pairs, each in one direction at a time."""
-    n = group.ranks
-    return _times(n / (n - 1), pairwise_all_to_all(num_bytes, group, network))
+    factor = _PAIR_FACTOR if group.ranks == _PAIR else _MIXED_FACTOR
+    return _times(factor, pairwise_all_to_all(num_bytes, group, network))
 
 
 def tree_broadcast(num_bytes: float, group: Group, network: Network) -> Demand:

@@ -88,6 +88,7 @@ class TorchReport:
             "spread": self.measured.spread,
             "phases_s": [_pair_to_dict(pair) for pair in self.phases],
             "memory_bytes": [_pair_to_dict(pair) for pair in self.memory],
+            "expert_loads": list(self.measured.expert_loads),
             "ranks": ranks,
             "notes": list(self.notes),
         }

@@ -61,10 +61,10 @@ def measure(
             {**memory, **kept},
             traced.spans,
         )
-        ranks = _gathered(own, world)
+        ranks, loads = _gathered(own, world), _expert_loads(trainer)
         if ranks is None:
             return None
-        return Measured(step_s, ranks, environment(world))
+        return Measured(step_s, ranks, environment(world), loads)
 
 
 def environment(world: World) -> dict[str, str]:
@@ -128,6 +128,15 @@ def _phase_sums(spans: Sequence[Span]) -> dict[str, float]:
     for span in spans:
         sums[span.phase] = sums.get(span.phase, 0.0) + span.end_s - span.start_s
     return sums
+
+
+def _expert_loads(trainer: Trainer) -> list[float]:
+    """Rows that every expert got from all ranks; empty where none are spread."""
+    rows = trainer.expert_rows
+    if rows is None or trainer.world.backend == "fake":
+        return []
+    dist.all_reduce(rows)
+    return [float(count) for count in rows]
 
 
 def _gathered(own: RankMeasured, world: World) -> list[RankMeasured] | None:

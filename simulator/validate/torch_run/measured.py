@@ -57,11 +57,14 @@ class Measured:
         step_s: Time of every counted step, its slowest rank [s].
         ranks: One entry per rank that was run.
         environment: What it ran on, by name.
+        expert_loads: Copies of tokens that each expert got, over all layers; empty where no
+            experts were spread over ranks.
     """
 
     step_s: Sequence[float]
     ranks: Sequence[RankMeasured]
     environment: Mapping[str, str] = field(default_factory=dict)
+    expert_loads: Sequence[float] = ()
 
     @property
     def median_s(self) -> float:
@@ -87,4 +90,6 @@ class Measured:
             RankMeasured(**{**rank, "spans": [TracedSpan(*span) for span in rank["spans"]]})
             for rank in document["ranks"]
         ]
-        return cls(document["step_s"], ranks, document["environment"])
+        return cls(
+            document["step_s"], ranks, document["environment"], document.get("expert_loads", ())
+        )

@@ -74,7 +74,7 @@ def _tensor_plan(net: StageModel, job: Job) -> dict[str, ParallelStyle]:
                 plan[f"{name}.{block}"] = PrepareModuleInput(
                     input_layouts=(Shard(1),),
                     desired_input_layouts=(Replicate(),),
-                    use_local_output=True,
+                    use_local_output=False,
                 )
     if net.norm is not None:
         if cut:

@@ -3,7 +3,8 @@
 A measured phase lasts from where the rank begins it to where it ends it, whatever it waits
 for in between: gathers of weights and exchanges of activations belong to the pass that needs
 them, reductions of gradients that outlast backward to backward, where DDP and FSDP2 wait
-for them. Pipelines measure the passes alone; the rest of the step is waiting.
+for them. Pipelines measure the passes, and the optimizer, which begins with the gradient norm
+over all ranks and so waits for the last of them; the rest of the step is waiting.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def class_phases_s(timeline: Timeline, index: int, *, pipelined: bool) -> dict[s
         name = _phase_of(operation) or _next_phase(rows[place:])
         gap_s, before_s = max(0.0, start_s - before_s), max(before_s, end_s)
         if pipelined:
-            phases[WAITING] += gap_s
+            phases["optimizer" if name == "optimizer" else WAITING] += gap_s
         else:
             phases["backward" if name == "optimizer" else name] += gap_s
         phases[name] += end_s - start_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -78,7 +79,13 @@ def validate_torch(
     cores = os.cpu_count() or 1
     if chosen == "gloo" and gpus > cores and launched is None:
         notes.append(f"{gpus} ranks share {cores} cores, so that they wait for each other")
-    return TorchReport(as_run.job, measured, predict(as_run.job, alone=alone), notes)
+    as_routed = as_run.job
+    if measured.expert_loads:
+        loads = list(measured.expert_loads)
+        as_routed = as_run.job.replace({"plan.expert_load": {"loads": loads}})
+        most = max(loads) / statistics.fmean(loads)
+        notes.append(f"the busiest expert got {most:.2f} times the mean, as is predicted")
+    return TorchReport(as_routed, measured, predict(as_routed, alone=alone), notes)
 
 
 def measure_rank(

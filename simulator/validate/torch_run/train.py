@@ -26,6 +26,7 @@ from simulator.calibrate.ranks.world import World
 from simulator.spec.job import Job
 from simulator.spec.plan import Optimizer as OptimizerName
 from simulator.validate.reference_model import token_loss
+from simulator.validate.split_model import SpreadExperts
 from simulator.validate.torch_run.grid import Grid, build_grid
 from simulator.validate.torch_run.parallel import parallelised
 from simulator.validate.torch_run.phases import PhaseClock
@@ -74,6 +75,17 @@ class Trainer:
     def parameters(self) -> list[nn.Parameter]:
         """All parameters that this rank holds, or holds a part of."""
         return [parameter for part in self.parts for parameter in part.parameters()]
+
+    @property
+    def expert_rows(self) -> Tensor | None:
+        """Rows that this rank last sent to each expert, over all layers; None without any."""
+        routed = [
+            module.routed
+            for part in self.parts
+            for module in part.modules()
+            if isinstance(module, SpreadExperts)
+        ]
+        return torch.stack(routed).sum(0) if routed else None
 
     def step(self) -> None:
         """One step; the clock marks its phases."""

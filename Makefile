@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types schemas schedules network memory strategies tensor-parallel \
-  planning advice coverage accuracy zero-bubble performance fit gpu readme clean
+  planning advice torch-runs coverage accuracy zero-bubble performance fit gpu readme clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ advice: $(VENV)/.core  ## reports/which-strategy.md: which parallel strategy sui
 	$(BIN)/python -m simulator.planning.which_strategy reports/which-strategy.png > build-advice.md
 	mv build-advice.md reports/which-strategy.md
 
+torch-runs: $(VENV)/.core  ## reports/torch.md: real torch runs, kept, against their predictions of today
+	$(BIN)/python -m simulator.validate.torch_run.table reports/torch > build-torch.md
+	mv build-torch.md reports/torch.md
+
 performance: $(VENV)/.bench  ## reports/performance.md: how long everything takes, and how that grows
 	mkdir -p build
 	$(BIN)/python -m pytest -n 0 -m bench --benchmark-json build/benchmarks.json tests/bench
@@ -85,7 +89,7 @@ readme: $(VENV)/.core  ## the outputs, the table and the pictures that README an
 	$(BIN)/python -m tests.tutorial
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md build-planning.md build-advice.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md build-planning.md build-advice.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

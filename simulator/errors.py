@@ -59,6 +59,10 @@ class InputError(ClustersimError):
         head = "1 fault" if count == 1 else f"{count} faults"
         super().__init__("\n".join([f"{head} in the input:", *(f"  - {f}" for f in self.faults)]))
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Fault, ...]]]:
+        """How it travels from one process to another."""
+        return type(self), (self.faults,)
+
     @classmethod
     def single(
         cls, path: str, rule: str, value: object = None, hint: str = "", file: str = ""

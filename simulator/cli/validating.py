@@ -20,6 +20,7 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import AsJson, complete_profile
+from simulator.cli.validating_torch import torch
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
 Out = Annotated[
@@ -48,6 +49,7 @@ def build_group() -> typer.Typer:
     group.command("published")(published)
     group.command("collectives")(collectives)
     group.command("kernels")(kernels)
+    group.command("torch")(torch)
     return group
 
 

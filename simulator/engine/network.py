@@ -1,9 +1,9 @@
 """How do communications share the ports of a GPU and its NICs?
 
 Every rank class has one set of ports ("scale_up", "fabric"), each per direction: what a
-rank sends never slows what it receives. A communication loads ports in proportion to the
-bytes it moves over them; all active communications share every port max-min fairly, and
-none goes faster than it would alone.
+rank sends never slows what it receives, unless two ranks share one connection (gloo). A
+communication loads ports in proportion to the bytes it moves over them; all active
+communications share every port max-min fairly, and none goes faster than it would alone.
 Rates change when a communication starts or ends, and only among those that meet, directly
 or through others (a connected part of the network). Latency is waited out before bytes
 flow.
@@ -22,6 +22,7 @@ import simpy
 from simulator.engine.instant import Action, EndOfInstant, Timer
 from simulator.engine.sharing import FULL_SPEED, Port, max_min_rates
 from simulator.program.ir import Traffic
+from simulator.spec.network import PAIR_PORT
 
 _WHOLE: Mapping[str, float] = MappingProxyType({})
 """Shares of a rank class whose ports have all their capacity."""
@@ -135,6 +136,10 @@ class FluidNetwork:
             if port not in self._capacity or num_bytes <= 0:
                 continue
             load = num_bytes / flow_s / self._capacity[port]
+            if port == PAIR_PORT:
+                first, *_, last = sorted(rank_class for rank_class, _ in ends)
+                loads[first, f"{PAIR_PORT} {last}", "both"] = min(1.0, load)
+                continue
             for rank_class, direction in ends:
                 share = self._shares.get(rank_class, _WHOLE).get(port, 1.0)
                 loads[rank_class, port, direction] = min(1.0, load / share)

@@ -24,6 +24,7 @@ from simulator.spec.base import (
 
 Wiring = Literal["fat-tree", "rail-optimised"]
 ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie"]
+Library = Literal["nccl", "gloo"]
 FabricKind = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
 PipelineFill = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Oversubscription = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -129,6 +130,10 @@ class Fabric(Spec):
     """Leafs and spines that stand together, and what joins them to the core."""
 
 
+PAIR_PORT = "pair"
+"""Port of two ranks that send to each other over one connection, one direction at a time."""
+
+
 class Network(Spec):
     """All links of a system."""
 
@@ -136,6 +141,8 @@ class Network(Spec):
     """GPUs that share one host and its NICs."""
     scale_up: ScaleUp
     fabric: Fabric
+    library: Library = "nccl"
+    """Who carries collectives: NCCL (or a library like it), or gloo between CPUs."""
 
     @property
     def scale_up_bytes_per_s(self) -> float:
@@ -169,6 +176,9 @@ class Network(Spec):
             ports["leaf_uplink"] = self.leaf_uplink_bytes_per_s
         if self.fabric.pod.gpus:
             ports["pod_uplink"] = self.pod_uplink_bytes_per_s
+        if self.library == "gloo":
+            crosses = self.scale_up.gpus == 1
+            ports[PAIR_PORT] = self.fabric_bytes_per_s if crosses else self.scale_up_bytes_per_s
         return ports
 
     @property

@@ -33,12 +33,21 @@ def reference_model(model: Model) -> ReferenceModel:
     Raises:
         UnsupportedError: The model has a part that is not implemented here.
     """
+    check_has_reference(model)
+    return ReferenceModel(model)
+
+
+def check_has_reference(model: Model) -> None:
+    """Refuses a model that has a part without an implementation here.
+
+    Raises:
+        UnsupportedError: The first such part.
+    """
     for field, is_there in _missing_parts(model):
         if is_there:
             raise UnsupportedError.single(
                 f"model.{field}", "has no reference implementation", hint="leave it out"
             )
-    return ReferenceModel(model)
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -78,7 +87,7 @@ class ReferenceModel(nn.Module):
         self.layers = nn.ModuleList(
             Layer(model, has_experts=model.has_experts(index)) for index in range(model.layers)
         )
-        self.norm = _norm(model)
+        self.norm = norm_of(model)
         self.head = nn.Linear(model.hidden, model.vocab, bias=False)
         if model.tied_embeddings:
             self.head.weight = self.embedding.weight
@@ -98,9 +107,9 @@ class Layer(nn.Module):
 
     def __init__(self, model: Model, *, has_experts: bool) -> None:
         super().__init__()
-        self.attention_norm = _norm(model)
+        self.attention_norm = norm_of(model)
         self.attention = Attention(model)
-        self.mlp_norm = _norm(model)
+        self.mlp_norm = norm_of(model)
         experts = model.experts
         self.mlp: nn.Module = (
             RoutedExperts(model, experts)
@@ -135,10 +144,14 @@ class Attention(nn.Module):
         )
         if self.is_rotary:
             query, key = _rotated(query), _rotated(key)
-        context = functional.scaled_dot_product_attention(
+        context = self.core(query, key, value)
+        return cast(Tensor, self.output(context.transpose(1, 2).flatten(2)))
+
+    def core(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Core attention of heads (b, heads, s, d)."""
+        return functional.scaled_dot_product_attention(
             query, key, value, is_causal=self.is_causal, enable_gqa=query.shape[1] != key.shape[1]
         )
-        return cast(Tensor, self.output(context.transpose(1, 2).flatten(2)))
 
 
 class Mlp(nn.Module):
@@ -209,7 +222,8 @@ class RoutedExperts(nn.Module):
         return output * torch.sigmoid(cast(Tensor, self.shared_gate(hidden)))
 
 
-def _norm(model: Model) -> nn.Module:
+def norm_of(model: Model) -> nn.Module:
+    """A norm over the hidden state."""
     if model.normalisation == "rmsnorm":
         return nn.RMSNorm(model.hidden, eps=_NORM_EPSILON)
     return nn.LayerNorm(model.hidden, eps=_NORM_EPSILON, bias=model.norm_bias)

@@ -9,7 +9,7 @@ Source: Megatron-LM (arXiv 1909.08053, section 3); GShard (arXiv 2006.16668, sec
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,12 @@ from simulator.validate.reference_model import (
 
 Group = dist.ProcessGroup | None
 """Ranks that share something; None is all of them."""
+
+
+class HasLayers(Protocol):
+    """A model, or a part of one."""
+
+    layers: nn.ModuleList
 
 
 def split_layers(net: ReferenceModel, group: Group = None) -> None:
@@ -49,12 +55,19 @@ def split_vocabulary(net: ReferenceModel, group: Group = None) -> None:
     net.head.register_forward_pre_hook(lambda _, inputs: _copied(inputs[0], group))
 
 
-def split_experts(net: ReferenceModel, group: Group = None) -> None:
-    """Keeps this rank's experts; every rank brings tokens of its own."""
+def split_experts(net: HasLayers, group: Group = None, *, arrivals_known: bool = False) -> None:
+    """Keeps this rank's experts; every rank brings tokens of its own.
+
+    Args:
+        net: What has the layers.
+        group: Ranks that the experts are spread over.
+        arrivals_known: Whether every rank is taken to route as evenly as can be, instead of
+            asking it: where no other rank is there to answer.
+    """
     for module in net.layers:
         layer = cast(Layer, module)
         if isinstance(layer.mlp, RoutedExperts):
-            layer.mlp = _SpreadExperts(layer.mlp, group)
+            layer.mlp = SpreadExperts(layer.mlp, group, arrivals_known=arrivals_known)
 
 
 def vocabulary_loss(logits: Tensor, labels: Tensor, group: Group = None) -> Tensor:
@@ -163,12 +176,14 @@ class _VocabularyEmbedding(nn.Module):
         return _reduced(found, self.group)
 
 
-class _SpreadExperts(nn.Module):
+class SpreadExperts(nn.Module):
     """Routes a rank's tokens to the experts of all ranks, and back."""
 
-    def __init__(self, whole: RoutedExperts, group: Group) -> None:
+    def __init__(self, whole: RoutedExperts, group: Group, *, arrivals_known: bool) -> None:
         super().__init__()
-        self.experts, self.group = whole, group
+        self.experts, self.group, self.arrivals_known = whole, group, arrivals_known
+        self.routed = torch.zeros(whole.up.shape[0])
+        """Rows that this rank last sent to each expert of the layer."""
         for name in ("gate", "up", "down"):
             weight = getattr(whole, name)
             if weight is not None:
@@ -182,6 +197,7 @@ class _SpreadExperts(nn.Module):
         copies = rows[order // self.experts.top_k]
         own = self.experts.up.shape[0]
         counts = chosen.flatten().bincount(minlength=own * dist.get_world_size(self.group))
+        self.routed = counts
         returned = self._pass_experts(copies, counts.view(-1, own))
         weighted = returned * weights.flatten()[order, None]
         result = torch.zeros_like(rows).index_add(0, order // self.experts.top_k, weighted)
@@ -191,6 +207,8 @@ class _SpreadExperts(nn.Module):
         """Rows sorted by expert, after their experts; counts are (ranks, experts of each)."""
         arriving = torch.zeros_like(counts)
         dist.all_to_all_single(arriving, counts, group=self.group)
+        if self.arrivals_known:
+            arriving = _even_counts(counts)
         sent, received = counts.sum(1).tolist(), arriving.sum(1).tolist()
         rows = _traded(copies, sent, received, self.group)
         expert = torch.arange(counts.shape[1], device=rows.device).repeat(counts.shape[0])
@@ -200,6 +218,13 @@ class _SpreadExperts(nn.Module):
             row = (of_expert == index).nonzero()[:, 0]
             output = output.index_add(0, row, self.experts.expert(rows[row], index))
         return _traded(output, received, sent, self.group)
+
+
+def _even_counts(counts: Tensor) -> Tensor:
+    """As many rows as were sent, from every rank to every expert alike."""
+    total, parts = int(counts.sum()), counts.numel()
+    part = torch.arange(parts, device=counts.device)
+    return ((part + 1) * total // parts - part * total // parts).view_as(counts)
 
 
 def _split_attention(attention: Attention, group: Group) -> None:

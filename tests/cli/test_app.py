@@ -22,6 +22,7 @@ COMMANDS = [
     "calibrate collectives",
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",
+    "validate torch",
     "schedule list", "schedule show", "schedule compare", "schedule gallery",
 ]  # fmt: skip
 

@@ -163,3 +163,19 @@ def test_sharing_never_speeds_a_transfer_up_and_never_wastes_the_port(drawn):
         assert end >= (start + seconds) * (1 - 1e-9)
     serial = max(start for start, *_ in flows) + sum(seconds for _, seconds, *_ in flows)
     assert max(ended) <= serial * (1 + 1e-9)
+
+
+def test_opposite_transfers_of_a_pair_with_one_connection_take_turns():
+    """Each alone takes a second; another pair is not slowed."""
+    env = simpy.Environment()
+    network = FluidNetwork(env, {"fabric": GB, "pair": GB})
+    traffic = Traffic({"fabric": GB, "pair": GB})
+    ended: dict[tuple[int, int], float] = {}
+    for source, target in ((0, 1), (1, 0), (2, 3)):
+
+        def through(pair: tuple[int, int] = (source, target)) -> None:
+            ended[pair] = env.now
+
+        network.transfer(1.0, traffic, [source], [target], through)
+    env.run()
+    assert ended == {(0, 1): 2.0, (1, 0): 2.0, (2, 3): 1.0}

@@ -12,10 +12,12 @@ others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from simulator.cost.collectives.algorithms import ALGORITHMS, Demand
 from simulator.cost.collectives.exchange import all_to_all_s, send_recv_s
+from simulator.cost.collectives.gloo import GLOO_ALGORITHMS
 from simulator.cost.collectives.ring import (
     chain_broadcast_s,
     ring_all_gather_s,
@@ -27,7 +29,7 @@ from simulator.cost.collectives.timing import Timing, demand_timing
 from simulator.cost.collectives.tree import tree_all_reduce_s
 from simulator.cost.collectives.types import NO_COST, CollectiveCost, CollectiveKind, Group
 from simulator.errors import InputError
-from simulator.spec.network import Network
+from simulator.spec.network import PAIR_PORT, Network
 
 __all__ = [
     "ALGORITHMS",
@@ -60,6 +62,9 @@ CLOSED_FORMS: Mapping[str, Callable[[float, int, float, float], float]] = Mappin
 )
 """(bytes, ranks, link rate, hop latency) -> seconds on equal links, by algorithm."""
 
+_LIBRARIES = MappingProxyType({"nccl": ALGORITHMS, "gloo": GLOO_ALGORITHMS})
+"""Algorithms by ``network.library``."""
+
 _SEND_RECV_SM_COUNT = 4
 """Channels per peer over a 400 Gbit/s NIC. Source: NCCL src/graph/paths.cc."""
 
@@ -79,7 +84,7 @@ def collective_cost(
         num_bytes: Message size as nccl-tests counts it [B], see the module's docstring.
         group: Who takes part.
         network: The links.
-        algorithm: The only one to consider, a key of ``ALGORITHMS[kind]``; all if None.
+        algorithm: The only one to consider, one that the network's library has; all if None.
 
     Raises:
         InputError: ``algorithm`` is unknown or cannot run on this network.
@@ -88,14 +93,15 @@ def collective_cost(
         return NO_COST
     climb = climb_of(kind, group, network)
     network = network_above(climb, network)
+    algorithms = _LIBRARIES[network.library][kind]
     candidates = [
         (demand_timing(demand, group.local_ranks, network), name, demand)
-        for name, demand_of in ALGORITHMS[kind].items()
+        for name, demand_of in algorithms.items()
         if algorithm in {None, name}
         and (demand := demand_of(num_bytes, group, network)) is not None
     ]
     if not candidates:
-        known = f"one of {', '.join(ALGORITHMS[kind])}, as far as the links allow"
+        known = f"one of {', '.join(algorithms)}, as far as the links allow"
         raise InputError.single("algorithm", f"cannot run {kind} here", algorithm, known)
     timing, name, demand = min(candidates)
     sm_count = (network.fabric if demand.fabric_bytes else network.scale_up).sm_count
@@ -118,7 +124,10 @@ def send_recv_cost(num_bytes: float, group: Group, network: Network) -> Collecti
     crosses_fabric = group.nodes > 1
     demand = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
     timing = demand_timing(demand, 2, network_above(climb, network))
-    return _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb)
+    cost = _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb)
+    if network.library == "gloo":
+        return replace(cost, port_bytes={**cost.port_bytes, PAIR_PORT: num_bytes}, sm_count=0)
+    return cost
 
 
 def hierarchical_exchange_cost(

@@ -1,0 +1,182 @@
+"""How long does a real step take on every rank, and what does it hold?
+
+Warm-up steps first: DDP lays out its buckets anew after its first step, allocators and
+caches fill. Then timed steps, each from a barrier to the end of the slowest rank. One
+more step runs under torch's profiler for the picture (and, on a CPU, for the memory); its
+time is not counted, because a profiler costs time.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from simulator.calibrate.ranks.world import World, joined
+from simulator.spec.job import Job
+from simulator.validate.torch_run.measured import Measured, RankMeasured
+from simulator.validate.torch_run.phases import Span
+from simulator.validate.torch_run.trace import profiled_step
+from simulator.validate.torch_run.train import Trainer, build_trainer
+
+WARM_UP_STEPS = 3
+"""DDP's buckets take two steps to settle."""
+
+
+def measure(
+    job: Job, world: World, steps: int, *, on_step: Callable[[], None] = lambda: None
+) -> Measured | None:
+    """Train the job for some steps; rank 0 gets the numbers of all, the others None."""
+    with joined(world):
+        trainer = build_trainer(job, world)
+        for _ in range(WARM_UP_STEPS):
+            trainer.step()
+        if world.is_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        step_s: list[float] = []
+        phases: list[dict[str, float]] = []
+        for _ in range(steps):
+            seconds, spans = _timed_step(trainer)
+            step_s.append(_slowest(seconds, world))
+            phases.append(_phase_sums(spans))
+            on_step()
+        memory = _gpu_memory(trainer) if world.is_gpu else {}
+        traced = profiled_step(trainer)
+        kept = _kept_bytes(trainer)
+        if traced.peak_extra_bytes is not None:
+            memory["peak_allocated"] = sum(kept.values()) + traced.peak_extra_bytes
+        names = sorted({name for each in phases for name in each})
+        own = RankMeasured(
+            world.rank,
+            trainer.grid.stage,
+            {name: statistics.median(each.get(name, 0.0) for each in phases) for name in names},
+            {**memory, **kept},
+            traced.spans,
+        )
+        ranks, loads = _gathered(own, world), _expert_loads(trainer)
+        if ranks is None:
+            return None
+        return Measured(step_s, ranks, environment(world), loads)
+
+
+def environment(world: World) -> dict[str, str]:
+    """What a measurement rests on."""
+    device = (
+        torch.cuda.get_device_name(world.device)
+        if world.is_gpu
+        else f"{_cpu_name()}, {_threads(torch.get_num_threads())} of {_cores()} cores"
+    )
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "device": device,
+        "backend": world.backend,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "load": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = (
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            )
+            return next(names, platform.machine())
+    except OSError:
+        return platform.processor() or platform.machine()
+
+
+def _timed_step(trainer: Trainer) -> tuple[float, list[Span]]:
+    if trainer.world.backend != "fake":
+        dist.barrier()
+    if trainer.world.is_gpu:
+        torch.cuda.synchronize()
+    trainer.clock.begin()
+    trainer.step()
+    return trainer.clock.end()
+
+
+def _slowest(seconds: float, world: World) -> float:
+    """The longest of all ranks [s]."""
+    if world.backend == "fake" or world.ranks == 1:
+        return seconds
+    longest = torch.tensor(seconds, dtype=torch.float64, device=world.device)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    return float(longest)
+
+
+def _phase_sums(spans: Sequence[Span]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for span in spans:
+        sums[span.phase] = sums.get(span.phase, 0.0) + span.end_s - span.start_s
+    return sums
+
+
+def _expert_loads(trainer: Trainer) -> list[float]:
+    """Rows that every expert got from all ranks; empty where none are spread."""
+    rows = trainer.expert_rows
+    if rows is None or trainer.world.backend == "fake":
+        return []
+    dist.all_reduce(rows)
+    return [float(count) for count in rows]
+
+
+def _gathered(own: RankMeasured, world: World) -> list[RankMeasured] | None:
+    if world.backend == "fake" or world.ranks == 1:
+        return [own]
+    everybody: list[Any] | None = [None] * world.ranks if world.rank == 0 else None
+    dist.gather_object(own, everybody)
+    return everybody
+
+
+def _gpu_memory(trainer: Trainer) -> dict[str, float]:
+    device = trainer.world.device
+    return {
+        "peak_allocated": float(torch.cuda.max_memory_allocated(device)),
+        "peak_reserved": float(torch.cuda.max_memory_reserved(device)),
+    }
+
+
+def _kept_bytes(trainer: Trainer) -> dict[str, float]:
+    """What lives from step to step on this rank [B]."""
+    optimizer = getattr(trainer.optimizer, "optim", trainer.optimizer)
+    states = [
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor) and value.dim() > 0
+    ]
+    buckets = [
+        parameter
+        for part in trainer.parts
+        if isinstance(part, DistributedDataParallel)
+        for parameter in part.parameters()
+    ]
+    return {
+        "weights": float(sum(map(_local_bytes, trainer.parameters))),
+        "optimizer_states": float(sum(map(_local_bytes, states))),
+        "communication": float(sum(map(_local_bytes, buckets))),
+    }
+
+
+def _local_bytes(tensor: Tensor) -> int:
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.numel() * local.element_size()

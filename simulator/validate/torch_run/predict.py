@@ -1,0 +1,159 @@
+"""What does the simulator say of the numbers that a real run gives?
+
+A measured phase lasts from where the rank begins it to where it ends it, whatever it waits
+for in between: gathers of weights and exchanges of activations belong to the pass that needs
+them, reductions of gradients that outlast backward to backward, where DDP and FSDP2 wait
+for them. Pipelines measure the passes, and the optimizer, which begins with the gradient norm
+over all ranks and so waits for the last of them; the rest of the step is waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.engine.timeline import STREAMS, Timeline
+from simulator.program.ir import Category, Kind, Operation, Owner, Stream
+from simulator.results.run import run_step
+from simulator.results.step import ClassMemory, StepResult
+from simulator.spec.job import Job
+
+WAITING = "waiting"
+_PASSES = {
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.BACKWARD_INPUT: "backward",
+    Kind.BACKWARD_WEIGHT: "backward",
+    Kind.OPTIMIZER: "optimizer",
+}
+_COMPUTED = (
+    Category.FORWARD,
+    Category.BACKWARD,
+    Category.RECOMPUTE,
+    Category.OPTIMIZER,
+    Category.HOST,
+)
+_KEPT = {
+    "weights": (Owner.WEIGHTS, Owner.MASTER_WEIGHTS, Owner.STASHED_WEIGHTS),
+    "optimizer_states": (Owner.OPTIMIZER_STATES,),
+}
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The numbers of a job that a real run gives, too.
+
+    Attributes:
+        step_s: Step time [s].
+        phases_s: Time of each phase of a pipeline stage [s], by stage.
+        memory_bytes: Peak and what is kept of a pipeline stage [B], by stage.
+        result: The whole step.
+    """
+
+    step_s: float
+    phases_s: Mapping[int, Mapping[str, float]]
+    memory_bytes: Mapping[int, Mapping[str, float]]
+    result: StepResult
+
+
+def predict(job: Job, *, alone: int | None = None) -> Predicted:
+    """Simulate one step of the job.
+
+    Args:
+        job: As torch runs it.
+        alone: The pipeline stage of a rank that runs without the others: only what it
+            computes takes time then.
+    """
+    result = run_step(job)
+    classes = result.timeline.program.classes
+    pipelined = job.plan.pp > 1
+    if alone is None:
+        step_s = result.step_time_s
+        phases = {
+            rank_class.stage: class_phases_s(result.timeline, index, pipelined=pipelined)
+            for index, rank_class in enumerate(classes)
+        }
+    else:
+        own = next(i for i, rank_class in enumerate(classes) if rank_class.stage == alone)
+        computed = result.class_breakdown_s[own]
+        step_s = sum(computed.get(category, 0.0) for category in _COMPUTED)
+        phases = {alone: _computed_phases_s(result.timeline, own)}
+    memory = {each.stage: _memory_bytes(each) for each in result.memory}
+    return Predicted(step_s, phases, memory, result)
+
+
+def class_phases_s(timeline: Timeline, index: int, *, pipelined: bool) -> dict[str, float]:
+    """Time of each phase of one rank class, gaps included [s]."""
+    phases = dict.fromkeys(("forward", "backward", "optimizer", WAITING), 0.0)
+    rows = _compute_rows(timeline, index)
+    before_s = 0.0
+    for place, (operation, start_s, end_s) in enumerate(rows):
+        name = _phase_of(operation) or _next_phase(rows[place:])
+        gap_s, before_s = max(0.0, start_s - before_s), max(before_s, end_s)
+        if pipelined:
+            phases["optimizer" if name == "optimizer" else WAITING] += gap_s
+        else:
+            phases["backward" if name == "optimizer" else name] += gap_s
+        phases[name] += end_s - start_s
+    phases[WAITING if pipelined else "optimizer"] += max(0.0, timeline.step_time_s - before_s)
+    if not pipelined:
+        phases.pop(WAITING)
+    return phases
+
+
+def _computed_phases_s(timeline: Timeline, index: int) -> dict[str, float]:
+    """The same without gaps and without communication."""
+    phases = dict.fromkeys(("forward", "backward", "optimizer"), 0.0)
+    for operation, start_s, end_s in _compute_rows(timeline, index):
+        name = _PASSES.get(operation.kind)
+        if name is not None:
+            parts = operation.work.parts
+            communicated = sum(p.seconds for p in parts if p.category not in _COMPUTED)
+            phases[name] += max(0.0, end_s - start_s - communicated)
+    return phases
+
+
+Row = tuple[Operation, float, float]
+
+
+def _compute_rows(timeline: Timeline, index: int) -> list[Row]:
+    """Operations of the compute stream with start and end, in order of start."""
+    own = timeline.rank_class == index
+    own &= timeline.stream == STREAMS.index(Stream.COMPUTE)
+    rows = np.flatnonzero(own)
+    start_s, end_s, operations = timeline.start_s, timeline.end_s, timeline.operations
+    return sorted(
+        ((operations[row], float(start_s[row]), float(end_s[row])) for row in rows),
+        key=lambda row: (row[1], row[2]),
+    )
+
+
+def _phase_of(operation: Operation) -> str | None:
+    """The phase of a computation, or of communication that is in no doubt; else None."""
+    if operation.kind in _PASSES:
+        return _PASSES[operation.kind]
+    if operation.kind is Kind.SEND_RECV:
+        return WAITING
+    if operation.category is Category.OPTIMIZER or operation.kind is Kind.BROADCAST:
+        return "optimizer"
+    return None if operation.kind is Kind.ALL_GATHER else "backward"
+
+
+def _next_phase(rows: list[Row]) -> str:
+    """A gather belongs to what needs it."""
+    found = (_PASSES.get(operation.kind) for operation, _, _ in rows)
+    return next((phase for phase in found if phase is not None), "optimizer")
+
+
+def _memory_bytes(memory: ClassMemory) -> dict[str, float]:
+    kept = {
+        name: sum(float(memory.by_owner.get(owner, 0.0)) for owner in owners)
+        for name, owners in _KEPT.items()
+    }
+    return {
+        "peak_allocated": memory.peak_allocated_bytes,
+        "peak_reserved": memory.peak_reserved_bytes,
+        **kept,
+    }

@@ -1,0 +1,237 @@
+"""What does one rank do in one training step?
+
+Forward and backward of every microbatch, or torch's pipeline schedule; then the gradient
+norm over all ranks, clipping and the optimizer, as trainers do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, AdamW, Optimizer
+
+from simulator.calibrate.ranks.world import World
+from simulator.spec.job import Job
+from simulator.spec.plan import Optimizer as OptimizerName
+from simulator.validate.reference_model import token_loss
+from simulator.validate.split_model import SpreadExperts
+from simulator.validate.torch_run.grid import Grid, build_grid
+from simulator.validate.torch_run.parallel import parallelised
+from simulator.validate.torch_run.phases import PhaseClock
+from simulator.validate.torch_run.pipeline import build_schedule, slices_of_rank
+from simulator.validate.torch_run.stage_model import StageModel
+from simulator.validate.torch_run.strategies import DTYPES
+
+_LEARNING_RATE = 1e-4
+_MAX_NORM = 1.0
+_OPTIMIZERS: Mapping[OptimizerName, tuple[type[Optimizer], Mapping[str, Any]]] = MappingProxyType(
+    {
+        "adam": (AdamW, {"lr": _LEARNING_RATE, "fused": True}),
+        "sgd": (SGD, {"lr": _LEARNING_RATE, "fused": True}),
+        "sgd-momentum": (SGD, {"lr": _LEARNING_RATE, "momentum": 0.9, "fused": True}),
+    }
+)
+_SEED = 1
+
+
+@dataclass
+class Trainer:
+    """One rank's model, optimizer and tokens.
+
+    Attributes:
+        job: What is trained.
+        world: This rank among all.
+        grid: Its groups.
+        parts: One module per pipeline stage that it holds.
+        optimizer: Updates their parameters.
+        tokens, labels: The rank's sequences of a step (microbatches x b, s).
+        clock: Marks phases.
+        schedule: Torch's pipeline; None without one.
+    """
+
+    job: Job
+    world: World
+    grid: Grid
+    parts: Sequence[nn.Module]
+    optimizer: Optimizer
+    tokens: Tensor
+    labels: Tensor
+    clock: PhaseClock
+    schedule: Any
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All parameters that this rank holds, or holds a part of."""
+        return [parameter for part in self.parts for parameter in part.parameters()]
+
+    @property
+    def expert_rows(self) -> Tensor | None:
+        """Rows that this rank last sent to each expert, over all layers; None without any."""
+        routed = [
+            module.routed
+            for part in self.parts
+            for module in part.modules()
+            if isinstance(module, SpreadExperts)
+        ]
+        return torch.stack(routed).sum(0) if routed else None
+
+    def step(self) -> None:
+        """One step; the clock marks its phases."""
+        with _loss_context(self.job), _attention_context(self.job):
+            if self.schedule is None:
+                self._accumulate()
+            else:
+                self._pipeline()
+        with self.clock.phase("optimizer"):
+            self._clip()
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def _accumulate(self) -> None:
+        (part,), count = self.parts, self.job.microbatches
+        micro = self.job.batch.micro_batch
+        for index in range(count):
+            rows = slice(index * micro, (index + 1) * micro)
+            tokens, labels = self.tokens[rows].clone(), self.labels[rows].clone()
+            with self._synchronised(part, is_last=index == count - 1), self._cut([tokens, labels]):
+                with self.clock.phase("forward", index), _mixed(self.job, self.world):
+                    loss = token_loss(part(tokens), labels) / count
+                with self.clock.phase("backward", index):
+                    loss.backward()  # type: ignore[no-untyped-call]
+
+    def _pipeline(self) -> None:
+        tokens, labels = self.tokens.clone(), self.labels.clone()
+        inputs = (tokens,) if self.grid.stage == 0 else ()
+        targets = {"target": labels} if self._holds_the_head() else {}
+        with self._cut([tokens, labels]), _mixed(self.job, self.world):
+            self.schedule.step(*inputs, **targets)
+
+    def _holds_the_head(self) -> bool:
+        return any(run.has_head for run in slices_of_rank(self.job, self.grid.stage))
+
+    def _synchronised(
+        self, part: nn.Module, *, is_last: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """DDP reduces after the last microbatch only."""
+        if isinstance(part, DistributedDataParallel) and not is_last:
+            return cast("contextlib.AbstractContextManager[None]", part.no_sync())
+        return contextlib.nullcontext()
+
+    def _cut(self, buffers: list[Tensor]) -> contextlib.AbstractContextManager[None]:
+        """Context-parallel ranks take their part of every sequence."""
+        if self.grid.context is None:
+            return contextlib.nullcontext()
+        from torch.distributed.tensor.experimental import context_parallel
+
+        sequence_axes = [1] * len(buffers)
+        context = context_parallel(
+            self.grid.context, buffers=buffers, buffer_seq_dims=sequence_axes,
+            no_restore_buffers=set(buffers),
+        )  # fmt: skip
+        return cast("contextlib.AbstractContextManager[None]", context)
+
+    def _clip(self) -> None:
+        """Scales gradients down to a norm of one over all ranks."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        squares = torch.zeros((), device=self.world.device)
+        for gradient in gradients:
+            local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+            squares += local.float().square().sum()
+        if self.world.ranks > 1:
+            dist.all_reduce(squares)
+        factor = (_MAX_NORM / squares.sqrt()).clamp(max=1.0)
+        for gradient in gradients:
+            local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+            local.mul_(factor.to(local.dtype))
+
+
+def build_trainer(job: Job, world: World) -> Trainer:
+    """The rank's share of the job, ready to step.
+
+    Raises:
+        UnsupportedError: The model or the schedule's sizes are not torch's.
+    """
+    torch.manual_seed(_SEED)
+    grid = build_grid(job, world)
+    clock = PhaseClock(world.is_gpu)
+    runs = slices_of_rank(job, grid.stage)
+    nets = [_built(StageModel, job, world, run) for run in runs]
+    parts = [parallelised(net, job, grid, world) for net in nets]
+    schedule = None
+    if job.plan.pp > 1:
+        schedule = build_schedule(job, grid, world, parts, token_loss, clock)
+    tokens, labels = _batch(job, world, grid)
+    parameters = [parameter for part in parts for parameter in part.parameters()]
+    return Trainer(
+        job, world, grid, parts, _optimizer(job, parameters), tokens, labels, clock, schedule
+    )
+
+
+def _built(make: Callable[..., StageModel], job: Job, world: World, run: Any) -> StageModel:
+    """A part of the model, its weights on the device in the format they are kept in."""
+    keeps_master = job.plan.stack.keeps_master_weights
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32 if keeps_master else DTYPES[job.plan.precision])
+    try:
+        with torch.device(world.device):
+            return make(job.model, run)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _optimizer(job: Job, parameters: Sequence[nn.Parameter]) -> Optimizer:
+    """One optimizer; a fused kernel takes either distributed tensors or plain ones."""
+    kind, options = _OPTIMIZERS[job.plan.optimizer]
+    if job.plan.zero == 1 and job.dp > 1:
+        return ZeroRedundancyOptimizer(parameters, kind, **options)
+    alike = (
+        [p for p in parameters if isinstance(p, DTensor) == is_cut] for is_cut in (True, False)
+    )
+    return kind([{"params": group} for group in alike if group], **options)
+
+
+def _batch(job: Job, world: World, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Random sequences, others on every data-parallel rank, and the token after each."""
+    count = job.microbatches * job.batch.micro_batch
+    generator = torch.Generator(world.device).manual_seed(_SEED + grid.data_rank)
+    shape = (count, job.batch.seq_len + 1)
+    sequences = torch.randint(0, job.model.vocab, shape, generator=generator, device=world.device)
+    return sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()
+
+
+def _mixed(job: Job, world: World) -> contextlib.AbstractContextManager[object]:
+    """Autocast where weights are kept in fp32 and FSDP2 does not cast them."""
+    dtype = DTYPES[job.plan.precision]
+    stack = job.plan.stack
+    casts_itself = job.plan.zero == 3 and job.dp * job.plan.cp > 1
+    if dtype == torch.float32 or casts_itself or not stack.keeps_master_weights:
+        return contextlib.nullcontext()
+    return torch.autocast(world.device.type, dtype)
+
+
+@contextlib.contextmanager
+def _loss_context(job: Job) -> Iterator[None]:
+    """Cross-entropy of logits that tensor-parallel ranks keep cut."""
+    cut = job.plan.tp > 1 and job.plan.stack.parallel_loss
+    with loss_parallel() if cut else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def _attention_context(job: Job) -> Iterator[None]:
+    """Products and a softmax where the plan says so; else torch's best fused kernel."""
+    unfused = job.plan.attention_kernel == "unfused"
+    with sdpa_kernel(SDPBackend.MATH) if unfused else contextlib.nullcontext():
+        yield

@@ -1,0 +1,77 @@
+"""Real steps: ranks on this machine train what a job says, and every number is there.
+
+How long they take says something about the machine; what they hold does not.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from simulator.validate.torch_run.run import validate_torch
+from tests.validate.test_torch_strategies import EXPERTS, WHOLE, job
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+FAKE = {
+    "ddp": job(8),
+    "fsdp": job(8, zero=3),
+    "fsdp kept": job(8, zero=3, reshard_after_forward=False),
+    "hybrid": job(8, zero=3, zero_group=4),
+    "tensor": job(8, tp=4, zero=3, sequence_parallel=True),
+    "experts": job(4, {"experts": EXPERTS}, ep=4),
+    "experts sharded": job(4, {"experts": EXPERTS}, ep=4, zero=3),
+    "pipeline": job(4, pp=4),
+    "recompute": job(2, recompute="full"),
+    "core attention": job(2, recompute="selective"),
+}
+REAL = {
+    "ddp": job(2),
+    "zero 1": job(2, zero=1, stack=WHOLE),
+    "tensor": job(2, tp=2),
+    "interleaved": job(2, pp=2, vpp=2),
+    "zero bubble": job(2, pp=2, schedule="zb-1p"),
+    "experts": job(2, {"experts": EXPERTS}, ep=2, zero=3),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Several threads wait for each other where others use the cores, too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", FAKE)
+def test_one_rank_of_many_runs_alone_and_holds_what_is_predicted(name):
+    report = validate_torch(FAKE[name], backend="fake", steps=1)
+    assert report is not None
+    assert [rank.rank for rank in report.measured.ranks] == [0]
+    owners = {pair.name: pair for pair in report.memory}
+    for owner in ("weights", "optimizer_states"):
+        assert owners[owner].measured == pytest.approx(owners[owner].predicted, rel=0.01)
+    assert owners["peak_allocated"].measured > owners["weights"].measured
+
+
+def test_the_last_rank_of_a_pipeline_runs_alone_too():
+    report = validate_torch(FAKE["pipeline"], backend="fake", steps=1, rank=3)
+    assert report is not None
+    assert [rank.stage for rank in report.measured.ranks] == [3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_two_ranks_train_together(name):
+    report = validate_torch(REAL[name], backend="gloo", steps=2)
+    assert report is not None
+    assert [rank.rank for rank in report.measured.ranks] == [0, 1]
+    assert report.measured.median_s > 0
+    owners = {pair.name: pair for pair in report.memory}
+    assert owners["weights"].measured == pytest.approx(owners["weights"].predicted, rel=0.01)
+    assert bool(report.measured.expert_loads) == (name == "experts")
+    document = json.loads(json.dumps(report.to_dict()))
+    assert {row["name"] for row in document["phases_s"]} >= {"forward", "backward", "optimizer"}

@@ -56,9 +56,11 @@ from simulator.program.states import (
     state_bytes,
 )
 from simulator.program.unfold import unfold
-from simulator.schedule import Order, ScheduleInfo, schedule_info, schedule_order
+from simulator.schedule import Order, ScheduleInfo, schedule_info
 from simulator.schedule.one_f_one_b import one_ahead, paired_interleaved
+from simulator.schedule.written import written_schedule
 from simulator.spec.job import Job
+from simulator.spec.written_schedule import WrittenSchedule
 
 _WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
 """Schedules whose implementations, Megatron's and PyTorch's alike, wait for every transfer
@@ -131,8 +133,14 @@ def _folded_program(job: Job, steps: int) -> Program:
 
 
 def job_schedule(job: Job) -> ScheduleInfo:
-    """The pipeline schedule that the plan names or implies."""
+    """The pipeline schedule that the plan names, implies, or reads from a file.
+
+    Raises:
+        InputError: The file holds no order that can run; faults name row and column.
+    """
     plan = job.plan
+    if isinstance(plan.schedule, WrittenSchedule):
+        return written_schedule("\n".join(plan.schedule.rows), plan.schedule.file)
     implied = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
     return schedule_info(plan.schedule or implied)
 
@@ -197,7 +205,7 @@ class _Builder:
         sizes = (self.stages, self.job.plan.vpp, microbatches)
         if self._joins_passes:
             return paired_interleaved(*sizes)
-        return schedule_order(self.schedule.name, *sizes)
+        return self.schedule.order(*sizes)
 
     @property
     def _joins_passes(self) -> bool:

@@ -23,7 +23,7 @@ from simulator.program.states import (
     resident_memory,
     slice_parameters,
 )
-from simulator.schedule import Phase, Slot, schedule_order
+from simulator.schedule import Phase, Slot
 from simulator.schedule.info import ScheduleInfo
 from simulator.spec.job import Job
 
@@ -65,7 +65,9 @@ def quick_peaks(job: Job) -> tuple[QuickPeak, ...]:
             plan.offload.activations,
             "leave it out",
         )
-    order = schedule_order(schedule.name, plan.pp, plan.vpp, job.microbatches)
+    sizes = (plan.pp, plan.vpp, job.microbatches)
+    schedule.check(*sizes)
+    order = schedule.order(*sizes)
     walker = _Walker(job, schedule, StageCosts(job), stage_slices(job, plan.pp * plan.vpp))
     return tuple(walker.peak(rank, slots) for rank, slots in enumerate(order))
 

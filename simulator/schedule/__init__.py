@@ -8,6 +8,7 @@ fill_drain, one_f_one_b, zero_bubble, zero_bubble_v, controllable_memory, dual_p
 chimera, varuna     the orders, one file per family
 list_scheduling, numbering      tools to write orders with
 csv         orders as torch and torchtitan write them
+written     the schedule that such a file holds, checked
 unit_time   when each slot runs, given a time per phase and free communication
 unit_run    one schedule at some sizes, run that way: step, bubble, activations over time
 comparison  several schedules at equal work

@@ -24,13 +24,13 @@ from simulator.program.ir import (
     Lane,
     Memory,
     Operation,
-    Owner,
     Program,
     Scope,
     Stream,
     Work,
 )
 from simulator.program.layout import Slice, cut
+from simulator.program.split_backward import Halves
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 _KINDS = {
@@ -72,11 +72,11 @@ class Costs(Protocol):
     def passing(self, run: Slice) -> Memory:
         """Memory held while forward runs."""
 
-    def working(self, run: Slice) -> Memory:
-        """Memory held while backward runs."""
+    def working(self, run: Slice, phase: Phase) -> Memory:
+        """Memory held while a backward pass runs."""
 
-    def restored(self, run: Slice) -> Memory:
-        """Recomputed activations that a split backward keeps for its second half."""
+    def halves(self, run: Slice) -> Halves:
+        """What the halves of a split backward take and free."""
 
 
 class Gather(NamedTuple):
@@ -299,26 +299,26 @@ class _Emitter:
                 copies.ran_backward(rank, end)
             operation = self.program.operations[end]
             operation.takes += weights
-            operation.holds = self._held(piece, slot.phase)
+            operation.holds = self.costs.working(piece, slot.phase)
             if uses_weights:
                 operation.gives += self.attachment.after_use(rank, end, piece, is_forward=False)
+            kept, freed = self._kept_and_freed(piece, slot.phase)
+            operation.takes += kept
+            operation.gives += freed
             if ends:
-                operation.gives += self.costs.saved(piece)
                 operation.takes += self.attachment.after_backward(
                     self.program, rank, end, piece, is_last=is_last
                 )
-            if slot.phase is Phase.BACKWARD_INPUT:
-                operation.takes += self.costs.restored(piece)
-            if slot.phase is Phase.BACKWARD_WEIGHT:
-                operation.gives += self.costs.restored(piece)
         return end
 
-    def _held(self, run: Slice, phase: Phase) -> Memory:
-        """Working memory; a split backward keeps what it computes again beyond one pass."""
-        working = self.costs.working(run)
+    def _kept_and_freed(self, run: Slice, phase: Phase) -> tuple[Memory, Memory]:
+        """Activations that a backward pass leaves for another, and those that it frees."""
         if phase is Phase.BACKWARD:
-            return working
-        return tuple((owner, size) for owner, size in working if owner is not Owner.RECOMPUTE)
+            return (), self.costs.saved(run)
+        halves = self.costs.halves(run)
+        if phase is Phase.BACKWARD_INPUT:
+            return halves.takes, halves.gives
+        return (), halves.pending
 
     def _with_gathers(
         self, rank: int, runs: Sequence[Slice], *, is_first: bool

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.errors import UnsupportedError
-from simulator.program.build import job_schedule
-from simulator.program.ir import Memory, Owner
+from simulator.program.ir import Memory
 from simulator.program.layout import Slice, stage_slices
+from simulator.program.order import StepOrder
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
@@ -50,7 +50,8 @@ def quick_peaks(job: Job) -> tuple[QuickPeak, ...]:
         InputError: The plan asks for something that cannot run.
         UnsupportedError: The schedule is asynchronous, or activations leave the GPU.
     """
-    plan, schedule = job.plan, job_schedule(job)
+    plan, order = job.plan, StepOrder(job)
+    schedule = order.schedule
     if not schedule.synchronous:
         raise UnsupportedError.single(
             "plan.schedule",
@@ -65,11 +66,10 @@ def quick_peaks(job: Job) -> tuple[QuickPeak, ...]:
             plan.offload.activations,
             "leave it out",
         )
-    sizes = (plan.pp, plan.vpp, job.microbatches)
-    schedule.check(*sizes)
-    order = schedule.order(*sizes)
     walker = _Walker(job, schedule, StageCosts(job), stage_slices(job, plan.pp * plan.vpp))
-    return tuple(walker.peak(rank, slots) for rank, slots in enumerate(order))
+    return tuple(
+        walker.peak(rank, slots) for rank, slots in enumerate(order.slots(job.microbatches))
+    )
 
 
 @dataclass
@@ -96,18 +96,15 @@ class _Walker:
     def _changes(self, slot: Slot) -> tuple[float, float, float]:
         """Bytes that a pass takes, holds while it runs, and gives back."""
         run, costs = self._run(slot.stage), self.costs
-        saved, restored = _total(costs.saved(run)), _total(costs.restored(run))
-        working = costs.working(run)
-        without_recompute = sum(size for owner, size in working if owner is not Owner.RECOMPUTE)
-        match slot.phase:
-            case Phase.FORWARD:
-                return saved, _total(costs.passing(run)), 0.0
-            case Phase.BACKWARD:
-                return 0.0, _total(working), saved
-            case Phase.BACKWARD_INPUT:
-                return restored, without_recompute, 0.0
-            case Phase.BACKWARD_WEIGHT:
-                return 0.0, without_recompute, saved + restored
+        if slot.phase is Phase.FORWARD:
+            return _total(costs.saved(run)), _total(costs.passing(run)), 0.0
+        working = _total(costs.working(run, slot.phase))
+        if slot.phase is Phase.BACKWARD:
+            return 0.0, working, _total(costs.saved(run))
+        halves = costs.halves(run)
+        if slot.phase is Phase.BACKWARD_INPUT:
+            return _total(halves.takes), working, _total(halves.gives)
+        return 0.0, working, _total(halves.pending)
 
     def _run(self, stage: int) -> Slice:
         plan = self.job.plan

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from simulator.errors import Fault, InputError, UnsupportedError
+from simulator.schedule.pass_costs import PassCosts
 from simulator.schedule.slots import Order, Placement
 
 OrderFunction = Callable[[int, int, int], Order]
 """(stages, chunks, microbatches) -> order."""
+
+CostedOrderFunction = Callable[[int, int, int, PassCosts], Order]
+"""(stages, chunks, microbatches, costs of the job's passes) -> order."""
 
 RuleFunction = Callable[[int, int, int], tuple[str, str] | None]
 """(stages, chunks, microbatches) -> (the rule that is broken, the way out), or None."""
@@ -49,6 +53,8 @@ class ScheduleInfo:
     Attributes:
         name: As the user writes it in ``plan.schedule``.
         order: Builds the order; sizes must have passed :meth:`check`.
+        costed_order: Builds the order that a job runs, where that depends on its costs;
+            ``order`` is then the one of equal costs.
         summary: One line for people.
         source: Paper or program it comes from.
         in_flight: Upper bound of (virtual stage, microbatch) activations that a rank holds at
@@ -75,6 +81,7 @@ class ScheduleInfo:
     summary: str
     source: str
     in_flight: BoundFunction
+    costed_order: CostedOrderFunction | None = None
     placement: Placement = Placement.LOOP
     chunks: tuple[int, int | None] = (1, 1)
     rule: RuleFunction = no_rule

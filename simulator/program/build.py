@@ -40,7 +40,7 @@ from simulator.program.muon import gathers
 from simulator.program.offload import ActivationOffload, HostLinks
 from simulator.program.offloaded_states import offloaded_states
 from simulator.program.optimizer import optimizer_work
-from simulator.program.order import StepOrder, job_schedule, overlaps_p2p
+from simulator.program.order import StepOrder, boundary_buffers, job_schedule, overlaps_p2p
 from simulator.program.parameter_server import ParameterServer, server_update_work
 from simulator.program.pipeline import Pipeline, add_pipeline
 from simulator.program.ranks import first_rank, model_group, pipeline_pair
@@ -58,7 +58,7 @@ from simulator.program.states import (
 )
 from simulator.program.transfers import transfer_work
 from simulator.program.unfold import unfold
-from simulator.schedule import Order
+from simulator.schedule import Order, Slot
 from simulator.spec.job import Job
 
 _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
@@ -151,6 +151,7 @@ class _Builder:
         self.costs = StageCosts(job, share)
         self.stages = job.plan.pp
         self._transfers: dict[tuple[int, int], Work] = {}
+        self.buffers = boundary_buffers(job, self.schedule, self.costs.boundary_bytes)
         refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
         attachment = ParameterServer if self._has_servers else DataParallel
@@ -160,8 +161,9 @@ class _Builder:
 
     def build(self, steps: int) -> Program:
         job, network = self.job, self.profile.network
+        order = self.order.slots(job.microbatches)
         program = Program(
-            classes=tuple(self._rank_class(rank) for rank in range(self.stages)),
+            classes=tuple(self._rank_class(rank, slots) for rank, slots in enumerate(order)),
             ports={**network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
             expandable_segments=job.plan.stack.expandable_segments,
@@ -169,7 +171,6 @@ class _Builder:
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
         )
         if self.schedule.synchronous:
-            order = self.order.slots(job.microbatches)
             for step in range(steps):
                 self._add_pipeline(program, _later(order, step * job.microbatches))
                 self._add_optimizer(program)
@@ -194,6 +195,7 @@ class _Builder:
             runs=self.runs,
             blocking=not overlaps_p2p(self.job, self.schedule),
             forward_host_s=self.job.plan.stack.forward_host_s,
+            buffers=self.buffers,
             update_every=every if alone else 0,
             copies=self.activations,
         )
@@ -207,10 +209,11 @@ class _Builder:
             update if alone else None,
         )  # fmt: skip
 
-    def _rank_class(self, rank: int) -> RankClass:
+    def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:
         ranks = self.job.cluster.gpus // self.stages
         parameters = self._parameters(rank)
         resident = resident_memory(self.job, parameters)
+        resident += self.buffers.resident(slots, self.job.microbatches)
         stashed = self.schedule.weight_versions(rank, self.stages) - 1
         if stashed:
             stashed_bytes = stashed * parameters.total * state_bytes(self.job).gathered

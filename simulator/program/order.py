@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from simulator.program.boundary_buffers import BoundaryBuffers
 from simulator.program.pass_costs import pass_costs
 from simulator.schedule import Order, ScheduleInfo, schedule_info
 from simulator.schedule.one_f_one_b import one_ahead, paired_interleaved
@@ -43,6 +44,18 @@ def overlaps_p2p(job: Job, schedule: ScheduleInfo) -> bool:
     # Where backwards are split, runtimes post sends and receives ahead of their use.
     overlaps = plan.stack.overlap_p2p or schedule.splits_backward
     return overlaps and schedule.name not in _WAITING_SCHEDULES
+
+
+def boundary_buffers(job: Job, schedule: ScheduleInfo, boundary_bytes: float) -> BoundaryBuffers:
+    """The buffers that the job's pipeline transfers take; none without a pipeline."""
+    return BoundaryBuffers(
+        boundary_bytes if job.plan.pp > 1 else 0.0,
+        job.plan.pp,
+        job.plan.vpp,
+        schedule.placement,
+        per_microbatch=job.plan.stack.buffers_every_microbatch,
+        blocking=not overlaps_p2p(job, schedule),
+    )
 
 
 class StepOrder:

@@ -13,11 +13,12 @@ behind the other (:meth:`Costs.exposed_share`), which comes to the same sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
+from simulator.program.boundary_buffers import NO_BUFFERS, BoundaryBuffers, PassBuffers
 from simulator.program.ir import (
     Category,
     Kind,
@@ -139,6 +140,7 @@ class Pipeline:
         runs: Layers of each virtual stage.
         blocking: Whether a send holds the sender's compute stream.
         forward_host_s: Time that every forward waits for the host [s].
+        buffers: What transfers hold around the passes.
         update_every: Microbatches after which a rank updates its weights on its own, in the
             middle of the order; 0 is never.
         copies: Takes activations off the GPU, where they do not stay.
@@ -150,6 +152,7 @@ class Pipeline:
     runs: Sequence[Slice]
     blocking: bool
     forward_host_s: float = 0.0
+    buffers: BoundaryBuffers = field(default_factory=BoundaryBuffers)
     update_every: int = 0
     copies: ActivationCopies | None = None
 
@@ -190,6 +193,9 @@ class _Emitter:
     """Operation after which the input of a slot is there."""
     waiting: list[tuple[int, _Key]] = field(default_factory=list)
     """Operations, and the slots whose input they wait for."""
+    buffers: Mapping[Slot, PassBuffers] = field(default_factory=dict)
+    """Of the passes of the rank at hand."""
+    shared: dict[tuple[Memory, Memory], Memory] = field(default_factory=dict)
     exposed: float = 1.0
     """Share of its expert exchanges that the slot at hand cannot hide."""
 
@@ -199,6 +205,7 @@ class _Emitter:
         first = {self._updated(slot): slot for slot in forwards}
         last = {self._updated(slot): slot for slot in backwards}
         edges = {*first.values(), *last.values()}
+        self.buffers = self.pipeline.buffers.of_passes(slots)
         opening = {self._updated(slot): slot for slot in reversed(backwards)}
         for group in joint_groups(list(slots)):
             self._add_group(rank, group, edges, set(opening.values()))
@@ -219,12 +226,22 @@ class _Emitter:
                 end = self._add_backward(
                     rank, slot, is_first=slot in opening, is_last=slot in edges
                 )
+            self._add_buffers(self.program.operations[end], self.buffers.get(slot, NO_BUFFERS))
         start = self.waiting[first_wait][0]
         inner = {_key(slot)[1:] for slot in group[:-1]}
         later = self.waiting[first_wait + 1 :]
         self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
         for slot in group:
             self._send(rank, slot, end, blocks=self.pipeline.blocking and slot is group[-1])
+
+    def _add_buffers(self, operation: Operation, buffers: PassBuffers) -> None:
+        operation.holds = self._joined(operation.holds, buffers.holds)
+        operation.takes = self._joined(operation.takes, buffers.takes)
+        operation.gives = self._joined(operation.gives, buffers.gives)
+
+    def _joined(self, memory: Memory, more: Memory) -> Memory:
+        """Both; passes that hold the same share it, so that it is summed once."""
+        return self.shared.setdefault((memory, more), memory + more) if more else memory
 
     def _turn(self, slot: Slot, end: int) -> None:
         """At the end of the model a forward leads straight to its backward."""

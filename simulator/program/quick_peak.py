@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.errors import UnsupportedError
+from simulator.program.boundary_buffers import NO_BUFFERS
 from simulator.program.ir import Memory
 from simulator.program.layout import Slice, stage_slices
-from simulator.program.order import StepOrder
+from simulator.program.order import StepOrder, boundary_buffers
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
@@ -82,15 +83,19 @@ class _Walker:
     def peak(self, rank: int, slots: Sequence[Slot]) -> QuickPeak:
         """Adds up what the passes of a rank take, hold and give back."""
         parameters = self._parameters(rank)
+        buffers = boundary_buffers(self.job, self.schedule, self.costs.boundary_bytes)
         resident = _total(resident_memory(self.job, parameters))
+        resident += _total(buffers.resident(slots, self.job.microbatches))
+        around = buffers.of_passes(slots)
         held = most_held = 0.0
         peak = _total(copied_gradients(self.job, parameters))
         for slot in slots:
             taken, working, given = self._changes(slot)
-            held += taken
+            buffer = around.get(slot, NO_BUFFERS)
+            held += taken + _total(buffer.takes)
             most_held = max(most_held, held)
-            peak = max(peak, held + working)
-            held -= given
+            peak = max(peak, held + working + _total(buffer.holds))
+            held -= given + _total(buffer.gives)
         return QuickPeak(resident + most_held, resident + peak)
 
     def _changes(self, slot: Slot) -> tuple[float, float, float]:

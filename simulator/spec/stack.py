@@ -70,6 +70,10 @@ class Stack(Spec):
     """A split backward keeps all activations until the weight gradient (PyTorch's pipelines,
     which retain the autograd graph); else the input gradient leaves inputs and output
     gradients of products with weights, and frees the rest."""
+    buffers_every_microbatch: Flag = False
+    """Pipeline stages have receive buffers for every microbatch of a step, and keep what they
+    sent until its backward (PyTorch's pipelines); else receives are posted one pass ahead and
+    outputs freed once sent (Megatron's)."""
     forward_host_s: Seconds = 0.0
     """Host time before the first kernel of a forward that the device waits for, where the
     framework reads sizes of the batch back from the device there, and so cannot launch ahead
@@ -290,6 +294,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             offloads="shards",
             description="torchtitan: PyTorch FSDP2 with torch.compile",
             keeps_graph_for_weights=True,
+            buffers_every_microbatch=True,
             sharding_units="ends",
             pads_shards=True,
             shards_matrices=True,
@@ -337,6 +342,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             recompute_stops_early=True,
             description="Plain PyTorch with DDP or FSDP2, eager",
             keeps_graph_for_weights=True,
+            buffers_every_microbatch=True,
             sharding_units="root",
             pads_shards=True,
             shards_matrices=True,

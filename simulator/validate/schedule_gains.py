@@ -43,8 +43,8 @@ that they print, to the last digit); every forward waits for the host, which rea
 batch back from the device (`broadcast_data` of Megatron-LM, on every stage until late 2023).
 Inferred, not stated by the paper: the vocabulary of 32,000 (with an untied head, 16,000 fits the
 printed parameter counts as well) and that host time of 0.4 ms, an assumption made with these rows
-in view. The authors' profile has shorter weight gradients than the simulation (a quarter of the
-passes' time instead of 29 %), which is why the gains of ZB-1p are all on the high side.
+in view. In the authors' profile weight gradients are 20 to 27 % of the passes' time, in the
+simulation 23 to 32 %, which is why gains of ZB-1p come out high.
 """
 
 

@@ -33,11 +33,11 @@ schedule trains per second than 1F1B does on the same GPUs, in percent.
 
 Facts behind the prediction, all in `reports/data/zero_bubble.csv` and the stack `zero-bubble`:
 mixed precision in fp16 with 20 B of state per parameter, unfused attention with dropout, no
-recomputation; the head is not tied, because a tied one would make the first and the last stage
-wait for each other in every step; 1F1B and interleaved 1F1B exchange in blocking calls,
-interleaved 1F1B once per forward and backward; the zero-bubble schedules send ahead and update
-without waiting for the norm of all stages (post-validation); between the halves of a backward 32 h
-of 34 h + 5 a s bytes per token stay; ZB-2p is searched with the times and memory of these very
+recomputation (together within 10 % of the printed memory); the head is not tied, because a tied one
+would make the first and the last stage wait for each other in every step; 1F1B and interleaved
+1F1B exchange in blocking calls, interleaved 1F1B once per forward and backward; the zero-bubble
+schedules send ahead and update without waiting for the norm of all stages (post-validation);
+between the halves of a backward 32 h of 34 h + 5 a s bytes per token stay; ZB-2p is searched with the times and memory of these very
 passes (the authors' heuristic, which at the pass times that they profiled gives the bubble rates
 that they print, to the last digit); every forward waits for the host, which reads the sizes of the
 batch back from the device (`broadcast_data` of Megatron-LM, on every stage until late 2023).

@@ -68,3 +68,18 @@ def test_sizes_that_the_file_is_not_made_for_are_refused(write_job):
     path = write_job("1f1b", 1)
     with pytest.raises(InputError, match=r"microbatches = 16.*is an order for 8"):
         run_step(load_job(path, {"batch.global": 16}))
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("dualpipev", False), ("zb-v", True)])
+def test_expert_exchanges_overlap_where_the_file_joins_passes(write_job, name, is_refused):
+    path = write_job(name, 2)
+    changes = {
+        "plan.overlap_ep": True,
+        "model.experts": {"count": 4, "top_k": 1, "ffn_hidden": 256},
+    }
+    if is_refused:
+        with pytest.raises(InputError, match=r"plan\.overlap_ep.*forward beside a backward"):
+            load_job(path, changes)
+    else:
+        named = load_job(path, {**changes, "plan.schedule": name})
+        assert run_step(load_job(path, changes)).step_time_s == run_step(named).step_time_s

@@ -18,6 +18,7 @@ from simulator.errors import InputError
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work
 from simulator.program.layout import Slice
 from simulator.program.pipeline import Gather, Pipeline, add_pipeline
+from simulator.program.split_backward import Halves, whole_until_the_end
 from simulator.schedule import Phase, Slot, schedule_info, schedule_order
 from simulator.spec.checks import job_faults
 from simulator.spec.hardware import HardwareProfile, Host
@@ -252,15 +253,14 @@ class EqualPasses:
         del run
         return ()
 
-    def working(self, run: Slice) -> Memory:
+    def working(self, run: Slice, phase: Phase) -> Memory:
         """Held during backward."""
-        del run
+        del run, phase
         return ((Owner.TEMPORARIES, self.working_bytes),)
 
-    def restored(self, run: Slice) -> Memory:
-        """Nothing is computed again."""
-        del run
-        return ()
+    def halves(self, run: Slice) -> Halves:
+        """Nothing is freed half-way."""
+        return whole_until_the_end(self.saved(run), ())
 
 
 class NoDataParallel:

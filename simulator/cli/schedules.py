@@ -18,18 +18,23 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import AsJson, complete_schedule
+from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from simulator.schedule import ScheduleInfo
     from simulator.schedule.comparison import Comparison
     from simulator.schedule.unit_run import UnitRun
 
-Stages = Annotated[int, typer.Option("--pp", help="Pipeline stages.")]
+Stages = Annotated[int | None, typer.Option("--pp", help="Pipeline stages; a file has its own.")]
 Chunks = Annotated[
     int | None, typer.Option("--vpp", help="Chunks per stage; by default the fewest.")
 ]
-Microbatches = Annotated[int, typer.Option("--microbatches", help="Microbatches per step.")]
+Microbatches = Annotated[
+    int | None,
+    typer.Option("--microbatches", help="Microbatches per step; a file has its own."),
+]
 Forward = Annotated[
     float, typer.Option("--forward", help="Time of a forward of one microbatch on one rank.")
 ]
@@ -69,11 +74,16 @@ def list_schedules() -> None:
 
 def show_schedule(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", autocompletion=complete_schedule, help="The schedule.")
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.csv",
+            autocompletion=complete_schedule,
+            help="The schedule, or a file that holds one as torch writes it.",
+        ),
     ],
     *,
-    pp: Stages,
-    microbatches: Microbatches,
+    pp: Stages = None,
+    microbatches: Microbatches = None,
     vpp: Chunks = None,
     forward: Forward = 1.0,
     backward: Backward = 2.0,
@@ -86,13 +96,20 @@ def show_schedule(
 ) -> None:
     """Show what every rank runs when, with free communication.
 
-    Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8 --plot 1f1b.png
+    A file has sizes of its own: a row per rank, cells such as 2F0 (stage, one of F B I W,
+    microbatch). What cannot run is refused by row and column. A job simulates it as
+    plan.schedule: FILE.csv
+
+    Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8 --csv 1f1b.csv
+    Example:  clustersim schedule show 1f1b.csv
     """
     from simulator.schedule.csv import write_order
     from simulator.schedule.unit_run import phase_costs, run_schedule
 
     costs = phase_costs(forward, backward, weight)
-    run = run_schedule(name, pp, microbatches, vpp, costs)
+    info = _named_or_written(name)
+    pp, microbatches = _sizes([info], pp, microbatches)
+    run = run_schedule(info, pp, microbatches, vpp, costs)
     if plot is not None:
         from simulator.plots.schedule import draw_schedule
 
@@ -113,11 +130,15 @@ def show_schedule(
 def compare_schedules(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", autocompletion=complete_schedule, help="The schedules."),
+        typer.Argument(
+            metavar="NAME|FILE.csv...",
+            autocompletion=complete_schedule,
+            help="The schedules, or files that hold one.",
+        ),
     ],
     *,
-    pp: Stages,
-    microbatches: Microbatches,
+    pp: Stages = None,
+    microbatches: Microbatches = None,
     vpp: Annotated[
         int | None,
         typer.Option("--vpp", help="Chunks per stage where that is free to choose; the fewest."),
@@ -131,13 +152,16 @@ def compare_schedules(
     """Compare schedules that do the same work on every rank, with free communication.
 
     Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
+    Example:  clustersim schedule compare mine.csv 1f1b zb-h1
     """
     from simulator.schedule.comparison import compare
     from simulator.schedule.text import costs_text, sizes_text
     from simulator.schedule.unit_run import phase_costs
 
     costs = phase_costs(forward, backward, weight)
-    comparison = compare(names, pp, microbatches, vpp, costs)
+    infos = [_named_or_written(name) for name in names]
+    pp, microbatches = _sizes(infos, pp, microbatches)
+    comparison = compare(infos, pp, microbatches, vpp, costs)
     if plot is not None:
         from simulator.plots.schedule_comparison import draw_schedule_comparison
 
@@ -161,6 +185,41 @@ def draw_gallery(
 
     for path in write_gallery(folder):
         note(f"wrote {path}")
+
+
+def _named_or_written(name: str) -> ScheduleInfo:
+    """The schedule of a name, or the one that a .csv file holds."""
+    from simulator.schedule import schedule_info
+    from simulator.schedule.written import written_schedule
+    from simulator.spec.load import read_schedule_file
+
+    if not name.endswith(".csv"):
+        return schedule_info(name)
+    read = read_schedule_file(Path(name), "NAME|FILE.csv")
+    return written_schedule("\n".join(read.rows), read.file)
+
+
+def _sizes(
+    infos: Sequence[ScheduleInfo], pp: int | None, microbatches: int | None
+) -> tuple[int, int]:
+    """Stages and microbatches as given, else those of the first file.
+
+    Raises:
+        InputError: Neither says it.
+    """
+    own = next((info.sizes for info in infos if info.sizes), None)
+    stages, count = (own[0], own[2]) if own else (None, None)
+    return (
+        _said(pp if pp is not None else stages, "--pp"),
+        _said(microbatches if microbatches is not None else count, "--microbatches"),
+    )
+
+
+def _said(size: int | None, option: str) -> int:
+    if size is None:
+        hint = f"give for example {option} 4; only a .csv file has sizes of its own"
+        raise InputError.single(option, "is missing", hint=hint)
+    return size
 
 
 _NEVER_DRAINS = "never drains; the step time is that of as many microbatches in a full pipeline"

@@ -26,9 +26,9 @@ from operator import add
 from typing import NamedTuple
 
 from simulator.errors import InputError
-from simulator.program.build import job_schedule
 from simulator.program.ir import Memory
 from simulator.program.layout import Slice, runs_of_counts, stage_slices
+from simulator.program.order import job_schedule
 from simulator.program.stage import StageCosts
 from simulator.program.states import copies_embedding, resident_memory, slice_parameters
 from simulator.results.run import run_step

@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.planning.space import PlanSpace
-from simulator.program.build import job_schedule, steps_around
+from simulator.program.build import steps_around
 from simulator.program.ir import Memory
 from simulator.program.layout import Slice, cut, ends_apart, stage_slices
+from simulator.program.order import job_schedule
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,

@@ -27,8 +27,8 @@ from simulator.planning.feasible import (
     can_shard,
     is_data_parallel_only,
 )
-from simulator.program.build import job_schedule
 from simulator.program.layout import stage_slices
+from simulator.program.order import job_schedule
 from simulator.spec.checks import job_faults, plan_units
 from simulator.spec.documents import validated
 from simulator.spec.job import Batch, Job

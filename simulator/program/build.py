@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
+from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.cost.host import host_ports_bytes_per_s
 from simulator.program.asynchronous import refuse_shared_updates
-from simulator.program.communication import Call, collectives_work, communication_work
+from simulator.program.communication import Call, collectives_work
 from simulator.program.communicators import communicator_bytes
 from simulator.program.data_parallel import DataParallel
 from simulator.program.expert_load import ExpertShare
@@ -38,9 +38,10 @@ from simulator.program.muon import gathers
 from simulator.program.offload import ActivationOffload, HostLinks
 from simulator.program.offloaded_states import offloaded_states
 from simulator.program.optimizer import optimizer_work
+from simulator.program.order import StepOrder, boundary_buffers, job_schedule, overlaps_p2p
 from simulator.program.parameter_server import ParameterServer, server_update_work
 from simulator.program.pipeline import Pipeline, add_pipeline
-from simulator.program.ranks import first_rank, model_group, pipeline_pair, tensor_group
+from simulator.program.ranks import first_rank, model_group, pipeline_pair
 from simulator.program.single_process import single_process_program
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
@@ -53,14 +54,10 @@ from simulator.program.states import (
     slice_parameters,
     state_bytes,
 )
+from simulator.program.transfers import transfer_work
 from simulator.program.unfold import unfold
-from simulator.schedule import Order, ScheduleInfo, schedule_info, schedule_order
-from simulator.schedule.one_f_one_b import one_ahead, paired_interleaved
+from simulator.schedule import Order, Slot
 from simulator.spec.job import Job
-
-_WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
-"""Schedules whose implementations, Megatron's and PyTorch's alike, wait for every transfer
-before they go on (``overlap_p2p_comm`` is for interleaved schedules only)."""
 
 _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
 """What lies in a buffer of its own where memory is kept from fragmenting."""
@@ -115,20 +112,14 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     """
     if job.plan.data_parallel == "data-parallel":
         return single_process_program(job, steps, each_rank=unfolded)
+    order = StepOrder(job)
 
-    def folded_program(job: Job, share: ExpertShare | None) -> Program:
-        return _Builder(job, share).build(steps)
+    def folded_program(variant: Job, share: ExpertShare | None) -> Program:
+        return _Builder(variant, order, share).build(steps)
 
     if unfolded or job.perturbations or job.plan.expert_load is not None:
         return unfold(job, folded_program, each_rank=unfolded)
     return folded_program(job, None)
-
-
-def job_schedule(job: Job) -> ScheduleInfo:
-    """The pipeline schedule that the plan names or implies."""
-    plan = job.plan
-    implied = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
-    return schedule_info(plan.schedule or implied)
 
 
 def _post_validates(job: Job) -> bool:
@@ -145,13 +136,15 @@ def _post_validates(job: Job) -> bool:
 class _Builder:
     """Puts the pieces of one job together."""
 
-    def __init__(self, job: Job, share: ExpertShare | None = None) -> None:
+    def __init__(self, job: Job, order: StepOrder, share: ExpertShare | None = None) -> None:
         self.job = job
         self.profile = job.cluster.profile
-        self.schedule = job_schedule(job)
+        self.order = order
+        self.schedule = order.schedule
         self.costs = StageCosts(job, share)
         self.stages = job.plan.pp
         self._transfers: dict[tuple[int, int], Work] = {}
+        self.buffers = boundary_buffers(job, self.schedule, self.costs.boundary_bytes)
         refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
         attachment = ParameterServer if self._has_servers else DataParallel
@@ -161,22 +154,21 @@ class _Builder:
 
     def build(self, steps: int) -> Program:
         job, network = self.job, self.profile.network
+        order = self.order.slots(job.microbatches)
         program = Program(
-            classes=tuple(self._rank_class(rank) for rank in range(self.stages)),
+            classes=tuple(self._rank_class(rank, slots) for rank, slots in enumerate(order)),
             ports={**network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
             expandable_segments=job.plan.stack.expandable_segments,
             communicator_bytes=communicator_bytes(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
         )
-        self.schedule.check(self.stages, job.plan.vpp, job.microbatches)
         if self.schedule.synchronous:
-            order = self._order(job.microbatches)
             for step in range(steps):
                 self._add_pipeline(program, _later(order, step * job.microbatches))
                 self._add_optimizer(program)
         else:
-            self._add_pipeline(program, self._order(steps * job.microbatches))
+            self._add_pipeline(program, self.order.slots(steps * job.microbatches))
         return program
 
     @property
@@ -184,24 +176,6 @@ class _Builder:
         """Links to the host, where anything passes them."""
         offload, cluster = self.job.plan.offload, self.job.cluster
         return host_ports_bytes_per_s(cluster) if offload.is_used else {}
-
-    def _order(self, microbatches: int) -> Order:
-        if self.stages == 1 and self.job.plan.overlap_ep:
-            return [one_ahead(microbatches)]
-        sizes = (self.stages, self.job.plan.vpp, microbatches)
-        if self._joins_passes:
-            return paired_interleaved(*sizes)
-        return schedule_order(self.schedule.name, *sizes)
-
-    @property
-    def _joins_passes(self) -> bool:
-        """Whether a forward waits for the input of the backward after it.
-
-        Megatron's interleaved schedule does where it exchanges activations and gradients in
-        one blocking call, and where the two passes run side by side.
-        """
-        interleaves = self.schedule.name == "interleaved-1f1b"
-        return interleaves and (not self._overlaps_p2p() or bool(self.job.plan.overlap_ep))
 
     def _add_pipeline(self, program: Program, order: Order) -> None:
         """All slots of an order; without a flush, updates lie between them."""
@@ -212,8 +186,9 @@ class _Builder:
             placement=self.schedule.placement,
             chunks=self.job.plan.vpp,
             runs=self.runs,
-            blocking=not self._overlaps_p2p(),
-            forward_host_s=0.0 if self._overlaps_p2p() else self.job.plan.stack.exchange_host_s,
+            blocking=not overlaps_p2p(self.job, self.schedule),
+            forward_host_s=self.job.plan.stack.forward_host_s,
+            buffers=self.buffers,
             update_every=every if alone else 0,
             copies=self.activations,
         )
@@ -227,18 +202,11 @@ class _Builder:
             update if alone else None,
         )  # fmt: skip
 
-    def _overlaps_p2p(self) -> bool:
-        plan = self.job.plan
-        if plan.overlap_p2p is not None:
-            return plan.overlap_p2p
-        # Where backwards are split, runtimes post sends and receives ahead of their use.
-        overlaps = plan.stack.overlap_p2p or self.schedule.splits_backward
-        return overlaps and self.schedule.name not in _WAITING_SCHEDULES
-
-    def _rank_class(self, rank: int) -> RankClass:
+    def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:
         ranks = self.job.cluster.gpus // self.stages
         parameters = self._parameters(rank)
         resident = resident_memory(self.job, parameters)
+        resident += self.buffers.resident(slots, self.job.microbatches)
         stashed = self.schedule.weight_versions(rank, self.stages) - 1
         if stashed:
             stashed_bytes = stashed * parameters.total * state_bytes(self.job).gathered
@@ -295,25 +263,10 @@ class _Builder:
     def _transfer_work(self, source: int, target: int) -> Work:
         """One boundary activation, or its gradient, from one stage to another."""
         if (source, target) not in self._transfers:
-            pair = pipeline_pair(self.job, source, target)
-            self._transfers[source, target] = self._new_transfer_work(pair)
-        return self._transfers[source, target]
-
-    def _new_transfer_work(self, pair: Group) -> Work:
-        num_bytes, tp, network = self.costs.boundary_bytes, self.job.plan.tp, self.profile.network
-        scattered = self.job.plan.stack.scatter_p2p and not self.job.plan.cuts_boundary
-        sent = num_bytes / tp if scattered else num_bytes
-        hop = send_recv_cost(sent, pair, network)
-        calls = [(str(Kind.SEND_RECV), hop)]
-        issued = [Collective("boundary", Kind.SEND_RECV, "pp", 2, sent, hop.port_bytes)]
-        if scattered and tp > 1:
-            group, kind = tensor_group(self.job), CollectiveKind.ALL_GATHER
-            gather = collective_cost(kind, num_bytes, group, network)
-            calls.append((str(kind), gather))
-            issued.append(
-                Collective("boundary", Kind(kind), "tp", tp, num_bytes, gather.port_bytes)
+            self._transfers[source, target] = transfer_work(
+                self.job, self.costs.boundary_bytes, source, target
             )
-        return communication_work(calls, sent, Category.PIPELINE, tuple(issued))
+        return self._transfers[source, target]
 
     def _add_optimizer(self, program: Program) -> None:
         """Left-over reductions, the gradient norm over all stages, and the update."""

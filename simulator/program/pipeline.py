@@ -13,24 +13,25 @@ behind the other (:meth:`Costs.exposed_share`), which comes to the same sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
+from simulator.program.boundary_buffers import NO_BUFFERS, BoundaryBuffers, PassBuffers
 from simulator.program.ir import (
     Category,
     Kind,
     Lane,
     Memory,
     Operation,
-    Owner,
     Program,
     Scope,
     Stream,
     Work,
 )
 from simulator.program.layout import Slice, cut
+from simulator.program.split_backward import Halves
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 _KINDS = {
@@ -72,11 +73,11 @@ class Costs(Protocol):
     def passing(self, run: Slice) -> Memory:
         """Memory held while forward runs."""
 
-    def working(self, run: Slice) -> Memory:
-        """Memory held while backward runs."""
+    def working(self, run: Slice, phase: Phase) -> Memory:
+        """Memory held while a backward pass runs."""
 
-    def restored(self, run: Slice) -> Memory:
-        """Recomputed activations that a split backward keeps for its second half."""
+    def halves(self, run: Slice) -> Halves:
+        """What the halves of a split backward take and free."""
 
 
 class Gather(NamedTuple):
@@ -139,6 +140,7 @@ class Pipeline:
         runs: Layers of each virtual stage.
         blocking: Whether a send holds the sender's compute stream.
         forward_host_s: Time that every forward waits for the host [s].
+        buffers: What transfers hold around the passes.
         update_every: Microbatches after which a rank updates its weights on its own, in the
             middle of the order; 0 is never.
         copies: Takes activations off the GPU, where they do not stay.
@@ -150,6 +152,7 @@ class Pipeline:
     runs: Sequence[Slice]
     blocking: bool
     forward_host_s: float = 0.0
+    buffers: BoundaryBuffers = field(default_factory=BoundaryBuffers)
     update_every: int = 0
     copies: ActivationCopies | None = None
 
@@ -190,6 +193,9 @@ class _Emitter:
     """Operation after which the input of a slot is there."""
     waiting: list[tuple[int, _Key]] = field(default_factory=list)
     """Operations, and the slots whose input they wait for."""
+    buffers: Mapping[Slot, PassBuffers] = field(default_factory=dict)
+    """Of the passes of the rank at hand."""
+    shared: dict[tuple[Memory, Memory], Memory] = field(default_factory=dict)
     exposed: float = 1.0
     """Share of its expert exchanges that the slot at hand cannot hide."""
 
@@ -199,6 +205,7 @@ class _Emitter:
         first = {self._updated(slot): slot for slot in forwards}
         last = {self._updated(slot): slot for slot in backwards}
         edges = {*first.values(), *last.values()}
+        self.buffers = self.pipeline.buffers.of_passes(slots)
         opening = {self._updated(slot): slot for slot in reversed(backwards)}
         for group in joint_groups(list(slots)):
             self._add_group(rank, group, edges, set(opening.values()))
@@ -219,12 +226,22 @@ class _Emitter:
                 end = self._add_backward(
                     rank, slot, is_first=slot in opening, is_last=slot in edges
                 )
+            self._add_buffers(self.program.operations[end], self.buffers.get(slot, NO_BUFFERS))
         start = self.waiting[first_wait][0]
         inner = {_key(slot)[1:] for slot in group[:-1]}
         later = self.waiting[first_wait + 1 :]
         self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
         for slot in group:
             self._send(rank, slot, end, blocks=self.pipeline.blocking and slot is group[-1])
+
+    def _add_buffers(self, operation: Operation, buffers: PassBuffers) -> None:
+        operation.holds = self._joined(operation.holds, buffers.holds)
+        operation.takes = self._joined(operation.takes, buffers.takes)
+        operation.gives = self._joined(operation.gives, buffers.gives)
+
+    def _joined(self, memory: Memory, more: Memory) -> Memory:
+        """Both; passes that hold the same share it, so that it is summed once."""
+        return self.shared.setdefault((memory, more), memory + more) if more else memory
 
     def _turn(self, slot: Slot, end: int) -> None:
         """At the end of the model a forward leads straight to its backward."""
@@ -299,26 +316,26 @@ class _Emitter:
                 copies.ran_backward(rank, end)
             operation = self.program.operations[end]
             operation.takes += weights
-            operation.holds = self._held(piece, slot.phase)
+            operation.holds = self.costs.working(piece, slot.phase)
             if uses_weights:
                 operation.gives += self.attachment.after_use(rank, end, piece, is_forward=False)
+            kept, freed = self._kept_and_freed(piece, slot.phase)
+            operation.takes += kept
+            operation.gives += freed
             if ends:
-                operation.gives += self.costs.saved(piece)
                 operation.takes += self.attachment.after_backward(
                     self.program, rank, end, piece, is_last=is_last
                 )
-            if slot.phase is Phase.BACKWARD_INPUT:
-                operation.takes += self.costs.restored(piece)
-            if slot.phase is Phase.BACKWARD_WEIGHT:
-                operation.gives += self.costs.restored(piece)
         return end
 
-    def _held(self, run: Slice, phase: Phase) -> Memory:
-        """Working memory; a split backward keeps what it computes again beyond one pass."""
-        working = self.costs.working(run)
+    def _kept_and_freed(self, run: Slice, phase: Phase) -> tuple[Memory, Memory]:
+        """Activations that a backward pass leaves for another, and those that it frees."""
         if phase is Phase.BACKWARD:
-            return working
-        return tuple((owner, size) for owner, size in working if owner is not Owner.RECOMPUTE)
+            return (), self.costs.saved(run)
+        halves = self.costs.halves(run)
+        if phase is Phase.BACKWARD_INPUT:
+            return halves.takes, halves.gives
+        return (), halves.pending
 
     def _with_gathers(
         self, rank: int, runs: Sequence[Slice], *, is_first: bool

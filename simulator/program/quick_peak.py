@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.errors import UnsupportedError
-from simulator.program.build import job_schedule
-from simulator.program.ir import Memory, Owner
+from simulator.program.boundary_buffers import NO_BUFFERS
+from simulator.program.ir import Memory
 from simulator.program.layout import Slice, stage_slices
+from simulator.program.order import StepOrder, boundary_buffers
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
@@ -23,7 +24,7 @@ from simulator.program.states import (
     resident_memory,
     slice_parameters,
 )
-from simulator.schedule import Phase, Slot, schedule_order
+from simulator.schedule import Phase, Slot
 from simulator.schedule.info import ScheduleInfo
 from simulator.spec.job import Job
 
@@ -50,7 +51,8 @@ def quick_peaks(job: Job) -> tuple[QuickPeak, ...]:
         InputError: The plan asks for something that cannot run.
         UnsupportedError: The schedule is asynchronous, or activations leave the GPU.
     """
-    plan, schedule = job.plan, job_schedule(job)
+    plan, order = job.plan, StepOrder(job)
+    schedule = order.schedule
     if not schedule.synchronous:
         raise UnsupportedError.single(
             "plan.schedule",
@@ -65,9 +67,10 @@ def quick_peaks(job: Job) -> tuple[QuickPeak, ...]:
             plan.offload.activations,
             "leave it out",
         )
-    order = schedule_order(schedule.name, plan.pp, plan.vpp, job.microbatches)
     walker = _Walker(job, schedule, StageCosts(job), stage_slices(job, plan.pp * plan.vpp))
-    return tuple(walker.peak(rank, slots) for rank, slots in enumerate(order))
+    return tuple(
+        walker.peak(rank, slots) for rank, slots in enumerate(order.slots(job.microbatches))
+    )
 
 
 @dataclass
@@ -80,32 +83,33 @@ class _Walker:
     def peak(self, rank: int, slots: Sequence[Slot]) -> QuickPeak:
         """Adds up what the passes of a rank take, hold and give back."""
         parameters = self._parameters(rank)
+        buffers = boundary_buffers(self.job, self.schedule, self.costs.boundary_bytes)
         resident = _total(resident_memory(self.job, parameters))
+        resident += _total(buffers.resident(slots, self.job.microbatches))
+        around = buffers.of_passes(slots)
         held = most_held = 0.0
         peak = _total(copied_gradients(self.job, parameters))
         for slot in slots:
             taken, working, given = self._changes(slot)
-            held += taken
+            buffer = around.get(slot, NO_BUFFERS)
+            held += taken + _total(buffer.takes)
             most_held = max(most_held, held)
-            peak = max(peak, held + working)
-            held -= given
+            peak = max(peak, held + working + _total(buffer.holds))
+            held -= given + _total(buffer.gives)
         return QuickPeak(resident + most_held, resident + peak)
 
     def _changes(self, slot: Slot) -> tuple[float, float, float]:
         """Bytes that a pass takes, holds while it runs, and gives back."""
         run, costs = self._run(slot.stage), self.costs
-        saved, restored = _total(costs.saved(run)), _total(costs.restored(run))
-        working = costs.working(run)
-        without_recompute = sum(size for owner, size in working if owner is not Owner.RECOMPUTE)
-        match slot.phase:
-            case Phase.FORWARD:
-                return saved, _total(costs.passing(run)), 0.0
-            case Phase.BACKWARD:
-                return 0.0, _total(working), saved
-            case Phase.BACKWARD_INPUT:
-                return restored, without_recompute, 0.0
-            case Phase.BACKWARD_WEIGHT:
-                return 0.0, without_recompute, saved + restored
+        if slot.phase is Phase.FORWARD:
+            return _total(costs.saved(run)), _total(costs.passing(run)), 0.0
+        working = _total(costs.working(run, slot.phase))
+        if slot.phase is Phase.BACKWARD:
+            return 0.0, working, _total(costs.saved(run))
+        halves = costs.halves(run)
+        if slot.phase is Phase.BACKWARD_INPUT:
+            return _total(halves.takes), working, _total(halves.gives)
+        return 0.0, working, _total(halves.pending)
 
     def _run(self, stage: int) -> Slice:
         plan = self.job.plan

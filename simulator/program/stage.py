@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from simulator.cost.kernels import memory_bound_s
@@ -32,6 +33,12 @@ from simulator.program.ranks import (
     tensor_group,
 )
 from simulator.program.recompute import recomputation
+from simulator.program.split_backward import (
+    Halves,
+    freed_half_way,
+    pending_bytes,
+    whole_until_the_end,
+)
 from simulator.program.states import padded_vocab, slice_parameters, state_bytes
 from simulator.program.tensor_grid import GRID_LINES, grid_parallel
 from simulator.program.tensor_parallel import tensor_parallel
@@ -83,12 +90,14 @@ class UnitCost:
         saved: Kept from forward to backward.
         passing: Held while forward runs.
         working: Held while backward runs.
+        halves: What the halves of a split backward take and free.
     """
 
     time: LayerTime
     saved: Memory
     passing: Memory
     working: Memory
+    halves: Halves
 
 
 @dataclass
@@ -102,7 +111,7 @@ class StageCosts:
     _counts: dict[Slice, _UnitCounts] = field(default_factory=dict)
     _work: dict[tuple[Phase, _UnitCounts, float, float], Work] = field(default_factory=dict)
     _saved: dict[_UnitCounts, Memory] = field(default_factory=dict)
-    _restored: dict[_UnitCounts, Memory] = field(default_factory=dict)
+    _halves: dict[_UnitCounts, Halves] = field(default_factory=dict)
 
     def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
         """Cost of one microbatch through a run of layers.
@@ -152,25 +161,34 @@ class StageCosts:
             )
         return self._saved[counts]
 
-    def working(self, run: Slice) -> Memory:
-        """Memory held while backward of a run is under way: its largest unit's."""
-        return self._largest(run, lambda unit: self._unit(unit).working)
+    def working(self, run: Slice, phase: Phase = Phase.BACKWARD) -> Memory:
+        """Memory held while a backward pass of a run is under way: its largest unit's.
+
+        What is computed again is part of it unless it stays beyond the pass, and no part of a
+        weight gradient.
+        """
+        working = self._largest(run, lambda unit: self._unit(unit).working)
+        keeps = self.job.plan.stack.keeps_graph_for_weights
+        if phase is Phase.BACKWARD or (phase is Phase.BACKWARD_INPUT and not keeps):
+            return working
+        return tuple((owner, size) for owner, size in working if owner is not Owner.RECOMPUTE)
 
     def _largest(self, run: Slice, memory: Callable[[Unit], Memory]) -> Memory:
         candidates = (memory(unit) for unit, _ in self._unit_counts(run))
         return max(candidates, key=lambda blocks: sum(size for _, size in blocks), default=())
 
-    def restored(self, run: Slice) -> Memory:
-        """All activations of a run that backward computes again."""
+    def halves(self, run: Slice) -> Halves:
+        """What a backward in two halves takes and frees, per microbatch."""
         counts = self._unit_counts(run)
-        if counts not in self._restored:
-            self._restored[counts] = tuple(
-                block
-                for unit, count in counts
-                for block in self._unit(unit).working * count
-                if block[0] is Owner.RECOMPUTE
+        if counts not in self._halves:
+            of_units = [(self._unit(unit).halves, count) for unit, count in counts]
+            self._halves[counts] = Halves(
+                *(
+                    tuple(chain.from_iterable(halves[i] * count for halves, count in of_units))
+                    for i in range(len(Halves._fields))
+                )
             )
-        return self._restored[counts]
+        return self._halves[counts]
 
     def passing(self, run: Slice) -> Memory:
         """Memory held while forward of a run is under way: its largest unit's."""
@@ -306,7 +324,13 @@ class StageCosts:
             for size in outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes
             if size
         )
-        return UnitCost(time, kept, passing, _temporaries(layer) + restored)
+        if stack.keeps_graph_for_weights:
+            halves = whole_until_the_end(kept, restored)
+        else:
+            shape = self._shape
+            sizes = pending_bytes(layer, self.job.plan.tp, shape.element_bytes, shape.gemm_bytes)
+            halves = freed_half_way(kept, tuple((owner, size) for size in sizes if size))
+        return UnitCost(time, kept, passing, _temporaries(layer) + restored, halves)
 
     def _whole_layer(self, unit: Unit) -> Layer:
         job = self.job

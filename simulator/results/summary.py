@@ -6,9 +6,10 @@ from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.cost.kernels import peak_flop_per_s
 from simulator.engine.timeline import Timeline
 from simulator.program.asynchronous import asynchrony
-from simulator.program.build import Steps, job_schedule
+from simulator.program.build import Steps
 from simulator.program.ir import COMMUNICATION, Category
 from simulator.program.layout import recomputed_layers
+from simulator.program.order import job_schedule
 from simulator.results.host_memory import host_memory
 from simulator.results.memory import class_memory
 from simulator.results.steady import cut_memory, cut_timeline, steady_window

@@ -43,7 +43,7 @@ class Comparison:
 
 
 def compare(
-    names: Sequence[str],
+    schedules: Sequence[str | ScheduleInfo],
     stages: int,
     microbatches: int,
     chunks: int | None = None,
@@ -52,7 +52,7 @@ def compare(
     """Several schedules at equal work.
 
     Args:
-        names: Keys of :data:`simulator.schedule.SCHEDULES`.
+        schedules: Any, or keys of :data:`simulator.schedule.SCHEDULES`.
         stages: Ranks of the pipeline.
         microbatches: Microbatches per step.
         chunks: Model chunks per rank of the schedules that run with so many; the others take
@@ -62,13 +62,13 @@ def compare(
     Raises:
         InputError: As :func:`run_schedule`, or no schedule runs with that many chunks.
     """
-    infos = [schedule_info(name) for name in names]
+    infos = [schedule_info(each) if isinstance(each, str) else each for each in schedules]
     nearest = [_nearest_chunks(info, chunks) for info in infos]
     if chunks is not None and chunks not in nearest:
         hint = "leave --vpp out, or name a schedule with several chunks"
         raise InputError.single("--vpp", "none of these schedules runs with it", chunks, hint)
     runs = [
-        run_schedule(info.name, stages, microbatches, count, costs)
+        run_schedule(info, stages, microbatches, count, costs)
         for info, count in zip(infos, nearest, strict=True)
     ]
     reference = run_schedule(REFERENCE, stages, microbatches)

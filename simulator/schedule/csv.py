@@ -11,11 +11,15 @@ from __future__ import annotations
 import csv
 import io
 import re
+from typing import NamedTuple
 
 from simulator.errors import Fault, InputError
 from simulator.schedule.slots import Order, Phase, Slot, joint_groups
 
 _SLOT = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
+_COMMUNICATION = re.compile("SEND|RECV|UNSHARD|RESHARD|REDUCE_GRAD")
+_SLOT_HINT = "write stage, one of F B I W, and microbatch, as in 2F0"
+_SENDS_HINT = "give the file that holds computation alone (torch: format='compute_only')"
 _JOINT = re.compile(r"\(([0-9]+F[0-9]+);([0-9]+B[0-9]+)\)OVERLAP_F_B")
 
 
@@ -26,8 +30,35 @@ def write_order(order: Order) -> str:
     return text.getvalue()
 
 
+class Cell(NamedTuple):
+    """A slot and where it stands in a file.
+
+    Attributes:
+        slot: What it is.
+        row, column: From 1; both halves of a joint slot have the same.
+        file: Name of the file.
+    """
+
+    slot: Slot
+    row: int
+    column: int
+    file: str = ""
+
+    def fault(self, rule: str, hint: str = "") -> Fault:
+        """What is wrong with it."""
+        return Fault(_place(self.row, self.column), rule, str(self.slot), hint, self.file)
+
+
 def read_order(text: str, file: str = "") -> Order:
     """The order that a CSV text holds; idle cells are dropped.
+
+    For arguments and errors see :func:`read_cells`.
+    """
+    return [[cell.slot for cell in row] for row in read_cells(text, file)]
+
+
+def read_cells(text: str, file: str = "") -> list[list[Cell]]:
+    """The slots of every rank, each with its place; idle cells are dropped.
 
     Args:
         text: Content of the file.
@@ -37,20 +68,20 @@ def read_order(text: str, file: str = "") -> Order:
         InputError: Lists every cell that is no slot, with row and column (from 1); or there
             is no slot at all.
     """
-    order: Order = []
+    rows: list[list[Cell]] = []
     faults: list[Fault] = []
-    for row, cells in enumerate(csv.reader(io.StringIO(text)), start=1):
-        order.append([])
-        for column, cell in enumerate(cells, start=1):
-            slots = _parse(cell.strip())
-            order[-1] += slots or []
+    for row, entries in enumerate(csv.reader(io.StringIO(text)), start=1):
+        rows.append([])
+        for column, entry in enumerate(entries, start=1):
+            slots = _parse(entry.strip())
+            rows[-1] += [Cell(slot, row, column, file) for slot in slots or ()]
             if slots is None:
-                faults.append(_fault(row, column, cell, file))
+                faults.append(_fault(row, column, entry, file))
     if faults:
         raise InputError(faults)
-    if not any(order):
+    if not any(rows):
         raise InputError.single("", "holds no slots", file=file)
-    return order
+    return rows
 
 
 def _cells(slots: list[Slot]) -> list[str]:
@@ -74,9 +105,13 @@ def _slot(cell: str) -> Slot:
 
 def _fault(row: int, column: int, cell: str, file: str) -> Fault:
     return Fault(
-        path=f"row {row}, column {column}",
+        path=_place(row, column),
         rule="is no slot",
         value=cell,
-        hint="write stage, one of F B I W, and microbatch, as in 2F0",
+        hint=_SENDS_HINT if _COMMUNICATION.search(cell) else _SLOT_HINT,
         file=file,
     )
+
+
+def _place(row: int, column: int) -> str:
+    return f"row {row}, column {column}"

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from simulator.errors import InputError, UnsupportedError
+from simulator.errors import Fault, InputError, UnsupportedError
+from simulator.schedule.pass_costs import PassCosts
 from simulator.schedule.slots import Order, Placement
 
 OrderFunction = Callable[[int, int, int], Order]
 """(stages, chunks, microbatches) -> order."""
+
+CostedOrderFunction = Callable[[int, int, int, PassCosts], Order]
+"""(stages, chunks, microbatches, costs of the job's passes) -> order."""
 
 RuleFunction = Callable[[int, int, int], tuple[str, str] | None]
 """(stages, chunks, microbatches) -> (the rule that is broken, the way out), or None."""
 
 BoundFunction = Callable[[int, int, int, int], int]
 """(rank, stages, chunks, microbatches) -> upper bound of activations held at once."""
+
+
+_SIZE_HINTS = {
+    "plan.pp": "take as many ranks as it has rows",
+    "plan.vpp": "take as many chunks per rank as its rows have stages",
+    "microbatches": "change batch.global or batch.micro: batch.global = microbatches x micro x dp",
+}
 
 
 def no_rule(stages: int, chunks: int, microbatches: int) -> None:
@@ -42,6 +53,8 @@ class ScheduleInfo:
     Attributes:
         name: As the user writes it in ``plan.schedule``.
         order: Builds the order; sizes must have passed :meth:`check`.
+        costed_order: Builds the order that a job runs, where that depends on its costs;
+            ``order`` is then the one of equal costs.
         summary: One line for people.
         source: Paper or program it comes from.
         in_flight: Upper bound of (virtual stage, microbatch) activations that a rank holds at
@@ -50,6 +63,7 @@ class ScheduleInfo:
         placement: Which rank runs which virtual stage.
         chunks: Smallest and largest number of chunks per rank; None is no upper limit.
         rule: Further limits on the sizes.
+        sizes: The only (stages, chunks, microbatches) that it has an order for; None is any.
         splits_backward: Whether input and weight gradients are separate slots.
         synchronous: Whether every step ends with one weight update that all microbatches
             of the step precede. Otherwise the pipeline never drains between steps.
@@ -67,9 +81,11 @@ class ScheduleInfo:
     summary: str
     source: str
     in_flight: BoundFunction
+    costed_order: CostedOrderFunction | None = None
     placement: Placement = Placement.LOOP
     chunks: tuple[int, int | None] = (1, 1)
     rule: RuleFunction = no_rule
+    sizes: tuple[int, int, int] | None = None
     splits_backward: bool = False
     synchronous: bool = True
     updates_every_microbatch: bool = False
@@ -84,15 +100,27 @@ class ScheduleInfo:
             InputError: A size is not a positive whole number.
             UnsupportedError: The schedule has no order for these sizes.
         """
-        sizes = {"plan.pp": stages, "plan.vpp": chunks, "microbatches": microbatches}
-        for path, size in sizes.items():
+        given = {"plan.pp": stages, "plan.vpp": chunks, "microbatches": microbatches}
+        for path, size in given.items():
             if size < 1:
                 raise InputError.single(path, "must be 1 or more", size)
+        self._check_against_own(given)
         broken = self._broken_chunk_rule(chunks) or self.rule(stages, chunks, microbatches)
         if broken:
             rule, way_out = broken
-            given = f"(given: pp = {stages}, vpp = {chunks}, {microbatches} microbatches)"
-            raise UnsupportedError.single("plan.schedule", f"{rule} {given}", self.name, way_out)
+            asked = f"(given: pp = {stages}, vpp = {chunks}, {microbatches} microbatches)"
+            raise UnsupportedError.single("plan.schedule", f"{rule} {asked}", self.name, way_out)
+
+    def _check_against_own(self, given: Mapping[str, int]) -> None:
+        """Raise where the only sizes that there is an order for are others."""
+        own = dict(zip(given, self.sizes or given.values(), strict=True))
+        faults = [
+            Fault(path, f"{self.name} is an order for {own[path]}", size, _SIZE_HINTS[path])
+            for path, size in given.items()
+            if size != own[path]
+        ]
+        if faults:
+            raise UnsupportedError(faults)
 
     def _broken_chunk_rule(self, chunks: int) -> tuple[str, str] | None:
         least, most = self.chunks

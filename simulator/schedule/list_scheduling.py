@@ -19,10 +19,20 @@ SlotDuration = Callable[[Slot], float]
 """Time that a slot takes, in any unit."""
 
 
+TransferDuration = Callable[[int, int], float]
+"""Time that a result takes from one rank to another, as (sender, receiver)."""
+
+
 def one_tick(slot: Slot) -> float:
     """Every slot takes one tick."""
     del slot
     return 1.0
+
+
+def no_time(sender: int, receiver: int) -> float:
+    """Results are there at once."""
+    del sender, receiver
+    return 0.0
 
 
 @dataclass
@@ -39,7 +49,7 @@ def list_schedule(
     placement: Placement,
     limit: int,
     duration: SlotDuration = one_tick,
-    transfer: float = 0.0,
+    transfer: TransferDuration = no_time,
 ) -> Order:
     """The order in which ranks that follow the rule run their slots.
 
@@ -50,7 +60,7 @@ def list_schedule(
         placement: Which rank runs which virtual stage.
         limit: Activations that a rank may hold; a forward waits until there is room.
         duration: Time that a slot takes.
-        transfer: Time that a result takes to another rank.
+        transfer: Time that a result takes from one rank to another.
 
     Raises:
         RuntimeError: The queues block each other for ever; a fault of the caller.
@@ -60,8 +70,8 @@ def list_schedule(
 
     def arrives_at(product: Product, rank: int) -> float:
         """When a rank has what it needs; infinite if that has not even started."""
-        travels = placement.rank(product.stage, len(ranks)) != rank
-        return done_at.get(product, math.inf) + (transfer if travels else 0.0)
+        maker = placement.rank(product.stage, len(ranks))
+        return done_at.get(product, math.inf) + (transfer(maker, rank) if maker != rank else 0.0)
 
     def is_ready(slot: Slot, index: int, now: float) -> bool:
         if slot.phase is Phase.FORWARD and ranks[index].held >= limit:
@@ -85,8 +95,10 @@ def list_schedule(
                 rank.held += held_change(slot)
                 rank.free_at = done_at[product_of(slot)] = now + duration(slot)
                 heappush(moments, rank.free_at)
-                if transfer:
-                    heappush(moments, rank.free_at + transfer)
+                fed = placement.feeds(slot, len(ranks), chunks)
+                if fed is not None:
+                    taker = placement.rank(fed, len(ranks))
+                    heappush(moments, arrives_at(product_of(slot), taker))
     if any(any(rank.queues) for rank in ranks):
         raise RuntimeError("list scheduling is stuck: the queues block each other")
     return [rank.ran for rank in ranks]

@@ -119,9 +119,10 @@ NOTES: Mapping[str, Note] = MappingProxyType(
             activations="min(m, p)",
         ),
         "zb-2p": Note(
-            text="A rank does the most urgent thing that is ready: an input gradient, else a "
-            "forward while it holds fewer than 2p microbatches, else a weight gradient. The paper "
-            "searches for an order under this limit; this rule needs no search.",
+            text="Searched for: as many forwards ahead as 2p microbatches' activations leave room "
+            "for, then one forward and one input gradient in turn, and weight gradients wherever "
+            "they fill a wait or must make room. A job is searched with the times and memory of "
+            "its own passes; the picture has equal ones.",
             bubble="0",
             bubble_when=_EQUAL,
             bubble_is_between=True,
@@ -183,8 +184,9 @@ NOTES: Mapping[str, Note] = MappingProxyType(
         "varuna": Note(
             text="A rank runs a backward whenever its gradient has come, else the next forward. "
             "Made for slow networks and full recomputation, where only the inputs of a rank are "
-            "held and running ahead is cheap. The order plans with backwards that recompute; the "
-            "picture, with the costs of the others, leaves recomputation out.",
+            "held and running ahead is cheap. The order drawn plans with backwards that recompute; "
+            "the picture, with the costs of the others, leaves recomputation out. A job follows "
+            "the rule with its own passes, links and perturbations.",
             bubble="",
             activations="min(m, 3 * (p - 1))",
         ),

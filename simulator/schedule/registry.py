@@ -17,8 +17,8 @@ from simulator.schedule.fill_drain import gpipe, looped_bfs, naive
 from simulator.schedule.info import ScheduleInfo
 from simulator.schedule.one_f_one_b import interleaved_one_f_one_b, one_f_one_b
 from simulator.schedule.slots import Order, Placement
-from simulator.schedule.varuna import varuna
-from simulator.schedule.zero_bubble import zb_1p, zb_2p, zb_h1, zb_h2
+from simulator.schedule.varuna import varuna, varuna_of
+from simulator.schedule.zero_bubble import zb_1p, zb_2p, zb_2p_of, zb_h1, zb_h2
 from simulator.schedule.zero_bubble_v import zb_v
 
 
@@ -160,11 +160,11 @@ _INFOS = (
     ScheduleInfo(
         name="zb-2p",
         order=zb_2p,
-        summary="split backward, most urgent slot first within activations of 2p microbatches",
-        source="Zero Bubble, arXiv 2401.10241",
+        costed_order=zb_2p_of,
+        summary="split backward, searched within the activations of 2p microbatches",
+        source="Zero Bubble, arXiv 2401.10241, section 3",
         in_flight=limits.zb_2p_in_flight,
         splits_backward=True,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="zb-v",
@@ -231,6 +231,7 @@ _INFOS = (
     ScheduleInfo(
         name="varuna",
         order=varuna,
+        costed_order=varuna_of,
         summary="backward whenever one is ready, else forward; for full recomputation",
         source="Varuna, arXiv 2111.04007, and the generator in its repository",
         in_flight=limits.varuna_in_flight,

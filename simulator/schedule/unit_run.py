@@ -185,7 +185,7 @@ def _rounded(time: float) -> float:
 
 
 def run_schedule(
-    name: str,
+    schedule: str | ScheduleInfo,
     stages: int,
     microbatches: int,
     chunks: int | None = None,
@@ -194,7 +194,7 @@ def run_schedule(
     """A schedule, run with free communication.
 
     Args:
-        name: A key of :data:`simulator.schedule.SCHEDULES`.
+        schedule: One, or a key of :data:`simulator.schedule.SCHEDULES`.
         stages: Ranks of the pipeline, ``plan.pp``.
         microbatches: Microbatches per step and pipeline.
         chunks: Model chunks per rank, ``plan.vpp``; None takes the fewest that work.
@@ -209,7 +209,7 @@ def run_schedule(
         >>> run_schedule("1f1b", stages=4, microbatches=8).bubble
         9.0
     """
-    info = schedule_info(name)
+    info = schedule_info(schedule) if isinstance(schedule, str) else schedule
     chunks = info.chunks[0] if chunks is None else chunks
     info.check(stages, chunks, microbatches)
     shorter = {phase: cost / chunks for phase, cost in costs.items()}

@@ -11,13 +11,13 @@ the closed forms of the papers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simulator.errors import InputError
+from simulator.errors import Fault, InputError
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 EQUAL_COSTS: Mapping[Phase, float] = MappingProxyType(
@@ -35,6 +35,30 @@ class Product(NamedTuple):
     phase: Phase
     stage: int
     microbatch: int
+
+
+class Blocked(NamedTuple):
+    """A rank that waits for ever."""
+
+    rank: int
+    slot: Slot
+    """Where it has stopped."""
+    missing: Product
+    """What it waits for."""
+
+
+class BlockedError(InputError):
+    """An order that never finishes.
+
+    Attributes:
+        blocked: The ranks that wait, and what for.
+    """
+
+    def __init__(self, blocked: Sequence[Blocked]) -> None:
+        self.blocked = tuple(blocked)
+        where = ", ".join(f"rank {rank} at {slot}" for rank, slot, _ in blocked)
+        rule = f"the order never finishes: {where} wait for slots that never run"
+        super().__init__([Fault("order", rule, hint="check the order of the blocked ranks")])
 
 
 @dataclass(frozen=True)
@@ -91,19 +115,19 @@ def slot_times(
         costs: Duration of a slot, by phase; each at least 0.
 
     Raises:
-        InputError: The order can never finish; names the slot each rank is blocked at.
+        BlockedError: The order can never finish; names the slot each rank is blocked at.
     """
     done: dict[Product, float] = {}
     start: list[list[float]] = [[] for _ in order]
     end: list[list[float]] = [[] for _ in order]
     clock = [0.0] * len(order)
     groups = [deque(joint_groups(slots)) for slots in order]
+    sizes = (len(order), chunks, placement)
 
     def ready_at(group: list[Slot]) -> float | None:
-        sizes = (len(order), chunks, placement)
-        needed = [product for slot in group for product in dependencies(slot, *sizes)]
-        if not all(product in done for product in needed):
+        if _missing(group, done, *sizes) is not None:
             return None
+        needed = (product for slot in group for product in dependencies(slot, *sizes))
         return max((done[product] for product in needed), default=0.0)
 
     progress = True
@@ -119,9 +143,30 @@ def slot_times(
                     done[product_of(slot)] = now
                 clock[rank] = now
                 progress = True
-    _refuse_blocked(groups)
+    blocked = [
+        Blocked(rank, *missing)
+        for rank, todo in enumerate(groups)
+        if todo and (missing := _missing(todo[0], done, *sizes))
+    ]
+    if blocked:
+        raise BlockedError(blocked)
     busy = [sum(costs[slot.phase] for slot in slots) for slots in order]
     return SlotTimes(start, end, busy, [peak_in_flight(slots) for slots in order])
+
+
+def _missing(
+    group: list[Slot],
+    done: Mapping[Product, float],
+    stages: int,
+    chunks: int,
+    placement: Placement,
+) -> tuple[Slot, Product] | None:
+    """The first slot of a group that lacks something, and what; None if it can start."""
+    for slot in group:
+        for product in dependencies(slot, stages, chunks, placement):
+            if product not in done:
+                return slot, product
+    return None
 
 
 def dependencies(slot: Slot, stages: int, chunks: int, placement: Placement) -> list[Product]:
@@ -154,10 +199,3 @@ def held_change(slot: Slot) -> int:
 def peak_in_flight(slots: list[Slot]) -> int:
     """Most activations held at once by a rank that runs these slots in order."""
     return max(accumulate(map(held_change, slots)), default=0)
-
-
-def _refuse_blocked(groups: list[deque[list[Slot]]]) -> None:
-    blocked = [f"rank {rank} at {todo[0][0]}" for rank, todo in enumerate(groups) if todo]
-    if blocked:
-        rule = f"the order never finishes: {', '.join(blocked)} wait for slots that never run"
-        raise InputError.single("order", rule, hint="check the order of the blocked ranks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.schedule.list_scheduling import list_schedule
+from simulator.schedule.pass_costs import PassCosts
 from simulator.schedule.slots import Order, Phase, Placement, Slot, slots_of
 
 
@@ -29,6 +30,24 @@ def varuna(stages: int, chunks: int, microbatches: int) -> Order:
 
     split = list_schedule(queues, chunks, Placement.LOOP, limit=microbatches, duration=duration)
     return [_without_split(row) for row in split]
+
+
+def varuna_of(stages: int, chunks: int, microbatches: int, costs: PassCosts) -> Order:
+    """What ranks do that follow the rule at run time: a backward if one is there, else a forward.
+
+    A gradient that a slow rank or link delays is not waited for while there are forwards, so
+    ranks run further ahead the slower things are. Backwards run whole.
+
+    Source:
+        Athlur et al., Varuna (arXiv 2111.04007, section 3.2).
+    """
+    urgency = (Phase.BACKWARD, Phase.FORWARD)
+    queues = [
+        [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
+    ]
+    return list_schedule(
+        queues, chunks, Placement.LOOP, microbatches, costs.slot_s, costs.transfer_s
+    )
 
 
 def _without_split(row: list[Slot]) -> list[Slot]:

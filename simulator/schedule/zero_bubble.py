@@ -5,9 +5,10 @@ Nobody waits for a weight gradient, so it can run wherever a rank would be idle.
 
 from __future__ import annotations
 
-from simulator.schedule.list_scheduling import list_schedule
 from simulator.schedule.one_f_one_b import interleaved_slots, round_length
-from simulator.schedule.slots import Order, Phase, Placement, Slot, slots_of
+from simulator.schedule.pass_costs import PassCosts, equal_pass_costs
+from simulator.schedule.slots import Order, Phase, Slot, slots_of
+from simulator.schedule.zero_bubble_search import searched_order
 
 
 def zb_h1(stages: int, chunks: int, microbatches: int) -> Order:
@@ -73,20 +74,21 @@ def zb_1p(stages: int, chunks: int, microbatches: int) -> Order:
 
 
 def zb_2p(stages: int, chunks: int, microbatches: int) -> Order:
-    """Every rank does the most urgent thing that 2p activations leave room for.
+    """The order that fills bubbles best within the activations of 2p microbatches.
 
-    Input gradients come first, because others wait for them, then forwards, then weight
-    gradients. The paper finds its order with a search for given times; this rule reaches
-    the same bound of memory and, with equal times, no bubble, but not the paper's order.
+    Here for passes of equal length, with which no bubble is left.
 
     Source:
-        Qi et al. (arXiv 2401.10241, section 3): the heuristic's priorities and limit.
+        Qi et al. (arXiv 2401.10241, section 3).
     """
-    urgency = (Phase.BACKWARD_INPUT, Phase.FORWARD, Phase.BACKWARD_WEIGHT)
-    queues = [
-        [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
-    ]
-    return list_schedule(queues, chunks, Placement.LOOP, limit=2 * stages)
+    return zb_2p_of(stages, chunks, microbatches, equal_pass_costs(stages))
+
+
+def zb_2p_of(stages: int, chunks: int, microbatches: int, costs: PassCosts) -> Order:
+    """The same for the passes of a job: what fits depends on what they take and hold."""
+    del chunks
+    limits_bytes = (2 * stages * saved for saved in costs.saved_bytes)
+    return searched_order(stages, microbatches, costs, limits_bytes)
 
 
 def _split_1f1b(

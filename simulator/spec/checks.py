@@ -18,6 +18,7 @@ from simulator.spec.network_checks import network_faults
 from simulator.spec.offload_checks import contiguity_faults, offload_faults, partition_faults
 from simulator.spec.optimizer_checks import optimizer_faults
 from simulator.spec.tensor_grid_checks import tensor_grid_faults
+from simulator.spec.written_schedule import WrittenSchedule
 
 _WHOLE_GRADIENT_SCHEDULES = frozenset({"dualpipe", "chimera"})
 """Pipelines that run in both directions at once, and hold the model twice."""
@@ -199,7 +200,9 @@ def _experts_overlap_between_chunks(job: Job) -> Iterator[Fault]:
         rule = "needs a model with experts"
         yield Fault("plan.overlap_ep", rule, plan.overlap_ep, "leave it out")
     paired = ("dualpipe", "dualpipev", *([None, "interleaved-1f1b"] if plan.vpp > 1 else []))
-    if plan.overlap_ep and plan.pp > 1 and plan.schedule not in paired:
+    written = plan.schedule if isinstance(plan.schedule, WrittenSchedule) else None
+    is_paired = written.joins_passes if written else plan.schedule in paired
+    if plan.overlap_ep and plan.pp > 1 and not is_paired:
         rule = "needs a schedule that runs a forward beside a backward"
         hint = "take plan.vpp: 2 or more with interleaved-1f1b, or dualpipe or dualpipev"
         yield Fault("plan.overlap_ep", rule, plan.overlap_ep, hint)

@@ -30,6 +30,7 @@ from simulator.spec.documents import (
 from simulator.spec.hardware import HardwareProfile, Provenance
 from simulator.spec.job import Job
 from simulator.spec.model import Model
+from simulator.spec.written_schedule import WrittenSchedule
 
 Document = dict[str, Any]
 
@@ -82,9 +83,9 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
             with _collecting(faults, own, "profile"):
                 own["profile"] = _profile(cluster, folder)
     plan = document.get("plan")
-    if isinstance(plan, Mapping) and isinstance(plan.get("expert_load"), Mapping):
+    if isinstance(plan, Mapping):
         with _collecting(faults, resolved, "plan"):
-            resolved["plan"] = {**plan, "expert_load": _expert_load(plan["expert_load"], folder)}
+            resolved["plan"] = _with_files_read(plan, folder)
     with _collecting(faults):
         job = validated(Job, resolved)
         faults += job_faults(job)
@@ -122,6 +123,36 @@ def _model(given: object, folder: Path) -> Model:
     # Fields that the base leaves to their defaults must follow the changed ones.
     fields = base.model_dump(by_alias=True, exclude_unset=True)
     return validated(Model, merged(fields, changes), "model", siblings=["base"])
+
+
+def _with_files_read(plan: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The plan, with what its files hold in place of their names."""
+    read = dict(plan)
+    if isinstance(plan.get("expert_load"), Mapping):
+        read["expert_load"] = _expert_load(plan["expert_load"], folder)
+    schedule = plan.get("schedule")
+    if isinstance(schedule, str) and schedule.endswith(".csv"):
+        read["schedule"] = read_schedule_file(folder / schedule, "plan.schedule")
+    return read
+
+
+def read_schedule_file(path: Path, field: str) -> WrittenSchedule:
+    """The pipeline order that a file holds, not checked yet; blank lines at its end are dropped.
+
+    Args:
+        path: The file.
+        field: What names it, for messages.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    try:
+        text = path.read_text("utf-8-sig").rstrip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        rule = f"must be a readable file with a row per rank ({reason})"
+        raise InputError.single(field, rule, str(path)) from None
+    return WrittenSchedule(file=str(path), rows=tuple(text.splitlines()))
 
 
 def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

@@ -7,9 +7,17 @@ leaves the option out.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    WithJsonSchema,
+)
 
 from simulator.spec.base import Count, CountOrZero, Flag, Spec
 from simulator.spec.expert_load import ExpertLoad
@@ -17,6 +25,7 @@ from simulator.spec.kernels import AttentionKernel, Precision
 from simulator.spec.offload import Offload
 from simulator.spec.stack import STACKS, Stack, named_stack
 from simulator.spec.tensor_grid import TensorGrid, TensorMethod, tensor_grid
+from simulator.spec.written_schedule import WrittenSchedule
 
 ScheduleName = Literal[
     "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "interleaved-1f1b",
@@ -51,6 +60,34 @@ def _layout(given: object) -> object:
         "must be the layers of each virtual stage, such as [3, 4, 4, 3], "
         "or Megatron-Core's string, such as Et*3|(t*4|)*2t*3,L"
     )
+
+
+def _schedule(given: object) -> object:
+    """A schedule by its name, or as it is written in a file.
+
+    Raises:
+        ValidationError: There is none of that name, or the block is no written schedule.
+    """
+    if isinstance(given, Mapping | WrittenSchedule):
+        return WrittenSchedule.model_validate(given)
+    return _NAMED_SCHEDULE.validate_python(given)
+
+
+_NAMED_SCHEDULE: TypeAdapter[ScheduleName | None] = TypeAdapter(ScheduleName | None)
+
+_Schedule = Annotated[
+    ScheduleName | WrittenSchedule | None,
+    PlainValidator(_schedule),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(get_args(ScheduleName)), "type": "string"},
+                {"pattern": r"\.csv$", "type": "string"},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
 
 
 class Plan(Spec):
@@ -90,8 +127,9 @@ class Plan(Spec):
     expert_load: ExpertLoad | None = None
     """How unevenly tokens are spread over the experts; by default evenly. For example
     ``{hot: 2}``, ``{zipf: 0.5}`` or ``{file: loads.csv}``."""
-    schedule: ScheduleName | None = None
-    """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1."""
+    schedule: _Schedule = None
+    """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1. A job may name a
+    .csv file that holds one, as torch and torchtitan write it."""
     data_parallel: DataParallelism = "ddp"
     """Who adds up gradients and updates weights. ``ddp``: all ranks, by collectives, whole or
     sharded (``zero``). ``data-parallel``: GPU 0 alone, in one process for all GPUs of a node, as

@@ -66,9 +66,18 @@ class Stack(Spec):
     post_validation: Flag = False
     """Schedules with a split backward update without waiting for the gradient norm of all
     stages, and check afterwards."""
-    exchange_host_s: Seconds = 0.0
-    """Host time before the first kernel of a forward that the device waits for, where every
-    pipeline exchange synchronises it (Megatron's ``batch_p2p_sync``): batch, masks, Python."""
+    keeps_graph_for_weights: Flag = False
+    """A split backward keeps all activations until the weight gradient (PyTorch's pipelines,
+    which retain the autograd graph); else the input gradient leaves inputs and output
+    gradients of products with weights, and frees the rest."""
+    buffers_every_microbatch: Flag = False
+    """Pipeline stages have receive buffers for every microbatch of a step, and keep what they
+    sent until its backward (PyTorch's pipelines); else receives are posted one pass ahead and
+    outputs freed once sent (Megatron's)."""
+    forward_host_s: Seconds = 0.0
+    """Host time before the first kernel of a forward that the device waits for, where the
+    framework reads sizes of the batch back from the device there, and so cannot launch ahead
+    (Megatron's ``broadcast_data``, on every stage until late 2023): batch, masks, Python."""
     fused_projections: Flag = True
     """Query, key and value are one product, and so are gate and up; without, and without
     sequence parallelism, the input's gradient of each is reduced on its own."""
@@ -261,7 +270,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             dropout=True,
             post_validation=True,
             # Assumption, made with the rows of this source in view.
-            exchange_host_s="400 us",  # type: ignore[arg-type]  # quantities are said with units
+            forward_host_s="400 us",  # type: ignore[arg-type]  # quantities are said with units
         ),
         "torch-fsdp": Stack(
             offloads="shards",
@@ -284,6 +293,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "torchtitan": Stack(
             offloads="shards",
             description="torchtitan: PyTorch FSDP2 with torch.compile",
+            keeps_graph_for_weights=True,
+            buffers_every_microbatch=True,
             sharding_units="ends",
             pads_shards=True,
             shards_matrices=True,
@@ -330,6 +341,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_accumulation=False,
             recompute_stops_early=True,
             description="Plain PyTorch with DDP or FSDP2, eager",
+            keeps_graph_for_weights=True,
+            buffers_every_microbatch=True,
             sharding_units="root",
             pads_shards=True,
             shards_matrices=True,

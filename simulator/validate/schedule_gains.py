@@ -35,11 +35,17 @@ Facts behind the prediction, all in `reports/data/zero_bubble.csv` and the stack
 mixed precision in fp16 with 20 B of state per parameter, unfused attention with dropout, no
 recomputation (together within 10 % of the printed memory); the head is not tied, because a tied one
 would make the first and the last stage wait for each other in every step; 1F1B and interleaved
-1F1B exchange in blocking, synchronising calls, interleaved 1F1B once per forward and backward; the
-zero-bubble schedules send ahead and update without waiting for the norm of all stages
-(post-validation). Inferred, not stated by the paper: the vocabulary of 32,000 (with an untied
-head, 16,000 fits the printed parameter counts as well) and the host time of 0.4 ms before a
-forward that follows a synchronising exchange, an assumption made with these rows in view.
+1F1B exchange in blocking calls, interleaved 1F1B once per forward and backward; the zero-bubble
+schedules send ahead and update without waiting for the norm of all stages (post-validation);
+between the halves of a backward 32 h of 34 h + 5 a s bytes per token stay; ZB-2p is searched with
+the times and memory of these very passes (the authors' heuristic, which at the pass times that they
+profiled gives the bubble rates that they print, to the last digit); every forward waits for the
+host, which reads the sizes of the batch back from the device (`broadcast_data` of Megatron-LM, on
+every stage until late 2023).
+Inferred, not stated by the paper: the vocabulary of 32,000 (with an untied head, 16,000 fits the
+printed parameter counts as well) and that host time of 0.4 ms, an assumption made with these rows
+in view. In the authors' profile weight gradients are 20 to 27 % of the passes' time, in the
+simulation 23 to 32 %, which is why gains of ZB-1p come out high.
 """
 
 

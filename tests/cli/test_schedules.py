@@ -128,3 +128,33 @@ def test_the_gallery_is_drawn_into_a_folder(clustersim, tmp_path, monkeypatch):
     outcome = clustersim("schedule", "gallery", tmp_path)
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err.splitlines()[-1] == f"wrote {tmp_path / 'README.md'}"
+
+
+def test_a_schedule_in_a_file_is_shown_and_compared_at_its_own_sizes(clustersim, tmp_path):
+    path = tmp_path / "mine.csv"
+    clustersim("schedule", "show", "zb-v", "--pp", 4, "--microbatches", 8, "--csv", path)
+    named, read = (
+        json.loads(clustersim("schedule", "show", *words, "--json").out)
+        for words in (("zb-v", "--pp", 4, "--microbatches", 8), (path,))
+    )
+    assert (read["vpp"], read["ranks"]) == (2, named["ranks"])
+    compared = json.loads(clustersim("schedule", "compare", path, "1f1b", "--json").out)
+    assert [each["step_time"] for each in compared["schedules"]] == [25.5, 33]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("1f1b", "--pp", 4), "--microbatches: is missing"),
+        (("missing.csv",), "must be a readable file with a row per rank"),
+        (("mine.csv", "--pp", 3), "mine.csv is an order for 2; take as many ranks as it has rows"),
+    ],
+)
+def test_a_file_or_sizes_that_are_missing_or_wrong_are_refused(
+    clustersim, tmp_path, monkeypatch, words, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text("0F0,0B0\n1F0,1B0\n")
+    outcome = clustersim("schedule", "show", *words)
+    assert outcome.code == 2
+    assert said in outcome.err

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from simulator.cost.flop import hardware_flop_per_token
 from simulator.engine.replay import replay
 from simulator.errors import InputError, UnsupportedError
-from simulator.program.build import build_program, job_schedule
+from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Scope, Stream
+from simulator.program.order import job_schedule
 from simulator.program.states import padded_vocab
 from simulator.results.run import run_step
 from simulator.schedule import schedule_order

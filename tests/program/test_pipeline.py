@@ -157,10 +157,10 @@ def test_an_order_that_runs_backward_before_its_forward_is_a_deadlock(engine):
         engine(pipeline_program("1f1b", 2, 1, 1, order=order))
 
 
-def test_a_split_backward_keeps_what_it_recomputed_until_its_weights_are_done():
-    job = small_job(
-        small_model(layers=4), gpus=2, pp=2, global_batch=4, schedule="zb-h1", recompute="full"
-    )
+def test_a_split_backward_that_keeps_its_graph_keeps_what_it_recomputed_until_the_end():
+    plan = {"schedule": "zb-h1", "recompute": "full"}
+    plan["stack"] = {"base": "megatron-core", "keeps_graph_for_weights": True}
+    job = small_job(small_model(layers=4), gpus=2, pp=2, global_batch=4, **plan)
     operations = build_program(job).operations
     taken = [op for op in operations if Owner.RECOMPUTE in dict(op.takes)]
     given = [op for op in operations if Owner.RECOMPUTE in dict(op.gives)]

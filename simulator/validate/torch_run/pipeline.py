@@ -19,7 +19,7 @@ from torch.distributed.pipelining.schedules import (
 from simulator.calibrate.ranks.world import World
 from simulator.errors import UnsupportedError
 from simulator.program.layout import Slice, stage_slices
-from simulator.schedule import schedule_info
+from simulator.program.order import job_schedule
 from simulator.spec.job import Job
 from simulator.validate.torch_run.grid import Grid
 from simulator.validate.torch_run.phases import Phase, PhaseClock
@@ -39,13 +39,12 @@ _PASSES: Mapping[str, Phase] = MappingProxyType(
 
 def schedule_name(job: Job) -> str:
     """Our name of the job's schedule, its default filled in."""
-    default = "interleaved-1f1b" if job.plan.vpp > 1 else "1f1b"
-    return job.plan.schedule or default
+    return job_schedule(job).name
 
 
 def stages_of_rank(job: Job, stage: int) -> list[int]:
     """Virtual stages of a pipeline rank, in order of the model."""
-    placement, pp = schedule_info(schedule_name(job)).placement, job.plan.pp
+    placement, pp = job_schedule(job).placement, job.plan.pp
     return [v for v in range(pp * job.plan.vpp) if placement.rank(v, pp) == stage]
 
 

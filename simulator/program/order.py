@@ -1,0 +1,100 @@
+"""In which order do the ranks of a job run their passes?
+
+Most schedules say it by their sizes alone; some are decided from what passes cost
+(:mod:`simulator.program.pass_costs`), and Megatron's interleaved one pairs passes where it
+exchanges for both at once.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from simulator.program.boundary_buffers import BoundaryBuffers
+from simulator.program.pass_costs import pass_costs
+from simulator.schedule import Order, ScheduleInfo, schedule_info
+from simulator.schedule.one_f_one_b import one_ahead, paired_interleaved
+from simulator.schedule.pass_costs import PassCosts
+from simulator.schedule.written import written_schedule
+from simulator.spec.job import Job
+from simulator.spec.written_schedule import WrittenSchedule
+
+_WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
+"""Schedules whose implementations, Megatron's and PyTorch's alike, wait for every transfer
+before they go on (``overlap_p2p_comm`` is for interleaved schedules only)."""
+
+
+def job_schedule(job: Job) -> ScheduleInfo:
+    """The pipeline schedule that the plan names, implies, or reads from a file.
+
+    Raises:
+        InputError: The file holds no order that can run; faults name row and column.
+    """
+    plan = job.plan
+    if isinstance(plan.schedule, WrittenSchedule):
+        return written_schedule("\n".join(plan.schedule.rows), plan.schedule.file)
+    implied = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
+    return schedule_info(plan.schedule or implied)
+
+
+def overlaps_p2p(job: Job, schedule: ScheduleInfo) -> bool:
+    """Whether pipeline transfers run beside computation."""
+    plan = job.plan
+    if plan.overlap_p2p is not None:
+        return plan.overlap_p2p
+    # Where backwards are split, runtimes post sends and receives ahead of their use.
+    overlaps = plan.stack.overlap_p2p or schedule.splits_backward
+    return overlaps and schedule.name not in _WAITING_SCHEDULES
+
+
+def boundary_buffers(job: Job, schedule: ScheduleInfo, boundary_bytes: float) -> BoundaryBuffers:
+    """The buffers that the job's pipeline transfers take; none without a pipeline."""
+    return BoundaryBuffers(
+        boundary_bytes if job.plan.pp > 1 else 0.0,
+        job.plan.pp,
+        job.plan.vpp,
+        schedule.placement,
+        per_microbatch=job.plan.stack.buffers_every_microbatch,
+        blocking=not overlaps_p2p(job, schedule),
+    )
+
+
+class StepOrder:
+    """What every pipeline rank of a job runs; decided once, from the job as its user wrote it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.schedule = job_schedule(job)
+
+    def slots(self, microbatches: int) -> Order:
+        """The slots of every rank.
+
+        Args:
+            microbatches: How many a pipeline runs without a flush.
+
+        Raises:
+            InputError: The schedule has no order for the plan's sizes.
+        """
+        plan, schedule = self.job.plan, self.schedule
+        schedule.check(plan.pp, plan.vpp, self.job.microbatches)
+        if plan.pp == 1 and plan.overlap_ep:
+            return [one_ahead(microbatches)]
+        sizes = (plan.pp, plan.vpp, microbatches)
+        if self._joins_passes:
+            return paired_interleaved(*sizes)
+        if schedule.costed_order is not None:
+            return schedule.costed_order(*sizes, self._pass_costs)
+        return schedule.order(*sizes)
+
+    @cached_property
+    def _pass_costs(self) -> PassCosts:
+        return pass_costs(self.job, self.schedule)
+
+    @property
+    def _joins_passes(self) -> bool:
+        """Whether a forward waits for the input of the backward after it.
+
+        Megatron's interleaved schedule does where it exchanges activations and gradients in
+        one blocking call, and where the two passes run side by side.
+        """
+        overlaps = overlaps_p2p(self.job, self.schedule) and not self.job.plan.overlap_ep
+        return self.schedule.name == "interleaved-1f1b" and not overlaps

@@ -1,0 +1,166 @@
+"""What schedule does a file hold, and can it run?
+
+The file says which rank runs what, in order; which rank holds which stage, and so how many
+chunks a rank has, is read off it. Everything that a pipeline needs is checked here: stages
+lie as some placement puts them, every microbatch runs once through every stage, and the
+ranks never wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, islice
+
+from simulator.errors import Fault, InputError
+from simulator.schedule.csv import Cell, read_cells
+from simulator.schedule.info import ScheduleInfo
+from simulator.schedule.rendezvous import blocked_ranks
+from simulator.schedule.slots import Order, Phase, Placement
+from simulator.schedule.unit_time import BlockedError, peak_in_flight, product_of, slot_times
+
+_MOST_FAULTS = 12
+"""A file with more mistakes than this has one that repeats."""
+
+_Rows = Sequence[Sequence[Cell]]
+
+
+def written_schedule(text: str, file: str) -> ScheduleInfo:
+    r"""The schedule that a CSV text holds, which runs with its own sizes only.
+
+    Args:
+        text: A row per rank, as torch writes it; see :mod:`simulator.schedule.csv`.
+        file: Its name: the schedule's, and where faults are.
+
+    Raises:
+        InputError: The text is no order that can run; faults name row and column.
+
+    Example:
+        >>> written_schedule("0F0,0B0\n1F0,1B0\n", "mine.csv").sizes
+        (2, 1, 1)
+    """
+    rows = read_cells(text, file)
+    placement, chunks = _placed(rows, file)
+    _refuse(_miscounted(rows, placement, chunks, file))
+    order = [[cell.slot for cell in row] for row in rows]
+    _refuse(_blocked(rows, order, placement, chunks))
+    microbatches = 1 + max(slot.microbatch for slots in order for slot in slots)
+    peaks = [peak_in_flight(slots) for slots in order]
+    return ScheduleInfo(
+        name=file,
+        order=lambda *_: [list(slots) for slots in order],
+        summary="read from a file",
+        source="a file",
+        in_flight=lambda rank, *_: peaks[rank],
+        placement=placement,
+        chunks=(chunks, chunks),
+        sizes=(len(order), chunks, microbatches),
+        splits_backward=any(slot.phase is Phase.BACKWARD_INPUT for row in order for slot in row),
+        rendezvous_safe=not blocked_ranks(order, chunks, placement),
+    )
+
+
+def _refuse(faults: Iterator[Fault]) -> None:
+    shown = list(islice(faults, _MOST_FAULTS))
+    if shown:
+        raise InputError(shown)
+
+
+def _placed(rows: _Rows, file: str) -> tuple[Placement, int]:
+    """Where the stages lie, and chunks per rank."""
+    ranks = len(rows)
+    stages = 1 + max(cell.slot.stage for row in rows for cell in row)
+    if stages % ranks:
+        rule = f"has {stages} stages for {ranks} ranks (rows); every rank must hold as many"
+        raise InputError.single("", rule, hint="add or remove rows", file=file)
+    chunks = stages // ranks
+    if chunks == 2 and _runs_both_ways(rows):  # two copies, one stage of each
+        candidates = [(Placement.BIDIRECTIONAL, 1)]
+    else:
+        candidates = [(Placement.LOOP, chunks), (Placement.V, chunks)]
+    found = {each: list(_misplaced(rows, each[0])) for each in candidates}
+    best = min(candidates, key=lambda each: len(found[each]))
+    _refuse(iter(found[best]))
+    return best
+
+
+def _runs_both_ways(rows: _Rows) -> bool:
+    """Whether no microbatch runs through both halves of the stages: two copies of the model."""
+    down: set[int] = set()
+    up: set[int] = set()
+    for row in rows:
+        for cell in row:
+            (down if cell.slot.stage < len(rows) else up).add(cell.slot.microbatch)
+    return not down & up
+
+
+def _misplaced(rows: _Rows, placement: Placement) -> Iterator[Fault]:
+    for rank, row in enumerate(rows):
+        for cell in row:
+            right = placement.rank(cell.slot.stage, len(rows))
+            if right != rank:
+                rule = f"stage {cell.slot.stage} belongs on row {right + 1}"
+                yield cell.fault(rule, f"stages of this file lie as a {_SHAPES[placement]}")
+
+
+_SHAPES = {
+    Placement.LOOP: "loop: stage s on row 1 + s mod rows",
+    Placement.V: "V: down the rows and up again",
+    Placement.BIDIRECTIONAL: "pair of models: one down the rows, one up",
+}
+
+
+def _miscounted(rows: _Rows, placement: Placement, chunks: int, file: str) -> Iterator[Fault]:
+    """Slots that come twice, halves of a backward beside a whole one, and slots that lack."""
+    seen: defaultdict[tuple[int, int], Counter[Phase]] = defaultdict(Counter)
+    for row in rows:
+        for cell in row:
+            phase, stage, microbatch, _ = cell.slot
+            phases = seen[stage, microbatch]
+            phases[phase] += 1
+            if phases[phase] > 1:
+                yield cell.fault("comes a second time", "leave it out")
+            elif phases[Phase.BACKWARD] and (phases.keys() & _HALVES):
+                yield cell.fault(
+                    "is a part of a backward that also runs whole", "write B, or I and W"
+                )
+    yield from _lacking(seen, len(rows), placement, chunks, file)
+
+
+_HALVES = {Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}
+
+
+def _lacking(
+    seen: Mapping[tuple[int, int], Counter[Phase]],
+    ranks: int,
+    placement: Placement,
+    chunks: int,
+    file: str,
+) -> Iterator[Fault]:
+    copies: defaultdict[int, set[int]] = defaultdict(set)
+    for stage, microbatch in seen:
+        copies[stage // (ranks * chunks)].add(microbatch)
+    numbers = set().union(*copies.values())
+    gap = next(number for number in count() if number not in numbers)
+    if gap < max(numbers):
+        yield Fault("", f"lacks microbatch {gap}", hint="number them from 0 on", file=file)
+    for stage in range(placement.num_virtual_stages(ranks, chunks)):
+        row = placement.rank(stage, ranks) + 1
+        for microbatch in sorted(copies[stage // (ranks * chunks)]):
+            phases = seen.get((stage, microbatch), Counter())
+            wanted = _HALVES if phases.keys() & _HALVES else {Phase.BACKWARD}
+            for phase in sorted({Phase.FORWARD, *wanted} - phases.keys()):
+                yield Fault(f"row {row}", f"lacks {stage}{phase}{microbatch}", file=file)
+
+
+def _blocked(rows: _Rows, order: Order, placement: Placement, chunks: int) -> Iterator[Fault]:
+    """Cells at which ranks wait for ever."""
+    try:
+        slot_times(order, chunks, placement)
+    except BlockedError as error:
+        makers = {product_of(cell.slot): cell for row in rows for cell in row}
+        cells = {cell.slot: cell for row in rows for cell in row}
+        for _, slot, missing in error.blocked:
+            maker = makers[missing]
+            rule = f"waits for ever for {maker.slot} (row {maker.row}, column {maker.column})"
+            yield cells[slot].fault(rule, "the rows wait for each other; change their order")

@@ -1,0 +1,66 @@
+"""What stays in memory between the halves of a backward?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.program.ir import Owner
+from simulator.program.layout import Slice
+from simulator.program.split_backward import Halves, freed_half_way, whole_until_the_end
+from simulator.program.stage import StageCosts
+from simulator.spec.load import job_from_document
+
+LAYER = Slice(1, 2)
+
+
+def costs_of(**plan) -> StageCosts:
+    """A GPT layer, h = 1024, 1024 tokens, dropout, unfused attention of 16 heads."""
+    return StageCosts(
+        job_from_document(
+            {
+                "model": {
+                    "layers": 4, "hidden": 1024, "heads": 16, "ffn_hidden": 4096, "vocab": 8192,
+                    "gated_mlp": False, "normalisation": "layernorm", "activation": "gelu",
+                },
+                "cluster": {"profile": "a100-sxm-80gb", "gpus": 4},
+                "batch": {"global": 8, "seq_len": 1024},
+                "plan": {"pp": 4, "stack": "zero-bubble", "precision": "fp16", **plan},
+            }
+        )
+    )  # fmt: skip
+
+
+def total(memory) -> float:
+    return sum(size for _, size in memory)
+
+
+def test_32_h_of_34_h_and_5_a_s_bytes_per_token_wait_for_the_weight_gradient():
+    """Table 1 of arXiv 2401.10241, and arXiv 2205.05198, section 4.1."""
+    costs, tokens = costs_of(), 1024
+    saved = total(costs.saved(LAYER))
+    assert saved == pytest.approx(tokens * (34 * 1024 + 5 * 16 * 1024), rel=0.01)
+    halves = costs.halves(LAYER)
+    assert total(halves.pending) == pytest.approx(tokens * 32 * 1024, rel=0.05)
+    assert total(halves.takes) - total(halves.gives) == pytest.approx(total(halves.pending) - saved)
+
+
+def test_a_framework_that_retains_the_graph_frees_nothing_half_way():
+    costs = costs_of(stack={"base": "zero-bubble", "keeps_graph_for_weights": True})
+    assert costs.halves(LAYER) == Halves((), (), costs.saved(LAYER))
+
+
+def test_what_is_computed_again_is_freed_with_the_first_half():
+    """Full recomputation keeps 2 h; 32 h are pending then all the same."""
+    costs = costs_of(recompute="full")
+    assert total(costs.saved(LAYER)) == pytest.approx(1024 * 2 * 1024)
+    halves = costs.halves(LAYER)
+    assert total(halves.pending) == pytest.approx(1024 * 32 * 1024, rel=0.1)
+    assert not halves.gives
+
+
+def test_blocks_freed_are_blocks_that_forward_left():
+    saved = ((Owner.ACTIVATIONS, 5.0), (Owner.ACTIVATIONS, 3.0), (Owner.LOGITS, 2.0))
+    halves = freed_half_way(saved, ((Owner.ACTIVATIONS, 4.0),))
+    assert halves.gives == ((Owner.ACTIVATIONS, 5.0),)
+    assert sorted(halves.gives + halves.pending) == sorted(saved)
+    assert whole_until_the_end(saved, ()) == Halves((), (), saved)

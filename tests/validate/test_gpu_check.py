@@ -46,6 +46,7 @@ def test_the_grid_has_what_was_asked_for():
     assert {job.plan.recompute for job in jobs} == {"none", "selective", "full"}
     assert {job.plan.precision for job in jobs} >= {"bf16", "fp8", "fp16", "fp32"}
     assert sum(run.is_alone for run in RUNS) >= 5
+    assert sum(job.plan.offload.is_used for job in jobs) >= 2
     assert sum(accumulates(job) for job in jobs) >= 3
 
 

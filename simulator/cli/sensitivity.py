@@ -19,7 +19,7 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
 
 if TYPE_CHECKING:
-    from simulator.planning.profile_sensitivity import Sensitivity
+    from simulator.planning.sensitivity import Sensitivity
 
 _SMALLEST = 1e-6
 """Effects below this are none."""
@@ -46,7 +46,7 @@ def sensitivity(
 
     Example:  clustersim sensitivity job.yaml --plot tornado.png
     """
-    from simulator.planning.profile_sensitivity import sensitivities
+    from simulator.planning.sensitivity import sensitivities
 
     job = read_job(job_file, changes)
     with status_line() as show:

@@ -14,7 +14,10 @@
   ``ownership`` (money) and ``energy``; ``factors`` lists where every number comes from.
 - ``goodput``: which share of the time counts? An ensemble of ``failures``, between which a
   ``stretch`` of training is arithmetic, with the ``checkpoints`` that the run takes.
-- ``profile_sensitivity``: which number of the profile matters most for a job?
+- ``sensitivity``: which number of the profile matters most for a job? ``influences`` asks it of
+  the few that most steps feel.
+- ``advice``: what would an engineer say, having tried a few changes (``what_if``)?
+- ``strategies``: how do the ways of data parallelism compare?
 - ``report``: published plans (``published_recipes``) and GPU-hours (``published_campaigns``)
   against predicted ones.
 - ``balance``: which layers should each pipeline stage hold?

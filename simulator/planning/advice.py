@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from simulator.planning.influences import influences
 from simulator.planning.misfit import explain_misfit
-from simulator.planning.sensitivity import influences
 from simulator.planning.what_if import what_ifs
 from simulator.results.advice import Advice
 from simulator.results.step import StepResult

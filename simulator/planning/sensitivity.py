@@ -1,83 +1,123 @@
-"""Which numbers of the hardware profile does a step rest on?
+"""Which number of the hardware profile matters most for this job, so what to calibrate first?
 
-One number after the other is made ten per cent worse and the step is replayed without
-contention. A number that moves the step is one that must be right; one that is assumed and
-moves it should be measured first.
-
-Ignores: numbers that no step of the job can feel, and what two wrong numbers do together.
+Every number of the profile is raised and lowered alone, and the step simulated anew. Whole
+numbers (GPUs per node, multiprocessors) are facts and stay. A number that is a share cannot
+be raised above 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from simulator.results.advice import Influence
-from simulator.results.run import run_step
-from simulator.spec.base import file_name_of_field
+from simulator.errors import InputError
+from simulator.results.run import Engine, run_step
+from simulator.spec.documents import validated, with_changes
+from simulator.spec.hardware import HardwareProfile
 from simulator.spec.job import Job
 
-_WORSE = 0.9
+_QUANTITY = re.compile(r"([0-9.eE+-]+) (\S+)")
+DEFAULT = "default"
+"""Source of a number that the profile leaves to its default."""
 
 
-def influences(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Influence, ...]:
-    """Numbers by how much the step grows where they are a tenth worse, the largest first.
+@dataclass(frozen=True)
+class Sensitivity:
+    """What one number of the profile does to the step.
+
+    Attributes:
+        field: Dotted path in the profile.
+        value: As files have it.
+        source: Where the profile has it from.
+        lower, higher: Change of the step time, as a share, with the number lowered and
+            raised; None where that is no valid profile.
+    """
+
+    field: str
+    value: str | float
+    source: str
+    lower: float | None
+    higher: float | None
+
+    @property
+    def effect(self) -> float:
+        """The larger of the two, without its sign."""
+        return max(abs(self.lower or 0.0), abs(self.higher or 0.0))
+
+
+def sensitivities(
+    job: Job,
+    *,
+    share: float = 0.1,
+    engine: Engine = "des",
+    fields: Collection[str] | None = None,
+    on_trial: Callable[[int, int], None] | None = None,
+) -> tuple[Sensitivity, ...]:
+    """What every number of the job's profile does to its step, the largest effect first.
 
     Args:
-        job: What is simulated.
-        on_trial: Called after each simulated step, for progress.
+        job: With its plan.
+        share: By how much each number is lowered and raised.
+        engine: How steps are simulated.
+        fields: Dotted paths of the only numbers to move; all if None.
+        on_trial: Called with how many numbers are done, and how many there are.
 
     Raises:
-        InputError: The job itself cannot run.
+        InputError: The job cannot run.
     """
-    base_s = run_step(job, "replay").step_time_s
+    profile = job.cluster.profile
+    document = profile.model_dump(by_alias=True, exclude_none=True, exclude={"step_time_band"})
+    base_s = run_step(job, engine).step_time_s
+    numbers = [(f, value) for f, value in _numbers(document) if fields is None or f in fields]
     found = []
-    for path in _paths(job):
-        step_s = run_step(_with_worse(job, path), "replay").step_time_s
+    for count, (field, value) in enumerate(numbers, start=1):
+        changes = [
+            _change(job, document, field, _scaled(value, factor), engine, base_s)
+            for factor in (1 - share, 1 + share)
+        ]
+        source = profile.provenance.get(field)
+        found.append(Sensitivity(field, value, source.kind if source else DEFAULT, *changes))
         if on_trial:
-            on_trial()
-        name = ".".join(map(file_name_of_field, path))
-        source = job.cluster.profile.provenance.get(name)
-        kind = source.kind if source else "assumed"
-        reference = source.reference if source else "default of the field"
-        found.append(Influence(name, step_s / base_s - 1, kind, reference))
-    return tuple(sorted(found, key=lambda influence: -influence.slower_share))
+            on_trial(count, len(numbers))
+    return tuple(sorted(found, key=lambda each: -each.effect))
 
 
-def _paths(job: Job) -> Iterator[tuple[str, ...]]:
-    """Rates, efficiencies and times that the job can feel, as attributes of the profile."""
-    profile, plan = job.cluster.profile, job.plan
-    kernels = profile.kernels
-    flash = "flash_attention"
-    if plan.stack.flash_kernel != "best" and kernels.flash_attention_2 is not None:
-        flash = "flash_attention_2"
-    if plan.precision in kernels.gemm:
-        yield "kernels", "gemm", plan.precision, "efficiency"
-    if plan.attention_kernel == "flash":
-        yield "kernels", flash, "forward_efficiency"
-        yield "kernels", flash, "backward_efficiency"
-    yield "kernels", "memory_efficiency"
-    yield "kernels", "sustained_clock"
-    yield "kernels", "launch_s"
-    if job.cluster.gpus > 1:
-        yield "network", "scale_up", "efficiency"
-    if job.cluster.gpus > profile.network.scale_up.gpus:
-        yield "network", "fabric", "efficiency"
+def _numbers(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str | float]]:
+    """Path and value of every number with a unit or a fraction, but those that are 0."""
+    for key, value in block.items():
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping):
+            yield from _numbers(value, path)
+        elif isinstance(value, float) and value:
+            yield path, value
+        elif isinstance(value, str):
+            match = _QUANTITY.fullmatch(value)
+            if match and float(match[1]):
+                yield path, value
 
 
-def _with_worse(job: Job, path: tuple[str, ...]) -> Job:
-    """The job on a cluster where one number is a tenth worse."""
-    profile = _changed(job.cluster.profile, path)
-    return job.model_copy(update={"cluster": job.cluster.model_copy(update={"profile": profile})})
+def _scaled(value: str | float, factor: float) -> str | float:
+    if isinstance(value, float):
+        return value * factor
+    number, unit = value.split(" ")
+    return f"{float(number) * factor!r} {unit}"
 
 
-def _changed(node: Any, path: tuple[str, ...]) -> Any:
-    key, *rest = path
-    if isinstance(node, Mapping):
-        return {**node, key: _changed(node[key], tuple(rest))}
-    value = getattr(node, key)
-    if rest:
-        worse = _changed(value, tuple(rest))
-    else:
-        worse = value / _WORSE if key.endswith("_s") else value * _WORSE
-    return node.model_copy(update={key: worse})
+def _change(
+    job: Job,
+    document: Mapping[str, Any],
+    field: str,
+    value: str | float,
+    engine: Engine,
+    base_s: float,
+) -> float | None:
+    """Change of the step time with another value of a field, as a share."""
+    try:
+        profile = validated(HardwareProfile, with_changes(document, {field: value}))
+        cluster = job.cluster.model_copy(update={"profile": profile})
+        changed = run_step(job.model_copy(update={"cluster": cluster}), engine)
+    except InputError:
+        return None
+    return changed.step_time_s / base_s - 1

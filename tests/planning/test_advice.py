@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import simulator as sim
-from simulator.planning.sensitivity import influences
+from simulator.planning.influences import influences
 from simulator.planning.what_if import MOST_TRIED, what_ifs
 
 JOB = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.planning.profile_sensitivity import sensitivities
+from simulator.planning.sensitivity import sensitivities
 from simulator.results.run import run_step
 from simulator.spec.load import job_from_document
 

@@ -36,8 +36,8 @@ class Capacity:
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU has room for what it must hold."""
-        return max(each.peak_device_bytes for each in self.step.memory) <= self.step.capacity_bytes
+        """Whether every GPU, and every node, has room for what it must hold."""
+        return self.step.fits
 
 
 @dataclass(frozen=True)

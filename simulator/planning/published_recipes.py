@@ -20,7 +20,7 @@ from simulator.results.run import run_step
 from simulator.results.step import StepResult
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
-from simulator.units import format_quantity
+from simulator.units import format_bytes, format_quantity
 from simulator.validate.published import read_rows
 from simulator.validate.published_rows import job_document
 
@@ -147,7 +147,8 @@ def _row(recipe: Recipe) -> str:
 
 def _memory_text(recipe: Recipe) -> str:
     device = recipe.job.document["cluster"].get("device", {})
-    return f" (given {device['memory']})" if "memory" in device else ""
+    given = recipe.job.cluster.profile.device.memory_bytes
+    return f" (given {format_bytes(given)})" if "memory" in device else ""
 
 
 def _left_on_the_table(recipe: Recipe) -> str:

@@ -24,12 +24,13 @@ _ONLY = {
     "recompute_layers": None, "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
-    "cp_method": "ring", "optimizer": "adam", "tp_method": "1d", "clip_gradients": True,
+    "optimizer": "adam", "tp_method": "1d", "clip_gradients": True,
     "partition_activations": False, "contiguous_checkpoints": False,
     "ep_dispatch": "all_to_all",
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 
+_ROTATION = {"ring": "alltoall", "all_gather": "allgather"}
 _CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
 
 Table = Mapping[str, Mapping[str, object]]
@@ -93,6 +94,8 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
                     plan.sequence_parallel)  # fmt: skip
     refusals.unless(plan.grad_reduce_precision in ("fp32", "bf16"), "plan.grad_reduce_precision",
                     plan.grad_reduce_precision)  # fmt: skip
+    refusals.unless(plan.cp_method in _ROTATION, "plan.cp_method", plan.cp_method,
+                    f"take {' or '.join(_ROTATION)}")  # fmt: skip
     refusals.unless(plan.ep > 1 or plan.etp in (None, plan.tp), "plan.etp", plan.etp,
                     "torchtitan cuts experts like the rest where they are not spread")  # fmt: skip
     kernel = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
@@ -143,7 +146,7 @@ def _parallelism(job: Job, plan: Plan) -> dict[str, Any]:
         "tensor_parallel_degree": plan.tp,
         "enable_async_tensor_parallel": plan.overlap_tp,
         "context_parallel_degree": plan.cp,
-        "context_parallel_rotate_method": "alltoall",
+        "context_parallel_rotate_method": _ROTATION.get(plan.cp_method),
         "expert_parallel_degree": plan.ep,
         "expert_tensor_parallel_degree": plan.etp or 1,
         "pipeline_parallel_degree": plan.pp,

@@ -67,7 +67,7 @@ class ForeignConfig:
             if value is None:
                 continue
             self.key_of_field.setdefault(self.field, key)
-            if type(value) is kind:
+            if type(value) is kind or (kind is float and type(value) is int):
                 return value
             self.faults.append(Fault(key, f"must be {_WORDS[kind]}", value))
             return None
@@ -91,7 +91,13 @@ class ForeignConfig:
         return {key: value for key, value in self._values.items() if key not in self._read}
 
 
-_WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    list: "a list",
+}
 
 
 def read_table(config: ForeignConfig, table: Table, path: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
 def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[str, Any]:
     ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
     overlap_ep = switch_of(settings, "plan.overlap_ep") or None
-    way = settings.choice("moe_token_dispatcher_type", meanings=DISPATCHERS, default="all_to_all")
+    way = settings.choice("moe_token_dispatcher_type", meanings=DISPATCHERS, default="all_gather")
     if not has_experts:
         return {"ep": ep}
     found = {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep}

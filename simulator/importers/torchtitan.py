@@ -169,13 +169,9 @@ def _context_method(settings: Settings, cp: int) -> str:
     keys = ("parallelism.context_parallel_rotate_method",
             "experimental.context_parallel_rotate_method")  # fmt: skip
     method = settings.choice(
-        *keys, meanings={"allgather": "allgather", "alltoall": "ring"}, default="allgather"
+        *keys, meanings={"allgather": "all_gather", "alltoall": "ring"}, default="all_gather"
     )
-    if method == "allgather" and cp > 1:
-        settings.assumed.append(
-            "keys and values go round a ring; torchtitan gathers as many bytes at once"
-        )
-    return "ring"
+    return method if cp > 1 else "ring"
 
 
 def _recomputation(settings: Settings) -> str:

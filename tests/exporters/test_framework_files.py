@@ -191,6 +191,7 @@ def torchtitan_jobs(draw: st.DrawFn) -> Job:
     counts = draw(st.sampled_from([True, False]))
     plan: dict[str, Any] = {
         "tp": tp, "pp": pp, "cp": cp, "zero": zero, "stack": {"base": "torchtitan"},
+        "cp_method": draw(st.sampled_from(["ring", "all_gather"])) if cp > 1 else "ring",
         "zero_group": draw(st.sampled_from([0, 2 * cp])) if zero else 0,
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
         "precision": draw(st.sampled_from(["bf16", "fp32", "fp8", "mxfp8"])),

@@ -208,6 +208,13 @@ def test_an_unhashable_width_is_an_input_error() -> None:
         read_huggingface_config(config("opt-350m", hidden_size={}))
 
 
+def test_a_dropout_that_is_no_number_is_an_input_error_and_a_whole_number_is_one() -> None:
+    with pytest.raises(InputError, match="attention_dropout.*must be a number"):
+        read_huggingface_config(config("opt-1.3b", attention_dropout=[]))
+    model, _ = read_huggingface_config(config("opt-1.3b", attention_dropout=0))
+    assert not model.attention_dropout
+
+
 @given(data=st.data(), name=st.sampled_from(NAMES))
 def test_any_value_under_any_key_gives_a_model_or_an_input_error(
     data: st.DataObject, name: str

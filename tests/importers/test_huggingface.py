@@ -209,7 +209,7 @@ def test_an_unhashable_width_is_an_input_error() -> None:
 
 
 def test_a_dropout_that_is_no_number_is_an_input_error_and_a_whole_number_is_one() -> None:
-    with pytest.raises(InputError, match="attention_dropout.*must be a number"):
+    with pytest.raises(InputError, match=r"attention_dropout.*must be a number"):
         read_huggingface_config(config("opt-1.3b", attention_dropout=[]))
     model, _ = read_huggingface_config(config("opt-1.3b", attention_dropout=0))
     assert not model.attention_dropout

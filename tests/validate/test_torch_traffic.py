@@ -13,7 +13,7 @@ from simulator.results.traffic import rank_collectives
 from simulator.validate.torch_run.strategies import as_torch_runs_it
 from simulator.validate.torch_run.train import build_trainer
 from tests.torch_traffic import fake_world
-from tests.validate.test_torch_strategies import WHOLE, job
+from tests.validate.test_torch_strategies import job
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -22,7 +22,6 @@ JOBS = {
     "tensor": job(2, tp=2),
     "sequence": job(2, tp=2, sequence_parallel=True),
     "tensor and fsdp": job(8, tp=2, zero=3, sequence_parallel=True),
-    "zero 1": job(4, zero=1, stack=WHOLE),
 }
 
 

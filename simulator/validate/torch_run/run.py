@@ -20,7 +20,6 @@ from simulator.calibrate.ranks.world import (
 )
 from simulator.errors import InputError
 from simulator.spec.job import Job
-from simulator.units import format_quantity
 from simulator.validate.torch_run.compare import TorchReport
 from simulator.validate.torch_run.measure import measure
 from simulator.validate.torch_run.measured import Measured
@@ -68,7 +67,7 @@ def validate_torch(
     elif link_bytes_per_s is not None:
         with shaped_network(gpus, link_bytes_per_s) as place:
             measured = run_ranks(task, place, on_step)
-        link = {"link": format_quantity(link_bytes_per_s, "bytes_per_s")}
+        link = {"link": f"{8 * link_bytes_per_s / 1e6:g} Mbit/s"}
         measured = replace(measured, environment={**measured.environment, **link})
     else:
         measured = run_ranks(task, loopback(gpus), on_step)

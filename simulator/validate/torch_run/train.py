@@ -142,6 +142,13 @@ class Trainer:
         )  # fmt: skip
         return cast("contextlib.AbstractContextManager[None]", context)
 
+    @property
+    def _gradients_are_spread(self) -> bool:
+        """Whether a rank holds only part of them; DDP leaves all on every rank."""
+        plan = self.job.plan
+        is_sharded = plan.zero == 3 and self.grid.data is not None
+        return is_sharded or any(degree > 1 for degree in (plan.tp, plan.pp, plan.ep))
+
     def _clip(self) -> None:
         """Scales gradients down to a norm of one over all ranks."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -149,7 +156,7 @@ class Trainer:
         for gradient in gradients:
             local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
             squares += local.float().square().sum()
-        if self.world.ranks > 1:
+        if self._gradients_are_spread:
             dist.all_reduce(squares)
         factor = (_MAX_NORM / squares.sqrt()).clamp(max=1.0)
         for gradient in gradients:

@@ -170,12 +170,16 @@ def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
 
 
 def residuals(left_out: Sequence[LeftOut], rows: Sequence[Row]) -> list[Residual]:
-    """How runs of the higher grades were missed without their own source."""
+    """How runs of the higher grades were missed without their own source.
+
+    Only of systems and stacks that other sources speak of: where a relative stood in, the miss
+    is the relative's.
+    """
     by_id = {row["id"]: row for row in rows if row.get("grade", "A") in _GRADES}
     return [
         Residual(row_source(run.id), row["profile"], float(row["measured_step_s"]) / seconds)
         for run in left_out
-        if (row := by_id.get(run.id)) and (seconds := run.predicted_step_s)
+        if run.fitted and (row := by_id.get(run.id)) and (seconds := run.predicted_step_s)
     ]
 
 
@@ -202,6 +206,15 @@ def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:
     ]
     sources = {row_source(run.row["id"]) for run in own}
     return f"{table}: {len(own)} runs of {len(sources)} sources"
+
+
+def read_left_out(path: Path) -> list[LeftOut]:
+    """The cross-validation that a fit has written."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            LeftOut(row["id"], row["fitted_elsewhere"] == "true", float(row["predicted_step_s"]))
+            for row in csv.DictReader(file)
+        ]
 
 
 def _write_cross_validation(left_out: Sequence[LeftOut], folder: Path) -> None:

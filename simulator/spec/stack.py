@@ -227,7 +227,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "megatron-deepspeed": Stack(
             offloads="infinity",
             attention="fused-softmax",
-            host_work_per_launch=18.0,  # fitted to the small runs of one source, vtrain-single
+            host_work_per_launch=18.1,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
             zero_in_pipeline=1,

@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from simulator.calibrate.fit_training import LeftOut, read_left_out
 from simulator.plots.accuracy import RunError, draw_accuracy
 from simulator.results.run import run_step
 from simulator.spec.load import job_from_document
@@ -86,7 +87,7 @@ class KnownMiss(NamedTuple):
 def accuracy_report(
     report: PublishedReport,
     rows: Sequence[Row],
-    left_out: Mapping[str, float],
+    left_out: Mapping[str, LeftOut],
     known_misses: Sequence[KnownMiss] = (),
 ) -> str:
     """The report in Markdown.
@@ -94,7 +95,7 @@ def accuracy_report(
     Args:
         report: Every row, predicted.
         rows: The table.
-        left_out: Step time of each run predicted without its own source [s], by id.
+        left_out: Each run predicted without its own source, by id.
         known_misses: What is known of runs that are far off.
     """
     by_id = {row["id"]: row for row in rows}
@@ -145,12 +146,14 @@ def _headline_groups(
 
 
 def _cross_validated_section(
-    report: PublishedReport, rows: dict[str, Row], left_out: Mapping[str, float]
+    report: PublishedReport, rows: dict[str, Row], left_out: Mapping[str, LeftOut]
 ) -> str:
     """The headline once more, each source predicted from the others."""
     groups = {
         name: Accuracy.of(
-            error_pct(left_out.get(r.id), r.measured_step_s)
+            error_pct(left_out[r.id].predicted_step_s, r.measured_step_s)
+            if r.id in left_out
+            else None
             for r in group
             if r.measured_step_s is not None
         )
@@ -160,20 +163,24 @@ def _cross_validated_section(
 
 
 def _coverage_section(
-    report: PublishedReport, rows: dict[str, Row], left_out: Mapping[str, float]
+    report: PublishedReport, rows: dict[str, Row], left_out: Mapping[str, LeftOut]
 ) -> str:
     """How many runs the error bands cover."""
     groups = {
-        name: [_residual(result, left_out) for result in group if result.id in left_out]
+        name: [
+            _residual(result, left_out[result.id])
+            for result in group
+            if result.id in left_out and left_out[result.id].fitted
+        ]
         for name, group in _headline_groups(report, rows).items()
     }
     known = groups[_STATED]
     lines = [
         "## Error bands\n",
         f"A prediction carries the band in which {100 * COVERAGE:.0f} % of the published runs on "
-        "its system lie (runs of grade A and A-, each predicted without its own source; systems "
-        f"with fewer than {FEWEST_RUNS} runs take all). Here every run is held against the band "
-        "that all other sources give.\n",
+        "its system lie (A and A-, each predicted from other sources that speak of its system "
+        f"and stack; systems with fewer than {FEWEST_RUNS} such runs take all). Here every "
+        "run is held against the band that all other sources give.\n",
         "| runs | predicted | in the band % |",
         "|---|---:|---:|",
     ]
@@ -185,9 +192,9 @@ def _coverage_section(
     return "\n".join(lines) + "\n"
 
 
-def _residual(result: PublishedResult, left_out: Mapping[str, float]) -> Residual:
+def _residual(result: PublishedResult, left_out: LeftOut) -> Residual:
     assert result.measured_step_s is not None
-    ratio = result.measured_step_s / left_out[result.id]
+    ratio = result.measured_step_s / left_out.predicted_step_s
     return Residual(row_source(result.id), result.gpu, ratio)
 
 
@@ -307,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with ProcessPoolExecutor() as executor:
         report = validate_published(options.table, executor=executor)
-    left_out = {r["id"]: float(r["predicted_step_s"]) for r in _records(options.left_out)}
+    left_out = {run.id: run for run in read_left_out(options.left_out)}
     known = [KnownMiss(r["runs"], r["why"]) for r in _records(options.known_misses)]
     rows = read_rows(options.table)
     draw_accuracy(_run_errors(report, rows), options.picture, "Published training runs", CLOSE_PCT)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.calibrate.fit_training import LeftOut
 from simulator.plots.accuracy import RunError, build_accuracy_figure
 from simulator.validate.accuracy_report import KnownMiss, accuracy_report
 from simulator.validate.published import PublishedReport, predicted
@@ -46,7 +47,8 @@ def test_the_furthest_off_come_first_each_with_its_cause(report) -> None:
 def test_coverage_holds_runs_against_other_sources(report) -> None:
     """The lab was slower than predicted, the other was not: neither covers the other."""
     predicted_s = report.rows[0].predicted_step_s
-    left_out = dict.fromkeys(("lab-001", "lab-002", "other-001"), predicted_s)
+    names = ("lab-001", "lab-002", "other-001")
+    left_out = {name: LeftOut(name, True, predicted_s) for name in names}
     text = accuracy_report(report, ROWS, left_out)
     (line,) = (line for line in section(text, "Error bands") if line.startswith("| all runs of"))
     assert line == "| all runs of grade A and A- | 3 | 0 |"

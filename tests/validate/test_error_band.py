@@ -51,10 +51,13 @@ def test_coverage_holds_a_run_against_other_sources() -> None:
     assert covered_share(known[20:], known) == 0.0
 
 
-def test_residuals_are_measured_over_predicted_of_the_higher_grades() -> None:
+def test_residuals_are_those_of_higher_grades_whose_system_others_speak_of() -> None:
     rows = [
         {"id": "a-1", "grade": "A", "profile": "h100", "measured_step_s": "3"},
         {"id": "a-2", "grade": "B", "profile": "h100", "measured_step_s": "3"},
+        {"id": "b-1", "grade": "A", "profile": "h100", "measured_step_s": "3"},
     ]
-    left_out = [LeftOut("a-1", True, 2.0), LeftOut("a-2", True, 2.0)]
+    left_out = [
+        LeftOut("a-1", True, 2.0), LeftOut("a-2", True, 2.0), LeftOut("b-1", False, 2.0),
+    ]  # fmt: skip
     assert residuals(left_out, rows) == [Residual("a", "h100", 1.5)]

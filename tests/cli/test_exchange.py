@@ -57,9 +57,7 @@ def test_a_wrong_definition_is_bad_input(clustersim):
 
 
 def test_a_costly_setting_is_bad_input_with_nothing_on_stdout(clustersim, write):
-    config = write(
-        '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}', "d.json"
-    )
+    config = write('{"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}', "d.json")
     outcome = clustersim("import", "deepspeed", config, "--model", "gpt2", "--gpus", 8)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "--ignore zero_optimization.offload_param.device" in outcome.err
+    assert "--ignore zero_optimization.zero_hpz_partition_size" in outcome.err

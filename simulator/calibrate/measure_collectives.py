@@ -109,12 +109,12 @@ def _done_in(path: Path, world: World, *, resume: bool) -> set[str] | InputError
     if not resume:
         hint = "go on with --resume, or choose another file"
         return InputError.single("--measure", "holds measurements already", str(path), hint)
-    cut_half_line(path)
     own = own_table(path)
     ours = {"gpu": world.gpu, "nccl_version": world.library}
     if own is None or any(row[name] != ours[name] for row in own.rows for name in ours):
         rule = f"holds rows that are not of {world.gpu} with {world.library}"
         return InputError.single("--measure", rule, str(path), "choose another file")
+    cut_half_line(path)
     return {row["id"] for row in own.rows}
 
 

@@ -107,13 +107,7 @@ def _print_headlines(runs: Sequence[Run]) -> None:
         ("MFU", *(percent(r.mfu) for r in results)),
         ("pipeline bubble", *(percent(r.bubble_fraction) for r in results)),
         ("fullest GPU", *(format_bytes(peak) for peak in peaks)),
-        (
-            "fits",
-            *(
-                "yes" if peak <= r.capacity_bytes else "no"
-                for peak, r in zip(peaks, results, strict=True)
-            ),
-        ),
+        ("fits", *("yes" if r.fits else "no" for r in results)),
     ]
     columns = [text_column(""), *(number_column(run.name) for run in runs)]
     print_table(results[0].title, columns, rows)
@@ -155,9 +149,7 @@ def _document(runs: Sequence[Run], found: Sequence[Difference]) -> dict[str, Any
                 "tokens_per_s_per_gpu": run.result.tokens_per_s_per_gpu,
                 "mfu": run.result.mfu,
                 "peak_device_bytes": max(m.peak_device_bytes for m in run.result.memory),
-                "fits": all(
-                    m.peak_device_bytes <= run.result.capacity_bytes for m in run.result.memory
-                ),
+                "fits": run.result.fits,
                 "breakdown_s": {c.value: s for c, s in run.result.breakdown_s.items()},
             }
             for run in runs

@@ -100,6 +100,9 @@ def plan(
     processes = workers or core_count()
     if sizes and pareto is None:
         raise InputError.single("--gpus", "belongs to --pareto", sizes, "add --pareto FILE.png")
+    if pareto is not None and global_batch is not None:
+        rule = "draws plans of one global batch"
+        raise InputError.single("--pareto", rule, hint="set it: --set batch.global=N")
     axes = _axes(job, vary, max_tp)
     with status_line() as show, _executor(processes) as executor:
         search = partial(

@@ -59,6 +59,7 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
         **_precision(settings),
         **_recomputation(settings),
         "optimizer": _optimizer(settings),
+        "clip_gradients": settings.number("clip_grad", "optim.grad_clip", default=1.0) > 0,
         "rank_order": PIPELINE_BEFORE_DATA if settings.switch("use_tp_pp_dp_mapping") else None,
         "attention": _attention(settings),
         **_overlaps(settings, tp),

@@ -203,7 +203,7 @@ RULES = Rules(
         r".*_type_vocab_size|share_.*|label_smooth.*|calculate_per_token_loss",
         # Duration, learning rate, optimizer's numbers
         r"(train|start|sched|warmup|wd|lr|min_lr|decoupled|override|use_checkpoint)_?.*",
-        r"weight_decay.*|adam.*|optim_.*|optimizer_.*|sgd_momentum|beta[12]|betas|eps|clip_grad",
+        r"weight_decay.*|adam.*|optim_.*|optimizer_.*|sgd_momentum|beta[12]|betas|eps",
         r".*loss_scale.*|hysteresis|.*_coeff|.*aux_loss.*|.*z_loss.*|seed.*|random_seed",
         # Numbers of the network without cost
         r".*init.*|.*epsilon|.*eps|rotary.*|rope.*|use_rope_scaling|mscale.*|softmax_scale",

@@ -58,6 +58,7 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
         "recompute": _recomputation(settings),
         "precision": _precision(settings),
         "optimizer": _optimizer(settings),
+        "clip_gradients": settings.number("training.max_norm", default=1.0) > 0,
         "overlap_tp": settings.switch(
             "parallelism.enable_async_tensor_parallel",
             "experimental.enable_async_tensor_parallel",

@@ -121,7 +121,7 @@ RULES = Rules(
         r"(dump_folder|profiler|loss|model_spec\.model|override|.*\._target_)(\..*)?",
         r"experimental(\.custom.*)?|(quantize|float8|mx)(\..*)?|optimizer\.(lr|eps|beta.*|w.*|n.*)",
         r"model\.(norm_type|tokenizer_path|hf_assets_path|print_after.*|path|converters)",
-        r"training\.(steps|max_norm|dataset.*|gc_.*|seed|warmup_steps|data_parallel_type|mixed.*)",
+        r"training\.(steps|dataset.*|gc_.*|seed|warmup_steps|data_parallel_type|mixed.*)",
         r"training\.(dataloader.*|fp8_linear|bf16|name|log.*|deterministic.*)",
         r"activation_checkpoint\.(.*sac_force.*|debug|preserve.*|determ.*|visual.*|early_stop)",
         r"activation_checkpoint\.(selective_ac_option|memory_budget)|compile\..*",

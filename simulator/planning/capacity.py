@@ -126,8 +126,8 @@ def fastest_within_budget(found: Sequence[Capacity], budget_usd: float) -> Capac
     Raises:
         InputError: No price of any of them is known.
     """
-    if all(each.money.cheapest is None for each in found):
-        name = found[0].job.cluster.profile.name if found else "NAME"
+    if found and all(each.money.cheapest is None for each in found):
+        name = found[0].job.cluster.profile.name
         rule = "is missing, so a budget cannot be met"
         hint = f'for example --set campaign.systems.{name}.on_demand="… USD/h"'
         raise InputError.single(f"campaign.systems.{name}", rule, hint=hint)

@@ -133,7 +133,6 @@ def _gains(
         if on_trial:
             on_trial()
         gain = 1 - changed.step_time_s / step_s
-        peak = max(memory.peak_device_bytes for memory in changed.memory)
         if gain > 0:
-            found.append(Knob(changes, gain, peak <= changed.capacity_bytes))
+            found.append(Knob(changes, gain, changed.fits))
     return tuple(sorted(found, key=lambda knob: -knob.gain))

@@ -82,7 +82,7 @@ def _subtitle(result: StepResult, loads: Sequence[LinkLoad], ports: Sequence[str
             float(sent_share(load, result.step_time_s, 1)[0]) for load in loads if load.port == port
         ]
         means.append(f"{_PORT_NAMES[port]} {100 * max(shares):.1f} %")
-    return f"busiest rank, mean over the step: {',  '.join(means)}"
+    return f"busiest rank, mean over the step: {', '.join(means)}"
 
 
 def _draw_port(

@@ -345,7 +345,7 @@ def time_unit(longest_s: float) -> tuple[str, float]:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a picture in the format its suffix names (.png, .svg or .pdf).
+    """Write a picture in the format its suffix names (.png, .svg or .pdf), and its folder.
 
     The same figure gives the same bytes.
     """
@@ -355,5 +355,6 @@ def save(figure: Figure, path: str | Path) -> None:
         raise InputError.single(
             "path", "a picture is written as .png, .svg or .pdf", str(path), "change the suffix"
         )
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.hashsalt": "clustersim"}):
         figure.savefig(path, dpi=PNG_DPI, metadata=metadata)

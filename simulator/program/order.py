@@ -64,6 +64,7 @@ class StepOrder:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.schedule = job_schedule(job)
+        self._orders: dict[int, Order] = {}
 
     def slots(self, microbatches: int) -> Order:
         """The slots of every rank.
@@ -74,6 +75,11 @@ class StepOrder:
         Raises:
             InputError: The schedule has no order for the plan's sizes.
         """
+        if microbatches not in self._orders:
+            self._orders[microbatches] = self._decided(microbatches)
+        return self._orders[microbatches]
+
+    def _decided(self, microbatches: int) -> Order:
         plan, schedule = self.job.plan, self.schedule
         schedule.check(plan.pp, plan.vpp, self.job.microbatches)
         if plan.pp == 1 and plan.overlap_ep:

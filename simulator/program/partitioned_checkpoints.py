@@ -14,7 +14,7 @@ from dataclasses import replace
 from simulator.cost.collectives import CollectiveKind
 from simulator.program.ir import Category, Part
 from simulator.program.layer import Axis, Exchange, Layer
-from simulator.program.layer_time import LayerTime, PassTime
+from simulator.program.layer_time import LayerTime
 from simulator.program.recompute import Recomputation
 from simulator.program.timing import PieceTimer
 
@@ -34,10 +34,10 @@ def with_gather(time: LayerTime, layer: Layer, timer: PieceTimer) -> LayerTime:
     exchange = Exchange("checkpoint", Axis.TENSOR, None, kind, layer.input_bytes)
     seconds = timer.exchange_cost(exchange, kind).seconds
     again = time.recompute
-    recompute = PassTime(
-        [Part(str(kind), Category.TENSOR_PARALLEL, seconds), *again.parts],
-        [timer.collective(exchange, kind), *again.collectives],
-        again.flop,
-        again.kernels + 1,
+    recompute = replace(
+        again,
+        parts=[Part(str(kind), Category.TENSOR_PARALLEL, seconds), *again.parts],
+        collectives=[timer.collective(exchange, kind), *again.collectives],
+        exchanges=again.exchanges + 1,
     )
     return replace(time, recompute=recompute)

@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from simulator.cost.gemm import product_bytes
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
-from simulator.program.layer import FlashAttention, Gemm, GroupedGemm, Piece, RingAttention, Stream
+from simulator.program.layer import (
+    FlashAttention,
+    Gemm,
+    GridProduct,
+    GroupedGemm,
+    Piece,
+    RingAttention,
+    Stream,
+)
 from simulator.program.layer_time import attention_flop
 from simulator.program.stage import StageCosts
 from simulator.program.timing import PieceTimer
@@ -111,6 +119,9 @@ def _points(
                 flop = 2.0 * sum(rows) * n * k
                 num_bytes = product_bytes(rows, n, k, precision=used)
                 yield point(direction, flop, num_bytes, seconds, used)
+        case GridProduct():
+            # One of its steps; the others are alike.
+            yield from _points(piece.block, layer, timer, precision)
         case FlashAttention() | RingAttention():
             one = piece.first if isinstance(piece, RingAttention) else piece
             flop, num_bytes = attention_flop(one), _attention_bytes(one, ELEMENT_BYTES[half])

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from simulator.program.ir import Memory, Owner
-from simulator.program.layer import Axis, Exchange, Gemm, GroupedGemm, Layer, Piece
+from simulator.program.layer import Axis, Exchange, Gemm, GridProduct, GroupedGemm, Layer, Piece
 
 
 class Halves(NamedTuple):
@@ -87,6 +87,11 @@ def pending_bytes(
             bytes_each = element_bytes if piece.half_precision else operand_bytes
             kept_rows = piece.m / tp if _gathers_again(layer.pieces, index) else piece.m
             sizes += [kept_rows * piece.k * bytes_each, piece.m * piece.n * bytes_each]
+        elif isinstance(piece, GridProduct):
+            # Of operands a rank keeps as large a part as of the weight.
+            block = piece.block
+            kept = piece.weights / (block.k * block.n)
+            sizes += [kept * block.m * each * element_bytes for each in (block.k, block.n)]
     return tuple(sizes)
 
 

@@ -30,15 +30,11 @@ def verdict(result: StepResult, what_ifs: Sequence[WhatIf] = ()) -> str:
     """
     parts = [_bound_by(result, what_ifs), *_losses(result), *_fullness(result)]
     best = max((w for w in what_ifs if w.fits), key=lambda w: w.gain, default=None)
-    if _fits(result) and best is not None and best.gain >= WORTH:
+    if result.fits and best is not None and best.gain >= WORTH:
         parts.append(f"{best.words} gains {_percent(best.gain)}")
-    elif _fits(result) and what_ifs:
+    elif result.fits and what_ifs:
         parts.append(f"none of {len(what_ifs)} single changes that were tried gains anything")
     return "; ".join(parts) + "."
-
-
-def _fits(result: StepResult) -> bool:
-    return all(memory.peak_device_bytes <= result.capacity_bytes for memory in result.memory)
 
 
 def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
@@ -47,6 +43,8 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
     if need > capacity:
         excess = format_bytes(need - capacity)
         return f"Does not fit: stage {fullest.stage} needs {excess} more than there is"
+    if not result.fits:
+        return "Does not fit: a node holds more in its memory or on its drives than there is"
     within = max((w.gain for w in what_ifs if w.fits), default=0.0)
     beyond = max((w for w in what_ifs if not w.fits), key=lambda w: w.gain, default=None)
     if beyond is not None and beyond.gain >= max(within, 0.0) + WORTH:

@@ -36,6 +36,12 @@ def _one_place_updates_the_model(job: Job) -> Iterator[Fault]:
         holder = "GPU 0 holds" if kind == "data-parallel" else "servers hold"
         rule = f"must be 0 with plan.data_parallel: {kind}: {holder} all states, none are sharded"
         yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 0")
+    if plan.contiguous_checkpoints:
+        rule = f"is ZeRO-R's, which does not run with plan.data_parallel: {kind}"
+        yield Fault("plan.contiguous_checkpoints", rule, True, "leave it out, or take ddp")
+    if kind == "parameter-server" and plan.optimizer == "muon":
+        rule = "multiplies matrices in its update, which servers without GPUs are not modelled with"
+        yield Fault("plan.optimizer", rule, plan.optimizer, "take adam, or ddp")
     if plan.offload.is_used:
         rule = f"has no meaning with plan.data_parallel: {kind}: no framework offloads beside it"
         given = plan.offload.model_dump(exclude_defaults=True)

@@ -138,6 +138,7 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
         "grad_reduce_precision": draw(st.sampled_from(["fp32", narrow])),
         "attention": draw(st.sampled_from([None, "fused-softmax", "unfused"])),
         "optimizer": draw(st.sampled_from(["adam", "sgd", "sgd-momentum"])),
+        "clip_gradients": draw(_FLAG),
         "overlap_p2p": draw(st.sampled_from([None, False])),
         "rank_order": draw(st.sampled_from([None, "tp-cp-ep-pp-dp"])),
         "overlap_tp": draw(_FLAG),

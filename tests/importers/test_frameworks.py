@@ -175,6 +175,16 @@ def test_what_only_the_shell_would_know_is_asked_for(tmp_path):
     assert job.plan.tp == 8
 
 
+def test_gradients_are_clipped_unless_the_script_says_zero(tmp_path):
+    job, _ = read_megatron_script(FILES / "launch_gpt.sh", Given())
+    assert job.plan.clip_gradients
+    path = edited(
+        tmp_path, "launch_gpt.sh", ("--recompute-method", "--clip-grad 0 --recompute-method")
+    )
+    job, _ = read_megatron_script(path, Given())
+    assert not job.plan.clip_gradients
+
+
 def test_recomputing_only_some_layers_counts_them(tmp_path):
     path = edited(
         tmp_path, "launch_gpt.sh",

@@ -16,6 +16,7 @@ from simulator.planning.space import plan_space
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
 from simulator.program.offloaded_states import offloaded_states
+from simulator.program.stage import StageCosts
 from simulator.program.states import ParameterCount, resident_memory
 from simulator.results.run import run_step
 from simulator.spec.documents import data_folder
@@ -291,6 +292,11 @@ def test_partitioned_checkpoints_keep_their_part_and_are_gathered_once_per_layer
         for partition in (False, True)
     )  # fmt: skip
     layers = plain.model.layers
+    again = [
+        StageCosts(job)._unit(StageCosts(job)._layers[0]).time.recompute for job in (plain, parts)
+    ]
+    assert again[1].kernels == again[0].kernels
+    assert again[1].exchanges == again[0].exchanges + 1
     gathers = [
         c
         for op in build_program(parts).operations

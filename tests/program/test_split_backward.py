@@ -64,3 +64,16 @@ def test_blocks_freed_are_blocks_that_forward_left():
     assert halves.gives == ((Owner.ACTIVATIONS, 5.0),)
     assert sorted(halves.gives + halves.pending) == sorted(saved)
     assert whole_until_the_end(saved, ()) == Halves((), (), saved)
+
+
+@pytest.mark.parametrize(
+    ("method", "tp", "depth"), [("1d", 4, 1), ("2d", 4, 1), ("2.5d", 8, 2), ("3d", 8, 1)]
+)
+def test_products_of_every_tensor_method_wait_for_their_weight_gradients(method, tp, depth):
+    job = costs_of(stack="megatron-core", zero=0).job.replace(
+        {
+            "cluster.gpus": tp, "batch.micro": 4, "plan.pp": 1, "plan.tp": tp,
+            "plan.tp_method": method, "plan.tp_depth": depth,
+        }
+    )  # fmt: skip
+    assert total(StageCosts(job).halves(LAYER).pending) > 0

@@ -168,7 +168,8 @@ def _kept_bytes(trainer: Trainer) -> dict[str, float]:
         parameter
         for part in trainer.parts
         if isinstance(part, DistributedDataParallel)
-        for parameter in part.parameters()
+        for name, parameter in part.module.named_parameters()
+        if name not in part.parameters_to_ignore
     ]
     return {
         "weights": float(sum(map(_local_bytes, trainer.parameters))),

@@ -19,6 +19,7 @@ from simulator.calibrate.ranks.world import World
 from simulator.errors import Fault, UnsupportedError
 from simulator.spec.base import file_name_of_field
 from simulator.spec.job import Job
+from simulator.spec.plan import Plan
 from simulator.spec.stack import STACKS
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
@@ -260,7 +261,31 @@ def _kernels_are_torchs(job: Job, _: World) -> Iterator[Fault]:
         yield Fault("plan.recompute", rule, plan.recompute, hint)
 
 
+_PLAIN_FIELDS = (
+    "data_parallel", "tp_method", "ep_dispatch", "recompute_layers", "partition_activations",
+    "contiguous_checkpoints", "post_validation",
+)  # fmt: skip
+"""Fields of a plan that the run has one way of."""
+
+_OPTIMIZERS = ("adam", "sgd", "sgd-momentum")
+
+
+def _rest_is_plain(job: Job, _: World) -> Iterator[Fault]:
+    plan = job.plan
+    for name in _PLAIN_FIELDS:
+        value = getattr(plan, name)
+        if value != Plan.model_fields[name].default:
+            yield Fault(f"plan.{name}", "is not run here", value, "leave it out")
+    if plan.offload.is_used:
+        given = plan.offload.model_dump(exclude_defaults=True)
+        yield Fault("plan.offload", "is not run here", given, "leave it out")
+    if plan.optimizer not in _OPTIMIZERS:
+        hint = f"take one of {', '.join(_OPTIMIZERS)}"
+        yield Fault("plan.optimizer", "is not run here", plan.optimizer, hint)
+
+
 _RULES: Sequence[Rule] = (
+    _rest_is_plain,
     _schedule_is_torchs,
     _embedding_is_not_shared_between_ranks,
     _sharding_is_torchs,

@@ -95,7 +95,8 @@ class Trainer:
             else:
                 self._pipeline()
         with self.clock.phase("optimizer"):
-            self._clip()
+            if self.job.plan.clip_gradients:
+                self._clip()
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
 
@@ -124,8 +125,9 @@ class Trainer:
     def _synchronised(
         self, part: nn.Module, *, is_last: bool
     ) -> contextlib.AbstractContextManager[None]:
-        """DDP reduces after the last microbatch only."""
-        if isinstance(part, DistributedDataParallel) and not is_last:
+        """DDP reduces after the last microbatch only, if the plan says so."""
+        waits = self.job.plan.no_sync and not is_last
+        if isinstance(part, DistributedDataParallel) and waits:
             return cast("contextlib.AbstractContextManager[None]", part.no_sync())
         return contextlib.nullcontext()
 

@@ -15,13 +15,19 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.cli.workers import Workers, worker_pool
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.planning.families import FamilyResult
 
 
-def advise(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
+def advise(
+    job_file: JobFile,
+    changes: Changes = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
     """Compare DDP, ZeRO, TP, PP and their combinations, each at its best.
 
     The job's degrees, ZeRO stage, recomputation and microbatch do not matter: each strategy
@@ -32,8 +38,10 @@ def advise(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) 
     from simulator.planning.families import compare_families
 
     job = read_job(job_file, changes)
-    with counting("strategies") as count:
-        results = compare_families(job, on_family=lambda _: count())
+    with counting("strategies") as count, worker_pool(workers) as (executor, processes):
+        results = compare_families(
+            job, executor=executor, at_a_time=processes, on_family=lambda _: count()
+        )
     if as_json:
         print_json({"job": job.title, "strategies": [asdict(result) for result in results]})
     else:

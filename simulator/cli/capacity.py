@@ -18,9 +18,16 @@ from simulator.cli.console import (
     print_table,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, parse_assignments, whole_numbers
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    parse_assignments,
+    quantity,
+    whole_numbers,
+)
 from simulator.errors import InputError
-from simulator.units import format_seconds, parse_quantity
+from simulator.units import format_seconds
 
 if TYPE_CHECKING:
     from simulator.planning.capacity import Capacity, Refusal
@@ -87,8 +94,8 @@ def capacity(
     asked = _Comparison(
         systems,
         sizes,
-        _amount(deadline, "--deadline", "s"),
-        _amount(budget, "--budget", "usd"),
+        None if deadline is None else quantity(deadline, "--deadline", "s"),
+        None if budget is None else quantity(budget, "--budget", "usd"),
         members,
         seed,
     )
@@ -132,18 +139,6 @@ def _read(
     if tokens is not None:
         assigned["campaign.tokens"] = tokens
     return load_job(path, assigned)
-
-
-def _amount(text: str | None, option: str, dimension: str) -> float | None:
-    if text is None:
-        return None
-    try:
-        amount = parse_quantity(text, dimension)
-    except ValueError as error:
-        raise InputError.single(option, str(error)) from error
-    if amount <= 0:
-        raise InputError.single(option, "must be more than nothing", text)
-    return amount
 
 
 def _draw(found: Capacity, path: Path) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.console import note, number_column, print_json, print_table, text_column
-from simulator.cli.options import AsJson
-from simulator.errors import InputError
+from simulator.cli.options import AsJson, quantity
 from simulator.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -80,8 +79,8 @@ def show_collective(
     from simulator.engine.chunk_contents import contents
     from simulator.engine.chunked import ChunkedCollective, simulate_collectives
 
-    num_bytes = _quantity("--size", size, "bytes")
-    rate, hop_s = _quantity("--link", link, "bytes_per_s"), _quantity("--hop", hop, "s")
+    num_bytes = quantity(size, "--size", "bytes", or_zero=True)
+    rate, hop_s = quantity(link, "--link", "bytes_per_s"), quantity(hop, "--hop", "s", or_zero=True)
     collective = ChunkedCollective(algorithm, num_bytes, range(ranks), chunks)
     timeline = simulate_collectives([collective], rate, hop_s)[0]
     if plot is not None:
@@ -102,18 +101,6 @@ def show_collective(
         f"in one piece per message: {format_seconds(whole_s)} by the closed form\n"
     )
     _print_steps(state, timeline)
-
-
-def _quantity(option: str, text: str, dimension: str) -> float:
-    from simulator.units import parse_quantity
-
-    try:
-        value = parse_quantity(text, dimension)
-    except ValueError as error:
-        raise InputError.single(option, str(error), text) from error
-    if value < 0:
-        raise InputError.single(option, "must not be negative", text)
-    return value
 
 
 def _print_steps(state: Contents, timeline: ChunkTimeline) -> None:

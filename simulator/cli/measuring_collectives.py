@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 
 from simulator.cli.console import note, progress
-from simulator.errors import InputError
-from simulator.units import format_bytes, parse_quantity
+from simulator.cli.options import quantity
+from simulator.units import format_bytes
 
 _LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
 
@@ -30,10 +30,10 @@ def measured(table: Path, backend: str | None, largest: str | None, *, resume: b
     from simulator.calibrate.collective_world import join_world, leave_world
     from simulator.calibrate.measure_collectives import collective_cases, measure_collectives
 
-    largest_bytes = None if largest is None else _bytes(largest)
+    largest_bytes = None if largest is None else quantity(largest, "--largest", "bytes")
     world = join_world(backend)
     if largest_bytes is None:
-        largest_bytes = _bytes(_LARGEST[world.backend])
+        largest_bytes = quantity(_LARGEST[world.backend], "--largest", "bytes")
     is_first = world.rank == 0
     try:
         cases = collective_cases(world, largest_bytes)
@@ -53,10 +53,3 @@ def measured(table: Path, backend: str | None, largest: str | None, *, resume: b
 
 def _nothing() -> None:
     """Count nothing: only the first rank shows progress."""
-
-
-def _bytes(text: str) -> float:
-    try:
-        return parse_quantity(text, "bytes")
-    except ValueError as error:
-        raise InputError.single("--largest", str(error), text) from error

@@ -61,16 +61,41 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def whole_numbers(text: str, option: str) -> list[int]:
-    """Positive whole numbers with commas between them.
+def whole_numbers(text: str, option: str, least: int = 1) -> list[int]:
+    """Whole numbers with commas between them, each taken once.
 
     Raises:
-        InputError: They are none; names the option.
+        InputError: They are none, or less than ``least``; names the option.
     """
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() and int(word) > 0 for word in words):
-        raise InputError.single(option, "must be whole numbers with commas, such as 64,128", text)
-    return [int(word) for word in words]
+    if not all(word.isdecimal() and int(word) >= least for word in words):
+        rule = f"must be whole numbers from {least} with commas, such as 8,64"
+        raise InputError.single(option, rule, text)
+    return list(dict.fromkeys(int(word) for word in words))
+
+
+def quantity(text: str, option: str, dimension: str, *, or_zero: bool = False) -> float:
+    """SI value of an option such as ``--size "64 MiB"``.
+
+    Args:
+        text: A number with a unit.
+        option: Its name, for messages.
+        dimension: A key of :data:`simulator.units.UNITS`.
+        or_zero: Whether zero has a meaning.
+
+    Raises:
+        InputError: It has no such unit, is negative, or zero without ``or_zero``; names the option.
+    """
+    from simulator.units import parse_quantity
+
+    try:
+        value = parse_quantity(text, dimension)
+    except ValueError as error:
+        raise InputError.single(option, str(error), text) from error
+    if value < 0 or (value == 0 and not or_zero):
+        rule = "must not be negative" if or_zero else "must be above zero"
+        raise InputError.single(option, rule, text)
+    return value
 
 
 def complete_profile(incomplete: str) -> list[str]:

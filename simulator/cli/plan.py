@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import AsJson, Changes, JobFile, read_job, whole_numbers
 from simulator.cli.sweep import parse_grid
+from simulator.cli.workers import Workers, worker_pool
 from simulator.errors import InputError
 from simulator.units import format_bytes, format_seconds
 
@@ -77,10 +76,7 @@ def plan(
     why: Annotated[
         bool, typer.Option(help="Simulate what would make the fastest plan faster still.")
     ] = True,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Processes that simulate; by default one per core."),
-    ] = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest plans that fit, proven so under the full simulation of all plans.
@@ -94,17 +90,15 @@ def plan(
     from simulator.planning.nearest_fit import nearest_fit
     from simulator.planning.reasons import reasons
     from simulator.planning.search import pareto_front, search_plans
-    from simulator.planning.tasks import core_count
 
     job = read_job(job_file, changes)
-    processes = workers or core_count()
     if sizes and pareto is None:
         raise InputError.single("--gpus", "belongs to --pareto", sizes, "add --pareto FILE.png")
     if pareto is not None and global_batch is not None:
         rule = "draws plans of one global batch"
         raise InputError.single("--pareto", rule, hint="set it: --set batch.global=N")
     axes = _axes(job, vary, max_tp)
-    with status_line() as show, _executor(processes) as executor:
+    with status_line() as show, worker_pool(workers) as (executor, processes):
         search = partial(
             search_plans,
             vary=axes,
@@ -187,15 +181,6 @@ def _short_name(choice: PlanChoice) -> str:
     degrees = [(name, choice.changes.get(f"plan.{name}", 1)) for name in ("tp", "pp", "cp", "ep")]
     words = [f"{name}{degree}" for name, degree in degrees if degree > 1]
     return " ".join([*words, f"dp{choice.dp}"])
-
-
-@contextlib.contextmanager
-def _executor(processes: int) -> Iterator[Executor | None]:
-    if processes == 1:
-        yield None
-        return
-    with ProcessPoolExecutor(processes) as executor:
-        yield executor
 
 
 def _progress_text(progress: Progress) -> str:

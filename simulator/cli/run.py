@@ -17,8 +17,7 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.memory import print_peaks
-from simulator.cli.options import AsJson, Changes, JobFile, read_job
-from simulator.errors import InputError
+from simulator.cli.options import AsJson, Changes, JobFile, read_job, whole_numbers
 from simulator.program.ir import Owner
 from simulator.units import format_bytes, format_seconds
 
@@ -97,7 +96,7 @@ def run(
         trace.parent.mkdir(parents=True, exist_ok=True)
         result.write_trace(
             trace,
-            ranks=_ranks(trace_ranks),
+            ranks=None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0),
             max_events=trace_events,
             kernels=trace_kernels,
         )
@@ -105,20 +104,6 @@ def run(
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")
         raise typer.Exit(1)
-
-
-def _ranks(text: str | None) -> list[int] | None:
-    """The ranks of a list such as ``0,8``.
-
-    Raises:
-        InputError: Something in it is no number.
-    """
-    if text is None:
-        return None
-    words = text.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise InputError.single("--trace-ranks", "must be ranks such as 0,8", text)
-    return [int(word) for word in words]
 
 
 def _write_files(result: Result, plot: Path | None, html: Path | None) -> Iterator[Path]:

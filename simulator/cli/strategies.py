@@ -16,8 +16,7 @@ from simulator.cli.console import (
     progress,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, read_job
-from simulator.errors import InputError
+from simulator.cli.options import AsJson, Changes, JobFile, read_job, whole_numbers
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def strategies(
     """
     from simulator.planning.strategies import STRATEGIES, compare_strategies
 
-    job, counts = read_job(job_file, changes), _node_counts(nodes)
+    job, counts = read_job(job_file, changes), whole_numbers(nodes, "--nodes")
     with progress("strategies", len(STRATEGIES) * len(counts)) as count:
         found = compare_strategies(job, counts, on_trial=count)
     if as_json:
@@ -67,14 +66,6 @@ def strategies(
     if not any(outcome.fits for comparison in found for outcome in comparison.outcomes):
         note("No strategy fits.")
         raise typer.Exit(1)
-
-
-def _node_counts(text: str) -> list[int]:
-    counts = [int(word) if word.strip().isdecimal() else 0 for word in text.split(",")]
-    if not all(counts):
-        rule = "must be whole numbers of nodes, 1 or more, with commas between them"
-        raise InputError.single("--nodes", rule, text, "write for example --nodes 1,8")
-    return list(dict.fromkeys(counts))
 
 
 def _print_comparison(comparison: Comparison) -> None:

@@ -20,6 +20,7 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.cli.workers import Workers
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,10 +54,7 @@ def sweep(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Replace what an earlier sweep left at --out.")
     ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Processes that simulate; by default one per core."),
-    ] = None,
+    workers: Workers = None,
     dask: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Simulate on the Dask cluster of this scheduler."),

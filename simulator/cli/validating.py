@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -21,6 +19,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import AsJson, complete_profile
 from simulator.cli.validating_torch import torch
+from simulator.cli.workers import Workers, worker_pool
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
 Out = Annotated[
@@ -58,10 +57,7 @@ def published(
     as_json: AsJson = False,
     out: Out = None,
     max_mape: MaxMape = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that simulate rows; by default one per core."),
-    ] = None,
+    workers: Workers = None,
 ) -> None:
     """Compare with published training runs.
 
@@ -69,7 +65,7 @@ def published(
     """
     from simulator.validate.published import validate_published
 
-    with _executor(workers) as executor, counting("rows") as count:
+    with worker_pool(workers) as (executor, _), counting("rows") as count:
         report = validate_published(table, executor=executor, on_row=lambda _: count())
     _show(report, as_json=as_json, out=out, max_mape=max_mape)
 
@@ -122,17 +118,6 @@ def kernels(
 
     own = None if profile is None else load_profile(profile)
     _show(validate_kernels(table, profile=own), as_json=as_json, out=out, max_mape=max_mape)
-
-
-@contextlib.contextmanager
-def _executor(workers: int | None) -> Iterator[Executor | None]:
-    if workers == 1:
-        yield None
-        return
-    from concurrent.futures import ProcessPoolExecutor
-
-    with ProcessPoolExecutor(workers) as executor:
-        yield executor
 
 
 def _show(report: Report, *, as_json: bool, out: Path | None, max_mape: float | None) -> None:

@@ -19,7 +19,14 @@ from simulator.cli.console import (
     progress,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, complete_profile, parse_assignments
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    complete_profile,
+    parse_assignments,
+    quantity,
+)
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,7 +94,7 @@ def torch(
     if profile is not None:
         assigned["cluster.profile"] = _found(profile)
     loaded = load_job(job, assigned)
-    rate = None if shaped is None else _link_bytes_per_s(shaped)
+    rate = None if shaped is None else quantity(shaped, "--shaped", "bytes_per_s")
     if rank >= loaded.cluster.gpus:
         rule = f"must be below the job's {loaded.cluster.gpus} ranks"
         raise InputError.single("--rank", rule, rank)
@@ -103,18 +110,6 @@ def torch(
     if report is None:
         return
     _show(report, as_json=as_json, out=out, plot=plot)
-
-
-def _link_bytes_per_s(text: str) -> float:
-    from simulator.units import parse_quantity
-
-    try:
-        rate = parse_quantity(text, "bytes_per_s")
-    except ValueError as error:
-        raise InputError.single("--shaped", str(error)) from error
-    if rate <= 0:
-        raise InputError.single("--shaped", "must be above zero", text)
-    return rate
 
 
 def _found(profile: str) -> str:

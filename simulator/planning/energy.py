@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.planning.campaign import CampaignTime
-from simulator.planning.goodput import node_count
 from simulator.spec.campaign import System
 from simulator.spec.job import Job
 
@@ -47,7 +46,7 @@ def energy(job: Job, time: CampaignTime) -> Energy:
     busy_w = profile.device.power_w if power.gpu_busy_w is None else power.gpu_busy_w
     gpu_busy_j = busy_w * busy_s * time.gpus
     gpu_waiting_j = _times(power.gpu_waiting_w, (time.wall_s - busy_s) * time.gpus)
-    node_s = time.wall_s * node_count(job)
+    node_s = time.wall_s * job.cluster.nodes
     host_j, network_j = _times(power.host_w, node_s), _times(power.network_w, node_s)
     computers_j = _sum(gpu_busy_j, gpu_waiting_j, host_j, network_j)
     building_j = None

@@ -196,7 +196,7 @@ class _Ensemble:
             loading_ns=round(cost.load_s * NS),
             warm_up_ns=round(failures.warm_up_s * NS),
         )
-        self._fleet = Fleet(node_count(job), failures.spare_nodes, job.dp, failures.elastic)
+        self._fleet = Fleet(job.cluster.nodes, failures.spare_nodes, job.dp, failures.elastic)
         self.mtbf_s = 1 / sum(hazard.rate_per_s for hazard in self._hazards)
         slowed = cost.interference / (1 + cost.interference)
         self.stop_s = cost.stall_s + cost.write_s * slowed
@@ -230,14 +230,9 @@ class _Ensemble:
         )
 
 
-def node_count(job: Job) -> int:
-    """Nodes of a job's GPUs."""
-    return -(-job.cluster.gpus // job.cluster.profile.network.gpus_per_node)
-
-
 def hazards(job: Job, failures: Failures) -> tuple[Hazard, ...]:
     """Every kind of failure with the rate of all its parts."""
-    nodes = node_count(job)
+    nodes = job.cluster.nodes
     counts = {
         "node": nodes,
         "gpu": job.cluster.gpus,

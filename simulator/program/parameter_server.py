@@ -53,8 +53,7 @@ class ServerRates(NamedTuple):
 
 def server_count(job: Job) -> int:
     """Hosts that hold the parameters: as many as the plan says, or one per node of GPUs."""
-    nodes = -(-job.cluster.gpus // job.cluster.profile.network.gpus_per_node)
-    return job.plan.parameter_servers or nodes
+    return job.plan.parameter_servers or job.cluster.nodes
 
 
 def server_memory_bytes_per_s(job: Job) -> float:

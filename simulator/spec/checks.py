@@ -346,11 +346,10 @@ def _network_is_sound(job: Job) -> Iterator[Fault]:
 
 def _perturbed_ranks_exist(job: Job) -> Iterator[Fault]:
     gpus = job.cluster.gpus
-    nodes = -(-gpus // job.cluster.profile.network.gpus_per_node)
     for number, perturbation in enumerate(job.perturbations):
         for name, given, count in (
             ("gpu", perturbation.gpu, gpus),
-            ("node", perturbation.node, nodes),
+            ("node", perturbation.node, job.cluster.nodes),
         ):
             if given is not None and given[1] >= count:
                 yield Fault(

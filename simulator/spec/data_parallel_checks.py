@@ -62,7 +62,7 @@ def _one_process_stays_in_its_node(job: Job) -> Iterator[Fault]:
         return
     rule = (
         "is one process, which drives the GPUs of one node only: "
-        f"{gpus} GPUs are {-(-gpus // network.gpus_per_node)} nodes"
+        f"{gpus} GPUs are {job.cluster.nodes} nodes"
     )
     hint = f"take ddp, or cluster.gpus: {network.gpus_per_node}"
     yield Fault("plan.data_parallel", rule, job.plan.data_parallel, hint)

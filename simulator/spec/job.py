@@ -21,6 +21,11 @@ class Cluster(Spec):
     profile: HardwareProfile
     gpus: Count
 
+    @property
+    def nodes(self) -> int:
+        """Hosts that the GPUs stand in."""
+        return -(-self.gpus // self.profile.network.gpus_per_node)
+
 
 class Batch(Spec):
     """The work of one optimizer step."""

@@ -42,7 +42,7 @@ def test_all_algorithms_are_listed_with_what_they_do(clustersim):
     [
         ("--size", "64", "--size"),
         ("--link", "-50 GB/s", "--link"),
-        ("--link", "0 GB/s", "link_bytes_per_s"),
+        ("--link", "0 GB/s", "--link"),
         ("--hop", "5 GB", "--hop"),
         ("--chunks", "0", "chunks"),
     ],

@@ -166,6 +166,13 @@ def _experts_need_their_own_tokens(job: Job) -> Iterator[Fault]:
         )
 
 
+def _two_level_dispatch_needs_gpu_kernels(job: Job) -> Iterator[Fault]:
+    if job.plan.ep_dispatch == "hierarchical" and job.cluster.profile.network.library == "gloo":
+        rule = "is done by kernels on GPUs, and cluster.network.library is gloo"
+        hint = "take plan.ep_dispatch: all_to_all"
+        yield Fault("plan.ep_dispatch", rule, job.plan.ep_dispatch, hint)
+
+
 def _experts_receive_what_is_possible(job: Job) -> Iterator[Fault]:
     load, experts = job.plan.expert_load, job.model.experts
     if load is None:
@@ -374,6 +381,7 @@ _RULES = (
     _experts_divide_over_expert_ranks,
     _experts_share_the_pipeline,
     _experts_need_their_own_tokens,
+    _two_level_dispatch_needs_gpu_kernels,
     _experts_receive_what_is_possible,
     _experts_overlap_between_chunks,
     _virtual_stages_need_a_pipeline,

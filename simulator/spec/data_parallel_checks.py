@@ -39,6 +39,9 @@ def _one_place_updates_the_model(job: Job) -> Iterator[Fault]:
     if plan.contiguous_checkpoints:
         rule = f"is ZeRO-R's, which does not run with plan.data_parallel: {kind}"
         yield Fault("plan.contiguous_checkpoints", rule, True, "leave it out, or take ddp")
+    if kind == "data-parallel" and plan.overlap_grad_reduce:
+        rule = f"is not possible with plan.data_parallel: {kind}, which adds up after the backward"
+        yield Fault("plan.overlap_grad_reduce", rule, True, "leave it out, or take ddp")
     if kind == "parameter-server" and plan.optimizer == "muon":
         rule = "multiplies matrices in its update, which servers without GPUs are not modelled with"
         yield Fault("plan.optimizer", rule, plan.optimizer, "take adam, or ddp")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError
-from tests.jobs import small_job, small_model
+from simulator.spec.model import Experts
+from tests.jobs import network_profile, small_job, small_model
 
 TIED = small_model(tied_embeddings=True)
 
@@ -24,6 +25,12 @@ TIED = small_model(tied_embeddings=True)
             "plan.reshard_after_forward",
             "shards no parameters",
         ),
+        (
+            None,
+            {"data_parallel": "data-parallel", "overlap_grad_reduce": True, "pp": 1, "zero": 0},
+            "plan.overlap_grad_reduce",
+            "after the backward",
+        ),
     ],
 )
 def test_what_no_framework_runs_is_refused_with_the_reason(model, plan, path, words):
@@ -33,6 +40,14 @@ def test_what_no_framework_runs_is_refused_with_the_reason(model, plan, path, wo
     assert fault.path == path
     assert words in fault.rule
     assert fault.hint
+
+
+def test_gloo_has_no_two_level_dispatch():
+    network = network_profile().network.model_copy(update={"library": "gloo"})
+    profile = network_profile().model_copy(update={"network": network})
+    experts = small_model(experts=Experts(count=4, top_k=2, ffn_hidden=128))
+    with pytest.raises(InputError, match="kernels on GPUs"):
+        small_job(experts, gpus=4, ep=4, profile=profile, ep_dispatch="hierarchical")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ memory and of what each link carries. Events are written one by one, so memory d
 with the trace.
 
 Times are whole nanoseconds, rounded edge by edge, so that neighbours on a lane stay
-neighbours and never overlap.
+neighbours and never overlap. Stages lie in their order, except in versions of Perfetto before
+the end of 2025, which put processes with more events above those with fewer.
 
 Source:
-    Trace Event Format (Google, 2016): event phases X, M, C, s and f.
+    Trace Event Format (Google, 2016): event phases X, M, C, s and f. Perfetto takes whole numbers
+    only as the ids of arrows, and puts the unit of a counter behind its name.
 """
 
 from __future__ import annotations
@@ -38,8 +40,11 @@ Event = dict[str, Any]
 
 _WAITS, _KERNELS = "waits", "compute kernels"
 _THREADS = (Stream.COMPUTE.value, _KERNELS, _WAITS, *(s.value for s in STREAMS[1:]))
-"""Lanes of a process from top to bottom. Ids start at 1; 0 is the idle task to Perfetto."""
-_THREAD_ID = {name: index for index, name in enumerate(_THREADS, start=1)}
+"""Lanes of a process from top to bottom."""
+_THREAD_PLACE = {name: place for place, name in enumerate(_THREADS)}
+_PROCESS_SPACING = 100
+"""Between the ids of processes. Each thread gets an id of its own, and the compute stream that
+of its process, which makes it the main thread: Perfetto puts that first, then the others by id."""
 _RECEIVING = frozenset({Stream.RECV_PREVIOUS, Stream.RECV_NEXT})
 _GIB = 1024.0**3
 
@@ -221,14 +226,24 @@ def _names(result: StepResult, index: int, *, kernels: bool) -> Iterator[Event]:
         used.add(_KERNELS)
     for name in _THREADS:
         if name in used:
-            yield _metadata("thread_name", index, {"name": name}, _THREAD_ID[name])
-            yield _metadata(
-                "thread_sort_index", index, {"sort_index": _THREAD_ID[name]}, _THREAD_ID[name]
-            )
+            place = {"sort_index": _THREAD_PLACE[name]}
+            yield _metadata("thread_name", index, {"name": name}, name)
+            yield _metadata("thread_sort_index", index, place, name)
 
 
-def _metadata(name: str, index: int, args: dict[str, Any], thread: int = 1) -> Event:
-    return {"ph": "M", "name": name, "pid": index + 1, "tid": thread, "args": args}
+def _metadata(
+    name: str, index: int, args: dict[str, Any], thread: str = Stream.COMPUTE.value
+) -> Event:
+    return {"ph": "M", "name": name, **_lane_ids(index, thread), "args": args}
+
+
+def _lane_ids(index: int, thread: str) -> dict[str, int]:
+    """Which lane an event is on; ids above 0, which is the idle task to Perfetto."""
+    return {"pid": _process_id(index), "tid": _process_id(index) + _THREAD_PLACE[thread]}
+
+
+def _process_id(index: int) -> int:
+    return _PROCESS_SPACING * (index + 1)
 
 
 def _operations(result: StepResult, index: int, *, kernels: bool) -> Iterator[Event]:
@@ -299,8 +314,8 @@ def _memory(result: StepResult, index: int) -> Iterator[Event]:
     for time_s, num_bytes in zip(moments_s, [*total, total[-1]], strict=True):
         yield {
             "ph": "C",
-            "name": "allocated [GiB]",
-            "pid": index + 1,
+            "name": "allocated",
+            "pid": _process_id(index),
             "ts": _microseconds(_nanoseconds(time_s)),
             "args": {"GiB": round(num_bytes / _GIB, 6)},
         }
@@ -313,8 +328,8 @@ def _link(result: StepResult, load: LinkLoad) -> Iterator[Event]:
     for time_s, rate in zip(moments_s, [*rates, rates[-1]], strict=True):
         yield {
             "ph": "C",
-            "name": f"{load.port} sent [GB/s]",
-            "pid": load.rank_class + 1,
+            "name": f"{load.port} sent",
+            "pid": _process_id(load.rank_class),
             "ts": _microseconds(_nanoseconds(time_s)),
             "args": {"GB/s": float(f"{rate / 1e9:.6g}")},
         }
@@ -322,12 +337,12 @@ def _link(result: StepResult, load: LinkLoad) -> Iterator[Event]:
 
 def _transfers(result: StepResult, classes: set[int]) -> Iterator[Event]:
     """An arrow from the middle of each send to the middle of its receive."""
-    timeline = result.timeline
+    timeline, flow = result.timeline, 0
     for index, operation in enumerate(timeline.program.operations):
         middle_s = (timeline.operation_start_s[index] + timeline.operation_end_s[index]) / 2
-        for number, (sender, receiver) in enumerate(_arrow_ends(operation)):
+        for sender, receiver in _arrow_ends(operation):
             if sender[0] in classes and receiver[0] in classes:
-                flow = f"{index}.{number}"
+                flow += 1
                 yield _arrow("s", flow, sender, middle_s)
                 yield _arrow("f", flow, receiver, middle_s) | {"bp": "e"}
 
@@ -346,14 +361,13 @@ def _arrow_ends(operation: Operation) -> Iterator[tuple[Lane, Lane]]:
         yield senders[0], receiver
 
 
-def _arrow(phase: str, flow: str, lane: Lane, time_s: float) -> Event:
+def _arrow(phase: str, flow: int, lane: Lane, time_s: float) -> Event:
     return {
         "ph": phase,
         "name": "transfer",
         "cat": "transfer",
         "id": flow,
-        "pid": lane[0] + 1,
-        "tid": _THREAD_ID[lane[1].value],
+        **_lane_ids(lane[0], lane[1].value),
         "ts": _microseconds(_nanoseconds(time_s)),
     }
 
@@ -371,8 +385,7 @@ def _complete(
         "ph": "X",
         "name": name,
         "cat": category,
-        "pid": index + 1,
-        "tid": _THREAD_ID[thread],
+        **_lane_ids(index, thread),
         "ts": _microseconds(span_ns[0]),
         "dur": _microseconds(span_ns[1] - span_ns[0]),
     }

@@ -139,6 +139,15 @@ def test_every_transfer_is_one_arrow_from_sender_to_receiver(tmp_path) -> None:
     assert len(starts) == len(phase(trace, "s")) == len(phase(trace, "f")) == sends
     assert all(starts[i]["pid"] != ends[i]["pid"] for i in starts)
     assert all(e["bp"] == "e" for e in ends.values())
+    assert all(isinstance(i, int) for i in starts)  # Perfetto drops flows named otherwise
+
+
+def test_each_lane_has_an_id_of_its_own_and_compute_is_the_main_thread(tmp_path) -> None:
+    trace = trace_of(FULL.result(), tmp_path / "t.json")
+    names = [e for e in phase(trace, "M") if e["name"] == "thread_name"]
+    assert len({e["tid"] for e in names}) == len(names)
+    main = [e["args"]["name"] for e in names if e["tid"] == e["pid"]]
+    assert main == ["compute"] * FULL.stages
 
 
 def test_both_ends_of_an_arrow_lie_on_a_transfer(tmp_path) -> None:
@@ -156,8 +165,8 @@ def test_counters_end_where_they_begin_and_reach_the_peak(tmp_path) -> None:
     result = Pipeline(stages=2, microbatches=4).result()
     trace = trace_of(result, tmp_path / "t.json")
     for index, memory in enumerate(result.memory):
-        counters = [e for e in phase(trace, "C") if e["name"] == "allocated [GiB]"]
-        events = [e for e in counters if e["pid"] == index + 1]
+        counters = [e for e in phase(trace, "C") if e["name"] == "allocated"]
+        events = [e for e in counters if e["pid"] == 100 * (index + 1)]
         values = [e["args"]["GiB"] for e in events]
         times = [e["ts"] for e in events]
         assert values[-1] == 32.0
@@ -242,8 +251,8 @@ def test_one_send_to_two_receivers_has_two_arrows(tmp_path, sending: Stream) -> 
     program.add(Operation(Kind.SEND_RECV, targets, work, Category.PIPELINE, after=(0,)))
     result = step_result(replay(program))
     trace = trace_of(result, tmp_path / "t.json")
-    assert [e["pid"] for e in phase(trace, "s")] == [1, 1]
-    assert [e["pid"] for e in phase(trace, "f")] == [2, 3]
+    assert [e["pid"] for e in phase(trace, "s")] == [100, 100]
+    assert [e["pid"] for e in phase(trace, "f")] == [200, 300]
     names = [e["args"]["name"] for e in phase(trace, "M") if e["name"] == "process_name"]
     assert names[0] == "class 0 (1 rank)"
 
@@ -255,23 +264,23 @@ def test_a_class_of_its_own_is_labelled_with_its_reason():
     program.add(Operation(Kind.FORWARD, lanes, Work(1.0), Category.FORWARD))
     result = step_result(replay(program))
     labels = [e for e in trace_events(result, [0, 1]) if e["name"] == "process_labels"]
-    assert [(e["pid"], e["args"]["labels"]) for e in labels] == [(2, "stage 1: 20 % slower")]
+    assert [(e["pid"], e["args"]["labels"]) for e in labels] == [(200, "stage 1: 20 % slower")]
 
 
 def test_link_counters_carry_what_the_transfers_send(tmp_path) -> None:
     result = sim_result()
     trace = trace_of(result, tmp_path / "t.json")
-    for load in link_loads(result.timeline):
-        name = f"{load.port} sent [GB/s]"
-        events = [
-            e for e in phase(trace, "C") if (e["name"], e["pid"]) == (name, load.rank_class + 1)
-        ]
+    loads = link_loads(result.timeline)
+    for load in loads:
+        wanted = f"{load.port} sent", 100 * (load.rank_class + 1)
+        events = [e for e in phase(trace, "C") if (e["name"], e["pid"]) == wanted]
         times = [e["ts"] / 1e6 for e in events]
         rates = [e["args"]["GB/s"] * 1e9 for e in events]
         carried = sum(rate * (b - a) for rate, (a, b) in zip(rates, pairwise(times), strict=False))
         listed = class_traffic(result.timeline.program)[load.rank_class].port_bytes[load.port]
         assert carried == pytest.approx(listed, rel=1e-3)
-    assert {e["name"] for e in phase(trace, "C")} > {"allocated [GiB]", "scale_up sent [GB/s]"}
+    counters = {(e["name"], e["pid"]) for e in phase(trace, "C") if e["name"] != "allocated"}
+    assert counters == {(f"{load.port} sent", 100 * (load.rank_class + 1)) for load in loads}
 
 
 def sim_result() -> Result:

@@ -1,12 +1,8 @@
-"""The page of a deep pipeline in a real browser: it opens, hovers, zooms, hides, prints.
-
-Needs the package playwright and an installed Chromium (Debian: ``apt-get install chromium``).
-"""
+"""The page of a deep pipeline in a real browser: it opens, hovers, zooms, hides, prints."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +10,10 @@ from typing import Any
 import pytest
 
 from simulator.exporters.html.compare_report import Run, compare_page
+from tests.exporters.chromium import NEEDS_CHROMIUM, chromium
 from tests.exporters.pages import HOSTILE, page_of, result_of
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-
-QUIET = [
-    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+pytestmark = NEEDS_CHROMIUM
 
 
 GUTTER_PX = 104
@@ -57,10 +45,8 @@ PIXELS = """() => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ MODULES = {
 }
 
 FLOORS = (
-    {"errors", "units", "version"},
+    {"errors", "processor", "units", "version"},
     {"spec", "importers"},
     {"cost"},
     {"schedule"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import torch
 
 from simulator.calibrate.profile_text import SourcedValue
 from simulator.errors import InputError
+from simulator.processor import processor_name
 from simulator.units import format_quantity
 
 _FOREIGN_BYTES = 2.0 * 2**30
@@ -88,7 +88,7 @@ def device_facts(name: str | None) -> DeviceFacts:
     threads = torch.get_num_threads()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return DeviceFacts(
-        f"{_cpu_name()}, {threads} thread{'s' if threads > 1 else ''}",
+        f"{processor_name()}, {threads} thread{'s' if threads > 1 else ''}",
         torch.device("cpu"),
         ("fp32", "bf16"),
         ("flash_attention (sdpa)",),
@@ -143,14 +143,6 @@ def _attention(capability: tuple[int, int]) -> tuple[str, ...]:
     flash = "flash_attention_2 (sdpa)" if is_new else "flash_attention (sdpa)"
     best = ("cudnn_attention (sdpa)", flash) if is_new else (flash, "cudnn_attention (sdpa)")
     return (*best, "unfused_attention (sdpa math)")
-
-
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 class Sensors:

@@ -72,7 +72,7 @@ def sweep(
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.pp=1,2,4 --plot tp.png
     """
     from simulator.planning.sweep import grid_points, sweep
-    from simulator.planning.tasks import core_count
+    from simulator.processor import core_count
 
     job, axes = read_job(job_file, changes), parse_grid(grid or ())
     count = len(grid_points(axes))

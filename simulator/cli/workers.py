@@ -24,7 +24,7 @@ def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
     """The processes and how many they are; no executor where this process is enough."""
     from concurrent.futures import ProcessPoolExecutor
 
-    from simulator.planning.tasks import core_count
+    from simulator.processor import core_count
 
     processes = workers or core_count()
     if processes == 1:

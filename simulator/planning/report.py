@@ -13,7 +13,7 @@ from pathlib import Path
 
 from simulator.planning.published_campaigns import campaigns_section, published_campaigns
 from simulator.planning.published_recipes import published_recipes, recipes_section
-from simulator.planning.tasks import core_count
+from simulator.processor import core_count
 
 RECIPES = (
     "dgxc-001", "dgxc-011", "dgxc-023", "dgxc-039", "dgxc-049", "dgxc-062", "dgxc-077",

@@ -9,7 +9,6 @@ others lose nothing but the time.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import (
@@ -23,6 +22,8 @@ from concurrent.futures import (
 )
 from typing import Any, TypeVar
 
+from simulator.processor import core_count
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -32,11 +33,6 @@ _QUEUED_PER_WORKER = 2
 
 class WorkerDiedError(Exception):
     """A task whose worker died while it was the only one under way."""
-
-
-def core_count() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_on_executor(

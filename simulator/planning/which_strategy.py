@@ -16,8 +16,8 @@ from typing import Any
 
 from simulator.planning.families import FAMILIES, FamilyResult, compare_families
 from simulator.planning.nearest_fit import nearest_fit
-from simulator.planning.tasks import core_count
 from simulator.plots.strategy_map import draw_strategy_map
+from simulator.processor import core_count
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
 from simulator.units import format_bytes, format_seconds

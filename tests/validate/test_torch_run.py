@@ -10,7 +10,9 @@ import json
 import pytest
 import torch
 
+from simulator.calibrate.ranks.world import joined, own_world
 from simulator.validate.torch_run.run import validate_torch
+from simulator.validate.torch_run.train import Trainer, build_trainer
 from tests.validate.test_torch_strategies import EXPERTS, WHOLE, job
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -75,3 +77,16 @@ def test_two_ranks_train_together(name):
     assert bool(report.measured.expert_loads) == (name == "experts")
     document = json.loads(json.dumps(report.to_dict()))
     assert {row["name"] for row in document["phases_s"]} >= {"forward", "backward", "optimizer"}
+
+
+@pytest.mark.parametrize(("precision", "word"), [("tf32", "high"), ("fp32", "highest")])
+def test_products_run_in_the_plans_format_and_no_longer(precision, word, monkeypatch):
+    before, seen = torch.get_float32_matmul_precision(), []
+    monkeypatch.setattr(
+        Trainer, "_accumulate", lambda _: seen.append(torch.get_float32_matmul_precision())
+    )
+    world = own_world("fake", 1, 0)
+    with joined(world):
+        build_trainer(job(1, precision=precision), world).step()
+    assert seen == [word]
+    assert torch.get_float32_matmul_precision() == before

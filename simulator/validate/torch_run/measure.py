@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from simulator.calibrate.ranks.world import World, joined
+from simulator.processor import core_count, processor_name
 from simulator.spec.job import Job
 from simulator.validate.torch_run.measured import Measured, RankMeasured
 from simulator.validate.torch_run.phases import Span
@@ -72,7 +73,7 @@ def environment(world: World) -> dict[str, str]:
     device = (
         torch.cuda.get_device_name(world.device)
         if world.is_gpu
-        else f"{_cpu_name()}, {_threads(torch.get_num_threads())} of {_cores()} cores"
+        else f"{processor_name()}, {_threads(torch.get_num_threads())} of {core_count()} cores"
     )
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -85,23 +86,8 @@ def environment(world: World) -> dict[str, str]:
     }
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _threads(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = (
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            )
-            return next(names, platform.machine())
-    except OSError:
-        return platform.processor() or platform.machine()
 
 
 def _timed_step(trainer: Trainer) -> tuple[float, list[Span]]:

@@ -89,7 +89,7 @@ class Trainer:
 
     def step(self) -> None:
         """One step; the clock marks its phases."""
-        with _loss_context(self.job), _attention_context(self.job):
+        with _loss_context(self.job), _attention_context(self.job), _product_format(self.job):
             if self.schedule is None:
                 self._accumulate()
             else:
@@ -164,6 +164,17 @@ class Trainer:
         for gradient in gradients:
             local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
             local.mul_(factor.to(local.dtype))
+
+
+@contextlib.contextmanager
+def _product_format(job: Job) -> Iterator[None]:
+    """Products of fp32 numbers run in TF32 if the plan says so, and never else."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if job.plan.precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def build_trainer(job: Job, world: World) -> Trainer:

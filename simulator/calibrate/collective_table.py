@@ -5,11 +5,11 @@ Published tables mix systems; one that was written here is of a single system, a
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from simulator.calibrate.growing_table import append_line, whole_lines, write_head
 
 COLUMNS = (
     "id", "source", "collective", "gpu", "gpus", "nodes", "gpus_per_node", "intra", "inter",
@@ -47,8 +47,7 @@ class OwnTable:
 
 def own_table(path: Path) -> OwnTable | None:
     """The table, if it was measured here; half a line of a killed run is left out."""
-    text = path.read_text(encoding="utf-8")
-    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    reader = whole_lines(path)
     rows = list(reader)
     is_own = tuple(reader.fieldnames or ()) == COLUMNS and all(row["split"] == OWN for row in rows)
     return OwnTable(rows) if is_own else None
@@ -56,26 +55,10 @@ def own_table(path: Path) -> OwnTable | None:
 
 def new_table(path: Path) -> None:
     """Write the line of columns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_line(dict(zip(COLUMNS, COLUMNS, strict=True))), encoding="utf-8")
+    write_head(path, COLUMNS)
 
 
 def append_row(path: Path, date: str, cells: Mapping[str, object]) -> None:
     """Write one measured row."""
-    texts = {name: str(value) for name, value in cells.items()}
-    with path.open("a", encoding="utf-8") as file:
-        file.write(_line({**texts, "source": f"{_SOURCE}{date}", "split": OWN}))
-
-
-def cut_half_line(path: Path) -> None:
-    """Take out what a killed run wrote of its last row."""
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-
-
-def _line(cells: Mapping[str, str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow([cells.get(name, "") for name in COLUMNS])
-    return text.getvalue()
+    row = {**cells, "source": f"{_SOURCE}{date}", "split": OWN}
+    append_line(path, [str(row.get(name, "")) for name in COLUMNS])

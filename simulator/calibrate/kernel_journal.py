@@ -6,12 +6,15 @@ as it is measured. Cases that could not be measured stand in it with their reaso
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from simulator.calibrate.growing_table import (
+    append_line,
+    cut_half_line,
+    whole_lines,
+    write_head,
+)
 from simulator.calibrate.kernel_cases import KernelCase
 from simulator.errors import InputError
 from simulator.validate.kernel_rows import KernelRow
@@ -48,8 +51,7 @@ class KernelJournal:
             InputError: It exists and is not to be resumed, or is of another device.
         """
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_line(COLUMNS), encoding="utf-8")
+            write_head(path, COLUMNS)
             return cls(path, gpu, source)
         if not resume:
             hint = "go on with --resume, or choose another --out"
@@ -119,28 +121,18 @@ class KernelJournal:
             "split": "own",
             **found,
         }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line([cells.get(name, "") for name in COLUMNS]))
+        append_line(self.path, [cells.get(name, "") for name in COLUMNS])
         self.rows.append(KernelRow(cells))
-
-
-def _line(cells: Sequence[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
 
 
 def _rows_of(path: Path) -> list[KernelRow]:
     """The rows of a journal; half a line, of a run that was killed, is cut off the file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        reader = whole_lines(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError.single("", f"cannot be read: {error}", file=str(path)) from error
-    whole = text[: text.rfind("\n") + 1]
-    reader = csv.DictReader(io.StringIO(whole))
     if tuple(reader.fieldnames or ()) != COLUMNS:
         rule = "is no journal of a calibration: its columns are others"
         raise InputError.single("--resume", rule, hint="choose another --out", file=str(path))
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
+    cut_half_line(path)
     return [KernelRow(cells) for cells in reader]

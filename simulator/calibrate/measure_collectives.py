@@ -16,8 +16,9 @@ from types import MappingProxyType
 import torch
 import torch.distributed as dist
 
-from simulator.calibrate.collective_table import append_row, cut_half_line, new_table, own_table
+from simulator.calibrate.collective_table import append_row, new_table, own_table
 from simulator.calibrate.collective_world import World
+from simulator.calibrate.growing_table import cut_half_line
 from simulator.calibrate.timing import Timing, Work, seconds_on_stream
 from simulator.errors import InputError
 from simulator.importers.measured_collective import SEND_RECV, bus_share

@@ -276,9 +276,11 @@ class NoDataParallel:
         del is_last
         return [run]
 
-    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> Gather:
+    def before(
+        self, program: Program, rank: int, run: Slice, *, is_first: bool, is_forward: bool
+    ) -> Gather:
         """Waits for nothing."""
-        del program, rank, run, is_first
+        del program, rank, run, is_first, is_forward
         return Gather()
 
     def reads_weights(self, run: Slice) -> bool:

@@ -33,6 +33,7 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.program.layout import Slice, cut, ends_apart
+from simulator.program.lone_parameters import gathered, gathered_twice, stays_whole
 from simulator.program.offload import Shard, StateOffload
 from simulator.program.pipeline import Gather
 from simulator.program.ranks import (
@@ -44,6 +45,7 @@ from simulator.program.ranks import (
     shard_group,
     tensor_group,
 )
+from simulator.program.shard_lists import with_list_copies, with_unpacking
 from simulator.program.states import (
     ParameterCount,
     new_gradient_bytes,
@@ -155,7 +157,9 @@ class DataParallel:
         makes = is_first and self.job.plan.stack.frees_gradients
         return ends_apart(cut(run, 1))[::-1] if makes else [run]
 
-    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> Gather:
+    def before(
+        self, program: Program, rank: int, run: Slice, *, is_first: bool, is_forward: bool
+    ) -> Gather:
         """Gathers the weights that a run needs."""
         per_use = self._zero == 3
         if rank in self._awaited:
@@ -177,7 +181,8 @@ class DataParallel:
             if not self._has_copies:
                 return Gather(after, self._gathered(needed))
         gather = Operation(
-            self._gather_kind, ((rank, stream),), self._gather_work(needed),
+            self._gather_kind, ((rank, stream),),
+            self._gather_work(needed, is_forward=is_forward),
             Category.DATA_PARALLEL, after=after, layers=(run.first, run.end),
             scope=Scope.SHARDS, gives=shard,
         )  # fmt: skip
@@ -319,9 +324,12 @@ class DataParallel:
 
     def finish_weights(self, program: Program, rank: int, runs: Sequence[Slice]) -> None:
         """Gathers updated weights after the optimizer, where nothing hides that."""
+        lanes = ((rank, Stream.COMPUTE),)
+        if self.is_active and (work := self._small_parameters_work(runs)):
+            kind, scope = self._gather_kind, Scope.SHARDS
+            program.add(Operation(kind, lanes, work, Category.DATA_PARALLEL, scope=scope))
         if not self.is_active or not self._hands_out or self._gathers_once:
             return
-        lanes = ((rank, Stream.COMPUTE),)
         for run in runs:
             if self._broadcasts:
                 work, kind, scope = self._broadcast_work(run), Kind.BROADCAST, Scope.SHARDS
@@ -329,6 +337,15 @@ class DataParallel:
                 work = self._gather_work([self._units.whole(run)])
                 kind, scope = self._gather_kind, Scope.SHARDS
             program.add(Operation(kind, lanes, work, Category.DATA_PARALLEL, scope=scope))
+
+    def _small_parameters_work(self, runs: Sequence[Slice]) -> Work | None:
+        """One gather of what ZeRO 3 keeps whole; every rank's part is cut into parameters."""
+        held = (count for run in runs for count in self._units.stored_counts(run))
+        small = [count for count in held if stays_whole(count, self.job)]
+        if self._zero < 3 or not small:
+            return None
+        work = self._collectives(self._gathers([sum(small, ParameterCount())]))
+        return with_unpacking(work, len(small), self._dense.shards.ranks, self.job)
 
     @property
     def _gathers_once(self) -> bool:
@@ -417,19 +434,27 @@ class DataParallel:
             return ()
         return ((Owner.COMMUNICATION, sum(u.parameters.total for u in units) * state.reduced),)
 
-    def _gather_work(self, units: Sequence[Unit]) -> Work:
+    def _gather_work(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
+        counts = [count for unit in units for count in gathered(unit, self.job)]
+        if not is_forward:
+            counts += [count for unit in units for count in gathered_twice(unit, self.job)]
+        return self._collectives(self._gathers(counts))
+
+    def _gathers(self, counts: Iterable[ParameterCount]) -> list[Call]:
         gather, per = CollectiveKind.ALL_GATHER, self._state.gathered
-        return self._collectives(
+        return [
             Call("weights", gather, groups.shard_axis, groups.shards, numel * per)
-            for numel, groups in self._counts_and_groups(units)
-        )
+            for count in counts
+            for numel, groups in self._groups_of(count)
+        ]
 
     def _reduction_work(self, units: Sequence[Unit]) -> Work:
         calls: list[Call] = []
         if not self._coalesces:
             per = self._state.gathered
             calls += self._partial_calls(n * per for unit in units for n in unit.partial)
-        for numel, groups in self._counts_and_groups(units):
+        counts = (count for unit in units for count in unit.apart or (unit.parameters,))
+        for numel, groups in (pair for count in counts for pair in self._groups_of(count)):
             num_bytes, name = numel * self._state.reduced, "gradients"
             all_reduce, scatter = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
             if not self._shards_gradients:
@@ -452,12 +477,8 @@ class DataParallel:
             for numel, groups in pairs
         )
 
-    def _counts_and_groups(self, units: Sequence[Unit]) -> Iterator[tuple[float, _Groups]]:
-        """Dense parameters and routed experts, each with the ranks that hold copies."""
-        for unit in units:
-            yield from self._groups_of(unit.parameters)
-
     def _groups_of(self, parameters: ParameterCount) -> Iterator[tuple[float, _Groups]]:
+        """Dense parameters and routed experts, each with the ranks that hold copies."""
         if parameters.dense:
             yield parameters.dense, self._dense
         if parameters.expert:
@@ -466,7 +487,8 @@ class DataParallel:
     def _collectives(self, calls: Iterable[Call]) -> Work:
         key = tuple(calls)
         if key not in self._work:
-            self._work[key] = collectives_work(key, self.network, Category.DATA_PARALLEL)
+            work = collectives_work(key, self.network, Category.DATA_PARALLEL)
+            self._work[key] = with_list_copies(work, key, self.job)
         return self._work[key]
 
 

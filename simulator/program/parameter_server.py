@@ -99,7 +99,7 @@ class ParameterServer(DataParallel):
         rate = server_rates(self.job).push_bytes_per_s
         return self._transfer_work("push", Kind.REDUCE, units, self._state.reduced, rate)
 
-    def _gather_work(self, units: Sequence[Unit]) -> Work:
+    def _gather_work(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
         rate = server_rates(self.job).pull_bytes_per_s
         return self._transfer_work("pull", Kind.BROADCAST, units, self._state.gathered, rate)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
@@ -101,7 +102,9 @@ class Attachment(Protocol):
     def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
         """Pieces of a backward pass, in order."""
 
-    def before(self, program: Program, rank: int, run: Slice, *, is_first: bool) -> Gather:
+    def before(
+        self, program: Program, rank: int, run: Slice, *, is_first: bool, is_forward: bool
+    ) -> Gather:
         """What a piece must wait for."""
 
     def reads_weights(self, run: Slice) -> bool:
@@ -278,7 +281,9 @@ class _Emitter:
         runs = self.attachment.forward_runs(self._run(slot), is_first=is_first)
         runs = self._by_layer(runs)
         end = -1
-        for run, after, gathered in self._with_gathers(rank, runs, is_first=is_first):
+        for run, after, gathered in self._with_gathers(
+            rank, runs, is_first=is_first, is_forward=True
+        ):
             end = self._add_pass(rank, slot, run, after, receives=run is runs[0])
             operation = self.program.operations[end]
             operation.takes = gathered + self.costs.saved(run)
@@ -303,7 +308,7 @@ class _Emitter:
         # Weight gradients need no weights, so nothing is gathered for them.
         uses_weights = slot.phase is not Phase.BACKWARD_WEIGHT
         gathered = (
-            self._with_gathers(rank, runs, is_first=False)
+            self._with_gathers(rank, runs, is_first=False, is_forward=False)
             if uses_weights
             else ((piece, (), ()) for piece in runs)
         )
@@ -338,7 +343,7 @@ class _Emitter:
         return (), halves.pending
 
     def _with_gathers(
-        self, rank: int, runs: Sequence[Slice], *, is_first: bool
+        self, rank: int, runs: Sequence[Slice], *, is_first: bool, is_forward: bool
     ) -> Iterator[tuple[Slice, tuple[int, ...], Memory]]:
         """Each run with what it waits for, and the weights that are asked for before it.
 
@@ -346,12 +351,15 @@ class _Emitter:
         issues it, which is with the run before; a run without weights, such as the loss,
         issues none.
         """
-        gather = self.attachment.before(self.program, rank, runs[0], is_first=is_first)
+        before = partial(
+            self.attachment.before, self.program, rank, is_first=is_first, is_forward=is_forward
+        )
+        gather = before(runs[0])
         due = gather.takes
         for run, following in zip_longest(runs, runs[1:]):
             current, gather = gather, Gather()
             if following is not None:
-                gather = self.attachment.before(self.program, rank, following, is_first=is_first)
+                gather = before(following)
             issues = self.attachment.reads_weights(run)
             yield run, current.operations, due + gather.takes if issues else due
             due = () if issues else gather.takes

@@ -1,10 +1,10 @@
 """Which parameters are gathered and reduced together, and which layers wait for them?
 
 Parameters that share one collective are a *unit*. ZeRO 3 has a unit per layer, and the
-stack says where embedding and head belong. Otherwise units are buckets: parameters in the
-order in which backward reaches them, cut wherever a bucket is full, which may be inside a
-layer. Dense parameters and routed experts have buckets of their own, because other ranks
-hold copies of them.
+stack says where embedding and head belong, or that the parameters of a unit come one by one.
+Otherwise units are buckets: parameters in the order in which backward reaches them, cut
+wherever a bucket is full, which may be inside a layer. Dense parameters and routed experts have
+buckets of their own, because other ranks hold copies of them.
 
 A pass is run in *pieces*, so that units can be gathered before and reduced after the layers
 that use them. Pieces are whole layers: a bucket that fills up inside a layer is reduced when
@@ -33,6 +33,9 @@ from simulator.program.ranks import shard_group
 from simulator.program.states import ParameterCount, end_tensors, state_bytes, tensor_parameters
 from simulator.spec.job import Job
 
+_FUSED = {"query": "qkv", "key": "qkv", "value": "qkv", "gate": "up"}
+"""Projections of one input, and the name of what they are part of."""
+
 _Tensors = list[tuple[ParameterTensor, ParameterCount]]
 
 
@@ -46,12 +49,14 @@ class Unit:
         partial: Elements of each parameter whose gradient the tensor-parallel ranks have to
             add up, because each saw only its part of the sequence.
         stays: Whether gathered weights are kept from forward to backward.
+        apart: Each parameter, in order of the model, where each has collectives of its own.
     """
 
     run: Slice
     parameters: ParameterCount
     partial: tuple[float, ...] = ()
     stays: bool = False
+    apart: tuple[ParameterCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,17 @@ class Units:
         """What one rank holds of every parameter of a run, in order of the model."""
         return [count for part in _parts(run) for _, count in self._tensors(part)]
 
+    def stored_counts(self, run: Slice) -> tuple[ParameterCount, ...]:
+        """The same, where the framework stores projections that are one product as one."""
+        fuses = self.job.plan.stack.fused_projections
+        stored: dict[tuple[Slice, str], ParameterCount] = {}
+        for part in _parts(run):
+            for tensor, count in self._tensors(part):
+                names = tensor.name.split(".")
+                key = part, ".".join(_FUSED.get(name, name) if fuses else name for name in names)
+                stored[key] = stored.get(key, ParameterCount()) + count
+        return tuple(stored.values())
+
     def pieces(self, run: Slice) -> tuple[Piece, ...]:
         """How the run of a virtual stage is cut, in order of the model.
 
@@ -104,8 +120,10 @@ class Units:
             return (*(self.pieces(body) if _parts(body) else ()), loss)
         if self.job.plan.zero < 3:
             return self._bucket_pieces(run)
-        if self.job.plan.stack.sharding_units == "layers":
-            units = (self._sharding_unit(part, stays=False) for part in cut(run, 1))
+        sharding = self.job.plan.stack.sharding_units
+        if sharding in ("layers", "parameters"):
+            parts = cut(run, 1) if sharding == "layers" else _parts(run)
+            units = (self._sharding_unit(part, stays=False) for part in parts)
             return tuple(Piece(unit.run, (unit,), (unit,)) for unit in units)
         return self._pieces_with_ends(run)
 
@@ -140,6 +158,8 @@ class Units:
         # A root is used first and last in forward, so it stays whatever is asked.
         keeps = is_root or (stays if asked is None else not asked)
         whole, total = self.whole(run), ParameterCount()
+        if self.job.plan.stack.sharding_units == "parameters":
+            return replace(whole, apart=self.stored_counts(run))
         if not plan.stack.pads_shards:
             return replace(whole, stays=keeps)
         for part in _parts(run):

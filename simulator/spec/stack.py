@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -29,11 +29,12 @@ CrossEntropy = Literal["fused", "in-place", "eager"]
 an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``eager`` keeps fp32
 log-probabilities and makes fp32 gradients beside them (PyTorch's own)."""
 
-ShardingUnits = Literal["layers", "root", "ends"]
+ShardingUnits = Literal["layers", "parameters", "root", "ends"]
 """``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
 embedding, norm and head are one unit, gathered first, kept from forward to backward and
 reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the embedding is a
-unit, and norm and head are one that is kept from forward to backward (torchtitan)."""
+unit, and norm and head are one that is kept from forward to backward (torchtitan).
+``parameters``: as ``layers``, but every parameter has collectives of its own."""
 
 SelectivePolicy = Literal["core-attention", "alternate-products"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""
@@ -131,6 +132,17 @@ class Stack(Spec):
     """Highest ZeRO stage that the framework runs inside a pipeline."""
     sharding_units: ShardingUnits = "layers"
     """What ZeRO 3 gathers and reduces at a time."""
+    whole_below_numel: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """With ``sharding_units: parameters``, smaller parameters are whole while the model runs and
+    gathered only after the update (DeepSpeed's ``stage3_param_persistence_threshold``)."""
+    reuse_numel: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """With ``sharding_units: parameters``, a weight that was gathered to compute its layer again
+    is kept for the gradients if fewer elements are used between, and else gathered once more
+    (DeepSpeed's ``stage3_max_reuse_distance``). None: always kept."""
+    lists_of_shards: Flag = False
+    """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
+    each is copied from or into their buffer by a kernel of its own
+    (:mod:`simulator.program.shard_lists`)."""
     pads_shards: Flag = False
     """ZeRO 3 pads the rows of each parameter to a multiple of the ranks, and sends that."""
     shards_matrices: Flag = False
@@ -187,6 +199,23 @@ class Stack(Spec):
     """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
     small kernels that an eager framework launches around each one. 2.5 is an assumption."""
 
+
+_ZERO_3_OF_2021: Mapping[str, Any] = MappingProxyType(
+    {
+        "sharding_units": "parameters",
+        "whole_below_numel": 1e5,
+        "reuse_numel": 1e9,
+        "lists_of_shards": True,
+        # Fetching a module's parameters waits for the device before and after each gather.
+        "overlap_param_gather": False,
+        "overlap_grad_reduce": False,
+    }
+)
+"""ZeRO-3 before it was written anew (DeepSpeed 0.5.9), at its defaults: ``overlap_comm`` false.
+
+Source: ``stage3.py`` and ``partition_parameters.py`` of DeepSpeed 0.3.13; "the async version is
+not async at all, because each all_gather calls torch.cuda.synchronize()" (DeepSpeed's pull
+request 1188, June 2021)."""
 
 STACKS: Mapping[str, Stack] = MappingProxyType(
     {
@@ -246,7 +275,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             attention="fused-softmax",
             copies_gradients=False,
             fused_accumulation=False,
-            description="DeepSpeed ZeRO without model parallelism, 2021",
+            description="DeepSpeed ZeRO without model parallelism, 2022 and later",
             zero_in_pipeline=1,
             reduces_in_place=False,
             sequence_parallel=False,
@@ -256,6 +285,21 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             grad_reduce_precision="fp16",
             cross_entropy="in-place",
             dropout=True,
+        ),
+        "deepspeed-2021": Stack(
+            description="DeepSpeed 0.3 to 0.5 (2021): ZeRO-3 fetches one parameter after another",
+            offloads="infinity",
+            attention="fused-softmax",
+            copies_gradients=False,
+            fused_accumulation=False,
+            zero_in_pipeline=1,
+            reduces_in_place=False,
+            sequence_parallel=False,
+            main_grad_precision="fp16",
+            grad_reduce_precision="fp16",
+            cross_entropy="in-place",
+            dropout=True,
+            **_ZERO_3_OF_2021,
         ),
         "zero-bubble": Stack(
             description="Sea AI Lab's fork of Megatron-LM (arXiv 2401.10241), 2023",

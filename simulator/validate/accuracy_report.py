@@ -64,8 +64,6 @@ _NOT_MODELLED = """
 
 - Kernel selection below the level of tiles, power management within a step, and stragglers.
 - Tensor-parallel exchanges do not contend with other traffic on the scale-up links.
-- DeepSpeed ZeRO-3 of 2021 fetched parameters one by one; it is simulated as today's
-  prefetching ZeRO-3, far too fast.
 - Blocks that come and go within one pass: the caching allocator is replayed with the larger
   ones, and at least 4 % of what is allocated are taken to be reserved beside it.
 - Unbalanced routing of experts in published runs: none states it, so all are taken as balanced.

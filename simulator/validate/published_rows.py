@@ -268,9 +268,11 @@ def stack_of(framework: str, version: str) -> str:
     A framework that nobody has described is taken as Megatron-Core, the default of a plan.
     """
     name = framework.lower()
+    year = re.search(r"20(20|21)", version)
     if name == "megatron":
-        year = re.search(r"20(20|21)", version)
         return f"megatron-lm-{year.group()}" if year else "megatron-core"
+    if name == "deepspeed" and year:
+        return "deepspeed-2021"
     if name == "torch-fsdp" and "torchtitan" in version.lower():
         return "torchtitan"
     return name if name in STACKS else _FRAMEWORK_STACKS.get(name, "megatron-core")

@@ -233,6 +233,7 @@ def test_the_lower_bound_without_contention_is_never_above_the_simulation(table)
         ("torch-fsdp", "torchtitan 0.1", "torchtitan"),
         ("torch-fsdp", "llm-foundry", "torch-fsdp"),
         ("deepspeed", "", "deepspeed"),
+        ("deepspeed", "DeepSpeed 2021", "deepspeed-2021"),
     ],
 )
 def test_frameworks_and_their_years_name_a_stack(framework, version, stack):

@@ -17,13 +17,12 @@ from simulator.spec.plan import Plan
 
 _STACK = "deepspeed"
 _ONLY = {
-    "pp": 1, "vpp": 1, "ep": 1, "recompute": "none", "recompute_layers": None,
+    "pp": 1, "vpp": 1, "ep": 1, "recompute_layers": None,
     "overlap_ep": False, "overlap_tp": False,
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
     "expert_load": None, "tp_method": "1d",
     "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
-    "account_for_embedding": False, "account_for_loss": False, "clip_gradients": True,
-    "partition_activations": False, "contiguous_checkpoints": False,
+    "account_for_embedding": False, "account_for_loss": False,
 }  # fmt: skip
 """Fields of a plan that the JSON does not know."""
 
@@ -54,7 +53,10 @@ def deepspeed_config(job: Job) -> str:
         "zero_optimization": zero,
         "optimizer": _OPTIMIZERS[plan.optimizer],
         "communication_data_type": plan.grad_reduce_precision,
+        "gradient_clipping": 1.0 if plan.clip_gradients else 0.0,
     }
+    if checkpoints := _checkpoints(job, plan):
+        config["activation_checkpointing"] = checkpoints
     if plan.precision != "fp32":
         config[plan.precision] = {"enabled": True}
     if plan.tp > 1:
@@ -78,15 +80,39 @@ def _offload(offload: Offload) -> dict[str, Any]:
     return blocks
 
 
+def _checkpoints(job: Job, plan: Plan) -> dict[str, Any]:
+    """Where the inputs of recomputed layers are kept; nothing where they stay as they are."""
+    if plan.contiguous_checkpoints:
+        # DeepSpeed wants both said; alone, a rank has nothing to divide.
+        return {
+            "partition_activations": True, "contiguous_memory_optimization": True,
+            "number_checkpoints": job.model.layers,
+        }  # fmt: skip
+    return {
+        **({"partition_activations": True} if plan.partition_activations else {}),
+        **({"cpu_checkpointing": True} if plan.offload.activations else {}),
+    }
+
+
 def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("DeepSpeed's JSON")
+    says = "full" if _checkpoints(job, plan) else "none"
+    refusals.unless(
+        plan.recompute == says, "plan.recompute", plan.recompute,
+        f"it is the model's code: export with --set plan.recompute={says}",
+    )  # fmt: skip
+    refusals.unless(
+        not plan.contiguous_checkpoints or plan.partition_activations == (plan.tp > 1),
+        "plan.contiguous_checkpoints", plan.contiguous_checkpoints,
+        "DeepSpeed divides such checkpoints: add plan.partition_activations: true",
+    )  # fmt: skip
     refusals.unless_default(plan, "plan", _ONLY)
     refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
     refusals.stack(plan.stack, _STACK, {"main_grad_precision"})
     refusals.unless(plan.precision in ("bf16", "fp16", "fp32"), "plan.precision", plan.precision)
     refusals.unless(plan.optimizer in _OPTIMIZERS, "plan.optimizer", plan.optimizer)
     refusals.unless_default(
-        plan.offload, "plan.offload", {"activations": None, "delayed_update": False}
+        plan.offload, "plan.offload", {"overlap": True, "delayed_update": False}
     )
     default = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
     refusals.unless(

@@ -32,7 +32,7 @@ _STACK = "megatron-core"
 _RANK_ORDER = Plan().rank_order
 _FACTS = {
     "dropout", "cross_entropy", "fused_accumulation", "fused_rotary", "fused_elementwise",
-    "grouped_experts",
+    "grouped_experts", "copies_gradients",
 }  # fmt: skip
 """Facts of a stack that options decide."""
 
@@ -134,6 +134,11 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.unless(
         plan.optimizer != "muon" or plan.zero == 0, "plan.optimizer", plan.optimizer,
         "Megatron-LM runs Muon without its distributed optimizer: plan.zero: 0",
+    )  # fmt: skip
+    refusals.unless(
+        plan.stack.copies_gradients or (plan.grad_reduce_precision == "bf16" and plan.zero > 0),
+        "plan.stack.copies_gradients", plan.stack.copies_gradients,
+        "only Megatron's precision-aware distributed optimizer works on bf16 gradients as they are",
     )  # fmt: skip
     orders = (_RANK_ORDER, PIPELINE_BEFORE_DATA)
     refusals.unless(plan.rank_order in orders, "plan.rank_order", plan.rank_order)
@@ -244,7 +249,9 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
         replicas = job.dp * plan.cp // plan.zero_group
         yield f"--num-distributed-optimizer-instances {replicas}"
     yield from _FORMATS[plan.precision]
-    if plan.grad_reduce_precision == "bf16":
+    if not plan.stack.copies_gradients:
+        yield "--use-precision-aware-optimizer --main-grads-dtype bf16"
+    elif plan.grad_reduce_precision == "bf16":
         yield "--grad-reduce-in-bf16"
     if plan.precision == "fp16" and plan.grad_reduce_precision == "fp32":
         yield "--accumulate-allreduce-grads-in-fp32"
@@ -272,7 +279,8 @@ def _offload(plan: Plan, model: Model) -> Iterator[str]:
     """What leaves the GPU, and what tensor-parallel ranks divide."""
     if plan.offload.optimizer:
         yield "--optimizer-cpu-offload --use-precision-aware-optimizer"
-        yield "--overlap-cpu-optimizer-d2h-h2d"
+        if plan.offload.overlap:
+            yield "--overlap-cpu-optimizer-d2h-h2d"
         yield f"--optimizer-offload-fraction {plan.offload.share}"
     if plan.offload.activations:
         yield f"--cpu-offloading --cpu-offloading-num-layers {model.layers - 1}"

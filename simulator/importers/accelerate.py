@@ -21,6 +21,7 @@ from simulator.importers.foreign_file import flat, parse_mapping, read_text
 from simulator.importers.report import ImportReport
 from simulator.importers.settings import Cost, Rules, Settings
 from simulator.spec.job import Job
+from simulator.spec.offload import FSDP_OFFLOAD
 
 _WANTED = "give a YAML of accelerate, or TrainingArguments as YAML or JSON"
 
@@ -60,9 +61,6 @@ _ADAMS = (
 
 RULES = Rules(
     costs=(
-        Cost(r"fsdp_config\.(fsdp_)?(offload_params|cpu_offload)", "moves states to the host"),
-        Cost(r"deepspeed_config\.(offload_.*_(device|nvme_path)|.*nvme.*)",
-             "moves states to the host or to its disks"),
         Cost(r"deepspeed_config\.(deepspeed_config_file|deepspeed_moe_layer_cls_names)|deepspeed",
              "is a file of its own: import it with clustersim import deepspeed"),
         Cost(r"dynamo_config\.dynamo_backend|dynamo_backend", "compiles the model",
@@ -83,9 +81,9 @@ RULES = Rules(
         r"fsdp_config\.(fsdp_)?(auto_wrap.*|backward_prefetch.*|forward_prefetch|state_dict.*)",
         r"fsdp_config\.(fsdp_)?(sync_module.*|use_orig.*|cpu_ram.*|transformer_layer.*|version)",
         r"fsdp_config\.(fsdp_)?(min_num_params|limit_all_gathers|xla.*|param.*|activation.*)",
-        r"deepspeed_config\.(deepspeed_multi.*|zero3_(init|save).*|gradient_clip.*|deepspeed_host.*)",
+        r"deepspeed_config\.(deepspeed_multi.*|zero3_(init|save).*|offload_.*_nvme_path|deepspeed_host.*)",
         r"dynamo_config(\..*)?|fp8_config\..*|parallelism_config(\..*)?|fsdp_config",
-        r"(learning_rate|lr_.*|warmup.*|weight_decay|adam_.*|max_grad_norm|num_train.*|max_steps)",
+        r"(learning_rate|lr_.*|warmup.*|weight_decay|adam_.*|num_train.*|max_steps)",
         r"(output|logging|log|report|run|push|hub|save|load|resume|eval|do|disable|include)_?.*",
         r"(seed|data_seed|data.*|dataset.*|remove_unused.*|label_names|metric.*|greater_.*|past.*)",
         r"(overwrite.*|per_device_eval.*|prediction.*|ignore_data.*|ddp_.*|local_rank|full_det.*)",
@@ -126,6 +124,8 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
         "recompute": _recomputation(settings),
         "precision": _precision(settings),
         "optimizer": _optimizer(settings),
+        "clip_gradients": _clips(settings),
+        **_offload(settings, kind),
     }
     if settings.switch("torch_compile"):
         draft.facts = dict.fromkeys(("fused_elementwise", "fused_rmsnorm", "fused_rotary"), True)
@@ -161,9 +161,7 @@ def _kind(settings: Settings) -> str:
 def _trainer_strategy(settings: Settings) -> str | None:
     """Sharding strategy in TrainingArguments' ``fsdp``, such as "full_shard auto_wrap"."""
     given = settings.get("fsdp")
-    words = " ".join(given) if isinstance(given, list) else str(given or "")
-    if "offload" in words:
-        settings.fault("fsdp", "moves states to the host, which is not modelled", given)
+    words = " ".join(map(str, given)) if isinstance(given, list) else str(given or "")
     found = re.search(r"(full_shard|shard_grad_op|no_shard|hybrid_shard(_zero2)?)", words)
     return found[1].upper() if found else None
 
@@ -193,6 +191,33 @@ def _sharding(settings: Settings, kind: str, width: int) -> dict[str, Any]:
         "reshard_after_forward": False if keeps else None,
         "zero_group": group if zero else 0,
     }
+
+
+def _offload(settings: Settings, kind: str) -> dict[str, Any]:
+    """Where states and parameters are that left the GPU."""
+    moves_all = settings.switch(
+        "fsdp_config.fsdp_offload_params", "fsdp_config.offload_params",
+        "fsdp_config.fsdp_cpu_offload", "fsdp_config.cpu_offload",
+    )  # fmt: skip
+    moves_all = moves_all or "offload" in str(settings.get("fsdp") or "")
+    places = {"cpu": "cpu", "nvme": "nvme", "none": None}
+    given = {
+        field: settings.choice(
+            f"deepspeed_config.offload_{theirs}_device", meanings=places, default=None
+        )
+        for field, theirs in (("optimizer", "optimizer"), ("parameters", "param"))
+    }
+    found: dict[str, Any] = {field: place for field, place in given.items() if place}
+    if kind == "fsdp" and moves_all:
+        found = FSDP_OFFLOAD.model_dump(exclude_defaults=True)
+    return {"offload": found} if found and kind != "ddp" else {}
+
+
+def _clips(settings: Settings) -> bool:
+    """Whether gradients are clipped, which the Trainer does unless it is told not to."""
+    key = "deepspeed_config.gradient_clipping"
+    keys = ("max_grad_norm",) if settings.get(key) == "auto" else (key, "max_grad_norm")
+    return settings.number(*keys, default=1.0) > 0
 
 
 def _recomputation(settings: Settings) -> str:

@@ -25,8 +25,9 @@ _WANTED = "give a ds_config.json of DeepSpeed"
 OPTIMIZERS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("Adam", "AdamW", "adam", "adamw", "FusedAdam", "Torch_Adam"), "adam"),
-        "SGD": "sgd",
-        "sgd": "sgd",
+        **dict.fromkeys(("DeepSpeedCPUAdam", "CPUAdam"), "adam"),
+        **dict.fromkeys(("SGD", "sgd"), "sgd"),
+        **dict.fromkeys(("Lamb", "lamb", "FusedLamb"), "lamb"),
     }
 )
 """Our word for each optimizer whose states are modelled."""
@@ -54,15 +55,15 @@ RULES = Rules(
              "changes the step over time"),
         Cost(r"(elasticity|autotuning|hybrid_engine|amp|torch_autocast|compile\.deepcompile).*"
              r"\.?(enabled|deepcompile)", "changes the plan or the kernels"),
-        Cost(r"activation_checkpointing\.(partition_activations|cpu_checkpointing)",
-             "spreads saved activations, or moves them to the host"),
+        Cost(r"activation_checkpointing\.synchronize_checkpoint_boundary",
+             "makes every layer wait for the device"),
         Cost(r"pipeline\..*", "cuts the model in stages that the model's code decides"),
         Cost(r"tensor_parallel\.(?!autotp_size).*", "changes how layers are cut"),
         Cost(r".*memory_efficient_linear", "changes what products keep"),
         Cost(r"zero_optimization\.zenflow.*", "changes when states are updated"),
     ),
     free=(
-        r"steps_per_print|dump_state|wall_clock_breakdown|memory_breakdown|gradient_clipping",
+        r"steps_per_print|dump_state|wall_clock_breakdown|memory_breakdown",
         r"(tensorboard|wandb|csv_monitor|comet|flops_profiler|comms_logger|monitor).*",
         r"scheduler.*|optimizer\.(params|legacy_fusion).*|checkpoint.*|seed|dataloader.*|aio.*",
         r"(fp16|bf16)\..*|zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer",
@@ -104,12 +105,13 @@ def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportRe
         _check_that_the_format_is_said(settings)
     draft = Draft(model=given.model, stack="deepspeed", gpus=given.gpus)
     draft.plan = deepspeed_plan(settings)
+    _assume_what_checkpoints_imply(settings, draft.plan)
     draft.facts = _facts(settings)
     ranks = (given.gpus or 0) // (draft.plan["tp"] * draft.plan["cp"])
     draft.micro_batch, draft.global_batch = _batch(settings, given, ranks)
     settings.assumed.append(
-        "recomputation and attention are the model's code: nothing is recomputed, and attention "
-        "is the stack's, unless --set plan.recompute=... and --set plan.attention=... say it"
+        f"recomputation ({draft.plan.get('recompute', 'none')}) and attention (the stack's) are "
+        "the model's code: --set plan.recompute=... and --set plan.attention=... say it"
     )
     return finished(draft, settings, RULES, given, origin)
 
@@ -137,22 +139,74 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
         if not settings.switch(f"zero_optimization.{key}", default=True):
             rule = "makes ranks exchange more than they need, which is not modelled"
             settings.fault(f"zero_optimization.{key}", rule, value=False, hint="take true")
-    offload = _offload(settings)
+    tp = settings.whole("tensor_parallel.autotp_size", default=1) or 1
+    section = "activation_checkpointing"
+    kept = checkpoint_fields(
+        tp,
+        in_parts=settings.switch(f"{section}.partition_activations"),
+        on_host=settings.switch(f"{section}.cpu_checkpointing"),
+        in_one_buffer=settings.switch(f"{section}.contiguous_memory_optimization"),
+    )
+    offload = {**_offload(settings), **kept.pop("offload", {})}
     return {
+        **kept,
         **({"offload": offload} if offload else {}),
-        "tp": settings.whole("tensor_parallel.autotp_size", default=1) or 1,
+        "tp": tp,
         "cp": settings.whole("sequence_parallel_size", default=1),
         "cp_method": "all_to_all" if settings.get("sequence_parallel_size") else "ring",
         "zero": zero,
         "zero_group": max(0, settings.whole("zero_optimization.mics_shard_size", default=0)),
         "precision": _precision(settings),
         "optimizer": _optimizer(settings),
+        "clip_gradients": _clips(settings, zero),
         "overlap_grad_reduce": overlaps,
         "overlap_param_gather": zero == 3,
         "grad_reduce_precision": settings.choice(
             "communication_data_type", meanings=FORMATS, default=None
         ),
     }
+
+
+def checkpoint_fields(
+    tp: int, *, in_parts: bool, on_host: bool, in_one_buffer: bool
+) -> dict[str, Any]:
+    """Fields of a plan that say where the inputs of recomputed layers are kept.
+
+    Args:
+        tp: Tensor-parallel degree; alone, a rank has nothing to divide.
+        in_parts: Each tensor-parallel rank keeps its part.
+        on_host: They are in host memory.
+        in_one_buffer: They lie in one buffer.
+    """
+    return {
+        **({"partition_activations": True} if in_parts and tp > 1 else {}),
+        **({"contiguous_checkpoints": True} if in_one_buffer else {}),
+        **({"offload": {"activations": "cpu"}} if on_host else {}),
+    }
+
+
+def _assume_what_checkpoints_imply(settings: Settings, plan: dict[str, Any]) -> None:
+    """Checkpoints that are divided or moved are those of layers that are computed again."""
+    at_host = plan.get("offload", {}).get("activations")
+    if at_host or {"partition_activations", "contiguous_checkpoints"} & set(plan):
+        plan["recompute"] = "full"
+        settings.assumed.append(
+            "the model's code checkpoints every layer with DeepSpeed's function"
+        )
+
+
+def _clips(settings: Settings, zero: int) -> bool:
+    """Whether gradients are clipped; DeepSpeed does not unless it is told to."""
+    given = settings.get("gradient_clipping")
+    if given is None and "gradient_clipping" in settings.left_open:
+        settings.assumed.append("gradients are clipped, as the trainer does by default")
+        return True
+    clips = settings.number("gradient_clipping", default=0.0) > 0
+    if zero and not clips:
+        settings.assumed.append(
+            "gradients are not clipped, and no time is spent on their norm (ZeRO logs it)"
+        )
+    return clips
 
 
 def _offload(settings: Settings) -> dict[str, Any]:

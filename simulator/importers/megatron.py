@@ -16,7 +16,7 @@ from typing import Any
 from simulator.errors import InputError, UnsupportedError
 from simulator.importers.assembly import Given, finished
 from simulator.importers.deepspeed import RULES as DEEPSPEED_RULES
-from simulator.importers.deepspeed import deepspeed_plan, read_settings
+from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan, read_settings
 from simulator.importers.foreign_file import read_text
 from simulator.importers.megatron_core import is_language_model, megatron_draft
 from simulator.importers.megatron_options import RULES
@@ -29,6 +29,7 @@ _WANTED = "give a shell script or a file with one launch line of Megatron-LM"
 _MARK = "--num-layers"
 _FROM_DEEPSPEED = (
     "zero", "zero_group", "overlap_grad_reduce", "overlap_param_gather", "offload",
+    "clip_gradients",
 )  # fmt: skip
 _SAID_TWICE = (
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
@@ -73,6 +74,7 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
     if settings.switch("deepspeed"):
         draft.stack = "megatron-deepspeed"
         inner_keys = _add_deepspeed(settings, script, draft.plan, given)
+        _add_checkpoints(settings, draft.plan)
     return finished(draft, settings, RULES, given, origin, inner_keys)
 
 
@@ -160,11 +162,32 @@ def _add_deepspeed(
         return set()
     inner = read_settings(text, name)
     found = deepspeed_plan(inner)
-    plan |= {key: found[key] for key in _FROM_DEEPSPEED if key in found}
+    # Megatron-DeepSpeed configures checkpoints by its own options, not by this file.
+    found["offload"] = {k: v for k, v in found.get("offload", {}).items() if k != "activations"}
+    plan |= {key: found[key] for key in _FROM_DEEPSPEED if found.get(key) not in (None, {})}
     for key in _SAID_TWICE:
         inner.get(key)
+    if plan.get("offload", {}).get("optimizer") == "cpu":
+        settings.get("cpu_optimizer")  # says the same once more
     rest = sort_out(inner, DEEPSPEED_RULES, given.ignore)
     settings.faults += [replace(fault, file=name) for fault in inner.faults]
-    settings.assumed += rest.assumed
+    settings.assumed += (*inner.assumed, *rest.assumed)
     settings.unsupported += rest.unsupported
     return inner.keys
+
+
+def _add_checkpoints(settings: Settings, plan: dict[str, Any]) -> None:
+    """Where Megatron-DeepSpeed's options put the inputs of recomputed layers.
+
+    They count instead of the configuration's ``activation_checkpointing``, and only with
+    recomputation.
+    """
+    kept = checkpoint_fields(
+        plan["tp"],
+        in_parts=settings.switch("partition_activations"),
+        on_host=settings.switch("checkpoint_in_cpu"),
+        in_one_buffer=settings.switch("contigious_checkpointing"),
+    )
+    if plan["recompute"] == "full":
+        offload = {**plan.get("offload", {}), **kept.pop("offload", {})}
+        plan |= {**kept, **({"offload": offload} if offload else {})}

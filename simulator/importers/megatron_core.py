@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.importers.assembly import Draft
+from simulator.importers.megatron_memory import check_muon, keeps_16_bit_gradients, offload_fields
 from simulator.importers.megatron_model import count_of, model_fields, switch_of
 from simulator.importers.megatron_options import (
     CP_METHODS,
@@ -49,6 +50,7 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
     draft.global_batch = count_of(settings, "batch.global", None)
     draft.seq_len = count_of(settings, "batch.seq_len", None)
     has_experts = bool(model and model.get("experts"))
+    is_narrow = keeps_16_bit_gradients(settings)
     draft.plan = {
         "tp": tp,
         "pp": pp,
@@ -56,8 +58,9 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
         **_context_parallelism(settings),
         **_expert_parallelism(settings, tp, has_experts),
         **_sharding(settings, (gpus or 0) // (tp * pp)),
-        **_precision(settings),
+        **_precision(settings, keeps_16_bit=is_narrow),
         **_recomputation(settings),
+        **offload_fields(settings, layers),
         "optimizer": _optimizer(settings),
         "clip_gradients": settings.number("clip_grad", "optim.grad_clip", default=1.0) > 0,
         "rank_order": PIPELINE_BEFORE_DATA if settings.switch("use_tp_pp_dp_mapping") else None,
@@ -65,6 +68,8 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
         **_overlaps(settings, tp),
     }
     draft.facts = _facts(settings, model)
+    if is_narrow:
+        draft.facts["copies_gradients"] = False
     return draft
 
 
@@ -148,7 +153,7 @@ def _sharding(settings: Settings, width: int) -> dict[str, Any]:
     return {"zero": zero, "zero_group": width // replicas if replicas > 1 and zero else 0}
 
 
-def _precision(settings: Settings) -> dict[str, Any]:
+def _precision(settings: Settings, *, keeps_16_bit: bool) -> dict[str, Any]:
     """Format of the products, and the format that gradients are reduced in."""
     trainer = str(settings.get("trainer.precision") or "")
     is_fp16 = settings.switch("fp16") or trainer.startswith("16")
@@ -165,7 +170,7 @@ def _precision(settings: Settings) -> dict[str, Any]:
         precision = settings.choice("fp4_recipe", meanings={"nvfp4": "nvfp4"}, default="nvfp4")
     reduced = "fp32"
     in_fp32 = settings.switch("grad_reduce_in_fp32", default=True)
-    if settings.switch("grad_reduce_in_bf16") or (is_bf16 and not in_fp32):
+    if settings.switch("grad_reduce_in_bf16") or keeps_16_bit or (is_bf16 and not in_fp32):
         reduced = "bf16"
     if is_fp16 and not settings.switch("accumulate_allreduce_grads_in_fp32"):
         reduced = "fp16"
@@ -192,7 +197,8 @@ def _recomputation(settings: Settings) -> dict[str, object]:
         rule = "is not modelled beside core_attn"
         settings.fault("recompute_modules", rule, modules, "take recompute_granularity full")
     layers = _repeated_layers(settings, str(method)) if granularity == "full" else {}
-    return {"recompute": granularity, **layers}
+    divides = settings.switch("distribute_saved_activations")
+    return {"recompute": granularity, "partition_activations": divides, **layers}
 
 
 def _repeated_layers(settings: Settings, method: str) -> dict[str, object]:
@@ -211,8 +217,11 @@ def _optimizer(settings: Settings) -> str:
         ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim"), "adam"
     )
     momentum = settings.number("sgd_momentum", default=0.9)
-    names["sgd"] = "sgd-momentum" if momentum else "sgd"
-    return settings.choice("optimizer", "optim.name", meanings=names, default="adam")
+    names |= {"sgd": "sgd-momentum" if momentum else "sgd", "muon": "muon"}
+    found = settings.choice("optimizer", "optim.name", meanings=names, default="adam")
+    if found == "muon":
+        check_muon(settings)
+    return found
 
 
 def _attention(settings: Settings) -> str | None:

@@ -108,18 +108,20 @@ TOKENIZER_VOCABULARY: Mapping[str, int] = MappingProxyType(
 
 RULES = Rules(
     costs=(
-        Cost(r"cpu_offloading.*", "moves activations or weights to the host"),
+        Cost(r"cpu_offloading_weights", "moves weights to the host"),
+        Cost(r"cpu_offloading_double_buffering", "keeps two buffers for what comes back"),
+        Cost(r"cpu_optimizer|cpu_torch_adam", "moves optimizer states to the host"),
         Cost(
-            r"cpu_optimizer|optimizer_cpu_offload|optimizer_offload_fraction",
-            "moves optimizer states to the host",
+            r"checkpoint_in_cpu|partition_activations|contigious_checkpointing",
+            "is an option of DeepSpeed, but the launch line has no --deepspeed",
         ),
+        Cost(r"optimizer_offload_.*|offload_optimizer.*", "moves optimizer states to the host"),
         Cost(
             r"fine_grained_activation_offloading|offload_modules|moe_offload.*",
             "moves activations to the host",
         ),
         Cost(
-            r"use_precision_aware_optimizer|main_(grads|params)_dtype|exp_avg(_sq)?_dtype"
-            r"|megatron_fsdp_(main_grads|grad_comm)_dtype",
+            r"megatron_fsdp_(main_grads|grad_comm)_dtype",
             "changes the format of the optimizer's states",
             ("fp32", "float32", "torch.float32"),
         ),
@@ -140,10 +142,7 @@ RULES = Rules(
             "changes what is kept, or how ranks exchange",
         ),
         Cost(r"fp32_residual_connection", "keeps residuals in 32 bits"),
-        Cost(
-            r"distribute_saved_activations|checkpoint_in_cpu|partition_activations",
-            "spreads saved activations",
-        ),
+        Cost(r"synchronize_each_layer|profile_backward", "makes every layer wait for the device"),
         Cost(r"delay_wgrad_compute|defer_embedding_wgrad_compute", "moves weight gradients"),
         Cost(
             r"overlap_param_gather_with_optimizer_step|overlap_p2p_comm(unication)?_warmup_flush",
@@ -204,6 +203,7 @@ RULES = Rules(
         # Duration, learning rate, optimizer's numbers
         r"(train|start|sched|warmup|wd|lr|min_lr|decoupled|override|use_checkpoint)_?.*",
         r"weight_decay.*|adam.*|optim_.*|optimizer_.*|sgd_momentum|beta[12]|betas|eps",
+        r"muon_.*|(no_)?pin_cpu_(grads|params)",
         r".*loss_scale.*|hysteresis|.*_coeff|.*aux_loss.*|.*z_loss.*|seed.*|random_seed",
         # Numbers of the network without cost
         r".*init.*|.*epsilon|.*eps|rotary.*|rope.*|use_rope_scaling|mscale.*|softmax_scale",
@@ -253,6 +253,7 @@ RULES = Rules(
             r"ddp_(bucket_size|num_buckets)|bucket_(size|cap_mb)|grad_allreduce_chunk_size_mb": (
                 "gradients are reduced in the stack's buckets"
             ),
+            r"use_torch_optimizer_for_cpu_offload": "CPUs update at the rate of their memory",
             r"fused_residual_rmsnorm|use_transformer_engine_op_fuser": "norms and sums as usual",
         }
     ),

@@ -264,7 +264,7 @@ class StateOffload:
     ) -> Iterator[tuple[int, float]]:
         """CPU updates of all tiles: the last operation of each, and its parameters."""
         numel = shard_numel(self.job, parameters) * self._away
-        tiles = max(1, ceil(numel / TILE_NUMEL))
+        tiles = max(1, ceil(numel / TILE_NUMEL)) if self._plan.overlap else 1
         traffic_bytes = optimizer_traffic_bytes(self.job, parameters) * self._away / tiles
         stored_bytes = (self._per.master + self._per.moments) * numel / tiles
         for _ in range(tiles):

@@ -66,7 +66,7 @@ def _buffer_bytes(job: Job, parameters: ParameterCount) -> float:
     """Pinned memory through which copies pass [B]."""
     per, offload = state_bytes(job), job.plan.offload
     shard = shard_numel(job, parameters)
-    tile = min(shard, _TILES_UNDER_WAY * TILE_NUMEL)
+    tile = min(shard, _TILES_UNDER_WAY * TILE_NUMEL) if offload.overlap else shard
     total = 0.0
     if offload.optimizer and not offload.parameters:
         total += tile * per.weights

@@ -36,6 +36,10 @@ class Offload(Spec):
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Part of the optimizer that leaves the GPU; the rest is updated there at the same time
     (DeepSpeed's ``ratio``, Megatron-Core's ``--optimizer-offload-fraction``)."""
+    overlap: Flag = True
+    """Whether the CPUs update one part of the optimizer while others are copied. Without,
+    they wait for all gradients, and the GPU for all weights (Megatron-Core without
+    ``--overlap-cpu-optimizer-d2h-h2d``)."""
     delayed_update: Flag = False
     """Whether the CPUs update with the gradients of one step while the next one runs on the
     GPUs (ZeRO-Offload, section 5.2)."""

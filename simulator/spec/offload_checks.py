@@ -30,6 +30,9 @@ def _options_have_a_meaning(job: Job) -> Iterator[Fault]:
     if offload.share < 1:
         rule, hint = "is a share of an optimizer that stays on the GPU", "add optimizer: cpu"
         yield Fault("plan.offload.share", rule, offload.share, hint)
+    if not offload.overlap:
+        rule, hint = "is about updates on the CPU, but there are none", "add optimizer: cpu"
+        yield Fault("plan.offload.overlap", rule, False, hint)
     if offload.delayed_update:
         rule, hint = "delays updates on the CPU, but there are none", "add optimizer: cpu"
         yield Fault("plan.offload.delayed_update", rule, True, hint)
@@ -60,6 +63,9 @@ def _stack_offloads(job: Job) -> Iterator[Fault]:
     if kind == "infinity" and offload.optimizer and offload.share < 1 and job.plan.zero < 3:
         rule = "DeepSpeed splits the update between CPU and GPU with ZeRO 3 only (its ratio)"
         yield Fault("plan.offload.share", rule, offload.share, "take plan.zero: 3, or leave it out")
+    if kind != "optimizer" and not offload.overlap:
+        rule, hint = "is an option of Megatron-Core only", "leave it out"
+        yield Fault("plan.offload.overlap", rule, False, hint)
     if kind != "infinity" and offload.delayed_update:
         rule, hint = "only ZeRO-Offload delays updates", "take plan.stack: deepspeed"
         yield Fault("plan.offload.delayed_update", rule, True, hint)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator.api import simulate
 from simulator.errors import InputError, UnsupportedError
 from simulator.importers.accelerate import read_accelerate_files
 from simulator.importers.assembly import Given
@@ -16,8 +18,10 @@ from simulator.importers.foreign_file import MAX_FILE_BYTES
 from simulator.importers.megatron import read_megatron_script
 from simulator.importers.nemo import read_nemo_recipe
 from simulator.importers.torchtitan import read_torchtitan_config
-from simulator.spec.load import load_model
+from simulator.spec.load import job_from_document, load_model
+from simulator.spec.offload import FSDP_OFFLOAD
 
+NVME = {"size": "15 TB", "read": "25 GB/s", "write": "20 GB/s"}
 FILES = Path(__file__).parent / "files"
 
 Reader = Callable[..., Any]
@@ -127,11 +131,15 @@ def launch(folder: Path, *options: str) -> Path:
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ("--optimizer-cpu-offload", "moves optimizer states to the host"),
-        ("--cpu-offloading-num-layers 4", "moves activations"),
+        ("--cpu-offloading-num-layers 4", "all layers but the last, here 23"),
+        ("--cpu-offloading-weights", "moves weights to the host"),
+        ("--cpu-optimizer", "moves optimizer states to the host"),
+        ("--optimizer-offload-policy auto", "moves optimizer states to the host"),
+        ("--partition-activations", "has no --deepspeed"),
         ("--external-cuda-graph", "host's launches"),
         ("--fp32-residual-connection", "32 bits"),
-        ("--optimizer muon", "is not modelled; known: adam"),
+        ("--optimizer shampoo", "is not modelled; known: adam"),
+        ("--optimizer dist_muon", "is not modelled; known: adam"),
         ("--cp-comm-type allgather", "is not modelled; known: p2p, a2a"),
         ("--wings 2", "is not known"),
         ("--moe-offload-everything", "moves activations to the host"),
@@ -148,17 +156,17 @@ def test_an_option_that_costs_something_is_an_error_with_a_way_out(tmp_path, opt
 
 
 def test_an_option_may_be_left_out_when_the_user_says_so_and_is_reported(tmp_path):
-    path = launch(tmp_path, "--optimizer-cpu-offload", "--wings 2")
-    _, report = read_megatron_script(path, Given(ignore=("--optimizer-cpu-offload", "wings")))
+    path = launch(tmp_path, "--fp32-residual-connection", "--wings 2")
+    _, report = read_megatron_script(path, Given(ignore=("--fp32-residual-connection", "wings")))
     assert len(report.unsupported) == 2
-    assert "optimizer_cpu_offload = True is left out" in report.unsupported[0]
+    assert "fp32_residual_connection = True is left out" in report.unsupported[0]
 
 
 def test_a_word_without_a_meaning_may_be_left_out_too(tmp_path):
-    path = launch(tmp_path, "--optimizer muon")
+    path = launch(tmp_path, "--optimizer shampoo")
     job, report = read_megatron_script(path, Given(ignore=("optimizer",)))
     assert job.plan.optimizer == "adam"
-    assert report.unsupported[0].startswith("optimizer = muon is left out; it is not modelled")
+    assert report.unsupported[0].startswith("optimizer = shampoo is left out; it is not modelled")
 
 
 def test_leaving_out_what_is_not_there_is_an_error():
@@ -214,7 +222,147 @@ def test_nothing_of_a_script_is_run(tmp_path):
     assert not mark.exists()
 
 
+MEMORY_OPTIONS = [
+    ("--use-distributed-optimizer --optimizer-cpu-offload --use-precision-aware-optimizer",
+     {"optimizer": "cpu", "overlap": False}),
+    ("--use-distributed-optimizer --optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d"
+     " --optimizer-offload-fraction 0.5", {"optimizer": "cpu", "share": 0.5}),
+    ("--optimizer-cpu-offload --optimizer-offload-fraction 0.0", {}),
+    ("--pipeline-model-parallel-size 1 --recompute-granularity none"
+     " --cpu-offloading --cpu-offloading-num-layers 23", {"activations": "cpu"}),
+    ("--cpu-offloading-num-layers 0", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "offload"), MEMORY_OPTIONS)
+def test_megatron_says_what_leaves_the_gpu(tmp_path, options, offload):
+    path = tmp_path / "line.sh"
+    # The last of several values counts.
+    path.write_text(launch(tmp_path, "").read_text().replace("--save", f"{options} --save"))
+    job, report = read_megatron_script(path, Given())
+    assert job.plan.offload.model_dump(exclude_defaults=True) == offload
+    assert report.is_complete
+
+
+def test_copies_through_memory_that_is_not_pinned_are_refused(tmp_path):
+    options = ["--use-distributed-optimizer", "--optimizer-cpu-offload", "--no-pin-cpu-grads"]
+    with pytest.raises(InputError, match=r"no_pin_cpu_grads.*pinned"):
+        read_megatron_script(launch(tmp_path, *options), Given())
+
+
+def test_copies_that_do_not_overlap_the_update_lengthen_the_step():
+    plan = {"zero": 1, "offload": {"optimizer": "cpu", "overlap": True}}
+    job = job_from_document(
+        {
+            "model": "llama3.1-8b",
+            "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
+            "batch": {"global": 8, "seq_len": 4096},
+            "plan": plan,
+        }
+    )
+    apart = job.replace(**{"plan.offload.overlap": False})
+    numel = 8.03e9 / 8
+    profile = job.cluster.profile
+    # The gradients go in fp32, the weights come back in 16 bits, and nothing else runs then.
+    copies_s = numel * (4 + 2) / profile.host.pcie_bytes_per_s
+    gained_s = simulate(apart).step_time_s - simulate(job).step_time_s
+    assert 0.7 * copies_s < gained_s < 1.05 * copies_s
+
+
+def test_gradients_without_an_fp32_copy_are_a_fact_of_the_stack(tmp_path):
+    options = "--use-precision-aware-optimizer --main-grads-dtype bf16"
+    path = edited(tmp_path, "launch_moe.sh", ("--use-distributed-optimizer",
+                  f"--use-distributed-optimizer {options}"))  # fmt: skip
+    job, report = read_megatron_script(path, Given())
+    assert (job.plan.grad_reduce_precision, job.plan.stack.copies_gradients) == ("bf16", False)
+    assert report.is_complete
+
+
+@pytest.mark.parametrize("option", ["--exp-avg-dtype bf16", "--main-params-dtype fp16"])
+def test_states_of_16_bits_are_refused(tmp_path, option):
+    path = launch(tmp_path, "--use-precision-aware-optimizer", option)
+    with pytest.raises(InputError, match=r"keeps the optimizer's states in fp32|known: fp32"):
+        read_megatron_script(path, Given())
+    # Without the optimizer that heeds them, Megatron's formats have no effect.
+    read_megatron_script(launch(tmp_path, "--exp-avg-dtype fp32"), Given())
+
+
+def test_muon_is_read_and_its_costly_settings_are_refused(tmp_path):
+    options = ["--optimizer muon", "--muon-momentum 0.95", "--muon-tp-mode blockwise"]
+    job, report = read_megatron_script(launch(tmp_path, *options), Given())
+    assert job.plan.optimizer == "muon"
+    assert report.is_complete
+    path = launch(tmp_path, "--optimizer muon", "--muon-tp-mode duplicated")
+    with pytest.raises(InputError, match="gathers the parts"):
+        read_megatron_script(path, Given())
+
+
+def test_saved_activations_are_distributed(tmp_path):
+    job, report = read_megatron_script(launch(tmp_path, "--distribute-saved-activations"), Given())
+    assert job.plan.partition_activations
+    assert report.is_complete
+
+
+def test_options_of_megatron_deepspeed_say_where_checkpoints_are(tmp_path):
+    options = "--partition-activations --contigious-checkpointing"
+    old = "--deepspeed-activation-checkpointing"
+    path = edited(tmp_path, "launch_deepspeed.sh", (old, f"{old} {options}"))
+    job, _ = read_megatron_script(path, Given())
+    assert job.plan.partition_activations
+    assert job.plan.contiguous_checkpoints
+    # Without recomputation there are none.
+    job, _ = read_megatron_script(edited(tmp_path, "launch_deepspeed.sh", (old, options)), Given())
+    assert not job.plan.partition_activations
+
+
 # DeepSpeed
+
+
+DEEPSPEED = {"model": "llama3.1-8b", "gpus": 8, "seq_len": 4096}
+
+
+@pytest.mark.parametrize(
+    ("number", "clips"), [("0", False), ("0.0", False), ("1.0", True), ('"auto"', True)]
+)
+def test_deepspeed_clips_gradients_where_the_file_says_so(tmp_path, number, clips):
+    old, new = '"gradient_clipping": 1.0', f'"gradient_clipping": {number}'
+    path = edited(tmp_path, "ds_config.json", (old, new))
+    job, report = read_deepspeed_config(path, Given(**DEEPSPEED))
+    assert job.plan.clip_gradients is clips
+    assert ("not clipped" in " ".join(report.assumed)) is not clips
+
+
+def test_deepspeed_does_not_clip_unless_it_is_told_to(tmp_path):
+    path = edited(tmp_path, "ds_config.json", ('"gradient_clipping": 1.0,', ""))
+    assert not read_deepspeed_config(path, Given(**DEEPSPEED))[0].plan.clip_gradients
+
+
+@pytest.mark.parametrize(
+    ("block", "fields"),
+    [
+        ({"cpu_checkpointing": True}, {"recompute": "full", "offload": {"activations": "cpu"}}),
+        ({"partition_activations": True}, {}),
+        ({"partition_activations": True, "contiguous_memory_optimization": True,
+          "number_checkpoints": 32}, {"recompute": "full", "contiguous_checkpoints": True}),
+        ({"partition_activations": False, "cpu_checkpointing": False}, {}),
+    ],
+)  # fmt: skip
+def test_deepspeed_says_where_checkpoints_are_kept(tmp_path, block, fields):
+    old = '"wall_clock_breakdown": false'
+    new = f'{old}, "activation_checkpointing": {json.dumps(block)}'
+    path = edited(tmp_path, "ds_config.json", (old, new))
+    job, report = read_deepspeed_config(path, Given(**DEEPSPEED))
+    without, _ = read_deepspeed_config(FILES / "ds_config.json", Given(**DEEPSPEED))
+    assert plan_of(job) == plan_of(without) | fields
+    assert report.is_complete
+
+
+def test_tensor_parallel_ranks_divide_checkpoints(tmp_path):
+    old = '"wall_clock_breakdown": false'
+    new = f'{old}, "tensor_parallel": {{"autotp_size": 2}}, "activation_checkpointing": '
+    path = edited(tmp_path, "ds_config.json", (old, new + '{"partition_activations": true}'))
+    job, _ = read_deepspeed_config(path, Given(**DEEPSPEED))
+    assert job.plan.partition_activations
 
 
 def test_two_of_three_batch_numbers_give_the_third():
@@ -257,6 +405,10 @@ def test_a_format_that_is_left_to_the_trainer_is_asked_for(tmp_path):
     ("setting", "why"),
     [
         ('"zero_quantized_weights": true', "ZeRO\\+\\+"),
+        (
+            '"x": 0}, "activation_checkpointing": {"synchronize_checkpoint_boundary": true',
+            "wait for the device",
+        ),
         ('"offload_param": {"device": "nvme"}', r"plan\.offload\.parameters.*plan\.zero: 3"),
         ('"reduce_scatter": false', "more than they need"),
         ('"zero_hpz_partition_size": 8', "second copy"),
@@ -364,10 +516,42 @@ def test_sharding_strategies_of_fsdp(tmp_path, strategy, zero, group, reshards):
     assert job.plan.reshard_after_forward is reshards
 
 
-def test_offloading_of_fsdp_is_refused(tmp_path):
-    path = edited(tmp_path, "fsdp.yaml", ("offload_params: false", "offload_params: true"))
-    with pytest.raises(InputError, match="moves states to the host"):
-        read_accelerate_files([path], Given(model="gpt2", seq_len=1024, micro_batch=1))
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fsdp_offload_params: false", "fsdp_offload_params: true"),
+        ("fsdp_offload_params: false", "fsdp_cpu_offload: true"),
+        ("distributed_type: FSDP", "fsdp: full_shard auto_wrap offload"),
+    ],
+)
+def test_fsdp_offloads_all_that_it_knows(tmp_path, old, new):
+    path = edited(tmp_path, "fsdp.yaml", (old, new))
+    job, report = read_accelerate_files([path], Given(model="gpt2", seq_len=1024, micro_batch=1))
+    assert job.plan.offload == FSDP_OFFLOAD
+    assert report.is_complete
+
+
+def test_accelerate_says_where_deepspeed_keeps_states(tmp_path):
+    path = tmp_path / "zero3.yaml"
+    path.write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
+        "deepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: nvme\n"
+        "  offload_param_device: cpu\n  offload_optimizer_nvme_path: /nvme\n"
+        "  gradient_clipping: 0.0\n"
+    )
+    given = Given(model="gpt2", seq_len=1024, micro_batch=1, changes={"cluster.host.nvme": NVME})
+    job, report = read_accelerate_files([path], given)
+    assert (job.plan.offload.optimizer, job.plan.offload.parameters) == ("nvme", "cpu")
+    assert not job.plan.clip_gradients
+    assert report.is_complete
+
+
+def test_the_trainer_clips_gradients_unless_it_is_told_not_to(tmp_path):
+    for number, clips in (("1.0", True), ("0.0", False)):
+        old, new = '"bf16": true', f'"bf16": true, "max_grad_norm": {number}'
+        path = edited(tmp_path, "training_args.json", (old, new))
+        given = Given(model="gpt2", gpus=8, seq_len=1024)
+        assert read_accelerate_files([path], given)[0].plan.clip_gradients is clips
 
 
 # NeMo and Megatron-Bridge

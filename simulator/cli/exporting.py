@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from simulator.cli.console import note
 from simulator.cli.options import Changes, JobFile, read_job
+from simulator.errors import InputError
 
 
 def build_group() -> typer.Typer:
@@ -41,14 +45,45 @@ def export_deepspeed(job_file: JobFile, changes: Changes = None) -> None:
     note(f"launch:  {launch_line(job, 'TRAIN.py --deepspeed_config CONFIG.json')}")
 
 
-def export_torchtitan(job_file: JobFile, changes: Changes = None) -> None:
+def export_torchtitan(
+    job_file: JobFile,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Write here, and a schedule's CSV beside it."),
+    ] = None,
+    changes: Changes = None,
+) -> None:
     """Write the TOML of torchtitan that trains a job.
 
+    A pipeline schedule that torchtitan has no name for goes into a CSV file beside the TOML.
+
     Example:  clustersim export torchtitan job.yaml > job.toml
+
+    Example:  clustersim export torchtitan job.yaml --set plan.schedule=zb-h1 --out job.toml
     """
     from simulator.exporters.plans import launch_line
-    from simulator.exporters.torchtitan import torchtitan_config
+    from simulator.exporters.torchtitan import schedule_csv, torchtitan_config
 
     job = read_job(job_file, changes)
-    typer.echo(torchtitan_config(job), nl=False)
-    note(f"launch:  {launch_line(job, '-m torchtitan.train --job.config_file JOB.toml')}")
+    csv_name = (out or Path("job.toml")).with_suffix(".csv").name
+    text, order = torchtitan_config(job, csv_name), schedule_csv(job)
+    if order is not None and out is None:
+        rule = "has no name in torchtitan and goes into a CSV file beside the TOML"
+        raise InputError.single(
+            "plan.schedule", rule, str(job.plan.schedule), "give --out FILE.toml"
+        )
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        _write(out, text)
+        if order is not None:
+            _write(out.with_suffix(".csv"), order)
+    file = out or "JOB.toml"
+    note(f"launch:  {launch_line(job, f'-m torchtitan.train --job.config_file {file}')}")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    note(f"wrote {path}")

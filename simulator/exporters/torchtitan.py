@@ -12,6 +12,10 @@ from typing import Any
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
 from simulator.importers.torchtitan import EAGER
 from simulator.importers.torchtitan_options import MODELS, ONE_CHUNK, SCHEDULES, WITHOUT_EXTRAS
+from simulator.program.order import StepOrder, job_schedule
+from simulator.schedule import ScheduleInfo
+from simulator.schedule.csv import write_order
+from simulator.schedule.slots import Placement
 from simulator.spec.job import Job
 from simulator.spec.load import load_model
 from simulator.spec.model import Model
@@ -33,12 +37,29 @@ _ONLY = {
 _ROTATION = {"ring": "alltoall", "all_gather": "allgather"}
 _CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
 
+_NAMES = {ours: theirs for theirs, ours in SCHEDULES.items()}
+"""Torch's name of each of our schedules that it has."""
+_WAITS = ("naive",)
+"""Orders that are what they are because a rank waits for its neighbour."""
+
 Table = Mapping[str, Mapping[str, object]]
 """Sections of a TOML."""
 
 
-def torchtitan_config(job: Job) -> str:
+def schedule_csv(job: Job) -> str | None:
+    """The job's pipeline order as torch reads it; None where torchtitan knows it by name."""
+    plan = spelled_out(job)
+    if plan.pp == 1 or plan.schedule in _NAMES:
+        return None
+    return write_order(StepOrder(job).slots(job.microbatches))
+
+
+def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
     """A torchtitan TOML for a job; data and learning rate are not the job's to say.
+
+    Args:
+        job: The job.
+        csv_file: Where :func:`schedule_csv` will lie, if it is needed.
 
     Raises:
         UnsupportedError: With everything that torchtitan's TOML cannot say.
@@ -60,7 +81,7 @@ def torchtitan_config(job: Job) -> str:
             "mixed_precision_reduce": "bfloat16" if plan.grad_reduce_precision == "bf16"
             else "float32",
         },
-        "parallelism": _parallelism(job, plan),
+        "parallelism": _parallelism(job, plan, csv_file),
         "activation_checkpoint": {"mode": plan.recompute, "selective_ac_option": "op"},
         "compile": {"enable": not set(changed_facts(plan.stack, _STACK)) & set(EAGER)},
     }  # fmt: skip
@@ -116,17 +137,27 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
                     "plan.zero_group", plan.zero_group)  # fmt: skip
     refusals.unless(not plan.overlap_ep or plan.schedule == "dualpipev", "plan.overlap_ep",
                     plan.overlap_ep)  # fmt: skip
-    torch_names = set(SCHEDULES.values())
-    refusals.unless(plan.pp == 1 or plan.schedule in torch_names, "plan.schedule", plan.schedule)
+    refusals.unless(plan.pp == 1 or _runs_in_torch(job_schedule(job)), "plan.schedule",
+                    str(plan.schedule), "torch runs synchronous orders of one copy of the "
+                    "model, without waiting for every transfer")  # fmt: skip
     if plan.pp > 1:
         refusals.unless(_layers_per_stage(job, plan) is not None or _is_usual(plan), "plan.vpp",
                         plan.vpp, "no number of layers per stage makes as many")  # fmt: skip
     refusals.raise_if_any()
 
 
+def _runs_in_torch(schedule: ScheduleInfo) -> bool:
+    return (
+        schedule.synchronous
+        and schedule.placement is not Placement.BIDIRECTIONAL
+        and (schedule.name in _NAMES or schedule.name not in _WAITS)
+    )
+
+
 def _is_usual(plan: Plan) -> bool:
     """Whether torchtitan takes as many chunks unless it is told otherwise."""
-    return plan.vpp == (1 if plan.schedule in ONE_CHUNK else 2)
+    one = plan.schedule in ONE_CHUNK if plan.schedule in _NAMES else plan.vpp == 1
+    return plan.vpp == (1 if one else 2)
 
 
 def _layers_per_stage(job: Job, plan: Plan) -> int | None:
@@ -137,7 +168,7 @@ def _layers_per_stage(job: Job, plan: Plan) -> int | None:
     return per_stage if -(-units // per_stage) == stages else None
 
 
-def _parallelism(job: Job, plan: Plan) -> dict[str, Any]:
+def _parallelism(job: Job, plan: Plan, csv_file: str) -> dict[str, Any]:
     shard = (plan.zero_group or job.dp * plan.cp) // plan.cp
     found: dict[str, Any] = {
         "data_parallel_replicate_degree": job.dp // shard if plan.zero else job.dp,
@@ -152,9 +183,8 @@ def _parallelism(job: Job, plan: Plan) -> dict[str, Any]:
         "pipeline_parallel_degree": plan.pp,
     }
     if plan.pp > 1:
-        names = {ours: theirs for theirs, ours in reversed(list(SCHEDULES.items()))}
+        found |= _schedule(job, plan, csv_file)
         found |= {
-            "pipeline_parallel_schedule": names[str(plan.schedule)],
             "pipeline_parallel_microbatch_size": job.batch.micro_batch,
             "pipeline_parallel_first_stage_less_layers": int(plan.account_for_embedding),
             "pipeline_parallel_last_stage_less_layers": int(plan.account_for_loss),
@@ -164,6 +194,18 @@ def _parallelism(job: Job, plan: Plan) -> dict[str, Any]:
         if not _is_usual(plan):
             found["pipeline_parallel_layers_per_stage"] = _layers_per_stage(job, plan)
     return found
+
+
+def _schedule(job: Job, plan: Plan, csv_file: str) -> dict[str, str]:
+    """The schedule's name, or a name that puts stages as it does and the file with its order."""
+    if plan.schedule in _NAMES:
+        return {"pipeline_parallel_schedule": _NAMES[str(plan.schedule)]}
+    many = "PipelineScheduleMulti" if plan.vpp > 1 else "PipelineScheduleSingle"
+    is_v = job_schedule(job).placement is Placement.V
+    return {
+        "pipeline_parallel_schedule": "ZBVZeroBubble" if is_v else many,
+        "pipeline_parallel_schedule_csv": csv_file,
+    }
 
 
 def _toml(sections: Table) -> str:

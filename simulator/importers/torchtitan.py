@@ -18,11 +18,10 @@ from simulator.importers.torchtitan_options import (
     CONVERTERS,
     DEGREES,
     MODELS,
-    ONE_CHUNK,
     RULES,
-    SCHEDULES,
     WITHOUT_EXTRAS,
 )
+from simulator.importers.torchtitan_pipeline import pipeline_fields
 from simulator.spec.job import Job
 from simulator.spec.load import load_model
 from simulator.spec.offload import FSDP_OFFLOAD
@@ -52,7 +51,7 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
     draft.plan = {
         **degrees,
         "etp": degrees["etp"] if degrees["ep"] > 1 else None,
-        **_pipeline(settings, degrees["pp"], _layers(draft.model)),
+        **pipeline_fields(settings, degrees["pp"], _layers(draft.model), Path(path).parent),
         **_sharding(settings, degrees, width),
         "cp_method": _context_method(settings, degrees["cp"]),
         "recompute": _recomputation(settings),
@@ -99,40 +98,6 @@ def _model(settings: Settings, given: Given) -> dict[str, Any] | str | None:
 def _layers(model: dict[str, Any] | str | None) -> int:
     name = model["base"] if isinstance(model, dict) else model
     return load_model(name).layers if name else 0
-
-
-def _pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
-    """Schedule, chunks per rank, and how layers are dealt to them."""
-    schedule = settings.choice(
-        "parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule",
-        meanings=SCHEDULES, default="1f1b",
-    )  # fmt: skip
-    first, last = (
-        settings.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", default=1)
-        for end in ("first", "last")
-    )
-    per_stage = settings.whole("parallelism.pipeline_parallel_layers_per_stage", default=None)
-    key = "parallelism.pipeline_parallel_expert_parallel_overlap"
-    runs_apart = not settings.switch(key, default=True) and schedule == "dualpipev"
-    if pp == 1:
-        return {}
-    for end, less in (("first", first), ("last", last)):
-        if less > 1:
-            key = f"parallelism.pipeline_parallel_{end}_stage_less_layers"
-            rule = "counts embedding or head as several layers, which is not modelled"
-            settings.fault(key, rule, less, "take 0 or 1")
-    stages = -(-(layers + first + last) // per_stage) if per_stage else 0
-    if stages % pp:
-        rule = f"makes {stages} stages, which {pp} ranks do not share evenly"
-        settings.fault("parallelism.pipeline_parallel_layers_per_stage", rule, per_stage)
-    vpp = stages // pp if stages else 1 if schedule in ONE_CHUNK else 2
-    return {
-        "schedule": schedule if schedule != ("interleaved-1f1b" if vpp > 1 else "1f1b") else None,
-        "vpp": max(1, vpp),
-        "overlap_ep": False if runs_apart else None,
-        "account_for_embedding": first == 1,
-        "account_for_loss": last == 1,
-    }
 
 
 def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[str, Any]:

@@ -43,9 +43,7 @@ WITHOUT_EXTRAS: Mapping[tuple[str, str], str] = MappingProxyType(
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
         "1F1B": "1f1b",
-        "1f1b": "1f1b",
         "GPipe": "gpipe",
-        "gpipe": "gpipe",
         "Interleaved1F1B": "interleaved-1f1b",
         "interleaved_1f1b": "interleaved-1f1b",
         "LoopedBFS": "looped-bfs",
@@ -54,7 +52,7 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
         "DualPipeV": "dualpipev",
     }
 )
-"""Our pipeline schedule for each of PyTorch's."""
+"""Our pipeline schedule for each of PyTorch's, in whose names case does not matter."""
 
 ONE_CHUNK = ("1f1b", "gpipe")
 """Schedules with one stage per rank; the others have two unless layers per stage are given."""
@@ -95,7 +93,7 @@ RULES = Rules(
             r"|experimental\.pipeline_parallel_split_points",
             "cuts the model by module names",
         ),
-        Cost(r".*pipeline_parallel_schedule_csv", "takes a schedule from a file of its own"),
+        Cost(r"experimental\.pipeline_parallel_schedule_csv", "takes a schedule from another file"),
         Cost(
             r"parallelism\.expert_parallel_comm_backend|parallelism\.enable_fsdp_symm_mem",
             "exchanges by other kernels",

@@ -61,3 +61,26 @@ def test_a_costly_setting_is_bad_input_with_nothing_on_stdout(clustersim, write)
     outcome = clustersim("import", "deepspeed", config, "--model", "gpt2", "--gpus", 8)
     assert (outcome.code, outcome.out) == (2, "")
     assert "--ignore zero_optimization.zero_hpz_partition_size" in outcome.err
+
+
+def test_a_schedule_without_a_name_in_torchtitan_lies_beside_the_file(clustersim, write, tmp_path):
+    job = write(
+        """
+        model: llama3.1-8b
+        cluster: {profile: h100-sxm-80gb, gpus: 4}
+        batch: {global: 8, seq_len: 4096}
+        plan: {stack: torchtitan, zero: 3, pp: 4, schedule: zb-h1}
+        """
+    )
+    outcome = clustersim("export", "torchtitan", job)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--out FILE.toml" in outcome.err
+    toml = tmp_path / "out" / "job.toml"
+    outcome = clustersim("export", "torchtitan", job, "--out", toml)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert toml.with_suffix(".csv").read_text().startswith("0F0,")
+    again = clustersim("import", "torchtitan", toml, "--gpus", 4)
+    assert again.code == 0
+    first = clustersim("run", job, "--json")
+    second = clustersim("run", write(again.out, "again.yaml"), "--json")
+    assert json.loads(first.out)["step_time_s"] == json.loads(second.out)["step_time_s"]

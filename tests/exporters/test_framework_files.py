@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,16 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.api import simulate
 from simulator.errors import InputError, UnsupportedError
 from simulator.exporters.deepspeed import deepspeed_config
 from simulator.exporters.megatron import megatron_script
 from simulator.exporters.plans import spelled_out
-from simulator.exporters.torchtitan import torchtitan_config
+from simulator.exporters.torchtitan import schedule_csv, torchtitan_config
 from simulator.importers.assembly import Given
 from simulator.importers.deepspeed import read_deepspeed_config
 from simulator.importers.megatron import read_megatron_script
 from simulator.importers.torchtitan import read_torchtitan_config
 from simulator.importers.torchtitan_options import MODELS
+from simulator.program.order import StepOrder
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
 
@@ -119,6 +122,7 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
     precision = draw(st.sampled_from(["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]))
     narrow = {"fp16": "fp16", "fp32": "fp32"}.get(precision, "bf16")
     zero = draw(st.integers(0, 3))
+    optimizers = ["adam", "sgd", "sgd-momentum", *([] if zero else ["muon"])]
     dispatchers = ["all_to_all", "all_gather", "hierarchical"]
     experts = {
         "ep": draw(_DEGREE),
@@ -137,7 +141,7 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
         "precision": precision,
         "grad_reduce_precision": draw(st.sampled_from(["fp32", narrow])),
         "attention": draw(st.sampled_from([None, "fused-softmax", "unfused"])),
-        "optimizer": draw(st.sampled_from(["adam", "sgd", "sgd-momentum"])),
+        "optimizer": draw(st.sampled_from(optimizers)),
         "clip_gradients": draw(_FLAG),
         "overlap_p2p": draw(st.sampled_from([None, False])),
         "rank_order": draw(st.sampled_from([None, "tp-cp-ep-pp-dp"])),
@@ -158,10 +162,9 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
             },
         },
     }  # fmt: skip
-    if plan["recompute"] == "full":
-        plan["recompute_layers"] = draw(st.sampled_from([None, 0, 1]))
-    if pp > 1 and draw(_FLAG) and "account_for_loss" not in plan:
-        plan["layout"] = [model["layers"] // (pp * vpp)] * (pp * vpp)
+    plan |= draw(memory_fields(plan))
+    if pp > 1 and "account_for_loss" not in plan:
+        plan |= draw(uneven_stages(model["layers"], pp, vpp))
     document = {
         "model": model,
         "cluster": {"profile": "h100-sxm-80gb", "gpus": tp * pp * cp * dp},
@@ -171,7 +174,45 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
     return sound(document)
 
 
-@settings(max_examples=40, deadline=None)
+@st.composite
+def memory_fields(draw: st.DrawFn, plan: dict[str, Any]) -> dict[str, Any]:
+    """What a plan that fits them says of recomputation, offloading and gradients' formats."""
+    found: dict[str, Any] = {}
+    if plan["recompute"] == "full":
+        found["recompute_layers"] = draw(st.sampled_from([None, 0, 1]))
+        if plan["tp"] > 1 and draw(_FLAG):
+            found |= {"sequence_parallel": False, "partition_activations": True}
+    if plan["zero"] and plan["precision"] == "bf16" and plan["grad_reduce_precision"] == "bf16":
+        found["stack"] = {**plan["stack"], "copies_gradients": draw(_FLAG)}
+    offload: dict[str, Any] = {}
+    if plan["zero"] == 1 and draw(_FLAG):
+        offload = {"optimizer": "cpu", "share": draw(st.sampled_from([0.25, 1.0])),
+                   "overlap": draw(_FLAG)}  # fmt: skip
+        found["optimizer"] = draw(st.sampled_from(["adam", "sgd-momentum"]))
+    if plan["recompute"] == "none" and plan["pp"] == 1 and draw(_FLAG):
+        offload["activations"] = "cpu"
+    return found | ({"offload": offload} if offload else {})
+
+
+@st.composite
+def uneven_stages(draw: st.DrawFn, layers: int, pp: int, vpp: int) -> dict[str, Any]:
+    """Layers of stages in one of the ways to say them; nothing where they are dealt evenly."""
+    stages = pp * vpp
+    way = draw(st.sampled_from(["even", "layout", "text", "ends"]))
+    if way == "even" or (way == "ends" and (vpp > 1 or pp < 4)):
+        return {}
+    if way == "ends":
+        # What is left of 8 or 16 layers is dealt evenly to the stages between.
+        return {"first_stage_layers": layers // 4, "last_stage_layers": layers // 4}
+    cuts = draw(st.lists(st.integers(0, layers), min_size=stages - 1, max_size=stages - 1))
+    counts = [high - low for low, high in pairwise([0, *sorted(cuts), layers])]
+    if way == "layout":
+        return {"layout": counts}
+    bars = ["t" * number for number in counts]
+    return {"layout": "|".join(["E" + bars[0], *bars[1:-1], bars[-1] + "L"])}
+
+
+@settings(max_examples=60, deadline=None)
 @given(megatron_jobs())
 def test_a_job_told_to_megatron_and_read_back_is_the_same_job(job):
     script = megatron_script(job)
@@ -185,7 +226,7 @@ def torchtitan_jobs(draw: st.DrawFn) -> Job:
     tp, pp, cp, dp = (draw(_DEGREE) for _ in range(4))
     schedule, vpp = draw(
         st.sampled_from([("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("looped-bfs", 2),
-                         ("zb-v", 2), ("dualpipev", 2)])
+                         ("interleaved-1f1b", 4), ("zb-1p", 1), ("zb-v", 2), ("dualpipev", 2)])
     )  # fmt: skip
     micro = draw(st.sampled_from([1, 2]))
     zero = draw(st.sampled_from([0, 3])) if cp == 1 and dp > 1 else 3
@@ -203,6 +244,8 @@ def torchtitan_jobs(draw: st.DrawFn) -> Job:
     if pp > 1:
         plan |= {"schedule": schedule, "vpp": vpp,
                  "account_for_embedding": counts, "account_for_loss": counts}  # fmt: skip
+    if zero and pp == 1 and draw(_FLAG):
+        plan["offload"] = {"optimizer": "cpu", "parameters": "cpu"}
     if draw(_FLAG):
         eager = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
         plan["stack"] |= dict.fromkeys(eager, False)
@@ -217,7 +260,7 @@ def torchtitan_jobs(draw: st.DrawFn) -> Job:
     return sound(document)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(torchtitan_jobs())
 def test_a_job_told_to_torchtitan_and_read_back_is_the_same_job(job):
     text = torchtitan_config(job)
@@ -237,7 +280,8 @@ def deepspeed_jobs(draw: st.DrawFn) -> Job:
     plan: dict[str, Any] = {
         "tp": tp, "cp": cp, "cp_method": "all_to_all", "zero": zero, "precision": precision,
         "zero_group": draw(st.sampled_from([0, 2])) if zero == 3 else 0,
-        "optimizer": draw(st.sampled_from(["adam", "sgd", "sgd-momentum"])),
+        "optimizer": draw(st.sampled_from(["adam", "sgd", "sgd-momentum", "lamb"])),
+        "clip_gradients": draw(_FLAG),
         "overlap_grad_reduce": draw(_FLAG), "overlap_param_gather": zero == 3,
         "grad_reduce_precision": draw(st.sampled_from(["fp32", "fp16", "bf16"])),
         "stack": {"base": "deepspeed",
@@ -245,6 +289,11 @@ def deepspeed_jobs(draw: st.DrawFn) -> Job:
     }  # fmt: skip
     if zero:
         plan["offload"] = draw(st.sampled_from(OFFLOADS if zero == 3 else OFFLOADS[:2]))
+    plan |= draw(st.sampled_from(CHECKPOINTS))
+    if plan.pop("on_host", False):
+        plan["offload"] = {**plan.get("offload", {}), "activations": "cpu"}
+    if tp > 1 and "recompute" in plan:
+        plan["partition_activations"] = True
     document = {
         "model": "llama3.1-8b",
         "cluster": {"profile": "h100-sxm-80gb", "gpus": tp * cp * dp},
@@ -253,6 +302,13 @@ def deepspeed_jobs(draw: st.DrawFn) -> Job:
     }
     return sound(document)
 
+
+CHECKPOINTS: list[dict[str, Any]] = [
+    {},
+    {"recompute": "full", "on_host": True},
+    {"recompute": "full", "contiguous_checkpoints": True},
+]
+"""Where DeepSpeed keeps the inputs of layers that are computed again."""
 
 OFFLOADS = [
     {},
@@ -263,12 +319,57 @@ OFFLOADS = [
 """What DeepSpeed moves to the host; only the first two with every ZeRO stage."""
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(deepspeed_jobs())
 def test_a_job_told_to_deepspeed_and_read_back_is_the_same_job(job):
     text = deepspeed_config(job)
     given = {"model": "llama3.1-8b", "gpus": job.cluster.gpus, "seq_len": 2048}
     assert_same(job, imported(read_deepspeed_config, text, "ds_config.json", **given))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "vpp"),
+    [("zb-h1", 4, 1), ("zb-h2", 4, 1), ("zb-2p", 2, 1), ("v-half", 4, 2), ("v-min", 4, 2),
+     ("varuna", 4, 1), ("looped-bfs", 4, 1)],
+)  # fmt: skip
+def test_an_order_that_torchtitan_cannot_name_goes_into_a_file(tmp_path, schedule, pp, vpp):
+    job = job_from_document(
+        {
+            "model": "llama3.1-8b",
+            "cluster": {"profile": "h100-sxm-80gb", "gpus": pp},
+            "batch": {"global": 8, "seq_len": 4096},
+            "plan": {"stack": "torchtitan", "zero": 3, "pp": pp, "vpp": vpp, "schedule": schedule,
+                     "reshard_after_forward": False},
+        }
+    )  # fmt: skip
+    text = torchtitan_config(job, "order.csv")
+    if schedule == "looped-bfs":
+        assert schedule_csv(job) is None
+    else:
+        (tmp_path / "order.csv").write_text(schedule_csv(job), encoding="utf-8")
+        assert tomllib.loads(text)["parallelism"]["pipeline_parallel_schedule_csv"] == "order.csv"
+    path = tmp_path / "job.toml"
+    path.write_text(text, encoding="utf-8")
+    again, report = read_torchtitan_config(path, Given(gpus=pp))
+    assert report.is_complete
+    assert StepOrder(again).slots(8) == StepOrder(job).slots(8)
+    assert spelled_out(again).model_copy(update={"schedule": schedule}) == spelled_out(job)
+    assert simulate(again).step_time_s == simulate(job).step_time_s
+
+
+@pytest.mark.parametrize("schedule", ["naive", "pipedream", "dualpipe", "chimera"])
+def test_orders_that_torch_does_not_run_are_refused(schedule):
+    job = job_with(stack="torchtitan", zero=0, pp=2, schedule=schedule)
+    with pytest.raises(UnsupportedError, match=r"plan\.schedule"):
+        torchtitan_config(job)
+
+
+def test_a_schedule_file_that_is_not_there_is_an_error(tmp_path):
+    job = job_with(stack="torchtitan", zero=3, pp=2, schedule="zb-h1")
+    path = tmp_path / "job.toml"
+    path.write_text(torchtitan_config(job), encoding="utf-8")
+    with pytest.raises(InputError, match=r"schedule_csv.*is not a file"):
+        read_torchtitan_config(path, Given(gpus=8))
 
 
 def job_with(model: object = "llama3.1-8b", **plan: Any) -> Job:

@@ -64,6 +64,14 @@ def torch(
             "(Linux, root).",
         ),
     ] = None,
+    sleep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help='Let every layer sleep that long in forward, such as "20 ms", and twice as '
+            "long in backward, instead of computing: overlap and bubbles without a GPU.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.json", help="Also write the report.")
@@ -82,6 +90,8 @@ def torch(
     data are random.
 
     Example:  clustersim validate torch job.yaml --profile ours.yaml --plot timeline.png
+
+    Example:  clustersim validate torch job.yaml --shaped "20 Mbit/s" --sleep "20 ms"
     """
     from simulator.api import load_job
 
@@ -105,6 +115,7 @@ def torch(
             steps=steps,
             rank=rank,
             link_bytes_per_s=rate,
+            layer_sleep_s=None if sleep is None else quantity(sleep, "--sleep", "s"),
             on_step=count,
         )
     if report is None:

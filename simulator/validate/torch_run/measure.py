@@ -33,11 +33,24 @@ WARM_UP_STEPS = 3
 
 
 def measure(
-    job: Job, world: World, steps: int, *, on_step: Callable[[], None] = lambda: None
+    job: Job,
+    world: World,
+    steps: int,
+    *,
+    layer_sleep_s: float | None = None,
+    on_step: Callable[[], None] = lambda: None,
 ) -> Measured | None:
-    """Train the job for some steps; rank 0 gets the numbers of all, the others None."""
+    """Train the job for some steps; rank 0 gets the numbers of all, the others None.
+
+    Args:
+        job: As torch runs it.
+        world: This rank among all.
+        steps: Steps to time.
+        layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
+        on_step: Called after each timed step.
+    """
     with joined(world):
-        trainer = build_trainer(job, world)
+        trainer = build_trainer(job, world, layer_sleep_s)
         for _ in range(WARM_UP_STEPS):
             trainer.step()
         if world.is_gpu:
@@ -65,7 +78,7 @@ def measure(
         ranks, loads = _gathered(own, world), _expert_loads(trainer)
         if ranks is None:
             return None
-        return Measured(step_s, ranks, environment(world), loads)
+        return Measured(step_s, ranks, environment(world), loads, layer_sleep_s)
 
 
 def environment(world: World) -> dict[str, str]:

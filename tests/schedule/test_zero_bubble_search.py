@@ -122,3 +122,21 @@ def test_any_passes_give_an_order_that_runs_within_its_memory(
         assert len(slots) == len(wanted)
         assert {(slot.phase, slot.stage, slot.microbatch) for slot in slots} == wanted
         assert max(accumulate(change[slot.phase] for slot in slots)) <= limit
+
+
+@st.composite
+def uneven_stages(draw):
+    stages, microbatches = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    times = st.sampled_from([1, 2, 5, 30])
+    seconds = {(phase, stage): draw(times) for stage in range(stages) for phase in (F, I, W)}
+    saved = [draw(st.sampled_from([1.0, 3.0])) for _ in range(stages)]
+    limits = [held * draw(st.integers(1, 2 * stages)) for held in saved]
+    return microbatches, PassCosts(seconds, lambda *_: 1.0, saved, saved), limits
+
+
+@given(uneven_stages())
+def test_stages_of_any_length_give_an_order_that_runs(case):
+    microbatches, costs, limits = case
+    order = searched_order(len(limits), microbatches, costs, limits)
+    slot_times(order, 1, Placement.LOOP)
+    assert [len(slots) for slots in order] == [3 * microbatches] * len(limits)

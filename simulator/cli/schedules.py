@@ -235,6 +235,7 @@ def _print_run(run: UnitRun) -> None:
     typer.echo(f"\n{legend(run)}\n")
     typer.echo(f"bubble {percent(run.bubble_share)} of a step of {run.step_time:g}")
     typer.echo(f"training: {'synchronous' if run.info.synchronous else _asynchronous(run)}")
+    typer.echo(f"where sends block: {_buffers(run.buffers_needed)}")
     if run.info.placement.copies > 1:
         typer.echo(f"every rank holds stages of {run.info.placement.copies} copies of the model")
     typer.echo("")
@@ -271,6 +272,13 @@ _COLORS: Mapping[str, str] = MappingProxyType(
 
 def _asynchronous(run: UnitRun) -> str:
     return f"asynchronous; the pipeline {_NEVER_DRAINS}"
+
+
+def _buffers(messages: int) -> str:
+    if messages == 0:
+        return "none has to be buffered"
+    said = "1 message has" if messages == 1 else f"{messages} messages have"
+    return f"{said} to be buffered between two ranks, or they wait for each other for ever"
 
 
 def _print_comparison(comparison: Comparison, title: str) -> None:

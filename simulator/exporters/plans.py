@@ -42,7 +42,7 @@ def spelled_out(job: Job) -> Plan:
 def _overlaps_experts(job: Job) -> bool:
     """By default only in schedules that are made for it."""
     plan = job.plan
-    is_made_for_it = job.model.experts is not None and plan.schedule in ("dualpipe", "dualpipev")
+    is_made_for_it = job.model.experts is not None and plan.joins_passes
     return is_made_for_it if plan.overlap_ep is None else plan.overlap_ep
 
 

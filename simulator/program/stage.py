@@ -268,7 +268,7 @@ class StageCosts:
         """By default only in schedules that are made for it."""
         plan = self.job.plan
         if plan.overlap_ep is None:
-            return plan.schedule in ("dualpipe", "dualpipev")
+            return plan.joins_passes
         return plan.overlap_ep
 
     def _unit_counts(self, run: Slice) -> _UnitCounts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from simulator.errors import InputError
 from simulator.schedule.info import ScheduleInfo
 from simulator.schedule.registry import schedule_info
+from simulator.schedule.rendezvous import buffers_needed
 from simulator.schedule.slots import Order, Phase, Slot
 from simulator.schedule.unit_time import EQUAL_COSTS, SlotTimes, held_change, slot_times
 
@@ -99,6 +101,11 @@ class UnitRun:
         """Sets of weights on the fullest rank: versions times copies of the model."""
         return max(self.weight_versions) * self.info.placement.copies
 
+    @cached_property
+    def buffers_needed(self) -> int:
+        """Messages that must fit between two ranks where sends block; 0 is rendezvous."""
+        return buffers_needed(self.order, self.chunks, self.info.placement)
+
     def boxes(self, rank: int) -> list[Box]:
         """What a rank runs within the span; what lasts longer is cut off."""
         times = zip(self.order[rank], self.times.start[rank], self.times.end[rank], strict=True)
@@ -161,6 +168,7 @@ class UnitRun:
             "bubble_share": _rounded(self.bubble_share),
             "peak_microbatches": max(self.peaks),
             "weight_copies": self.weight_copies,
+            "buffers_needed": self.buffers_needed,
             "model_copies": self.info.placement.copies,
             "splits_backward": self.info.splits_backward,
             "synchronous": self.info.synchronous,

@@ -187,7 +187,8 @@ class Plan(Spec):
     is multiplied."""
     overlap_ep: Flag | None = None
     """Whether tokens travel to their experts while another microbatch computes, where a
-    forward and a backward run side by side; by default in dualpipe and dualpipev only."""
+    forward and a backward run side by side; by default where the schedule is made for that:
+    dualpipe, dualpipev, and files that join passes."""
     post_validation: Flag | None = None
     """Whether every pipeline stage updates its weights without waiting for the gradient norm
     of all stages, and checks afterwards (arXiv 2401.10241, section 4)."""
@@ -211,6 +212,13 @@ class Plan(Spec):
         if self.attention is None and self.precision in ("fp32", "tf32"):
             return "unfused"
         return self.attention or self.stack.attention
+
+    @property
+    def joins_passes(self) -> bool:
+        """Whether the schedule is made to run a forward beside a backward."""
+        if isinstance(self.schedule, WrittenSchedule):
+            return self.schedule.joins_passes
+        return self.schedule in ("dualpipe", "dualpipev")
 
     @property
     def tensor_grid(self) -> TensorGrid | None:

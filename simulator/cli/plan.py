@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,8 @@ from simulator.errors import InputError
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from simulator.planning.nearest_fit import FitSearch
     from simulator.planning.reasons import Reasons
     from simulator.planning.search import PlanChoice, PlanSearch, Progress
@@ -194,6 +195,8 @@ def _executor(processes: int) -> Iterator[Executor | None]:
     if processes == 1:
         yield None
         return
+    from concurrent.futures import ProcessPoolExecutor
+
     with ProcessPoolExecutor(processes) as executor:
         yield executor
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -21,6 +20,9 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import AsJson, complete_profile
 from simulator.cli.validating_torch import torch
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
 Out = Annotated[

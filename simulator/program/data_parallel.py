@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.program.communication import Call, collectives_work
@@ -46,6 +47,7 @@ from simulator.program.ranks import (
 )
 from simulator.program.states import (
     ParameterCount,
+    added_up,
     new_gradient_bytes,
     shard_numel,
     state_bytes,
@@ -330,7 +332,7 @@ class DataParallel:
                 kind, scope = self._gather_kind, Scope.SHARDS
             program.add(Operation(kind, lanes, work, Category.DATA_PARALLEL, scope=scope))
 
-    @property
+    @cached_property
     def _gathers_once(self) -> bool:
         """Whether updated weights are gathered while the next step's first forward runs."""
         return self._hands_out and self._overlaps_gather and not self._broadcasts
@@ -445,7 +447,7 @@ class DataParallel:
         kind, per = CollectiveKind.BROADCAST, self._state.gathered
         shares = whole_parameter_shares(self._units.counts(run), self._dense.shards.ranks)
         if self.job.plan.stack.flat_broadcasts:
-            shares = [[sum(share, ParameterCount())] for share in shares]
+            shares = [[added_up(share)] for share in shares]
         pairs = [pair for share in shares for count in share for pair in self._groups_of(count)]
         return self._collectives(
             Call("weights", kind, groups.shard_axis, groups.shards, numel * per)
@@ -471,4 +473,4 @@ class DataParallel:
 
 
 def _parameters(units: Sequence[Unit]) -> ParameterCount:
-    return sum((unit.parameters for unit in units), ParameterCount())
+    return added_up(unit.parameters for unit in units)

@@ -144,7 +144,7 @@ def _changes(
         owners += [owner for owner, _ in taken] + [owner for owner, _ in given]
         sizes += [size for _, size in taken] + [-size for _, size in given]
     time_s, owner = np.asarray(times), np.asarray(owners)
-    order = np.lexsort((orders, time_s))
+    order = np.lexsort((np.asarray(orders), time_s))
     owner, change_bytes = owner[order], np.asarray(sizes)[order]
     changes = {
         name: np.where(owner == number, change_bytes, 0.0) for name, number in _OWNERS.items()

@@ -8,7 +8,6 @@ not depend on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import nullcontext
 from functools import partial
 from itertools import product
@@ -22,6 +21,8 @@ from simulator.spec.job import Job
 from simulator.version import __version__
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import pandas as pd
 
 Grid = Mapping[str, Sequence[Any]]

@@ -46,6 +46,7 @@ from simulator.program.single_process import single_process_program
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
+    added_up,
     copied_gradients,
     copies_embedding,
     padded_vocab,
@@ -144,6 +145,7 @@ class _Builder:
         self.costs = StageCosts(job, share)
         self.stages = job.plan.pp
         self._transfers: dict[tuple[int, int], Work] = {}
+        self._held: dict[int, ParameterCount] = {}
         self.buffers = boundary_buffers(job, self.schedule, self.costs.boundary_bytes)
         refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
@@ -228,10 +230,11 @@ class _Builder:
         return host, nvme
 
     def _parameters(self, rank: int) -> ParameterCount:
-        runs = self._rank_runs(rank)
-        copied = self._copies_embedding
-        counts = (slice_parameters(self.job, run, tied_copy=copied) for run in runs)
-        return sum(counts, ParameterCount())
+        if rank not in self._held:
+            runs, copied = self._rank_runs(rank), self._copies_embedding
+            counts = (slice_parameters(self.job, run, tied_copy=copied) for run in runs)
+            self._held[rank] = added_up(counts)
+        return self._held[rank]
 
     @property
     def _has_servers(self) -> bool:

@@ -19,6 +19,7 @@ from simulator.program.order import StepOrder, boundary_buffers
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
+    added_up,
     copied_gradients,
     copies_embedding,
     resident_memory,
@@ -124,7 +125,7 @@ class _Walker:
             for stage in range(placement.num_virtual_stages(plan.pp, plan.vpp))
             if placement.rank(stage, plan.pp) == rank
         )
-        return sum(held, ParameterCount())
+        return added_up(held)
 
 
 def _total(memory: Memory) -> float:

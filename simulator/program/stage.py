@@ -112,6 +112,12 @@ class StageCosts:
     _work: dict[tuple[Phase, _UnitCounts, float, float], Work] = field(default_factory=dict)
     _saved: dict[_UnitCounts, Memory] = field(default_factory=dict)
     _halves: dict[_UnitCounts, Halves] = field(default_factory=dict)
+    _passes: dict[tuple[Slice, Phase, float, float], Work] = field(default_factory=dict)
+    """What is in ``_work`` by run, so that a pass asks for no more than its own run."""
+    _kept: dict[Slice, Memory] = field(default_factory=dict)
+    """What is in ``_saved`` by run."""
+    _passing: dict[Slice, Memory] = field(default_factory=dict)
+    _working: dict[tuple[Slice, Phase], Memory] = field(default_factory=dict)
 
     def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
         """Cost of one microbatch through a run of layers.
@@ -122,6 +128,13 @@ class StageCosts:
             exposed: Share of the exchanges with experts that delays it.
             host_s: Time that the device waits for the host before the first kernel [s].
         """
+        work = self._passes.get((run, phase, exposed, host_s))
+        if work is None:
+            work = self._work_of_units(run, phase, exposed, host_s)
+            self._passes[run, phase, exposed, host_s] = work
+        return work
+
+    def _work_of_units(self, run: Slice, phase: Phase, exposed: float, host_s: float) -> Work:
         counts = self._unit_counts(run)
         key = (phase, counts, exposed, host_s)
         if key not in self._work:
@@ -154,6 +167,12 @@ class StageCosts:
 
     def saved(self, run: Slice) -> Memory:
         """Activations that a run keeps from forward to backward, per microbatch."""
+        kept = self._kept.get(run)
+        if kept is None:
+            kept = self._kept[run] = self._saved_of_units(run)
+        return kept
+
+    def _saved_of_units(self, run: Slice) -> Memory:
         counts = self._unit_counts(run)
         if counts not in self._saved:
             self._saved[counts] = tuple(
@@ -167,6 +186,12 @@ class StageCosts:
         What is computed again is part of it unless it stays beyond the pass, and no part of a
         weight gradient.
         """
+        known = self._working.get((run, phase))
+        if known is None:
+            known = self._working[run, phase] = self._working_of_units(run, phase)
+        return known
+
+    def _working_of_units(self, run: Slice, phase: Phase) -> Memory:
         working = self._largest(run, lambda unit: self._unit(unit).working)
         keeps = self.job.plan.stack.keeps_graph_for_weights
         if phase is Phase.BACKWARD or (phase is Phase.BACKWARD_INPUT and not keeps):
@@ -192,7 +217,11 @@ class StageCosts:
 
     def passing(self, run: Slice) -> Memory:
         """Memory held while forward of a run is under way: its largest unit's."""
-        return self._largest(run, lambda unit: self._unit(unit).passing)
+        known = self._passing.get(run)
+        if known is None:
+            known = self._largest(run, lambda unit: self._unit(unit).passing)
+            self._passing[run] = known
+        return known
 
     @cached_property
     def boundary_bytes(self) -> float:

@@ -21,10 +21,10 @@ from another), and that cached segments go back to the driver when it runs out o
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Iterable
+from bisect import bisect_left, insort
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _ROUND_BYTES = 512
 _SMALL_BYTES = 2**20
@@ -32,6 +32,8 @@ _SMALL_SEGMENT_BYTES = 2 * 2**20
 _MEDIUM_BYTES = 10 * 2**20
 _LARGE_SEGMENT_BYTES = 20 * 2**20
 _SEGMENT_ROUND_BYTES = 2 * 2**20
+_APART_BYTES = 2**60
+"""Between the addresses of the two pools: more than any device has."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,16 +42,38 @@ class Block:
 
     Attributes:
         num_bytes: Size [B].
+        address: Where it begins [B]; two segments never touch.
         is_small: Which pool it belongs to.
         is_free: Whether a request may take it.
         before, after: Neighbours in its segment.
+        turn: Which of the free blocks of its size goes first.
     """
 
     num_bytes: int
+    address: int
     is_small: bool
     is_free: bool = True
     before: Block | None = None
     after: Block | None = None
+    turn: int = 0
+
+
+class Request(NamedTuple):
+    """What is asked of the allocator.
+
+    Attributes:
+        num_bytes: Size, rounded up [B].
+        is_small: Which pool serves it.
+    """
+
+    num_bytes: int
+    is_small: bool
+
+
+def request(num_bytes: float) -> Request:
+    """The request for so many bytes."""
+    size = max(_ROUND_BYTES, math.ceil(num_bytes / _ROUND_BYTES) * _ROUND_BYTES)
+    return Request(size, size <= _SMALL_BYTES)
 
 
 class CachingAllocator:
@@ -65,18 +89,25 @@ class CachingAllocator:
         self.reserved_bytes = 0
         self._expandable = expandable_segments
         self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}
-        """Free blocks of each pool, smallest first; the second number only breaks ties."""
+        """Free blocks of each pool, smallest first; the second number is their turn."""
         self._tail: dict[bool, Block] = {}
         """Last block of each pool's expandable segment."""
-        self._count = 0
+        self._turn = 0
+        self._end = 0
+        """One past the last segment."""
 
     def take(self, num_bytes: float) -> Block:
         """A block for a request of so many bytes."""
-        size = max(_ROUND_BYTES, math.ceil(num_bytes / _ROUND_BYTES) * _ROUND_BYTES)
-        is_small = size <= _SMALL_BYTES
-        block = self._best_fit(size, is_small) or self._new_space(size, is_small)
+        return self.serve(request(num_bytes))
+
+    def serve(self, asked: Request) -> Block:
+        """A block for a request."""
+        size, is_small = asked
+        blocks = self._free[is_small]
+        index = bisect_left(blocks, (size, 0))
+        block = blocks.pop(index)[2] if index < len(blocks) else self._new_space(size, is_small)
         rest = block.num_bytes - size
-        if rest >= _ROUND_BYTES if is_small or self._expandable else rest > _SMALL_BYTES:
+        if rest and (rest >= _ROUND_BYTES if is_small or self._expandable else rest > _SMALL_BYTES):
             self._split(block, size)
         block.is_free = False
         self.allocated_bytes += block.num_bytes
@@ -88,16 +119,17 @@ class CachingAllocator:
         before, after = block.before, block.after
         if after is not None and after.is_free:
             self._forget(after)
-            block = self._joined(block, after)
+            self._join(block, after)
         if before is not None and before.is_free:
             self._forget(before)
-            block = self._joined(before, block)
+            self._join(before, block)
+            block = before
         self._offer(block)
 
-    def _best_fit(self, size: int, is_small: bool) -> Block | None:
-        blocks = self._free[is_small]
-        index = bisect.bisect_left(blocks, (size, 0))
-        return blocks.pop(index)[2] if index < len(blocks) else None
+    def free_blocks(self) -> tuple[tuple[int, int], ...]:
+        """Address and size of every free block, those of a pool in order of their turn [B]."""
+        pools = self._free.values()
+        return tuple((block.address, size) for pool in pools for size, _, block in pool)
 
     def _new_space(self, size: int, is_small: bool) -> Block:
         if self._expandable:
@@ -109,7 +141,9 @@ class CachingAllocator:
         else:
             segment = _rounded(size, _SEGMENT_ROUND_BYTES)
         self.reserved_bytes += segment
-        return Block(segment, is_small)
+        address = self._end
+        self._end += segment + _ROUND_BYTES
+        return Block(segment, address, is_small)
 
     def _expanded(self, size: int, is_small: bool) -> Block:
         """The end of the pool's segment, as much longer as the request needs."""
@@ -121,7 +155,8 @@ class CachingAllocator:
             tail.num_bytes += grown
         else:
             grown = _rounded(size, page)
-            new = Block(grown, is_small, before=tail)
+            address = tail.address + tail.num_bytes if tail else is_small * _APART_BYTES
+            new = Block(grown, address, is_small, before=tail)
             if tail is not None:
                 tail.after = new
             tail = self._tail[is_small] = new
@@ -130,55 +165,36 @@ class CachingAllocator:
 
     def _split(self, block: Block, size: int) -> None:
         """Leave ``size`` bytes of a block and offer the rest."""
-        rest = Block(block.num_bytes - size, block.is_small, before=block, after=block.after)
-        if block.after is not None:
-            block.after.before = rest
-        if self._tail.get(block.is_small) is block:
+        after = block.after
+        rest = Block(
+            block.num_bytes - size, block.address + size, block.is_small,
+            before=block, after=after,
+        )  # fmt: skip
+        if after is not None:
+            after.before = rest
+        elif self._expandable:
             self._tail[block.is_small] = rest
         block.num_bytes, block.after = size, rest
         self._offer(rest)
 
-    def _joined(self, first: Block, second: Block) -> Block:
-        """Two neighbours as one block, the first of them."""
+    def _join(self, first: Block, second: Block) -> None:
+        """Make the first of two neighbours both of them."""
         first.num_bytes += second.num_bytes
-        first.after = second.after
-        if second.after is not None:
-            second.after.before = first
-        if self._tail.get(first.is_small) is second:
+        after = first.after = second.after
+        if after is not None:
+            after.before = first
+        elif self._expandable:
             self._tail[first.is_small] = first
-        return first
 
     def _offer(self, block: Block) -> None:
         block.is_free = True
-        self._count += 1
-        bisect.insort(self._free[block.is_small], (block.num_bytes, self._count, block))
+        self._turn = block.turn = self._turn + 1
+        insort(self._free[block.is_small], (block.num_bytes, block.turn, block))
 
     def _forget(self, block: Block) -> None:
         blocks = self._free[block.is_small]
-        index = bisect.bisect_left(blocks, (block.num_bytes, 0))
-        while blocks[index][2] is not block:
-            index += 1
-        del blocks[index]
+        del blocks[bisect_left(blocks, (block.num_bytes, block.turn))]
 
 
-def _rounded(num_bytes: float, multiple: int) -> int:
+def _rounded(num_bytes: int, multiple: int) -> int:
     return math.ceil(num_bytes / multiple) * multiple
-
-
-def reserved_bytes(
-    steps: Iterable[tuple[Iterable[float], Iterable[float]]], *, expandable_segments: bool
-) -> float:
-    """The most that is reserved while blocks come and go [B].
-
-    Args:
-        steps: Sizes of the blocks that are taken, and then of those that are given back.
-        expandable_segments: How the allocator is set.
-    """
-    allocator = CachingAllocator(expandable_segments=expandable_segments)
-    taken: dict[float, list[Block]] = {}
-    for takes, gives in steps:
-        for size in takes:
-            taken.setdefault(size, []).append(allocator.take(size))
-        for size in gives:
-            allocator.give(taken[size].pop())
-    return float(allocator.reserved_bytes)

@@ -12,15 +12,14 @@ libraries, and the buffers of communicators.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Memory, Operation, Owner, Program, Stream
-from simulator.results.allocator import reserved_bytes
+from simulator.results.reserved import Exchange, reserved_bytes
 from simulator.results.step import ClassMemory
 from simulator.spec.hardware import Device
 
@@ -29,13 +28,7 @@ _LEAST_UNUSED_SHARE = 0.04
 ``reports/data/runs_open.csv`` that print both for a current PyTorch (2.8 to 7 %)."""
 
 
-class _Event(NamedTuple):
-    time_s: float
-    order: int
-    """Memory given back at one moment is free before more is taken at that moment, but an
-    operation that takes no time holds what it holds for that moment."""
-    owner: Owner
-    num_bytes: float
+_OWNERS = {owner: number for number, owner in enumerate(Owner)}
 
 
 def class_memory(timeline: Timeline, device: Device) -> tuple[ClassMemory, ...]:
@@ -47,9 +40,9 @@ def class_memory(timeline: Timeline, device: Device) -> tuple[ClassMemory, ...]:
 
 def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     rank_class = timeline.program.classes[index]
-    events = _events(timeline, index)
-    time_s = np.asarray([0.0, *(event.time_s for event in events)])
-    owner_bytes = _curves(events, dict(rank_class.resident))
+    booked = _booked(timeline.program, index)
+    time_s, changes = _changes(timeline, booked)
+    owner_bytes = _curves(changes, dict(rank_class.resident))
     preallocated = timeline.program.preallocated & owner_bytes.keys()
     buffers_bytes = {owner: float(owner_bytes[owner].max()) for owner in preallocated}
     for owner, num_bytes in buffers_bytes.items():
@@ -58,7 +51,8 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     peak = int(np.argmax(total))
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
-    reserved = _reserved(timeline.program, index, allocated, sum(buffers_bytes.values()))
+    resident_bytes = sum(size for _, size in rank_class.resident) + sum(buffers_bytes.values())
+    reserved = _reserved(timeline.program, booked, resident_bytes, allocated)
     return ClassMemory(
         stage=rank_class.stage,
         peak_allocated_bytes=allocated,
@@ -72,17 +66,17 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     )
 
 
-def _reserved(program: Program, index: int, allocated_bytes: float, buffers_bytes: float) -> float:
+def _reserved(
+    program: Program, booked: Sequence[int], resident_bytes: float, allocated_bytes: float
+) -> float:
     """What the allocator of one rank holds at its most in a step [B].
 
     What is resident counts as it is: it was taken first and stays, as buffers do. Blocks that
     come and go within an operation are not all known; they leave a share unused at least.
     """
-    resident = sum(size for _, size in program.classes[index].resident) + buffers_bytes
-    apart = program.preallocated
-    steps = (_blocks(program.operations[i], apart) for i in _booked(program, index))
+    exchanges = _exchanges([program.operations[i] for i in booked], program.preallocated)
     is_expandable = program.expandable_segments
-    replayed = resident + reserved_bytes(steps, expandable_segments=is_expandable)
+    replayed = resident_bytes + reserved_bytes(exchanges, expandable_segments=is_expandable)
     least = 0.0 if is_expandable else _LEAST_UNUSED_SHARE
     return max(replayed, allocated_bytes * (1 + least))
 
@@ -98,65 +92,90 @@ def _booked(program: Program, index: int) -> list[int]:
     return [i for i, source in sources if program.classes[source].stage == stage]
 
 
-def _blocks(operation: Operation, apart: frozenset[Owner]) -> tuple[list[float], list[float]]:
-    """Sizes of the blocks that an operation takes, and that are free after it.
+def _exchanges(operations: Iterable[Operation], apart: frozenset[Owner]) -> list[Exchange]:
+    """Blocks that operations take, and that are free after them; those that have none left out.
 
     Args:
-        operation: What takes and gives back.
+        operations: What takes and gives back.
         apart: Owners whose blocks lie in buffers of their own.
     """
-    held, takes, gives = (
-        [size for owner, size in memory if owner not in apart]
-        for memory in (operation.holds, operation.takes, operation.gives)
-    )
-    return [*takes, *held], [*held, *gives]
+    known: dict[tuple[int, int, int], Exchange] = {}
+    exchanges = []
+    for operation in operations:
+        holds, takes, gives = operation.holds, operation.takes, operation.gives
+        if not (holds or takes or gives):
+            continue
+        key = id(holds), id(takes), id(gives)
+        if key not in known:
+            held, taken, given = (
+                tuple(size for owner, size in memory if owner not in apart)
+                for memory in (holds, takes, gives)
+            )
+            known[key] = Exchange(taken + held, held + given)
+        exchanges.append(known[key])
+    return exchanges
 
 
-def _events(timeline: Timeline, index: int) -> list[_Event]:
-    events = []
+def _changes(
+    timeline: Timeline, booked: Sequence[int]
+) -> tuple[NDArray[np.float64], dict[Owner, NDArray[np.float64]]]:
+    """The start of the step and every moment at which memory changes, and by how much.
+
+    Memory given back at one moment is free before more is taken at that moment, but an
+    operation that takes no time holds what it holds for that moment.
+
+    Returns:
+        Moments of shape (changes,) [s], and for each owner what it takes or gives back at
+        each of them, of the same shape [B].
+    """
     program, by_owner = timeline.program, _OwnerSums()
-    for operation_id in _booked(program, index):
-        operation = program.operations[operation_id]
-        start = float(timeline.operation_start_s[operation_id])
-        end = float(timeline.operation_end_s[operation_id])
-        takes, holds, gives = (
-            by_owner(memory) for memory in (operation.takes, operation.holds, operation.gives)
-        )
-        events += [_Event(start, 1, owner, size) for owner, size in takes]
-        events += [_Event(start, 1, owner, size) for owner, size in holds]
-        order = 0 if end > start else 2
-        events += [_Event(end, order, owner, -size) for owner, size in holds]
-        events += [_Event(end, order, owner, -size) for owner, size in gives]
-    return sorted(events, key=lambda event: (event.time_s, event.order))
+    starts_s = timeline.operation_start_s[booked].tolist()
+    ends_s = timeline.operation_end_s[booked].tolist()
+    times: list[float] = [0.0]
+    orders, owners, sizes = [-1], [-1], [0.0]
+    for number, start, end in zip(booked, starts_s, ends_s, strict=True):
+        operation = program.operations[number]
+        if not (operation.takes or operation.holds or operation.gives):
+            continue
+        taken = [*by_owner(operation.takes), *by_owner(operation.holds)]
+        given = [*by_owner(operation.holds), *by_owner(operation.gives)]
+        times += [start] * len(taken) + [end] * len(given)
+        orders += [1] * len(taken) + [0 if end > start else 2] * len(given)
+        owners += [owner for owner, _ in taken] + [owner for owner, _ in given]
+        sizes += [size for _, size in taken] + [-size for _, size in given]
+    time_s, owner = np.asarray(times), np.asarray(owners)
+    order = np.lexsort((np.asarray(orders), time_s))
+    owner, change_bytes = owner[order], np.asarray(sizes)[order]
+    changes = {
+        name: np.where(owner == number, change_bytes, 0.0) for name, number in _OWNERS.items()
+    }
+    return time_s[order], changes
 
 
 class _OwnerSums:
-    """Bytes per owner; operations that do the same share their blocks, summed once."""
+    """Bytes per owner's number; operations that do the same share their blocks, summed once."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, tuple[Memory, Memory]] = {}
+        self._sums: dict[int, tuple[Memory, list[tuple[int, float]]]] = {}
 
-    def __call__(self, blocks: Memory) -> Memory:
+    def __call__(self, blocks: Memory) -> list[tuple[int, float]]:
         known = self._sums.get(id(blocks))
         if known is None:
-            totals: dict[Owner, float] = {}
+            totals: dict[int, float] = {}
             for owner, size in blocks:
-                totals[owner] = totals.get(owner, 0.0) + size
-            known = self._sums[id(blocks)] = (blocks, tuple(totals.items()))
+                number = _OWNERS[owner]
+                totals[number] = totals.get(number, 0.0) + size
+            known = self._sums[id(blocks)] = (blocks, list(totals.items()))
         return known[1]
 
 
 def _curves(
-    events: list[_Event], resident: Mapping[Owner, float]
+    changes: Mapping[Owner, NDArray[np.float64]], resident: Mapping[Owner, float]
 ) -> dict[Owner, NDArray[np.float64]]:
-    """Bytes of each owner from the start and from each event on."""
-    numbers = {owner: number for number, owner in enumerate(Owner)}
-    owners = np.asarray([numbers[event.owner] for event in events], dtype=np.int64)
-    changes = np.asarray([event.num_bytes for event in events])
+    """Bytes of each owner from each moment on."""
     curves = {}
-    for owner, number in numbers.items():
-        steps = np.where(owners == number, changes, 0.0) if events else np.empty(0)
-        curve = resident.get(owner, 0.0) + np.concatenate([[0.0], np.cumsum(steps)])
+    for owner, change in changes.items():
+        curve = resident.get(owner, 0.0) + np.cumsum(change)
         if curve.any():
             curves[owner] = np.maximum(curve, 0.0)
     return curves

@@ -292,3 +292,11 @@ def test_an_error_is_positive_where_the_prediction_is_too_large():
     assert error_pct(0.5, 1.0) == pytest.approx(-50)
     assert error_pct(None, 1.0) is None
     assert error_pct(1.0, None) is None
+
+
+def test_long_rows_are_simulated_first_and_reported_where_they_stand(table):
+    rows = [{"id": "a-1"}, {"id": "a-2", "global_batch": "64"}, {"id": "a-3", "tp": "none"}]
+    done = []
+    report = validate_published(table(*rows), on_row=lambda row: done.append(row.id))
+    assert done == ["a-2", "a-1", "a-3"]
+    assert [row.id for row in report.rows] == ["a-1", "a-2", "a-3"]

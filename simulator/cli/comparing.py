@@ -44,10 +44,10 @@ def compare(
         typer.Option(metavar="FILE", help="Write a page with differences and timelines."),
     ] = None,
 ) -> None:
-    """Say why steps differ from the first, by causes that sum to the difference.
+    """Say why steps differ, by causes that sum to the difference.
 
-    --set changes every job. Jobs that train different numbers of tokens per GPU are brought to
-    the tokens of the first.
+    All are compared with the first job. --set changes every job. Jobs that train different
+    numbers of tokens per GPU are brought to the tokens of the first.
 
     Example:  clustersim compare a.yaml b.yaml --html difference.html
 

@@ -62,6 +62,11 @@ def test_showing_a_profile_gives_every_number_its_source(clustersim):
         assert source.reference in line
 
 
+def test_a_profile_is_written_as_the_file_that_it_is(clustersim, write):
+    own = write(clustersim("profile", "show", "l40s", "--yaml").out, "own.yaml")
+    assert load_profile(own) == load_profile("l40s")
+
+
 def test_checking_shipped_profiles_finds_nothing(clustersim):
     outcome = clustersim("profile", "check", "h100-sxm-80gb", "mi300x")
     assert (outcome.code, outcome.out) == (0, "h100-sxm-80gb: ok\nmi300x: ok\n")

@@ -73,7 +73,9 @@ def import_huggingface(
     ],
     profile: Profile = "h100-sxm-80gb",
     gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of the job.")] = 8,
-    global_batch: Annotated[int, typer.Option(metavar="N", help="Sequences per step.")] = 8,
+    global_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Sequences per step; by default one per GPU.")
+    ] = None,
     seq_len: Annotated[int, typer.Option(metavar="N", help="Tokens per sequence.")] = 4096,
 ) -> None:
     """Turn a Hugging Face config.json into a job; the report goes to stderr.
@@ -89,7 +91,7 @@ def import_huggingface(
     document = {
         "model": model_document(model),
         "cluster": {"profile": profile, "gpus": gpus},
-        "batch": {"global": global_batch, "micro": 1, "seq_len": seq_len},
+        "batch": {"global": global_batch or gpus, "micro": 1, "seq_len": seq_len},
         "plan": {},
     }
     job_from_document(document)

@@ -75,7 +75,7 @@ class Result(StepResult):
         return notebook_view(self)
 
     def plot_pipeline(self, path: str | Path) -> Path:
-        """Draw stage against time, and each stage's memory below.
+        """Draw stage against time, with what runs beside the work of each stage.
 
         Where there are more classes of ranks than a page has room for, some stand for all.
         """

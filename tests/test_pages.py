@@ -1,39 +1,50 @@
-"""Does the README tell the truth?"""
+"""Does the documentation tell the truth?"""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
-import yaml
 
-from simulator.spec.load import job_from_document
-from tests.readme import PATH, ROOT, written_now
+from tests.pages import PAGES, ROOT, written_now
 
-README = PATH.read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    """Code blocks of one language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def test_every_console_block_and_the_accuracy_table_show_what_is_printed_now():
-    assert written_now(README) == README, "run make readme and review the difference"
+@every_page
+def test_every_block_runs_and_shows_what_it_gives_now(page):
+    assert written_now(page) == TEXTS[page], "run make docs and review the difference"
 
 
-@pytest.mark.parametrize("block", blocks("python"))
-def test_every_python_block_runs(block, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    exec(compile(block, "README.md", "exec"), {})
-
-
-@pytest.mark.parametrize("block", blocks("yaml"))
-def test_every_job_in_the_readme_is_sound(block):
-    assert job_from_document(yaml.safe_load(block)).dp >= 1
-
-
-def test_every_file_that_the_readme_names_exists():
-    names = re.findall(r"`((?:simulator|workloads|hardware_profiles|reports)/[\w./-]+)`", README)
-    assert names
+@every_page
+def test_every_file_that_a_page_names_exists(page):
+    folders = "simulator|workloads|hardware_profiles|reports|tests|docs"
+    names = re.findall(rf"`((?:{folders})/[\w./-]+)`", TEXTS[page])
     assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+@every_page
+def test_every_link_of_a_page_leads_somewhere(page):
+    links = re.findall(r"\]\((?!https?:)([^)]+)\)", TEXTS[page])
+    assert [link for link in links if not leads_somewhere(page, link)] == []
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Whether the file exists, and has the heading if one is meant."""
+    name, _, anchor = link.partition("#")
+    target = page.parent / name if name else page
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings of a page, as links spell them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_of_the_guide_is_in_its_index():
+    index = TEXTS[ROOT / "docs" / "README.md"]
+    guide = [page.name for page in PAGES if page.parent.name == "docs"]
+    assert [name for name in guide if name != "README.md" and f"({name})" not in index] == []

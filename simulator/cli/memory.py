@@ -45,7 +45,7 @@ def memory(
         typer.Option(metavar="FILE", help="Memory over the step: a .csv table, or a picture."),
     ] = None,
 ) -> None:
-    """Say who holds which bytes on the GPUs of every pipeline stage.
+    """Say who holds which bytes, on every pipeline stage.
 
     The last column names the moment of the peak. With --savings, single changes are simulated
     and ranked by what they save.

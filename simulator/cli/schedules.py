@@ -27,22 +27,33 @@ if TYPE_CHECKING:
     from simulator.schedule.comparison import Comparison
     from simulator.schedule.unit_run import UnitRun
 
-Stages = Annotated[int | None, typer.Option("--pp", help="Pipeline stages; a file has its own.")]
+Stages = Annotated[
+    int | None, typer.Option("--pp", metavar="P", help="Pipeline stages; a file has its own.")
+]
 Chunks = Annotated[
-    int | None, typer.Option("--vpp", help="Chunks per stage; by default the fewest.")
+    int | None, typer.Option("--vpp", metavar="V", help="Chunks per stage; by default the fewest.")
 ]
 Microbatches = Annotated[
     int | None,
-    typer.Option("--microbatches", help="Microbatches per step; a file has its own."),
+    typer.Option("--microbatches", metavar="M", help="Microbatches per step; a file has its own."),
 ]
 Forward = Annotated[
-    float, typer.Option("--forward", help="Time of a forward of one microbatch on one rank.")
+    float,
+    typer.Option(
+        "--forward",
+        metavar="TIME",
+        help="Time of a forward of one microbatch on one rank, in any unit.",
+    ),
 ]
-Backward = Annotated[float, typer.Option("--backward", help="Time of a whole backward.")]
+Backward = Annotated[
+    float, typer.Option("--backward", metavar="TIME", help="Time of a whole backward.")
+]
 Weight = Annotated[
     float | None,
     typer.Option(
-        "--weight", help="Part of the backward's time that weight gradients take; half of it."
+        "--weight",
+        metavar="TIME",
+        help="Part of the backward's time that weight gradients take; half of it.",
     ),
 ]
 Picture = Annotated[
@@ -101,6 +112,7 @@ def show_schedule(
     plan.schedule: FILE.csv
 
     Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8 --csv 1f1b.csv
+
     Example:  clustersim schedule show 1f1b.csv
     """
     from simulator.schedule.csv import write_order
@@ -141,7 +153,9 @@ def compare_schedules(
     microbatches: Microbatches = None,
     vpp: Annotated[
         int | None,
-        typer.Option("--vpp", help="Chunks per stage where that is free to choose; the fewest."),
+        typer.Option(
+            "--vpp", metavar="V", help="Chunks per stage where that is free to choose; the fewest."
+        ),
     ] = None,
     forward: Forward = 1.0,
     backward: Backward = 2.0,
@@ -152,6 +166,7 @@ def compare_schedules(
     """Compare schedules that do the same work on every rank, with free communication.
 
     Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
+
     Example:  clustersim schedule compare mine.csv 1f1b zb-h1
     """
     from simulator.schedule.comparison import compare

@@ -43,11 +43,14 @@ def torch(
     profile: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME|FILE",
             help="The system that runs it: a shipped name or a .yaml file; by default the job's.",
             autocompletion=complete_profile,
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to time, after three warm ones.")] = 10,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Steps to time, after three warm ones.")
+    ] = 10,
     backend: Annotated[
         Backend,
         typer.Option(
@@ -55,7 +58,9 @@ def torch(
             "fake for one rank of many alone."
         ),
     ] = "auto",
-    rank: Annotated[int, typer.Option(min=0, help="The rank to be with --backend fake.")] = 0,
+    rank: Annotated[
+        int, typer.Option(min=0, metavar="N", help="The rank to be with --backend fake.")
+    ] = 0,
     shaped: Annotated[
         str | None,
         typer.Option(

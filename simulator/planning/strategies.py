@@ -272,7 +272,7 @@ def _outcome(job: Job, strategy: Strategy) -> Outcome:
     try:
         step = run_step(strategy.applied(job))
     except InputError as error:
-        return Outcome(strategy, None, refusal=error.faults[0].rule)
+        return Outcome(strategy, None, refusal=f"{error.faults[0].path} {error.faults[0].rule}")
     moved = (
         sum(traffic.port_bytes.get(port, 0.0) for port in _LINKS)
         for traffic in class_traffic(step.timeline.program)

@@ -67,12 +67,33 @@ class ClassMemory:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Everything about one simulated training step."""
+    """Everything about one simulated training step.
+
+    Attributes:
+        timeline: What ran when, one row per operation and lane; ``to_frame()`` is a table of it.
+        step_time_s: From the start of the step to the end of its last update [s].
+        step_time_band_s: Between which eight of ten published runs would lie [s]; None where
+            the profile does not say.
+        tokens_per_s_per_gpu: Tokens of the batch, by GPU and second.
+        model_tflops_per_gpu: What the model needs, whatever is repeated [TFLOP/s].
+        mfu: That, as a share of the dense peak of the plan's precision (PaLM, arXiv 2204.02311,
+            appendix B).
+        hfu: The same with recomputation counted as work.
+        bubble_fraction: Share of the step in which a mean GPU waits for the pipeline.
+        breakdown_s: Where a mean GPU's time goes, by category [s]; sums to the step.
+        exposed_comm_s: The communication among it, by category [s]: what delays computation.
+        class_breakdown_s: The same breakdown for each class of ranks that behave alike.
+        waits: Every gap of the compute streams and what it waited for.
+        memory: What each class of ranks holds, by stage.
+        capacity_bytes: Device memory of one GPU [B].
+        title: One line that says which job this was.
+        asynchrony: Updates, weight versions and staleness where training is not synchronous.
+        host: Memory and drives of the fullest node; None where nothing leaves the GPUs.
+    """
 
     timeline: Timeline
     step_time_s: float
     step_time_band_s: tuple[float, float] | None
-    """Between which eight of ten published runs would lie; None where the profile does not say."""
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     mfu: float
@@ -85,11 +106,8 @@ class StepResult:
     memory: tuple[ClassMemory, ...]
     capacity_bytes: float
     title: str
-    """One line that says which job this was."""
     asynchrony: Asynchrony | None
-    """Updates, weight versions and staleness where training is not synchronous."""
     host: HostMemory | None
-    """Memory and drives of the fullest node; None where nothing leaves the GPUs."""
 
     @property
     def fits(self) -> bool:

@@ -20,6 +20,7 @@ class Cluster(Spec):
 
     profile: HardwareProfile
     gpus: Count
+    """GPUs of the job; they fill whole nodes, or a part of one."""
 
     @property
     def nodes(self) -> int:

@@ -63,6 +63,7 @@ class KernelModel(Spec):
     """All kernels of a device."""
 
     gemm: Mapping[Precision, GemmModel]
+    """Matrix products by number format."""
     flash_attention: AttentionModel
     """The best fused kernel that frameworks ship for the device."""
     flash_attention_2: AttentionModel | None = None

@@ -170,6 +170,7 @@ class Plan(Spec):
     attention: AttentionKernel | None = None
     """How core attention is computed; by default as the stack does it."""
     optimizer: Optimizer = "adam"
+    """What updates the weights: its states take memory, its passes over them time."""
     clip_gradients: Flag = True
     """Whether gradients are clipped by their global norm, which all ranks add up before any of
     them updates."""
@@ -178,9 +179,11 @@ class Plan(Spec):
     stack: Annotated[Stack, BeforeValidator(named_stack)] = STACKS["megatron-core"]
     """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
     overlap_grad_reduce: Flag | None = None
+    """Whether gradients are reduced beside the last backward; by default as the stack does it."""
     overlap_param_gather: Flag | None = None
+    """Whether sharded parameters are gathered beside forward; by default as the stack does it."""
     overlap_p2p: Flag | None = None
-    """Whether pipeline sends run beside computation."""
+    """Whether pipeline sends run beside computation; by default as the stack does it."""
     overlap_tp: Flag | None = None
     """Whether tensor-parallel collectives are pipelined with their matrix products; by default
     as the stack does it, and in 2d and 2.5d yes: a step's operands travel while the one before
@@ -193,6 +196,7 @@ class Plan(Spec):
     """Whether every pipeline stage updates its weights without waiting for the gradient norm
     of all stages, and checks afterwards (arXiv 2401.10241, section 4)."""
     grad_reduce_precision: Literal["fp32", "bf16", "fp16"] | None = None
+    """Number format that gradients are reduced in; by default as the stack does it."""
     first_stage_layers: CountOrZero = 0
     """Layers of the first pipeline stage; 0 splits evenly."""
     last_stage_layers: CountOrZero = 0

@@ -21,6 +21,7 @@ from simulator.spec.base import Spec
 from simulator.spec.hardware import HardwareProfile, Provenance
 from simulator.spec.job import Job
 from simulator.spec.model import Model
+from simulator.spec.stack import STACKS
 
 Schema = dict[str, Any]
 
@@ -80,7 +81,7 @@ def job_schema() -> Schema:
 
 _MODEL = "A shipped model, or a path to a .yaml file or to a Hugging Face config.json."
 _BASE = "A shipped model, or a path; the other fields change it."
-_STACK = "A framework's name; in a block, the one that the other fields change."
+_STACK = f"A framework: {', '.join(STACKS)}; in a block, the one that the other fields change."
 _PROFILE = "A shipped hardware profile, or a path to a .yaml file. Other fields override it."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -175,3 +176,15 @@ def test_the_shell_completes_names(words, offered):
     environment = {"_CLUSTERSIM_COMPLETE": "complete_bash", "COMP_WORDS": words}
     done = run_process(**environment, COMP_CWORD=str(len(words.split()) - 1))
     assert offered in done.stdout.split()
+
+
+def test_the_list_of_commands_says_each_ones_purpose_in_full(clustersim):
+    listed = clustersim("--help").out.partition("Commands:")[2]
+    assert listed.strip()
+    assert "..." not in listed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_names_what_an_option_takes_not_its_type(clustersim, command):
+    shown = clustersim(*command.split(), "--help").out.partition("Options:")[2]
+    assert re.findall(r"--\S+ <(?:int|float|str)", shown) == []

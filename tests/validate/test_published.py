@@ -266,6 +266,19 @@ def test_facts_that_hold_for_all_runs_of_a_source_are_read():
     assert job_document({**ROW, "recompute": "full"})["plan"]["recompute"] == "full"
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "DGX Cloud benchmarking recipes 25.02, nemotron/README_15b.md",
+        "Megatron-Bridge performance summary, container 25.11",
+        "MLPerf Training v3.0 logs, NVIDIA/dgxh100_n64_nemo/gpt3",
+    ],
+)
+def test_recipes_of_the_vendor_pipeline_tensor_exchanges_with_products(source):
+    assert job_document({**ROW, "source": source})["plan"]["overlap_tp"] is True
+    assert "overlap_tp" not in job_document({**ROW, "source": "Narayanan et al."})["plan"]
+
+
 def test_the_source_of_a_row_is_its_id_without_the_number():
     assert row_source("mlperf-v5-llama-012") == "mlperf-v5-llama"
     assert row_source("alone") == "alone"

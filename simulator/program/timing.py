@@ -173,7 +173,7 @@ class PieceTimer:
         if exchange.levels is not None:
             group, network = self.groups[exchange.axis], self.profile.network
             return hierarchical_exchange_cost(*exchange.levels, group, network)
-        return self._collective_cost(exchange.axis, kind, exchange.num_bytes)
+        return self._collective_cost(exchange.axis, kind, exchange.message_bytes(kind))
 
     def move_cost(self, move: Move) -> CollectiveCost:
         """Cost of one of the collectives that a move stands for."""
@@ -198,7 +198,7 @@ class PieceTimer:
         """The exchange in one direction, as the ranks issue it."""
         cost, group = self.exchange_cost(exchange, kind), self.groups[exchange.axis]
         return Collective(
-            exchange.name, Kind(kind), exchange.axis, group.ranks, exchange.num_bytes,
+            exchange.name, Kind(kind), exchange.axis, group.ranks, exchange.message_bytes(kind),
             cost.port_bytes,
         )  # fmt: skip
 

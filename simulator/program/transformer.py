@@ -259,7 +259,7 @@ class Block:
         self.pieces.append(
             Stream(
                 name, 2 * row * passes, 3 * row * passes, Region.SEQUENCE, kernels,
-                reduces_rows=fused,
+                reduces_rows=fused and not self.stack.persistent_norms,
             )
         )  # fmt: skip
         self._save_norm(name, self.shape.tokens, model_width, Region.SEQUENCE, fused=fused)

@@ -172,8 +172,17 @@ class Stack(Spec):
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_casts: Flag = True
     """Norms and activations write 8-bit outputs themselves, and keep their own maxima."""
+    gathers_casted: Flag = False
+    """With sequence parallelism, inputs and output gradients of 8-bit products are cast before
+    tensor-parallel ranks gather them, so half as much travels (Transformer Engine's quantised
+    ``gather_along_first_dim``; torchtitan's ``docs/float8.md``)."""
     fused_rmsnorm: Flag = True
     """One kernel, not an expression of eager ones."""
+    persistent_norms: Flag = False
+    """Backward of a fused norm reads its input and gradient once and adds the weight's gradient
+    up in registers, which reaches 0.92 of the rate of forward (NVIDIA/apex#1037, whose kernels
+    Transformer Engine ships; torch.compile reaches apex's rate: ServiceNow/Fast-LLM#546); without,
+    it runs as PyTorch's own does (the profile's ``row_reduction_efficiency``)."""
     fused_rotary: Flag = True
     """One kernel, not an expression of eager ones."""
     fused_accumulation: Flag = True
@@ -222,6 +231,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "megatron-core": Stack(
             offloads="optimizer",
             description="Megatron-Core and NeMo, 2023 and later, with Transformer Engine",
+            gathers_casted=True,
+            persistent_norms=True,
             bucket_per_rank_bytes="4 MB",  # type: ignore[arg-type]
         ),
         "megatron-lm-2021": Stack(
@@ -337,6 +348,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "torchtitan": Stack(
             offloads="shards",
             description="torchtitan: PyTorch FSDP2 with torch.compile",
+            gathers_casted=True,
+            persistent_norms=True,
             keeps_graph_for_weights=True,
             buffers_every_microbatch=True,
             sharding_units="ends",

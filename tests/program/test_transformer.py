@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.cost.parameters import layer_kinds
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Owner
 from simulator.program.layout import Slice
@@ -192,3 +193,13 @@ def test_parts_of_every_pass_sum_to_its_time():
     for operation in computed:
         work = operation.work
         assert work.seconds == pytest.approx(sum(part.seconds for part in work.parts))
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_persistent_norms_sum_their_weight_gradient_in_registers(persistent):
+    stack = {"base": "megatron-core", "persistent_norms": persistent}
+    costs = StageCosts(small_job(gpus=1, stack=stack))
+    pieces, _ = costs.layer_pieces(layer_kinds(costs.job.model)[0])
+    norms = [piece for piece in pieces if piece.name.endswith("norm")]
+    assert len(norms) == 2
+    assert all(norm.reduces_rows is not persistent for norm in norms)

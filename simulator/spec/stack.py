@@ -36,6 +36,11 @@ reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the e
 unit, and norm and head are one that is kept from forward to backward (torchtitan).
 ``parameters``: as ``layers``, but every parameter has collectives of its own."""
 
+Float8Scaling = Literal["tensor", "rows"]
+"""``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
+one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
+each use has scales and a cast of its own (:meth:`simulator.program.transformer.Block.linear`)."""
+
 SelectivePolicy = Literal["core-attention", "alternate-products"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""
 
@@ -172,6 +177,8 @@ class Stack(Spec):
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_casts: Flag = True
     """Norms and activations write 8-bit outputs themselves, and keep their own maxima."""
+    float8_scaling: Float8Scaling = "tensor"
+    """What shares a scale in operands of 8-bit products."""
     gathers_casted: Flag = False
     """With sequence parallelism, inputs and output gradients of 8-bit products are cast before
     tensor-parallel ranks gather them, so half as much travels (Transformer Engine's quantised

@@ -44,6 +44,10 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"MP mode PURE", {"plan": {"grad_reduce_precision": "bf16"}}),
     (r"async TP", {"plan": {"overlap_tp": True}}),
     (
+        r"float8 rowwise",
+        {"plan": {"stack": {"float8_scaling": "rows", "gathers_casted": False}}},
+    ),
+    (
         r"\beager\b",
         {
             "plan": {

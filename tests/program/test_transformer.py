@@ -203,3 +203,22 @@ def test_persistent_norms_sum_their_weight_gradient_in_registers(persistent):
     norms = [piece for piece in pieces if piece.name.endswith("norm")]
     assert len(norms) == 2
     assert all(norm.reduces_rows is not persistent for norm in norms)
+
+
+def test_scales_of_rows_cast_every_use_of_an_operand_anew():
+    """Worked out by hand for the up product: T tokens of width H to F columns, 2 and 1 byte."""
+    stack = {"base": "torchtitan", "float8_scaling": "rows"}
+    plan = {"stack": stack, "precision": "fp8", "micro_batch": B, "seq_len": S}
+    costs = StageCosts(small_job(gpt_model(), gpus=1, **plan))
+    pieces = {piece.name: piece for piece in costs.layer_pieces(layer_kinds(gpt_model())[0])[0]}
+    tokens, wide = B * S, gpt_model().ffn_hidden
+    given, made = pieces["mlp_up_input_cast"], pieces["mlp_up_output_cast"]
+    # Forward: read for maxima, read, write cast. Backward: read, write cast; scale what it gives.
+    assert given.forward_bytes == tokens * H * (2 + 2 + 1)
+    assert given.backward_bytes == tokens * H * (2 + 1 + (2 + 2))
+    # The output's gradient: by rows for one product, by columns for the other.
+    assert made.forward_bytes == 0
+    assert made.backward_bytes == tokens * wide * (2 + 2 + 1 + 2 + 1)
+    maxima = pieces["mlp_up_input_maxima"]
+    assert maxima.reduces_rows
+    assert maxima.backward_bytes == tokens * H * 2

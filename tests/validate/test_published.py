@@ -256,6 +256,13 @@ def test_facts_that_only_the_notes_state_are_read():
     assert plan["grad_reduce_precision"] == "bf16"
 
 
+def test_the_rowwise_recipe_of_float8_gathers_in_16_bits():
+    notes = "vanilla TP; torch.compile; precision: float8 rowwise; zero: FSDP2 ZeRO-3"
+    stack = job_document({**ROW, "notes": notes})["plan"]["stack"]
+    assert stack["float8_scaling"] == "rows"
+    assert stack["gathers_casted"] is False
+
+
 def test_facts_that_hold_for_all_runs_of_a_source_are_read():
     source = "vTrain shipped validation data, data/ground_truth_single.csv"
     plan = job_document({**ROW, "source": source, "recompute": "full"})["plan"]

@@ -75,7 +75,7 @@ class Gemm:
         kv_columns: Columns that belong to key and value heads.
         kv_heads: Heads those columns hold; they are copied where tp exceeds them.
         half_precision: Stays in the 16-bit format when the others compute in 8 or 4 bits.
-        products: Products that it stands for and that reduce their input's gradient apart.
+        products: Kernels that it stands for, each with a part of its columns.
     """
 
     name: str

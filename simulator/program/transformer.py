@@ -323,6 +323,10 @@ class Block:
             self._row_casts(name, n, k, split, products)
         elif backward:
             self.stream(f"{name}_cast", forward, backward, region)
+        if products > 1:
+            # Backward adds up the gradients that products apart give for the same input.
+            added = (products + 1) * tokens * k * self.shape.element_bytes
+            self.stream(f"{name}_gradient_sum", 0.0, added, Region.WHOLE, products - 1)
         self.pieces.append(
             Gemm(
                 name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,

@@ -85,8 +85,9 @@ class Stack(Spec):
     framework reads sizes of the batch back from the device there, and so cannot launch ahead
     (Megatron's ``broadcast_data``, on every stage until late 2023): batch, masks, Python."""
     fused_projections: Flag = True
-    """Query, key and value are one product, and so are gate and up; without, and without
-    sequence parallelism, the input's gradient of each is reduced on its own."""
+    """Query, key and value are one product, and so are gate and up; without, each is a product of
+    its own, backward adds their input gradients up, and without sequence parallelism each of
+    those is reduced on its own."""
     coalesced_norm_gradients: Flag = True
     """With sequence parallelism, gradients of norms are added up over tensor-parallel ranks
     once, after backward; else one parameter at a time, before they are reduced."""

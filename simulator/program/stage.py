@@ -405,6 +405,7 @@ class StageCosts:
                 plan.tp,
                 sequence_parallel=plan.cuts_sequence,
                 element_bytes=element_bytes,
+                gathered_bytes=self._shape.gemm_bytes if plan.stack.gathers_casted else None,
                 keeps_gathered=plan.stack.keeps_gathered,
             )
         return grid_parallel(

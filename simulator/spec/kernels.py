@@ -55,6 +55,10 @@ class AttentionModel(Spec):
     tail: NonNegative = 0.5
     """Longest query tiles that SMs wait at the end: 0 is perfectly even, 1 is list
     scheduling at its worst."""
+    backward_tail: NonNegative | None = None
+    """As ``tail``, for backward; None is the same."""
+    wide_backward_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Rate of backward where heads are wider than 128, over that at 128."""
     floor_s: Seconds
     """Time of the smallest call on the device."""
 

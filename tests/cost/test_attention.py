@@ -118,3 +118,19 @@ def test_more_work_in_any_dimension_is_never_faster(
     assert total(seq=seq + more) >= base
     assert total(head_dim=head_dim + more) >= base
     assert base >= 1e-6
+
+
+def test_backward_may_wait_less_at_its_end_than_forward():
+    uneven = fast(tail=0.5, backward_tail=0.0)
+    assert seconds(uneven) == pytest.approx(seconds() * 64.5 / 64)
+    assert seconds(uneven, backward=True) == pytest.approx(seconds(backward=True))
+
+
+def test_heads_wider_than_128_slow_backward_only():
+    wide = fast(wide_backward_share=0.5)
+    shape = {"head_dim": 192, "v_head_dim": 128}
+    assert seconds(wide, backward=True) == seconds(backward=True)
+    assert seconds(wide, backward=True, **shape) == pytest.approx(
+        2 * seconds(backward=True, **shape)
+    )
+    assert seconds(wide, **shape) == seconds(**shape)

@@ -36,6 +36,7 @@ from simulator.cli import (
     sensitivity,
     strategies,
     sweep,
+    tracing,
     traffic,
     validating,
 )
@@ -103,6 +104,7 @@ def build_app() -> typer.Typer:
     app.command("schema")(schemas.schema)
     for group in (
         importing, exporting, profiles, models, calibrating, validating, schedules, collectives,
+        tracing,
     ):  # fmt: skip
         app.add_typer(group.build_group())
     return app

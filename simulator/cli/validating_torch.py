@@ -87,6 +87,13 @@ def torch(
             metavar="FILE", help="Draw both timelines, one below the other (.png, .svg, .pdf)."
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json.gz",
+            help="Keep what torch's profiler saw of rank 0, for clustersim trace compare.",
+        ),
+    ] = None,
 ) -> None:
     """Train a job for real with torch, and compare it with its prediction.
 
@@ -121,11 +128,21 @@ def torch(
             rank=rank,
             link_bytes_per_s=rate,
             layer_sleep_s=None if sleep is None else quantity(sleep, "--sleep", "s"),
+            trace=None if trace is None else _trace_file(trace),
             on_step=count,
         )
     if report is None:
         return
     _show(report, as_json=as_json, out=out, plot=plot)
+
+
+def _trace_file(path: Path) -> Path:
+    """Where rank 0 may write, wherever it runs."""
+    if not path.name.endswith((".json", ".json.gz")):
+        raise InputError.single("--trace", "is written as .json or .json.gz", str(path))
+    if not path.parent.is_dir():
+        raise InputError.single("--trace", "lies in a folder that is not there", str(path))
+    return path.resolve()
 
 
 def _found(profile: str) -> str:

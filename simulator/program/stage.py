@@ -6,7 +6,7 @@ Costs are computed once per distinct layer kind; a run is a sum over kinds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -54,6 +54,9 @@ from simulator.program.transformer import (
 )
 from simulator.schedule.slots import Phase
 from simulator.spec.job import Job
+
+SHARDING_COPY = "sharding_copy"
+"""Name of the part that copies between whole parameters and shards on the device."""
 
 _EMBEDDING = "embedding"
 _HEAD = "head"
@@ -324,6 +327,12 @@ class StageCosts:
         layer = self._whole_layer(LayerUnit(kind, is_repeated=False))
         return self._divided(layer).pieces, self._timer
 
+    def all_pieces(self) -> Iterator[Piece]:
+        """What one rank runs of the layers and of the model's ends, each kind of layer once."""
+        units: list[Unit] = [*dict.fromkeys(self._layers), _EMBEDDING, _HEAD, _LOSS, _JOIN]
+        for unit in units:
+            yield from self._divided(self._whole_layer(unit)).pieces
+
     def _unit(self, unit: Unit) -> UnitCost:
         if unit not in self._units:
             self._units[unit] = self._unit_cost(unit)
@@ -481,7 +490,7 @@ class StageCosts:
         if not num_bytes:
             return None
         seconds = memory_bound_s(job.cluster.profile, num_bytes)
-        return Part("sharding_copy", Category.DATA_PARALLEL, seconds)
+        return Part(SHARDING_COPY, Category.DATA_PARALLEL, seconds)
 
 
 def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:

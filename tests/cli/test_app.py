@@ -23,7 +23,7 @@ COMMANDS = [
     "calibrate collectives",
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",
-    "validate torch",
+    "validate torch", "trace compare",
     "schedule list", "schedule show", "schedule compare", "schedule gallery",
 ]  # fmt: skip
 

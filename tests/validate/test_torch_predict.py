@@ -71,7 +71,7 @@ def event(name: str, category: str, start_us: float, length_us: float, **args: f
 
 
 EVENTS = [
-    event("whole step", "user_annotation", 1000.0, 500.0),
+    event("ProfilerStep#0", "user_annotation", 1000.0, 500.0),
     event("step: forward 0 1", "user_annotation", 1100.0, 200.0),
     event("gloo:all_reduce", "user_annotation", 1300.0, 100.0),
     event("aten::mm", "cpu_op", 1110.0, 50.0),
@@ -94,7 +94,7 @@ def test_a_profile_becomes_the_spans_and_the_memory_of_its_step():
 
 def test_kernels_of_nccl_are_communication_on_a_gpu():
     events = [
-        event("whole step", "user_annotation", 0.0, 500.0),
+        event("ProfilerStep#0", "user_annotation", 0.0, 500.0),
         event("step: backward 2 0", "gpu_user_annotation", 10.0, 20.0),
         event("step: backward 2 0", "user_annotation", 5.0, 2.0),
         event("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "kernel", 20.0, 30.0),

@@ -13,6 +13,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ def measure(
     steps: int,
     *,
     layer_sleep_s: float | None = None,
+    trace: Path | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> Measured | None:
     """Train the job for some steps; rank 0 gets the numbers of all, the others None.
@@ -47,6 +49,7 @@ def measure(
         world: This rank among all.
         steps: Steps to time.
         layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
+        trace: Where rank 0 leaves its profile of one more step; None is nowhere.
         on_step: Called after each timed step.
     """
     with joined(world):
@@ -63,7 +66,7 @@ def measure(
             phases.append(_phase_sums(spans))
             on_step()
         memory = _gpu_memory(trainer) if world.is_gpu else {}
-        traced = profiled_step(trainer)
+        traced = profiled_step(trainer, trace if world.rank == 0 else None)
         kept = _kept_bytes(trainer)
         if traced.peak_extra_bytes is not None:
             memory["peak_allocated"] = sum(kept.values()) + traced.peak_extra_bytes

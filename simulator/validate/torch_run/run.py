@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from simulator.calibrate.ranks.launch import loopback, run_ranks
 from simulator.calibrate.ranks.shaped import on_shaped_links, shaped_network
@@ -39,6 +40,7 @@ def validate_torch(
     rank: int = 0,
     link_bytes_per_s: float | None = None,
     layer_sleep_s: float | None = None,
+    trace: Path | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> TorchReport | None:
     """The job measured and predicted; None on all ranks of torchrun but the first.
@@ -52,6 +54,7 @@ def validate_torch(
             is whatever joins them.
         layer_sleep_s: How long each layer sleeps in forward instead of computing, and twice
             that in backward [s]: what is left is communication, overlap and bubbles.
+        trace: Where rank 0 leaves its profile of one step (.json or .json.gz); None is nowhere.
         on_step: Called after each timed step.
 
     Raises:
@@ -69,7 +72,9 @@ def validate_torch(
     if layer_sleep_s is not None:
         check_can_sleep(job)
     as_run = as_torch_runs_it(job, world)
-    task = partial(measure_rank, as_run.job, chosen, steps, rank, layer_sleep_s)
+    task = partial(
+        measure_rank, as_run.job, chosen, steps, rank, layer_sleep_s=layer_sleep_s, trace=trace
+    )
     measured: Measured | None
     if chosen == "fake" or gpus == 1 or launched is not None:
         measured = task(on_step)
@@ -102,8 +107,10 @@ def measure_rank(
     backend: Backend,
     steps: int,
     rank: int,
-    layer_sleep_s: float | None,
     on_step: Callable[[], None],
+    *,
+    layer_sleep_s: float | None = None,
+    trace: Path | None = None,
 ) -> Measured | None:
     """Be the rank that this process was started as; rank 0 gets the numbers of all.
 
@@ -112,12 +119,13 @@ def measure_rank(
         backend: What carries messages.
         steps: Steps to time.
         rank: Which rank to be where the others are not there.
-        layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
         on_step: Called after each timed step.
+        layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
+        trace: Where rank 0 leaves its profile; None is nowhere.
     """
     own = rank if backend == "fake" else int(os.environ.get("RANK", "0"))
     world = own_world(backend, job.cluster.gpus, own)
-    return measure(job, world, steps, layer_sleep_s=layer_sleep_s, on_step=on_step)
+    return measure(job, world, steps, layer_sleep_s=layer_sleep_s, trace=trace, on_step=on_step)
 
 
 def _on_links(backend: AskedBackend, job: Job, link_bytes_per_s: float) -> tuple[AskedBackend, Job]:

@@ -30,6 +30,7 @@ from simulator.cli import (
     placement,
     plan,
     profiles,
+    replaying,
     run,
     schedules,
     schemas,
@@ -89,6 +90,7 @@ def build_app() -> typer.Typer:
     )
     app.command("run")(run.run)
     app.command("compare")(comparing.compare)
+    app.command("replay")(replaying.replay)
     app.command("memory")(memory.memory)
     app.command("placement")(placement.placement)
     app.command("traffic")(traffic.traffic)

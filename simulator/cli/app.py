@@ -30,6 +30,7 @@ from simulator.cli import (
     placement,
     plan,
     profiles,
+    replaying,
     run,
     schedules,
     schemas,
@@ -90,6 +91,7 @@ def build_app() -> typer.Typer:
     )
     app.command("run")(run.run)
     app.command("compare")(comparing.compare)
+    app.command("replay")(replaying.replay)
     app.command("memory")(memory.memory)
     app.command("placement")(placement.placement)
     app.command("traffic")(traffic.traffic)

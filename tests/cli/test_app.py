@@ -19,6 +19,7 @@ COMMANDS = [
     "advise", "capacity", "sensitivity", "schema",
     "import hf", "import megatron", "import deepspeed", "import torchtitan", "import accelerate",
     "import nemo", "import topo", "export megatron", "export deepspeed", "export torchtitan",
+    "export chakra", "replay",
     "profile list", "profile show", "profile check", "models list", "calibrate gpu",
     "calibrate collectives",
     "placement", "collective list", "collective show",

@@ -109,8 +109,9 @@ class _Reader:
         named = _FILE_NAME.match(body)
         if named:
             path = Path(named[1])
+            is_ours = path.resolve().is_relative_to(ROOT)
+            assert not is_ours, f"{self.page} writes to {path} of the repository"
             path.parent.mkdir(parents=True, exist_ok=True)
-            assert not path.is_symlink(), f"{self.page} writes over {path}"
             path.write_text(body, encoding="utf-8")
         if language == "console":
             shown = self._session(body, int(block["code"] or 0))

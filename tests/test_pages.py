@@ -96,7 +96,8 @@ def test_what_python_prints_is_shown_where_a_page_asks_for_it(tmp_path):
         ("```sh\nmake coffee\n```\n", "no make coffee"),
         ("```sh\npython -m simulator.coffee\n```\n", "no simulator.coffee"),
         ("```sh\ncurl example.org\n```\n", "curl"),
-        ("```yaml\n# README.md\nmodel: gpt2\n```\n", "writes over README.md"),
+        ("```yaml\n# README.md\nmodel: gpt2\n```\n", "writes to README.md of the repository"),
+        ("```yaml\n# docs/x.yaml\nmodel: gpt2\n```\n", "writes to docs/x.yaml of the repository"),
     ],
 )
 def test_a_page_that_promises_what_does_not_happen_is_refused(tmp_path, text, fault):

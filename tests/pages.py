@@ -63,7 +63,7 @@ def written_now(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     with _folder_like_the_repository():
         text = _BLOCK.sub(_Reader(page.name).read, text)
-    return _ACCURACY.sub(_table, text)
+    return _ACCURACY.sub(_section, text)
 
 
 @contextlib.contextmanager
@@ -84,12 +84,11 @@ def _folder_like_the_repository() -> Iterator[None]:
                     del sys.modules[module]
 
 
-def _table(marked: re.Match[str]) -> str:
-    """A table of the accuracy report, between the comments that ask for it."""
+def _section(marked: re.Match[str]) -> str:
+    """A section of the accuracy report, between the comments that ask for it."""
     report = (ROOT / "reports" / "accuracy.md").read_text(encoding="utf-8")
     section = report.partition(f"## {marked[1]}\n\n")[2].partition("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("|")]
-    return "\n".join([f"<!-- accuracy: {marked[1]} -->", *rows, "<!-- end -->"])
+    return f"<!-- accuracy: {marked[1]} -->\n{section.strip()}\n<!-- end -->"
 
 
 @dataclass
@@ -110,8 +109,9 @@ class _Reader:
         named = _FILE_NAME.match(body)
         if named:
             path = Path(named[1])
+            is_ours = path.resolve().is_relative_to(ROOT)
+            assert not is_ours, f"{self.page} writes to {path} of the repository"
             path.parent.mkdir(parents=True, exist_ok=True)
-            assert not path.is_symlink(), f"{self.page} writes over {path}"
             path.write_text(body, encoding="utf-8")
         if language == "console":
             shown = self._session(body, int(block["code"] or 0))

@@ -21,6 +21,7 @@ from simulator.results.advice import Advice, WhatIf
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.spec.schemas import job_schema
+from simulator.units import UNITS, format_quantity
 
 ROOT = Path(__file__).parent.parent
 API_PAGE = ROOT / "docs" / "python-api.md"
@@ -164,9 +165,15 @@ def _number(value: Schema, kind: str) -> str:
 def _default(field: str, value: Schema, required: tuple[str, ...]) -> str:
     if field in required:
         return "must be given"
-    default = value.get("default")
+    options = (value, *value.get("anyOf", ()))
+    said = next((option for option in options if "default" in option), {})
+    default = said.get("default")
     if default is None or default == "" or isinstance(default, dict | list):
         return ""
+    if "examples" in said:
+        unit = said["examples"][0].partition(" ")[2]
+        dimension = next(name for name, units in UNITS.items() if unit in units)
+        return f"`{format_quantity(default, dimension)}`"
     return f"`{json.dumps(default).strip(chr(34))}`"
 
 

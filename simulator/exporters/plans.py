@@ -97,12 +97,12 @@ class Refusals:
     def stack(self, stack: Stack, base: str, expressible: Iterable[str] = ()) -> None:
         """Note a stack that is not ``base`` with some facts changed.
 
-        Of one that is nearer to another framework's, that alone is said, not every fact.
+        Of another framework's own, that alone is said, not every fact.
         """
-        nearest = min(STACKS, key=lambda name: (len(changed_facts(stack, name)), name != base))
-        if nearest != base:
+        others = [name for name in STACKS if name != base and not changed_facts(stack, name)]
+        if others and changed_facts(stack, base):
             hint = f"export with --set plan.stack={base}"
-            self.unless(False, "plan.stack", nearest, hint)
+            self.unless(False, "plan.stack", others[0], hint)
             return
         for name, value in changed_facts(stack, base).items():
             hint = f"plans for {self._framework} have --set plan.stack={base}"

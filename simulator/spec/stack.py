@@ -51,6 +51,13 @@ activations (Megatron-Core). ``shards``: parameters, gradients and states of FSD
 activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpeed)."""
 
 
+EAGER_HOST_WORK = 15.0
+"""Host work per launch of a stack of eager PyTorch for which nothing is fitted: a transformer
+layer forward holds the host for 1.2 ms (a Llama-7B of 32 layers in plain PyTorch on an A100: 25.5
+tokens/s, bound by its host; PyTorch team, Accelerating Generative AI with PyTorch II, 2023), in
+which an unfused GPT layer launches 16 of the kernels modelled here, at 5 us each."""
+
+
 class Stack(Spec):
     """Defaults and kernels of one framework generation."""
 

@@ -14,15 +14,15 @@ from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import AttentionModel, FlashKernel, Precision
 
-_FLASH_1_SHARE = 0.55
+_FLASH_1_SHARE = 0.52
 """Rate of FlashAttention 1 over its successor's. The latter's paper says "around 2x" (arXiv
 2307.08691, abstract); published runs of one framework over long sequences on A100 and H100
-say 1.8 times."""
+say 1.9 times."""
 
-_POWER_SHARE = 0.9
-"""Power that attention draws over what products draw, so that a power limit slows it less
-(assumption, chosen with published long-sequence runs of a 500 W and a 700 W variant of one
-device in view)."""
+_POWER_SHARE, _FLASH_1_POWER_SHARE = 0.9, 0.8
+"""Power that attention draws over what products draw, so that a power limit slows it less;
+FlashAttention 1 does so little in a cycle that it draws less still (assumption, chosen with
+published long-sequence runs of a 500 W and a 700 W variant of one device in view)."""
 
 _WIDEST_HEAD = 128
 """Widest head that kernels are made for first; wider ones keep fewer of their sums in registers."""
@@ -86,7 +86,7 @@ def attention_s(
         tail = tail if model.backward_tail is None else model.backward_tail
     if kernel == "flash-1":
         efficiency *= _FLASH_1_SHARE
-    rate = peak_flop_per_s(profile, precision) * efficiency * _sustained_share(profile)
+    rate = peak_flop_per_s(profile, precision) * efficiency * _sustained_share(profile, kernel)
     sms = profile.device.sm_count
     tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
     keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, model.kv_ramp, tail, causal=causal)
@@ -100,9 +100,10 @@ def attention_s(
     return model.floor_s + max(compute_s, traffic_bytes / bandwidth)
 
 
-def _sustained_share(profile: HardwareProfile) -> float:
+def _sustained_share(profile: HardwareProfile, kernel: FlashKernel) -> float:
     """Share of its benchmark rate that attention keeps in long training."""
-    return min(1.0, profile.kernels.sustained_clock / _POWER_SHARE)
+    power_share = _FLASH_1_POWER_SHARE if kernel == "flash-1" else _POWER_SHARE
+    return min(1.0, profile.kernels.sustained_clock / power_share)
 
 
 def _keys_per_sm(

@@ -134,3 +134,10 @@ def test_heads_wider_than_128_slow_backward_only():
         2 * seconds(backward=True, **shape)
     )
     assert seconds(wide, **shape) == seconds(**shape)
+
+
+def test_flash_1_draws_less_power_than_its_successor():
+    """At 0.72 of the clock it keeps 0.72 / 0.8 of its rate, its successor 0.72 / 0.9."""
+    cool, hot = (with_bandwidth(tiny_profile(sustained_clock=clock), 1e30) for clock in (1.0, 0.72))
+    assert seconds(hot, kernel="flash-2") == pytest.approx(seconds(cool, kernel="flash-2") / 0.8)
+    assert seconds(hot, kernel="flash-1") == pytest.approx(seconds(cool, kernel="flash-1") / 0.9)

@@ -107,6 +107,9 @@ def show_schedule(
 ) -> None:
     """Show what every rank runs when, with free communication.
 
+    Orders that are searched or found at run time (zb-2p, varuna) are decided for the times
+    given; a job that is simulated decides them for its own passes and links.
+
     A file has sizes of its own: a row per rank, cells such as 2F0 (stage, one of F B I W,
     microbatch). What cannot run is refused by row and column. A job simulates it as
     plan.schedule: FILE.csv
@@ -114,6 +117,7 @@ def show_schedule(
     Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8 --csv 1f1b.csv
 
     Example:  clustersim schedule show 1f1b.csv
+    Example:  clustersim schedule show zb-2p --pp 4 --microbatches 8 --weight 0.6
     """
     from simulator.schedule.csv import write_order
     from simulator.schedule.unit_run import phase_costs, run_schedule
@@ -130,7 +134,8 @@ def show_schedule(
         note(f"wrote {plot}")
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
-        order = run.info.order(pp, run.chunks, microbatches)
+        drains = run.info.synchronous
+        order = run.order if drains else run.info.order(pp, run.chunks, microbatches)
         csv.write_text(write_order(order), encoding="utf-8")
         note(f"wrote {csv}")
     if as_json:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from simulator.errors import InputError
 from simulator.schedule.info import ScheduleInfo
+from simulator.schedule.pass_costs import even_pass_costs
 from simulator.schedule.registry import schedule_info
 from simulator.schedule.rendezvous import buffers_needed
 from simulator.schedule.slots import Order, Phase, Slot
@@ -201,6 +202,9 @@ def run_schedule(
 ) -> UnitRun:
     """A schedule, run with free communication.
 
+    Where the order depends on costs, it is decided for these; with equal ones it is the
+    schedule's own.
+
     Args:
         schedule: One, or a key of :data:`simulator.schedule.SCHEDULES`.
         stages: Ranks of the pipeline, ``plan.pp``.
@@ -223,7 +227,7 @@ def run_schedule(
     shorter = {phase: cost / chunks for phase, cost in costs.items()}
 
     def timed(count: int) -> tuple[Order, SlotTimes]:
-        order = info.order(stages, chunks, count)
+        order = _order(info, stages, chunks, count, shorter)
         return order, slot_times(order, chunks, info.placement, shorter)
 
     order, times = timed(microbatches)
@@ -233,6 +237,15 @@ def run_schedule(
         order, times = timed(microbatches + fill)
         step_time = times.makespan - timed(fill)[1].makespan
     return UnitRun(info, stages, chunks, microbatches, costs, order, times, span, step_time)
+
+
+def _order(
+    info: ScheduleInfo, stages: int, chunks: int, microbatches: int, costs: Mapping[Phase, float]
+) -> Order:
+    sizes = (stages, chunks, microbatches)
+    if info.costed_order is None or costs == EQUAL_COSTS:
+        return info.order(*sizes)
+    return info.costed_order(*sizes, even_pass_costs(stages, costs))
 
 
 def phase_costs(

@@ -46,6 +46,14 @@ def test_an_order_that_blocking_sends_would_stop_says_what_must_be_buffered(clus
     ] == 1  # fmt: skip
 
 
+def test_the_order_written_is_the_one_drawn_at_these_costs(clustersim, tmp_path):
+    file = tmp_path / "mine.csv"
+    sizes = ("--pp", 4, "--microbatches", 8, "--weight", 0.4)
+    drawn = clustersim("schedule", "show", "zb-2p", *sizes, "--csv", file).out
+    again = clustersim("schedule", "show", file, "--weight", 0.4).out
+    assert drawn.splitlines()[3:9] == again.splitlines()[3:9]
+
+
 def test_an_asynchronous_schedule_says_that_it_is(clustersim):
     out = clustersim("schedule", "show", "pipedream", "--pp", 4, "--microbatches", 8).out
     assert "bubble 0.0 % of a step of 24" in out

@@ -124,7 +124,10 @@ class Result(StepResult):
         return Path(path)
 
     def plot_all(self, folder: str | Path) -> list[Path]:
-        """Draw every picture into a folder, made if it is not there."""
+        """Draw every picture into a folder, made if it is not there.
+
+        Roofline and placement are those of one kind of GPU; a mixed cluster has none.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         return [
@@ -133,6 +136,11 @@ class Result(StepResult):
             self.plot_memory_over_time(folder / "memory_over_time.png"),
             self.plot_breakdown(folder / "breakdown.png"),
             self.plot_links(folder / "links.png"),
+            *([] if self.job.cluster.pools else self._plots_of_one_kind(folder)),
+        ]
+
+    def _plots_of_one_kind(self, folder: Path) -> list[Path]:
+        return [
             self.plot_roofline(folder / "roofline.png"),
             self.plot_placement(folder / "placement.png"),
         ]

@@ -118,7 +118,8 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     def folded_program(variant: Job, share: ExpertShare | None) -> Program:
         return _Builder(variant, order, share).build(steps)
 
-    if unfolded or job.perturbations or job.plan.expert_load is not None:
+    differ = job.perturbations or job.cluster.pools or job.plan.expert_load is not None
+    if unfolded or differ:
         return unfold(job, folded_program, each_rank=unfolded)
     return folded_program(job, None)
 

@@ -161,7 +161,8 @@ class _Emitter:
         )
         self.costs = StageCosts(job)
         self.loss_costs = StageCosts(_whole_batch_job(job))
-        slow = with_slow_links(job, worst(each.condition for each in gpus))
+        (slowest,) = worst(each.condition for each in gpus)
+        slow = with_slow_links(job, slowest)
         self.network = slow.cluster.profile.network
         tensors = [count.total for count in Units(job).counts(self.run)]
         self.broadcast_work = self._nccl_work(

@@ -37,6 +37,7 @@ from simulator.program.split_backward import (
     Halves,
     freed_half_way,
     pending_bytes,
+    temporaries,
     whole_until_the_end,
 )
 from simulator.program.states import padded_vocab, slice_parameters, state_bytes
@@ -80,8 +81,12 @@ Unit = LayerUnit | str
 """A layer, the embedding, the head, the loss, or what joins two of them for multi-token
 prediction."""
 
-_UnitCounts = tuple[tuple[Unit, int], ...]
-"""What a run consists of."""
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Contents:
+    """What a run consists of; one object for all runs that consist of the same."""
+
+    units: tuple[tuple[Unit, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +116,13 @@ class StageCosts:
     share: ExpertShare | None = None
     """What the routed experts of the rank receive; None is as much as all others."""
     _units: dict[Unit, UnitCost] = field(default_factory=dict)
-    _counts: dict[Slice, _UnitCounts] = field(default_factory=dict)
-    _work: dict[tuple[Phase, _UnitCounts, float, float], Work] = field(default_factory=dict)
-    _saved: dict[_UnitCounts, Memory] = field(default_factory=dict)
-    _halves: dict[_UnitCounts, Halves] = field(default_factory=dict)
-    _passes: dict[tuple[Slice, Phase, float, float], Work] = field(default_factory=dict)
-    """What is in ``_work`` by run, so that a pass asks for no more than its own run."""
-    _kept: dict[Slice, Memory] = field(default_factory=dict)
-    """What is in ``_saved`` by run."""
-    _passing: dict[Slice, Memory] = field(default_factory=dict)
-    _working: dict[tuple[Slice, Phase], Memory] = field(default_factory=dict)
+    _contents: dict[Slice, _Contents] = field(default_factory=dict)
+    _distinct: dict[tuple[tuple[Unit, int], ...], _Contents] = field(default_factory=dict)
+    _work: dict[tuple[Phase, _Contents, float, float], Work] = field(default_factory=dict)
+    _saved: dict[_Contents, Memory] = field(default_factory=dict)
+    _halves: dict[_Contents, Halves] = field(default_factory=dict)
+    _passing: dict[_Contents, Memory] = field(default_factory=dict)
+    _working: dict[tuple[_Contents, Phase], Memory] = field(default_factory=dict)
 
     def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
         """Cost of one microbatch through a run of layers.
@@ -131,17 +133,10 @@ class StageCosts:
             exposed: Share of the exchanges with experts that delays it.
             host_s: Time that the device waits for the host before the first kernel [s].
         """
-        work = self._passes.get((run, phase, exposed, host_s))
-        if work is None:
-            work = self._work_of_units(run, phase, exposed, host_s)
-            self._passes[run, phase, exposed, host_s] = work
-        return work
-
-    def _work_of_units(self, run: Slice, phase: Phase, exposed: float, host_s: float) -> Work:
-        counts = self._unit_counts(run)
-        key = (phase, counts, exposed, host_s)
+        contents = self._contents_of(run)
+        key = (phase, contents, exposed, host_s)
         if key not in self._work:
-            work = self._sum(run, counts, phase, exposed)
+            work = self._sum(run, contents, phase, exposed)
             if host_s:
                 wait = Part("host", Category.HOST, host_s)
                 work = replace(work, seconds=work.seconds + host_s, parts=(wait, *work.parts))
@@ -170,18 +165,12 @@ class StageCosts:
 
     def saved(self, run: Slice) -> Memory:
         """Activations that a run keeps from forward to backward, per microbatch."""
-        kept = self._kept.get(run)
-        if kept is None:
-            kept = self._kept[run] = self._saved_of_units(run)
-        return kept
-
-    def _saved_of_units(self, run: Slice) -> Memory:
-        counts = self._unit_counts(run)
-        if counts not in self._saved:
-            self._saved[counts] = tuple(
-                block for unit, count in counts for block in self._unit(unit).saved * count
+        contents = self._contents_of(run)
+        if contents not in self._saved:
+            self._saved[contents] = tuple(
+                block for unit, count in contents.units for block in self._unit(unit).saved * count
             )
-        return self._saved[counts]
+        return self._saved[contents]
 
     def working(self, run: Slice, phase: Phase = Phase.BACKWARD) -> Memory:
         """Memory held while a backward pass of a run is under way: its largest unit's.
@@ -189,42 +178,41 @@ class StageCosts:
         What is computed again is part of it unless it stays beyond the pass, and no part of a
         weight gradient.
         """
-        known = self._working.get((run, phase))
-        if known is None:
-            known = self._working[run, phase] = self._working_of_units(run, phase)
-        return known
+        key = self._contents_of(run), phase
+        if key not in self._working:
+            self._working[key] = self._largest_working(*key)
+        return self._working[key]
 
-    def _working_of_units(self, run: Slice, phase: Phase) -> Memory:
-        working = self._largest(run, lambda unit: self._unit(unit).working)
+    def _largest_working(self, contents: _Contents, phase: Phase) -> Memory:
+        working = self._largest(contents, lambda unit: self._unit(unit).working)
         keeps = self.job.plan.stack.keeps_graph_for_weights
         if phase is Phase.BACKWARD or (phase is Phase.BACKWARD_INPUT and not keeps):
             return working
         return tuple((owner, size) for owner, size in working if owner is not Owner.RECOMPUTE)
 
-    def _largest(self, run: Slice, memory: Callable[[Unit], Memory]) -> Memory:
-        candidates = (memory(unit) for unit, _ in self._unit_counts(run))
+    def _largest(self, contents: _Contents, memory: Callable[[Unit], Memory]) -> Memory:
+        candidates = (memory(unit) for unit, _ in contents.units)
         return max(candidates, key=lambda blocks: sum(size for _, size in blocks), default=())
 
     def halves(self, run: Slice) -> Halves:
         """What a backward in two halves takes and frees, per microbatch."""
-        counts = self._unit_counts(run)
-        if counts not in self._halves:
-            of_units = [(self._unit(unit).halves, count) for unit, count in counts]
-            self._halves[counts] = Halves(
+        contents = self._contents_of(run)
+        if contents not in self._halves:
+            of_units = [(self._unit(unit).halves, count) for unit, count in contents.units]
+            self._halves[contents] = Halves(
                 *(
                     tuple(chain.from_iterable(halves[i] * count for halves, count in of_units))
                     for i in range(len(Halves._fields))
                 )
             )
-        return self._halves[counts]
+        return self._halves[contents]
 
     def passing(self, run: Slice) -> Memory:
         """Memory held while forward of a run is under way: its largest unit's."""
-        known = self._passing.get(run)
-        if known is None:
-            known = self._largest(run, lambda unit: self._unit(unit).passing)
-            self._passing[run] = known
-        return known
+        contents = self._contents_of(run)
+        if contents not in self._passing:
+            self._passing[contents] = self._largest(contents, lambda unit: self._unit(unit).passing)
+        return self._passing[contents]
 
     @cached_property
     def boundary_bytes(self) -> float:
@@ -303,10 +291,11 @@ class StageCosts:
             return plan.joins_passes
         return plan.overlap_ep
 
-    def _unit_counts(self, run: Slice) -> _UnitCounts:
-        if run not in self._counts:
-            self._counts[run] = tuple(Counter(self._run_units(run)).items())
-        return self._counts[run]
+    def _contents_of(self, run: Slice) -> _Contents:
+        if run not in self._contents:
+            units = tuple(Counter(self._run_units(run)).items())
+            self._contents[run] = self._distinct.setdefault(units, _Contents(units))
+        return self._contents[run]
 
     def _run_units(self, run: Slice) -> tuple[Unit, ...]:
         """What a run consists of, in order of the model."""
@@ -368,7 +357,7 @@ class StageCosts:
             shape = self._shape
             sizes = pending_bytes(layer, self.job.plan.tp, shape.element_bytes, shape.gemm_bytes)
             halves = freed_half_way(kept, tuple((owner, size) for size in sizes if size))
-        return UnitCost(time, kept, passing, _temporaries(layer) + restored, halves)
+        return UnitCost(time, kept, passing, temporaries(layer) + restored, halves)
 
     def _whole_layer(self, unit: Unit) -> Layer:
         job = self.job
@@ -426,10 +415,10 @@ class StageCosts:
             vocabulary=padded_vocab(self.job) * self.job.model.hidden,
         )
 
-    def _sum(self, run: Slice, counts: _UnitCounts, phase: Phase, exposed: float) -> Work:
+    def _sum(self, run: Slice, contents: _Contents, phase: Phase, exposed: float) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
         flop, kernels, exchanges = 0.0, 0, 0
-        for unit, count in counts:
+        for unit, count in contents.units:
             time = self._unit(unit).time
             for pass_time in _directions(time, phase):
                 runs_python = pass_time is time.forward or pass_time is time.recompute
@@ -514,14 +503,3 @@ def _add_part(
     if known is not None:
         seconds, repeats = seconds + known.seconds, repeats + known.repeats
     parts[key] = Part(part.name, part.category, seconds, repeats)
-
-
-def _temporaries(layer: Layer) -> Memory:
-    """Gradients that backward holds.
-
-    As large as the two largest saved activations (assumption: a gradient and its successor
-    are alive at once), where the layer does not say.
-    """
-    largest = sorted((saved.num_bytes for saved in layer.saved), reverse=True)[:2]
-    sizes = (*(layer.working_bytes or largest), *layer.buffer_bytes)
-    return tuple((Owner.TEMPORARIES, size) for size in sizes)

@@ -32,7 +32,7 @@ _OWNERS = {owner: number for number, owner in enumerate(Owner)}
 
 
 def class_memory(timeline: Timeline, device: Device) -> tuple[ClassMemory, ...]:
-    """Memory of every rank class over the step."""
+    """Memory of every rank class over the step, on its own device or else on the given one."""
     return tuple(
         _one_class(timeline, index, device) for index in range(len(timeline.program.classes))
     )
@@ -40,6 +40,7 @@ def class_memory(timeline: Timeline, device: Device) -> tuple[ClassMemory, ...]:
 
 def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     rank_class = timeline.program.classes[index]
+    device = rank_class.device or device
     booked = _booked(timeline.program, index)
     time_s, changes = _changes(timeline, booked)
     owner_bytes = _curves(changes, dict(rank_class.resident))
@@ -63,6 +64,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
         time_s=time_s,
         owner_bytes=owner_bytes,
         role=rank_class.role,
+        capacity_bytes=device.memory_bytes,
     )
 
 

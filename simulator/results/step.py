@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +48,7 @@ class ClassMemory:
         time_s: Moments at which memory changes, shape (changes,) [s].
         owner_bytes: Bytes from each moment on, per owner, each of shape (changes,) [B].
         role: What its ranks are, where others of their stage do something else.
+        capacity_bytes: Memory of its GPU [B].
     """
 
     stage: int
@@ -58,6 +60,12 @@ class ClassMemory:
     time_s: NDArray[np.float64]
     owner_bytes: Mapping[Owner, NDArray[np.float64]]
     role: str = ""
+    capacity_bytes: float = math.inf
+
+    @property
+    def filled_share(self) -> float:
+        """Share of the GPU's memory that is used at the peak."""
+        return self.peak_device_bytes / self.capacity_bytes
 
     @property
     def label(self) -> str:
@@ -112,5 +120,10 @@ class StepResult:
     @property
     def fits(self) -> bool:
         """Whether the fullest GPU, and the fullest node, has room for what it holds."""
-        fullest = max(memory.peak_device_bytes for memory in self.memory)
-        return fullest <= self.capacity_bytes and (self.host is None or self.host.fits)
+        has_room = self.fullest.peak_device_bytes <= self.fullest.capacity_bytes
+        return has_room and (self.host is None or self.host.fits)
+
+    @property
+    def fullest(self) -> ClassMemory:
+        """The ranks that use the largest share of their memory."""
+        return max(self.memory, key=lambda memory: memory.filled_share)

@@ -17,12 +17,23 @@ from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
 from simulator.spec.offload_checks import contiguity_faults, offload_faults, partition_faults
 from simulator.spec.optimizer_checks import optimizer_faults
+from simulator.spec.pool_checks import pool_faults
 from simulator.spec.tensor_grid_checks import tensor_grid_faults
 
 
 def job_faults(job: Job) -> list[Fault]:
-    """Every rule across fields that the job breaks; empty if it is sound."""
-    return [fault for rule in _RULES for fault in rule(job)]
+    """Every rule across fields that the job breaks; empty if it is sound.
+
+    In a mixed cluster all GPUs could be of any of its kinds.
+    """
+    if not job.cluster.pools:
+        return [fault for rule in _RULES for fault in rule(job)]
+    faults = list(pool_faults(job))
+    for number in range(len(job.cluster.pools)):
+        uniform = job.model_copy(update={"cluster": job.cluster.of_pool(number)})
+        found = [fault for rule in _RULES for fault in rule(uniform)]
+        faults += [fault for fault in found if fault not in faults]
+    return faults
 
 
 def _links_carry_data(job: Job) -> Iterator[Fault]:

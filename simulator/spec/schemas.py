@@ -69,12 +69,15 @@ def job_schema() -> Schema:
     blocks["Plan"]["properties"]["stack"] = {
         "anyOf": [{"type": "string", "description": _STACK}, {"$ref": "#/$defs/Stack"}]
     }
-    cluster = blocks["Cluster"]
-    cluster["properties"] = {
+    cluster, pool = blocks["Cluster"], blocks["Pool"]
+    pools = cluster["properties"]["pools"] | {"minItems": 1}
+    pool["properties"] = {
         "profile": {"type": "string", "description": _PROFILE},
-        "gpus": cluster["properties"]["gpus"],
+        "gpus": pool["properties"]["gpus"],
         **overrides["properties"],
     }
+    cluster["properties"] = {**pool["properties"], "pools": pools}
+    cluster["anyOf"] = [{"required": cluster.pop("required")}, {"required": ["pools"]}]
     blocks.pop("HardwareProfile")
     return {"$schema": _DIALECT, **schema}
 

@@ -31,6 +31,7 @@ from simulator.results.expert_load import expert_load_sentence
 from simulator.results.report import source_counts
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 from simulator.units import format_bytes, format_seconds
 
 SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
@@ -55,6 +56,7 @@ def write_run_report(
         most_rows: Operations on lanes that the timeline holds at most; beyond it whole
             classes of ranks are left out, and the page says so.
     """
+    refuse_pools(job, "the page of a run")
     context, data = _content(result, job, advice, most_rows)
     write_page(path, "run.html", context, scripts=SCRIPTS, data=data)
 
@@ -88,7 +90,7 @@ def _content(
         "memory_rows": list(_memory_rows(result)),
         "owners": [*_owners(result), _OUTSIDE],
         "capacity_bytes": result.capacity_bytes,
-        "profile": job.cluster.profile.name,
+        "profile": " + ".join(pool.profile.name for pool in job.cluster.pools or (job.cluster,)),
         "sources": source_counts(job),
         "assumed": _assumed(job),
         "job_yaml": yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True),
@@ -198,14 +200,14 @@ def _owners(result: StepResult) -> list[dict[str, Any]]:
 def _memory_rows(result: StepResult) -> Iterator[dict[str, Any]]:
     """Peaks of each class; bars are shares of the longest, which is the need or the capacity."""
     classes = result.timeline.program.classes
-    longest = max(result.capacity_bytes, *(m.peak_device_bytes for m in result.memory))
+    longest = max(max(m.capacity_bytes, m.peak_device_bytes) for m in result.memory)
     for index in spread(len(classes), _MOST_CLASSES):
         memory = result.memory[index]
         yield {
             "name": classes[index].name,
             "memory": memory,
-            "fits": memory.peak_device_bytes <= result.capacity_bytes,
-            "capacity_share": result.capacity_bytes / longest,
+            "fits": memory.peak_device_bytes <= memory.capacity_bytes,
+            "capacity_share": memory.capacity_bytes / longest,
             "bars": [
                 *(
                     {**owner, "share": _held(memory, owner["key"]) / longest}

@@ -22,6 +22,7 @@ from simulator.results.run import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.summary import summarise
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 WAITING = "waiting"
 BACKWARD_SLEEP = 2.0
@@ -73,6 +74,7 @@ def predict(job: Job, *, alone: int | None = None, layer_sleep_s: float | None =
             computes takes time then.
         layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
     """
+    refuse_pools(job, "a real run beside its prediction")
     result = run_step(job) if layer_sleep_s is None else _asleep_step(job, layer_sleep_s)
     classes = result.timeline.program.classes
     pipelined = job.plan.pp > 1

@@ -74,6 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader of a pipe has seen enough; nothing may be written at exit any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        # A file that the user named; what has no name is none of theirs.
+        if error.filename is None:
+            note(_bug_report(error, settings))
+            sys.exit(BUG)
+        note(f"{error.filename}: {error.strerror}; name another file or folder")
+        sys.exit(INPUT_WRONG)
     except Exception as error:
         note(_bug_report(error, settings))
         sys.exit(BUG)

@@ -101,8 +101,8 @@ def grid_points(grid: Grid) -> list[_Changes]:
     """
     empty = [path for path, values in grid.items() if not values]
     if not grid or empty:
-        rule = "needs at least one value to try"
-        raise InputError.single(empty[0] if empty else "grid", rule)
+        rule, hint = "needs at least one value to try", "give for example plan.tp=1,2,4"
+        raise InputError.single(empty[0] if empty else "grid", rule, hint=hint)
     axes = [list(_axis(paths, values)) for paths, values in grid.items()]
     taken = [path for axis in axes for path in axis[0]]
     twice = next((path for path in taken if taken.count(path) > 1), None)

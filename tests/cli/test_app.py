@@ -103,6 +103,18 @@ def test_a_missing_file_ends_with_2(clustersim, tmp_path):
     assert "No such file" in outcome.err
 
 
+def test_a_folder_that_is_a_file_ends_with_2(clustersim, job_file):
+    outcome = clustersim("run", job_file, "--plot", job_file)
+    assert outcome.code == 2
+    assert f"{job_file}: File exists" in outcome.err
+    assert "internal error" not in outcome.err
+
+
+def test_trouble_of_the_system_without_a_file_of_the_user_is_a_bug(clustersim, broken):
+    broken(OSError(24, "Too many open files"))
+    assert clustersim("run", "job.yaml").code == 3
+
+
 def test_what_does_not_fit_ends_with_1(clustersim, broken):
     broken(DoesNotFitError("needs 90 GiB of 80 GiB"))
     assert clustersim("run", "job.yaml") == (1, "", "needs 90 GiB of 80 GiB\n")

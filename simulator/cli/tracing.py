@@ -48,12 +48,15 @@ def compare(
         int | None,
         typer.Option(
             min=0,
+            metavar="NUMBER",
             help="Which ProfilerStep; by default one of median length that another follows.",
         ),
     ] = None,
     rank: Annotated[
         int | None,
-        typer.Option(min=0, help="Which rank the trace is of, where it does not say."),
+        typer.Option(
+            min=0, metavar="NUMBER", help="Which rank the trace is of, where it does not say."
+        ),
     ] = None,
     as_json: AsJson = False,
     plot: Annotated[

@@ -25,6 +25,7 @@ from simulator.exporters.html.timeline_data import (
 )
 from simulator.exporters.selection import spread
 from simulator.plots import style
+from simulator.plots.memory import fullest
 from simulator.program.ir import Category, Owner
 from simulator.results.advice import Advice
 from simulator.results.expert_load import expert_load_sentence
@@ -86,7 +87,7 @@ def _content(
         "waterfall": list(waterfall(result)),
         "categories": _categories(result),
         "class_rows": list(_class_rows(result)),
-        "more_classes": max(0, len(classes) - _MOST_CLASSES),
+        "more_classes": len(classes) - len(_listed_classes(result)),
         "memory_rows": list(_memory_rows(result)),
         "owners": [*_owners(result), _OUTSIDE],
         "capacity_bytes": result.capacity_bytes,
@@ -176,9 +177,15 @@ def waterfall(result: StepResult) -> Iterator[dict[str, Any]]:
         done_s += seconds
 
 
+def _listed_classes(result: StepResult) -> list[int]:
+    """Indices of the classes in the tables, the fullest always among them."""
+    used = [memory.peak_device_bytes for memory in result.memory]
+    return sorted({used.index(max(used)), fullest(result), *spread(len(used), _MOST_CLASSES)})
+
+
 def _class_rows(result: StepResult) -> Iterator[dict[str, Any]]:
     classes = result.timeline.program.classes
-    for index in spread(len(classes), _MOST_CLASSES):
+    for index in _listed_classes(result):
         seconds = result.class_breakdown_s[index]
         yield {
             "name": classes[index].name,
@@ -201,7 +208,7 @@ def _memory_rows(result: StepResult) -> Iterator[dict[str, Any]]:
     """Peaks of each class; bars are shares of the longest, which is the need or the capacity."""
     classes = result.timeline.program.classes
     longest = max(max(m.capacity_bytes, m.peak_device_bytes) for m in result.memory)
-    for index in spread(len(classes), _MOST_CLASSES):
+    for index in _listed_classes(result):
         memory = result.memory[index]
         yield {
             "name": classes[index].name,

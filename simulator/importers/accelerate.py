@@ -66,7 +66,7 @@ RULES = Rules(
         Cost(r"dynamo_config\.dynamo_backend|dynamo_backend", "compiles the model",
              ("NO", "no", "EAGER")),
         Cost(r"(megatron_lm|mpirun|ipex|aws|sagemaker)_?config.*", "belongs to another launcher"),
-        Cost(r"parallelism_config\..*pp_.*", "is a pipeline, which accelerate does not train", (1,)),
+        Cost(r"parallelism_config\..*pp_.*", "is a pipeline, not read here", (1,)),
         Cost(r"fp8_config\..*(all_gather|opt_level)", "keeps or sends 8-bit weights", ("O1",)),
         Cost(r"(neftune.*|label_smoothing.*|use_liger_kernel|group_by_length|torch_empty_cache.*"
              r"|auto_find_batch_size|galore.*|optim_target_modules|lomo|packing|peft.*|lora.*)",

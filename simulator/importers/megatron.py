@@ -103,7 +103,7 @@ def _launch(script: Script, origin: str) -> tuple[list[str], str, list[str]]:
     raise InputError.single("", rule, file=origin, hint=_WANTED)
 
 
-def _another_network(name: str, origin: str) -> UnsupportedError:
+def _another_network(name: str, origin: str) -> InputError:
     rule = "trains a network that is no language model of decoder layers"
     return UnsupportedError.single("", rule, name, file=origin)
 

@@ -106,7 +106,7 @@ def read(config: Public) -> Any:
 
 def test_every_public_file_is_read():
     named = {config.file for config in CONFIGS} | {"megatron_t5.sh"}
-    assert {path.name for path in PUBLIC.iterdir()} == named
+    assert {path.name for path in PUBLIC.iterdir() if path.is_file()} == named
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.file)
@@ -154,3 +154,62 @@ def test_experts_of_megatron_deepspeed_are_in_every_second_layer(tmp_path):
     assert (experts.count, experts.top_k, experts.every) == (128, 1, 2)
     assert (experts.capacity_factor, job.plan.ep) == (1.0, 8)
     assert len(report.unsupported) == 1
+
+
+REGISTRY = PUBLIC / "llama3" / "config_registry.py"
+
+
+def test_configurations_in_python_are_read_and_never_run():
+    job, report = read_torchtitan_config(f"{REGISTRY}:llama3_8b", Given(gpus=8))
+    assert (job.model.name, job.batch.seq_len, job.plan.recompute) == (
+        "llama3.1-8b", 8192, "selective",
+    )  # fmt: skip
+    assert report.is_complete
+    gathers = "float8.enable_fsdp_float8_all_gather"
+    job, report = read_torchtitan_config(
+        f"{REGISTRY}:llama3_405b", Given(gpus=128, ignore=(gathers,))
+    )
+    assert (job.plan.tp, job.plan.precision, job.plan.overlap_tp) == (8, "fp8", True)
+    assert len(report.unsupported) == 1
+
+
+def test_a_configuration_that_changes_another_is_followed():
+    with pytest.raises(InputError, match=r"early_step_in_backward.*moves the update") as caught:
+        read_torchtitan_config(f"{REGISTRY}:llama3_8b_in_backward", Given(gpus=8))
+    ignore = tuple(fault.path for fault in caught.value.faults)
+    job, _ = read_torchtitan_config(
+        f"{REGISTRY}:llama3_8b_in_backward", Given(gpus=8, ignore=ignore)
+    )
+    assert job.batch.seq_len == 4096
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("sft", "does more in sft than to write a configuration down"),
+        ("llama9", "has no function llama9.*one of llama3_8b, llama3_405b"),
+    ],
+)
+def test_python_that_does_more_is_a_clear_error(function, why):
+    with pytest.raises(InputError, match=why):
+        read_torchtitan_config(f"{REGISTRY}:{function}", Given(gpus=8))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    return f()\n",
+        "def f(:\n",
+        "def f():\n    return Config(x=" + "[" * 500 + "]" * 500 + ")\n",
+        "def f():\n    open('mark', 'w')\n    return Config()\n",
+        "def f():\n    return Config(x=" + "-" * 30000 + "1)\n",
+        "\0",
+    ],
+)
+def test_strange_python_is_a_clear_error_and_runs_nothing(tmp_path, text, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "strange.py"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"strange\.py"):
+        read_torchtitan_config(f"{path}:f", Given(gpus=8))
+    assert not (tmp_path / "mark").exists()

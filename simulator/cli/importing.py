@@ -164,7 +164,10 @@ def import_deepspeed(
 
 def import_torchtitan(
     file: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="A TOML, or the JSON it is resolved to.")
+        Path,
+        typer.Argument(
+            metavar="CONFIG", help="A TOML, the JSON it is resolved to, or FILE.py:FUNCTION."
+        ),
     ],
     *,
     profile: Profile = "h100-sxm-80gb",
@@ -179,6 +182,8 @@ def import_torchtitan(
     """Turn a torchtitan configuration into a job.
 
     Example:  clustersim import torchtitan llama3_70b.toml --gpus 256 > job.yaml
+
+    Example:  clustersim import torchtitan config_registry.py:llama3_70b --gpus 256 > job.yaml
     """
     from simulator.importers.torchtitan import read_torchtitan_config
 

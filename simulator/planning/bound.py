@@ -31,7 +31,7 @@ from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.planning.space import PlanSpace
 from simulator.program.build import steps_around
-from simulator.program.ir import Memory
+from simulator.program.ir import total_bytes
 from simulator.program.layout import Slice, cut, ends_apart, stage_slices
 from simulator.program.order import job_schedule
 from simulator.program.stage import StageCosts
@@ -312,8 +312,8 @@ class CostTables:
         return (
             costs.work(run, Phase.FORWARD).seconds,
             costs.work(run, Phase.BACKWARD).seconds,
-            0.0 if offloads else _total_bytes(costs.saved(run)),
-            _total_bytes(costs.working(first_piece)),
+            0.0 if offloads else total_bytes(costs.saved(run)),
+            total_bytes(costs.working(first_piece)),
         )
 
     def _numel_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
@@ -327,14 +327,10 @@ class CostTables:
         job = self._space.plan_job(plan)
         one, many = (ParameterCount(dense=1.0), ParameterCount(expert=1.0)), 1e9
         floor_s = memory_bound_s(job.cluster.profile, 0.0)
-        kept = [_total_bytes(resident_memory(job, each)) for each in one]
+        kept = [total_bytes(resident_memory(job, each)) for each in one]
         traffic_bytes = [many * device_update_bytes(job, each) for each in one]
         update_s = [memory_bound_s(job.cluster.profile, size) - floor_s for size in traffic_bytes]
         return [*kept, *(seconds / many for seconds in update_s)]
-
-
-def _total_bytes(memory: Memory) -> float:
-    return sum(num_bytes for _, num_bytes in memory)
 
 
 def _kinds(*columns: NDArray[np.generic]) -> Ints:

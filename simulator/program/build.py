@@ -32,6 +32,7 @@ from simulator.program.ir import (
     Scope,
     Stream,
     Work,
+    total_bytes,
 )
 from simulator.program.layout import Slice, cut, stage_slices
 from simulator.program.muon import gathers
@@ -224,7 +225,7 @@ class _Builder:
         if self.activations is not None:
             layers = [layer for run in self._rank_runs(rank) for layer in cut(run, 1)]
             kept = (block for layer in layers for block in self.activations.kept_away(layer))
-            host += ((Owner.ACTIVATIONS, sum(size for _, size in kept)),)
+            host += ((Owner.ACTIVATIONS, total_bytes(kept)),)
         return host, nvme
 
     def _parameters(self, rank: int) -> ParameterCount:

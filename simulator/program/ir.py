@@ -12,7 +12,7 @@ Nothing here knows what ZeRO or 1F1B is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -198,6 +198,12 @@ class Work:
 Memory = tuple[tuple[Owner, float], ...]
 """Blocks of memory, as (owner, bytes) pairs: one tensor each, or several that come and go
 together."""
+
+
+def total_bytes(memory: Iterable[tuple[Owner, float]]) -> float:
+    """Sum over all blocks, whoever holds them [B]."""
+    return sum(size for _, size in memory)
+
 
 Lane = tuple[int, Stream]
 """One stream of one rank class: (class index, stream)."""

@@ -20,7 +20,7 @@ from simulator.program.conditions import (
     worst,
 )
 from simulator.program.expert_load import busiest_share
-from simulator.program.ir import Memory
+from simulator.program.ir import total_bytes
 from simulator.program.layout import stage_slices
 from simulator.program.stage import StageCosts
 from simulator.program.transfers import transfer_work
@@ -53,8 +53,8 @@ def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
             for phase in Phase
         },
         transfer_s=transfer_s,
-        saved_bytes=[_total(costs.saved(run)) for run in run_of],
-        pending_bytes=[_total(costs.halves(run).pending) for run in run_of],
+        saved_bytes=[total_bytes(costs.saved(run)) for run in run_of],
+        pending_bytes=[total_bytes(costs.halves(run).pending) for run in run_of],
     )
 
 
@@ -69,7 +69,3 @@ def _stage_conditions(job: Job) -> Sequence[Condition]:
 
 def _links(conditions: Sequence[Condition]) -> Condition:
     return replace(worst(conditions), slowdown=0.0)
-
-
-def _total(memory: Memory) -> float:
-    return sum(size for _, size in memory)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from simulator.errors import UnsupportedError
 from simulator.program.boundary_buffers import NO_BUFFERS
-from simulator.program.ir import Memory
+from simulator.program.ir import total_bytes
 from simulator.program.layout import Slice, stage_slices
 from simulator.program.order import StepOrder, boundary_buffers
 from simulator.program.stage import StageCosts
@@ -84,32 +84,32 @@ class _Walker:
         """Adds up what the passes of a rank take, hold and give back."""
         parameters = self._parameters(rank)
         buffers = boundary_buffers(self.job, self.schedule, self.costs.boundary_bytes)
-        resident = _total(resident_memory(self.job, parameters))
-        resident += _total(buffers.resident(slots, self.job.microbatches))
+        resident = total_bytes(resident_memory(self.job, parameters))
+        resident += total_bytes(buffers.resident(slots, self.job.microbatches))
         around = buffers.of_passes(slots)
         held = most_held = 0.0
-        peak = _total(copied_gradients(self.job, parameters))
+        peak = total_bytes(copied_gradients(self.job, parameters))
         for slot in slots:
             taken, working, given = self._changes(slot)
             buffer = around.get(slot, NO_BUFFERS)
-            held += taken + _total(buffer.takes)
+            held += taken + total_bytes(buffer.takes)
             most_held = max(most_held, held)
-            peak = max(peak, held + working + _total(buffer.holds))
-            held -= given + _total(buffer.gives)
+            peak = max(peak, held + working + total_bytes(buffer.holds))
+            held -= given + total_bytes(buffer.gives)
         return QuickPeak(resident + most_held, resident + peak)
 
     def _changes(self, slot: Slot) -> tuple[float, float, float]:
         """Bytes that a pass takes, holds while it runs, and gives back."""
         run, costs = self._run(slot.stage), self.costs
         if slot.phase is Phase.FORWARD:
-            return _total(costs.saved(run)), _total(costs.passing(run)), 0.0
-        working = _total(costs.working(run, slot.phase))
+            return total_bytes(costs.saved(run)), total_bytes(costs.passing(run)), 0.0
+        working = total_bytes(costs.working(run, slot.phase))
         if slot.phase is Phase.BACKWARD:
-            return 0.0, working, _total(costs.saved(run))
+            return 0.0, working, total_bytes(costs.saved(run))
         halves = costs.halves(run)
         if slot.phase is Phase.BACKWARD_INPUT:
-            return _total(halves.takes), working, _total(halves.gives)
-        return 0.0, working, _total(halves.pending)
+            return total_bytes(halves.takes), working, total_bytes(halves.gives)
+        return 0.0, working, total_bytes(halves.pending)
 
     def _run(self, stage: int) -> Slice:
         plan = self.job.plan
@@ -125,7 +125,3 @@ class _Walker:
             if placement.rank(stage, plan.pp) == rank
         )
         return sum(held, ParameterCount())
-
-
-def _total(memory: Memory) -> float:
-    return sum(size for _, size in memory)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
-from simulator.program.ir import Memory, Operation, Owner, Program, Stream
+from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes
 from simulator.results.allocator import reserved_bytes
 from simulator.results.step import ClassMemory
 from simulator.spec.hardware import Device
@@ -78,7 +78,7 @@ def _reserved(program: Program, index: int, allocated_bytes: float, buffers_byte
     What is resident counts as it is: it was taken first and stays, as buffers do. Blocks that
     come and go within an operation are not all known; they leave a share unused at least.
     """
-    resident = sum(size for _, size in program.classes[index].resident) + buffers_bytes
+    resident = total_bytes(program.classes[index].resident) + buffers_bytes
     apart = program.preallocated
     steps = (_blocks(program.operations[i], apart) for i in _booked(program, index))
     is_expandable = program.expandable_segments

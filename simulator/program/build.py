@@ -47,7 +47,6 @@ from simulator.program.single_process import single_process_program
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
-    copied_gradients,
     copies_embedding,
     padded_vocab,
     resident_memory,
@@ -57,11 +56,15 @@ from simulator.program.states import (
 )
 from simulator.program.transfers import transfer_work
 from simulator.program.unfold import unfold
+from simulator.program.update_memory import update_memory
 from simulator.schedule import Order, Slot
 from simulator.spec.job import Job
 
 _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
 """What lies in a buffer of its own where memory is kept from fragmenting."""
+
+
+_GATHERED = frozenset({Owner.GATHERED_WEIGHTS})
 
 
 class Steps(NamedTuple):
@@ -163,6 +166,7 @@ class _Builder:
             expandable_segments=job.plan.stack.expandable_segments,
             communicator_bytes=communicator_bytes(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
+            own_stream=_GATHERED if job.plan.stack.gathers_on_own_stream else frozenset(),
         )
         if self.schedule.synchronous:
             for step in range(steps):
@@ -321,13 +325,12 @@ class _Builder:
             )),)  # fmt: skip
         offload, last = self.job.plan.offload, -1
         if not offload.optimizer or offload.share < 1:
-            work, held = (
-                self._update_work(parameters, runs),
-                copied_gradients(self.job, parameters),
-            )
-            last = program.add(
-                Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, tuple(after), holds=held)
-            )
+            work = self._update_work(parameters, runs)
+            held = update_memory(self.job, runs, tied_copy=self._copies_embedding)
+            last = program.add(Operation(
+                Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, tuple(after),
+                holds=held.holds, turns=held.turns,
+            ))  # fmt: skip
         if offload.optimizer:
             waits = self.data_parallel.update_on_host(program, rank, parameters, after)
             # The GPU goes on when its host has been told that all copies are there.

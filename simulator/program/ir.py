@@ -224,6 +224,7 @@ class Operation:
         takes: Memory taken at the start and kept.
         gives: Memory given back at the end.
         holds: Memory held only while it runs.
+        turns: Memory held before that, each group given back before the next is taken.
         scope: Which ranks run it as one, where classes are smaller than stages.
     """
 
@@ -238,6 +239,7 @@ class Operation:
     takes: Memory = ()
     gives: Memory = ()
     holds: Memory = ()
+    turns: tuple[Memory, ...] = ()
     scope: Scope = Scope.RANK
 
 
@@ -287,6 +289,8 @@ class Program:
             [B].
         preallocated: Owners whose blocks lie in one buffer each, as large as they need at
             their most, that is there from the start.
+        own_stream: Owners whose blocks are asked for on a stream of their own, so that no
+            others can be made of them.
     """
 
     classes: tuple[RankClass, ...]
@@ -297,6 +301,7 @@ class Program:
     expandable_segments: bool = False
     communicator_bytes: float = 0.0
     preallocated: frozenset[Owner] = frozenset()
+    own_stream: frozenset[Owner] = frozenset()
 
     def add(self, operation: Operation) -> int:
         """Append the operation to all its lanes; returns its id."""

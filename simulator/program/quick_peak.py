@@ -19,11 +19,11 @@ from simulator.program.order import StepOrder, boundary_buffers
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
-    copied_gradients,
     copies_embedding,
     resident_memory,
     slice_parameters,
 )
+from simulator.program.update_memory import update_memory
 from simulator.schedule import Phase, Slot
 from simulator.schedule.info import ScheduleInfo
 from simulator.spec.job import Job
@@ -88,7 +88,7 @@ class _Walker:
         resident += total_bytes(buffers.resident(slots, self.job.microbatches))
         around = buffers.of_passes(slots)
         held = most_held = 0.0
-        peak = total_bytes(copied_gradients(self.job, parameters))
+        peak = self._update_bytes(rank)
         for slot in slots:
             taken, working, given = self._changes(slot)
             buffer = around.get(slot, NO_BUFFERS)
@@ -115,13 +115,25 @@ class _Walker:
         plan = self.job.plan
         return self.runs[self.schedule.placement.model_stage(stage, plan.pp, plan.vpp)]
 
+    def _update_bytes(self, rank: int) -> float:
+        runs, copied = self._rank_runs(rank), self._copies_embedding
+        return update_memory(self.job, runs, tied_copy=copied).most_bytes
+
     def _parameters(self, rank: int) -> ParameterCount:
+        copied = self._copies_embedding
+        held = (slice_parameters(self.job, r, tied_copy=copied) for r in self._rank_runs(rank))
+        return sum(held, ParameterCount())
+
+    @property
+    def _copies_embedding(self) -> bool:
+        placement = self.schedule.placement
+        head_rank = placement.rank(len(self.runs) - 1, self.job.plan.pp)
+        return placement.copies == 1 and copies_embedding(self.job) and head_rank != 0
+
+    def _rank_runs(self, rank: int) -> list[Slice]:
         plan, placement = self.job.plan, self.schedule.placement
-        head_rank = placement.rank(len(self.runs) - 1, plan.pp)
-        copied = placement.copies == 1 and copies_embedding(self.job) and head_rank != 0
-        held = (
-            slice_parameters(self.job, self._run(stage), tied_copy=copied)
+        return [
+            self._run(stage)
             for stage in range(placement.num_virtual_stages(plan.pp, plan.vpp))
             if placement.rank(stage, plan.pp) == rank
-        )
-        return sum(held, ParameterCount())
+        ]

@@ -12,7 +12,7 @@ libraries, and the buffers of communicators.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes
-from simulator.results.allocator import reserved_bytes
+from simulator.results.allocator import Request, reserved_bytes
 from simulator.results.step import ClassMemory
 from simulator.spec.hardware import Device
 
@@ -58,12 +58,14 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     peak = int(np.argmax(total))
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
-    reserved = _reserved(timeline.program, index, allocated, sum(buffers_bytes.values()))
+    outside = device.context_bytes + timeline.program.communicator_bytes
+    room = device.memory_bytes - outside
+    reserved = _reserved(timeline.program, index, allocated, sum(buffers_bytes.values()), room)
     return ClassMemory(
         stage=rank_class.stage,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
-        peak_device_bytes=reserved + device.context_bytes + timeline.program.communicator_bytes,
+        peak_device_bytes=reserved + outside,
         peak_time_s=float(time_s[peak]),
         by_owner=by_owner,
         time_s=time_s,
@@ -72,17 +74,21 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     )
 
 
-def _reserved(program: Program, index: int, allocated_bytes: float, buffers_bytes: float) -> float:
+def _reserved(
+    program: Program, index: int, allocated_bytes: float, buffers_bytes: float, room_bytes: float
+) -> float:
     """What the allocator of one rank holds at its most in a step [B].
 
     What is resident counts as it is: it was taken first and stays, as buffers do. Blocks that
     come and go within an operation are not all known; they leave a share unused at least.
     """
     resident = total_bytes(program.classes[index].resident) + buffers_bytes
-    apart = program.preallocated
-    steps = (_blocks(program.operations[i], apart) for i in _booked(program, index))
+    booked = (program.operations[i] for i in _booked(program, index))
+    steps = (step for operation in booked for step in _blocks(operation, program))
     is_expandable = program.expandable_segments
-    replayed = resident + reserved_bytes(steps, expandable_segments=is_expandable)
+    replayed = resident + reserved_bytes(
+        steps, expandable_segments=is_expandable, room_bytes=room_bytes - resident
+    )
     least = 0.0 if is_expandable else _LEAST_UNUSED_SHARE
     return max(replayed, allocated_bytes * (1 + least))
 
@@ -98,18 +104,21 @@ def _booked(program: Program, index: int) -> list[int]:
     return [i for i, source in sources if program.classes[source].stage == stage]
 
 
-def _blocks(operation: Operation, apart: frozenset[Owner]) -> tuple[list[float], list[float]]:
-    """Sizes of the blocks that an operation takes, and that are free after it.
-
-    Args:
-        operation: What takes and gives back.
-        apart: Owners whose blocks lie in buffers of their own.
-    """
-    held, takes, gives = (
-        [size for owner, size in memory if owner not in apart]
-        for memory in (operation.holds, operation.takes, operation.gives)
+def _blocks(
+    operation: Operation, program: Program
+) -> Iterator[tuple[list[Request], list[Request]]]:
+    """The blocks that an operation takes, and that are free after it, in turn."""
+    held, takes, gives, *turns = (
+        [
+            (str(owner) if owner in program.own_stream else "", size)
+            for owner, size in memory
+            if owner not in program.preallocated
+        ]
+        for memory in (operation.holds, operation.takes, operation.gives, *operation.turns)
     )
-    return [*takes, *held], [*held, *gives]
+    for turn in turns:
+        yield turn, turn
+    yield [*takes, *held], [*held, *gives]
 
 
 def _events(timeline: Timeline, index: int) -> list[_Event]:
@@ -122,6 +131,9 @@ def _events(timeline: Timeline, index: int) -> list[_Event]:
         takes, holds, gives = (
             by_owner(memory) for memory in (operation.takes, operation.holds, operation.gives)
         )
+        for turn in operation.turns:
+            events += [_Event(start, 1, owner, size) for owner, size in by_owner(turn)]
+            events += [_Event(start, 1, owner, -size) for owner, size in by_owner(turn)]
         events += [_Event(start, 1, owner, size) for owner, size in takes]
         events += [_Event(start, 1, owner, size) for owner, size in holds]
         order = 0 if end > start else 2

@@ -3,8 +3,8 @@
 Layers, multi-token-prediction modules, and the embedding and loss where the plan counts
 them, are dealt out in equal contiguous runs. What does not divide leaves the ends of the
 pipeline one layer short, because they also hold the embedding and the loss (as Llama 3 405B
-was laid out, arXiv 2407.21783, section 3.3.2), or its first stages (some frameworks). A plan may also name every stage's layers
-itself.
+was laid out, arXiv 2407.21783, section 3.3.2); some frameworks leave its first stages short. A
+plan may also name every stage's layers itself.
 """
 
 from __future__ import annotations

@@ -377,7 +377,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             grouped_experts=True,
             fused_casts=False,
             flash_kernel="flash-2",
-            cross_entropy="eager",
+            cross_entropy="fused",  # compiled since 2025, components/loss.py
             repeats_kv_heads=True,
             frees_gradients=True,
         ),

@@ -88,7 +88,7 @@ beside RESERVED and ALLOCATED."""
 
 
 def memory_kind(row: Row) -> str:
-    """What the row's memory counts: allocated, reserved or device."""
+    """What the row's memory counts: allocated, reserved or device; oom if there was not enough."""
     if _DEVICE_MEMORY.search(row.get("notes", "")):
         return "device"
     return row.get("mem_kind", "")

@@ -78,7 +78,7 @@ def test_free_neighbours_are_joined_but_segments_never_are():
 
 def test_growing_sequences_fragment_and_expandable_segments_do_not():
     """Each pass needs a little more than the last; nothing cached is large enough."""
-    steps = [([size * MIB], [size * MIB]) for size in range(100, 200, 10)]
+    steps = [([("", size * MIB)],) * 2 for size in range(100, 200, 10)]
     assert reserved_bytes(steps, expandable_segments=False) == sum(range(100, 200, 10)) * MIB
     grown = reserved_bytes(steps, expandable_segments=True)
     assert 190 * MIB <= grown < 210 * MIB
@@ -114,6 +114,50 @@ def test_books_balance_whatever_comes_and_goes(sizes, random, expandable):
 @given(st.integers(1, 40 * MIB), st.integers(1, 30))
 @few
 def test_a_second_step_of_equal_blocks_reserves_nothing_more(size, count):
-    step = [([size] * count, [size] * count)]
+    step = [([("", size)] * count,) * 2]
     once = reserved_bytes(step, expandable_segments=False)
     assert reserved_bytes(step * 3, expandable_segments=False) == once
+
+
+def test_a_full_device_gets_unused_segments_back_before_a_new_one_is_made():
+    """Without room for both, what the first pass left has to go; what is in use stays."""
+    allocator = CachingAllocator(room_bytes=100 * MIB)
+    kept = allocator.take(20 * MIB)
+    allocator.give(allocator.take(50 * MIB))
+    allocator.take(60 * MIB)
+    assert not kept.is_free
+    assert allocator.reserved_bytes == 80 * MIB
+    assert allocator.most_reserved_bytes == 80 * MIB
+
+
+def test_a_segment_that_is_in_use_in_part_is_never_returned():
+    allocator = CachingAllocator(room_bytes=100 * MIB)
+    whole = allocator.take(60 * MIB)
+    allocator.give(whole)
+    allocator.take(20 * MIB)
+    allocator.take(50 * MIB)
+    assert allocator.reserved_bytes == 110 * MIB
+
+
+def test_more_than_there_is_is_reserved_where_nothing_can_be_returned():
+    steps = [([("", 80 * MIB), ("", 40 * MIB)], [])]
+    reserved = reserved_bytes(steps, expandable_segments=False, room_bytes=100 * MIB)
+    assert reserved == 120 * MIB
+
+
+@given(st.lists(st.integers(1, 40 * MIB), min_size=1, max_size=20), st.integers(0, 400 * MIB))
+@few
+def test_a_small_device_never_makes_the_allocator_reserve_more(sizes, room):
+    steps = [([("", size)],) * 2 for size in sizes]
+    free = reserved_bytes(steps, expandable_segments=False)
+    squeezed = reserved_bytes(steps, expandable_segments=False, room_bytes=room)
+    assert squeezed <= free
+    assert squeezed <= max(room, reserved_bytes(steps, expandable_segments=False, room_bytes=0))
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_what_one_stream_has_freed_serves_no_other(expandable):
+    same = [([("", 40 * MIB)],) * 2, ([("", 40 * MIB)],) * 2]
+    apart = [([("", 40 * MIB)],) * 2, ([("gathers", 40 * MIB)],) * 2]
+    assert reserved_bytes(same, expandable_segments=expandable) == 40 * MIB
+    assert reserved_bytes(apart, expandable_segments=expandable) == 80 * MIB

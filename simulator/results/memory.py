@@ -80,7 +80,8 @@ def _reserved(
     """What the allocator of one rank holds at its most in a step [B].
 
     What is resident counts as it is: it was taken first and stays, as buffers do. Blocks that
-    come and go within an operation are not all known; they leave a share unused at least.
+    come and go within an operation are not all known; they leave a share unused at least, unless
+    the device is full, and unused segments are returned to it.
     """
     resident = total_bytes(program.classes[index].resident) + buffers_bytes
     booked = (program.operations[i] for i in _booked(program, index))
@@ -89,8 +90,8 @@ def _reserved(
     replayed = resident + reserved_bytes(
         steps, expandable_segments=is_expandable, room_bytes=room_bytes - resident
     )
-    least = 0.0 if is_expandable else _LEAST_UNUSED_SHARE
-    return max(replayed, allocated_bytes * (1 + least))
+    least = allocated_bytes * (1 + (0.0 if is_expandable else _LEAST_UNUSED_SHARE))
+    return max(replayed, min(least, max(room_bytes, allocated_bytes)))
 
 
 def _booked(program: Program, index: int) -> list[int]:

@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types schemas schedules network memory strategies tensor-parallel \
-  planning advice torch-runs coverage accuracy zero-bubble performance fit gpu readme clean
+  planning advice torch-runs coverage accuracy zero-bubble performance fit gpu docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,9 +83,10 @@ gpu: $(VENV)/.calibrate  ## reports/gpu/: measure this machine's GPU, then train
 	$(BIN)/clustersim calibrate gpu --out reports/gpu/profile.yaml --minutes 10 --resume
 	$(BIN)/python -m simulator.validate.gpu_check reports/gpu
 
-readme: $(VENV)/.core  ## the outputs, the table and the pictures that README and tutorial show
+docs: $(VENV)/.core  ## README, guide and tutorial: outputs, tables and pictures of now
 	$(BIN)/clustersim run $(JOB) --plot reports/demo > /dev/null
-	$(BIN)/python -m tests.readme
+	$(BIN)/python -m tests.reference
+	$(BIN)/python -m tests.pages
 	$(BIN)/python -m tests.tutorial
 
 clean:  ## remove everything that make made

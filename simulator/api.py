@@ -32,8 +32,8 @@ _MOST_ROWS = 128
 class Result(StepResult):
     """A step's numbers, with the views that people take of them.
 
-    Attributes:
-        job: What was simulated.
+    Pictures are written as PNG, SVG or PDF, by the suffix of the path; methods that write
+    return the path. ``job`` is what was simulated; the numbers are:
     """
 
     job: Job
@@ -60,7 +60,12 @@ class Result(StepResult):
         return json.dumps(self.to_dict(), indent=indent)
 
     def to_frame(self) -> pd.DataFrame:
-        """The timeline as a pandas DataFrame, one row per operation and lane."""
+        """The timeline as a pandas DataFrame, one row per operation and lane.
+
+        Columns: rank_class (index of ranks that behave alike), stage, stream, kind, category,
+        microbatch, chunk, first_layer, end_layer, start_s and end_s [s], flop, bytes [B]. A
+        collective has one row for each class of ranks that takes part.
+        """
         return self.timeline.to_frame()
 
     def _repr_html_(self) -> str:
@@ -70,7 +75,7 @@ class Result(StepResult):
         return notebook_view(self)
 
     def plot_pipeline(self, path: str | Path) -> Path:
-        """Draw stage against time; the suffix of ``path`` chooses PNG or SVG.
+        """Draw stage against time, with what runs beside the work of each stage.
 
         Where there are more classes of ranks than a page has room for, some stand for all.
         """
@@ -119,7 +124,10 @@ class Result(StepResult):
         return Path(path)
 
     def plot_all(self, folder: str | Path) -> list[Path]:
-        """Draw every picture into a folder, made if it is not there."""
+        """Draw every picture into a folder, made if it is not there.
+
+        Roofline and placement are those of one kind of GPU; a mixed cluster has none.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         return [
@@ -128,6 +136,11 @@ class Result(StepResult):
             self.plot_memory_over_time(folder / "memory_over_time.png"),
             self.plot_breakdown(folder / "breakdown.png"),
             self.plot_links(folder / "links.png"),
+            *([] if self.job.cluster.pools else self._plots_of_one_kind(folder)),
+        ]
+
+    def _plots_of_one_kind(self, folder: Path) -> list[Path]:
+        return [
             self.plot_roofline(folder / "roofline.png"),
             self.plot_placement(folder / "placement.png"),
         ]
@@ -174,7 +187,7 @@ class Result(StepResult):
         return advice(self.job, self, misfit=self.explain_misfit(), on_trial=on_trial)
 
     def write_html(self, path: str | Path, *, on_trial: Callable[[], None] | None = None) -> Path:
-        """Write a page on the step that needs nothing else; some twenty what-ifs are simulated.
+        """Write one HTML page that needs no network; some twenty what-ifs are simulated for it.
 
         Args:
             path: The file.
@@ -187,7 +200,11 @@ class Result(StepResult):
 
 
 def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Result:
-    """One training step of a job.
+    """One training step of a job, on the CPU of this machine.
+
+    Ranks that must behave alike are simulated once, so the number of GPUs costs next to
+    nothing; microbatches times pipeline stages do. A job that does not fit into memory has a
+    result all the same: ask its ``fits``.
 
     Args:
         job: What to simulate.
@@ -195,6 +212,10 @@ def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Res
             faster lower bound without contention.
         unfolded: Whether to simulate every rank by itself instead of one of each kind;
             the answer is the same and takes longer.
+
+    Returns:
+        Numbers of one step in the steady state, without data loading, logging, evaluation,
+        checkpoints and failures (the command ``clustersim capacity`` adds the last two).
 
     Raises:
         InputError: The plan asks for something that cannot run.

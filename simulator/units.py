@@ -29,6 +29,9 @@ _TIME = {
     "ns": Fraction(1, 10**9),
 }
 
+_ROUNDING_S = 1e-12
+"""Shorter than anything that happens: what is left of a difference of equal times."""
+
 UNITS: Mapping[str, Mapping[str, Fraction]] = {
     "bytes": _BYTES,
     "bytes_per_s": {f"{u}/s": f for u, f in (_BYTES | _BITS).items()},
@@ -135,12 +138,13 @@ def format_seconds(seconds: float) -> str:
     for unit in ("s", "ms", "us"):
         if magnitude >= _TIME[unit]:
             return f"{_significant(seconds / float(_TIME[unit]))} {unit}"
-    return "0 s" if seconds == 0 else f"{_significant(seconds * 1e9)} ns"
+    return "0 s" if magnitude < _ROUNDING_S else f"{_significant(seconds * 1e9)} ns"
 
 
 def signed_seconds(seconds: float) -> str:
     """A difference of times for people, with its sign ("+1.20 s")."""
-    return f"{'+' if seconds > 0 else '-' if seconds < 0 else ''}{format_seconds(abs(seconds))}"
+    text = format_seconds(abs(seconds))
+    return text if text == "0 s" else f"{'+' if seconds > 0 else '-'}{text}"
 
 
 def signed_percent(share: float) -> str:

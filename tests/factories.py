@@ -289,7 +289,10 @@ def step_result(timeline: Timeline, capacity_bytes: float = 80 * GIB) -> StepRes
         exposed_comm_s={c: mean[c] for c in Category if c in COMMUNICATION},
         class_breakdown_s=tuple(per_class),
         waits=waits,
-        memory=tuple(_memory(timeline, c) for c in range(len(program.classes))),
+        memory=tuple(
+            replace(_memory(timeline, c), capacity_bytes=capacity_bytes)
+            for c in range(len(program.classes))
+        ),
         capacity_bytes=capacity_bytes,
         title=f"synthetic model, {len(program.classes)} stages",
         asynchrony=None,

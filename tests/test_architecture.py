@@ -27,7 +27,7 @@ FLOORS = (
     {"program"},
     {"engine"},
     {"results"},
-    {"plots", "exporters", "validate", "calibrate"},
+    {"plots", "exporters", "validate", "calibrate", "chakra"},
     {"planning"},
     {"api"},
     {"cli", "__main__"},
@@ -43,6 +43,7 @@ LIBRARY_ROOMS = {
     "matplotlib": {"plots"},
     "jinja2": {"exporters"},
     "scipy": {"calibrate"},
+    "google": {"chakra"},
     "typer": {"cli"},
     "rich": {"cli"},
 }

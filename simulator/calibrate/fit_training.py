@@ -29,7 +29,7 @@ from simulator.calibrate.profile_text import with_value
 from simulator.calibrate.training_response import KNOB_VALUES, Knob, Response, responses
 from simulator.spec.documents import data_folder
 from simulator.spec.load import profile_names
-from simulator.spec.stack import Stack
+from simulator.spec.stack import EAGER_HOST_WORK
 from simulator.validate.error_band import FEWEST_RUNS, Residual, profile_band
 from simulator.validate.published import read_rows, row_source
 from simulator.validate.published_rows import Row
@@ -60,7 +60,7 @@ class LeftOut:
     Attributes:
         id: The run.
         fitted: Whether other sources speak of its device or stack; else its device's
-            relative, or the assumption for stacks, stands in.
+            relative, or what is known of eager PyTorch, stands in.
         predicted_step_s: Step time [s].
     """
 
@@ -120,9 +120,12 @@ def _value(run: Response, fitted: Fitted) -> float | None:
 
 
 def _stand_in(run: Response, fitted: Fitted) -> float:
-    """What is taken where no other source speaks of a device or stack."""
+    """What is taken where no other source speaks of a device or stack.
+
+    A stack's launches are told by small runs, which frameworks other than eager ones do not have.
+    """
     if run.knob == "host_work":
-        return float(Stack.model_fields["host_work_per_launch"].default)
+        return EAGER_HOST_WORK
     kin: str | None = run.key
     while kin is not None and ("clock", kin) not in fitted:
         kin = _RELATIVES.get(kin)

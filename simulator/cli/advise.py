@@ -28,7 +28,7 @@ def advise(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare DDP, ZeRO, TP, PP and their combinations, each at its best.
+    """Compare DDP, ZeRO, TP, PP and combinations, each at its best.
 
     The job's degrees, ZeRO stage, recomputation and microbatch do not matter: each strategy
     takes its own. For the last percent, search all plans with clustersim plan.

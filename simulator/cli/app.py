@@ -30,12 +30,14 @@ from simulator.cli import (
     placement,
     plan,
     profiles,
+    replaying,
     run,
     schedules,
     schemas,
     sensitivity,
     strategies,
     sweep,
+    tracing,
     traffic,
     validating,
 )
@@ -72,6 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader of a pipe has seen enough; nothing may be written at exit any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        # A file that the user named; what has no name is none of theirs.
+        if error.filename is None:
+            note(_bug_report(error, settings))
+            sys.exit(BUG)
+        note(f"{error.filename}: {error.strerror}; name another file or folder")
+        sys.exit(INPUT_WRONG)
     except Exception as error:
         note(_bug_report(error, settings))
         sys.exit(BUG)
@@ -89,6 +98,7 @@ def build_app() -> typer.Typer:
     )
     app.command("run")(run.run)
     app.command("compare")(comparing.compare)
+    app.command("replay")(replaying.replay)
     app.command("memory")(memory.memory)
     app.command("placement")(placement.placement)
     app.command("traffic")(traffic.traffic)
@@ -103,6 +113,7 @@ def build_app() -> typer.Typer:
     app.command("schema")(schemas.schema)
     for group in (
         importing, exporting, profiles, models, calibrating, validating, schedules, collectives,
+        tracing,
     ):  # fmt: skip
         app.add_typer(group.build_group())
     return app

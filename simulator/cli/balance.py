@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Deal layers to pipeline stages such that the step is short, and say what that gains.
+    """Deal layers to pipeline stages such that the step is short.
+
+    Says what the best layout gains over an even one, and how to take it.
 
     Example:  clustersim balance job.yaml --set plan.pp=8
     """

@@ -43,6 +43,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
     profile: Annotated[
         str,
         typer.Option(
+            metavar="NAME|FILE",
             help="The system measured: a shipped name or a .yaml file.",
             autocompletion=complete_profile,
         ),

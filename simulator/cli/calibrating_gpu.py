@@ -45,12 +45,15 @@ def gpu(
     base: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME|FILE",
             help="Where everything unmeasured comes from, a shipped name or a .yaml file; "
             "by default the profile of the same GPU.",
             autocompletion=complete_profile,
         ),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0, help="Time that measuring may take.")] = 10.0,
+    minutes: Annotated[
+        float, typer.Option(min=0, metavar="MINUTES", help="Time that measuring may take.")
+    ] = 10.0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the measurements of an earlier run.")
     ] = False,

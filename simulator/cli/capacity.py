@@ -81,8 +81,9 @@ def capacity(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Days, GPU-hours, money, energy and CO2 of a training run, factor by factor.
+    """Days, GPU-hours, money, energy and CO2 of a training run.
 
+    Every factor is shown with where it comes from.
     Nothing is invented: without a price the money stays open, without failures the goodput.
     With --deadline, --budget, --systems or --gpus several clusters are compared; the plan
     stays, and data parallelism grows and shrinks with the GPUs.

@@ -43,7 +43,7 @@ def list_algorithms() -> None:
     from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
 
     rows = [
-        (name, (algorithm.__doc__ or "").splitlines()[0])
+        (name, (algorithm.__doc__ or "").splitlines()[0].replace("``", ""))
         for name, algorithm in CHUNK_ALGORITHMS.items()
     ]
     print_table("collectives, chunk by chunk", [text_column("name"), text_column("how")], rows)
@@ -57,7 +57,7 @@ def show_collective(
         ),
     ],
     *,
-    ranks: Annotated[int, typer.Option(help="Size of the group.")],
+    ranks: Annotated[int, typer.Option(metavar="N", help="Size of the group.")],
     size: Annotated[
         str, typer.Option(metavar="BYTES", help="Message size as nccl-tests counts it.")
     ] = "64 MiB",
@@ -65,7 +65,7 @@ def show_collective(
         str, typer.Option(metavar="RATE", help="Rate of every link, one direction.")
     ] = "50 GB/s",
     hop: Annotated[str, typer.Option(metavar="TIME", help="Latency of a hop.")] = "5 us",
-    chunks: Annotated[int, typer.Option(help="Pieces of every message.")] = 1,
+    chunks: Annotated[int, typer.Option(metavar="N", help="Pieces of every message.")] = 1,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it: .png, .svg or .pdf.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,10 +45,10 @@ def compare(
         typer.Option(metavar="FILE", help="Write a page with differences and timelines."),
     ] = None,
 ) -> None:
-    """Say why steps differ from the first, by causes that sum to the difference.
+    """Say why steps differ, by causes that sum to the difference.
 
-    --set changes every job. Jobs that train different numbers of tokens per GPU are brought to
-    the tokens of the first.
+    All are compared with the first job. --set changes every job. Jobs that train different
+    numbers of tokens per GPU are brought to the tokens of the first.
 
     Example:  clustersim compare a.yaml b.yaml --html difference.html
 
@@ -88,7 +89,7 @@ def _runs(
         hint = "name two files, or add --variant plan.tp=2"
         raise InputError.single("JOB.yaml", "needs something to compare with", str(files[0]), hint)
     jobs = [(_name(path, files), read_job(path, changes)) for path in files]
-    jobs += [(text, jobs[0][1].replace(parse_assignments(text.split()))) for text in variants]
+    jobs += [(text, jobs[0][1].replace(parse_assignments(_assignments(text)))) for text in variants]
     return [Run(name, simulate(job), job) for name, job in jobs]
 
 
@@ -169,3 +170,8 @@ def _document(runs: Sequence[Run], found: Sequence[Difference]) -> dict[str, Any
             for other, each in zip(others, found, strict=True)
         ],
     }
+
+
+def _assignments(text: str) -> list[str]:
+    """FIELD=VALUE texts with spaces between them; values may have spaces, too."""
+    return re.split(r"\s+(?=[\w.]+=)", text.strip())

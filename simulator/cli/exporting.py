@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.console import note
+from simulator.cli.console import counting, note
 from simulator.cli.options import Changes, JobFile, read_job
 from simulator.errors import InputError
 
@@ -18,6 +18,7 @@ def build_group() -> typer.Typer:
     group.command("megatron")(export_megatron)
     group.command("deepspeed")(export_deepspeed)
     group.command("torchtitan")(export_torchtitan)
+    group.command("chakra")(export_chakra)
     return group
 
 
@@ -81,6 +82,62 @@ def export_torchtitan(
             _write(out.with_suffix(".csv"), order)
     file = out or "JOB.toml"
     note(f"launch:  {launch_line(job, f'-m torchtitan.train --job.config_file {file}')}")
+
+
+def export_chakra(
+    job_file: JobFile,
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Write one NAME.RANK.et per rank here.")],
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANK,RANK,…|all",
+            help="Whose traces; by default the first rank of each kind, which stands for all.",
+        ),
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Write a simulated step as Chakra execution traces, one per rank.
+
+    Needs the extra: pip install 'clustersim[chakra]'.
+
+    Example:  clustersim export chakra job.yaml --out traces/
+
+    Example:  clustersim replay traces/ --profile a100-sxm-80gb
+    """
+    from simulator.api import simulate
+    from simulator.chakra.files import file_name, write_trace
+    from simulator.chakra.from_program import check_traceable, rank_traces
+    from simulator.chakra.messages import message_types
+
+    job = read_job(job_file, changes)
+    check_traceable(job)
+    message_types()
+    result = simulate(job)
+    program = result.timeline.program
+    wanted = None if ranks is None else _ranks(ranks, job.cluster.gpus)
+    out.mkdir(parents=True, exist_ok=True)
+    name, written = job_file.stem, 0
+    with counting("traces") as count:
+        for trace in rank_traces(job, program, wanted, result.step_time_s):
+            write_trace(trace, out / file_name(name, trace.rank))
+            written += 1
+            count()
+    note(f"wrote {written} traces into {out}")
+
+
+def _ranks(text: str, gpus: int) -> list[int]:
+    """The ranks of a list such as ``0,8``, or all of them.
+
+    Raises:
+        InputError: Something in it is no number.
+    """
+    if text == "all":
+        return list(range(gpus))
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 10 for word in words):
+        raise InputError.single("--ranks", "must be ranks such as 0,8, or all", text)
+    return sorted({int(word) for word in words})
 
 
 def _write(path: Path, text: str) -> None:

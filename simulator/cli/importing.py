@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from simulator.spec.job import Job
     from simulator.spec.model import Model
 
-Profile = Annotated[str, typer.Option(help="Hardware profile.", autocompletion=complete_profile)]
-Gpus = Annotated[int | None, typer.Option(help="GPUs of the job, if the file does not say it.")]
+Profile = Annotated[
+    str,
+    typer.Option(metavar="NAME|FILE", help="Hardware profile.", autocompletion=complete_profile),
+]
+Gpus = Annotated[
+    int | None, typer.Option(metavar="N", help="GPUs of the job, if the file does not say it.")
+]
 ModelName = Annotated[
     str | None,
     typer.Option(
@@ -28,9 +33,15 @@ ModelName = Annotated[
         autocompletion=complete_model,
     ),
 ]
-GlobalBatch = Annotated[int | None, typer.Option(help="Sequences per step, over the file's.")]
-MicroBatch = Annotated[int | None, typer.Option(help="Sequences at a time, over the file's.")]
-SeqLen = Annotated[int | None, typer.Option(help="Tokens per sequence, over the file's.")]
+GlobalBatch = Annotated[
+    int | None, typer.Option(metavar="N", help="Sequences per step, over the file's.")
+]
+MicroBatch = Annotated[
+    int | None, typer.Option(metavar="N", help="Sequences at a time, over the file's.")
+]
+SeqLen = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens per sequence, over the file's.")
+]
 Ignore = Annotated[
     list[str] | None,
     typer.Option(metavar="SETTING", help="Leave out a setting that is not modelled; repeatable."),
@@ -61,9 +72,11 @@ def import_huggingface(
         Path, typer.Argument(metavar="CONFIG", help="A config.json, or a folder that holds one.")
     ],
     profile: Profile = "h100-sxm-80gb",
-    gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 8,
-    global_batch: Annotated[int, typer.Option(help="Sequences per step.")] = 8,
-    seq_len: Annotated[int, typer.Option(help="Tokens per sequence.")] = 4096,
+    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of the job.")] = 8,
+    global_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Sequences per step; by default one per GPU.")
+    ] = None,
+    seq_len: Annotated[int, typer.Option(metavar="N", help="Tokens per sequence.")] = 4096,
 ) -> None:
     """Turn a Hugging Face config.json into a job; the report goes to stderr.
 
@@ -78,7 +91,7 @@ def import_huggingface(
     document = {
         "model": model_document(model),
         "cluster": {"profile": profile, "gpus": gpus},
-        "batch": {"global": global_batch, "micro": 1, "seq_len": seq_len},
+        "batch": {"global": global_batch or gpus, "micro": 1, "seq_len": seq_len},
         "plan": {},
     }
     job_from_document(document)
@@ -151,7 +164,10 @@ def import_deepspeed(
 
 def import_torchtitan(
     file: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="A TOML, or the JSON it is resolved to.")
+        Path,
+        typer.Argument(
+            metavar="CONFIG", help="A TOML, the JSON it is resolved to, or FILE.py:FUNCTION."
+        ),
     ],
     *,
     profile: Profile = "h100-sxm-80gb",
@@ -166,6 +182,8 @@ def import_torchtitan(
     """Turn a torchtitan configuration into a job.
 
     Example:  clustersim import torchtitan llama3_70b.toml --gpus 256 > job.yaml
+
+    Example:  clustersim import torchtitan config_registry.py:llama3_70b --gpus 256 > job.yaml
     """
     from simulator.importers.torchtitan import read_torchtitan_config
 

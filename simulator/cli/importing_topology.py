@@ -22,6 +22,7 @@ def import_topology(
     profile: Annotated[
         str,
         typer.Option(
+            metavar="NAME|FILE",
             help="Profile of the same GPU, for all that the matrix does not tell.",
             autocompletion=complete_profile,
         ),
@@ -30,7 +31,7 @@ def import_topology(
         str | None, typer.Option(metavar="RATE", help='Line rate of a NIC, as "400 Gbit/s".')
     ] = None,
     nics: Annotated[
-        int | None, typer.Option(min=0, help="NICs per node that carry collectives.")
+        int | None, typer.Option(min=0, metavar="N", help="NICs per node that carry collectives.")
     ] = None,
 ) -> None:
     """Turn the links of a node into a profile; the report goes to stderr.

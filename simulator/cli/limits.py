@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def limits(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Say the largest microbatch, sequence length and number of layers that fit.
+    """Find the largest microbatch, sequence and depth that fit.
+
+    Each is raised alone; the depth is the number of layers.
 
     Example:  clustersim limits job.yaml --set plan.recompute=full
     """

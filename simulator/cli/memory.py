@@ -46,7 +46,7 @@ def memory(
         typer.Option(metavar="FILE", help="Memory over the step: a .csv table, or a picture."),
     ] = None,
 ) -> None:
-    """Say who holds which bytes on the GPUs of every pipeline stage.
+    """Say who holds which bytes, on every pipeline stage.
 
     Allocated is what tensors take, reserved what the caching allocator holds for them, and
     device what nvidia-smi shows: with the driver's context and the communicators. The last column
@@ -111,14 +111,15 @@ def print_peaks(result: Result, *, moments: bool = False) -> None:
         rank_class = next(i for i, memory in enumerate(result.memory) if memory is stage)
         return peak_moment(result.timeline, rank_class, stage.peak_time_s)
 
-    capacity = result.capacity_bytes
+    sizes = sorted({stage.capacity_bytes for stage in result.memory})
+    capacity = " or ".join(map(format_bytes, sizes))
 
     def peak(stage: ClassMemory) -> tuple[str, ...]:
         return (
             format_bytes(stage.peak_allocated_bytes),
             format_bytes(stage.peak_reserved_bytes),
             format_bytes(stage.peak_device_bytes),
-            percent(stage.peak_device_bytes / capacity),
+            percent(stage.filled_share),
             _biggest_owners(stage),
         )
 
@@ -135,7 +136,7 @@ def print_peaks(result: Result, *, moments: bool = False) -> None:
         text_column("biggest owners"),
         *([text_column("moment of the peak")] if moments else []),
     ]
-    print_table(f"peak memory per GPU, capacity {format_bytes(capacity)}", columns, rows)
+    print_table(f"peak memory per GPU, capacity {capacity}", columns, rows)
     if result.host is not None:
         _print_host(result.host)
 

@@ -23,7 +23,7 @@ def placement(
         Path | None, typer.Option(metavar="FILE", help="Draw the map: .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """Show which ranks form each group, and which links they cross.
+    """Show which ranks form each group, and the links they cross.
 
     Example:  clustersim placement job.yaml --set plan.rank_order=tp-cp-ep-pp-dp --plot map.png
     """

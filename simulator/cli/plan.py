@@ -51,7 +51,9 @@ def plan(
         ),
     ] = None,
     changes: Changes = None,
-    top: Annotated[int, typer.Option(min=1, help="Plans to find, fastest first.")] = 10,
+    top: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Plans to find, fastest first.")
+    ] = 10,
     headroom: Annotated[
         float,
         typer.Option(min=0.0, max=0.9, metavar="SHARE", help="Device memory to leave free: 0.05."),
@@ -79,8 +81,9 @@ def plan(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest plans that fit, proven so under the full simulation of all plans.
+    """Search for the fastest plans that fit.
 
+    They are proven to be what the full simulation of all plans would find.
     Varied are tp, pp, vpp, cp, ep, ZeRO, recomputation and the microbatch; everything else
     stays as the job has it.
 

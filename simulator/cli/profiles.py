@@ -64,12 +64,17 @@ def show_profile(
         Path | None,
         typer.Option(metavar="FILE", help="Draw the system: .png, .svg or .pdf."),
     ] = None,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Write the file itself, to start one's own from.")
+    ] = False,
 ) -> None:
     """Show every number of a profile and where it comes from.
 
     Example:  clustersim profile show h100-sxm-80gb --plot system.png
+
+    Example:  clustersim profile show h100-sxm-80gb --yaml > ours.yaml
     """
-    from simulator.spec.load import load_profile
+    from simulator.spec.load import load_profile, profile_file
 
     loaded = load_profile(profile)
     if plot is not None:
@@ -78,6 +83,9 @@ def show_profile(
         plot.parent.mkdir(parents=True, exist_ok=True)
         draw_system(loaded, plot)
         note(f"wrote {plot}")
+    if as_yaml:
+        typer.echo(profile_file(profile).read_text(encoding="utf-8"), nl=False)
+        return
     rows = []
     for path, value in _numbers(loaded.model_dump(mode="json", by_alias=True)):
         source = loaded.provenance.get(path)

@@ -80,6 +80,9 @@ def run(
 
     Example:  clustersim run job.yaml --set 'perturbations=[{gpu: 5, slowdown: 0.2}]'
 
+    Example:  clustersim run job.yaml --set
+    'cluster={pools: [{profile: a100-sxm-80gb, gpus: 64}, {profile: h100-sxm-80gb, gpus: 64}]}'
+
     Example:  clustersim run job.yaml --set plan.stack=deepspeed --set plan.zero=2
     --set plan.offload.optimizer=cpu
     """
@@ -211,6 +214,8 @@ def _print_likenesses(result: Result) -> None:
 def _why_ranks_differ(result: Result) -> str:
     if result.job.perturbations:
         return "perturbations"
+    if result.job.cluster.pools:
+        return "pools of GPUs"
     if result.job.plan.data_parallel == "data-parallel":
         return "one process for all GPUs"
     return "uneven experts"
@@ -263,4 +268,6 @@ def _print_sources(result: Result) -> None:
 
     rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
     columns = [text_column("source"), number_column("numbers")]
-    print_table(f"hardware numbers of {result.job.cluster.profile.name}", columns, rows)
+    kinds = result.job.cluster.pools or (result.job.cluster,)
+    names = " and ".join(dict.fromkeys(kind.profile.name for kind in kinds))
+    print_table(f"hardware numbers of {names}", columns, rows)

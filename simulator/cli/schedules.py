@@ -27,22 +27,33 @@ if TYPE_CHECKING:
     from simulator.schedule.comparison import Comparison
     from simulator.schedule.unit_run import UnitRun
 
-Stages = Annotated[int | None, typer.Option("--pp", help="Pipeline stages; a file has its own.")]
+Stages = Annotated[
+    int | None, typer.Option("--pp", metavar="P", help="Pipeline stages; a file has its own.")
+]
 Chunks = Annotated[
-    int | None, typer.Option("--vpp", help="Chunks per stage; by default the fewest.")
+    int | None, typer.Option("--vpp", metavar="V", help="Chunks per stage; by default the fewest.")
 ]
 Microbatches = Annotated[
     int | None,
-    typer.Option("--microbatches", help="Microbatches per step; a file has its own."),
+    typer.Option("--microbatches", metavar="M", help="Microbatches per step; a file has its own."),
 ]
 Forward = Annotated[
-    float, typer.Option("--forward", help="Time of a forward of one microbatch on one rank.")
+    float,
+    typer.Option(
+        "--forward",
+        metavar="TIME",
+        help="Time of a forward of one microbatch on one rank, in any unit.",
+    ),
 ]
-Backward = Annotated[float, typer.Option("--backward", help="Time of a whole backward.")]
+Backward = Annotated[
+    float, typer.Option("--backward", metavar="TIME", help="Time of a whole backward.")
+]
 Weight = Annotated[
     float | None,
     typer.Option(
-        "--weight", help="Part of the backward's time that weight gradients take; half of it."
+        "--weight",
+        metavar="TIME",
+        help="Part of the backward's time that weight gradients take; half of it.",
     ),
 ]
 Picture = Annotated[
@@ -96,12 +107,17 @@ def show_schedule(
 ) -> None:
     """Show what every rank runs when, with free communication.
 
+    Orders that are searched or found at run time (zb-2p, varuna) are decided for the times
+    given; a job that is simulated decides them for its own passes and links.
+
     A file has sizes of its own: a row per rank, cells such as 2F0 (stage, one of F B I W,
     microbatch). What cannot run is refused by row and column. A job simulates it as
     plan.schedule: FILE.csv
 
     Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8 --csv 1f1b.csv
+
     Example:  clustersim schedule show 1f1b.csv
+    Example:  clustersim schedule show zb-2p --pp 4 --microbatches 8 --weight 0.6
     """
     from simulator.schedule.csv import write_order
     from simulator.schedule.unit_run import phase_costs, run_schedule
@@ -118,7 +134,8 @@ def show_schedule(
         note(f"wrote {plot}")
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
-        order = run.info.order(pp, run.chunks, microbatches)
+        drains = run.info.synchronous
+        order = run.order if drains else run.info.order(pp, run.chunks, microbatches)
         csv.write_text(write_order(order), encoding="utf-8")
         note(f"wrote {csv}")
     if as_json:
@@ -141,7 +158,9 @@ def compare_schedules(
     microbatches: Microbatches = None,
     vpp: Annotated[
         int | None,
-        typer.Option("--vpp", help="Chunks per stage where that is free to choose; the fewest."),
+        typer.Option(
+            "--vpp", metavar="V", help="Chunks per stage where that is free to choose; the fewest."
+        ),
     ] = None,
     forward: Forward = 1.0,
     backward: Backward = 2.0,
@@ -152,6 +171,7 @@ def compare_schedules(
     """Compare schedules that do the same work on every rank, with free communication.
 
     Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
+
     Example:  clustersim schedule compare mine.csv 1f1b zb-h1
     """
     from simulator.schedule.comparison import compare
@@ -235,6 +255,7 @@ def _print_run(run: UnitRun) -> None:
     typer.echo(f"\n{legend(run)}\n")
     typer.echo(f"bubble {percent(run.bubble_share)} of a step of {run.step_time:g}")
     typer.echo(f"training: {'synchronous' if run.info.synchronous else _asynchronous(run)}")
+    typer.echo(f"where sends block: {_buffers(run.buffers_needed)}")
     if run.info.placement.copies > 1:
         typer.echo(f"every rank holds stages of {run.info.placement.copies} copies of the model")
     typer.echo("")
@@ -271,6 +292,13 @@ _COLORS: Mapping[str, str] = MappingProxyType(
 
 def _asynchronous(run: UnitRun) -> str:
     return f"asynchronous; the pipeline {_NEVER_DRAINS}"
+
+
+def _buffers(messages: int) -> str:
+    if messages == 0:
+        return "none has to be buffered"
+    said = "1 message has" if messages == 1 else f"{messages} messages have"
+    return f"{said} to be buffered between two ranks, or they wait for each other for ever"
 
 
 def _print_comparison(comparison: Comparison, title: str) -> None:

@@ -31,17 +31,19 @@ def sensitivity(
     *,
     changes: Changes = None,
     share: Annotated[
-        float, typer.Option(min=0.001, max=0.9, help="By how much numbers are moved.")
+        float,
+        typer.Option(min=0.001, max=0.9, metavar="SHARE", help="By how much numbers are moved."),
     ] = 0.1,
     top: Annotated[
-        int, typer.Option(min=1, help="Numbers to show, the largest effect first.")
+        int, typer.Option(min=1, metavar="N", help="Numbers to show, the largest effect first.")
     ] = 15,
     replay: Annotated[bool, typer.Option("--replay", help="Without contention; faster.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move each number of the hardware profile by 10 % and see what the step does.
+    """Find the numbers of the hardware profile that matter most.
 
+    Each is moved by 10 % both ways, and the step is simulated again.
     Says what to calibrate first: the number that matters most and was never measured.
 
     Example:  clustersim sensitivity job.yaml --plot tornado.png

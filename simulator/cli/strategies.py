@@ -40,8 +40,9 @@ def strategies(
         str, typer.Option("--nodes", metavar="N,N,...", help="On how many whole nodes to compare.")
     ] = "1,8",
 ) -> None:
-    """Compare ways of data parallelism: step time, memory, what they move, when to take which.
+    """Compare ways of data parallelism, from DDP to ZeRO-Infinity.
 
+    Said of each: step time, memory, what it moves, and when to take it.
     Every GPU keeps its share of the batch on any number of nodes.
 
     Example:  clustersim strategies job.yaml --nodes 1,8 --plot strategies.png

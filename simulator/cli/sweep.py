@@ -65,7 +65,9 @@ def sweep(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a job under every combination of some changes, one row each.
+    """Simulate a job under every combination of some changes.
+
+    The table has one row for each; one that cannot run says why.
 
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.zero=1,3 --out tp.csv
 

@@ -34,7 +34,9 @@ def traffic(
         ),
     ] = None,
 ) -> None:
-    """List the collectives of one training step: kind, group, count, bytes, links.
+    """List the collectives of one training step.
+
+    Said of each: kind, group, count, bytes of messages, and bytes sent over which links.
 
     Example:  clustersim traffic job.yaml --set plan.zero=3
     """

@@ -103,6 +103,7 @@ def kernels(
     profile: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME|FILE",
             help="Answer every row with this profile, a shipped name or a .yaml file; "
             "by default, each with that of its GPU.",
             autocompletion=complete_profile,

@@ -43,11 +43,14 @@ def torch(
     profile: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME|FILE",
             help="The system that runs it: a shipped name or a .yaml file; by default the job's.",
             autocompletion=complete_profile,
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to time, after three warm ones.")] = 10,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Steps to time, after three warm ones.")
+    ] = 10,
     backend: Annotated[
         Backend,
         typer.Option(
@@ -55,13 +58,23 @@ def torch(
             "fake for one rank of many alone."
         ),
     ] = "auto",
-    rank: Annotated[int, typer.Option(min=0, help="The rank to be with --backend fake.")] = 0,
+    rank: Annotated[
+        int, typer.Option(min=0, metavar="N", help="The rank to be with --backend fake.")
+    ] = 0,
     shaped: Annotated[
         str | None,
         typer.Option(
             metavar="RATE",
             help='Join ranks on this machine by links of that rate, such as "200 Mbit/s" '
             "(Linux, root).",
+        ),
+    ] = None,
+    sleep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help='Let every layer sleep that long in forward, such as "20 ms", and twice as '
+            "long in backward, instead of computing: overlap and bubbles without a GPU.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -74,6 +87,13 @@ def torch(
             metavar="FILE", help="Draw both timelines, one below the other (.png, .svg, .pdf)."
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json.gz",
+            help="Keep what torch's profiler saw of rank 0, for clustersim trace compare.",
+        ),
+    ] = None,
 ) -> None:
     """Train a job for real with torch, and compare it with its prediction.
 
@@ -82,6 +102,8 @@ def torch(
     data are random.
 
     Example:  clustersim validate torch job.yaml --profile ours.yaml --plot timeline.png
+
+    Example:  clustersim validate torch job.yaml --shaped "20 Mbit/s" --sleep "20 ms"
     """
     from simulator.api import load_job
 
@@ -105,11 +127,22 @@ def torch(
             steps=steps,
             rank=rank,
             link_bytes_per_s=rate,
+            layer_sleep_s=None if sleep is None else quantity(sleep, "--sleep", "s"),
+            trace=None if trace is None else _trace_file(trace),
             on_step=count,
         )
     if report is None:
         return
     _show(report, as_json=as_json, out=out, plot=plot)
+
+
+def _trace_file(path: Path) -> Path:
+    """Where rank 0 may write, wherever it runs."""
+    if not path.name.endswith((".json", ".json.gz")):
+        raise InputError.single("--trace", "is written as .json or .json.gz", str(path))
+    if not path.parent.is_dir():
+        raise InputError.single("--trace", "lies in a folder that is not there", str(path))
+    return path.resolve()
 
 
 def _found(profile: str) -> str:

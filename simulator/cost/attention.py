@@ -14,15 +14,18 @@ from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import AttentionModel, FlashKernel, Precision
 
-_FLASH_1_SHARE = 0.55
+_FLASH_1_SHARE = 0.52
 """Rate of FlashAttention 1 over its successor's. The latter's paper says "around 2x" (arXiv
 2307.08691, abstract); published runs of one framework over long sequences on A100 and H100
-say 1.8 times."""
+say 1.9 times."""
 
-_POWER_SHARE = 0.9
-"""Power that attention draws over what products draw, so that a power limit slows it less
-(assumption, chosen with published long-sequence runs of a 500 W and a 700 W variant of one
-device in view)."""
+_POWER_SHARE, _FLASH_1_POWER_SHARE = 0.9, 0.8
+"""Power that attention draws over what products draw, so that a power limit slows it less;
+FlashAttention 1 does so little in a cycle that it draws less still (assumption, chosen with
+published long-sequence runs of a 500 W and a 700 W variant of one device in view)."""
+
+_WIDEST_HEAD = 128
+"""Widest head that kernels are made for first; wider ones keep fewer of their sums in registers."""
 
 _QUERY_TILE = 128
 """Queries per thread block (FlashAttention-2, arXiv 2307.08691, section 3.3)."""
@@ -75,13 +78,18 @@ def attention_s(
     model = _attention_model(profile, kernel)
     v_dim = head_dim if v_head_dim is None else v_head_dim
     products_dim = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
-    efficiency = model.backward_efficiency if backward else model.forward_efficiency
+    efficiency = model.forward_efficiency
+    tail = model.tail
+    if backward:
+        efficiency = model.backward_efficiency
+        efficiency *= model.wide_backward_share if head_dim > _WIDEST_HEAD else 1.0
+        tail = tail if model.backward_tail is None else model.backward_tail
     if kernel == "flash-1":
         efficiency *= _FLASH_1_SHARE
-    rate = peak_flop_per_s(profile, precision) * efficiency * _sustained_share(profile)
+    rate = peak_flop_per_s(profile, precision) * efficiency * _sustained_share(profile, kernel)
     sms = profile.device.sm_count
     tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
-    keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, model, causal=causal)
+    keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, model.kv_ramp, tail, causal=causal)
     flop_per_key = 2.0 * _QUERY_TILE * (products_dim + model.softmax_dim)
     compute_s = keys * flop_per_key * sms / rate
     q_elements = batch * heads * seq_q * (head_dim + v_dim)
@@ -92,13 +100,14 @@ def attention_s(
     return model.floor_s + max(compute_s, traffic_bytes / bandwidth)
 
 
-def _sustained_share(profile: HardwareProfile) -> float:
+def _sustained_share(profile: HardwareProfile, kernel: FlashKernel) -> float:
     """Share of its benchmark rate that attention keeps in long training."""
-    return min(1.0, profile.kernels.sustained_clock / _POWER_SHARE)
+    power_share = _FLASH_1_POWER_SHARE if kernel == "flash-1" else _POWER_SHARE
+    return min(1.0, profile.kernels.sustained_clock / power_share)
 
 
 def _keys_per_sm(
-    tiles_per_sm: float, seq_q: int, seq_kv: int, model: AttentionModel, *, causal: bool
+    tiles_per_sm: float, seq_q: int, seq_kv: int, kv_ramp: float, tail: float, *, causal: bool
 ) -> float:
     """Keys that the busiest SM walks over, start-up of its tiles included.
 
@@ -106,11 +115,11 @@ def _keys_per_sm(
     bounds of Graham, SIAM J. Appl. Math. 17(2), 1969, for list scheduling). Under a causal
     mask the tiles on the diagonal are computed whole.
     """
-    longest = seq_kv + model.kv_ramp
+    longest = seq_kv + kv_ramp
     mean = longest
     if causal:
         mean -= (seq_q - min(_QUERY_TILE, seq_q)) / 2.0
-    return max(longest, tiles_per_sm * mean + model.tail * longest)
+    return max(longest, tiles_per_sm * mean + tail * longest)
 
 
 def _attention_model(profile: HardwareProfile, kernel: FlashKernel) -> AttentionModel:

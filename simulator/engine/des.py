@@ -45,7 +45,8 @@ class _Simulation:
         self.program = program
         self.env = simpy.Environment()
         self.contention = contention
-        self.devices = Devices(self.env, len(program.classes), program.sm_count)
+        sm_counts = [c.device.sm_count if c.device else program.sm_count for c in program.classes]
+        self.devices = Devices(self.env, sm_counts)
         shares = {i: c.port_shares for i, c in enumerate(program.classes) if c.port_shares}
         self.network = FluidNetwork(self.env, program.ports, shares)
         count = len(program.operations)

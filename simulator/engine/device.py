@@ -64,14 +64,12 @@ class Devices:
 
     Args:
         env: The simulation.
-        count: How many there are.
-        sm_count: Multiprocessors of each; 0 switches interference off.
+        sm_counts: Multiprocessors of each; 0 switches interference off.
     """
 
-    def __init__(self, env: simpy.Environment, count: int, sm_count: int) -> None:
+    def __init__(self, env: simpy.Environment, sm_counts: Sequence[int]) -> None:
         self._env = env
-        self._sm_count = sm_count
-        self._devices = [_Device(sm_count) for _ in range(count)]
+        self._devices = [_Device(sm_count) for sm_count in sm_counts]
         self._changed: dict[_Computation, None] = {}
         self._settling = EndOfInstant(env, self._settle)
 
@@ -104,9 +102,9 @@ class Devices:
         ended()
 
     def _hold(self, index: int, sm_count: int) -> None:
-        if not sm_count or not self._sm_count:
-            return
         device = self._devices[index]
+        if not sm_count or not device.sm_count:
+            return
         device.held += sm_count
         if device.computing is not None:
             self._changed[device.computing] = None

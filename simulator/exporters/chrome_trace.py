@@ -34,6 +34,7 @@ from simulator.errors import InputError
 from simulator.exporters.selection import spread
 from simulator.program.ir import Kind, Lane, Operation, Stream
 from simulator.results.links import LinkLoad, link_loads
+from simulator.results.parts import part_spans
 from simulator.results.step import StepResult
 
 Event = dict[str, Any]
@@ -129,19 +130,10 @@ def trace_events(
 def scaled_parts(
     operation: Operation, start_ns: int, end_ns: int
 ) -> Iterator[tuple[str, int, int]]:
-    """Name, start and end of each part, scaled to fill an interval without gaps [ns].
-
-    The parts keep their order and their shares. Ignores that repeats of different
-    kernels alternate in reality.
-    """
-    parts = operation.work.parts
-    total_s = sum(part.seconds for part in parts)
-    done_s, left_ns = 0.0, start_ns
-    for part in parts:
-        done_s += part.seconds
-        right_ns = start_ns + round((end_ns - start_ns) * done_s / total_s) if total_s else left_ns
-        yield (f"{part.name} x{part.repeats}" if part.repeats > 1 else part.name), left_ns, right_ns
-        left_ns = right_ns
+    """Name, start and end of each part, scaled to fill an interval without gaps [ns]."""
+    for part, left, right in part_spans(operation.work, start_ns, end_ns):
+        name = f"{part.name} x{part.repeats}" if part.repeats > 1 else part.name
+        yield name, round(left), round(right)
 
 
 def _about(result: StepResult, left_out: Sequence[int]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -42,7 +43,7 @@ def spelled_out(job: Job) -> Plan:
 def _overlaps_experts(job: Job) -> bool:
     """By default only in schedules that are made for it."""
     plan = job.plan
-    is_made_for_it = job.model.experts is not None and plan.schedule in ("dualpipe", "dualpipev")
+    is_made_for_it = job.model.experts is not None and plan.joins_passes
     return is_made_for_it if plan.overlap_ep is None else plan.overlap_ep
 
 
@@ -94,7 +95,15 @@ class Refusals:
             self.unless(value == default, f"{path}.{name}", value, hint)
 
     def stack(self, stack: Stack, base: str, expressible: Iterable[str] = ()) -> None:
-        """Note a stack that is not ``base`` with some facts changed."""
+        """Note a stack that is not ``base`` with some facts changed.
+
+        Of another framework's own, that alone is said, not every fact.
+        """
+        others = [name for name in STACKS if name != base and not changed_facts(stack, name)]
+        if others and changed_facts(stack, base):
+            hint = f"export with --set plan.stack={base}"
+            self.unless(False, "plan.stack", others[0], hint)
+            return
         for name, value in changed_facts(stack, base).items():
             hint = f"plans for {self._framework} have --set plan.stack={base}"
             self.unless(name in set(expressible), f"plan.stack.{name}", value, hint)
@@ -110,7 +119,7 @@ class Refusals:
 
 
 def _written(value: object) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value, str(value))  # type: ignore[call-overload,no-any-return]
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def launch_line(job: Job, script: str) -> str:

@@ -18,6 +18,9 @@ Files of training frameworks give whole jobs:
 - ``assembly.py``: how a file and what the user adds to it become a job.
 - ``megatron.py``, ``deepspeed.py``, ``torchtitan.py``, ``accelerate.py``, ``nemo.py``: one
   framework each; ``*_options.py``: which option means what.
-- ``megatron_core.py``, ``megatron_model.py``: what Megatron-LM, NeMo and Megatron-Bridge share.
+- ``megatron_core.py``, ``megatron_model.py``, ``megatron_memory.py``: what Megatron-LM, NeMo
+  and Megatron-Bridge share.
+- ``torchtitan_pipeline.py``: torchtitan's schedules, by name or from a CSV file.
+- ``python_config.py``: configurations that are Python functions, read and never run.
 - ``shell.py``, ``shell_words.py``: a launch script, read and never run.
 """

@@ -66,8 +66,7 @@ RULES = Rules(
         Cost(r"dynamo_config\.dynamo_backend|dynamo_backend", "compiles the model",
              ("NO", "no", "EAGER")),
         Cost(r"(megatron_lm|mpirun|ipex|aws|sagemaker)_?config.*", "belongs to another launcher"),
-        Cost(r"parallelism_config\..*(sp_|cp_comm|pp_).*", "exchanges in a way of its own",
-             (1, "allgather", "alltoall")),
+        Cost(r"parallelism_config\..*pp_.*", "is a pipeline, not read here", (1,)),
         Cost(r"fp8_config\..*(all_gather|opt_level)", "keeps or sends 8-bit weights", ("O1",)),
         Cost(r"(neftune.*|label_smoothing.*|use_liger_kernel|group_by_length|torch_empty_cache.*"
              r"|auto_find_batch_size|galore.*|optim_target_modules|lomo|packing|peft.*|lora.*)",
@@ -93,7 +92,12 @@ RULES = Rules(
         r"(use_legacy.*|split_batches|eos_token|chat_template.*|fsdp_min.*|fsdp_transformer.*)",
     ),
     simplified=MappingProxyType(
-        {r"(ddp_bucket_cap_mb|ddp_find_unused.*|ddp_broadcast.*)": "as PyTorch does by default"}
+        {
+            r"(ddp_bucket_cap_mb|ddp_find_unused.*|ddp_broadcast.*)": "as PyTorch does by default",
+            r"deepspeed_config\.seq_parallel_communication_data_type": (
+                "gradients are reduced in the stack's format"
+            ),
+        }
     ),
 )  # fmt: skip
 """What becomes of the settings that the importer does not read."""
@@ -116,10 +120,11 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
     draft.gpus = given.gpus or settings.whole("num_processes")
     ranks = draft.gpus or 0
     tp = settings.whole("parallelism_config.parallelism_config_tp_size", default=1)
-    cp = settings.whole("parallelism_config.parallelism_config_cp_size", default=1)
+    shared = _context_parallelism(settings)
+    cp = shared["cp"]
     draft.plan = {
         "tp": tp,
-        "cp": cp,
+        **shared,
         **_sharding(settings, kind, ranks // tp),
         "recompute": _recomputation(settings),
         "precision": _precision(settings),
@@ -132,6 +137,28 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
     draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length")
     _batch(settings, draft, given, ranks // (tp * cp))
     return finished(draft, settings, RULES, given, " and ".join(str(path) for path in paths))
+
+
+def _context_parallelism(settings: Settings) -> dict[str, Any]:
+    """Ranks that share a sequence, and how attention sees all of it.
+
+    DeepSpeed trades heads (Ulysses) around a fused kernel; PyTorch gathers keys and values, or
+    passes them on.
+    """
+    block = "parallelism_config.parallelism_config_"
+    cp = settings.whole(f"{block}cp_size", default=1)
+    ulysses = settings.whole(f"{block}sp_size", default=1)
+    ways = {"allgather": "all_gather", "alltoall": "ring"}
+    way = settings.choice(f"{block}cp_comm_strategy", meanings=ways, default="all_gather")
+    backends = {"torch": "torch", "deepspeed": "deepspeed"}
+    backend = settings.choice(f"{block}cp_backend", meanings=backends, default="torch")
+    settings.choice(f"{block}sp_backend", meanings={"deepspeed": ""}, default="")
+    for kind in ("cp", "sp"):
+        kernels = dict.fromkeys(("sdpa", "flash_attention_2", "flash_attention_3"), "flash")
+        settings.choice(f"{block}{kind}_attn_implementation", meanings=kernels, default="flash")
+    if ulysses > 1 or (cp > 1 and backend == "deepspeed"):
+        return {"cp": max(cp, ulysses), "cp_method": "all_to_all", "attention": "flash"}
+    return {"cp": cp, "cp_method": way if cp > 1 else "ring"}
 
 
 def _together(paths: Sequence[str | Path]) -> dict[str, Any]:

@@ -37,6 +37,12 @@ _SAID_TWICE = (
 )  # fmt: skip
 """Settings of a script's DeepSpeed configuration that its options say, or that follow."""
 
+_EXPERTS = (
+    "num_experts", "moe_expert_parallel_size", "topk", "expert_interval",
+    "moe_train_capacity_factor", "disable_moe_token_dropping",
+)  # fmt: skip
+"""Options of Megatron-DeepSpeed's experts that cost something."""
+
 _NODES = ("--nnodes", "--nnode", "--num_nodes", "--num-nodes", "-N", "--nodes")
 _PER_NODE = (
     "--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus", "--ntasks-per-node",
@@ -60,9 +66,11 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
     script = read_script(read_text(Path(path), _WANTED), given.definitions, origin)
     launcher, name, words = _launch(script, origin)
     if not is_language_model(name):
-        rule = "trains a network that is no language model of decoder layers"
-        raise UnsupportedError.single("", rule, name, file=origin)
-    settings = Settings(_options(words), "Megatron-LM")
+        raise _another_network(name, origin)
+    options = _options(words)
+    settings = Settings(
+        _megatron_experts(options) if "deepspeed" in options else options, "Megatron-LM"
+    )
     settings.assumed += script.notes
     settings.define_vocabulary(given.definitions)
     draft = megatron_draft(
@@ -88,8 +96,38 @@ def _launch(script: Script, origin: str) -> tuple[list[str], str, list[str]]:
         scripts = [i for i, word in enumerate(words) if word.endswith(".py")]
         at = scripts[-1] if scripts else -1
         return words[: at + 1], words[at] if scripts else "", words[at + 1 :]
+    trained = [word for command in script.commands for word in command if word.endswith(".py")]
+    if other := next((word for word in trained if not is_language_model(word)), None):
+        raise _another_network(other, origin)
     rule = f"has no command with {_MARK}, so none that starts Megatron-LM"
     raise InputError.single("", rule, file=origin, hint=_WANTED)
+
+
+def _another_network(name: str, origin: str) -> InputError:
+    rule = "trains a network that is no language model of decoder layers"
+    return UnsupportedError.single("", rule, name, file=origin)
+
+
+def _megatron_experts(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of Megatron-DeepSpeed's experts under the names that Megatron-LM has for them.
+
+    One expert is none there; else every second layer has them, each token goes to one, and
+    an expert takes no more than its share.
+    """
+    rest = {key: value for key, value in options.items() if key not in _EXPERTS}
+    count = options.get("num_experts", 1)
+    if count == 1:
+        return rest
+    drops = "disable_moe_token_dropping" not in options
+    factor = options.get("moe_train_capacity_factor", 1.0) if drops else None
+    return rest | {
+        "num_experts": count,
+        "expert_model_parallel_size": options.get("moe_expert_parallel_size", 1),
+        "moe_router_topk": options.get("topk", 1),
+        "moe_layer_freq": options.get("expert_interval", 2),
+        "moe_expert_capacity_factor": factor,
+        "moe_token_dispatcher_type": "alltoall",
+    }
 
 
 def _options(words: Sequence[str]) -> dict[str, Any]:

@@ -183,9 +183,9 @@ RULES = Rules(
         Cost(r"peft.*|lora.*", "trains adapters instead of the weights"),
         Cost(r"deepspeed_config", "is a file of its own that the script does not write"),
         Cost(
-            r"use_tutel|topk_linear.*|mlp_type|expert_interval",
+            r"use_tutel|topk_linear.*|mlp_type",
             "is another expert layer",
-            ("standard", 2),
+            ("standard",),
         ),
     ),
     free=(
@@ -210,6 +210,7 @@ RULES = Rules(
         r"no_rope_freq|beta_(fast|slow)|original_max_position_embeddings|.*_1p|mup_.*|qk_clip_.*",
         r"layernorm_zero_centered.*|.*softmax_in_fp32|attention_type|activation_func_clamp.*",
         r"(no|apply)_query_key_layer_scaling|normalize_attention.*|glu_linear_offset|openai_gelu",
+        r"scale_positional_embedding|use_fast",
         r"multi_latent_attention|hidden_act|(model_)?(type|name)|model|hf_model_id|scatter_emb.*",
         # Routers
         r"moe_router_(score|topk_|pre_softmax|bias_update|load_bal|fusion).*",
@@ -225,7 +226,7 @@ RULES = Rules(
         r"master_(addr|port)|node_rank|rdzv.*|local_rank|.*nccl.*|backend|sync_.*|lazy_mpu_init",
         r"distrib.*|dist_.*|(use_|no_|enable_)?gloo.*|ddp_(impl|backend|average_in_collective)",
         r"average_in_collective|gradient_(as_bucket_view|reduce_div_fusion)|align_(grad|param).*",
-        r".*contiguous_(grad_)?buffers?.*|pad_.*|outer_dp_.*|suggested_comm.*|disable_symmetric.*",
+        r".*contiguous_((grad|param)_)?buffers?.*|pad_.*|outer_dp_.*|suggested_comm.*|disable_symmetric.*",
         r"fsdp_(sharded|sharding|grad_red|manual|all_gather_in).*|external_gpu.*|high_priority.*",
         r"use_distributed_sampler|use_ring.*|variable_seq_lengths|tensor_parallel_.*",
         # Kernels that the stack decides, and switches that only matter beside others
@@ -244,6 +245,7 @@ RULES = Rules(
         r"_target_|.*\._(target|call|args|partial)_|.*\._name_|.*_func|(pre|post)_process",
         r"finalize_.*|clone_scatter_output.*|parallel_output|config_logger_dir|text_gen.*",
         # Megatron-DeepSpeed
+        r"moe_(eval_capacity_factor|min_capacity|loss_coeff)|create_moe_param_group",
         r"deepspeed|no_pipeline_parallel|ds_inference|deepspeed_mpi|memory_centric.*|tile_factor",
     ),
     simplified=MappingProxyType(

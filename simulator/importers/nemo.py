@@ -30,7 +30,7 @@ from simulator.spec.job import Job
 _WANTED = "give a YAML recipe of NeMo or Megatron-Bridge"
 
 _SECTIONS = (
-    "model", "ddp", "comm_overlap", "optimizer", "model.optim", "mixed_precision", "train",
+    "dist", "model", "ddp", "comm_overlap", "optimizer", "model.optim", "mixed_precision", "train",
     "tokenizer", "model.tokenizer", "dataset", "model.data",
 )  # fmt: skip
 """Sections that are laid over one another; later ones count, unless they say nothing."""
@@ -53,7 +53,7 @@ _RULES = replace(
     RULES,
     free=(
         *RULES.free,
-        r"(trainer|exp_manager|run|hydra|defaults|logger|checkpoint|scheduler|rng|dist|profiling)"
+        r"(trainer|exp_manager|run|hydra|defaults|logger|checkpoint|scheduler|rng|profiling)"
         r"(\..*)?",
         r"(rerun_state_machine|straggler|ft|nvrx_straggler|inprocess_restart|validation|env_vars)"
         r"(\..*)?",
@@ -89,6 +89,10 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
     known = resolved(flat(values, origin), given.definitions)
     settings = Settings(_one_mapping(known), "NeMo")
     settings.define_vocabulary(given.definitions)
+    if "num_layers" not in settings.keys:
+        settings.assumed.append(
+            "what the file leaves out is as Megatron-LM has it; a recipe in Python may differ"
+        )
     nodes, devices = settings.whole("trainer.num_nodes"), settings.whole("trainer.devices")
     gpus = given.gpus or (nodes * devices if nodes and devices else None)
     draft = megatron_draft(settings, gpus, None if given.model else Path(origin).stem)

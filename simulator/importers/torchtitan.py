@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.importers.assembly import Draft, Given, finished
 from simulator.importers.foreign_file import flat, parse_mapping, read_text
+from simulator.importers.python_config import TARGET, read_python_config
 from simulator.importers.report import ImportReport
 from simulator.importers.settings import Settings, leave_out
 from simulator.importers.torchtitan_options import (
@@ -26,7 +27,7 @@ from simulator.spec.job import Job
 from simulator.spec.load import load_model
 from simulator.spec.offload import FSDP_OFFLOAD
 
-_WANTED = "give a TOML of torchtitan, or the JSON it resolves one to"
+_WANTED = "give a TOML of torchtitan, the JSON it resolves one to, or FILE.py:FUNCTION"
 EAGER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
 """What torch.compile fuses of the model."""
 EAGER_LOSS = "cross_entropy", "eager"
@@ -37,7 +38,8 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
     """The job of a torchtitan configuration, and a report on its settings.
 
     Args:
-        path: A TOML or JSON file.
+        path: A TOML or JSON file, or ``FILE.py:FUNCTION`` of a registry in Python, which is
+            read and never run.
         given: The GPUs, and what else the file leaves open.
 
     Raises:
@@ -45,7 +47,12 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
             something is missing.
     """
     origin = str(path)
-    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
+    file, colon, function = origin.rpartition(":") if ".py:" in origin else (origin, "", "")
+    text = read_text(Path(file), _WANTED)
+    if colon or Path(file).suffix == ".py":
+        values = _from_python(read_python_config(text, function, file), Path(file))
+    else:
+        values = parse_mapping(text, origin, _WANTED)
     settings = Settings(flat(values, origin), "torchtitan")
     draft = Draft(model=_model(settings, given), stack="torchtitan", gpus=given.gpus)
     degrees = {name: settings.whole(*keys, default=1) for name, keys in DEGREES.items()}
@@ -81,6 +88,30 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
     draft.seq_len = settings.whole("training.seq_len", default=2048)
     _batch(settings, draft, width // degrees["cp"], degrees["pp"])
     return finished(draft, settings, RULES, given, origin)
+
+
+def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A configuration in Python under the names that its TOML had."""
+    spec = values.get("model_spec")
+    if isinstance(spec, dict):
+        # ``model_registry("8B")`` in the folder of the model.
+        values["model_spec"] = {"name": file.resolve().parent.name, "flavor": spec.get("0")}
+    optimizer = values.get("optimizer")
+    if isinstance(optimizer, dict) and "InBackward" in str(optimizer.get(TARGET)):
+        optimizer["early_step_in_backward"] = True
+    converters = values.pop("model_converters", None)
+    if isinstance(converters, dict):
+        listed = [each for each in converters.get("converters", ()) if isinstance(each, dict)]
+        names = {str(each.get(TARGET)): each for each in listed}
+        values["model"] = {"converters": [_converter(name) for name in names]}
+        values |= {_converter(name): each for name, each in names.items()}
+    return values
+
+
+def _converter(target: str) -> str:
+    """Short name of a converter's class; as it is written where it is another."""
+    short = {"Float8LinearConverter": "float8", "MXLinearConverter": "mx"}
+    return short.get(target.partition(".")[0], target.replace(".", "_"))
 
 
 def _model(settings: Settings, given: Given) -> dict[str, Any] | str | None:

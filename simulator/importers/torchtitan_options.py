@@ -116,7 +116,7 @@ RULES = Rules(
         r"(job|profiling|metrics|lr_scheduler|checkpoint|comm|fault_tolerance|debug|dataloader)"
         r"(\..*)?",
         r"(memory_estimation|validat(ion|or)|tokenizer|hf_assets.*|logging|description)(\..*)?",
-        r"(dump_folder|profiler|loss|model_spec\.model|override|.*\._target_)(\..*)?",
+        r"(dump_folder|profiler|loss|model_spec\.model|override|(.*\.)?_target_)(\..*)?",
         r"experimental(\.custom.*)?|(quantize|float8|mx)(\..*)?|optimizer\.(lr|eps|beta.*|w.*|n.*)",
         r"model\.(norm_type|tokenizer_path|hf_assets_path|print_after.*|path|converters)",
         r"training\.(steps|dataset.*|gc_.*|seed|warmup_steps|data_parallel_type|mixed.*)",

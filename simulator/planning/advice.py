@@ -11,6 +11,7 @@ from simulator.results.advice import Advice
 from simulator.results.step import StepResult
 from simulator.results.verdict import verdict
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 
 def advice(
@@ -31,6 +32,7 @@ def advice(
             :func:`simulator.planning.misfit.explain_misfit`.
         on_trial: Called after each simulated candidate, for progress.
     """
+    refuse_pools(job, "advice on a step")
     tried = what_ifs(job, on_trial=on_trial)
     return Advice(
         verdict=verdict(result, tried),

@@ -35,6 +35,7 @@ from simulator.results.run import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.schedule.slots import Phase
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 _DEALT_OTHERWISE = {
     "first_stage_layers": 0,
@@ -101,6 +102,7 @@ def balance(job: Job) -> Balance:
     Raises:
         InputError: The plan has no pipeline, or the even layout cannot run.
     """
+    refuse_pools(job, "the best layout")
     if job.plan.pp == 1:
         rule = "must be 2 or more to balance stages: one stage holds every layer"
         raise InputError.single("plan.pp", rule, job.plan.pp, "take for example plan.pp: 2")

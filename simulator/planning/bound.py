@@ -62,8 +62,6 @@ _OVERLAPS = ("plan.overlap_grad_reduce", "plan.overlap_param_gather", "plan.over
 ROUNDING = 1 - 1e-9
 """Sums in another order may differ in their last digits; a bound must not."""
 
-_JOINT = frozenset({"dualpipe", "dualpipev"})
-"""Schedules in which a forward and a backward may run as one operation."""
 _ONE_BY_ONE = frozenset({"1f1b", "dapple"})
 _ALL_FORWARD_FIRST = frozenset({"gpipe"})
 _INTERLEAVED = frozenset({"interleaved-1f1b"})
@@ -153,7 +151,7 @@ def _pipeline(job: Job) -> _Pipeline:
         parts=np.sort(np.asarray(parts), axis=1),
         copies=placement.copies,
         adds_up=steps_around(job).total == 1
-        and info.name not in _JOINT
+        and not job.plan.joins_passes
         and not job.plan.overlap_ep,
         splits_backward=info.splits_backward,
         tied_copy=placement is Placement.LOOP and copies_embedding(job),

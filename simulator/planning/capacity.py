@@ -16,6 +16,7 @@ from simulator.planning.ownership import Money, money
 from simulator.results.run import run_step
 from simulator.results.step import StepResult
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def capacity(
     Raises:
         InputError: The plan cannot run, or the campaign lacks what is needed.
     """
+    refuse_pools(job, "what a training run takes")
     step = run_step(job)
     time = campaign_time(job, step, members=members, seed=seed, on_member=on_member)
     drawn = energy(job, time)

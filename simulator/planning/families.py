@@ -16,6 +16,7 @@ from simulator.errors import InputError
 from simulator.planning.search import PlanChoice, search_plans
 from simulator.planning.space import Axes
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def compare_families(
         at_a_time: Plans that are handed to the executor together.
         on_family: Called with the name of each family when it is done.
     """
+    refuse_pools(job, "the best family of plans")
     results = []
     for family in FAMILIES.values():
         results.append(_best(job, family, executor, at_a_time))

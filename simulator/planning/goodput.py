@@ -20,6 +20,7 @@ from simulator.planning.failures import Conditions, Fleet, Hazard, Life, Recover
 from simulator.planning.stretch import NS, Spent, rhythm
 from simulator.spec.campaign import Failures
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 PERCENTILES = (5, 25, 50, 75, 95)
 """Of the wall time, that are reported."""
@@ -100,6 +101,7 @@ def goodput(
     Raises:
         InputError: Failures or checkpoint are missing, or no campaign comes to an end.
     """
+    refuse_pools(job, "goodput")
     campaign = job.campaign
     failures, checkpoint = campaign.failures, campaign.checkpoint
     if failures is None or checkpoint is None:

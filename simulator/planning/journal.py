@@ -7,7 +7,6 @@ line says which sweep the rows belong to.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -22,6 +21,8 @@ Row = dict[str, Any]
 
 def fingerprint(part: object) -> str:
     """A short text that differs where the plain data differs."""
+    import hashlib
+
     text = json.dumps(part, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

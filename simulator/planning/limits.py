@@ -20,6 +20,7 @@ from math import inf
 from simulator.errors import InputError
 from simulator.results.run import run_step
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 _TOKENS_STEP = 128
 _MOST_DOUBLINGS = 16
@@ -59,6 +60,7 @@ def limits(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Lim
     Raises:
         InputError: The job itself cannot run.
     """
+    refuse_pools(job, "how far a job can grow")
     plan = job.plan
     run_step(job, "replay")
     sharers = plan.cp * (plan.tp if plan.tp > 1 else 1)

@@ -24,12 +24,15 @@ def explain_misfit(job: Job, result: StepResult) -> str:
     """
     if result.fits:
         return ""
-    fullest = max(result.memory, key=lambda memory: memory.peak_device_bytes)
+    fullest = result.fullest
     lines = []
-    if fullest.peak_device_bytes > result.capacity_bytes:
-        lines = [_need(fullest, result, job.cluster.profile.name), _owners(fullest)]
+    if fullest.peak_device_bytes > fullest.capacity_bytes:
+        name = fullest.role if job.cluster.pools else job.cluster.profile.name
+        lines = [_need(fullest, result, name or job.cluster.profile.name), _owners(fullest)]
     if result.host is not None:
         lines += _host_needs(result.host)
+    if job.cluster.pools:  # what would fit is searched for on one kind of GPU
+        return "\n".join(lines)
     return "\n".join([*lines, *_way_out(nearest_fit(job))])
 
 
@@ -51,7 +54,7 @@ def _host_needs(host: HostMemory) -> Iterator[str]:
 
 
 def _need(fullest: ClassMemory, result: StepResult, device: str) -> str:
-    need, capacity = fullest.peak_device_bytes, result.capacity_bytes
+    need, capacity = fullest.peak_device_bytes, fullest.capacity_bytes
     where = f" of stage {fullest.stage}" if len(result.memory) > 1 else ""
     return (
         f"Does not fit: a GPU{where} needs {format_bytes(need)}, "

@@ -29,6 +29,7 @@ from simulator.planning.feasible import (
 from simulator.results.run import run_step
 from simulator.spec.job import Job
 from simulator.spec.load import load_profile, profile_names
+from simulator.spec.pool_checks import refuse_pools
 
 Changes = Mapping[str, int | str]
 """New values by dotted field path, as :meth:`Job.replace` takes them."""
@@ -110,6 +111,7 @@ def nearest_fit(job: Job) -> FitSearch:
     Raises:
         InputError: The job itself cannot run.
     """
+    refuse_pools(job, "the nearest plan that fits")
     return _Search(job).run()
 
 

@@ -36,6 +36,7 @@ from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category
 from simulator.results.run import run_step
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 _MEMORY_STEP = 0.02
 """How much less the next plan of a Pareto front holds."""
@@ -150,6 +151,7 @@ def search_plans(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
+    refuse_pools(job, "the best plan")
     candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
     search = _Search(candidates, top, (1 - headroom) * job.cluster.profile.device.memory_bytes)
     for progress in search.run():

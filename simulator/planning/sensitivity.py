@@ -17,6 +17,7 @@ from simulator.results.run import Engine, run_step
 from simulator.spec.documents import validated, with_changes
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 _QUANTITY = re.compile(r"([0-9.eE+-]+) (\S+)")
 DEFAULT = "default"
@@ -67,6 +68,7 @@ def sensitivities(
     Raises:
         InputError: The job cannot run.
     """
+    refuse_pools(job, "the weight of a number")
     profile = job.cluster.profile
     document = profile.model_dump(by_alias=True, exclude_none=True, exclude={"step_time_band"})
     base_s = run_step(job, engine).step_time_s

@@ -20,6 +20,7 @@ from simulator.results.run import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import class_traffic
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 _LINKS = ("scale_up", "fabric")
 """Ports of a GPU; what climbs above them is counted at the fabric."""
@@ -241,6 +242,7 @@ def compare_strategies(
     Raises:
         InputError: The job does not run on so many nodes, whatever the strategy.
     """
+    refuse_pools(job, "a comparison of strategies")
     jobs = [on_nodes(job, nodes) for nodes in node_counts]
     found = []
     for nodes, scaled in zip(node_counts, jobs, strict=True):
@@ -272,7 +274,7 @@ def _outcome(job: Job, strategy: Strategy) -> Outcome:
     try:
         step = run_step(strategy.applied(job))
     except InputError as error:
-        return Outcome(strategy, None, refusal=error.faults[0].rule)
+        return Outcome(strategy, None, refusal=f"{error.faults[0].path} {error.faults[0].rule}")
     moved = (
         sum(traffic.port_bytes.get(port, 0.0) for port in _LINKS)
         for traffic in class_traffic(step.timeline.program)

@@ -8,7 +8,6 @@ not depend on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import nullcontext
 from functools import partial
 from itertools import product
@@ -22,6 +21,8 @@ from simulator.spec.job import Job
 from simulator.version import __version__
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import pandas as pd
 
 Grid = Mapping[str, Sequence[Any]]
@@ -100,8 +101,8 @@ def grid_points(grid: Grid) -> list[_Changes]:
     """
     empty = [path for path, values in grid.items() if not values]
     if not grid or empty:
-        rule = "needs at least one value to try"
-        raise InputError.single(empty[0] if empty else "grid", rule)
+        rule, hint = "needs at least one value to try", "give for example plan.tp=1,2,4"
+        raise InputError.single(empty[0] if empty else "grid", rule, hint=hint)
     axes = [list(_axis(paths, values)) for paths, values in grid.items()]
     taken = [path for axis in axes for path in axis[0]]
     twice = next((path for path in taken if taken.count(path) > 1), None)

@@ -50,7 +50,13 @@ Rows = Mapping[int, Sequence[Box]]
 
 
 def draw_measured_timeline(
-    title: str, predicted: Rows, measured: Rows, step_s: tuple[float, float], path: str | Path
+    title: str,
+    predicted: Rows,
+    measured: Rows,
+    step_s: tuple[float, float],
+    path: str | Path,
+    *,
+    is_median: bool = True,
 ) -> None:
     """Write the picture; the suffix names the format (.png, .svg, .pdf).
 
@@ -58,14 +64,21 @@ def draw_measured_timeline(
         title: The job in one line.
         predicted: What the simulator ran when.
         measured: What the profiler saw.
-        step_s: Step time predicted and measured, without a profiler [s].
+        step_s: Step time predicted and measured [s].
         path: File to write.
+        is_median: Whether that is the median of steps without a profiler, not the step shown.
     """
-    style.save(build_measured_timeline(title, predicted, measured, step_s), path)
+    figure = build_measured_timeline(title, predicted, measured, step_s, is_median=is_median)
+    style.save(figure, path)
 
 
 def build_measured_timeline(
-    title: str, predicted: Rows, measured: Rows, step_s: tuple[float, float]
+    title: str,
+    predicted: Rows,
+    measured: Rows,
+    step_s: tuple[float, float],
+    *,
+    is_median: bool = True,
 ) -> Figure:
     """The picture. For the arguments see :func:`draw_measured_timeline`."""
     stages = sorted(measured)[:_MOST_ROWS]
@@ -94,11 +107,7 @@ def build_measured_timeline(
         else:
             axes.tick_params(axis="x", labelbottom=False)
         top += panel_in + _HEADING_IN
-    error = 100 * (step_s[0] / step_s[1] - 1)
-    subtitle = (
-        f"step predicted {error:+.1f} % off the measured median (dashed); boxes: one profiled step"
-    )
-    style.add_title(figure, title, subtitle, left=_LEFT_IN)
+    style.add_title(figure, title, _subtitle(step_s, is_median=is_median), left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure
 
@@ -134,6 +143,14 @@ _WORK_CATEGORIES = {
     Category.OPTIMIZER,
     Category.HOST,
 }
+
+
+def _subtitle(step_s: tuple[float, float], *, is_median: bool) -> str:
+    error = 100 * (step_s[0] / step_s[1] - 1)
+    than = "the measured median" if is_median else "the measured one"
+    text = f"predicted step {abs(error):.1f} % {'longer' if error > 0 else 'shorter'} than {than}"
+    boxes = "; boxes: one profiled step" if is_median else ""
+    return f"{text}; dashed: the end of either step{boxes}"
 
 
 def _draw_rows(axes: Axes, rows: Sequence[Iterable[Box]]) -> None:

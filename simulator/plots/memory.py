@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -58,8 +59,8 @@ def build_memory_by_owner_figure(result: StepResult) -> Figure:
     _draw_bars(axes, result.memory, owners)
     _draw_capacity(axes, result)
     _name_classes(axes, result)
-    highest = max(memory.peak_device_bytes for memory in result.memory)
-    axes.set_ylim(0, 1.08 * max(highest, result.capacity_bytes) / _GIB)
+    highest = max(max(each.peak_device_bytes, each.capacity_bytes) for each in result.memory)
+    axes.set_ylim(0, 1.08 * highest / _GIB)
     axes.set_ylabel("memory at the peak [GiB]", fontsize=style.TEXT_PT, color=style.INK)
     axes.grid(axis="y", color=style.GRID, linewidth=0.6)
     style.add_title(figure, result.title, _headline(result), left=_LEFT_IN)
@@ -105,7 +106,7 @@ def _headline(result: StepResult) -> str:
     return (
         f"fullest: {name}, {format_bytes(worst.peak_allocated_bytes)} allocated"
         f" at {format_seconds(worst.peak_time_s)}, {format_bytes(worst.peak_device_bytes)}"
-        f" used on a device of {format_bytes(result.capacity_bytes)}"
+        f" used on a device of {format_bytes(worst.capacity_bytes)}"
     )
 
 
@@ -165,9 +166,20 @@ def _draw_bars(axes: Axes, memory: Sequence[ClassMemory], owners: Sequence[Owner
 
 
 def _draw_capacity(axes: Axes, result: StepResult) -> None:
-    """A dashed line, named in the margin on the right where no bar can be."""
-    capacity = result.capacity_bytes / _GIB
-    axes.axhline(capacity, color=style.VERMILLION, linewidth=1.6, linestyle=(0, (5, 2)), zorder=4)
+    """A dashed line, named in the margin on the right where no bar can be.
+
+    GPUs of several kinds have a line each over their own bars; the last one is named.
+    """
+    look: dict[str, Any] = {
+        "color": style.VERMILLION, "linewidth": 1.6, "linestyle": (0, (5, 2)), "zorder": 4,
+    }  # fmt: skip
+    sizes = [memory.capacity_bytes / _GIB for memory in result.memory]
+    capacity = sizes[-1]
+    if len(set(sizes)) == 1:
+        axes.axhline(capacity, **look)
+    else:
+        edges = np.arange(len(sizes))
+        axes.hlines(sizes, edges - 0.5, edges + 0.5, **look)
     axes.annotate(
         f"capacity\n{capacity:.4g} GiB",
         (1, capacity),
@@ -215,7 +227,7 @@ def _draw_owners_over_time(
     )
     _draw_capacity(axes, result)
     axes.set_xlim(0, step_s)
-    axes.set_ylim(0, 1.08 * max(memory.peak_allocated_bytes, result.capacity_bytes) / _GIB)
+    axes.set_ylim(0, 1.08 * max(memory.peak_allocated_bytes, memory.capacity_bytes) / _GIB)
     style.show_seconds(axes.xaxis, step_s)
     axes.set_xlabel("")
     name = result.timeline.program.classes[worst].name
@@ -247,7 +259,7 @@ def _draw_strips(figure: Figure, axes: Axes, result: StepResult, worst: int, row
     rows, step_s = len(result.memory), result.step_time_s
     colors = ["#F7FBFF", style.SKY, style.BLUE, "#08243F"]
     shades = LinearSegmentedColormap.from_list("fill", colors).with_extremes(over=style.VERMILLION)
-    filled = np.vstack([_filled_share(m, step_s, result.capacity_bytes) for m in result.memory])
+    filled = np.vstack([_filled_share(m, step_s) for m in result.memory])
     image = axes.imshow(
         100 * filled,
         extent=(0, step_s, rows, 0),
@@ -274,9 +286,9 @@ def _draw_strips(figure: Figure, axes: Axes, result: StepResult, worst: int, row
     _add_scale(figure, axes, image)
 
 
-def _filled_share(memory: ClassMemory, step_s: float, capacity_bytes: float) -> NDArray[np.float64]:
+def _filled_share(memory: ClassMemory, step_s: float) -> NDArray[np.float64]:
     """Allocated share of the capacity in each slice of the step, at its fullest."""
-    total = _allocated(memory) / capacity_bytes
+    total = _allocated(memory) / memory.capacity_bytes
     edges_s = np.linspace(0, step_s, _SLICES + 1)
     at_edge = np.searchsorted(memory.time_s, edges_s[:-1], side="right") - 1
     share = total[np.maximum(at_edge, 0)]

@@ -1,9 +1,9 @@
 """How near does each kernel of a layer come to the roof of the device?
 
 On the left work per byte against achieved rate, below the roof of memory bandwidth and dense
-peak; the area of a point is its share of the layer's time. On the right the kernels that take
-most of it, and the share of their own roof that they reach; those that only move bytes have no
-place on the left.
+peak; the area of a point is its share of the layer's time, and kernels that would hide one
+another are slices of one point. On the right the kernels that take most of the time, and the share
+of their own roof that they reach; those that only move bytes have no place on the left.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from simulator.errors import InputError
@@ -25,8 +26,10 @@ from simulator.units import format_seconds
 _LEFT_IN, _TOP_IN, _AXIS_IN, _HEAD_IN, _PLOT_IN = 0.85, 0.72, 0.55, 0.3, 4.6
 _ROOF_WIDTH_IN, _BAR_LEFT_IN, _BAR_WIDTH_IN = 4.1, 7.35, 1.9
 _MOST_BARS = 18
-_LARGEST_PT2 = 900.0
-"""Area of a point that would be the whole layer."""
+_LARGEST_PT2, _SMALLEST_PT2 = 1200.0, 20.0
+"""Area of a point that would be the whole layer, and of the smallest."""
+_NEAR = 1.08
+"""Points whose work per byte and whose rates differ by less would hide one another."""
 _COLOR = {
     "forward": style.BLUE,
     "input gradient": style.SKY,
@@ -106,16 +109,8 @@ def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
         fontsize=style.SMALL_PT,
         color=style.INK,
     )
-    for point in working:
-        axes.scatter(
-            point.intensity,
-            point.flop / point.seconds / 1e12,
-            s=max(12.0, _LARGEST_PT2 * point.seconds / total_s),
-            color=_COLOR[point.direction],
-            edgecolor="white",
-            linewidth=0.8,
-            zorder=3,
-        )
+    for together in _places(working):
+        _draw_pie(axes, together, total_s)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
@@ -127,6 +122,53 @@ def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
     axes.set_ylabel("achieved [TFLOP/s]", fontsize=style.TEXT_PT, color=style.INK)
     axes.grid(color=style.GRID, linewidth=0.6)
     style.add_heading(axes, "roofline")
+
+
+def _places(points: Sequence[KernelPoint]) -> list[list[KernelPoint]]:
+    """Points that would hide one another, together, the largest first."""
+    places: list[list[KernelPoint]] = []
+    for point in sorted(points, key=lambda point: -point.seconds):
+        for others in places:
+            if _is_near(point, others[0]):
+                others.append(point)
+                break
+        else:
+            places.append([point])
+    return places
+
+
+def _is_near(point: KernelPoint, other: KernelPoint) -> bool:
+    rates = point.flop / point.seconds, other.flop / other.seconds
+    pairs = rates, (point.intensity, other.intensity)
+    return all(max(pair) <= _NEAR * min(pair) for pair in pairs)
+
+
+def _draw_pie(axes: Axes, points: Sequence[KernelPoint], total_s: float) -> None:
+    """One round mark, a slice of it for each direction."""
+    seconds = sum(point.seconds for point in points)
+    flop = sum(point.flop for point in points)
+    area_pt2 = max(_SMALLEST_PT2, _LARGEST_PT2 * seconds / total_s)
+    start = 0.25
+    for direction, color in _COLOR.items():
+        share = sum(point.seconds for point in points if point.direction == direction) / seconds
+        if not share:
+            continue
+        turns = 2 * np.pi * np.linspace(start, start - share, 2 + round(60 * share))
+        corners = np.column_stack([np.cos(turns), np.sin(turns)])
+        if share < 1:
+            corners = np.vstack([[0.0, 0.0], corners])
+        start -= share
+        axes.scatter(
+            flop / sum(point.num_bytes for point in points),
+            flop / seconds / 1e12,
+            # A mark is scaled to the reach of its corners.
+            s=area_pt2 * np.abs(corners).max() ** 2,
+            marker=Outline(corners),
+            color=color,
+            edgecolor="white",
+            linewidth=0.8,
+            zorder=3,
+        )
 
 
 def _draw_bars(axes: Axes, points: Sequence[KernelPoint]) -> None:

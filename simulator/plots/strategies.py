@@ -182,16 +182,19 @@ def _draw_memory(axes: Axes, bar: Bar, y: float, capacity_bytes: float) -> None:
     )
     fits = bar.device_bytes <= capacity_bytes
     text = format_bytes(bar.device_bytes)
-    _say(axes, start + rest, y, text, style.INK if fits else _TOO_MUCH, bold=not fits)
+    # In a column at the edge: beside their bars, some would lie on the line of the capacity.
+    axes.annotate(
+        text, (1.0, y), xycoords=axes.get_yaxis_transform(), ha="right", va="center",
+        color=style.INK if fits else _TOO_MUCH, fontsize=style.SMALL_PT,
+        weight="normal" if fits else "bold", annotation_clip=False,
+    )  # fmt: skip
 
 
-def _say(
-    axes: Axes, x: float, y: float, text: str, color: str = style.INK, *, bold: bool = False
-) -> None:
+def _say(axes: Axes, x: float, y: float, text: str, color: str = style.INK) -> None:
     """A text at the right of a point."""
     axes.annotate(
         text, (x, y), (4, 0), textcoords="offset points", va="center", color=color,
-        fontsize=style.SMALL_PT, weight="bold" if bold else "normal", zorder=5,
+        fontsize=style.SMALL_PT, zorder=5,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 
 from simulator.program.ir import Memory, Owner
@@ -102,11 +103,18 @@ class BoundaryBuffers:
 
     def _under_way(self, slots: Sequence[Slot]) -> Sequence[tuple[Slot, PassBuffers]]:
         """Receives of the group after a pass, and sends of the group before it."""
+        ends = {(slot.phase, slot.stage): slot for slot in slots}
+        sends = {key: self._sends(slot) for key, slot in ends.items()}
+        receives = {key: self._receives(slot) for key, slot in ends.items()}
+        buffers = cache(lambda count: PassBuffers(holds=self._block * count))
         groups = [[], *joint_groups(list(slots)), []]
         return [
-            (group[-1], PassBuffers(holds=self._block * count))
+            (group[-1], buffers(count))
             for (before, group), (_, after) in pairwise(pairwise(groups))
-            if (count := sum(map(self._sends, before)) + sum(map(self._receives, after)))
+            if (
+                count := sum(sends[slot.phase, slot.stage] for slot in before)
+                + sum(receives[slot.phase, slot.stage] for slot in after)
+            )
         ]
 
     def _forward(self, slot: Slot) -> Slot:

@@ -47,6 +47,7 @@ from simulator.program.single_process import single_process_program
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
+    added_up,
     copies_embedding,
     padded_vocab,
     resident_memory,
@@ -121,7 +122,8 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     def folded_program(variant: Job, share: ExpertShare | None) -> Program:
         return _Builder(variant, order, share).build(steps)
 
-    if unfolded or job.perturbations or job.plan.expert_load is not None:
+    differ = job.perturbations or job.cluster.pools or job.plan.expert_load is not None
+    if unfolded or differ:
         return unfold(job, folded_program, each_rank=unfolded)
     return folded_program(job, None)
 
@@ -148,6 +150,7 @@ class _Builder:
         self.costs = StageCosts(job, share)
         self.stages = job.plan.pp
         self._transfers: dict[tuple[int, int], Work] = {}
+        self._held: dict[int, ParameterCount] = {}
         self.buffers = boundary_buffers(job, self.schedule, self.costs.boundary_bytes)
         refuse_shared_updates(job, self.schedule)
         self.runs = stage_slices(job, self.stages * job.plan.vpp)
@@ -233,10 +236,11 @@ class _Builder:
         return host, nvme
 
     def _parameters(self, rank: int) -> ParameterCount:
-        runs = self._rank_runs(rank)
-        copied = self._copies_embedding
-        counts = (slice_parameters(self.job, run, tied_copy=copied) for run in runs)
-        return sum(counts, ParameterCount())
+        if rank not in self._held:
+            runs, copied = self._rank_runs(rank), self._copies_embedding
+            counts = (slice_parameters(self.job, run, tied_copy=copied) for run in runs)
+            self._held[rank] = added_up(counts)
+        return self._held[rank]
 
     @property
     def _has_servers(self) -> bool:

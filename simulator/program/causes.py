@@ -43,7 +43,7 @@ class Causes:
             stage: Its stage.
             place: Its place in the stage.
         """
-        own = str(self._conditions.of(stage, place))
+        own = self._conditions.text(stage, place)
         if own:
             return own
         for ranks, sentence in self._nearest(stage, place):

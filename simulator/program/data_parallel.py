@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.program.communication import Call, collectives_work
@@ -48,6 +49,7 @@ from simulator.program.ranks import (
 from simulator.program.shard_lists import with_list_copies, with_unpacking
 from simulator.program.states import (
     ParameterCount,
+    added_up,
     new_gradient_bytes,
     shard_numel,
     state_bytes,
@@ -345,10 +347,10 @@ class DataParallel:
         small = [count for count in held if stays_whole(count, self.job)]
         if self._zero < 3 or not small:
             return None
-        work = self._collectives(self._gathers([sum(small, ParameterCount())]))
+        work = self._collectives(self._gathers([added_up(small)]))
         return with_unpacking(work, len(small), self._dense.shards.ranks, self.job)
 
-    @property
+    @cached_property
     def _gathers_once(self) -> bool:
         """Whether updated weights are gathered while the next step's first forward runs."""
         return self._hands_out and self._overlaps_gather and not self._broadcasts
@@ -471,7 +473,7 @@ class DataParallel:
         kind, per = CollectiveKind.BROADCAST, self._state.gathered
         shares = whole_parameter_shares(self._units.counts(run), self._dense.shards.ranks)
         if self.job.plan.stack.flat_broadcasts:
-            shares = [[sum(share, ParameterCount())] for share in shares]
+            shares = [[added_up(share)] for share in shares]
         pairs = [pair for share in shares for count in share for pair in self._groups_of(count)]
         return self._collectives(
             Call("weights", kind, groups.shard_axis, groups.shards, numel * per)
@@ -494,4 +496,4 @@ class DataParallel:
 
 
 def _parameters(units: Sequence[Unit]) -> ParameterCount:
-    return sum((unit.parameters for unit in units), ParameterCount())
+    return added_up(unit.parameters for unit in units)

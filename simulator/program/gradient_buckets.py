@@ -20,6 +20,9 @@ from simulator.program.ir import Category, Part, Program, Work
 from simulator.program.states import state_bytes
 from simulator.spec.job import Job
 
+BUCKET_COPY = "bucket_copy"
+"""Name of the part that copies gradients into buckets and back, on the device."""
+
 _PASSES = 4
 """Read and write on the way in, and again on the way back."""
 
@@ -46,5 +49,5 @@ class BucketCopies:
     def _with_copies(self, work: Work, numel: float) -> Work:
         num_bytes = _PASSES * state_bytes(self.job).reduced * numel
         seconds = memory_bound_s(self.job.cluster.profile, num_bytes)
-        copies = Part("bucket_copy", Category.DATA_PARALLEL, seconds)
+        copies = Part(BUCKET_COPY, Category.DATA_PARALLEL, seconds)
         return replace(work, seconds=work.seconds + seconds, parts=(*work.parts, copies))

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from simulator.spec.hardware import Device
+
 
 class Kind(StrEnum):
     """What an operation does, for colours, breakdowns and traces."""
@@ -258,6 +260,7 @@ class RankClass:
         cause: Why it is a class of its own, for people.
         port_shares: Share that is left of some ports' capacity, by port name.
         role: What its ranks are, where others of their stage do something else.
+        device: Its GPU, where the cluster has several kinds.
     """
 
     name: str
@@ -271,6 +274,7 @@ class RankClass:
     cause: str = ""
     port_shares: Mapping[str, float] = field(default_factory=dict)
     role: str = ""
+    device: Device | None = None
 
 
 @dataclass(slots=True)

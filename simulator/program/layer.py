@@ -75,7 +75,7 @@ class Gemm:
         kv_columns: Columns that belong to key and value heads.
         kv_heads: Heads those columns hold; they are copied where tp exceeds them.
         half_precision: Stays in the 16-bit format when the others compute in 8 or 4 bits.
-        products: Products that it stands for and that reduce their input's gradient apart.
+        products: Kernels that it stands for, each with a part of its columns.
     """
 
     name: str
@@ -200,6 +200,8 @@ class Exchange:
             their number hold copies of; 0 where all that moves is divided.
         levels: Bytes that a rank passes on inside its node, and that it sends to its rail in
             others, where an exchange goes that way; None where all go straight [B].
+        gather_bytes: Message size of its gathers where they move less than its reductions, 8-bit
+            operands for 16-bit sums; 0 where both move ``num_bytes`` [B].
     """
 
     name: str
@@ -210,6 +212,12 @@ class Exchange:
     gathers_again: bool = False
     kv_heads: int = 0
     levels: tuple[float, float] | None = None
+    gather_bytes: float = 0.0
+
+    def message_bytes(self, kind: CollectiveKind) -> float:
+        """Message size of one of its collectives [B]."""
+        gathers = kind is CollectiveKind.ALL_GATHER and self.gather_bytes
+        return self.gather_bytes if gathers else self.num_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ def _add_forward(
     piece = pieces[index]
     match piece:
         case Gemm():
-            result.add(piece.name, category, timer.gemm_s(piece))
+            result.add(piece.name, category, timer.gemm_s(piece), piece.products)
             result.flop += _gemm_flop(piece)
         case GroupedGemm():
             result.add(piece.name, category, timer.gemm_s(piece), piece.launches)
@@ -202,10 +202,12 @@ def _backward(
         piece = pieces[index]
         match piece:
             case Gemm():
-                inputs.add(piece.name, Category.BACKWARD, timer.input_gradient_s(piece))
+                gradient_s = timer.input_gradient_s(piece)
+                inputs.add(piece.name, Category.BACKWARD, gradient_s, piece.products)
                 inputs.flop += _gemm_flop(piece)
                 target = weights if piece.has_weight else inputs
-                target.add(piece.name, Category.BACKWARD, timer.weight_gradient_s(piece))
+                gradient_s = timer.weight_gradient_s(piece)
+                target.add(piece.name, Category.BACKWARD, gradient_s, piece.products)
                 target.flop += _gemm_flop(piece)
             case GroupedGemm():
                 for target, gradient_s in (

@@ -10,8 +10,8 @@ plan may also name every stage's layers itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from simulator.errors import InputError
 from simulator.spec.job import Job
@@ -19,8 +19,7 @@ from simulator.spec.layout_text import layers_per_stage
 from simulator.spec.stack import UnevenLayers
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """A contiguous run of layers, with the embedding or the head if they belong to it.
 
     Attributes:
@@ -140,7 +139,7 @@ def cut(run: Slice, max_layers: int) -> list[Slice]:
 def ends_apart(runs: list[Slice]) -> list[Slice]:
     """The runs with head and loss, where the last one has them, as pieces of their own."""
     *others, last = runs
-    body = replace(last, has_head=False, has_loss=False)
+    body = last._replace(has_head=False, has_loss=False)
     is_empty = last.first == last.end and not last.has_embedding
     layers = [] if is_empty and (last.has_head or last.has_loss) else [body]
     head = [Slice(last.end, last.end, has_head=True)] if last.has_head else []

@@ -11,6 +11,9 @@ from simulator.program.muon import orthogonalisation
 from simulator.program.states import ParameterCount, device_update_bytes
 from simulator.spec.job import Job
 
+NEWTON_SCHULZ = "newton_schulz"
+"""Name of the part that orthogonalises: matrix products."""
+
 _KERNELS = 8
 """Assumption: launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
 
@@ -34,5 +37,5 @@ def optimizer_work(
     flop = 0.0
     if job.plan.optimizer == "muon":
         seconds, flop = orthogonalisation(job, runs)
-        parts.append(Part("newton_schulz", Category.OPTIMIZER, seconds))
+        parts.append(Part(NEWTON_SCHULZ, Category.OPTIMIZER, seconds))
     return Work(sum(part.seconds for part in parts), tuple(parts), flop=flop)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from simulator.errors import UnsupportedError
 from simulator.program.boundary_buffers import BoundaryBuffers
 from simulator.program.pass_costs import pass_costs
 from simulator.schedule import Order, ScheduleInfo, schedule_info
@@ -28,12 +29,29 @@ def job_schedule(job: Job) -> ScheduleInfo:
 
     Raises:
         InputError: The file holds no order that can run; faults name row and column.
+        UnsupportedError: No framework shards under it as the plan says.
     """
     plan = job.plan
     if isinstance(plan.schedule, WrittenSchedule):
-        return written_schedule("\n".join(plan.schedule.rows), plan.schedule.file)
-    implied = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
-    return schedule_info(plan.schedule or implied)
+        schedule = written_schedule("\n".join(plan.schedule.rows), plan.schedule.file)
+    else:
+        implied = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
+        schedule = schedule_info(plan.schedule or implied)
+    _refuse_sharded_copies(job, schedule)
+    return schedule
+
+
+def _refuse_sharded_copies(job: Job, schedule: ScheduleInfo) -> None:
+    """Raise where ranks hold two copies of the model and gradients or weights are sharded."""
+    zero = job.plan.zero
+    if zero > 1 and job.plan.pp > 1 and schedule.placement.copies > 1:
+        raise UnsupportedError.single(
+            "plan.zero",
+            f"no framework runs ZeRO {zero} under {schedule.name}: its two copies of the model "
+            "add their whole gradients up at the end of the step",
+            zero,
+            "take plan.zero: 1, or a schedule with one copy of the model, as dualpipev",
+        )
 
 
 def overlaps_p2p(job: Job, schedule: ScheduleInfo) -> bool:

@@ -7,9 +7,10 @@ assumption, because where ranks decide at run time each replica decides for itse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 
 from simulator.program.conditions import (
     SOUND,
@@ -21,7 +22,7 @@ from simulator.program.conditions import (
 )
 from simulator.program.expert_load import busiest_share
 from simulator.program.ir import total_bytes
-from simulator.program.layout import stage_slices
+from simulator.program.layout import Slice, stage_slices
 from simulator.program.stage import StageCosts
 from simulator.program.transfers import transfer_work
 from simulator.schedule import Phase, ScheduleInfo
@@ -34,20 +35,32 @@ def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
     plan, placement = job.plan, schedule.placement
     runs = stage_slices(job, plan.pp * plan.vpp)
     conditions = _stage_conditions(job)
-    costs = StageCosts(with_slow_links(job, _links(conditions)), busiest_share(job))
+    links = _links(chain.from_iterable(conditions))
+    costs_of = {
+        each.pool: StageCosts(with_slow_links(job, each), busiest_share(job)) for each in links
+    }
+    costs = costs_of[links[0].pool]
 
     @cache
     def transfer_s(sender: int, receiver: int) -> float:
-        links = _links((conditions[sender], conditions[receiver]))
-        slow = with_slow_links(job, links)
-        return transfer_work(slow, costs.boundary_bytes, sender, receiver).seconds
+        return max(
+            transfer_work(
+                with_slow_links(job, each), costs.boundary_bytes, sender, receiver
+            ).seconds
+            for each in _links((*conditions[sender], *conditions[receiver]))
+        )
+
+    def pass_s(run: Slice, phase: Phase, rank: int) -> float:
+        return max(
+            slowed(costs_of[each.pool].work(run, phase), each.slowdown).seconds
+            for each in conditions[rank]
+        )
 
     virtual = range(placement.num_virtual_stages(plan.pp, plan.vpp))
     run_of = [runs[placement.model_stage(stage, plan.pp, plan.vpp)] for stage in virtual]
-    slowdown_of = [conditions[placement.rank(stage, plan.pp)].slowdown for stage in virtual]
     return PassCosts(
         seconds={
-            (phase, stage): slowed(costs.work(run, phase), slowdown_of[stage]).seconds
+            (phase, stage): pass_s(run, phase, placement.rank(stage, plan.pp))
             + (plan.stack.forward_host_s if phase is Phase.FORWARD else 0.0)
             for stage, run in enumerate(run_of)
             for phase in Phase
@@ -58,14 +71,14 @@ def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
     )
 
 
-def _stage_conditions(job: Job) -> Sequence[Condition]:
-    """The worst condition of the ranks of every stage."""
-    if not job.perturbations:
-        return (SOUND,) * job.plan.pp
+def _stage_conditions(job: Job) -> Sequence[tuple[Condition, ...]]:
+    """The worst condition of the ranks of every stage, pool by pool."""
+    if not job.perturbations and not job.cluster.pools:
+        return ((SOUND,),) * job.plan.pp
     conditions = rank_conditions(job)
     return [worst(conditions.distinct[number] for number in set(row)) for row in
             conditions.number.tolist()]  # fmt: skip
 
 
-def _links(conditions: Sequence[Condition]) -> Condition:
-    return replace(worst(conditions), slowdown=0.0)
+def _links(conditions: Iterable[Condition]) -> list[Condition]:
+    return [replace(each, slowdown=0.0) for each in worst(conditions)]

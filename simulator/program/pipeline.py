@@ -19,7 +19,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
-from simulator.program.boundary_buffers import NO_BUFFERS, BoundaryBuffers, PassBuffers
+from simulator.program.boundary_buffers import BoundaryBuffers, PassBuffers
 from simulator.program.ir import (
     Category,
     Kind,
@@ -184,6 +184,22 @@ def add_pipeline(
     emitter.connect()
 
 
+class _Route(NamedTuple):
+    """Where the passes of one phase of a virtual stage belong.
+
+    Attributes:
+        run: Their layers.
+        chunk: Which part of their rank it is.
+        fed: Virtual stage that needs what they compute; None if no other does.
+        target: Rank of that stage; -1 if there is none.
+    """
+
+    run: Slice
+    chunk: int
+    fed: int | None
+    target: int
+
+
 @dataclass
 class _Emitter:
     program: Program
@@ -199,6 +215,7 @@ class _Emitter:
     buffers: Mapping[Slot, PassBuffers] = field(default_factory=dict)
     """Of the passes of the rank at hand."""
     shared: dict[tuple[Memory, Memory], Memory] = field(default_factory=dict)
+    routes: dict[tuple[Phase, int], _Route] = field(default_factory=dict)
     exposed: float = 1.0
     """Share of its expert exchanges that the slot at hand cannot hide."""
 
@@ -229,11 +246,13 @@ class _Emitter:
                 end = self._add_backward(
                     rank, slot, is_first=slot in opening, is_last=slot in edges
                 )
-            self._add_buffers(self.program.operations[end], self.buffers.get(slot, NO_BUFFERS))
+            if slot in self.buffers:
+                self._add_buffers(self.program.operations[end], self.buffers[slot])
         start = self.waiting[first_wait][0]
-        inner = {_key(slot)[1:] for slot in group[:-1]}
-        later = self.waiting[first_wait + 1 :]
-        self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
+        if len(group) > 1:
+            inner = {_key(slot)[1:] for slot in group[:-1]}
+            later = self.waiting[first_wait + 1 :]
+            self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
         for slot in group:
             self._send(rank, slot, end, blocks=self.pipeline.blocking and slot is group[-1])
 
@@ -248,12 +267,8 @@ class _Emitter:
 
     def _turn(self, slot: Slot, end: int) -> None:
         """At the end of the model a forward leads straight to its backward."""
-        if self._fed_stage(slot) is None:
+        if self._route(slot).fed is None:
             self._arrive(slot, Phase.BACKWARD, slot.stage, end)
-
-    def _fed_stage(self, slot: Slot) -> int | None:
-        stages, chunks = len(self.pipeline.order), self.pipeline.chunks
-        return self.pipeline.placement.feeds(slot, stages, chunks)
 
     def _exposed(self, slot: Slot, group: list[Slot]) -> float:
         """Share of a slot's expert exchanges that the other half of its group leaves."""
@@ -373,7 +388,7 @@ class _Emitter:
         operation = Operation(
             kind, ((rank, Stream.COMPUTE),),
             self.costs.work(run, slot.phase, self.exposed, host_s),
-            category, after, slot.microbatch, self._chunk(slot), (run.first, run.end),
+            category, after, slot.microbatch, self._route(slot).chunk, (run.first, run.end),
             scope=Scope.PASS,
         )  # fmt: skip
         end = self.program.add(operation)
@@ -383,10 +398,9 @@ class _Emitter:
 
     def _send(self, rank: int, slot: Slot, end: int, *, blocks: bool) -> None:
         """Pass the result on to the slot that needs it, over the network if need be."""
-        stage = self._fed_stage(slot)
+        _, chunk, stage, target = self._route(slot)
         if stage is None:
             return
-        target = self.pipeline.placement.rank(stage, len(self.pipeline.order))
         arrival = end
         if target != rank:
             send, receive = self._lanes(rank, target, is_forward=slot.phase is Phase.FORWARD)
@@ -394,17 +408,16 @@ class _Emitter:
             work = self.transfer_work(rank, target)
             arrival = self.program.add(
                 Operation(
-                    Kind.SEND_RECV, lanes, work, Category.PIPELINE, (end,), slot.microbatch,
-                    self._chunk(slot),
+                    Kind.SEND_RECV, lanes, work, Category.PIPELINE, (end,), slot.microbatch, chunk,
                 )
             )  # fmt: skip
         phase = Phase.FORWARD if slot.phase is Phase.FORWARD else Phase.BACKWARD
         self._arrive(slot, phase, stage, arrival)
 
     def _arrive(self, slot: Slot, phase: Phase, stage: int, operation: int) -> None:
-        phases = [phase] if phase is Phase.FORWARD else [Phase.BACKWARD, Phase.BACKWARD_INPUT]
-        for each in phases:
-            self.arrivals[each, stage, slot.microbatch] = operation
+        self.arrivals[phase, stage, slot.microbatch] = operation
+        if phase is Phase.BACKWARD:
+            self.arrivals[Phase.BACKWARD_INPUT, stage, slot.microbatch] = operation
 
     def _lanes(self, source: int, target: int, *, is_forward: bool) -> tuple[Lane, Lane]:
         """Send and receive lanes; each receive lane has one sender, so order is kept."""
@@ -415,11 +428,25 @@ class _Emitter:
         return (source, send), (target, receive)
 
     def _run(self, slot: Slot) -> Slice:
-        stages, chunks = len(self.pipeline.order), self.pipeline.chunks
-        return self.pipeline.runs[self.pipeline.placement.model_stage(slot.stage, stages, chunks)]
+        return self._route(slot).run
 
-    def _chunk(self, slot: Slot) -> int:
-        return self.pipeline.placement.chunk(slot.stage, len(self.pipeline.order))
+    def _route(self, slot: Slot) -> _Route:
+        key = slot.phase, slot.stage
+        route = self.routes.get(key)
+        if route is None:
+            route = self.routes[key] = self._found_route(slot)
+        return route
+
+    def _found_route(self, slot: Slot) -> _Route:
+        pipeline, placement = self.pipeline, self.pipeline.placement
+        stages, chunks = len(pipeline.order), pipeline.chunks
+        fed = placement.feeds(slot, stages, chunks)
+        return _Route(
+            run=pipeline.runs[placement.model_stage(slot.stage, stages, chunks)],
+            chunk=placement.chunk(slot.stage, stages),
+            fed=fed,
+            target=-1 if fed is None else placement.rank(fed, stages),
+        )
 
 
 def _key(slot: Slot) -> _Key:

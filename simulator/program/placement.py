@@ -20,6 +20,7 @@ from simulator.cost.collectives.timing import reachable_link_share
 from simulator.program.ranks import group_along, pipeline_pair, rank_axes
 from simulator.spec.job import Job
 from simulator.spec.network import Network
+from simulator.spec.pool_checks import refuse_pools
 
 Ranks = NDArray[np.int64]
 
@@ -94,6 +95,7 @@ class Placement:
 
 def placement(job: Job) -> Placement:
     """Where every rank of a job is, and what each kind of group crosses."""
+    refuse_pools(job, "placement")
     network = job.cluster.profile.network
     return Placement(
         title=job.title,

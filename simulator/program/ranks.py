@@ -112,7 +112,7 @@ def model_group(job: Job, *, with_shards: bool) -> Group:
 
 def replica_group(job: Job) -> Group:
     """Ranks that hold copies of the same shard, where sharding spans only part of dp."""
-    return _group(job, _split(copy_axes(job), shard_group(job).ranks)[1])
+    return _group(job, replica_axes(job))
 
 
 def expert_group(job: Job) -> Group:
@@ -140,8 +140,7 @@ def expert_shard_group(job: Job) -> Group:
 
 def expert_replica_group(job: Job) -> Group:
     """Ranks that hold copies of the same shard of routed experts."""
-    copies = copy_axes(job, experts=True)
-    return _group(job, _split(copies, expert_shard_group(job).ranks)[1])
+    return _group(job, replica_axes(job, experts=True))
 
 
 def pipeline_pair(job: Job, stage: int, other: int) -> Group:
@@ -181,6 +180,21 @@ def shard_axes(job: Job, *, experts: bool = False) -> Sequence[Axis]:
         return _split(copies, job.plan.zero_group or job.dp * job.plan.cp)[0]
     ranks = max(1, prod(axis.ranks for axis in copies) // replica_group(job).ranks)
     return _split(copies, ranks)[0]
+
+
+def replica_axes(job: Job, *, experts: bool = False) -> Sequence[Axis]:
+    """Along which ranks hold copies of the same shard of those parameters."""
+    shards = (expert_shard_group if experts else shard_group)(job)
+    return _split(copy_axes(job, experts=experts), shards.ranks)[1]
+
+
+def ranks_along(rank: int, axes: Sequence[Axis]) -> tuple[int, ...]:
+    """The ranks that differ from one only along these axes, itself included, ascending."""
+    origin = rank - sum(rank // axis.stride % axis.ranks * axis.stride for axis in axes)
+    found = [origin]
+    for axis in axes:
+        found = [start + i * axis.stride for start in found for i in range(axis.ranks)]
+    return tuple(sorted(found))
 
 
 def _group(job: Job, axes: Sequence[Axis]) -> Group:

@@ -33,6 +33,7 @@ from simulator.program.stage import StageCosts
 from simulator.program.timing import PieceTimer
 from simulator.spec.job import Job
 from simulator.spec.kernels import Precision
+from simulator.spec.pool_checks import refuse_pools
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def roofline(job: Job) -> tuple[KernelPoint, ...]:
 
     Exchanges between ranks are left out. Ring attention is its step on the rank's own keys.
     """
+    refuse_pools(job, "the roofline")
     costs, points = StageCosts(job), []
     kinds = dict.fromkeys(layer_kinds(job.model))
     for kind in kinds:

@@ -151,8 +151,8 @@ class _Emitter:
         self.job, self.gpus, self.ranks = job, gpus, job.cluster.gpus
         self.state = state_bytes(job)
         self.run = stage_slices(job, 1)[0]
-        self.body = replace(self.run, has_loss=False)
-        self.loss = replace(self.run, first=self.run.end, has_embedding=False, has_head=False)
+        self.body = self.run._replace(has_loss=False)
+        self.loss = self.run._replace(first=self.run.end, has_embedding=False, has_head=False)
         self.parameters = slice_parameters(job, self.run)
         self.backward_runs = ends_apart(cut(self.body, 1))[::-1]
         self.made_gradients: Memory = tuple(
@@ -161,7 +161,8 @@ class _Emitter:
         )
         self.costs = StageCosts(job)
         self.loss_costs = StageCosts(_whole_batch_job(job))
-        slow = with_slow_links(job, worst(each.condition for each in gpus))
+        (slowest,) = worst(each.condition for each in gpus)
+        slow = with_slow_links(job, slowest)
         self.network = slow.cluster.profile.network
         tensors = [count.total for count in Units(job).counts(self.run)]
         self.broadcast_work = self._nccl_work(

@@ -95,3 +95,14 @@ def _gathers_again(pieces: Sequence[Piece], index: int) -> bool:
     """Whether the input of a product is kept cut along the sequence, and gathered for each use."""
     before = pieces[index - 1] if index else None
     return isinstance(before, Exchange) and before.axis is Axis.TENSOR and before.gathers_again
+
+
+def temporaries(layer: Layer) -> Memory:
+    """Gradients that backward holds.
+
+    As large as the two largest saved activations (assumption: a gradient and its successor
+    are alive at once), where the layer does not say.
+    """
+    largest = sorted((saved.num_bytes for saved in layer.saved), reverse=True)[:2]
+    sizes = (*(layer.working_bytes or largest), *layer.buffer_bytes)
+    return tuple((Owner.TEMPORARIES, size) for size in sizes)

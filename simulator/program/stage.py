@@ -6,7 +6,7 @@ Costs are computed once per distinct layer kind; a run is a sum over kinds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -46,6 +46,7 @@ from simulator.program.split_backward import (
     Halves,
     freed_half_way,
     pending_bytes,
+    temporaries,
     whole_until_the_end,
 )
 from simulator.program.states import padded_vocab, slice_parameters, state_bytes
@@ -63,6 +64,9 @@ from simulator.program.transformer import (
 )
 from simulator.schedule.slots import Phase
 from simulator.spec.job import Job
+
+SHARDING_COPY = "sharding_copy"
+"""Name of the part that copies between whole parameters and shards on the device."""
 
 _EMBEDDING = "embedding"
 _HEAD = "head"
@@ -86,8 +90,12 @@ Unit = LayerUnit | str
 """A layer, the embedding, the head, the loss, or what joins two of them for multi-token
 prediction."""
 
-_UnitCounts = tuple[tuple[Unit, int], ...]
-"""What a run consists of."""
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Contents:
+    """What a run consists of; one object for all runs that consist of the same."""
+
+    units: tuple[tuple[Unit, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +125,13 @@ class StageCosts:
     share: ExpertShare | None = None
     """What the routed experts of the rank receive; None is as much as all others."""
     _units: dict[Unit, UnitCost] = field(default_factory=dict)
-    _counts: dict[Slice, _UnitCounts] = field(default_factory=dict)
-    _work: dict[tuple[Phase, _UnitCounts, float, float], Work] = field(default_factory=dict)
-    _saved: dict[_UnitCounts, Memory] = field(default_factory=dict)
-    _halves: dict[_UnitCounts, Halves] = field(default_factory=dict)
+    _contents: dict[Slice, _Contents] = field(default_factory=dict)
+    _distinct: dict[tuple[tuple[Unit, int], ...], _Contents] = field(default_factory=dict)
+    _work: dict[tuple[Phase, _Contents, float, float], Work] = field(default_factory=dict)
+    _saved: dict[_Contents, Memory] = field(default_factory=dict)
+    _halves: dict[_Contents, Halves] = field(default_factory=dict)
+    _passing: dict[_Contents, Memory] = field(default_factory=dict)
+    _working: dict[tuple[_Contents, Phase], Memory] = field(default_factory=dict)
 
     def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
         """Cost of one microbatch through a run of layers.
@@ -131,10 +142,10 @@ class StageCosts:
             exposed: Share of the exchanges with experts that delays it.
             host_s: Time that the device waits for the host before the first kernel [s].
         """
-        counts = self._unit_counts(run)
-        key = (phase, counts, exposed, host_s)
+        contents = self._contents_of(run)
+        key = (phase, contents, exposed, host_s)
         if key not in self._work:
-            work = self._sum(run, counts, phase, exposed)
+            work = self._sum(run, contents, phase, exposed)
             if host_s:
                 wait = Part("host", Category.HOST, host_s)
                 work = replace(work, seconds=work.seconds + host_s, parts=(wait, *work.parts))
@@ -163,12 +174,12 @@ class StageCosts:
 
     def saved(self, run: Slice) -> Memory:
         """Activations that a run keeps from forward to backward, per microbatch."""
-        counts = self._unit_counts(run)
-        if counts not in self._saved:
-            self._saved[counts] = tuple(
-                block for unit, count in counts for block in self._unit(unit).saved * count
+        contents = self._contents_of(run)
+        if contents not in self._saved:
+            self._saved[contents] = tuple(
+                block for unit, count in contents.units for block in self._unit(unit).saved * count
             )
-        return self._saved[counts]
+        return self._saved[contents]
 
     def working(self, run: Slice, phase: Phase = Phase.BACKWARD) -> Memory:
         """Memory held while a backward pass of a run is under way: its largest unit's.
@@ -176,32 +187,41 @@ class StageCosts:
         What is computed again is part of it unless it stays beyond the pass, and no part of a
         weight gradient.
         """
-        working = self._largest(run, lambda unit: self._unit(unit).working)
+        key = self._contents_of(run), phase
+        if key not in self._working:
+            self._working[key] = self._largest_working(*key)
+        return self._working[key]
+
+    def _largest_working(self, contents: _Contents, phase: Phase) -> Memory:
+        working = self._largest(contents, lambda unit: self._unit(unit).working)
         keeps = self.job.plan.stack.keeps_graph_for_weights
         if phase is Phase.BACKWARD or (phase is Phase.BACKWARD_INPUT and not keeps):
             return working
         return tuple((owner, size) for owner, size in working if owner is not Owner.RECOMPUTE)
 
-    def _largest(self, run: Slice, memory: Callable[[Unit], Memory]) -> Memory:
-        candidates = (memory(unit) for unit, _ in self._unit_counts(run))
+    def _largest(self, contents: _Contents, memory: Callable[[Unit], Memory]) -> Memory:
+        candidates = (memory(unit) for unit, _ in contents.units)
         return max(candidates, key=total_bytes, default=())
 
     def halves(self, run: Slice) -> Halves:
         """What a backward in two halves takes and frees, per microbatch."""
-        counts = self._unit_counts(run)
-        if counts not in self._halves:
-            of_units = [(self._unit(unit).halves, count) for unit, count in counts]
-            self._halves[counts] = Halves(
+        contents = self._contents_of(run)
+        if contents not in self._halves:
+            of_units = [(self._unit(unit).halves, count) for unit, count in contents.units]
+            self._halves[contents] = Halves(
                 *(
                     tuple(chain.from_iterable(halves[i] * count for halves, count in of_units))
                     for i in range(len(Halves._fields))
                 )
             )
-        return self._halves[counts]
+        return self._halves[contents]
 
     def passing(self, run: Slice) -> Memory:
         """Memory held while forward of a run is under way: its largest unit's."""
-        return self._largest(run, lambda unit: self._unit(unit).passing)
+        contents = self._contents_of(run)
+        if contents not in self._passing:
+            self._passing[contents] = self._largest(contents, lambda unit: self._unit(unit).passing)
+        return self._passing[contents]
 
     @cached_property
     def boundary_bytes(self) -> float:
@@ -277,13 +297,14 @@ class StageCosts:
         """By default only in schedules that are made for it."""
         plan = self.job.plan
         if plan.overlap_ep is None:
-            return plan.schedule in ("dualpipe", "dualpipev")
+            return plan.joins_passes
         return plan.overlap_ep
 
-    def _unit_counts(self, run: Slice) -> _UnitCounts:
-        if run not in self._counts:
-            self._counts[run] = tuple(Counter(self._run_units(run)).items())
-        return self._counts[run]
+    def _contents_of(self, run: Slice) -> _Contents:
+        if run not in self._contents:
+            units = tuple(Counter(self._run_units(run)).items())
+            self._contents[run] = self._distinct.setdefault(units, _Contents(units))
+        return self._contents[run]
 
     def _run_units(self, run: Slice) -> tuple[Unit, ...]:
         """What a run consists of, in order of the model."""
@@ -303,6 +324,12 @@ class StageCosts:
         """What one rank runs of a layer in forward order, and what times it."""
         layer = self._whole_layer(LayerUnit(kind, is_repeated=False))
         return self._divided(layer).pieces, self._timer
+
+    def all_pieces(self) -> Iterator[Piece]:
+        """What one rank runs of the layers and of the model's ends, each kind of layer once."""
+        units: list[Unit] = [*dict.fromkeys(self._layers), _EMBEDDING, _HEAD, _LOSS, _JOIN]
+        for unit in units:
+            yield from self._divided(self._whole_layer(unit)).pieces
 
     def _unit(self, unit: Unit) -> UnitCost:
         if unit not in self._units:
@@ -339,7 +366,7 @@ class StageCosts:
             shape = self._shape
             sizes = pending_bytes(layer, self.job.plan.tp, shape.element_bytes, shape.gemm_bytes)
             halves = freed_half_way(kept, tuple((owner, size) for size in sizes if size))
-        return UnitCost(time, kept, passing, _temporaries(layer) + restored, halves)
+        return UnitCost(time, kept, passing, temporaries(layer) + restored, halves)
 
     def _whole_layer(self, unit: Unit) -> Layer:
         job = self.job
@@ -385,6 +412,7 @@ class StageCosts:
                 plan.tp,
                 sequence_parallel=plan.cuts_sequence,
                 element_bytes=element_bytes,
+                gathered_bytes=self._shape.gemm_bytes if plan.stack.gathers_casted else None,
                 keeps_gathered=plan.stack.keeps_gathered,
             )
         return grid_parallel(
@@ -396,10 +424,10 @@ class StageCosts:
             vocabulary=padded_vocab(self.job) * self.job.model.hidden,
         )
 
-    def _sum(self, run: Slice, counts: _UnitCounts, phase: Phase, exposed: float) -> Work:
+    def _sum(self, run: Slice, contents: _Contents, phase: Phase, exposed: float) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
         flop, kernels, exchanges = 0.0, 0, 0
-        for unit, count in counts:
+        for unit, count in contents.units:
             time = self._unit(unit).time
             for pass_time in _directions(time, phase):
                 runs_python = pass_time is time.forward or pass_time is time.recompute
@@ -460,7 +488,7 @@ class StageCosts:
         if not num_bytes:
             return None
         seconds = memory_bound_s(job.cluster.profile, num_bytes)
-        return Part("sharding_copy", Category.DATA_PARALLEL, seconds)
+        return Part(SHARDING_COPY, Category.DATA_PARALLEL, seconds)
 
 
 def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:
@@ -484,14 +512,3 @@ def _add_part(
     if known is not None:
         seconds, repeats = seconds + known.seconds, repeats + known.repeats
     parts[key] = Part(part.name, part.category, seconds, repeats)
-
-
-def _temporaries(layer: Layer) -> Memory:
-    """Gradients that backward holds.
-
-    As large as the two largest saved activations (assumption: a gradient and its successor
-    are alive at once), where the layer does not say.
-    """
-    largest = sorted((saved.num_bytes for saved in layer.saved), reverse=True)[:2]
-    sizes = (*(layer.working_bytes or largest), *layer.buffer_bytes)
-    return tuple((Owner.TEMPORARIES, size) for size in sizes)

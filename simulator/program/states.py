@@ -7,7 +7,7 @@ Source: ZeRO (arXiv 1910.02054, section 3) for what is sharded at which stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from simulator.cost.kernels import output_bytes
@@ -135,6 +135,17 @@ class ParameterCount:
         )
 
 
+def added_up(counts: Iterable[ParameterCount]) -> ParameterCount:
+    """All parameters together."""
+    dense = expert = dense_state_bytes = expert_state_bytes = 0.0
+    for count in counts:
+        dense += count.dense
+        expert += count.expert
+        dense_state_bytes += count.dense_state_bytes
+        expert_state_bytes += count.expert_state_bytes
+    return ParameterCount(dense, expert, dense_state_bytes, expert_state_bytes)
+
+
 def copies_embedding(job: Job) -> bool:
     """Whether the last stage holds a copy of the first one's token embedding.
 
@@ -156,7 +167,7 @@ def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> Parame
     """
     tensors = slice_tensors(job, run, tied_copy=tied_copy)
     counts = (tensor_parameters(job, tensor) * layers for tensor, layers in tensors)
-    return sum(counts, ParameterCount())
+    return added_up(counts)
 
 
 def slice_tensors(
@@ -237,10 +248,11 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
 
 def copied_gradients(job: Job, parameters: ParameterCount) -> Memory:
     """fp32 copies of 16-bit gradients, made for the optimizer and freed with the gradients."""
-    if job.plan.data_parallel == "parameter-server":
+    copied = state_bytes(job).gradient_copy
+    if not copied or job.plan.data_parallel == "parameter-server":
         return ()
     kept = shard_numel(job, parameters) if job.plan.zero else parameters.total
-    num_bytes = kept * state_bytes(job).gradient_copy * device_shares(job)[Owner.MASTER_WEIGHTS]
+    num_bytes = kept * copied * device_shares(job)[Owner.MASTER_WEIGHTS]
     return ((Owner.GRADIENTS, num_bytes),) if num_bytes else ()
 
 
@@ -292,6 +304,8 @@ def further_moment_bytes(job: Job, parameters: ParameterCount) -> float:
 def shard_numel(job: Job, parameters: ParameterCount) -> float:
     """Parameters whose states one rank keeps where they are sharded."""
     dense = parameters.dense / shard_group(job).ranks
+    if not parameters.expert:
+        return dense
     return dense + parameters.expert / expert_shard_group(job).ranks
 
 

@@ -39,6 +39,7 @@ def tensor_parallel(
     *,
     sequence_parallel: bool,
     element_bytes: float,
+    gathered_bytes: float | None = None,
     keeps_gathered: bool = False,
 ) -> Layer:
     """The layer of one of ``tp`` ranks, with its exchanges.
@@ -48,6 +49,8 @@ def tensor_parallel(
         tp: Ranks that share it.
         sequence_parallel: Whether norms and residuals are cut along the sequence.
         element_bytes: Bytes of one activation [B].
+        gathered_bytes: Bytes of one element that is gathered for a product with a weight in the
+            plan's number format; as ``element_bytes`` if None [B].
         keeps_gathered: Whether a column product keeps the sequence that it gathered, so that
             backward need not gather it again.
     """
@@ -63,7 +66,9 @@ def tensor_parallel(
     pieces = [
         new
         for piece in layer.pieces
-        for new in _with_exchanges(piece, tp, sequence_parallel, element_bytes, shares)
+        for new in _with_exchanges(
+            piece, tp, sequence_parallel, element_bytes, gathered_bytes or element_bytes, shares
+        )
     ]
     saved = tuple(_shard_saved(saved, shares) for saved in layer.saved)
     input_bytes = layer.input_bytes * shares[layer.input_region]
@@ -83,16 +88,20 @@ def _with_exchanges(
     tp: int,
     sequence_parallel: bool,
     element_bytes: float,
+    gathered_bytes: float,
     shares: dict[Region, float],
 ) -> Iterator[Piece]:
+    gathered = gathered_bytes / element_bytes
     match piece:
         case Gemm(has_weight=True, split=Split.COLUMN):
             regathers = shares[Region.GATHERED] < 1.0
-            yield from _entry(piece, sequence_parallel, regathers, element_bytes)
+            share = 1.0 if piece.half_precision else gathered
+            yield from _entry(piece, sequence_parallel, regathers, element_bytes, share)
             yield _shard(piece, tp, shares)
         case Gemm(has_weight=True, split=Split.ROW):
             yield _shard(piece, tp, shares)
-            yield _exit(piece.name, piece.m * piece.n * element_bytes, sequence_parallel)
+            num_bytes = piece.m * piece.n * element_bytes
+            yield _exit(piece.name, num_bytes, sequence_parallel, gathered)
         case Stream(name="embedding"):
             yield _shard(piece, tp, shares)
             yield _exit(piece.name, piece.forward_bytes / 2, sequence_parallel)
@@ -103,7 +112,7 @@ def _with_exchanges(
 
 
 def _entry(
-    gemm: Gemm, sequence_parallel: bool, regathers: bool, element_bytes: float
+    gemm: Gemm, sequence_parallel: bool, regathers: bool, element_bytes: float, gathered: float
 ) -> Iterator[Exchange]:
     """Before a column product: gather the sequence forward, reduce its gradient backward.
 
@@ -113,17 +122,23 @@ def _entry(
     name = f"{gemm.name}.gather"
     if sequence_parallel:
         gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-        yield Exchange(name, Axis.TENSOR, gather, scatter, num_bytes, gathers_again=regathers)
+        yield Exchange(
+            name, Axis.TENSOR, gather, scatter, num_bytes,
+            gathers_again=regathers, gather_bytes=num_bytes * gathered,
+        )  # fmt: skip
         return
     for _ in range(gemm.products):
         yield Exchange(name, Axis.TENSOR, None, CollectiveKind.ALL_REDUCE, num_bytes)
 
 
-def _exit(name: str, num_bytes: float, sequence_parallel: bool) -> Exchange:
+def _exit(name: str, num_bytes: float, sequence_parallel: bool, gathered: float = 1.0) -> Exchange:
     """After a row product or the embedding: reduce forward, gather the gradient backward."""
     if sequence_parallel:
         gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-        return Exchange(f"{name}.reduce", Axis.TENSOR, scatter, gather, num_bytes)
+        return Exchange(
+            f"{name}.reduce", Axis.TENSOR, scatter, gather, num_bytes,
+            gather_bytes=num_bytes * gathered,
+        )  # fmt: skip
     return Exchange(f"{name}.reduce", Axis.TENSOR, CollectiveKind.ALL_REDUCE, None, num_bytes)
 
 

@@ -77,18 +77,19 @@ class PieceTimer:
     _costs: dict[object, CollectiveCost] = field(default_factory=dict)
 
     def gemm_s(self, gemm: Gemm | GroupedGemm) -> float:
-        """Forward product [s]."""
-        return self._product_s(gemm, _rows(gemm), gemm.n, gemm.k)
+        """Forward product, or the products it stands for [s]."""
+        return sum(self._product_s(gemm, _rows(gemm), n, gemm.k) for n in _columns(gemm))
 
     def input_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's input, or of its first activation [s]."""
-        return self._product_s(gemm, _rows(gemm), gemm.k, gemm.n)
+        return sum(self._product_s(gemm, _rows(gemm), gemm.k, n) for n in _columns(gemm))
 
     def weight_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's weight, or of its second activation [s]."""
         weights = gemm.groups if isinstance(gemm, GroupedGemm) else int(gemm.has_weight)
-        product_s = self._product_s(
-            gemm, gemm.k, gemm.n, _rows(gemm), accumulate=weights > 0, of_weight=True
+        product_s = sum(
+            self._product_s(gemm, gemm.k, n, _rows(gemm), accumulate=weights > 0, of_weight=True)
+            for n in _columns(gemm)
         )
         if not weights or not self.accumulation_bytes:
             return product_s
@@ -173,7 +174,7 @@ class PieceTimer:
         if exchange.levels is not None:
             group, network = self.groups[exchange.axis], self.profile.network
             return hierarchical_exchange_cost(*exchange.levels, group, network)
-        return self._collective_cost(exchange.axis, kind, exchange.num_bytes)
+        return self._collective_cost(exchange.axis, kind, exchange.message_bytes(kind))
 
     def move_cost(self, move: Move) -> CollectiveCost:
         """Cost of one of the collectives that a move stands for."""
@@ -198,7 +199,7 @@ class PieceTimer:
         """The exchange in one direction, as the ranks issue it."""
         cost, group = self.exchange_cost(exchange, kind), self.groups[exchange.axis]
         return Collective(
-            exchange.name, Kind(kind), exchange.axis, group.ranks, exchange.num_bytes,
+            exchange.name, Kind(kind), exchange.axis, group.ranks, exchange.message_bytes(kind),
             cost.port_bytes,
         )  # fmt: skip
 
@@ -282,6 +283,16 @@ class PieceTimer:
 
 def _rows(gemm: Gemm | GroupedGemm) -> int:
     return math.ceil(gemm.mean_rows) if isinstance(gemm, GroupedGemm) else gemm.m
+
+
+def _columns(gemm: Gemm | GroupedGemm) -> list[int]:
+    """Columns of each product that one stands for: queries, keys and values, or equal parts."""
+    if isinstance(gemm, GroupedGemm) or gemm.products == 1:
+        return [gemm.n]
+    if gemm.kv_columns:
+        key_or_value = gemm.kv_columns // 2
+        return [gemm.n - 2 * key_or_value, key_or_value, key_or_value]
+    return [gemm.n // gemm.products] * gemm.products
 
 
 def _rows_of_experts(gemm: GroupedGemm) -> list[int]:

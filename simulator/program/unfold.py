@@ -99,8 +99,20 @@ class _Costs:
     _programs: dict[tuple[Condition, ExpertShare | None], Program]
     _works: dict[tuple[int, Condition], Work] = field(default_factory=dict)
 
-    def operation(self, index: int, condition: Condition, share: ExpertShare | None) -> Operation:
-        """An operation of the folded program; equal ones share their work."""
+    def operation(
+        self, index: int, conditions: Sequence[Condition], share: ExpertShare | None
+    ) -> Operation:
+        """An operation of the folded program; equal ones share their work.
+
+        Args:
+            index: Which one.
+            conditions: Of its ranks, one for each pool; the slowest of them counts.
+            share: What the experts of its ranks receive.
+        """
+        variants = (self._variant(index, condition, share) for condition in conditions)
+        return max(variants, key=lambda operation: operation.work.seconds)
+
+    def _variant(self, index: int, condition: Condition, share: ExpertShare | None) -> Operation:
         links = replace(condition, slowdown=0.0)
         known = self.program(links, share).operations[index]
         if not condition.slowdown:
@@ -140,7 +152,7 @@ class _Unfolding:
         """Places of each kind, ascending."""
         self.causes = Causes(conditions, labels)
         self.cells = {scope: _cells(kinds, self.places, its) for scope, its in labels.items()}
-        self._conditions: dict[tuple[tuple[int, ...], _Cell], Condition] = {}
+        self._conditions: dict[tuple[tuple[int, ...], _Cell], tuple[Condition, ...]] = {}
 
     @property
     def num_operations(self) -> int:
@@ -158,6 +170,7 @@ class _Unfolding:
             ),
             operations=[],
             lanes={},
+            ports={**self.folded.ports, **self.conditions.ports_bytes_per_s},
         )
         starts: list[tuple[int, Operation, _Cell]] = []
         ends: list[dict[int, int]] = []
@@ -182,6 +195,7 @@ class _Unfolding:
         ranks = tuple(self.conditions.ranks[stage, places].tolist())
         place = int(places[0])
         role = "cold" if self.roles.role[place] else "hot"
+        profile = self.conditions.profile(stage, place)
         causes = [self.causes.text(stage, place), self.roles.cause(place)]
         return RankClass(
             name=f"rank {ranks[0]}" if named_by_rank else f"{whole.name} {role}",
@@ -193,7 +207,9 @@ class _Unfolding:
             nvme=whole.nvme,
             ranks=ranks,
             cause="; ".join(cause for cause in causes if cause),
-            port_shares=self.conditions.of(stage, place).port_shares,
+            port_shares=self.conditions.port_shares(stage, place),
+            role=profile.name if profile else "",
+            device=profile.device if profile else None,
         )
 
     def _add(
@@ -206,12 +222,12 @@ class _Unfolding:
         """
         folded = self.folded.operations[index]
         stages = tuple(stage for stage, _ in folded.lanes)
-        condition = self._condition(stages, cell)
+        conditions = self._condition(stages, cell)
         members: dict[int, list[int]] = {}
         for kind in cell:
             members.setdefault(int(self.roles.role[self.places[kind][0]]), []).append(kind)
         variants = {
-            role: self.costs.operation(index, condition, self.roles.shares[role])
+            role: self.costs.operation(index, conditions, self.roles.shares[role])
             for role in members
         }
         first, *others = variants
@@ -238,7 +254,7 @@ class _Unfolding:
             (stage * number + kind, stream) for stage, stream in operation.lanes for kind in kinds
         )
 
-    def _condition(self, stages: tuple[int, ...], cell: _Cell) -> Condition:
+    def _condition(self, stages: tuple[int, ...], cell: _Cell) -> tuple[Condition, ...]:
         key = (stages, cell)
         if key not in self._conditions:
             self._conditions[key] = worst(

@@ -19,18 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from simulator.cost.parameters import (
     LayerKind,
     ParameterTensor,
     Split,
-    layer_kind,
+    layer_kinds,
     layer_tensors,
     padded_shard_numel,
 )
 from simulator.program.layout import Slice, cut
 from simulator.program.ranks import shard_group
-from simulator.program.states import ParameterCount, end_tensors, state_bytes, tensor_parameters
+from simulator.program.states import (
+    ParameterCount,
+    added_up,
+    end_tensors,
+    state_bytes,
+    tensor_parameters,
+)
 from simulator.spec.job import Job
 
 _FUSED = {"query": "qkv", "key": "qkv", "value": "qkv", "gate": "up"}
@@ -90,7 +97,7 @@ class Units:
     def whole(self, run: Slice) -> Unit:
         """All parameters of a run as one unit."""
         held = [pair for part in _parts(run) for pair in self._tensors(part)]
-        total = sum((count for _, count in held), ParameterCount())
+        total = added_up(count for _, count in held)
         return Unit(run, total, self._partial(held))
 
     def counts(self, run: Slice) -> list[ParameterCount]:
@@ -115,7 +122,7 @@ class Units:
         head: it has no weights.
         """
         if self.job.plan.zero >= 2 and run.has_loss:
-            body = replace(run, has_loss=False)
+            body = run._replace(has_loss=False)
             loss = Piece(Slice(run.end, run.end, has_loss=True), (), ())
             return (*(self.pieces(body) if _parts(body) else ()), loss)
         if self.job.plan.zero < 3:
@@ -197,7 +204,7 @@ class Units:
         bucket_bytes = max(stack.bucket_bytes, stack.bucket_per_rank_bytes * self.job.dp)
         for end in bucket_ends(sizes, stack.first_bucket_bytes, bucket_bytes):
             pairs = [pair for _, pair in held[start : end + 1]]
-            total = sum((count for _, count in pairs), ParameterCount())
+            total = added_up(count for _, count in pairs)
             closer = held[end][0]
             yield closer, Unit(Slice(0, 0), total, self._partial(pairs))
             start = end + 1
@@ -213,10 +220,14 @@ class Units:
         """Tensors of a part, each with what one rank holds of it, in order of forward."""
         if _is_end(part):
             return self._counted(end_tensors(self.job, part, tied_copy=self.tied_copy))
-        kind = layer_kind(self.job.model, part.first)
+        kind = self._kinds[part.first]
         if kind not in self._layers:
             self._layers[kind] = self._counted(layer_tensors(self.job.model, part.first))
         return self._layers[kind]
+
+    @cached_property
+    def _kinds(self) -> tuple[LayerKind, ...]:
+        return layer_kinds(self.job.model)
 
     def _counted(self, tensors: Iterable[ParameterTensor]) -> _Tensors:
         return [(tensor, tensor_parameters(self.job, tensor)) for tensor in tensors]

@@ -15,18 +15,17 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp``:
 - with ``expandable_segments`` each pool is one segment that grows at its end in pages of
   2 MiB (small) or 20 MiB (large), so that any free space in it can serve any request.
 
-- every stream has blocks of its own, which serve no other one (FSDP of PyTorch 2.0 gathers
-  whole weights on one of its own; FSDP2 takes them and the buffers of reductions on the compute
-  stream, and only the outputs of its gathers, gone once copied, on another, which are ignored).
+- what is asked for on another stream has pools of its own (FSDP of PyTorch 2.0 gathers whole
+  weights there; FSDP2 takes them and the buffers of reductions on the compute stream, and on
+  another one only the outputs of its gathers, gone once copied, which are ignored).
 
 Ignored: that unused pages of an expandable segment go back to a full device.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Iterable
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,18 +35,20 @@ _SMALL_SEGMENT_BYTES = 2 * 2**20
 _MEDIUM_BYTES = 10 * 2**20
 _LARGE_SEGMENT_BYTES = 20 * 2**20
 _SEGMENT_ROUND_BYTES = 2 * 2**20
+_APART_BYTES = 2**60
+"""Between the addresses of two pools: more than any device has."""
 
 
 class Pool(NamedTuple):
     """Blocks that may serve each other.
 
     Attributes:
-        stream: The stream that they were asked for on.
         is_small: Whether requests of up to 1 MiB share its segments.
+        is_apart: Whether they are asked for on a stream of their own.
     """
 
-    stream: str
     is_small: bool
+    is_apart: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -56,21 +57,43 @@ class Block:
 
     Attributes:
         num_bytes: Size [B].
+        address: Where it begins [B]; two segments never touch.
         pool: Which one it belongs to.
         is_free: Whether a request may take it.
         before, after: Neighbours in its segment.
+        turn: Which of the free blocks of its size goes first.
     """
 
     num_bytes: int
+    address: int
     pool: Pool
     is_free: bool = True
     before: Block | None = None
     after: Block | None = None
+    turn: int = 0
 
     @property
     def is_segment(self) -> bool:
         """Whether it is all of its segment."""
         return self.before is None and self.after is None
+
+
+class Request(NamedTuple):
+    """What is asked of the allocator.
+
+    Attributes:
+        num_bytes: Size, rounded up [B].
+        pool: Which one serves it.
+    """
+
+    num_bytes: int
+    pool: Pool
+
+
+def request(num_bytes: float, *, is_apart: bool = False) -> Request:
+    """The request for so many bytes, on the compute stream or another one."""
+    size = max(_ROUND_BYTES, math.ceil(num_bytes / _ROUND_BYTES) * _ROUND_BYTES)
+    return Request(size, Pool(size <= _SMALL_BYTES, is_apart))
 
 
 class CachingAllocator:
@@ -88,20 +111,29 @@ class CachingAllocator:
         self.most_reserved_bytes = 0
         self._room_bytes = room_bytes
         self._expandable = expandable_segments
-        self._free: dict[Pool, list[tuple[int, int, Block]]] = {}
-        """Free blocks of each pool, smallest first; the second number only breaks ties."""
+        self._free: dict[Pool, list[tuple[int, int, Block]]] = {
+            Pool(is_small, is_apart): [] for is_small in (True, False) for is_apart in (False, True)
+        }
+        """Free blocks of each pool, smallest first; the second number is their turn."""
         self._tail: dict[Pool, Block] = {}
         """Last block of each pool's expandable segment."""
-        self._count = 0
+        self._turn = 0
+        self._end = 0
+        """One past the last segment."""
 
-    def take(self, num_bytes: float, stream: str = "") -> Block:
-        """A block for a request of so many bytes on a stream."""
-        size = max(_ROUND_BYTES, math.ceil(num_bytes / _ROUND_BYTES) * _ROUND_BYTES)
-        is_small = size <= _SMALL_BYTES
-        pool = Pool(stream, is_small)
-        block = self._best_fit(size, pool) or self._new_space(size, pool)
+    def take(self, num_bytes: float, *, is_apart: bool = False) -> Block:
+        """A block for a request of so many bytes."""
+        return self.serve(request(num_bytes, is_apart=is_apart))
+
+    def serve(self, asked: Request) -> Block:
+        """A block for a request."""
+        size, pool = asked
+        blocks = self._free[pool]
+        index = bisect_left(blocks, (size, 0))
+        block = blocks.pop(index)[2] if index < len(blocks) else self._new_space(size, pool)
         rest = block.num_bytes - size
-        if rest >= _ROUND_BYTES if is_small or self._expandable else rest > _SMALL_BYTES:
+        splits_all = pool.is_small or self._expandable
+        if rest and (rest >= _ROUND_BYTES if splits_all else rest > _SMALL_BYTES):
             self._split(block, size)
         block.is_free = False
         self.allocated_bytes += block.num_bytes
@@ -113,16 +145,17 @@ class CachingAllocator:
         before, after = block.before, block.after
         if after is not None and after.is_free:
             self._forget(after)
-            block = self._joined(block, after)
+            self._join(block, after)
         if before is not None and before.is_free:
             self._forget(before)
-            block = self._joined(before, block)
+            self._join(before, block)
+            block = before
         self._offer(block)
 
-    def _best_fit(self, size: int, pool: Pool) -> Block | None:
-        blocks = self._free.get(pool, [])
-        index = bisect.bisect_left(blocks, (size, 0))
-        return blocks.pop(index)[2] if index < len(blocks) else None
+    def free_blocks(self) -> tuple[tuple[int, int], ...]:
+        """Address and size of every free block, those of a pool in order of their turn [B]."""
+        pools = self._free.values()
+        return tuple((block.address, size) for pool in pools for size, _, block in pool)
 
     def _new_space(self, size: int, pool: Pool) -> Block:
         if self._expandable:
@@ -136,7 +169,9 @@ class CachingAllocator:
         if self.reserved_bytes + segment > self._room_bytes:
             self._release()
         self._reserve(segment)
-        return Block(segment, pool)
+        address = self._end
+        self._end += segment + _ROUND_BYTES
+        return Block(segment, address, pool)
 
     def _reserve(self, num_bytes: int) -> None:
         self.reserved_bytes += num_bytes
@@ -145,10 +180,8 @@ class CachingAllocator:
     def _release(self) -> None:
         """Return the segments in which no block is taken."""
         for pool, blocks in self._free.items():
-            kept = [entry for entry in blocks if not entry[2].is_segment]
-            unused = [entry for entry in blocks if entry[2].is_segment]
-            self.reserved_bytes -= sum(size for size, _, _ in unused)
-            self._free[pool] = kept
+            self.reserved_bytes -= sum(size for size, _, block in blocks if block.is_segment)
+            self._free[pool] = [entry for entry in blocks if not entry[2].is_segment]
 
     def _expanded(self, size: int, pool: Pool) -> Block:
         """The end of the pool's segment, as much longer as the request needs."""
@@ -160,7 +193,8 @@ class CachingAllocator:
             tail.num_bytes += grown
         else:
             grown = _rounded(size, page)
-            new = Block(grown, pool, before=tail)
+            address = tail.address + tail.num_bytes if tail else len(self._tail) * _APART_BYTES
+            new = Block(grown, address, pool, before=tail)
             if tail is not None:
                 tail.after = new
             tail = self._tail[pool] = new
@@ -169,65 +203,36 @@ class CachingAllocator:
 
     def _split(self, block: Block, size: int) -> None:
         """Leave ``size`` bytes of a block and offer the rest."""
-        rest = Block(block.num_bytes - size, block.pool, before=block, after=block.after)
-        if block.after is not None:
-            block.after.before = rest
-        if self._tail.get(block.pool) is block:
+        after = block.after
+        rest = Block(
+            block.num_bytes - size, block.address + size, block.pool,
+            before=block, after=after,
+        )  # fmt: skip
+        if after is not None:
+            after.before = rest
+        elif self._expandable:
             self._tail[block.pool] = rest
         block.num_bytes, block.after = size, rest
         self._offer(rest)
 
-    def _joined(self, first: Block, second: Block) -> Block:
-        """Two neighbours as one block, the first of them."""
+    def _join(self, first: Block, second: Block) -> None:
+        """Make the first of two neighbours both of them."""
         first.num_bytes += second.num_bytes
-        first.after = second.after
-        if second.after is not None:
-            second.after.before = first
-        if self._tail.get(first.pool) is second:
+        after = first.after = second.after
+        if after is not None:
+            after.before = first
+        elif self._expandable:
             self._tail[first.pool] = first
-        return first
 
     def _offer(self, block: Block) -> None:
         block.is_free = True
-        self._count += 1
-        entry = block.num_bytes, self._count, block
-        bisect.insort(self._free.setdefault(block.pool, []), entry)
+        self._turn = block.turn = self._turn + 1
+        insort(self._free[block.pool], (block.num_bytes, block.turn, block))
 
     def _forget(self, block: Block) -> None:
         blocks = self._free[block.pool]
-        index = bisect.bisect_left(blocks, (block.num_bytes, 0))
-        while blocks[index][2] is not block:
-            index += 1
-        del blocks[index]
+        del blocks[bisect_left(blocks, (block.num_bytes, block.turn))]
 
 
-def _rounded(num_bytes: float, multiple: int) -> int:
+def _rounded(num_bytes: int, multiple: int) -> int:
     return math.ceil(num_bytes / multiple) * multiple
-
-
-Request = tuple[str, float]
-"""A block of memory: the stream that it is asked for on, and its size [B]."""
-
-
-def reserved_bytes(
-    steps: Iterable[tuple[Iterable[Request], Iterable[Request]]],
-    *,
-    expandable_segments: bool,
-    room_bytes: float = math.inf,
-) -> float:
-    """The most that is reserved while blocks come and go [B].
-
-    Args:
-        steps: The blocks that are taken, and then those that are given back.
-        expandable_segments: How the allocator is set.
-        room_bytes: What the device has; more is reserved only where nothing can be returned.
-    """
-    allocator = CachingAllocator(expandable_segments=expandable_segments, room_bytes=room_bytes)
-    taken: dict[Request, list[Block]] = {}
-    for takes, gives in steps:
-        for request in takes:
-            stream, size = request
-            taken.setdefault(request, []).append(allocator.take(size, stream))
-        for request in gives:
-            allocator.give(taken[request].pop())
-    return float(allocator.most_reserved_bytes)

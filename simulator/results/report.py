@@ -62,13 +62,15 @@ def _class_to_dict(rank_class: RankClass) -> dict[str, Any]:
         "ranks": rank_class.count,
         "first_rank": rank_class.first_rank,
         "cause": rank_class.cause,
+        **({"gpu": rank_class.role} if rank_class.device else {}),
     }
 
 
 def source_counts(job: Job) -> dict[str, int]:
     """How many numbers of the hardware profile are measured, fitted, assumed, and so on."""
-    provenance = job.cluster.profile.provenance
-    return dict(Counter(source.kind for source in provenance.values()).most_common())
+    profiles = {pool.profile.name: pool.profile for pool in job.cluster.pools or (job.cluster,)}
+    sources = [source for profile in profiles.values() for source in profile.provenance.values()]
+    return dict(Counter(source.kind for source in sources).most_common())
 
 
 def _asynchrony_to_dict(found: Asynchrony | None) -> dict[str, Any] | None:
@@ -89,5 +91,6 @@ def _memory_to_dict(memory: ClassMemory) -> dict[str, Any]:
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "peak_device_bytes": memory.peak_device_bytes,
         "peak_time_s": memory.peak_time_s,
+        "capacity_bytes": memory.capacity_bytes,
         "by_owner": {owner.value: num_bytes for owner, num_bytes in memory.by_owner.items()},
     }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +48,7 @@ class ClassMemory:
         time_s: Moments at which memory changes, shape (changes,) [s].
         owner_bytes: Bytes from each moment on, per owner, each of shape (changes,) [B].
         role: What its ranks are, where others of their stage do something else.
+        capacity_bytes: Memory of its GPU [B].
     """
 
     stage: int
@@ -58,6 +60,12 @@ class ClassMemory:
     time_s: NDArray[np.float64]
     owner_bytes: Mapping[Owner, NDArray[np.float64]]
     role: str = ""
+    capacity_bytes: float = math.inf
+
+    @property
+    def filled_share(self) -> float:
+        """Share of the GPU's memory that is used at the peak."""
+        return self.peak_device_bytes / self.capacity_bytes
 
     @property
     def label(self) -> str:
@@ -67,12 +75,33 @@ class ClassMemory:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Everything about one simulated training step."""
+    """Everything about one simulated training step.
+
+    Attributes:
+        timeline: What ran when, one row per operation and lane; ``to_frame()`` is a table of it.
+        step_time_s: From the start of the step to the end of its last update [s].
+        step_time_band_s: Between which eight of ten published runs would lie [s]; None where
+            the profile does not say.
+        tokens_per_s_per_gpu: Tokens of the batch, by GPU and second.
+        model_tflops_per_gpu: What the model needs, whatever is repeated [TFLOP/s].
+        mfu: That, as a share of the dense peak of the plan's precision (PaLM, arXiv 2204.02311,
+            appendix B).
+        hfu: The same with recomputation counted as work.
+        bubble_fraction: Share of the step in which a mean GPU waits for the pipeline.
+        breakdown_s: Where a mean GPU's time goes, by category [s]; sums to the step.
+        exposed_comm_s: The communication among it, by category [s]: what delays computation.
+        class_breakdown_s: The same breakdown for each class of ranks that behave alike.
+        waits: Every gap of the compute streams and what it waited for.
+        memory: What each class of ranks holds, by stage.
+        capacity_bytes: Device memory of one GPU [B].
+        title: One line that says which job this was.
+        asynchrony: Updates, weight versions and staleness where training is not synchronous.
+        host: Memory and drives of the fullest node; None where nothing leaves the GPUs.
+    """
 
     timeline: Timeline
     step_time_s: float
     step_time_band_s: tuple[float, float] | None
-    """Between which eight of ten published runs would lie; None where the profile does not say."""
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     mfu: float
@@ -85,14 +114,16 @@ class StepResult:
     memory: tuple[ClassMemory, ...]
     capacity_bytes: float
     title: str
-    """One line that says which job this was."""
     asynchrony: Asynchrony | None
-    """Updates, weight versions and staleness where training is not synchronous."""
     host: HostMemory | None
-    """Memory and drives of the fullest node; None where nothing leaves the GPUs."""
 
     @property
     def fits(self) -> bool:
         """Whether the fullest GPU, and the fullest node, has room for what it holds."""
-        fullest = max(memory.peak_device_bytes for memory in self.memory)
-        return fullest <= self.capacity_bytes and (self.host is None or self.host.fits)
+        has_room = self.fullest.peak_device_bytes <= self.fullest.capacity_bytes
+        return has_room and (self.host is None or self.host.fits)
+
+    @property
+    def fullest(self) -> ClassMemory:
+        """The ranks that use the largest share of their memory."""
+        return max(self.memory, key=lambda memory: memory.filled_share)

@@ -25,7 +25,8 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     """Everything about one simulated step of a job.
 
     MFU and HFU relate :func:`model_flop_per_token` and :func:`hardware_flop_per_token` to
-    the dense peak of the format that the plan computes in.
+    the dense peak of the format that the plan computes in, of the average GPU. Where there are
+    several kinds of GPUs, no error is known and no band is given.
 
     Args:
         job: What was simulated.
@@ -45,7 +46,9 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     seq_len, gpus = job.batch.seq_len, job.cluster.gpus
     tokens_per_s_per_gpu = job.batch.tokens / step_time_s / gpus
     profile = job.cluster.profile
-    peak = peak_flop_per_s(profile, job.plan.precision)
+    pools = job.cluster.pools or (job.cluster,)
+    peaks = (pool.gpus * peak_flop_per_s(pool.profile, job.plan.precision) for pool in pools)
+    peak = sum(peaks) / gpus
     model_rate = tokens_per_s_per_gpu * model_flop_per_token(job.model, seq_len)
     stack = job.plan.stack
     hardware_flop = hardware_flop_per_token(
@@ -59,7 +62,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     return StepResult(
         timeline=timeline,
         step_time_s=step_time_s,
-        step_time_band_s=_band_s(step_time_s, profile.step_time_band),
+        step_time_band_s=_band_s(step_time_s, None if len(pools) > 1 else profile.step_time_band),
         tokens_per_s_per_gpu=tokens_per_s_per_gpu,
         model_tflops_per_gpu=model_rate / 1e12,
         mfu=model_rate / peak,
@@ -70,7 +73,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
         class_breakdown_s=breakdowns,
         waits=waits,
         memory=memory,
-        capacity_bytes=profile.device.memory_bytes,
+        capacity_bytes=min(pool.profile.device.memory_bytes for pool in pools),
         title=job.title,
         asynchrony=asynchrony(job, job_schedule(job)),
         host=host_memory(job, timeline.program),

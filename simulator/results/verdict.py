@@ -38,8 +38,8 @@ def verdict(result: StepResult, what_ifs: Sequence[WhatIf] = ()) -> str:
 
 
 def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
-    fullest = max(result.memory, key=lambda memory: memory.peak_device_bytes)
-    need, capacity = fullest.peak_device_bytes, result.capacity_bytes
+    fullest = result.fullest
+    need, capacity = fullest.peak_device_bytes, fullest.capacity_bytes
     if need > capacity:
         excess = format_bytes(need - capacity)
         return f"Does not fit: stage {fullest.stage} needs {excess} more than there is"
@@ -87,8 +87,7 @@ def _losses(result: StepResult) -> list[str]:
 
 
 def _fullness(result: StepResult) -> list[str]:
-    fullest = max(result.memory, key=lambda memory: memory.peak_device_bytes)
-    share = fullest.peak_device_bytes / result.capacity_bytes
+    fullest, share = result.fullest, result.fullest.filled_share
     if _NEARLY_FULL <= share <= 1:
         return [f"stage {fullest.stage} fills {_percent(share)} of its memory"]
     return []

@@ -18,6 +18,9 @@ CostedOrderFunction = Callable[[int, int, int, PassCosts], Order]
 RuleFunction = Callable[[int, int, int], tuple[str, str] | None]
 """(stages, chunks, microbatches) -> (the rule that is broken, the way out), or None."""
 
+SizeFunction = Callable[[int, int, int], int]
+"""(stages, chunks, microbatches) -> a number."""
+
 BoundFunction = Callable[[int, int, int, int], int]
 """(rank, stages, chunks, microbatches) -> upper bound of activations held at once."""
 
@@ -32,6 +35,12 @@ _SIZE_HINTS = {
 def no_rule(stages: int, chunks: int, microbatches: int) -> None:
     """Every size is allowed."""
     del stages, chunks, microbatches
+
+
+def no_buffers(stages: int, chunks: int, microbatches: int) -> int:
+    """A send may wait for its receive."""
+    del stages, chunks, microbatches
+    return 0
 
 
 def one_version(rank: int, stages: int) -> int:
@@ -72,8 +81,9 @@ class ScheduleInfo:
         weight_versions: Versions of the weights that a rank keeps.
         staleness: Updates by which the weights that a gradient was computed with are older
             than those it is applied to.
-        rendezvous_safe: Whether the order also runs where a send blocks until its receive
-            is posted (a rank posts its next receive together with its last send).
+        buffers: Upper bound of messages that must fit between a rank and each one it sends to
+            where sends block (:mod:`simulator.schedule.rendezvous`); 0 runs where a send waits
+            for its receive. Of an order with ``costed_order``: that of equal costs.
     """
 
     name: str
@@ -91,7 +101,7 @@ class ScheduleInfo:
     updates_every_microbatch: bool = False
     weight_versions: Callable[[int, int], int] = one_version
     staleness: Callable[[int, int], int] = up_to_date
-    rendezvous_safe: bool = False
+    buffers: SizeFunction = no_buffers
 
     def check(self, stages: int, chunks: int, microbatches: int) -> None:
         """Raise unless the schedule runs with these sizes.

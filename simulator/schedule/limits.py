@@ -162,3 +162,38 @@ def two_versions(rank: int, stages: int) -> int:
     """PipeDream-2BW: the newest weights and those that old microbatches use."""
     del rank, stages
     return 2
+
+
+def one_message(stages: int, chunks: int, microbatches: int) -> int:
+    """Two neighbours send to each other at once, while none of them receives."""
+    del chunks, microbatches
+    return min(1, stages - 1)
+
+
+def interleaved_messages(stages: int, chunks: int, microbatches: int) -> int:
+    """Rounds longer than p come back to the first rank before it turns to them.
+
+    Where a forward and a backward exchange in one call, as in Megatron's, none are needed.
+    """
+    del chunks
+    length = round_length(stages, microbatches)
+    return 0 if stages == 1 or microbatches < 2 * stages else max(1, length - stages)
+
+
+def zb_1p_messages(stages: int, chunks: int, microbatches: int) -> int:
+    """With one chunk none, as zb-h1; with several p/2, and what rounds are longer than p."""
+    length = round_length(stages, microbatches)
+    if chunks == 1 or not 1 < stages <= length:
+        return 0
+    return (stages + 1) // 2 + length - stages
+
+
+def looped_bfs_messages(stages: int, chunks: int, microbatches: int) -> int:
+    """What comes back to the first rank while it has microbatches of the chunk before to run."""
+    return 0 if chunks == 1 or stages == 1 else max(0, microbatches // stages - 1)
+
+
+def varuna_messages(stages: int, chunks: int, microbatches: int) -> int:
+    """Two, where there is a rank between the first and the last: forwards run ahead."""
+    del chunks, microbatches
+    return min(2, 2 * max(0, stages - 2))

@@ -35,7 +35,7 @@ class PassCosts:
         return self.seconds[slot.phase, slot.stage]
 
 
-def equal_pass_costs(stages: int) -> PassCosts:
-    """Every stage alike, all three phases alike, free transfers, and nothing freed half-way."""
-    seconds = {(phase, stage): s for phase, s in EQUAL_COSTS.items() for stage in range(stages)}
+def even_pass_costs(stages: int, costs: Mapping[Phase, float] = EQUAL_COSTS) -> PassCosts:
+    """Every stage alike, free transfers, and nothing freed half-way."""
+    seconds = {(phase, stage): s for phase, s in costs.items() for stage in range(stages)}
     return PassCosts(seconds, lambda *_: 0.0, [1.0] * stages, [1.0] * stages)

@@ -63,7 +63,6 @@ _INFOS = (
         summary="one microbatch at a time; one rank works, the others wait",
         source="GPipe, arXiv 1811.06965, figure 2b",
         in_flight=limits.one_in_flight,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="gpipe",
@@ -71,7 +70,6 @@ _INFOS = (
         summary="all forwards, then all backwards",
         source="GPipe, arXiv 1811.06965",
         in_flight=limits.all_in_flight,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="pipedream",
@@ -83,7 +81,6 @@ _INFOS = (
         updates_every_microbatch=True,
         weight_versions=limits.stashed_versions,
         staleness=limits.microbatches_ahead,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="pipedream-2bw",
@@ -95,7 +92,6 @@ _INFOS = (
         weight_versions=limits.two_versions,
         staleness=limits.one_update,
         rule=limits.fills_pipeline,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="1f1b",
@@ -103,7 +99,6 @@ _INFOS = (
         summary="one forward, one backward; activations of at most p microbatches",
         source="PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473",
         in_flight=limits.one_f_one_b_in_flight,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="dapple",
@@ -111,7 +106,6 @@ _INFOS = (
         summary="early backward, policy A: the order of 1f1b",
         source="DAPPLE, arXiv 2007.01045",
         in_flight=limits.one_f_one_b_in_flight,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="interleaved-1f1b",
@@ -119,6 +113,7 @@ _INFOS = (
         summary="1F1B over several chunks per rank; the bubble shrinks by their number",
         source="Megatron-LM, arXiv 2104.04473; torch ScheduleInterleaved1F1B",
         in_flight=limits.interleaved_in_flight,
+        buffers=limits.interleaved_messages,
         chunks=(2, None),
         rule=limits.whole_rounds,
     ),
@@ -128,6 +123,7 @@ _INFOS = (
         summary="breadth first over the chunks; fewest gathers under ZeRO-3",
         source="Breadth-First Pipeline Parallelism, arXiv 2211.05953",
         in_flight=limits.all_in_flight,
+        buffers=limits.looped_bfs_messages,
         chunks=(1, None),
     ),
     ScheduleInfo(
@@ -137,7 +133,6 @@ _INFOS = (
         source="Zero Bubble, arXiv 2401.10241",
         in_flight=limits.zb_h1_in_flight,
         splits_backward=True,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="zb-h2",
@@ -145,6 +140,7 @@ _INFOS = (
         summary="split backward, twice the memory of 1F1B, no bubble at equal times",
         source="Zero Bubble, arXiv 2401.10241",
         in_flight=limits.zb_h2_in_flight,
+        buffers=limits.one_message,
         splits_backward=True,
     ),
     ScheduleInfo(
@@ -153,6 +149,7 @@ _INFOS = (
         summary="split backward, activations of p microbatches, several chunks per rank",
         source="Zero Bubble, arXiv 2401.10241; torch ScheduleInterleavedZeroBubble",
         in_flight=limits.zb_1p_in_flight,
+        buffers=limits.zb_1p_messages,
         chunks=(1, None),
         rule=limits.whole_rounds,
         splits_backward=True,
@@ -164,6 +161,7 @@ _INFOS = (
         summary="split backward, searched within the activations of 2p microbatches",
         source="Zero Bubble, arXiv 2401.10241, section 3",
         in_flight=limits.zb_2p_in_flight,
+        buffers=limits.one_message,
         splits_backward=True,
     ),
     ScheduleInfo(
@@ -172,6 +170,7 @@ _INFOS = (
         summary="split backward, two chunks as a V, memory of 1F1B, no bubble at equal times",
         source="Zero Bubble, arXiv 2401.10241; torch ScheduleZBVZeroBubble",
         in_flight=limits.zb_v_in_flight,
+        buffers=limits.one_message,
         placement=Placement.V,
         chunks=(2, 2),
         splits_backward=True,
@@ -182,6 +181,7 @@ _INFOS = (
         summary="split backward, two chunks as a V, half the memory of 1F1B",
         source="Controllable Memory, arXiv 2405.15362",
         in_flight=limits.v_half,
+        buffers=limits.one_message,
         placement=Placement.V,
         chunks=(2, 2),
         splits_backward=True,
@@ -195,7 +195,6 @@ _INFOS = (
         placement=Placement.V,
         chunks=(2, 2),
         splits_backward=True,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="dualpipe",
@@ -203,6 +202,7 @@ _INFOS = (
         summary="two copies of the model in opposite directions; forward and backward joined",
         source="DeepSeek-V3, arXiv 2412.19437",
         in_flight=limits.dualpipe_in_flight,
+        buffers=limits.one_message,
         placement=Placement.BIDIRECTIONAL,
         rule=limits.dualpipe_sizes,
         splits_backward=True,
@@ -213,6 +213,7 @@ _INFOS = (
         summary="DualPipe cut in half: one copy of the model, two chunks as a V",
         source="DeepSeek DualPipe; torch ScheduleDualPipeV",
         in_flight=limits.dualpipe_in_flight,
+        buffers=limits.one_message,
         placement=Placement.V,
         chunks=(2, 2),
         rule=limits.two_per_rank,
@@ -226,7 +227,6 @@ _INFOS = (
         in_flight=limits.chimera_in_flight,
         placement=Placement.BIDIRECTIONAL,
         rule=limits.even_directions,
-        rendezvous_safe=True,
     ),
     ScheduleInfo(
         name="varuna",
@@ -235,6 +235,7 @@ _INFOS = (
         summary="backward whenever one is ready, else forward; for full recomputation",
         source="Varuna, arXiv 2111.04007, and the generator in its repository",
         in_flight=limits.varuna_in_flight,
+        buffers=limits.varuna_messages,
     ),
 )
 

@@ -1,76 +1,135 @@
-"""Does an order still finish where a send blocks until its receive is posted?
+"""How many messages must be buffered, so that an order finishes though sends block?
 
 The model: after every slot a rank posts the send of its result and the receive of its
 next slot's input together, and waits for both before it goes on. That is how Megatron-LM's
-fused ``send_forward_recv_backward`` and torch's batched ``isend``/``irecv`` behave when the
-transport buffers nothing. Orders that fail here need receives that are posted further ahead.
+fused ``send_forward_recv_backward`` and torch's batched ``isend``/``irecv`` behave. A send
+ends when its message is received or lies in a buffer; a receive ends when its message is
+there, whichever others came before it. Where the transport buffers nothing (rendezvous)
+some orders wait in a ring for ever: they need buffers, or receives that are posted as far
+ahead.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from typing import NamedTuple
 
 from simulator.schedule.slots import Order, Placement, Slot, joint_groups
 from simulator.schedule.unit_time import Product, dependencies, product_of
 
-_Exchange = set[Product]
-"""Products that a rank sends or receives at one point; it waits for all of them."""
+
+def buffers_needed(order: Order, chunks: int, placement: Placement) -> int:
+    """Fewest messages that must fit between a rank and each one it sends to; 0 is rendezvous.
+
+    Args:
+        order: One list of slots per rank, which finishes where transfers are free.
+        chunks: Model chunks per rank.
+        placement: Which rank runs which virtual stage.
+    """
+    most = sum(map(len, order))
+    return bisect_left(
+        range(most), True, key=lambda n: not blocked_ranks(order, chunks, placement, n)
+    )
 
 
-def blocked_ranks(order: Order, chunks: int, placement: Placement) -> list[int]:
+def blocked_ranks(order: Order, chunks: int, placement: Placement, buffers: int = 0) -> list[int]:
     """Ranks that never finish under blocking sends; empty if the order is safe.
 
     Args:
         order: One list of slots per rank.
         chunks: Model chunks per rank.
         placement: Which rank runs which virtual stage.
+        buffers: Messages that fit between a rank and each one it sends to.
     """
-    stages = len(order)
-    exchanges = [_exchanges(slots, stages, chunks, placement) for slots in order]
-    position = [0] * stages
-    posted = Counter(product for steps in exchanges for product in steps[0])
+    exchanges = [
+        _exchanges(slots, rank, len(order), chunks, placement) for rank, slots in enumerate(order)
+    ]
+    transport = _Transport(buffers)
+    posted = [0] * len(order)
     progress = True
     while progress:
         progress = False
         for rank, steps in enumerate(exchanges):
-            while position[rank] < len(steps) and _is_matched(steps[position[rank]], posted):
-                position[rank] += 1
+            while posted[rank] < len(steps) and transport.is_idle(rank):
+                transport.post(steps[posted[rank]])
+                posted[rank] += 1
                 progress = True
-                if position[rank] < len(steps):
-                    posted.update(steps[position[rank]])
-    return [rank for rank, steps in enumerate(exchanges) if position[rank] < len(steps)]
+    return [rank for rank in range(len(order)) if not transport.is_idle(rank)]
 
 
-def _is_matched(exchange: _Exchange, posted: Counter[Product]) -> bool:
-    """Whether sender and receiver have both come to every product of the exchange."""
-    sides = 2
-    return all(posted[product] == sides for product in exchange)
+class _Message(NamedTuple):
+    sender: int
+    receiver: int
+    product: Product
+
+
+class _Exchange(NamedTuple):
+    """What a rank posts at one point; it waits for all of it."""
+
+    sends: list[_Message]
+    receives: list[_Message]
+
+
+class _Transport:
+    """Messages under way, and who waits for them."""
+
+    def __init__(self, buffers: int) -> None:
+        self._buffers = buffers
+        self._under_way: defaultdict[tuple[int, int], list[_Message]] = defaultdict(list)
+        self._sending: set[_Message] = set()
+        self._awaited: set[_Message] = set()
+        self._waits: Counter[int] = Counter()
+
+    def is_idle(self, rank: int) -> bool:
+        """Whether all that a rank has posted is done."""
+        return not self._waits[rank]
+
+    def post(self, exchange: _Exchange) -> None:
+        """Start the sends and receives of a rank, and end those that can."""
+        for message in exchange.sends:
+            self._under_way[message[:2]].append(message)
+            self._sending.add(message)
+            self._waits[message.sender] += 1
+        for message in exchange.receives:
+            self._awaited.add(message)
+            self._waits[message.receiver] += 1
+        for line in {message[:2] for message in (*exchange.sends, *exchange.receives)}:
+            self._settle(self._under_way[line])
+
+    def _settle(self, under_way: list[_Message]) -> None:
+        for message in [each for each in under_way if each in self._awaited]:
+            under_way.remove(message)
+            self._awaited.remove(message)
+            self._waits[message.receiver] -= 1
+            self._end_send(message)
+        for message in under_way[: self._buffers]:
+            self._end_send(message)
+
+    def _end_send(self, message: _Message) -> None:
+        if message in self._sending:
+            self._sending.remove(message)
+            self._waits[message.sender] -= 1
 
 
 def _exchanges(
-    slots: list[Slot], stages: int, chunks: int, placement: Placement
+    slots: list[Slot], rank: int, stages: int, chunks: int, placement: Placement
 ) -> list[_Exchange]:
     """What a rank sends and receives before, between and after its slots."""
-    exchanges: list[_Exchange] = [set()]
+
+    def sent(slot: Slot) -> list[_Message]:
+        fed = placement.feeds(slot, stages, chunks)
+        receiver = rank if fed is None else placement.rank(fed, stages)
+        return [] if receiver == rank else [_Message(rank, receiver, product_of(slot))]
+
+    def received(slot: Slot) -> list[_Message]:
+        needed = dependencies(slot, stages, chunks, placement)
+        makers = [(placement.rank(product.stage, stages), product) for product in needed]
+        return [_Message(maker, rank, product) for maker, product in makers if maker != rank]
+
+    exchanges = [_Exchange([], [])]
     for group in joint_groups(slots):
-        exchanges[-1] |= _received(group, stages, chunks, placement)
-        exchanges.append(_sent(group, stages, chunks, placement))
+        for slot in group:
+            exchanges[-1].receives.extend(received(slot))
+        exchanges.append(_Exchange([message for slot in group for message in sent(slot)], []))
     return exchanges
-
-
-def _received(group: list[Slot], stages: int, chunks: int, placement: Placement) -> set[Product]:
-    return {
-        needed
-        for slot in group
-        for needed in dependencies(slot, stages, chunks, placement)
-        if placement.rank(needed.stage, stages) != placement.rank(slot.stage, stages)
-    }
-
-
-def _sent(group: list[Slot], stages: int, chunks: int, placement: Placement) -> set[Product]:
-    fed = [(slot, placement.feeds(slot, stages, chunks)) for slot in group]
-    return {
-        product_of(slot)
-        for slot, stage in fed
-        if stage is not None and placement.rank(stage, stages) != placement.rank(slot.stage, stages)
-    }

@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from simulator.errors import InputError
 from simulator.schedule.info import ScheduleInfo
+from simulator.schedule.pass_costs import even_pass_costs
 from simulator.schedule.registry import schedule_info
+from simulator.schedule.rendezvous import buffers_needed
 from simulator.schedule.slots import Order, Phase, Slot
 from simulator.schedule.unit_time import EQUAL_COSTS, SlotTimes, held_change, slot_times
 
@@ -99,6 +102,11 @@ class UnitRun:
         """Sets of weights on the fullest rank: versions times copies of the model."""
         return max(self.weight_versions) * self.info.placement.copies
 
+    @cached_property
+    def buffers_needed(self) -> int:
+        """Messages that must fit between two ranks where sends block; 0 is rendezvous."""
+        return buffers_needed(self.order, self.chunks, self.info.placement)
+
     def boxes(self, rank: int) -> list[Box]:
         """What a rank runs within the span; what lasts longer is cut off."""
         times = zip(self.order[rank], self.times.start[rank], self.times.end[rank], strict=True)
@@ -161,6 +169,7 @@ class UnitRun:
             "bubble_share": _rounded(self.bubble_share),
             "peak_microbatches": max(self.peaks),
             "weight_copies": self.weight_copies,
+            "buffers_needed": self.buffers_needed,
             "model_copies": self.info.placement.copies,
             "splits_backward": self.info.splits_backward,
             "synchronous": self.info.synchronous,
@@ -193,6 +202,9 @@ def run_schedule(
 ) -> UnitRun:
     """A schedule, run with free communication.
 
+    Where the order depends on costs, it is decided for these; with equal ones it is the
+    schedule's own.
+
     Args:
         schedule: One, or a key of :data:`simulator.schedule.SCHEDULES`.
         stages: Ranks of the pipeline, ``plan.pp``.
@@ -215,7 +227,7 @@ def run_schedule(
     shorter = {phase: cost / chunks for phase, cost in costs.items()}
 
     def timed(count: int) -> tuple[Order, SlotTimes]:
-        order = info.order(stages, chunks, count)
+        order = _order(info, stages, chunks, count, shorter)
         return order, slot_times(order, chunks, info.placement, shorter)
 
     order, times = timed(microbatches)
@@ -225,6 +237,15 @@ def run_schedule(
         order, times = timed(microbatches + fill)
         step_time = times.makespan - timed(fill)[1].makespan
     return UnitRun(info, stages, chunks, microbatches, costs, order, times, span, step_time)
+
+
+def _order(
+    info: ScheduleInfo, stages: int, chunks: int, microbatches: int, costs: Mapping[Phase, float]
+) -> Order:
+    sizes = (stages, chunks, microbatches)
+    if info.costed_order is None or costs == EQUAL_COSTS:
+        return info.order(*sizes)
+    return info.costed_order(*sizes, even_pass_costs(stages, costs))
 
 
 def phase_costs(

@@ -15,7 +15,7 @@ from itertools import count, islice
 from simulator.errors import Fault, InputError
 from simulator.schedule.csv import Cell, read_cells
 from simulator.schedule.info import ScheduleInfo
-from simulator.schedule.rendezvous import blocked_ranks
+from simulator.schedule.rendezvous import buffers_needed
 from simulator.schedule.slots import Order, Phase, Placement
 from simulator.schedule.unit_time import BlockedError, peak_in_flight, product_of, slot_times
 
@@ -56,7 +56,7 @@ def written_schedule(text: str, file: str) -> ScheduleInfo:
         chunks=(chunks, chunks),
         sizes=(len(order), chunks, microbatches),
         splits_backward=any(slot.phase is Phase.BACKWARD_INPUT for row in order for slot in row),
-        rendezvous_safe=not blocked_ranks(order, chunks, placement),
+        buffers=lambda *_: buffers_needed(order, chunks, placement),
     )
 
 

@@ -6,7 +6,7 @@ Nobody waits for a weight gradient, so it can run wherever a rank would be idle.
 from __future__ import annotations
 
 from simulator.schedule.one_f_one_b import interleaved_slots, round_length
-from simulator.schedule.pass_costs import PassCosts, equal_pass_costs
+from simulator.schedule.pass_costs import PassCosts, even_pass_costs
 from simulator.schedule.slots import Order, Phase, Slot, slots_of
 from simulator.schedule.zero_bubble_search import searched_order
 
@@ -81,7 +81,7 @@ def zb_2p(stages: int, chunks: int, microbatches: int) -> Order:
     Source:
         Qi et al. (arXiv 2401.10241, section 3).
     """
-    return zb_2p_of(stages, chunks, microbatches, equal_pass_costs(stages))
+    return zb_2p_of(stages, chunks, microbatches, even_pass_costs(stages))
 
 
 def zb_2p_of(stages: int, chunks: int, microbatches: int, costs: PassCosts) -> Order:

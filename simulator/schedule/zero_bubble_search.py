@@ -152,7 +152,7 @@ class _Attempt:
             gradient_at = max(free_at, comes_at) + self._seconds(_I, rank)
         for rank in range(1, len(ahead)):
             # A rank that ran as far ahead as the one before it would wait for its inputs.
-            if self.ranks[rank].done[_F] + ahead[rank] < self.microbatches:
+            if self.ranks[rank - 1].done[_F] + ahead[rank - 1] < self.microbatches:
                 ahead[rank] = max(0, min(ahead[rank], ahead[rank - 1] - 1))
         return ahead
 

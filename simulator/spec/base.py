@@ -34,7 +34,8 @@ class Spec(BaseModel):
         alias_generator=file_name_of_field,
         populate_by_name=True,
         protected_namespaces=(),
-        use_attribute_docstrings=True,
+        # Most commands use few of them, and what a schema says of a field is read when asked.
+        defer_build=True,
     )
 
 

@@ -110,7 +110,9 @@ class System(Spec):
     on_demand_usd_per_s: UsdPerSecond | None = None
     """Price of one GPU, paid while the campaign runs."""
     reserved: Reserved | None = None
+    """Price of GPUs taken for a term; by default open."""
     owned: Owned | None = None
+    """Price of GPUs that are bought; by default open."""
     power: Power = Power()
 
 
@@ -149,10 +151,13 @@ class Failures(Spec):
     """What fails, and what happens then."""
 
     node: Failure | None = None
+    """One host, with what is not said of its parts."""
     gpu: Failure | None = None
+    """One GPU; its node goes with it."""
     link: Failure | None = None
     """One network card with its cable and switch port."""
     preemption: Preemption | None = None
+    """Spot nodes that are taken away."""
     detection_s: Seconds
     """Until somebody or something notices that the job stands."""
     restart_s: Seconds
@@ -209,7 +214,9 @@ class Campaign(Spec):
     """Prices and power by the name of the hardware profile."""
     site: Site = Site()
     failures: Failures | None = None
+    """By default nothing fails, and the goodput stays open."""
     checkpoint: Checkpoint | None = None
+    """By default none is written."""
     goodput: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of the time that goes into steps that count, where it is known."""
 

@@ -17,16 +17,23 @@ from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
 from simulator.spec.offload_checks import contiguity_faults, offload_faults, partition_faults
 from simulator.spec.optimizer_checks import optimizer_faults
+from simulator.spec.pool_checks import pool_faults
 from simulator.spec.tensor_grid_checks import tensor_grid_faults
-from simulator.spec.written_schedule import WrittenSchedule
-
-_WHOLE_GRADIENT_SCHEDULES = frozenset({"dualpipe", "chimera"})
-"""Pipelines that run in both directions at once, and hold the model twice."""
 
 
 def job_faults(job: Job) -> list[Fault]:
-    """Every rule across fields that the job breaks; empty if it is sound."""
-    return [fault for rule in _RULES for fault in rule(job)]
+    """Every rule across fields that the job breaks; empty if it is sound.
+
+    In a mixed cluster all GPUs could be of any of its kinds.
+    """
+    if not job.cluster.pools:
+        return [fault for rule in _RULES for fault in rule(job)]
+    faults = list(pool_faults(job))
+    for number in range(len(job.cluster.pools)):
+        uniform = job.model_copy(update={"cluster": job.cluster.of_pool(number)})
+        found = [fault for rule in _RULES for fault in rule(uniform)]
+        faults += [fault for fault in found if fault not in faults]
+    return faults
 
 
 def _links_carry_data(job: Job) -> Iterator[Fault]:
@@ -206,10 +213,8 @@ def _experts_overlap_between_chunks(job: Job) -> Iterator[Fault]:
     if plan.overlap_ep and job.model.experts is None:
         rule = "needs a model with experts"
         yield Fault("plan.overlap_ep", rule, plan.overlap_ep, "leave it out")
-    paired = ("dualpipe", "dualpipev", *([None, "interleaved-1f1b"] if plan.vpp > 1 else []))
-    written = plan.schedule if isinstance(plan.schedule, WrittenSchedule) else None
-    is_paired = written.joins_passes if written else plan.schedule in paired
-    if plan.overlap_ep and plan.pp > 1 and not is_paired:
+    can_pair = plan.joins_passes or (plan.vpp > 1 and plan.schedule in (None, "interleaved-1f1b"))
+    if plan.overlap_ep and plan.pp > 1 and not can_pair:
         rule = "needs a schedule that runs a forward beside a backward"
         hint = "take plan.vpp: 2 or more with interleaved-1f1b, or dualpipe or dualpipev"
         yield Fault("plan.overlap_ep", rule, plan.overlap_ep, hint)
@@ -305,12 +310,6 @@ def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
         rule = (
             f"the plan's stack runs ZeRO {plan.stack.zero_in_pipeline} at most inside a pipeline "
             "(DeepSpeed's engine refuses more: its pipeline adds gradients up over microbatches)"
-        )
-        yield Fault("plan.zero", rule, plan.zero, hint)
-    if plan.zero > 1 and plan.schedule in _WHOLE_GRADIENT_SCHEDULES:
-        rule = (
-            f"no framework runs ZeRO {plan.zero} under {plan.schedule}: its two copies of the "
-            "model add their whole gradients up at the end of the step"
         )
         yield Fault("plan.zero", rule, plan.zero, hint)
     if plan.zero == 3 and job.model.tied_embeddings:

@@ -15,6 +15,11 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+try:  # the C library reads several times as fast; not every build of PyYAML has it
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:
+    from yaml import SafeLoader  # type: ignore[assignment]
+
 import simulator
 from simulator.errors import InputError
 from simulator.spec.faults import faults_of, nearest_hint
@@ -43,7 +48,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(SafeLoader):
     """Safe YAML that refuses duplicate keys instead of silently taking the last.
 
     Merge keys are refused too: chains of them grow without bound while they are read.
@@ -90,6 +95,7 @@ def parse_yaml(text: str, file: str = "") -> Any:
         InputError: It is not YAML, or larger or deeper than a configuration ever is.
     """
     try:
+        _check_depth(text, file)
         value = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         raise InputError.single("", f"is not valid YAML: {_problem(error)}", file=file) from error
@@ -118,6 +124,18 @@ def _problem(error: yaml.YAMLError) -> str:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "malformed"
     mark = getattr(error, "problem_mark", None)
     return f"{problem} (line {mark.line + 1}, column {mark.column + 1})" if mark else problem
+
+
+def _check_depth(text: str, file: str) -> None:
+    """Refuse what would overflow the stack of a reader that calls itself for every level."""
+    depth = 0
+    for event in yaml.parse(text, Loader=SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MAX_DEPTH:
+            raise InputError.single("", "is nested too deeply", file=file)
 
 
 def _check_extent(document: object, file: str) -> None:

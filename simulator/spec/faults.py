@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -32,7 +33,8 @@ _MANY = 12
 def nearest_hint(word: str, known: Collection[str]) -> str:
     """What a user probably meant, or else which names there are; empty if there are none."""
     parts = [name for name in known if len(word) > 1 and word.lower() in name.lower()]
-    close = _alike(word, known, 0.75) or parts or _alike(word, known, 0.6)
+    begun = [name for name in parts if name.lower().startswith(word.lower())]
+    close = begun or _alike(word, known, 0.75) or parts or _alike(word, known, 0.6)
     if close:
         return f"did you mean {' or '.join(map(repr, close[:3]))}?"
     names = list(known)
@@ -59,7 +61,10 @@ def faults_of(
         location = [str(part) for part in detail["loc"] if part != "[key]"]
         path = ".".join(part for part in [prefix, *location] if part)
         names = _names_beside(spec, location)
-        yield _fault(detail, path, [*siblings, *names] if len(location) == 1 else names)
+        fault = _fault(detail, path, [*siblings, *names] if len(location) == 1 else names)
+        deeper = _paths_one_level_down(spec, location)
+        is_misplaced = detail["type"] == "extra_forbidden" and deeper
+        yield replace(fault, hint=f"did you mean {' or '.join(deeper)}?") if is_misplaced else fault
 
 
 def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Fault:
@@ -88,12 +93,33 @@ def _literal_hint(detail: ErrorDetails) -> str:
 
 def _names_beside(spec: type[BaseModel], location: Sequence[str]) -> list[str]:
     """Names that may stand where the last part of ``location`` stands, as files spell them."""
-    block: Any = spec
-    for part in location[:-1]:
-        block = _inside(block, part)
-    if not _is_spec(block):
-        return []
-    return [f.alias or n for n, f in block.model_fields.items() if not f.exclude]
+    block = _block_at(spec, location[:-1])
+    return list(_field_types(block)) if _is_spec(block) else []
+
+
+def _paths_one_level_down(spec: type[BaseModel], location: Sequence[str]) -> list[str]:
+    """Paths of fields of that name in the blocks that stand beside it."""
+    *parents, word = location or [""]
+    block = _block_at(spec, parents)
+    beside = _field_types(block) if _is_spec(block) else {}
+    return [
+        ".".join([*parents, name, word])
+        for name, inner in beside.items()
+        if _is_spec(inner) and word in _field_types(inner)
+    ]
+
+
+def _block_at(spec: Any, location: Sequence[str]) -> Any:
+    """Type of what stands there."""
+    for part in location:
+        spec = _inside(spec, part)
+    return spec
+
+
+def _field_types(block: type[BaseModel]) -> dict[str, Any]:
+    """Type of every field of a block, by its name in files."""
+    fields = block.model_fields.items()
+    return {f.alias or n: _core(f.annotation) for n, f in fields if not f.exclude}
 
 
 def _inside(block: Any, part: str) -> Any:

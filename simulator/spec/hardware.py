@@ -49,11 +49,17 @@ class PeakRates(Spec):
     """Dense peak rate per number format; sparse figures are refused by ``profile check``."""
 
     fp32_flop_per_s: FlopPerSecond
+    """Without tensor cores."""
     tf32_flop_per_s: FlopPerSecond | None = None
+    """fp32 operands on tensor cores; a device without it leaves it out, as below."""
     fp16_flop_per_s: FlopPerSecond | None = None
+    """16-bit operands, fp32 sums."""
     bf16_flop_per_s: FlopPerSecond | None = None
+    """16-bit operands, fp32 sums."""
     fp8_flop_per_s: FlopPerSecond | None = None
+    """8-bit operands, those of mxfp8 included."""
     fp4_flop_per_s: FlopPerSecond | None = None
+    """4-bit operands (nvfp4)."""
 
 
 class Device(Spec):
@@ -62,11 +68,16 @@ class Device(Spec):
     memory_bytes: Bytes
     """Memory that the driver reports as the device's total."""
     memory_bandwidth_bytes_per_s: BytesPerSecond
+    """Of the device's memory, as on the data sheet."""
     peak: PeakRates
     sm_count: Count
+    """Multiprocessors (compute units)."""
     l2_cache_bytes: Bytes
+    """Last cache before the device's memory."""
     boost_clock_hz: Hertz
+    """Clock that the peak rates hold at."""
     power_w: Watts
+    """Most that the device draws, as on the data sheet."""
     context_bytes: Bytes
     """Device memory taken by the driver context and libraries before any tensor."""
 
@@ -75,14 +86,18 @@ class Nvme(Spec):
     """The drives of one node, taken together."""
 
     size_bytes: Bytes
+    """Room for what a job keeps there."""
     read_bytes_per_s: BytesPerSecond
+    """Rate of long reads."""
     write_bytes_per_s: BytesPerSecond
+    """Rate of long writes."""
 
 
 class Host(Spec):
     """The computer around the GPUs of one node."""
 
     memory_bytes: Bytes
+    """Of one node."""
     pcie_bytes_per_s: BytesPerSecond
     """Host-to-device copy rate of one GPU, pinned memory, one way."""
     gpus_per_pcie_link: Count = 1
@@ -110,7 +125,9 @@ class HardwareProfile(Spec):
     """A whole system: device, kernels, network and host."""
 
     name: str
+    """What a job calls it."""
     description: str
+    """The system in one line: device, node and links."""
     device: Device
     kernels: KernelModel
     network: Network

@@ -15,16 +15,41 @@ from simulator.spec.perturbations import Perturbation
 from simulator.spec.plan import Plan
 
 
+class Pool(Spec):
+    """GPUs of one kind in a cluster of several."""
+
+    profile: HardwareProfile
+    gpus: Count
+
+
 class Cluster(Spec):
     """A system and how many of its GPUs the job takes."""
 
     profile: HardwareProfile
+    """That of the first pool, where there are several."""
     gpus: Count
+    """GPUs of the job, of all pools together; they fill whole nodes, or a part of one."""
+    pools: tuple[Pool, ...] = ()
+    """The kinds of GPUs of a mixed cluster, in order of their ranks; empty where all are alike.
+    What ranks of several pools do together takes as long as on the slowest of them."""
 
     @property
     def nodes(self) -> int:
         """Hosts that the GPUs stand in."""
         return -(-self.gpus // self.profile.network.gpus_per_node)
+
+    @property
+    def name(self) -> str:
+        """GPUs and profiles in a few words."""
+        kinds = self.pools or (self,)
+        return " + ".join(f"{kind.gpus} x {kind.profile.name}" for kind in kinds)
+
+    def of_pool(self, number: int) -> Cluster:
+        """As many GPUs, all of the kind of one pool."""
+        if not self.pools:
+            return self
+        changes = {"profile": self.pools[number].profile, "pools": ()}
+        return self.model_copy(update=changes)
 
 
 class Batch(Spec):
@@ -81,7 +106,7 @@ class Job(Spec):
         tensor = "tp" if plan.tp_method == "1d" else f"{plan.tp_method}-tp"
         degrees = {tensor: plan.tp, "pp": plan.pp, "vpp": plan.vpp, "cp": plan.cp, "ep": plan.ep}
         split = " ".join([*(f"{k}{v}" for k, v in degrees.items() if v > 1), f"dp{self.dp}"])
-        return f"{self.model.name} on {self.cluster.gpus} x {self.cluster.profile.name}, {split}"
+        return f"{self.model.name} on {self.cluster.name}, {split}"
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Job:
         """The same job with some fields changed, checked anew.

@@ -55,6 +55,10 @@ class AttentionModel(Spec):
     tail: NonNegative = 0.5
     """Longest query tiles that SMs wait at the end: 0 is perfectly even, 1 is list
     scheduling at its worst."""
+    backward_tail: NonNegative | None = None
+    """As ``tail``, for backward; None is the same."""
+    wide_backward_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Rate of backward where heads are wider than 128, over that at 128."""
     floor_s: Seconds
     """Time of the smallest call on the device."""
 
@@ -63,6 +67,7 @@ class KernelModel(Spec):
     """All kernels of a device."""
 
     gemm: Mapping[Precision, GemmModel]
+    """Matrix products by number format."""
     flash_attention: AttentionModel
     """The best fused kernel that frameworks ship for the device."""
     flash_attention_2: AttentionModel | None = None

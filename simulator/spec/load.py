@@ -28,7 +28,7 @@ from simulator.spec.documents import (
     with_changes,
 )
 from simulator.spec.hardware import HardwareProfile, Provenance
-from simulator.spec.job import Job
+from simulator.spec.job import Job, Pool
 from simulator.spec.model import Model
 from simulator.spec.written_schedule import WrittenSchedule
 
@@ -36,7 +36,7 @@ Document = dict[str, Any]
 
 _OVERRIDE = Provenance(kind="assumed", reference="set in the job")
 _OWN_FIELDS = ("profile", "gpus")
-"""Fields of a job's cluster block; all others override the profile."""
+"""Fields of a job's cluster block, or of a pool of it; all others override the profile."""
 _REPORTED = object()
 """Stands for a field whose faults are known already."""
 
@@ -77,7 +77,10 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
     if "model" in document:
         with _collecting(faults, resolved, "model"):
             resolved["model"] = _model(document["model"], folder)
-    if isinstance(cluster, Mapping):
+    if isinstance(cluster, Mapping) and "pools" in cluster:
+        with _collecting(faults, resolved, "cluster"):
+            resolved["cluster"] = _pooled(cluster, folder)
+    elif isinstance(cluster, Mapping):
         own = resolved["cluster"] = {key: cluster[key] for key in _OWN_FIELDS if key in cluster}
         if "profile" in cluster:
             with _collecting(faults, own, "profile"):
@@ -179,21 +182,47 @@ def _named_model(name: str, field: str, folder: Path) -> Model:
     return validated(Model, read_yaml(file), file=str(file))
 
 
-def _profile(cluster: Mapping[str, Any], folder: Path) -> HardwareProfile:
-    """The profile of a job's cluster block, with the overrides laid over it."""
+def _pooled(cluster: Mapping[str, Any], folder: Path) -> Document:
+    """A cluster block of several pools: all GPUs, the first profile, and each pool's own."""
+    given = cluster["pools"]
+    if not isinstance(given, list) or not given:
+        rule = "must list the pools, each with its profile and gpus"
+        raise InputError.single("cluster.pools", rule, given)
+    rule, hint = "stands beside pools", "give every pool its own fields"
+    beside = [key for key in cluster if key != "pools"]
+    faults = [Fault(f"cluster.{key}", rule, cluster[key], hint) for key in beside]
+    pools = []
+    for number, pool in enumerate(given):
+        with _collecting(faults):
+            pools.append(_pool(pool, f"cluster.pools.{number}", folder))
+    if faults:
+        raise InputError(faults)
+    gpus = sum(pool.gpus for pool in pools)
+    return {"profile": pools[0].profile, "gpus": gpus, "pools": tuple(pools)}
+
+
+def _pool(given: object, path: str, folder: Path) -> Pool:
+    if not isinstance(given, Mapping) or "profile" not in given:
+        raise InputError.single(path, "must be a block with profile and gpus", given)
+    own = {key: given[key] for key in _OWN_FIELDS if key in given}
+    return validated(Pool, {**own, "profile": _profile(given, folder, path)}, path)
+
+
+def _profile(cluster: Mapping[str, Any], folder: Path, path: str = "cluster") -> HardwareProfile:
+    """The profile of a job's cluster block, or a pool's, with the overrides laid over it."""
     name = cluster["profile"]
     if not isinstance(name, str):
-        raise InputError.single("cluster.profile", "must be a name or a path", name)
-    profile = _named_profile(name, "cluster.profile", folder)
+        raise InputError.single(f"{path}.profile", "must be a name or a path", name)
+    profile = _named_profile(name, f"{path}.profile", folder)
     overrides = {key: value for key, value in cluster.items() if key not in _OWN_FIELDS}
     if not overrides:
         return profile
-    changes, sources = _split_sources(overrides, "cluster", _OVERRIDE)
+    changes, sources = _split_sources(overrides, path, _OVERRIDE)
     document = {
         **merged(profile.model_dump(by_alias=True, exclude_unset=True), changes),
         "provenance": {**profile.provenance, **sources},
     }
-    return validated(HardwareProfile, document, "cluster", siblings=_OWN_FIELDS)
+    return validated(HardwareProfile, document, path, siblings=_OWN_FIELDS)
 
 
 def _named_profile(name: str, field: str, folder: Path) -> HardwareProfile:

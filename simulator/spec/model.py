@@ -114,10 +114,15 @@ class Model(Spec):
     """A transformer, as numbers."""
 
     name: str = "unnamed"
+    """What titles and tables call it."""
     layers: Annotated[Count, Field(le=10_000)]
+    """Transformer layers."""
     hidden: Count
+    """Width of the residual stream."""
     heads: Count
+    """Query heads."""
     latent_attention: LatentAttention | None = None
+    """Compressed keys and values; by default attention is the usual one."""
     kv_heads: _Resolved = 0
     """Heads of keys and values; left out or 0, as many as ``heads``."""
     head_dim: _Resolved = 0
@@ -133,12 +138,15 @@ class Model(Spec):
     gated_mlp: Flag = True
     """Whether the MLP has a gate projection beside the up projection."""
     activation: Activation = "silu"
+    """What the MLP applies between its products; silu with a gate is SwiGLU."""
     tied_embeddings: Flag = False
     """Whether the output head is the transposed token embedding."""
     positions: Positions = "rotary"
+    """How tokens know their place."""
     max_positions: _Resolved = 0
     """Rows of a learned position table."""
     normalisation: Normalisation = "rmsnorm"
+    """Kind of all norms."""
     parallel_block: Flag = False
     """Whether attention and MLP read the same input and are added together."""
     norms_per_layer: Annotated[Count, Field(le=4)] = 2
@@ -146,11 +154,15 @@ class Model(Spec):
     embedding_norm: Flag = False
     """A norm right after the embedding (BLOOM, BERT)."""
     final_norm: Flag = True
+    """A norm before the head."""
     qkv_bias: Flag = False
+    """Biases of the query, key and value projections."""
     attention_output_bias: Flag = False
+    """Bias of the projection after attention."""
     mlp_bias: Flag = False
     """Biases of the MLP's matrices, those of routed experts included."""
     norm_bias: Flag = False
+    """Biases of all norms."""
     head_bias: Flag = False
     """Bias per vocabulary entry of the output head (Phi-2)."""
     qk_norm: Literal["none", "head", "full"] = "none"
@@ -166,6 +178,7 @@ class Model(Spec):
     sliding_window_every: Count = 1
     """One full-attention layer every n layers; 1 means that all layers slide."""
     experts: Experts | None = None
+    """A mixture of experts in place of the MLP; by default layers are dense."""
     multi_token_layers: CountOrZero = 0
     """Extra multi-token-prediction layers (DeepSeek-V3)."""
     extra_parameters: CountOrZero = 0

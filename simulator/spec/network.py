@@ -46,6 +46,7 @@ class ScaleUp(Spec):
     """Links inside one scale-up domain (a node, or a rack for NVL72)."""
 
     kind: ScaleUpKind
+    """How the GPUs of a domain are joined."""
     gpus: Count
     """GPUs in one domain."""
     bandwidth_bytes_per_s: BytesPerSecond
@@ -97,7 +98,9 @@ class Fabric(Spec):
     """
 
     kind: FabricKind
+    """Technology; the rates below say how fast it is."""
     nics_per_node: CountOrZero
+    """NICs of one node that carry collectives."""
     nic_bytes_per_s: BytesPerSecond
     """Per NIC and direction, line rate."""
     efficiency: Fraction

@@ -170,6 +170,7 @@ class Plan(Spec):
     attention: AttentionKernel | None = None
     """How core attention is computed; by default as the stack does it."""
     optimizer: Optimizer = "adam"
+    """What updates the weights: its states take memory, its passes over them time."""
     clip_gradients: Flag = True
     """Whether gradients are clipped by their global norm, which all ranks add up before any of
     them updates."""
@@ -178,20 +179,24 @@ class Plan(Spec):
     stack: Annotated[Stack, BeforeValidator(named_stack)] = STACKS["megatron-core"]
     """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
     overlap_grad_reduce: Flag | None = None
+    """Whether gradients are reduced beside the last backward; by default as the stack does it."""
     overlap_param_gather: Flag | None = None
+    """Whether sharded parameters are gathered beside forward; by default as the stack does it."""
     overlap_p2p: Flag | None = None
-    """Whether pipeline sends run beside computation."""
+    """Whether pipeline sends run beside computation; by default as the stack does it."""
     overlap_tp: Flag | None = None
     """Whether tensor-parallel collectives are pipelined with their matrix products; by default
     as the stack does it, and in 2d and 2.5d yes: a step's operands travel while the one before
     is multiplied."""
     overlap_ep: Flag | None = None
     """Whether tokens travel to their experts while another microbatch computes, where a
-    forward and a backward run side by side; by default in dualpipe and dualpipev only."""
+    forward and a backward run side by side; by default where the schedule is made for that:
+    dualpipe, dualpipev, and files that join passes."""
     post_validation: Flag | None = None
     """Whether every pipeline stage updates its weights without waiting for the gradient norm
     of all stages, and checks afterwards (arXiv 2401.10241, section 4)."""
     grad_reduce_precision: Literal["fp32", "bf16", "fp16"] | None = None
+    """Number format that gradients are reduced in; by default as the stack does it."""
     first_stage_layers: CountOrZero = 0
     """Layers of the first pipeline stage; 0 splits evenly."""
     last_stage_layers: CountOrZero = 0
@@ -211,6 +216,13 @@ class Plan(Spec):
         if self.attention is None and self.precision in ("fp32", "tf32"):
             return "unfused"
         return self.attention or self.stack.attention
+
+    @property
+    def joins_passes(self) -> bool:
+        """Whether the schedule is made to run a forward beside a backward."""
+        if isinstance(self.schedule, WrittenSchedule):
+            return self.schedule.joins_passes
+        return self.schedule in ("dualpipe", "dualpipev")
 
     @property
     def tensor_grid(self) -> TensorGrid | None:

@@ -7,14 +7,21 @@ a profile or a base model. Rules between fields are beyond a schema; loading che
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
+import itertools
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import ModelSchema
 
 from simulator.spec.base import Spec
 from simulator.spec.hardware import HardwareProfile, Provenance
 from simulator.spec.job import Job
 from simulator.spec.model import Model
+from simulator.spec.stack import STACKS
 
 Schema = dict[str, Any]
 
@@ -62,24 +69,63 @@ def job_schema() -> Schema:
     blocks["Plan"]["properties"]["stack"] = {
         "anyOf": [{"type": "string", "description": _STACK}, {"$ref": "#/$defs/Stack"}]
     }
-    cluster = blocks["Cluster"]
-    cluster["properties"] = {
+    cluster, pool = blocks["Cluster"], blocks["Pool"]
+    pools = cluster["properties"]["pools"] | {"minItems": 1}
+    pool["properties"] = {
         "profile": {"type": "string", "description": _PROFILE},
-        "gpus": cluster["properties"]["gpus"],
+        "gpus": pool["properties"]["gpus"],
         **overrides["properties"],
     }
+    cluster["properties"] = {**pool["properties"], "pools": pools}
+    cluster["anyOf"] = [{"required": cluster.pop("required")}, {"required": ["pools"]}]
     blocks.pop("HardwareProfile")
     return {"$schema": _DIALECT, **schema}
 
 
 _MODEL = "A shipped model, or a path to a .yaml file or to a Hugging Face config.json."
 _BASE = "A shipped model, or a path; the other fields change it."
-_STACK = "A framework's name; in a block, the one that the other fields change."
+_STACK = f"A framework: {', '.join(STACKS)}; in a block, the one that the other fields change."
 _PROFILE = "A shipped hardware profile, or a path to a .yaml file. Other fields override it."
 
 
 def _schema_of(spec: type[Spec]) -> Schema:
-    return spec.model_json_schema(by_alias=True)
+    return spec.model_json_schema(by_alias=True, schema_generator=_WithFieldTexts)
+
+
+class _WithFieldTexts(GenerateJsonSchema):
+    """Describes a field by the text that stands below it in the code.
+
+    Pydantic could, but would read the source of every specification at each import.
+    """
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        """The schema of a block, with its fields described."""
+        described, spec = super().model_schema(schema), schema["cls"]
+        for name, text in _field_texts(spec).items():
+            alias = spec.model_fields[name].alias or name
+            described["properties"][alias]["description"] = text
+        return described
+
+
+def _field_texts(spec: type[Spec]) -> dict[str, str]:
+    """The text below each field of a specification that has one."""
+    texts: dict[str, str] = {}
+    for block in reversed(spec.__mro__):
+        if issubclass(block, Spec) and block is not Spec:
+            texts |= _texts_below(block)
+    return texts
+
+
+def _texts_below(block: type[Spec]) -> dict[str, str]:
+    (definition,) = ast.parse(inspect.getsource(block)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        statement.target.id: inspect.cleandoc(below.value.value)
+        for statement, below in itertools.pairwise(definition.body)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(below.value.value, str)
+    }
 
 
 def _without_provenance(schema: Schema) -> Schema:

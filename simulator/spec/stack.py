@@ -36,6 +36,11 @@ reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the e
 unit, and norm and head are one that is kept from forward to backward (torchtitan).
 ``parameters``: as ``layers``, but every parameter has collectives of its own."""
 
+Float8Scaling = Literal["tensor", "rows"]
+"""``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
+one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
+each use has scales and a cast of its own (:meth:`simulator.program.transformer.Block.linear`)."""
+
 SelectivePolicy = Literal["core-attention", "alternate-products"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""
 
@@ -48,6 +53,13 @@ activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpee
 
 UnevenLayers = Literal["middle", "last"]
 """Which stages take a layer more where layers do not divide by stages."""
+
+
+EAGER_HOST_WORK = 15.0
+"""Host work per launch of a stack of eager PyTorch for which nothing is fitted: a transformer
+layer forward holds the host for 1.2 ms (a Llama-7B of 32 layers in plain PyTorch on an A100: 25.5
+tokens/s, bound by its host; PyTorch team, Accelerating Generative AI with PyTorch II, 2023), in
+which an unfused GPT layer launches 16 of the kernels modelled here, at 5 us each."""
 
 
 class Stack(Spec):
@@ -84,8 +96,9 @@ class Stack(Spec):
     framework reads sizes of the batch back from the device there, and so cannot launch ahead
     (Megatron's ``broadcast_data``, on every stage until late 2023): batch, masks, Python."""
     fused_projections: Flag = True
-    """Query, key and value are one product, and so are gate and up; without, and without
-    sequence parallelism, the input's gradient of each is reduced on its own."""
+    """Query, key and value are one product, and so are gate and up; without, each is a product of
+    its own, backward adds their input gradients up, and without sequence parallelism each of
+    those is reduced on its own."""
     coalesced_norm_gradients: Flag = True
     """With sequence parallelism, gradients of norms are added up over tensor-parallel ranks
     once, after backward; else one parameter at a time, before they are reduced."""
@@ -187,8 +200,19 @@ class Stack(Spec):
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_casts: Flag = True
     """Norms and activations write 8-bit outputs themselves, and keep their own maxima."""
+    float8_scaling: Float8Scaling = "tensor"
+    """What shares a scale in operands of 8-bit products."""
+    gathers_casted: Flag = False
+    """With sequence parallelism, inputs and output gradients of 8-bit products are cast before
+    tensor-parallel ranks gather them, so half as much travels (Transformer Engine's quantised
+    ``gather_along_first_dim``; torchtitan's ``docs/float8.md``)."""
     fused_rmsnorm: Flag = True
     """One kernel, not an expression of eager ones."""
+    persistent_norms: Flag = False
+    """Backward of a fused norm reads its input and gradient once and adds the weight's gradient
+    up in registers, which reaches 0.92 of the rate of forward (NVIDIA/apex#1037, whose kernels
+    Transformer Engine ships; torch.compile reaches apex's rate: ServiceNow/Fast-LLM#546); without,
+    it runs as PyTorch's own does (the profile's ``row_reduction_efficiency``)."""
     fused_rotary: Flag = True
     """One kernel, not an expression of eager ones."""
     fused_accumulation: Flag = True
@@ -240,6 +264,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "megatron-core": Stack(
             offloads="optimizer",
             description="Megatron-Core and NeMo, 2023 and later, with Transformer Engine",
+            gathers_casted=True,
+            persistent_norms=True,
             bucket_per_rank_bytes="4 MB",  # type: ignore[arg-type]
         ),
         "megatron-lm-2021": Stack(
@@ -356,6 +382,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "torchtitan": Stack(
             offloads="shards",
             description="torchtitan: PyTorch FSDP2 with torch.compile",
+            gathers_casted=True,
+            persistent_norms=True,
             keeps_graph_for_weights=True,
             buffers_every_microbatch=True,
             sharding_units="ends",

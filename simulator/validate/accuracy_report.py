@@ -53,7 +53,8 @@ between sites and 5 to 9 % between software releases.
 **The figures of all tables but one are in-sample.** The sustained clock of each device and the host
 work of one framework were fitted to these same runs (`make fit`). The table *cross-validated*
 predicts every run of a source with clocks and host work fitted to all other sources alone; where
-no other source speaks of a device, its nearest relative stands in. Which facts a framework's stack
+no other source speaks of a device, its nearest relative stands in, and where none speaks of a
+framework's launches, what a layer of eager PyTorch takes elsewhere. Which facts a framework's stack
 states, and a few numbers marked "assumption" in the code, were settled with the errors of all these
 runs in view, so expect runs from new sources to be a little further off than either table says.
 Kernels and collectives were fitted to measurements of their own.

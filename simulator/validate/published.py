@@ -133,24 +133,22 @@ def validate_published(
         csv_path: Table with the columns described in ``reports/data/README.md``.
         engine: How steps are simulated.
         executor: Where rows are simulated; in this process if None.
-        on_row: Called with each finished row, in order, for progress.
+        on_row: Called with each finished row, the longest first, for progress.
 
     Raises:
         InputError: The table cannot be read or lacks a column.
     """
     rows = read_rows(Path(csv_path))
-    engines = [engine] * len(rows)
-    results = (
-        executor.map(predicted, rows, engines, chunksize=4)
-        if executor
-        else map(predicted, rows, engines)
-    )
-    finished = []
-    for result in results:
-        finished.append(result)
+    # A long row that begins last would keep one worker busy while the others are done.
+    order = sorted(range(len(rows)), key=lambda number: -_passes(rows[number]))
+    sorted_rows, engines = [rows[number] for number in order], [engine] * len(rows)
+    predict = executor.map if executor else map
+    finished: dict[int, PublishedResult] = {}
+    for number, result in zip(order, predict(predicted, sorted_rows, engines), strict=True):
+        finished[number] = result
         if on_row:
             on_row(result)
-    return PublishedReport(finished)
+    return PublishedReport([finished[number] for number in range(len(rows))])
 
 
 def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
@@ -177,6 +175,20 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
         mem_error_pct=error_pct(memory_gib, result.measured_mem_gib),
         fits=step.fits,
     )
+
+
+def _passes(row: Row) -> float:
+    """About how many passes of the pipeline a step has, which is what simulating it costs.
+
+    0 for a row whose numbers are none; it costs nothing.
+    """
+    names = ("gpus", "global_batch", "micro_batch", "tp", "pp", "cp", "vpp")
+    try:
+        gpus, sequences, micro, tp, pp, cp, vpp = (float(row.get(n) or 1) for n in names)
+        copies = max(1.0, gpus / (tp * pp * cp))
+        return sequences / (micro * copies) * pp * vpp
+    except (ValueError, ZeroDivisionError):
+        return 0.0
 
 
 def row_source(row_id: str) -> str:

@@ -44,6 +44,10 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"MP mode PURE", {"plan": {"grad_reduce_precision": "bf16"}}),
     (r"async TP", {"plan": {"overlap_tp": True}}),
     (
+        r"float8 rowwise",
+        {"plan": {"stack": {"float8_scaling": "rows", "gathers_casted": False}}},
+    ),
+    (
         r"\beager\b",
         {
             "plan": {
@@ -64,6 +68,12 @@ _SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
         r"^vTrain .*ground_truth_single",
         {"plan": {"recompute": "none", "stack": {"pads_vocab": False, "fused_softmax": False}}},
     ),
+    (r"^DGX Cloud benchmarking recipes", {"plan": {"overlap_tp": True}}),
+    (
+        r"^Megatron-Bridge performance summary",
+        {"plan": {"overlap_tp": True, "grad_reduce_precision": "bf16"}},
+    ),
+    (r"^MLPerf Training ", {"plan": {"overlap_tp": True}}),
 )
 """Pattern of a source, and the fields that hold for all its runs.
 
@@ -75,7 +85,12 @@ sequence takes 1.0 ms more, in which the products with recompute would run at 1.
 of the device, and without it at 0.9. What does not grow with the hidden size are 20 more passes
 over the attention scores than a fused softmax makes, and what grows with the vocabulary takes
 2.4 times that of a vocabulary padded to whole vectors; the project's own model pads none either
-(``src/model/gpt_modeling.py``)."""
+(``src/model/gpt_modeling.py``).
+
+NVIDIA's own recipes pipeline tensor-parallel exchanges with their products: those of DGX Cloud
+(the table's README says so of all its runs), of Megatron-Bridge (``CommOverlapConfig`` of
+``scripts/performance/configs``, which also reduces gradients in bf16: ``grad_reduce_in_fp32``), and
+of MLPerf's submissions (``TP_COMM_OVERLAP`` of the systems' ``config_*.sh``)."""
 
 
 _SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")

@@ -6,9 +6,12 @@ import pytest
 
 from simulator.calibrate.fit_training import cross_validation, fit, loss
 from simulator.calibrate.training_response import KNOB_VALUES, Response
+from simulator.program.layout import Slice
+from simulator.program.stage import StageCosts
+from simulator.schedule import Phase
+from simulator.spec.load import job_from_document
+from simulator.spec.stack import EAGER_HOST_WORK
 from simulator.validate.published_rows import Row
-
-STACK_DEFAULT = 2.5
 
 
 def run(name: str, measured_s: float, *, profile: str = "h100-sxm-80gb", grade: str = "A") -> Row:
@@ -70,8 +73,25 @@ def test_a_device_of_one_source_takes_the_clock_of_its_relative() -> None:
     assert left.predicted_step_s == pytest.approx(1 / 0.9, rel=5e-3)
 
 
-def test_a_stack_of_one_source_takes_the_assumed_host_work() -> None:
+def test_a_stack_of_one_source_takes_the_host_work_of_eager_pytorch() -> None:
     runs = [Response(run(f"a-{i}", 14.0), "host_work", KNOB_VALUES["host_work"]) for i in range(12)]
     left = cross_validation(runs)[0]
     assert not left.fitted
-    assert left.predicted_step_s == pytest.approx(STACK_DEFAULT)
+    assert left.predicted_step_s == pytest.approx(EAGER_HOST_WORK)
+
+
+def test_a_small_eager_layer_takes_the_host_time_of_a_layer_of_llama_7b_in_plain_pytorch() -> None:
+    stack = {
+        "base": "megatron-deepspeed",
+        "fused_softmax": False,
+        "host_work_per_launch": EAGER_HOST_WORK,
+    }
+    job = job_from_document({
+        "model": "gpt2",
+        "cluster": {"profile": "a100-sxm-80gb", "gpus": 1},
+        "batch": {"global": 1, "micro": 1, "seq_len": 64},
+        "plan": {"stack": stack, "attention": "unfused", "recompute": "none"},
+    })  # fmt: skip
+    layer_s = StageCosts(job).work(Slice(1, 2), Phase.FORWARD).seconds
+    tokens_per_s, layers = 25.5, 32
+    assert layer_s == pytest.approx(1 / (tokens_per_s * layers), rel=0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,12 @@ COMMANDS = [
     "advise", "capacity", "sensitivity", "schema",
     "import hf", "import megatron", "import deepspeed", "import torchtitan", "import accelerate",
     "import nemo", "import topo", "export megatron", "export deepspeed", "export torchtitan",
+    "export chakra", "replay",
     "profile list", "profile show", "profile check", "models list", "calibrate gpu",
     "calibrate collectives",
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",
-    "validate torch",
+    "validate torch", "trace compare",
     "schedule list", "schedule show", "schedule compare", "schedule gallery",
 ]  # fmt: skip
 
@@ -101,6 +103,18 @@ def test_a_missing_file_ends_with_2(clustersim, tmp_path):
     assert "No such file" in outcome.err
 
 
+def test_a_folder_that_is_a_file_ends_with_2(clustersim, job_file):
+    outcome = clustersim("run", job_file, "--plot", job_file)
+    assert outcome.code == 2
+    assert f"{job_file}: File exists" in outcome.err
+    assert "internal error" not in outcome.err
+
+
+def test_trouble_of_the_system_without_a_file_of_the_user_is_a_bug(clustersim, broken):
+    broken(OSError(24, "Too many open files"))
+    assert clustersim("run", "job.yaml").code == 3
+
+
 def test_what_does_not_fit_ends_with_1(clustersim, broken):
     broken(DoesNotFitError("needs 90 GiB of 80 GiB"))
     assert clustersim("run", "job.yaml") == (1, "", "needs 90 GiB of 80 GiB\n")
@@ -175,3 +189,15 @@ def test_the_shell_completes_names(words, offered):
     environment = {"_CLUSTERSIM_COMPLETE": "complete_bash", "COMP_WORDS": words}
     done = run_process(**environment, COMP_CWORD=str(len(words.split()) - 1))
     assert offered in done.stdout.split()
+
+
+def test_the_list_of_commands_says_each_ones_purpose_in_full(clustersim):
+    listed = clustersim("--help").out.partition("Commands:")[2]
+    assert listed.strip()
+    assert "..." not in listed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_names_what_an_option_takes_not_its_type(clustersim, command):
+    shown = clustersim(*command.split(), "--help").out.partition("Options:")[2]
+    assert re.findall(r"--\S+ <(?:int|float|str)", shown) == []

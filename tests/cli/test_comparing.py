@@ -33,6 +33,16 @@ def test_causes_in_json_sum_to_the_difference_of_the_steps(clustersim, job_file,
     assert [run["name"] for run in document["runs"]] == ["job", "other"]
 
 
+def test_a_value_of_a_variant_may_have_spaces(clustersim, job_file):
+    words = "cluster.network.fabric.nic=200 Gbit/s plan.tp=4"
+    outcome = clustersim("compare", job_file, "--variant", words, "--json")
+    assert outcome.code == 0
+    twice = ("--set", "cluster.network.fabric.nic=200 Gbit/s", "--set", "plan.tp=4")
+    alone = clustersim("run", job_file, *twice, "--json")
+    step_s = json.loads(outcome.out)["runs"][1]["step_time_s"]
+    assert step_s == json.loads(alone.out)["step_time_s"]
+
+
 def test_a_variant_is_the_first_job_with_changes(clustersim, job_file, other_file):
     variant = clustersim("compare", job_file, "--variant", "plan.tp=4", "--json")
     file = clustersim("compare", job_file, other_file, "--json")

@@ -35,9 +35,15 @@ def test_an_imported_config_is_a_job_that_loads(clustersim, write):
     assert "understood" in outcome.err
 
 
+def test_an_imported_config_gets_a_sequence_for_every_gpu(clustersim, write):
+    config = write(json.dumps(CONFIG), "config.json")
+    job = load_job(write(clustersim("import", "hf", config, "--gpus", 24).out))
+    assert (job.batch.global_batch, job.microbatches) == (24, 1)
+
+
 def test_an_imported_config_must_suit_the_cluster_it_is_put_on(clustersim, write):
     config = write(json.dumps(CONFIG), "config.json")
-    outcome = clustersim("import", "hf", config, "--gpus", 3)
+    outcome = clustersim("import", "hf", config, "--gpus", 3, "--global-batch", 8)
     assert (outcome.code, outcome.out) == (2, "")
     assert "batch.global" in outcome.err
 
@@ -60,6 +66,11 @@ def test_showing_a_profile_gives_every_number_its_source(clustersim):
         line = next(line for line in outcome.out.splitlines() if line.split()[:1] == [path])
         assert source.kind in line
         assert source.reference in line
+
+
+def test_a_profile_is_written_as_the_file_that_it_is(clustersim, write):
+    own = write(clustersim("profile", "show", "l40s", "--yaml").out, "own.yaml")
+    assert load_profile(own) == load_profile("l40s")
 
 
 def test_checking_shipped_profiles_finds_nothing(clustersim):

@@ -84,3 +84,23 @@ def test_a_schedule_without_a_name_in_torchtitan_lies_beside_the_file(clustersim
     first = clustersim("run", job, "--json")
     second = clustersim("run", write(again.out, "again.yaml"), "--json")
     assert json.loads(first.out)["step_time_s"] == json.loads(second.out)["step_time_s"]
+
+
+def test_a_step_goes_out_as_traces_and_is_replayed_on_other_links(clustersim, job_file, tmp_path):
+    folder = tmp_path / "traces"
+    outcome = clustersim("export", "chakra", job_file, "--out", folder)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert sorted(file.name for file in folder.iterdir()) == ["job.0.et", "job.8.et"]
+    step_s = json.loads(clustersim("run", job_file, "--json").out)["step_time_s"]
+    replayed = json.loads(clustersim("replay", folder, "--json").out)
+    assert replayed["step_time_s"] == pytest.approx(step_s, rel=1e-12)
+    other = clustersim("replay", folder, "--profile", "a100-sxm-80gb")
+    assert other.code == 0
+    assert "of the recorded step" in other.out
+    assert clustersim("replay", job_file).code == 2
+    assert clustersim("export", "chakra", job_file, "--out", folder, "--ranks", "99").code == 2
+
+
+def test_traces_of_all_ranks_can_be_asked_for(clustersim, job_file, tmp_path):
+    assert clustersim("export", "chakra", job_file, "--out", tmp_path, "--ranks", "0,3").code == 0
+    assert len(list(tmp_path.glob("*.et"))) == 2

@@ -25,6 +25,7 @@ F forward, B backward, -- goes on, . idle
 
 bubble 33.3 % of a step of 9
 training: synchronous
+where sends block: none has to be buffered
 
 per rank; activations in microbatches of its whole share
 rank  busy  waits between  peak activations  weight versions
@@ -34,6 +35,23 @@ rank  busy  waits between  peak activations  weight versions
 """,
         "",
     )
+
+
+def test_an_order_that_blocking_sends_would_stop_says_what_must_be_buffered(clustersim):
+    sizes = ("--pp", 4, "--microbatches", 8)
+    out = clustersim("schedule", "show", "varuna", *sizes).out
+    assert "where sends block: 2 messages have to be buffered between two ranks" in out
+    assert json.loads(clustersim("schedule", "show", "zb-2p", *sizes, "--json").out)[
+        "buffers_needed"
+    ] == 1  # fmt: skip
+
+
+def test_the_order_written_is_the_one_drawn_at_these_costs(clustersim, tmp_path):
+    file = tmp_path / "mine.csv"
+    sizes = ("--pp", 4, "--microbatches", 8, "--weight", 0.4)
+    drawn = clustersim("schedule", "show", "zb-2p", *sizes, "--csv", file).out
+    again = clustersim("schedule", "show", file, "--weight", 0.4).out
+    assert drawn.splitlines()[3:9] == again.splitlines()[3:9]
 
 
 def test_an_asynchronous_schedule_says_that_it_is(clustersim):

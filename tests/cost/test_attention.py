@@ -118,3 +118,26 @@ def test_more_work_in_any_dimension_is_never_faster(
     assert total(seq=seq + more) >= base
     assert total(head_dim=head_dim + more) >= base
     assert base >= 1e-6
+
+
+def test_backward_may_wait_less_at_its_end_than_forward():
+    uneven = fast(tail=0.5, backward_tail=0.0)
+    assert seconds(uneven) == pytest.approx(seconds() * 64.5 / 64)
+    assert seconds(uneven, backward=True) == pytest.approx(seconds(backward=True))
+
+
+def test_heads_wider_than_128_slow_backward_only():
+    wide = fast(wide_backward_share=0.5)
+    shape = {"head_dim": 192, "v_head_dim": 128}
+    assert seconds(wide, backward=True) == seconds(backward=True)
+    assert seconds(wide, backward=True, **shape) == pytest.approx(
+        2 * seconds(backward=True, **shape)
+    )
+    assert seconds(wide, **shape) == seconds(**shape)
+
+
+def test_flash_1_draws_less_power_than_its_successor():
+    """At 0.72 of the clock it keeps 0.72 / 0.8 of its rate, its successor 0.72 / 0.9."""
+    cool, hot = (with_bandwidth(tiny_profile(sustained_clock=clock), 1e30) for clock in (1.0, 0.72))
+    assert seconds(hot, kernel="flash-2") == pytest.approx(seconds(cool, kernel="flash-2") / 0.8)
+    assert seconds(hot, kernel="flash-1") == pytest.approx(seconds(cool, kernel="flash-1") / 0.9)

@@ -15,7 +15,7 @@ def computed_at(
 ) -> list[float]:
     """Ends of works run one after another while (start, end, SMs) are held."""
     env = simpy.Environment()
-    devices = Devices(env, 1, sm_count)
+    devices = Devices(env, [sm_count])
     ended = []
 
     def hold(start_s, end_s, count):

@@ -458,3 +458,17 @@ def test_offloading_is_told_to_megatron_and_torchtitan():
     assert tomllib.loads(torchtitan_config(job))["training"]["enable_cpu_offload"] is True
     text = torchtitan_config(job)
     assert_same(job, imported(read_torchtitan_config, text, "job.toml", gpus=8))
+
+
+@pytest.mark.parametrize("export", [deepspeed_config, torchtitan_config])
+def test_a_plan_made_for_another_framework_is_one_fault_and_not_one_per_fact(export):
+    with pytest.raises(UnsupportedError) as caught:
+        export(job_with(stack="torch", zero=3))
+    (fault,) = [fault for fault in caught.value.faults if fault.path.startswith("plan.stack")]
+    assert (fault.path, fault.value) == ("plan.stack", "torch")
+    assert "--set plan.stack=" in fault.hint
+
+
+def test_a_degree_that_cannot_be_said_is_set_to_a_number():
+    with pytest.raises(UnsupportedError, match=r"plan.pp = 2: .*--set plan.pp=1\n"):
+        deepspeed_config(job_with(stack="deepspeed", pp=2, zero=1))

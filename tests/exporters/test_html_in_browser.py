@@ -207,6 +207,23 @@ def test_streams_can_be_hidden(seen):
     assert seen.ask(PIXELS).get(forward, 0) == 0
 
 
+def test_streams_that_are_switched_on_find_room(seen):
+    room = "clustersim.timeline.elements.canvas.clientHeight"
+    few = seen.ask(room)
+    for box in seen.page.locator("#streams input").all():
+        box.check()
+    assert seen.ask(room) == pytest.approx(0.7 * 900, abs=3)
+    assert few < 500
+    # Scrolled down, the last row is in sight.
+    last = """() => {
+        const { timeline } = clustersim, { scroller, canvas } = timeline.elements;
+        scroller.scrollTop = 1e6;
+        const bottom = timeline.classes.length * timeline.rowHeight - timeline.scrolled;
+        return canvas.clientHeight - AXIS_PX - bottom;
+    }"""
+    assert abs(seen.ask(last)) <= 3
+
+
 def test_seen_from_afar_each_pixel_is_the_mean_of_what_happened_in_it(seen):
     # The same step, drawn blended and added up from its operations.
     shares = seen.ask(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
@@ -184,3 +185,17 @@ def test_a_result_shows_itself_in_a_notebook_without_scripts_and_with_its_name_e
     assert "MFU" in shown
     widths = [float(width) for width in re.findall(r"width: ([\d.]+)%", shown)]
     assert sum(widths) == pytest.approx(100, abs=0.05)
+
+
+def test_the_fullest_class_is_in_the_tables_however_many_there_are():
+    result = result_of(layers=66, gpus=132, pp=66, microbatches=4)
+    used = [memory.peak_device_bytes for memory in result.memory]
+    places = (33, 65)  # one that an even choice of 64 leaves out, and one that it has
+    for place in places:
+        memory = list(result.memory)
+        memory[place] = replace(memory[place], peak_device_bytes=2 * max(used))
+        page = page_of(replace(result, memory=tuple(memory)))
+        table = page.partition("At the peak, of")[2].partition("</table>")[0]
+        assert f'<th scope="row">stage {place}</th>' in table
+        left = 66 - table.count('<th scope="row">')
+        assert f"({left} more classes are left out)" in table

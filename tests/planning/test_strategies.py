@@ -56,6 +56,7 @@ def test_one_process_is_refused_on_two_nodes_with_the_reason():
     assert outcome.step is None
     assert not outcome.fits
     assert "one node only" in outcome.refusal
+    assert outcome.refusal.startswith("plan.")
 
 
 def test_gpu_0_is_the_fullest_of_its_process():

@@ -27,7 +27,7 @@ def test_every_box_is_drawn_in_its_panel_on_the_same_axis():
     for axes in (above, below):
         assert sum(len(drawn.get_paths()) for drawn in axes.collections) == 6
     assert [text.get_text() for text in below.get_yticklabels()] == ["stage 0", "stage 1"]
-    assert any("-20.0 %" in text.get_text() for text in figure.texts)
+    assert any("20.0 % shorter" in text.get_text() for text in figure.texts)
 
 
 def test_the_simulated_step_has_a_row_per_stage_with_its_passes():

@@ -27,6 +27,23 @@ def test_what_only_moves_bytes_has_a_bar_and_no_point():
     assert [round(patch.get_width()) for patch in bars.patches] == [100, 40, 100, 50, 100, 80]
 
 
+def near(direction: str, seconds: float) -> KernelPoint:
+    return KernelPoint("mlp", "layer", direction, 1e12, 1e9, seconds, PEAK, RATE)
+
+
+def test_kernels_that_would_hide_one_another_are_slices_of_one_mark():
+    together = [near("forward", 2e-3), near("input gradient", 2.04e-3)]
+    apart = near("weight gradient", 4e-3)
+    roof, _ = build_roofline_figure([*together, apart], "x").axes
+    places = [tuple(collection.get_offsets()[0]) for collection in roof.collections]
+    assert len(places) == 3
+    assert len(set(places)) == 2
+    colors = {tuple(collection.get_facecolor()[0]) for collection in roof.collections}
+    assert len(colors) == 3
+    rates = sorted({rate for _, rate in places})
+    assert rates == pytest.approx([250.0, 2e12 / 4.04e-3 / 1e12])
+
+
 def test_points_lie_below_the_roof():
     roof, _ = build_roofline_figure(POINTS, "x").axes
     for collection in roof.collections:

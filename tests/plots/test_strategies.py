@@ -40,6 +40,17 @@ def test_figures_stand_beside_the_bars(figure):
     assert {"90.0 GiB", "45.0 GiB", "46.0 GiB"} <= set(texts(figure, 1))
 
 
+def test_figures_of_memory_do_not_lie_on_the_line_of_the_capacity(figure):
+    rows = ROWS | {"ZeRO": [Bar("1 node", STEP, HELD, 78 * GIB)]}
+    for each in (figure, build_strategies_figure("title", "", rows, 80 * GIB)):
+        each.draw_without_rendering()
+        memory = each.axes[1]
+        line = memory.transData.transform((80.0, 0.0))[0]
+        for text in memory.texts:
+            box = text.get_window_extent()
+            assert not box.x0 < line < box.x1
+
+
 def test_what_does_not_fit_is_marked(figure):
     colors = {text.get_text(): text.get_color() for text in figure.axes[1].texts}
     assert colors["90.0 GiB"] == style.VERMILLION

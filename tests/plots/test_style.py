@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
 from enum import StrEnum
+from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
+from simulator import plots
 from simulator.errors import InputError
 from simulator.plots import style
 from simulator.program.ir import Category, Kind, Owner
@@ -123,3 +126,10 @@ def test_the_same_picture_gives_the_same_bytes(tmp_path, suffix: str) -> None:
     for name in ("a", "b"):
         style.save(style.new_figure(1.0), tmp_path / f"{name}.{suffix}")
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+
+
+def test_the_package_says_what_every_module_draws():
+    folder = Path(plots.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert plots.__doc__ is not None
+    assert set(re.findall(r"``(\w+)``", plots.__doc__)) == modules

@@ -203,3 +203,19 @@ def test_a_causal_mask_halves_the_scores():
     half = FlashAttention("attention", 2, 4, 4, 16, 16, 8, 8, causal=True)
     assert attention_flop(full) == 2 * 2 * 2 * 4 * 16 * 16 * 8
     assert attention_flop(half) == attention_flop(full) / 2
+
+
+@pytest.mark.parametrize("passes", ["gemm_s", "input_gradient_s", "weight_gradient_s"])
+def test_products_apart_are_kernels_apart(passes):
+    """Queries of 64 columns, keys and values of 16 each, as Llama's first layer has them."""
+    profile = free_latency_profile()
+    groups = {axis: Group(1, 1) for axis in Axis}
+    times = getattr(PieceTimer(profile, "bf16", groups, "best", False, 0.0), passes)
+    apart = times(Gemm("qkv", 128, 96, 64, kv_columns=32, kv_heads=2, products=3))
+    kernels = [times(Gemm(name, 128, n, 64)) for name, n in (("q", 64), ("k", 16), ("v", 16))]
+    assert apart == pytest.approx(sum(kernels))
+
+
+def test_products_apart_are_launched_apart():
+    whole = Layer((Gemm("up", 2, 4, 5, products=2),), (), 0.0)
+    assert layer_time(whole, timer(), BLOCKING, {}).forward.kernels == 2

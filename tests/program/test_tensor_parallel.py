@@ -96,6 +96,25 @@ def test_sequence_parallelism_moves_the_same_bytes(tp):
     assert cut == pytest.approx(plain)
 
 
+def test_operands_cast_to_8_bits_travel_cast_and_sums_in_16_bits():
+    whole = transformer_layer(small_model(), LayerKind(False, 0), Plan(), shape())
+    divided = tensor_parallel(
+        whole, 4, sequence_parallel=True, element_bytes=2.0, gathered_bytes=1.0
+    )
+    for exchange in exchanges(divided):
+        assert exchange.message_bytes(ALL_GATHER) == BSH / 2
+        assert exchange.message_bytes(REDUCE_SCATTER) == BSH
+
+
+def test_the_head_computes_and_so_gathers_in_16_bits():
+    whole = head_layer(small_model(), Plan(), shape(), 256)
+    divided = tensor_parallel(
+        whole, 4, sequence_parallel=True, element_bytes=2.0, gathered_bytes=1.0
+    )
+    (exchange,) = exchanges(divided)
+    assert exchange.message_bytes(ALL_GATHER) == BSH
+
+
 def test_inputs_of_column_products_are_gathered_once_more_in_backward():
     """They are stored cut, and the weight gradient needs them whole (section 4.2.2)."""
     pieces = layer(2, sequence_parallel=True).pieces

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.cost.parameters import layer_kinds
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Owner
 from simulator.program.layout import Slice
@@ -192,3 +193,50 @@ def test_parts_of_every_pass_sum_to_its_time():
     for operation in computed:
         work = operation.work
         assert work.seconds == pytest.approx(sum(part.seconds for part in work.parts))
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_persistent_norms_sum_their_weight_gradient_in_registers(persistent):
+    stack = {"base": "megatron-core", "persistent_norms": persistent}
+    costs = StageCosts(small_job(gpus=1, stack=stack))
+    pieces, _ = costs.layer_pieces(layer_kinds(costs.job.model)[0])
+    norms = [piece for piece in pieces if piece.name.endswith("norm")]
+    assert len(norms) == 2
+    assert all(norm.reduces_rows is not persistent for norm in norms)
+
+
+def test_scales_of_rows_cast_every_use_of_an_operand_anew():
+    """Worked out by hand for the up product: T tokens of width H to F columns, 2 and 1 byte."""
+    stack = {"base": "torchtitan", "float8_scaling": "rows"}
+    plan = {"stack": stack, "precision": "fp8", "micro_batch": B, "seq_len": S}
+    costs = StageCosts(small_job(gpt_model(), gpus=1, **plan))
+    pieces = {piece.name: piece for piece in costs.layer_pieces(layer_kinds(gpt_model())[0])[0]}
+    tokens, wide = B * S, gpt_model().ffn_hidden
+    given, made = pieces["mlp_up_input_cast"], pieces["mlp_up_output_cast"]
+    # Forward: read for maxima, read, write cast. Backward: read, write cast; scale what it gives.
+    assert given.forward_bytes == tokens * H * (2 + 2 + 1)
+    assert given.backward_bytes == tokens * H * (2 + 1 + (2 + 2))
+    # The output's gradient: by rows for one product, by columns for the other.
+    assert made.forward_bytes == 0
+    assert made.backward_bytes == tokens * wide * (2 + 2 + 1 + 2 + 1)
+    maxima = pieces["mlp_up_input_maxima"]
+    assert maxima.reduces_rows
+    assert maxima.backward_bytes == tokens * H * 2
+
+
+def test_input_gradients_of_products_apart_are_added_up():
+    """Each is read and the sum is written; a fused product adds them itself."""
+    kind = layer_kinds(small_model())[0]
+    apart, fused = (
+        {
+            piece.name: piece
+            for piece in StageCosts(small_job(stack=stack, micro_batch=B, seq_len=S)).layer_pieces(
+                kind
+            )[0]
+        }
+        for stack in ("torchtitan", "megatron-core")
+    )
+    gradient = B * S * H * 2
+    assert apart["qkv_gradient_sum"].backward_bytes == (3 + 1) * gradient
+    assert apart["mlp_up_gradient_sum"].backward_bytes == (2 + 1) * gradient
+    assert not any("gradient_sum" in name for name in fused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.errors import InputError
+from simulator.errors import InputError, UnsupportedError
 from simulator.results.run import run_step
 from simulator.schedule import schedule_order
 from simulator.schedule.csv import write_order
@@ -81,3 +81,27 @@ def test_expert_exchanges_overlap_where_the_file_joins_passes(write_job, name, i
     else:
         named = load_job(path, {**changes, "plan.schedule": name})
         assert run_step(load_job(path, changes)).step_time_s == run_step(named).step_time_s
+
+
+@pytest.mark.parametrize("schedule", ["orders/mine.csv", "dualpipe", "chimera"])
+def test_zero_2_is_refused_where_ranks_hold_two_copies_whatever_the_order_is_called(
+    write_job, schedule
+):
+    """Both add their gradients up at the end of the step, so none may be cut before."""
+    job = load_job(write_job("dualpipe", 1), {"plan.schedule": schedule, "cluster.gpus": 8,
+                                              "batch.global": 16})  # fmt: skip
+    for zero in (2, 3):
+        with pytest.raises(UnsupportedError, match=r"plan\.zero.*two copies of the model"):
+            run_step(job.replace({"plan.zero": zero}))
+    assert run_step(job.replace({"plan.zero": 1})).step_time_s > 0
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("dualpipe", 1), ("dualpipev", 2)])
+def test_an_order_that_joins_passes_hides_expert_exchanges_as_the_named_one_does(
+    write_job, name, chunks
+):
+    experts = {"count": 8, "top_k": 2, "ffn_hidden": 256}
+    changes = {"model.experts": experts, "plan.ep": 2, "cluster.gpus": 8, "batch.global": 16}
+    written = load_job(write_job(name, chunks), changes)
+    named = written.replace({"plan.schedule": name})
+    assert run_step(written).step_time_s == run_step(named).step_time_s

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.results.allocator import CachingAllocator, reserved_bytes
+from simulator.results.allocator import CachingAllocator
+from simulator.results.reserved import Exchange, reserved_bytes
 
 KIB, MIB = 2**10, 2**20
 few = settings(max_examples=60, deadline=None)
@@ -78,7 +79,7 @@ def test_free_neighbours_are_joined_but_segments_never_are():
 
 def test_growing_sequences_fragment_and_expandable_segments_do_not():
     """Each pass needs a little more than the last; nothing cached is large enough."""
-    steps = [([("", size * MIB)],) * 2 for size in range(100, 200, 10)]
+    steps = [Exchange((size * MIB,), (size * MIB,)) for size in range(100, 200, 10)]
     assert reserved_bytes(steps, expandable_segments=False) == sum(range(100, 200, 10)) * MIB
     grown = reserved_bytes(steps, expandable_segments=True)
     assert 190 * MIB <= grown < 210 * MIB
@@ -114,9 +115,50 @@ def test_books_balance_whatever_comes_and_goes(sizes, random, expandable):
 @given(st.integers(1, 40 * MIB), st.integers(1, 30))
 @few
 def test_a_second_step_of_equal_blocks_reserves_nothing_more(size, count):
-    step = [([("", size)] * count,) * 2]
+    step = [Exchange((size,) * count, (size,) * count)]
     once = reserved_bytes(step, expandable_segments=False)
     assert reserved_bytes(step * 3, expandable_segments=False) == once
+
+
+def reserved_one_by_one(exchanges, *, expandable):
+    """Nothing is passed over."""
+    allocator, taken = CachingAllocator(expandable_segments=expandable), {}
+    for takes, gives in exchanges:
+        for size in takes:
+            taken.setdefault(size, []).append(allocator.take(size))
+        for size in gives:
+            allocator.give(taken[size].pop())
+    return allocator.reserved_bytes
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 30 * MIB), min_size=1, max_size=5), min_size=1, max_size=4),
+    st.integers(1, 30 * MIB),
+    st.integers(0, 4),
+    st.integers(1, 12),
+    st.booleans(),
+)
+@few
+def test_passing_over_repeats_reserves_what_running_them_would(
+    kept, held, warm_up, repeats, expandable
+):
+    forward = [Exchange((held, *sizes), (held,)) for sizes in kept]
+    backward = [Exchange((2 * held,), (2 * held, *sizes)) for sizes in reversed(kept)]
+    steps = forward * warm_up + (forward + backward) * repeats + backward * warm_up
+    steps = [*steps, Exchange((50 * MIB,), (50 * MIB,)), *(forward + backward) * repeats]
+    expected = reserved_one_by_one(steps, expandable=expandable)
+    assert reserved_bytes(steps, expandable_segments=expandable) == expected
+
+
+def test_microbatches_that_repeat_themselves_are_not_replayed(monkeypatch):
+    served = []
+    serve = CachingAllocator.serve
+    monkeypatch.setattr(
+        CachingAllocator, "serve", lambda self, asked: served.append(asked) or serve(self, asked)
+    )
+    forward, backward = Exchange((5 * MIB, MIB), (MIB,)), Exchange((2 * MIB,), (2 * MIB, 5 * MIB))
+    reserved_bytes([forward, backward] * 1000, expandable_segments=False)
+    assert len(served) < 20
 
 
 def test_a_full_device_gets_unused_segments_back_before_a_new_one_is_made():
@@ -132,15 +174,14 @@ def test_a_full_device_gets_unused_segments_back_before_a_new_one_is_made():
 
 def test_a_segment_that_is_in_use_in_part_is_never_returned():
     allocator = CachingAllocator(room_bytes=100 * MIB)
-    whole = allocator.take(60 * MIB)
-    allocator.give(whole)
+    allocator.give(allocator.take(60 * MIB))
     allocator.take(20 * MIB)
     allocator.take(50 * MIB)
     assert allocator.reserved_bytes == 110 * MIB
 
 
 def test_more_than_there_is_is_reserved_where_nothing_can_be_returned():
-    steps = [([("", 80 * MIB), ("", 40 * MIB)], [])]
+    steps = [Exchange((80 * MIB, 40 * MIB), ())]
     reserved = reserved_bytes(steps, expandable_segments=False, room_bytes=100 * MIB)
     assert reserved == 120 * MIB
 
@@ -148,7 +189,7 @@ def test_more_than_there_is_is_reserved_where_nothing_can_be_returned():
 @given(st.lists(st.integers(1, 40 * MIB), min_size=1, max_size=20), st.integers(0, 400 * MIB))
 @few
 def test_a_small_device_never_makes_the_allocator_reserve_more(sizes, room):
-    steps = [([("", size)],) * 2 for size in sizes]
+    steps = [Exchange((size,), (size,)) for size in sizes]
     free = reserved_bytes(steps, expandable_segments=False)
     squeezed = reserved_bytes(steps, expandable_segments=False, room_bytes=room)
     assert squeezed <= free
@@ -157,7 +198,6 @@ def test_a_small_device_never_makes_the_allocator_reserve_more(sizes, room):
 
 @pytest.mark.parametrize("expandable", [False, True])
 def test_what_one_stream_has_freed_serves_no_other(expandable):
-    same = [([("", 40 * MIB)],) * 2, ([("", 40 * MIB)],) * 2]
-    apart = [([("", 40 * MIB)],) * 2, ([("gathers", 40 * MIB)],) * 2]
-    assert reserved_bytes(same, expandable_segments=expandable) == 40 * MIB
-    assert reserved_bytes(apart, expandable_segments=expandable) == 80 * MIB
+    compute, gathers = (Exchange((40 * MIB,), (40 * MIB,)), Exchange((), (), *[(40 * MIB,)] * 2))
+    assert reserved_bytes([compute] * 2, expandable_segments=expandable) == 40 * MIB
+    assert reserved_bytes([compute, gathers], expandable_segments=expandable) == 80 * MIB

@@ -65,7 +65,8 @@ def test_no_gain_is_claimed_where_nothing_gained():
 
 def test_a_job_that_does_not_fit_is_told_so_first():
     peak = max(memory.peak_device_bytes for memory in PIPELINE.memory)
-    small = replace(PIPELINE, capacity_bytes=peak - 2 * GIB)
+    memory = tuple(replace(each, capacity_bytes=peak - 2 * GIB) for each in PIPELINE.memory)
+    small = replace(PIPELINE, memory=memory)
     said = verdict(small, [what_if("a", 0.1)])
     assert said.startswith("Does not fit: stage 0 needs 2.00 GiB more than there is")
     assert "a gains" not in said

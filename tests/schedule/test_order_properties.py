@@ -117,13 +117,15 @@ def test_activations_in_flight_stay_within_the_stated_bound(name, data):
     assert all(peak <= bound for peak, bound in zip(held, bounds, strict=True)), (held, bounds)
 
 
-@pytest.mark.parametrize("name", [n for n, info in SCHEDULES.items() if info.rendezvous_safe])
+@every_schedule
 @enough
 @given(data=st.data())
-def test_order_that_claims_so_survives_blocking_sends(name, data):
+def test_order_survives_blocking_sends_with_its_stated_buffers(name, data):
     stages, chunks, microbatches = data.draw(allowed_sizes(name))
+    info = SCHEDULES[name]
     order = schedule_order(name, stages, chunks, microbatches)
-    assert blocked_ranks(order, chunks, SCHEDULES[name].placement) == []
+    buffers = info.buffers(stages, chunks, microbatches)
+    assert blocked_ranks(order, chunks, info.placement, buffers) == []
 
 
 @every_schedule

@@ -82,3 +82,24 @@ ZB_H2 = (
 def test_handcrafted_zero_bubble_orders_are_the_described_ones_on_4_ranks(name, rows):
     order = schedule_order(name, 4, 1, 8)
     assert [" ".join(map(str, slots)) for slots in order] == list(rows)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_zb_v_is_the_drawn_one_on_4_ranks(rank):
+    """Figure 8 of arXiv 2401.10241 and its three phases, with 8 microbatches.
+
+    Worker i = rank + 1 warms up with 2p - i forwards of the first chunk and i - 1 of the second,
+    goes on with p - i groups of the second chunk and then with groups of both in turn, until
+    forwards run out; what is left puts input gradients first.
+    """
+    p, microbatches = 4, 8
+    slots = schedule_order("zb-v", p, 2, microbatches)[rank]
+    shown = [slot.phase.value if slot.stage == rank else slot.phase.value.lower() for slot in slots]
+    worker = rank + 1
+    warm_up, rest = shown[: 2 * p - 1], "".join(shown[2 * p - 1 :])
+    assert (warm_up.count("F"), warm_up.count("f")) == (2 * p - worker, worker - 1)
+    groups = re.fullmatch(f"(fiw){{{p - worker}}}(fiwF?IW)+(?P<fiw>fiw)?(?P<drain>[IiWw]+)", rest)
+    assert groups is not None
+    drain = groups["drain"]
+    assert all(drain[:n].upper().count("W") <= drain[:n].upper().count("I") for n in range(9))
+    assert set(drain[drain.rindex("I") + 1 :].upper()) == {"W"}

@@ -1,6 +1,13 @@
-from simulator.schedule import Placement, schedule_order
+import pytest
+
+from simulator.schedule import SCHEDULES, Placement, schedule_order
 from simulator.schedule.csv import read_order
-from simulator.schedule.rendezvous import blocked_ranks
+from simulator.schedule.one_f_one_b import paired_interleaved
+from simulator.schedule.rendezvous import blocked_ranks, buffers_needed
+
+RENDEZVOUS = {
+    "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "zb-h1", "v-min", "chimera",
+}  # fmt: skip
 
 
 def test_send_and_next_receive_are_posted_together():
@@ -28,3 +35,44 @@ def test_messages_inside_a_rank_need_no_rendezvous():
 def test_an_order_whose_message_is_never_received_blocks_its_sender():
     order = read_order("0F0,0B0\n,\n")
     assert blocked_ranks(order, 1, Placement.LOOP) == [0]
+
+
+def test_a_buffer_for_one_message_frees_two_ranks_that_send_to_each_other():
+    order = read_order("0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n")
+    assert blocked_ranks(order, 1, Placement.LOOP, buffers=1) == []
+    assert buffers_needed(order, 1, Placement.LOOP) == 1
+
+
+def test_a_receive_takes_its_message_though_others_lie_before_it():
+    order = read_order("0F0,0F1,0B1,0B0\n1F1,1F0,1B1,1B0\n")
+    assert buffers_needed(order, 1, Placement.LOOP) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "messages"),
+    [
+        ("zb-h2", (4, 1, 12), 1),
+        ("zb-2p", (4, 1, 12), 1),
+        ("zb-v", (4, 2, 12), 1),
+        ("v-half", (4, 2, 12), 1),
+        ("dualpipe", (4, 1, 12), 1),
+        ("dualpipev", (4, 2, 12), 1),
+        ("varuna", (4, 1, 12), 2),
+        ("interleaved-1f1b", (8, 3, 32), 1),
+        ("looped-bfs", (4, 2, 32), 7),
+        ("interleaved-1f1b", (7, 2, 20), 3),
+        ("zb-1p", (5, 3, 20), 3),
+        *((name, (4, SCHEDULES[name].chunks[0], 12), 0) for name in sorted(RENDEZVOUS)),
+    ],
+)
+def test_stated_buffers_are_the_fewest(name, sizes, messages):
+    info = SCHEDULES[name]
+    order = schedule_order(name, *sizes)
+    assert buffers_needed(order, sizes[1], info.placement) == info.buffers(*sizes) == messages
+
+
+@pytest.mark.parametrize(("stages", "chunks", "rounds"), [(2, 2, 1), (4, 2, 4), (8, 3, 2)])
+def test_interleaved_passes_that_exchange_in_one_call_need_no_buffers(stages, chunks, rounds):
+    """Megatron-LM runs them with blocking exchanges."""
+    order = paired_interleaved(stages, chunks, rounds * stages)
+    assert buffers_needed(order, chunks, Placement.LOOP) == 0

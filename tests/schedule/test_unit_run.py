@@ -99,3 +99,18 @@ def test_chunks_are_the_fewest_unless_they_are_given():
 def test_a_phase_that_takes_no_time_is_refused(costs, path):
     with pytest.raises(InputError, match=path):
         phase_costs(*costs)
+
+
+def test_an_order_that_is_searched_is_searched_for_the_costs_given():
+    """Short weight gradients leave gaps that other forwards ahead fill."""
+    costs = phase_costs(1.0, 1.5, 0.5)
+    searched, fixed = (run_schedule(name, 4, 12, costs=costs) for name in ("zb-2p", "zb-h2"))
+    assert searched.order != run_schedule("zb-2p", 4, 12).order
+    assert max(searched.times.idle_between) < max(fixed.times.idle_between)
+    assert max(searched.peaks) <= 2 * 4
+
+
+def test_varunas_ranks_take_backwards_as_they_come_at_the_costs_given():
+    slow = run_schedule("varuna", 4, 8, costs=phase_costs(1.0, 6.0))
+    assert slow.order != run_schedule("varuna", 4, 8).order
+    assert max(slow.peaks) == 8

@@ -16,8 +16,6 @@ TIED = small_model(tied_embeddings=True)
     [
         (None, {"zero": 2, "stack": "deepspeed"}, "plan.zero", "DeepSpeed's engine refuses"),
         (None, {"zero": 3, "stack": "megatron-deepspeed"}, "plan.zero", "ZeRO 1 at most"),
-        (None, {"zero": 2, "schedule": "chimera"}, "plan.zero", "under chimera"),
-        (None, {"zero": 3, "schedule": "dualpipe"}, "plan.zero", "two copies of the model"),
         (TIED, {"zero": 3}, "plan.zero", "tied embeddings"),
         (
             None,

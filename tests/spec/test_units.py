@@ -18,6 +18,7 @@ from simulator.units import (
     format_rate,
     format_seconds,
     parse_quantity,
+    signed_seconds,
 )
 
 DIMENSIONS = st.sampled_from(sorted(UNITS))
@@ -109,6 +110,9 @@ def test_printed_seconds_are_within_half_a_percent(value):
         (format_seconds(12.9), "12.9 s"),
         (format_seconds(34e-6), "34.0 us"),
         (format_seconds(3e-9), "3.00 ns"),
+        (format_seconds(5e-17), "0 s"),
+        (signed_seconds(0.25), "+250 ms"),
+        (signed_seconds(-5e-17), "0 s"),
         (format_seconds(7200), "2.00 h"),
         (format_seconds(864000), "10.0 d"),
         (format_rate(450e9), "450 GB/s"),

@@ -256,6 +256,13 @@ def test_facts_that_only_the_notes_state_are_read():
     assert plan["grad_reduce_precision"] == "bf16"
 
 
+def test_the_rowwise_recipe_of_float8_gathers_in_16_bits():
+    notes = "vanilla TP; torch.compile; precision: float8 rowwise; zero: FSDP2 ZeRO-3"
+    stack = job_document({**ROW, "notes": notes})["plan"]["stack"]
+    assert stack["float8_scaling"] == "rows"
+    assert stack["gathers_casted"] is False
+
+
 def test_facts_that_hold_for_all_runs_of_a_source_are_read():
     source = "vTrain shipped validation data, data/ground_truth_single.csv"
     plan = job_document({**ROW, "source": source, "recompute": "full"})["plan"]
@@ -264,6 +271,19 @@ def test_facts_that_hold_for_all_runs_of_a_source_are_read():
         "base": "megatron-core", "pads_vocab": False, "fused_softmax": False,
     }  # fmt: skip
     assert job_document({**ROW, "recompute": "full"})["plan"]["recompute"] == "full"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "DGX Cloud benchmarking recipes 25.02, nemotron/README_15b.md",
+        "Megatron-Bridge performance summary, container 25.11",
+        "MLPerf Training v3.0 logs, NVIDIA/dgxh100_n64_nemo/gpt3",
+    ],
+)
+def test_recipes_of_the_vendor_pipeline_tensor_exchanges_with_products(source):
+    assert job_document({**ROW, "source": source})["plan"]["overlap_tp"] is True
+    assert "overlap_tp" not in job_document({**ROW, "source": "Narayanan et al."})["plan"]
 
 
 def test_the_source_of_a_row_is_its_id_without_the_number():
@@ -292,3 +312,11 @@ def test_an_error_is_positive_where_the_prediction_is_too_large():
     assert error_pct(0.5, 1.0) == pytest.approx(-50)
     assert error_pct(None, 1.0) is None
     assert error_pct(1.0, None) is None
+
+
+def test_long_rows_are_simulated_first_and_reported_where_they_stand(table):
+    rows = [{"id": "a-1"}, {"id": "a-2", "global_batch": "64"}, {"id": "a-3", "tp": "none"}]
+    done = []
+    report = validate_published(table(*rows), on_row=lambda row: done.append(row.id))
+    assert done == ["a-2", "a-1", "a-3"]
+    assert [row.id for row in report.rows] == ["a-1", "a-2", "a-3"]

@@ -71,7 +71,7 @@ def event(name: str, category: str, start_us: float, length_us: float, **args: f
 
 
 EVENTS = [
-    event("whole step", "user_annotation", 1000.0, 500.0),
+    event("ProfilerStep#0", "user_annotation", 1000.0, 500.0),
     event("step: forward 0 1", "user_annotation", 1100.0, 200.0),
     event("gloo:all_reduce", "user_annotation", 1300.0, 100.0),
     event("aten::mm", "cpu_op", 1110.0, 50.0),
@@ -94,7 +94,7 @@ def test_a_profile_becomes_the_spans_and_the_memory_of_its_step():
 
 def test_kernels_of_nccl_are_communication_on_a_gpu():
     events = [
-        event("whole step", "user_annotation", 0.0, 500.0),
+        event("ProfilerStep#0", "user_annotation", 0.0, 500.0),
         event("step: backward 2 0", "gpu_user_annotation", 10.0, 20.0),
         event("step: backward 2 0", "user_annotation", 5.0, 2.0),
         event("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "kernel", 20.0, 30.0),
@@ -103,3 +103,15 @@ def test_kernels_of_nccl_are_communication_on_a_gpu():
     kinds = [span.kind for span in read_events(events, is_gpu=True).spans]
     assert kinds == ["backward", "reduce_scatter", "send_recv"]
     assert read_events(events, is_gpu=True).peak_extra_bytes is None
+
+
+@pytest.mark.parametrize(("pp", "layers"), [(1, 4), (2, 8)])
+def test_layers_that_sleep_take_nothing_but_their_sleep_and_the_bubble(pp, layers):
+    """GPipe: (m + p - 1) (f + b) layers / p, and what the optimizer takes."""
+    micro = 4
+    sleepers = job(pp, {"layers": layers}, pp=pp, schedule="gpipe" if pp > 1 else None)
+    sleepers = sleepers.replace({"batch.global": micro, "batch.micro": 1})
+    found = predict(sleepers, layer_sleep_s=1.0)
+    passes_s = (micro + pp - 1) * 3.0 * layers / pp
+    assert found.step_s == pytest.approx(passes_s, abs=0.1)
+    assert found.phases_s[0]["backward"] == pytest.approx(micro * 2.0 * layers / pp, abs=0.1)

@@ -12,6 +12,7 @@ import torch
 
 from simulator.calibrate.ranks.world import joined, own_world
 from simulator.validate.torch_run.run import validate_torch
+from simulator.validate.torch_run.sleeping import put_to_sleep
 from simulator.validate.torch_run.train import Trainer, build_trainer
 from tests.validate.test_torch_strategies import EXPERTS, WHOLE, job
 
@@ -90,3 +91,26 @@ def test_products_run_in_the_plans_format_and_no_longer(precision, word, monkeyp
         build_trainer(job(1, precision=precision), world).step()
     assert seen == [word]
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_step_of_sleeping_layers_takes_their_sleep():
+    report = validate_torch(job(1), backend="fake", steps=1, layer_sleep_s=0.002)
+    assert report is not None
+    phases = {pair.name: pair for pair in report.phases}
+    for name, sleep_s in (("forward", 0.002), ("backward", 0.004)):
+        asleep_s = 16 * 4 * sleep_s
+        assert phases[name].predicted == pytest.approx(asleep_s, rel=1e-9)
+        assert phases[name].measured >= asleep_s
+    assert report.to_dict()["layer_sleep_s"] == 0.002
+
+
+def test_a_sleeping_layer_hands_on_what_it_gets_and_has_gradients_of_zero():
+    layer = torch.nn.Linear(3, 5)
+    put_to_sleep([layer], 0.0)
+    hidden = torch.randn(2, 3, requires_grad=True)
+    upstream = torch.randn(2, 3)
+    output = layer(hidden)
+    output.backward(upstream)
+    assert torch.equal(output, hidden)
+    assert torch.equal(hidden.grad, upstream)
+    assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in layer.parameters())

@@ -11,7 +11,11 @@ from simulator.calibrate.ranks.world import World, check_world_size, chosen_back
 from simulator.errors import InputError, UnsupportedError
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
-from simulator.validate.torch_run.strategies import as_torch_runs_it, check_strategies
+from simulator.validate.torch_run.strategies import (
+    as_torch_runs_it,
+    check_can_sleep,
+    check_strategies,
+)
 
 DENSE = {"name": "small", "layers": 4, "hidden": 64, "heads": 8, "kv_heads": 4,
          "ffn_hidden": 128, "vocab": 512}  # fmt: skip
@@ -127,3 +131,24 @@ def test_nccl_needs_a_gpu_per_rank(monkeypatch):
     assert chosen_backend("nccl", 2, None) == "nccl"
     assert chosen_backend("auto", 2, None) == "nccl"
     assert chosen_backend("auto", 4, None) == "gloo"
+
+
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        ("plan.tp", job(2, tp=2)),
+        ("plan.cp", job(2, cp=2)),
+        ("plan.ep", job(2, {"experts": EXPERTS}, ep=2)),
+        ("plan.recompute", job(1, recompute="full")),
+        ("plan.schedule", job(2, pp=2, schedule="zb-1p")),
+    ],
+)
+def test_layers_that_do_more_than_two_passes_cannot_sleep(path, refused):
+    with pytest.raises(UnsupportedError, match="layers that sleep") as raised:
+        check_can_sleep(refused)
+    assert [fault.path for fault in raised.value.faults] == [path]
+    assert raised.value.faults[0].hint
+
+
+def test_layers_of_a_pipeline_may_sleep():
+    check_can_sleep(job(2, pp=2, vpp=2, schedule="interleaved-1f1b"))

@@ -25,12 +25,14 @@ from simulator.exporters.html.timeline_data import (
 )
 from simulator.exporters.selection import spread
 from simulator.plots import style
+from simulator.plots.memory import fullest
 from simulator.program.ir import Category, Owner
 from simulator.results.advice import Advice
 from simulator.results.expert_load import expert_load_sentence
 from simulator.results.report import source_counts
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 from simulator.units import format_bytes, format_seconds
 
 SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
@@ -55,6 +57,7 @@ def write_run_report(
         most_rows: Operations on lanes that the timeline holds at most; beyond it whole
             classes of ranks are left out, and the page says so.
     """
+    refuse_pools(job, "the page of a run")
     context, data = _content(result, job, advice, most_rows)
     write_page(path, "run.html", context, scripts=SCRIPTS, data=data)
 
@@ -84,11 +87,11 @@ def _content(
         "waterfall": list(waterfall(result)),
         "categories": _categories(result),
         "class_rows": list(_class_rows(result)),
-        "more_classes": max(0, len(classes) - _MOST_CLASSES),
+        "more_classes": len(classes) - len(_listed_classes(result)),
         "memory_rows": list(_memory_rows(result)),
         "owners": [*_owners(result), _OUTSIDE],
         "capacity_bytes": result.capacity_bytes,
-        "profile": job.cluster.profile.name,
+        "profile": " + ".join(pool.profile.name for pool in job.cluster.pools or (job.cluster,)),
         "sources": source_counts(job),
         "assumed": _assumed(job),
         "job_yaml": yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True),
@@ -174,9 +177,15 @@ def waterfall(result: StepResult) -> Iterator[dict[str, Any]]:
         done_s += seconds
 
 
+def _listed_classes(result: StepResult) -> list[int]:
+    """Indices of the classes in the tables, the fullest always among them."""
+    used = [memory.peak_device_bytes for memory in result.memory]
+    return sorted({used.index(max(used)), fullest(result), *spread(len(used), _MOST_CLASSES)})
+
+
 def _class_rows(result: StepResult) -> Iterator[dict[str, Any]]:
     classes = result.timeline.program.classes
-    for index in spread(len(classes), _MOST_CLASSES):
+    for index in _listed_classes(result):
         seconds = result.class_breakdown_s[index]
         yield {
             "name": classes[index].name,
@@ -198,14 +207,14 @@ def _owners(result: StepResult) -> list[dict[str, Any]]:
 def _memory_rows(result: StepResult) -> Iterator[dict[str, Any]]:
     """Peaks of each class; bars are shares of the longest, which is the need or the capacity."""
     classes = result.timeline.program.classes
-    longest = max(result.capacity_bytes, *(m.peak_device_bytes for m in result.memory))
-    for index in spread(len(classes), _MOST_CLASSES):
+    longest = max(max(m.capacity_bytes, m.peak_device_bytes) for m in result.memory)
+    for index in _listed_classes(result):
         memory = result.memory[index]
         yield {
             "name": classes[index].name,
             "memory": memory,
-            "fits": memory.peak_device_bytes <= result.capacity_bytes,
-            "capacity_share": result.capacity_bytes / longest,
+            "fits": memory.peak_device_bytes <= memory.capacity_bytes,
+            "capacity_share": memory.capacity_bytes / longest,
             "bars": [
                 *(
                     {**owner, "share": _held(memory, owner["key"]) / longest}

@@ -53,6 +53,8 @@ class Timeline {
       this.slots.push({ lane, top, height: place < 0 ? wide : THIN_PX });
     }
     const total = this.classes.length * this.rowHeight + AXIS_PX;
+    // As large as it likes to be first: what it was before says nothing of the room there is.
+    this.elements.canvas.style.height = `${total}px`;
     const room = isPrinting ? total : Math.min(total, this.elements.scroller.clientHeight || total, innerHeight * 0.7);
     this.elements.canvas.style.height = `${room}px`;
     this.elements.spacer.style.height = `${total - room}px`;

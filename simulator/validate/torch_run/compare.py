@@ -89,6 +89,7 @@ class TorchReport:
             "phases_s": [_pair_to_dict(pair) for pair in self.phases],
             "memory_bytes": [_pair_to_dict(pair) for pair in self.memory],
             "expert_loads": list(self.measured.expert_loads),
+            "layer_sleep_s": self.measured.layer_sleep_s,
             "ranks": ranks,
             "notes": list(self.notes),
         }

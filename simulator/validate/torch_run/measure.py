@@ -13,6 +13,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,11 +34,26 @@ WARM_UP_STEPS = 3
 
 
 def measure(
-    job: Job, world: World, steps: int, *, on_step: Callable[[], None] = lambda: None
+    job: Job,
+    world: World,
+    steps: int,
+    *,
+    layer_sleep_s: float | None = None,
+    trace: Path | None = None,
+    on_step: Callable[[], None] = lambda: None,
 ) -> Measured | None:
-    """Train the job for some steps; rank 0 gets the numbers of all, the others None."""
+    """Train the job for some steps; rank 0 gets the numbers of all, the others None.
+
+    Args:
+        job: As torch runs it.
+        world: This rank among all.
+        steps: Steps to time.
+        layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
+        trace: Where rank 0 leaves its profile of one more step; None is nowhere.
+        on_step: Called after each timed step.
+    """
     with joined(world):
-        trainer = build_trainer(job, world)
+        trainer = build_trainer(job, world, layer_sleep_s)
         for _ in range(WARM_UP_STEPS):
             trainer.step()
         if world.is_gpu:
@@ -50,7 +66,7 @@ def measure(
             phases.append(_phase_sums(spans))
             on_step()
         memory = _gpu_memory(trainer) if world.is_gpu else {}
-        traced = profiled_step(trainer)
+        traced = profiled_step(trainer, trace if world.rank == 0 else None)
         kept = _kept_bytes(trainer)
         if traced.peak_extra_bytes is not None:
             memory["peak_allocated"] = sum(kept.values()) + traced.peak_extra_bytes
@@ -65,7 +81,7 @@ def measure(
         ranks, loads = _gathered(own, world), _expert_loads(trainer)
         if ranks is None:
             return None
-        return Measured(step_s, ranks, environment(world), loads)
+        return Measured(step_s, ranks, environment(world), loads, layer_sleep_s)
 
 
 def environment(world: World) -> dict[str, str]:

@@ -59,12 +59,15 @@ class Measured:
         environment: What it ran on, by name.
         expert_loads: Copies of tokens that each expert got, over all layers; empty where no
             experts were spread over ranks.
+        layer_sleep_s: How long each layer slept in forward instead of computing [s]; None
+            where layers computed.
     """
 
     step_s: Sequence[float]
     ranks: Sequence[RankMeasured]
     environment: Mapping[str, str] = field(default_factory=dict)
     expert_loads: Sequence[float] = ()
+    layer_sleep_s: float | None = None
 
     @property
     def median_s(self) -> float:
@@ -91,5 +94,9 @@ class Measured:
             for rank in document["ranks"]
         ]
         return cls(
-            document["step_s"], ranks, document["environment"], document.get("expert_loads", ())
+            document["step_s"],
+            ranks,
+            document["environment"],
+            document.get("expert_loads", ()),
+            document.get("layer_sleep_s"),
         )

@@ -14,13 +14,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.engine.des import simulate_program
 from simulator.engine.timeline import STREAMS, Timeline
-from simulator.program.ir import Category, Kind, Operation, Owner, Stream
+from simulator.program.build import build_program, steps_around
+from simulator.program.ir import Category, Kind, Operation, Owner, Part, Program, Stream, Work
 from simulator.results.run import run_step
 from simulator.results.step import ClassMemory, StepResult
+from simulator.results.summary import summarise
 from simulator.spec.job import Job
+from simulator.spec.pool_checks import refuse_pools
 
 WAITING = "waiting"
+BACKWARD_SLEEP = 2.0
+"""Time of a sleeping layer's backward over its forward's, as products have it."""
+
 _PASSES = {
     Kind.FORWARD: "forward",
     Kind.BACKWARD: "backward",
@@ -58,15 +65,17 @@ class Predicted:
     result: StepResult
 
 
-def predict(job: Job, *, alone: int | None = None) -> Predicted:
+def predict(job: Job, *, alone: int | None = None, layer_sleep_s: float | None = None) -> Predicted:
     """Simulate one step of the job.
 
     Args:
         job: As torch runs it.
         alone: The pipeline stage of a rank that runs without the others: only what it
             computes takes time then.
+        layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
     """
-    result = run_step(job)
+    refuse_pools(job, "a real run beside its prediction")
+    result = run_step(job) if layer_sleep_s is None else _asleep_step(job, layer_sleep_s)
     classes = result.timeline.program.classes
     pipelined = job.plan.pp > 1
     if alone is None:
@@ -82,6 +91,23 @@ def predict(job: Job, *, alone: int | None = None) -> Predicted:
         phases = {alone: _computed_phases_s(result.timeline, own)}
     memory = {each.stage: _memory_bytes(each) for each in result.memory}
     return Predicted(step_s, phases, memory, result)
+
+
+def _asleep_step(job: Job, layer_sleep_s: float) -> StepResult:
+    steps = steps_around(job)
+    program = build_program(job, steps=steps.total)
+    _put_to_sleep(program, layer_sleep_s)
+    return summarise(job, simulate_program(program), steps)
+
+
+def _put_to_sleep(program: Program, layer_sleep_s: float) -> None:
+    """Passes take what their layers sleep; embedding, head and loss take no time."""
+    sleeps = {Kind.FORWARD: layer_sleep_s, Kind.BACKWARD: BACKWARD_SLEEP * layer_sleep_s}
+    for operation in program.operations:
+        if operation.kind in sleeps:
+            first, end = operation.layers
+            seconds = (end - first) * sleeps[operation.kind]
+            operation.work = Work(seconds, (Part("sleep", operation.category, seconds),))
 
 
 def class_phases_s(timeline: Timeline, index: int, *, pipelined: bool) -> dict[str, float]:

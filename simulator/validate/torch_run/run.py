@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from simulator.calibrate.ranks.launch import loopback, run_ranks
 from simulator.calibrate.ranks.shaped import on_shaped_links, shaped_network
@@ -24,7 +25,11 @@ from simulator.validate.torch_run.compare import TorchReport
 from simulator.validate.torch_run.measure import measure
 from simulator.validate.torch_run.measured import Measured
 from simulator.validate.torch_run.predict import predict
-from simulator.validate.torch_run.strategies import as_torch_runs_it, check_strategies
+from simulator.validate.torch_run.strategies import (
+    as_torch_runs_it,
+    check_can_sleep,
+    check_strategies,
+)
 
 
 def validate_torch(
@@ -34,6 +39,8 @@ def validate_torch(
     steps: int = 10,
     rank: int = 0,
     link_bytes_per_s: float | None = None,
+    layer_sleep_s: float | None = None,
+    trace: Path | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> TorchReport | None:
     """The job measured and predicted; None on all ranks of torchrun but the first.
@@ -45,6 +52,9 @@ def validate_torch(
         rank: Which rank to be under the fake backend.
         link_bytes_per_s: Rate of a real network made between the ranks on this machine; None
             is whatever joins them.
+        layer_sleep_s: How long each layer sleeps in forward instead of computing, and twice
+            that in backward [s]: what is left is communication, overlap and bubbles.
+        trace: Where rank 0 leaves its profile of one step (.json or .json.gz); None is nowhere.
         on_step: Called after each timed step.
 
     Raises:
@@ -59,8 +69,12 @@ def validate_torch(
         check_world_size(gpus, launched)
     world = own_world(chosen, gpus, rank)
     check_strategies(job, world)
+    if layer_sleep_s is not None:
+        check_can_sleep(job)
     as_run = as_torch_runs_it(job, world)
-    task = partial(measure_rank, as_run.job, chosen, steps, rank)
+    task = partial(
+        measure_rank, as_run.job, chosen, steps, rank, layer_sleep_s=layer_sleep_s, trace=trace
+    )
     measured: Measured | None
     if chosen == "fake" or gpus == 1 or launched is not None:
         measured = task(on_step)
@@ -84,11 +98,19 @@ def validate_torch(
         as_routed = as_run.job.replace({"plan.expert_load": {"loads": loads}})
         most = max(loads) / statistics.fmean(loads)
         notes.append(f"the busiest expert got {most:.2f} times the mean, as is predicted")
-    return TorchReport(as_routed, measured, predict(as_routed, alone=alone), notes)
+    predicted = predict(as_routed, alone=alone, layer_sleep_s=layer_sleep_s)
+    return TorchReport(as_routed, measured, predicted, notes)
 
 
 def measure_rank(
-    job: Job, backend: Backend, steps: int, rank: int, on_step: Callable[[], None]
+    job: Job,
+    backend: Backend,
+    steps: int,
+    rank: int,
+    on_step: Callable[[], None],
+    *,
+    layer_sleep_s: float | None = None,
+    trace: Path | None = None,
 ) -> Measured | None:
     """Be the rank that this process was started as; rank 0 gets the numbers of all.
 
@@ -98,10 +120,12 @@ def measure_rank(
         steps: Steps to time.
         rank: Which rank to be where the others are not there.
         on_step: Called after each timed step.
+        layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
+        trace: Where rank 0 leaves its profile; None is nowhere.
     """
     own = rank if backend == "fake" else int(os.environ.get("RANK", "0"))
     world = own_world(backend, job.cluster.gpus, own)
-    return measure(job, world, steps, on_step=on_step)
+    return measure(job, world, steps, layer_sleep_s=layer_sleep_s, trace=trace, on_step=on_step)
 
 
 def _on_links(backend: AskedBackend, job: Job, link_bytes_per_s: float) -> tuple[AskedBackend, Job]:

@@ -17,6 +17,7 @@ import torch
 
 from simulator.calibrate.ranks.world import World
 from simulator.errors import Fault, UnsupportedError
+from simulator.program.order import job_schedule
 from simulator.spec.base import file_name_of_field
 from simulator.spec.job import Job
 from simulator.spec.plan import Plan
@@ -35,6 +36,8 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Torch's name of every schedule that it has (``torch.distributed.pipelining.schedules``)."""
+
+_SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
@@ -135,6 +138,28 @@ def _written(name: str, value: object) -> object:
 
 
 Rule = Callable[[Job, World], Iterator[Fault]]
+
+
+def check_can_sleep(job: Job) -> None:
+    """Refuses jobs whose layers do more than one pass each way.
+
+    Raises:
+        UnsupportedError: Layers exchange activations, are computed again, or have gradients of
+            inputs and weights apart.
+    """
+    plan, rule = job.plan, "has no meaning for layers that sleep"
+    faults = [
+        Fault(f"plan.{name}", rule, degree, f"take plan.{name}: 1")
+        for name in ("tp", "cp", "ep")
+        if (degree := getattr(plan, name)) > 1
+    ]
+    if plan.recompute != "none":
+        faults.append(Fault("plan.recompute", rule, plan.recompute, "take none"))
+    if plan.pp > 1 and SCHEDULES[job_schedule(job).name] in _SPLIT_BACKWARD:
+        whole = [ours for ours, theirs in SCHEDULES.items() if theirs not in _SPLIT_BACKWARD]
+        faults.append(Fault("plan.schedule", rule, plan.schedule, f"take {', '.join(whole)}"))
+    if faults:
+        raise UnsupportedError(faults)
 
 
 def _schedule_is_torchs(job: Job, _: World) -> Iterator[Fault]:

@@ -42,6 +42,16 @@ class KeptRun:
         return self.report.measured.environment.get("link", _LOOPBACK)
 
     @property
+    def heading(self) -> str:
+        """What runs like it have in common: what joins the ranks, and what layers do."""
+        if self.link == _LOOPBACK:
+            joined = "Ranks over the loopback device"
+        else:
+            joined = f"Ranks joined by links of {self.link} in network namespaces"
+        sleep_s = self.report.measured.layer_sleep_s
+        return joined if sleep_s is None else f"{joined}, layers that sleep"
+
+    @property
     def peak(self) -> Pair:
         """Peak memory of the fullest stage."""
         peaks = [pair for pair in self.report.memory if pair.name == "peak_allocated"]
@@ -67,7 +77,9 @@ def kept_report(document: Mapping[str, Any], folder: Path) -> TorchReport:
     job = job_from_document(document["job"], source=str(folder / "jobs" / "job.yaml"))
     ranks = [{**rank, "spans": []} for rank in document["ranks"]]
     measured = Measured.from_dict({**document, "ranks": ranks})
-    return TorchReport(job, measured, predict(job), document["notes"])
+    return TorchReport(
+        job, measured, predict(job, layer_sleep_s=measured.layer_sleep_s), document["notes"]
+    )
 
 
 def page(runs: Sequence[KeptRun]) -> str:
@@ -81,17 +93,11 @@ def page(runs: Sequence[KeptRun]) -> str:
         "times are medians; the spread is half the distance of the quartiles over the median.",
         "",
     ]
-    for link in dict.fromkeys(run.link for run in runs):
-        own = [run for run in runs if run.link == link]
-        lines += [f"## {_heading(link)}", "", *_table(own), "", _summary(own), ""]
+    for heading in dict.fromkeys(run.heading for run in runs):
+        own = [run for run in runs if run.heading == heading]
+        lines += [f"## {heading}", "", *_table(own), "", _summary(own), ""]
         lines += [_environment(own), ""]
     return "\n".join(lines)
-
-
-def _heading(link: str) -> str:
-    if link == _LOOPBACK:
-        return "Ranks over the loopback device"
-    return f"Ranks joined by links of {link} in network namespaces"
 
 
 def _table(runs: Iterable[KeptRun]) -> list[str]:
@@ -109,7 +115,7 @@ def _table(runs: Iterable[KeptRun]) -> list[str]:
     for run in runs:
         report, step = run.report, run.report.step
         cells = [
-            f"{run.name}: {report.job.title}",
+            f"{run.name}: {report.job.title}{_sleep(report.measured)}",
             format_seconds(step.measured or 0.0),
             f"{100 * report.measured.spread:.1f} %",
             format_seconds(step.predicted),
@@ -120,6 +126,11 @@ def _table(runs: Iterable[KeptRun]) -> list[str]:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _sleep(measured: Measured) -> str:
+    sleep_s = measured.layer_sleep_s
+    return "" if sleep_s is None else f", {format_seconds(sleep_s)} per layer"
 
 
 def _largest(pairs: Sequence[Pair], name: str) -> Pair:

@@ -6,6 +6,7 @@ itself: kernels of NCCL, ranges of gloo. Of a CPU run, allocations are counted, 
 
 from __future__ import annotations
 
+import gzip
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -17,28 +18,15 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from simulator.validate.measured_trace.names import collective_kind
 from simulator.validate.torch_run.measured import TracedSpan
 from simulator.validate.torch_run.phases import PREFIX
 
 if TYPE_CHECKING:
     from simulator.validate.torch_run.train import Trainer
 
-_STEP = "whole step"
-_COMMUNICATION = {
-    "all_reduce": "all_reduce",
-    "allreduce": "all_reduce",
-    "all_gather": "all_gather",
-    "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "reducescatter": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "sendrecv": "send_recv",
-    "send": "send_recv",
-    "recv": "send_recv",
-}
-"""Kind of communication by a word in a kernel's or range's name, the longest words first."""
+_STEP = "ProfilerStep#0"
+"""What torch's own schedule of steps calls the first."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +43,13 @@ class Traced:
     peak_extra_bytes: float | None
 
 
-def profiled_step(trainer: Trainer) -> Traced:
-    """Run one step under torch's profiler."""
+def profiled_step(trainer: Trainer, keep: Path | None = None) -> Traced:
+    """Run one step under torch's profiler.
+
+    Args:
+        trainer: What runs it.
+        keep: Where the profiler's own file shall stay (.json or .json.gz); None is nowhere.
+    """
     world = trainer.world
     activities = [ProfilerActivity.CPU]
     if world.is_gpu:
@@ -73,7 +66,11 @@ def profiled_step(trainer: Trainer) -> Traced:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        text = path.read_text(encoding="utf-8")
+    if keep is not None:
+        packed = keep.suffix == ".gz"
+        keep.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    events = json.loads(text)["traceEvents"]
     return read_events(events, is_gpu=world.is_gpu)
 
 
@@ -111,14 +108,8 @@ def _span(event: Mapping[str, Any], begin_us: float, annotation: str) -> TracedS
     is_nccl = name.startswith("nccl") and category == "kernel"
     if not (is_gloo or is_nccl):
         return None
-    kind = _kind(name)
+    kind = collective_kind(name)
     return None if kind is None else TracedSpan(kind, True, -1, 0, start_s, end_s)
-
-
-def _kind(name: str) -> str | None:
-    lower = name.lower()
-    words = sorted(_COMMUNICATION, key=len, reverse=True)
-    return next((_COMMUNICATION[word] for word in words if word in lower), None)
 
 
 def _peak_extra_bytes(

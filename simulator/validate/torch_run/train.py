@@ -31,6 +31,7 @@ from simulator.validate.torch_run.grid import Grid, build_grid
 from simulator.validate.torch_run.parallel import parallelised
 from simulator.validate.torch_run.phases import PhaseClock
 from simulator.validate.torch_run.pipeline import build_schedule, slices_of_rank
+from simulator.validate.torch_run.sleeping import put_to_sleep
 from simulator.validate.torch_run.stage_model import StageModel
 from simulator.validate.torch_run.strategies import DTYPES
 
@@ -177,8 +178,13 @@ def _product_format(job: Job) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def build_trainer(job: Job, world: World) -> Trainer:
+def build_trainer(job: Job, world: World, layer_sleep_s: float | None = None) -> Trainer:
     """The rank's share of the job, ready to step.
+
+    Args:
+        job: As torch runs it.
+        world: This rank among all.
+        layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
 
     Raises:
         UnsupportedError: The model or the schedule's sizes are not torch's.
@@ -188,6 +194,8 @@ def build_trainer(job: Job, world: World) -> Trainer:
     clock = PhaseClock(world.is_gpu)
     runs = slices_of_rank(job, grid.stage)
     nets = [_built(StageModel, job, world, run) for run in runs]
+    if layer_sleep_s is not None:
+        put_to_sleep((layer for net in nets for layer in net.layers), layer_sleep_s)
     parts = [parallelised(net, job, grid, world) for net in nets]
     schedule = None
     if job.plan.pp > 1:

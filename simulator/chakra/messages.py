@@ -1,0 +1,141 @@
+"""How are Chakra's messages laid out in a file?
+
+A file is a row of protobuf messages, each behind its length as a varint: one
+``GlobalMetadata``, and then one ``Node`` after another. The descriptors are built here from
+the fields' names and numbers; only the fields that are used are described, and others pass
+unread.
+
+Source: MLCommons Chakra, ``schema/protobuf/et_def.proto``; protobuf's encoding guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+
+from simulator.errors import InputError
+
+MAX_MESSAGE_BYTES = 16 * 1024**2
+"""A longer message is no node; the longest real ones list the ranks of process groups."""
+_MAX_VARINT_BYTES = 10
+_PACKAGE = "clustersim.chakra"
+
+_ATTRIBUTE_VALUES = {
+    "double_val": 3, "float_val": 5, "int32_val": 7, "int64_val": 9, "uint32_val": 11,
+    "uint64_val": 13, "sint32_val": 15, "sint64_val": 17, "fixed32_val": 19, "fixed64_val": 21,
+    "sfixed32_val": 23, "sfixed64_val": 25, "bool_val": 27, "string_val": 29,
+}  # fmt: skip
+"""Number of each kind of plain value that an attribute may have, all in one ``oneof``."""
+
+_MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
+    "AttributeProto": (
+        ("name", 1, "string"),
+        *((name, number, name.removesuffix("_val")) for name, number in _ATTRIBUTE_VALUES.items()),
+    ),
+    "GlobalMetadata": (("version", 1, "string"), ("attr", 2, "repeated AttributeProto")),
+    "IOInfo": (("values", 1, "string"), ("shapes", 2, "string"), ("types", 3, "string")),
+    "Node": (
+        ("id", 1, "uint64"), ("name", 2, "string"), ("type", 3, "int32"),
+        ("ctrl_deps", 4, "repeated uint64"), ("data_deps", 5, "repeated uint64"),
+        ("start_time_micros", 6, "uint64"), ("duration_micros", 7, "uint64"),
+        ("inputs", 8, "IOInfo"), ("outputs", 9, "IOInfo"), ("attr", 10, "repeated AttributeProto"),
+    ),
+}  # fmt: skip
+"""Fields of each message: name, number and type; an enum travels as an int32 does."""
+
+
+@cache
+def message_types() -> SimpleNamespace:
+    """The classes ``AttributeProto``, ``GlobalMetadata``, ``IOInfo`` and ``Node``.
+
+    Raises:
+        InputError: The library that they need is not installed.
+    """
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError as error:
+        rule = "is needed for Chakra traces, but not installed"
+        hint = "pip install 'clustersim[chakra]'"
+        raise InputError.single("protobuf", rule, hint=hint) from error
+    file = descriptor_pb2.FileDescriptorProto(
+        name="clustersim_chakra.proto", package=_PACKAGE, syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        _describe(file.message_type.add(name=name), fields)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+        for name in _MESSAGES
+    }
+    return SimpleNamespace(**found)
+
+
+def _describe(message: Any, fields: Sequence[tuple[str, int, str]]) -> None:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+
+    if message.name == "AttributeProto":
+        message.oneof_decl.add(name="value")
+    for name, number, kind in fields:
+        *repeated, plain = kind.split()
+        field = message.field.add(name=name, number=number)
+        field.label = Field.LABEL_REPEATED if repeated else Field.LABEL_OPTIONAL
+        if plain in _MESSAGES:
+            field.type, field.type_name = Field.TYPE_MESSAGE, f".{_PACKAGE}.{plain}"
+        else:
+            field.type = getattr(Field, f"TYPE_{plain.upper()}")
+        if name in _ATTRIBUTE_VALUES:
+            field.oneof_index = 0
+
+
+def write_message(file: BinaryIO, message: Any) -> None:
+    """Append a message behind its length."""
+    content = message.SerializeToString()
+    length, size = bytearray(), len(content)
+    while size > 0x7F:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    file.write(bytes([*length, size]) + content)
+
+
+def read_messages(path: Path) -> Iterator[bytes]:
+    """The messages of a file, one at a time.
+
+    Raises:
+        InputError: It cannot be read, ends inside a message, or is no row of messages.
+    """
+    try:
+        with path.open("rb") as file:
+            while (size := _length(file, path)) is not None:
+                content = file.read(size)
+                if len(content) < size:
+                    raise _broken(path, f"ends inside a message of {size} bytes: it is cut off")
+                yield content
+    except OSError as error:
+        raise InputError.single("", f"cannot be read: {error.strerror}", file=str(path)) from error
+
+
+def _length(file: BinaryIO, path: Path) -> int | None:
+    """Length of the next message; None at the end of the file."""
+    size = 0
+    for place in range(_MAX_VARINT_BYTES):
+        byte = file.read(1)
+        if not byte:
+            if place == 0:
+                return None
+            raise _broken(path, "ends inside the length of a message: it is cut off")
+        size |= (byte[0] & 0x7F) << 7 * place
+        if byte[0] < 0x80:
+            break
+    if size > MAX_MESSAGE_BYTES:
+        rule = f"is no Chakra trace: a message of it would have more than {MAX_MESSAGE_BYTES} bytes"
+        raise _broken(path, rule)
+    return size
+
+
+def _broken(path: Path, rule: str) -> InputError:
+    hint = "give files NAME.RANK.et as Chakra's tools or clustersim export chakra write them"
+    return InputError.single("", rule, hint=hint, file=str(path))

@@ -1,0 +1,169 @@
+"""Where does the time of a step go, by phase and by kind?
+
+Every moment of a step is booked once: under the kernel that computes in it; else, if a message is
+on its way, under that collective, which is then *exposed*; else it is idle. Idle time belongs to
+the phase of what follows, as it delays that; before the optimizer it belongs to backward, whose
+gradients are waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from simulator.program.kernel_kinds import KernelKind
+from simulator.validate.measured_trace.names import SpanKind
+
+Phase = Literal["forward", "backward", "optimizer"]
+PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
+IDLE = "idle"
+"""Where neither a kernel nor a collective runs."""
+
+
+class Span(NamedTuple):
+    """Something that runs on a rank.
+
+    Attributes:
+        kind: What it does; None is waiting for its host.
+        phase: Of which phase it is.
+        start_s, end_s: When, since the step began [s].
+    """
+
+    kind: SpanKind | None
+    phase: Phase
+    start_s: float
+    end_s: float
+
+    @property
+    def computes(self) -> bool:
+        """Whether it is no communication, but belongs to the work of its phase."""
+        return self.kind is None or isinstance(self.kind, KernelKind)
+
+
+@dataclass(frozen=True)
+class Account:
+    """The time of one step of one rank.
+
+    Attributes:
+        step_s: How long it is [s].
+        by_phase_s: Seconds of each phase and kind; they sum to the step.
+        communication_s: Seconds in which each kind of collective runs, hidden or not.
+    """
+
+    step_s: float
+    by_phase_s: Mapping[tuple[Phase, str], float]
+    communication_s: Mapping[str, float]
+
+    def phase_s(self, phase: Phase) -> float:
+        """Length of a phase [s]."""
+        return sum(s for (found, _), s in self.by_phase_s.items() if found == phase)
+
+
+def account(spans: Iterable[Span], step_s: float) -> Account:
+    """Book every moment of a step.
+
+    Args:
+        spans: What ran, in any order; what lies outside of the step is cut off.
+        step_s: Length of the step [s].
+    """
+    inside = [
+        span._replace(start_s=max(0.0, span.start_s), end_s=min(step_s, span.end_s))
+        for span in sorted(spans, key=lambda span: span.start_s)
+        if span.end_s > 0 and span.start_s < step_s
+    ]
+    computing = list(_one_at_a_time(span for span in inside if span.computes))
+    messages = [span for span in inside if not span.computes]
+    booked: dict[tuple[Phase, str], float] = {}
+
+    def book(phase: Phase, kind: str, seconds: float) -> None:
+        if seconds > 0:
+            booked[phase, kind] = booked.get((phase, kind), 0.0) + seconds
+
+    exposed = _Sweep(list(_one_at_a_time(messages)))
+    for phase, start_s, end_s in _gaps(computing, messages, step_s):
+        left_s = end_s - start_s
+        for message, seconds in exposed.inside(start_s, end_s):
+            book(message.phase, str(message.kind), seconds)
+            left_s -= seconds
+        book(phase, IDLE, left_s)
+    for span in computing:
+        if span.kind is not None:
+            book(span.phase, span.kind, span.end_s - span.start_s)
+    kinds = dict.fromkeys(span.kind for span in messages)
+    communication = {
+        str(kind): sum(
+            span.end_s - span.start_s
+            for span in _one_at_a_time(each for each in messages if each.kind is kind)
+        )
+        for kind in kinds
+    }
+    return Account(step_s, booked, communication)
+
+
+def merged(spans: Iterable[Span], apart_s: float) -> Iterator[Span]:
+    """The same, drawn together: neighbours that do the same as one, small gaps closed.
+
+    All that computes in a phase counts as doing the same.
+
+    Args:
+        spans: In order of start.
+        apart_s: The smallest gap that stays one [s].
+    """
+    last: dict[object, Span] = {}
+    for span in spans:
+        key = span.phase if span.computes else span.kind
+        before = last.get(key)
+        if before is None or span.start_s - before.end_s >= apart_s:
+            if before is not None:
+                yield before
+            last[key] = span
+        else:
+            last[key] = before._replace(end_s=max(before.end_s, span.end_s))
+    yield from last.values()
+
+
+def _one_at_a_time(spans: Iterable[Span]) -> Iterator[Span]:
+    """The same without overlap: who came first stays until it ends. Spans in order of start."""
+    clock_s = 0.0
+    for span in spans:
+        if span.end_s > clock_s:
+            yield span._replace(start_s=max(clock_s, span.start_s))
+            clock_s = span.end_s
+
+
+def _gaps(
+    computing: Sequence[Span], messages: Sequence[Span], step_s: float
+) -> Iterator[tuple[Phase, float, float]]:
+    """Phase, start and end of every time without a kernel, in order."""
+    if not computing:
+        yield (messages[0].phase if messages else PHASES[0]), 0.0, step_s
+        return
+    clock_s, before = 0.0, computing[0].phase
+    for span in computing:
+        if span.start_s > clock_s:
+            yield (before if span.phase == "optimizer" else span.phase), clock_s, span.start_s
+        if span.kind is None:
+            yield span.phase, span.start_s, span.end_s
+        clock_s, before = span.end_s, span.phase
+    if step_s > clock_s:
+        yield before, clock_s, step_s
+
+
+class _Sweep:
+    """Answers, for intervals in order, what of each span lies in them."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+        self._place = 0
+
+    def inside(self, start_s: float, end_s: float) -> Iterator[tuple[Span, float]]:
+        """Spans that overlap an interval, and for how many seconds."""
+        while self._place < len(self._spans):
+            span = self._spans[self._place]
+            shared_s = min(end_s, span.end_s) - max(start_s, span.start_s)
+            if shared_s > 0:
+                yield span, shared_s
+            if span.end_s > end_s:
+                return
+            self._place += 1

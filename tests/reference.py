@@ -1,0 +1,283 @@
+"""What can a file or a script say? Two pages of the guide, from the descriptions in the code.
+
+``python -m tests.reference`` (or ``make docs``) writes ``docs/python-api.md`` from docstrings and
+``docs/fields.md`` from the specifications. A test compares.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import simulator
+from simulator import errors
+from simulator.results.advice import Advice, WhatIf
+from simulator.results.difference import Cause, Difference
+from simulator.results.step import ClassMemory, StepResult, Waits
+from simulator.spec.schemas import job_schema
+from simulator.units import UNITS, format_quantity
+
+ROOT = Path(__file__).parent.parent
+API_PAGE = ROOT / "docs" / "python-api.md"
+FIELDS_PAGE = ROOT / "docs" / "fields.md"
+
+FUNCTIONS = {name: getattr(simulator, name) for name in ("load_job", "simulate", "sweep")}
+CLASSES = {"Job": simulator.Job, "Result": simulator.Result}
+PARTS = (ClassMemory, Waits, Difference, Cause, Advice, WhatIf)
+MISTAKES = {
+    name: getattr(errors, name)
+    for name in ("ClustersimError", "InputError", "Fault", "UnsupportedError", "DoesNotFitError")
+}
+
+_API_TITLE = """\
+# Python API
+
+Written by `make docs` from the docstrings; do not edit it here.
+
+```python
+import simulator as sim
+
+job = sim.load_job("workloads/llama3-8b-8xh100.yaml")
+result = sim.simulate(job)
+print(f"{result.step_time_s:.2f} s, MFU {result.mfu:.1%}, fits: {result.fits}")
+```
+
+Names end in their SI unit: `_s`, `_bytes`, `_bytes_per_s`, `_flop`. Everything is immutable; a
+what-if is a changed copy: `job.replace(**{"plan.tp": 4})`.
+"""
+
+_FIELDS_TITLE = """\
+# Every field
+
+Written by `make docs` from the specifications; do not edit it here. What a field of a *job*
+means, which values it takes, and what happens if it is left out. Rules between fields (such as
+"tp must divide the heads") are checked when the file is read.
+
+Amounts are texts with a unit: `80 GiB`, `450 GB/s`, `400 Gbit/s`, `2.5 us`, `989 TFLOP/s`,
+`700 W`, `2.5 USD/h`. Editors check files and complete fields with `workloads/schema.json`.
+"""
+
+_PARTS_OF_A_JOB = {
+    "The job": ("", "Batch", "Cluster"),
+    "The plan": ("Plan", "Offload", "ExpertLoad", "Stack"),
+    "The model": ("Model", "LatentAttention", "Experts"),
+    "What is slower than it should be": ("Perturbation",),
+    "The whole training run": (
+        "Campaign", "System", "Reserved", "Owned", "Power", "Site", "Failures", "Failure",
+        "Preemption", "Checkpoint",
+    ),
+    "The hardware profile": (
+        "Device", "PeakRates", "KernelModel", "GemmModel", "AttentionModel", "Network", "ScaleUp",
+        "Fabric", "SwitchTier", "Host", "Nvme", "ErrorBand",
+    ),
+}  # fmt: skip
+
+Schema = Mapping[str, Any]
+
+
+def fields_page() -> str:
+    """Every field that a job or a profile may have."""
+    schema = job_schema()
+    blocks = {"": schema, **schema["$defs"]}
+    lines = [_FIELDS_TITLE]
+    for part, names in _PARTS_OF_A_JOB.items():
+        lines.append(f"## {part}\n")
+        for name in names:
+            lines.extend(_block(name, blocks))
+    return "\n".join(lines)
+
+
+def _block(name: str, blocks: Mapping[str, Schema]) -> Iterator[str]:
+    block = blocks[name]
+    if name:
+        yield f"### {name}\n"
+        yield _markdown(block.get("description", "")) + "\n"
+    yield "| field | value | if left out | meaning |\n|---|---|---|---|"
+    for field, value in block["properties"].items():
+        if field != "source":
+            meaning = " ".join(_meaning(value, blocks).split())
+            default = _default(field, value, block.get("required", ()))
+            cells = (f"`{field}`", _values(value), default, _markdown(meaning))
+            yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+    yield ""
+
+
+def _meaning(value: Schema, blocks: Mapping[str, Schema]) -> str:
+    """What the field is for, or else what its block is."""
+    if "description" in value:
+        return str(value["description"])
+    if "$ref" in value:
+        return _meaning(blocks[value["$ref"].rpartition("/")[2]], blocks)
+    options = (_meaning(option, blocks) for option in value.get("anyOf", ()))
+    return next((meaning for meaning in options if meaning), "")
+
+
+def _values(value: Schema) -> str:
+    """Which values a field takes, in words."""
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})" if name != "ModelChanges" else "`{base: NAME, …}`"
+    if "anyOf" in value:
+        options = [
+            _values(o) for o in value["anyOf"] if o.get("type") != "null" and not _sourced(o)
+        ]
+        return " or ".join(dict.fromkeys(options))
+    if "enum" in value:
+        return ", ".join(f"`{option}`" for option in value["enum"])
+    if "const" in value:
+        return f"`{value['const']}`"
+    return _plain_values(value)
+
+
+def _sourced(option: Schema) -> bool:
+    """Whether it is a number of a profile with its source beside it; any number may have one."""
+    return set(option.get("properties", ())) == {"value", "source"}
+
+
+def _plain_values(value: Schema) -> str:
+    match value:
+        case {"type": "integer" | "number" as kind}:
+            return _number(value, "whole number" if kind == "integer" else "number")
+        case {"type": "array", "items": items}:
+            return f"list of {_values(items)}"
+        case {"type": "object", "additionalProperties": named}:
+            return f"by name: {_values(named)}"
+        case {"type": "boolean"}:
+            return "true, false"
+        case {"examples": [example, *_]}:
+            return f"such as `{example}`"
+    return "a file.csv" if "csv" in value.get("pattern", "") else "text"
+
+
+def _number(value: Schema, kind: str) -> str:
+    least = value.get("minimum", value.get("exclusiveMinimum", 0))
+    sign = ">" if "exclusiveMinimum" in value else "≥"
+    most = f", ≤ {value['maximum']:g}" if "maximum" in value else ""
+    return f"{kind} {sign} {least:g}{most}"
+
+
+def _default(field: str, value: Schema, required: tuple[str, ...]) -> str:
+    if field in required:
+        return "must be given"
+    options = (value, *value.get("anyOf", ()))
+    said = next((option for option in options if "default" in option), {})
+    default = said.get("default")
+    if default is None or default == "" or isinstance(default, dict | list):
+        return ""
+    if "examples" in said:
+        unit = said["examples"][0].partition(" ")[2]
+        dimension = next(name for name, units in UNITS.items() if unit in units)
+        return f"`{format_quantity(default, dimension)}`"
+    return f"`{json.dumps(default).strip(chr(34))}`"
+
+
+def api_page() -> str:
+    """Everything that a script may use."""
+    lines = [_API_TITLE, "## Functions\n"]
+    for name, function in FUNCTIONS.items():
+        lines.extend(_function(f"sim.{name}", function, "###"))
+    lines.append("## Classes\n")
+    for name, kind in CLASSES.items():
+        lines.extend(_class(f"sim.{name}", kind))
+    lines.append("## Parts of a result\n")
+    for kind in PARTS:
+        lines.extend(_class(kind.__name__, kind))
+    lines.append("## Errors\n\nFrom `simulator.errors`; everything else that escapes is a bug.\n")
+    for name, kind in MISTAKES.items():
+        lines.extend(_class(name, kind))
+    return "\n".join(lines)
+
+
+def _function(name: str, function: Any, level: str) -> Iterator[str]:
+    yield f"{level} {name.rpartition('.')[2] if level == '####' else name}\n"
+    yield f"    {name}{_signature(function)}\n"
+    yield _docstring(function) + "\n"
+
+
+def _signature(function: Any) -> str:
+    signature = inspect.signature(function)
+    parameters = [p for name, p in signature.parameters.items() if name != "self"]
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(signature.replace(parameters=parameters)))
+
+
+def _class(name: str, kind: type) -> Iterator[str]:
+    yield f"### {name}\n"
+    yield _docstring(kind) + "\n"
+    if kind is simulator.Result:
+        yield f"{_attributes_of(StepResult)}\n"
+    for member, value in _public_members(kind):
+        if isinstance(value, property):
+            yield f"#### {member}\n"
+            yield _docstring(value.fget) + "\n"
+        else:
+            yield from _function(f"{name.rpartition('.')[2].lower()}.{member}", value, "####")
+
+
+def _attributes_of(kind: type) -> str:
+    """The section ``Attributes`` of a class alone, which has to say all of them."""
+    _, sections = _sections(inspect.getdoc(kind) or "")
+    named = re.findall(r"^([\w, ]+):", sections.get("Attributes", ""), flags=re.MULTILINE)
+    names = {name for entry in named for name in entry.split(", ")}
+    missing = [f.name for f in fields(kind) if f.name not in names]
+    assert not missing, f"{kind.__name__} says nothing of {missing}"
+    return _items("Attributes", sections["Attributes"])
+
+
+def _public_members(kind: type) -> Iterator[tuple[str, Any]]:
+    for base in (kind, *(b for b in kind.__mro__[1:] if b is StepResult)):
+        for name, value in vars(base).items():
+            is_ours = inspect.isfunction(value) or isinstance(value, property)
+            if is_ours and not name.startswith(("_", "model_")):
+                yield name, value
+
+
+_SECTION = re.compile(
+    r"^(Args|Attributes|Returns|Raises|Source|Ignores|Example):\n((?:(?: {4}.*)?\n?)+)",
+    flags=re.MULTILINE,
+)
+
+
+def _sections(text: str) -> tuple[str, dict[str, str]]:
+    """What stands before the sections of a Google docstring, and each section."""
+    found = {m[1]: textwrap.dedent(m[2]).strip() for m in _SECTION.finditer(text)}
+    return _SECTION.sub("", text).strip(), found
+
+
+def _docstring(thing: Any) -> str:
+    text, sections = _sections(inspect.getdoc(thing) or "")
+    parts = [_markdown(text)]
+    parts.extend(_items(name, body) for name, body in sections.items())
+    return "\n\n".join(parts)
+
+
+def _items(name: str, body: str) -> str:
+    if name == "Example":
+        return "**Example**\n\n" + "\n".join(f"    {line}" for line in body.splitlines())
+    if name in ("Returns", "Source", "Ignores"):
+        return f"**{name}** {_markdown(' '.join(body.split()))}"
+    entries = re.split(r"\n(?=\S)", body)
+    named = (" ".join(entry.split()).partition(": ") for entry in entries)
+    bullets = [f"- `{what}`: {_markdown(words)}" for what, _, words in named]
+    return f"**{name}**\n\n" + "\n".join(bullets)
+
+
+def _markdown(text: str) -> str:
+    """The text of a docstring as Markdown."""
+    text = re.sub(r":\w+:`(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
+    return re.sub(r"``(.+?)``", r"`\1`", text)
+
+
+def write_pages() -> None:
+    """Both pages, as the code is now."""
+    API_PAGE.write_text(api_page(), encoding="utf-8")
+    FIELDS_PAGE.write_text(fields_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_pages()

@@ -1,0 +1,26 @@
+"""Are the generated pages of the guide those of this code, and do they say enough?"""
+
+from __future__ import annotations
+
+import re
+
+from tests.reference import API_PAGE, FIELDS_PAGE, api_page, fields_page
+
+
+def test_the_page_of_the_python_api_is_that_of_the_docstrings():
+    assert API_PAGE.read_text(encoding="utf-8") == api_page(), "run make docs"
+
+
+def test_the_page_of_the_fields_is_that_of_the_specifications():
+    assert FIELDS_PAGE.read_text(encoding="utf-8") == fields_page(), "run make docs"
+
+
+def test_every_field_says_what_it_means():
+    rows = re.findall(r"^\| `(\S+)` \|.*\| (.*) \|$", fields_page(), flags=re.MULTILINE)
+    assert len(rows) > 200
+    assert [field for field, meaning in rows if not meaning.strip()] == []
+
+
+def test_everything_that_a_script_may_use_says_what_it_is():
+    bare = re.findall(r"^#+ (.+)\n\n(?:    .*\n\n)?(?=#)", api_page(), flags=re.MULTILINE)
+    assert bare == ["Functions", "Classes", "Parts of a result"]

@@ -136,10 +136,12 @@ class GptLayer(nn.Module):
         *,
         dropout: float = 0.1,
         core: Callable[..., Tensor] | None = None,
+        activation: Callable[[Tensor], Tensor] = functional.gelu,
     ) -> None:
         super().__init__()
         h = sizes.hidden
         self.head_dim, self.dropout, self.core = sizes.head_dim, dropout, core
+        self.activation = activation
         self.attention_norm, self.mlp_norm = nn.LayerNorm(h), nn.LayerNorm(h)
         self.qkv, self.out = nn.Linear(h, 3 * h), nn.Linear(h, h)
         self.up, self.down = nn.Linear(h, sizes.ffn_hidden), nn.Linear(sizes.ffn_hidden, h)
@@ -149,7 +151,7 @@ class GptLayer(nn.Module):
         heads = (self._heads(t) for t in self.qkv(self.attention_norm(x)).chunk(3, -1))
         context = attend(self._attention, *(t.contiguous() for t in heads))
         x = x + self._drop(self.out(context.transpose(1, 2).reshape(x.shape)))
-        hidden = functional.gelu(self.up(self.mlp_norm(x)))
+        hidden = self.activation(self.up(self.mlp_norm(x)))
         return x + self._drop(self.down(hidden))
 
     def _attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

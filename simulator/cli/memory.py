@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,8 +48,10 @@ def memory(
 ) -> None:
     """Say who holds which bytes, on every pipeline stage.
 
-    The last column names the moment of the peak. With --savings, single changes are simulated
-    and ranked by what they save.
+    Allocated is what tensors take, reserved what the caching allocator holds for them, and
+    device what nvidia-smi shows: with the driver's context and the communicators. The last column
+    names the moment of the peak. Stages that hold the same share a line. With --savings, single
+    changes are simulated and ranked by what they save.
 
     Example:  clustersim memory job.yaml --set plan.recompute=full --over-time memory.png
     """
@@ -110,17 +113,19 @@ def print_peaks(result: Result, *, moments: bool = False) -> None:
 
     sizes = sorted({stage.capacity_bytes for stage in result.memory})
     capacity = " or ".join(map(format_bytes, sizes))
-    rows = [
-        (
-            stage.label,
+
+    def peak(stage: ClassMemory) -> tuple[str, ...]:
+        return (
             format_bytes(stage.peak_allocated_bytes),
             format_bytes(stage.peak_reserved_bytes),
             format_bytes(stage.peak_device_bytes),
             percent(stage.filled_share),
             _biggest_owners(stage),
-            *([moment(stage)] if moments else []),
         )
-        for stage in fullest_of_each_stage(result.memory)
+
+    rows = [
+        (_labels(alike), *peak(alike[0]), *([moment(alike[0])] if moments else []))
+        for alike in _alike(fullest_of_each_stage(result.memory), peak)
     ]
     columns = [
         number_column("stage"),
@@ -166,15 +171,31 @@ def _print_owners(result: Result) -> None:
     from simulator.results.split import fullest_of_each_stage
 
     memory = fullest_of_each_stage(result.memory)
-    owners: list[Owner] = list(dict.fromkeys(o for stage in memory for o in stage.by_owner))
-    rows = [
-        (owner.value, *(format_bytes(stage.by_owner.get(owner, 0.0)) for stage in memory))
-        for owner in owners
-        if any(stage.by_owner.get(owner) for stage in memory)
-    ]
-    rows.append(("allocated", *(format_bytes(sum(stage.by_owner.values())) for stage in memory)))
-    stages = [number_column(f"stage {stage.label}") for stage in memory]
+    known: list[Owner] = list(dict.fromkeys(o for stage in memory for o in stage.by_owner))
+    owners = [o for o in known if any(stage.by_owner.get(o) for stage in memory)]
+
+    def held(stage: ClassMemory) -> tuple[str, ...]:
+        sizes = [stage.by_owner.get(owner, 0.0) for owner in owners]
+        return tuple(format_bytes(size) for size in (*sizes, sum(stage.by_owner.values())))
+
+    groups = _alike(memory, held)
+    names = [*(owner.value for owner in owners), "allocated"]
+    rows = list(zip(names, *(held(alike[0]) for alike in groups), strict=True))
+    stages = [number_column(f"stage {_labels(alike)}") for alike in groups]
     print_table(f"{result.title}: held at the peak", [text_column("owner"), *stages], rows)
+
+
+def _alike(
+    stages: Sequence[ClassMemory], cells: Callable[[ClassMemory], tuple[str, ...]]
+) -> list[list[ClassMemory]]:
+    """Neighbouring stages of which a table would say the same, in order."""
+    return [list(group) for _, group in groupby(stages, key=lambda s: (s.role, cells(s)))]
+
+
+def _labels(alike: Sequence[ClassMemory]) -> str:
+    """The first and last of some neighbouring stages."""
+    first, last = alike[0], alike[-1]
+    return first.label if first is last else f"{first.stage} to {last.label}"
 
 
 def _write_over_time(result: Result, path: Path) -> None:

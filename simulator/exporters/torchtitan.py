@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
-from simulator.importers.torchtitan import EAGER
+from simulator.importers.torchtitan import EAGER, EAGER_LOSS
 from simulator.importers.torchtitan_options import MODELS, ONE_CHUNK, SCHEDULES, WITHOUT_EXTRAS
 from simulator.program.order import StepOrder, job_schedule
 from simulator.schedule import ScheduleInfo
@@ -83,9 +83,17 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
         },
         "parallelism": _parallelism(job, plan, csv_file),
         "activation_checkpoint": {"mode": plan.recompute, "selective_ac_option": "op"},
-        "compile": {"enable": not set(changed_facts(plan.stack, _STACK)) & set(EAGER)},
+        "compile": _compilation(plan),
     }  # fmt: skip
     return _toml(sections)
+
+
+def _compilation(plan: Plan) -> dict[str, Any]:
+    """Which parts torch.compile fuses."""
+    changed = set(changed_facts(plan.stack, _STACK))
+    eager = {"model": bool(changed & set(EAGER)), "loss": EAGER_LOSS[0] in changed}
+    parts = [name for name, is_eager in eager.items() if not is_eager]
+    return {"enable": bool(parts)} | ({"components": parts} if len(parts) == 1 else {})
 
 
 def _flavor(model: Model) -> tuple[str, str] | None:
@@ -105,7 +113,9 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
     refusals.unless(bool(flavor), "model", job.model.name, f"its code knows {known}")
     refusals.unless_default(plan, "plan", _ONLY)
     refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
-    refusals.stack(plan.stack, _STACK, EAGER)
+    refusals.stack(plan.stack, _STACK, (*EAGER, EAGER_LOSS[0]))
+    loss = plan.stack.cross_entropy
+    refusals.unless(loss in ("fused", EAGER_LOSS[1]), "plan.stack.cross_entropy", loss)
     eager = set(changed_facts(plan.stack, _STACK)) & set(EAGER)
     refusals.unless(len(eager) in (0, len(EAGER)), "plan.stack", sorted(eager),
                     "the compiler fuses all of it or nothing")  # fmt: skip

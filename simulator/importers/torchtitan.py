@@ -29,7 +29,9 @@ from simulator.spec.offload import FSDP_OFFLOAD
 
 _WANTED = "give a TOML of torchtitan, the JSON it resolves one to, or FILE.py:FUNCTION"
 EAGER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
-"""What torch.compile fuses."""
+"""What torch.compile fuses of the model."""
+EAGER_LOSS = "cross_entropy", "eager"
+"""What it fuses of the loss is one fact, and this is its value without."""
 
 
 def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
@@ -78,7 +80,9 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
     }
     if settings.switch("training.enable_cpu_offload"):
         draft.plan["offload"] = FSDP_OFFLOAD.model_dump(exclude_defaults=True)
-    draft.facts = {} if _is_compiled(settings) else dict.fromkeys(EAGER, False)
+    draft.facts = {} if _is_compiled(settings, "model") else dict.fromkeys(EAGER, False)
+    if not _is_compiled(settings, "loss"):
+        draft.facts |= (EAGER_LOSS,)
     if settings.get("training.disable_cuda_graphs") is False:
         settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")
     draft.seq_len = settings.whole("training.seq_len", default=2048)
@@ -224,11 +228,11 @@ def _optimizer(settings: Settings) -> str:
     return settings.choice("optimizer.name", meanings=names, default="adam")
 
 
-def _is_compiled(settings: Settings) -> bool:
-    """Whether layers run as torch.compile fuses them."""
+def _is_compiled(settings: Settings, part: str) -> bool:
+    """Whether the model or the loss runs as torch.compile fuses it."""
     parts = settings.get("compile.components")
     is_on = settings.switch("compile.enable", "training.compile")
-    return is_on and (parts is None or "model" in parts)
+    return is_on and (parts is None or part in parts)
 
 
 def _batch(settings: Settings, draft: Draft, dp: int, pp: int) -> None:

@@ -26,7 +26,7 @@ from operator import add
 from typing import NamedTuple
 
 from simulator.errors import InputError
-from simulator.program.ir import Memory
+from simulator.program.ir import total_bytes
 from simulator.program.layout import Slice, runs_of_counts, stage_slices
 from simulator.program.order import job_schedule
 from simulator.program.stage import StageCosts
@@ -311,12 +311,8 @@ class _Costs:
         rank = self._schedule.placement.rank(stage, plan.pp)
         in_flight = self._schedule.in_flight(rank, plan.pp, plan.vpp, job.microbatches)
         parameters = slice_parameters(job, run, tied_copy=copies_embedding(job))
-        held = plan.vpp * _total(resident_memory(job, parameters))
-        return held + in_flight * _total(costs.saved(run)) + _total(costs.working(run))
-
-
-def _total(memory: Memory) -> float:
-    return sum(num_bytes for _, num_bytes in memory)
+        held = plan.vpp * total_bytes(resident_memory(job, parameters))
+        return held + in_flight * total_bytes(costs.saved(run)) + total_bytes(costs.working(run))
 
 
 def _allocatable_bytes(step: StepResult) -> float:

@@ -12,9 +12,12 @@ collectives that do not block, gaps inside the pipeline and contention are left 
 simulated step is never shorter. Nothing is claimed where steps overlap each other, or where a
 forward and a backward run as one: the bound is 0 then.
 
-**Memory.** What a rank keeps from step to step, and the activations that its schedule holds
-when the first backward runs. What the data-parallel stream holds is left out, so a simulated
-peak is never smaller.
+**Memory.** What a rank keeps from step to step, and the most of what its update holds and of
+the activations that its schedule holds when the first backward runs. Where passes run one by one
+and as a whole (1F1B and all forwards first, with ZeRO 0 and 1, gradients in buffers that stay and
+transfers that block) that is what tensors take at the simulated peak. Otherwise what the
+data-parallel stream, transfers and pieces of passes hold is left out, so a simulated peak is
+never smaller.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.planning.space import PlanSpace
 from simulator.program.build import steps_around
-from simulator.program.ir import Memory
+from simulator.program.ir import total_bytes
 from simulator.program.layout import Slice, cut, ends_apart, stage_slices
 from simulator.program.order import job_schedule
 from simulator.program.stage import StageCosts
@@ -42,6 +45,7 @@ from simulator.program.states import (
     resident_memory,
     slice_parameters,
 )
+from simulator.program.update_memory import update_memory
 from simulator.schedule.one_f_one_b import round_length
 from simulator.schedule.slots import Phase, Placement
 from simulator.spec.job import Job
@@ -172,6 +176,7 @@ class _Costs(NamedTuple):
     saved_bytes: Floats
     working_bytes: Floats
     resident_bytes: Floats
+    update_bytes: Floats
     optimizer_s: Floats
 
 
@@ -202,12 +207,15 @@ def _per_rank(pipeline: _Pipeline, per_run: Floats) -> Floats:
 
 
 def _allocated_bytes(pipeline: _Pipeline, costs: _Costs, microbatches: Ints) -> Floats:
-    """Lower bound of what tensors take on the fullest rank, shape (plans,) [B]."""
+    """What tensors take on the fullest rank at least, shape (plans,) [B]."""
     held = _held_at_first_backward(pipeline, microbatches)
     active_bytes = (held * costs.saved_bytes[:, pipeline.parts]).sum(axis=2)
     working_bytes = costs.working_bytes[:, pipeline.parts[:, -1]]
     resident_bytes = _per_rank(pipeline, costs.resident_bytes)
-    fullest: Floats = (resident_bytes + active_bytes + working_bytes).max(axis=1)
+    passing_bytes = np.maximum(
+        active_bytes + working_bytes, _per_rank(pipeline, costs.update_bytes)
+    )
+    fullest: Floats = (resident_bytes + passing_bytes).max(axis=1)
     return fullest
 
 
@@ -251,6 +259,7 @@ class CostTables:
         codes = [space.codes[:, varied.index(path)] for path in others]
         adds_up = (space.microbatches > 1) & (zero < 2)
         shards = np.where(zero == 3, space.dp * space.column("plan.cp"), 0)
+        self._adds_up = adds_up
         self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
         self._tensor_kind = _kinds(*codes)
         self._state_kind = _kinds(*codes, zero, space.dp)
@@ -274,11 +283,15 @@ class CostTables:
             self._tensor_kind, plans, (shapes, tied), lambda n: self._numel_row(n, shapes, tied)
         )
         per = self._table(self._state_kind, plans, "state", self._state_row)
+        update = self._table(
+            self._state_kind, plans, ("update", shapes, tied),
+            lambda n: self._update_row(n, shapes, tied),
+        )  # fmt: skip
         forward, backward, saved, working = np.split(passes, 4, axis=1)
         dense, expert = np.split(numel, 2, axis=1)
         kept = per[:, [0]] * dense + per[:, [1]] * expert
         updated_s = per[:, [2]] * dense + per[:, [3]] * expert
-        by_shape = (forward, backward, saved, working, kept, updated_s)
+        by_shape = (forward, backward, saved, working, kept, update, updated_s)
         return _Costs(*(column[:, pipeline.shape_of] for column in by_shape))
 
     def _table(
@@ -304,14 +317,16 @@ class CostTables:
             self._stage_costs[kind] = StageCosts(self._space.plan_job(plan))
         costs = self._stage_costs[kind]
         # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
-        first_piece = ends_apart(cut(run, 1))[-1]
+        stack, is_whole = costs.job.plan.stack, self._adds_up[plan] and costs.job.plan.no_sync
+        is_cut = stack.frees_gradients or not is_whole
+        first_piece = ends_apart(cut(run, 1))[-1] if is_cut else run
         # How much of what layers keep is on its way to the host depends on the links.
         offloads = costs.job.plan.offload.activations is not None
         return (
             costs.work(run, Phase.FORWARD).seconds,
             costs.work(run, Phase.BACKWARD).seconds,
-            0.0 if offloads else _total_bytes(costs.saved(run)),
-            _total_bytes(costs.working(first_piece)),
+            0.0 if offloads else total_bytes(costs.saved(run)),
+            total_bytes(costs.working(first_piece)),
         )
 
     def _numel_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
@@ -320,19 +335,20 @@ class CostTables:
         counts = [slice_parameters(job, run, tied_copy=tied) for run in shapes]
         return [*(count.dense for count in counts), *(count.expert for count in counts)]
 
+    def _update_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
+        """What the update of each shape holds [B]."""
+        job = self._space.plan_job(plan)
+        return [update_memory(job, [run], tied_copy=tied).most_bytes for run in shapes]
+
     def _state_row(self, plan: int) -> list[float]:
         """Bytes kept and seconds of the update, per dense and per expert parameter."""
         job = self._space.plan_job(plan)
         one, many = (ParameterCount(dense=1.0), ParameterCount(expert=1.0)), 1e9
         floor_s = memory_bound_s(job.cluster.profile, 0.0)
-        kept = [_total_bytes(resident_memory(job, each)) for each in one]
+        kept = [total_bytes(resident_memory(job, each)) for each in one]
         traffic_bytes = [many * device_update_bytes(job, each) for each in one]
         update_s = [memory_bound_s(job.cluster.profile, size) - floor_s for size in traffic_bytes]
         return [*kept, *(seconds / many for seconds in update_s)]
-
-
-def _total_bytes(memory: Memory) -> float:
-    return sum(num_bytes for _, num_bytes in memory)
 
 
 def _kinds(*columns: NDArray[np.generic]) -> Ints:

@@ -32,6 +32,7 @@ from simulator.program.ir import (
     Scope,
     Stream,
     Work,
+    total_bytes,
 )
 from simulator.program.layout import Slice, cut, stage_slices
 from simulator.program.muon import gathers
@@ -47,7 +48,6 @@ from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
     added_up,
-    copied_gradients,
     copies_embedding,
     padded_vocab,
     resident_memory,
@@ -57,11 +57,15 @@ from simulator.program.states import (
 )
 from simulator.program.transfers import transfer_work
 from simulator.program.unfold import unfold
+from simulator.program.update_memory import update_memory
 from simulator.schedule import Order, Slot
 from simulator.spec.job import Job
 
 _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
 """What lies in a buffer of its own where memory is kept from fragmenting."""
+
+
+_GATHERED = frozenset({Owner.GATHERED_WEIGHTS})
 
 
 class Steps(NamedTuple):
@@ -165,6 +169,7 @@ class _Builder:
             expandable_segments=job.plan.stack.expandable_segments,
             communicator_bytes=communicator_bytes(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
+            own_stream=_GATHERED if job.plan.stack.gathers_on_own_stream else frozenset(),
         )
         if self.schedule.synchronous:
             for step in range(steps):
@@ -227,7 +232,7 @@ class _Builder:
         if self.activations is not None:
             layers = [layer for run in self._rank_runs(rank) for layer in cut(run, 1)]
             kept = (block for layer in layers for block in self.activations.kept_away(layer))
-            host += ((Owner.ACTIVATIONS, sum(size for _, size in kept)),)
+            host += ((Owner.ACTIVATIONS, total_bytes(kept)),)
         return host, nvme
 
     def _parameters(self, rank: int) -> ParameterCount:
@@ -324,13 +329,12 @@ class _Builder:
             )),)  # fmt: skip
         offload, last = self.job.plan.offload, -1
         if not offload.optimizer or offload.share < 1:
-            work, held = (
-                self._update_work(parameters, runs),
-                copied_gradients(self.job, parameters),
-            )
-            last = program.add(
-                Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, tuple(after), holds=held)
-            )
+            work = self._update_work(parameters, runs)
+            held = update_memory(self.job, runs, tied_copy=self._copies_embedding)
+            last = program.add(Operation(
+                Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, tuple(after),
+                holds=held.holds, turns=held.turns,
+            ))  # fmt: skip
         if offload.optimizer:
             waits = self.data_parallel.update_on_host(program, rank, parameters, after)
             # The GPU goes on when its host has been told that all copies are there.

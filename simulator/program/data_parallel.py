@@ -298,6 +298,7 @@ class DataParallel:
         units = [self._units.whole(run) for run in runs]
         if self.is_active and not self._reduces_after(is_last=True):
             for unit in units:
+                self._bucket_copies.add(program, self._computed[rank], unit.parameters.total)
                 self._emit_reduction(program, rank, unit.run, (unit,), (), overlapped=False)
         self._add_partial_gradients(program, rank, units)
         return tuple(self._reductions.pop(rank, ()))

@@ -3,7 +3,8 @@
 PyTorch's DDP copies each gradient into its bucket, scaled by the number of ranks, and copies the
 sum back, unless gradients are views of their buckets (``gradient_as_bucket_view``). Both copies
 read and write every byte on the compute stream; they are booked with the backward that fills the
-bucket.
+bucket, or with the last one where nothing is reduced before it has ended. Megatron's gradients lie
+in one buffer, so it copies none.
 
 Ignores: scaling in place, where gradients are views.
 Source: PyTorch, torch/csrc/distributed/c10d/reducer.cpp, mark_variable_ready_dense and

@@ -12,7 +12,7 @@ Nothing here knows what ZeRO or 1F1B is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -201,6 +201,12 @@ Memory = tuple[tuple[Owner, float], ...]
 """Blocks of memory, as (owner, bytes) pairs: one tensor each, or several that come and go
 together."""
 
+
+def total_bytes(memory: Iterable[tuple[Owner, float]]) -> float:
+    """Sum over all blocks, whoever holds them [B]."""
+    return sum(size for _, size in memory)
+
+
 Lane = tuple[int, Stream]
 """One stream of one rank class: (class index, stream)."""
 
@@ -220,6 +226,7 @@ class Operation:
         takes: Memory taken at the start and kept.
         gives: Memory given back at the end.
         holds: Memory held only while it runs.
+        turns: Memory held before that, each group given back before the next is taken.
         scope: Which ranks run it as one, where classes are smaller than stages.
     """
 
@@ -234,6 +241,7 @@ class Operation:
     takes: Memory = ()
     gives: Memory = ()
     holds: Memory = ()
+    turns: tuple[Memory, ...] = ()
     scope: Scope = Scope.RANK
 
 
@@ -285,6 +293,8 @@ class Program:
             [B].
         preallocated: Owners whose blocks lie in one buffer each, as large as they need at
             their most, that is there from the start.
+        own_stream: Owners whose blocks are asked for on a stream of their own, so that no
+            others can be made of them.
     """
 
     classes: tuple[RankClass, ...]
@@ -295,6 +305,7 @@ class Program:
     expandable_segments: bool = False
     communicator_bytes: float = 0.0
     preallocated: frozenset[Owner] = frozenset()
+    own_stream: frozenset[Owner] = frozenset()
 
     def add(self, operation: Operation) -> int:
         """Append the operation to all its lanes; returns its id."""

@@ -3,8 +3,8 @@
 Layers, multi-token-prediction modules, and the embedding and loss where the plan counts
 them, are dealt out in equal contiguous runs. What does not divide leaves the ends of the
 pipeline one layer short, because they also hold the embedding and the loss (as Llama 3 405B
-was laid out, arXiv 2407.21783, section 3.3.2). A plan may also name every stage's layers
-itself.
+was laid out, arXiv 2407.21783, section 3.3.2); some frameworks leave its first stages short. A
+plan may also name every stage's layers itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from simulator.errors import InputError
 from simulator.spec.job import Job
 from simulator.spec.layout_text import layers_per_stage
+from simulator.spec.stack import UnevenLayers
 
 
 class Slice(NamedTuple):
@@ -79,8 +80,7 @@ def _layer_counts(job: Job, stages: int) -> list[int]:
     units = layers + plan.account_for_embedding + last_units
     counts = [-(-units // stages)] * stages
     short = sum(counts) - units
-    ends_first = sorted(range(stages), key=lambda i: (min(i, stages - 1 - i), -i))
-    for index in ends_first[:short]:
+    for index in _shorter_first(stages, plan.stack.uneven_layers)[:short]:
         counts[index] -= 1
     counts[0] -= plan.account_for_embedding
     counts[-1] -= last_units
@@ -93,6 +93,13 @@ def _layer_counts(job: Job, stages: int) -> list[int]:
             "lower plan.pp or plan.vpp",
         )
     return counts
+
+
+def _shorter_first(stages: int, uneven_layers: UnevenLayers) -> list[int]:
+    """Stages in the order in which they go without a layer."""
+    if uneven_layers == "last":
+        return list(range(stages))
+    return sorted(range(stages), key=lambda i: (min(i, stages - 1 - i), -i))
 
 
 def _counts_with_given_ends(job: Job, stages: int) -> list[int]:

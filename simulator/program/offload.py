@@ -48,6 +48,7 @@ from simulator.program.ir import (
     Stream,
     Traffic,
     Work,
+    total_bytes,
 )
 from simulator.program.layout import Slice, cut
 from simulator.program.offloaded_states import PARAMETER_BUFFERS, TILE_NUMEL
@@ -304,7 +305,7 @@ class ActivationOffload:
                 computed.after = (*computed.after, sent[-2])
             kept = self.kept(layer)
             copy = self.links.copy(
-                program, rank, TO_HOST, _total(kept), (operation,),
+                program, rank, TO_HOST, total_bytes(kept), (operation,),
                 layers=(layer.first, layer.end), gives=kept,
             )  # fmt: skip
             sent.append(copy)
@@ -315,7 +316,7 @@ class ActivationOffload:
         window = self._ran.get(rank, [])[-2:-1]
         return tuple(
             self.links.copy(
-                program, rank, TO_DEVICE, _total(self.kept(layer)),
+                program, rank, TO_DEVICE, total_bytes(self.kept(layer)),
                 (*window, self._away.pop((rank, layer.first))),
                 layers=(layer.first, layer.end), takes=self.kept(layer),
             )
@@ -339,7 +340,3 @@ class ActivationOffload:
         """The layers of a run that are copied: all but the last of the model."""
         end = min(run.end, self.job.model.layers - 1)
         return cut(Slice(run.first, end), 1) if run.first < end else []
-
-
-def _total(memory: Memory) -> float:
-    return sum(size for _, size in memory)

@@ -21,7 +21,7 @@ from simulator.program.conditions import (
     worst,
 )
 from simulator.program.expert_load import busiest_share
-from simulator.program.ir import Memory
+from simulator.program.ir import total_bytes
 from simulator.program.layout import Slice, stage_slices
 from simulator.program.stage import StageCosts
 from simulator.program.transfers import transfer_work
@@ -66,8 +66,8 @@ def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
             for phase in Phase
         },
         transfer_s=transfer_s,
-        saved_bytes=[_total(costs.saved(run)) for run in run_of],
-        pending_bytes=[_total(costs.halves(run).pending) for run in run_of],
+        saved_bytes=[total_bytes(costs.saved(run)) for run in run_of],
+        pending_bytes=[total_bytes(costs.halves(run).pending) for run in run_of],
     )
 
 
@@ -82,7 +82,3 @@ def _stage_conditions(job: Job) -> Sequence[tuple[Condition, ...]]:
 
 def _links(conditions: Iterable[Condition]) -> list[Condition]:
     return [replace(each, slowdown=0.0) for each in worst(conditions)]
-
-
-def _total(memory: Memory) -> float:
-    return sum(size for _, size in memory)

@@ -52,7 +52,6 @@ from simulator.program.optimizer import optimizer_work
 from simulator.program.ranks import data_group
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
-    copied_gradients,
     new_gradient_bytes,
     padded_vocab,
     resident_memory,
@@ -60,6 +59,7 @@ from simulator.program.states import (
     state_bytes,
 )
 from simulator.program.units import Units
+from simulator.program.update_memory import update_memory
 from simulator.schedule.slots import Phase
 from simulator.spec.job import Job
 
@@ -278,7 +278,7 @@ class _Emitter:
             optimizer_work(self.job, self.parameters, [self.run], self.costs.host_s_per_kernel),
             Category.OPTIMIZER, (-1, -1),
             gives=((Owner.GRADIENTS, freed),) if freed else (),
-            holds=copied_gradients(self.job, self.parameters),
+            holds=update_memory(self.job, [self.run]).holds,
         )  # fmt: skip
 
     def _nccl_work(self, name: str, kind: CollectiveKind, sizes: Sequence[float]) -> Work:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simulator.program.ir import Memory, Owner
+from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer import Axis, Exchange, Gemm, GridProduct, GroupedGemm, Layer, Piece
 
 
@@ -43,7 +43,7 @@ def freed_half_way(saved: Memory, pending: Memory) -> Halves:
     Blocks that forward left stand for those that stay, as many as come nearest to it, so that
     what is made anew layer by layer is not counted beside what is freed layer by layer.
     """
-    freed = _total(saved) - _total(pending)
+    freed = total_bytes(saved) - total_bytes(pending)
     if freed < 0:
         takes, _ = _picked(pending, -freed)
         return Halves(takes, (), saved + takes)
@@ -61,10 +61,6 @@ def _picked(blocks: Memory, most_bytes: float) -> tuple[Memory, Memory]:
         (picked if fits else others).append((owner, size))
         left -= size if fits else 0.0
     return tuple(picked), tuple(others)
-
-
-def _total(memory: Memory) -> float:
-    return sum(size for _, size in memory)
 
 
 def pending_bytes(

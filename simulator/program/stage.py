@@ -18,7 +18,16 @@ from simulator.program.context_parallel import context_parallel
 from simulator.program.expert_load import ExpertShare
 from simulator.program.expert_parallel import expert_parallel
 from simulator.program.experts import expert_layer
-from simulator.program.ir import COMMUNICATION, Category, Collective, Memory, Owner, Part, Work
+from simulator.program.ir import (
+    COMMUNICATION,
+    Category,
+    Collective,
+    Memory,
+    Owner,
+    Part,
+    Work,
+    total_bytes,
+)
 from simulator.program.layer import Axis, Layer, Piece
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
 from simulator.program.layout import Slice, recomputed_layers
@@ -192,7 +201,7 @@ class StageCosts:
 
     def _largest(self, contents: _Contents, memory: Callable[[Unit], Memory]) -> Memory:
         candidates = (memory(unit) for unit, _ in contents.units)
-        return max(candidates, key=lambda blocks: sum(size for _, size in blocks), default=())
+        return max(candidates, key=total_bytes, default=())
 
     def halves(self, run: Slice) -> Halves:
         """What a backward in two halves takes and frees, per microbatch."""

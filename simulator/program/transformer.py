@@ -491,12 +491,19 @@ class Block:
     def activation(self, name: str, elements: float, region: Region) -> None:
         """The MLP's nonlinearity with so many outputs, and its product with the gate."""
         inner, branches = elements * self.shape.element_bytes, self.branches
-        self.save(f"{name}_input", branches * inner, region)
+        if not self._output_suffices:
+            self.save(f"{name}_input", branches * inner, region)
         if self.model.gated_mlp and not self.stack.fused_elementwise:
             self.save(f"{name}_output", inner, region)
         passes = 1 if self.stack.fused_elementwise else branches + 1
         forward, backward = (branches + 1) * inner, (2 * branches + 1) * inner
         self.stream(name, forward * passes, backward * passes, region, passes)
+
+    @property
+    def _output_suffices(self) -> bool:
+        """Whether an activation's gradient needs its output only, which the next product keeps."""
+        alone = self.model.activation == "relu" and not self.model.gated_mlp
+        return alone and self.shape.gemm_bytes == self.shape.element_bytes
 
     def residual(self, name: str) -> None:
         """Bias, dropout and addition to the residual stream; backward adds the branches.

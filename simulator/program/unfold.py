@@ -281,5 +281,6 @@ def _does_the_same(one: Operation, other: Operation) -> bool:
     return (
         one.work.parts == other.work.parts
         and one.work.seconds == other.work.seconds
-        and (one.takes, one.gives, one.holds) == (other.takes, other.gives, other.holds)
+        and (one.takes, one.gives, one.holds, one.turns)
+        == (other.takes, other.gives, other.holds, other.turns)
     )

@@ -11,12 +11,15 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp``:
   a segment of their own, rounded up to 2 MiB;
 - the smallest free block that is large enough is taken, of the request's pool (small or
   large); it is split where at least 512 B (small) or more than 1 MiB (large) would be left;
+- where the device has no room for a segment, those that nothing lies in are returned first;
 - with ``expandable_segments`` each pool is one segment that grows at its end in pages of
   2 MiB (small) or 20 MiB (large), so that any free space in it can serve any request.
 
-Ignored: that each stream has free blocks of its own (FSDP2 takes whole weights and the buffers
-of reductions on the compute stream; only the outputs of its gathers, gone once copied, come
-from another), and that cached segments go back to the driver when it runs out of memory.
+- what is asked for on another stream has pools of its own (FSDP of PyTorch 2.0 gathers whole
+  weights there; FSDP2 takes them and the buffers of reductions on the compute stream, and on
+  another one only the outputs of its gathers, gone once copied, which are ignored).
+
+Ignored: that unused pages of an expandable segment go back to a full device.
 """
 
 from __future__ import annotations
@@ -33,7 +36,19 @@ _MEDIUM_BYTES = 10 * 2**20
 _LARGE_SEGMENT_BYTES = 20 * 2**20
 _SEGMENT_ROUND_BYTES = 2 * 2**20
 _APART_BYTES = 2**60
-"""Between the addresses of the two pools: more than any device has."""
+"""Between the addresses of two pools: more than any device has."""
+
+
+class Pool(NamedTuple):
+    """Blocks that may serve each other.
+
+    Attributes:
+        is_small: Whether requests of up to 1 MiB share its segments.
+        is_apart: Whether they are asked for on a stream of their own.
+    """
+
+    is_small: bool
+    is_apart: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +58,7 @@ class Block:
     Attributes:
         num_bytes: Size [B].
         address: Where it begins [B]; two segments never touch.
-        is_small: Which pool it belongs to.
+        pool: Which one it belongs to.
         is_free: Whether a request may take it.
         before, after: Neighbours in its segment.
         turn: Which of the free blocks of its size goes first.
@@ -51,11 +66,16 @@ class Block:
 
     num_bytes: int
     address: int
-    is_small: bool
+    pool: Pool
     is_free: bool = True
     before: Block | None = None
     after: Block | None = None
     turn: int = 0
+
+    @property
+    def is_segment(self) -> bool:
+        """Whether it is all of its segment."""
+        return self.before is None and self.after is None
 
 
 class Request(NamedTuple):
@@ -63,17 +83,17 @@ class Request(NamedTuple):
 
     Attributes:
         num_bytes: Size, rounded up [B].
-        is_small: Which pool serves it.
+        pool: Which one serves it.
     """
 
     num_bytes: int
-    is_small: bool
+    pool: Pool
 
 
-def request(num_bytes: float) -> Request:
-    """The request for so many bytes."""
+def request(num_bytes: float, *, is_apart: bool = False) -> Request:
+    """The request for so many bytes, on the compute stream or another one."""
     size = max(_ROUND_BYTES, math.ceil(num_bytes / _ROUND_BYTES) * _ROUND_BYTES)
-    return Request(size, size <= _SMALL_BYTES)
+    return Request(size, Pool(size <= _SMALL_BYTES, is_apart))
 
 
 class CachingAllocator:
@@ -82,32 +102,38 @@ class CachingAllocator:
     Attributes:
         allocated_bytes: In blocks that are taken [B].
         reserved_bytes: In segments [B].
+        most_reserved_bytes: In segments, at most [B].
     """
 
-    def __init__(self, *, expandable_segments: bool = False) -> None:
+    def __init__(self, *, expandable_segments: bool = False, room_bytes: float = math.inf) -> None:
         self.allocated_bytes = 0
         self.reserved_bytes = 0
+        self.most_reserved_bytes = 0
+        self._room_bytes = room_bytes
         self._expandable = expandable_segments
-        self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}
+        self._free: dict[Pool, list[tuple[int, int, Block]]] = {
+            Pool(is_small, is_apart): [] for is_small in (True, False) for is_apart in (False, True)
+        }
         """Free blocks of each pool, smallest first; the second number is their turn."""
-        self._tail: dict[bool, Block] = {}
+        self._tail: dict[Pool, Block] = {}
         """Last block of each pool's expandable segment."""
         self._turn = 0
         self._end = 0
         """One past the last segment."""
 
-    def take(self, num_bytes: float) -> Block:
+    def take(self, num_bytes: float, *, is_apart: bool = False) -> Block:
         """A block for a request of so many bytes."""
-        return self.serve(request(num_bytes))
+        return self.serve(request(num_bytes, is_apart=is_apart))
 
     def serve(self, asked: Request) -> Block:
         """A block for a request."""
-        size, is_small = asked
-        blocks = self._free[is_small]
+        size, pool = asked
+        blocks = self._free[pool]
         index = bisect_left(blocks, (size, 0))
-        block = blocks.pop(index)[2] if index < len(blocks) else self._new_space(size, is_small)
+        block = blocks.pop(index)[2] if index < len(blocks) else self._new_space(size, pool)
         rest = block.num_bytes - size
-        if rest and (rest >= _ROUND_BYTES if is_small or self._expandable else rest > _SMALL_BYTES):
+        splits_all = pool.is_small or self._expandable
+        if rest and (rest >= _ROUND_BYTES if splits_all else rest > _SMALL_BYTES):
             self._split(block, size)
         block.is_free = False
         self.allocated_bytes += block.num_bytes
@@ -131,49 +157,61 @@ class CachingAllocator:
         pools = self._free.values()
         return tuple((block.address, size) for pool in pools for size, _, block in pool)
 
-    def _new_space(self, size: int, is_small: bool) -> Block:
+    def _new_space(self, size: int, pool: Pool) -> Block:
         if self._expandable:
-            return self._expanded(size, is_small)
-        if is_small:
+            return self._expanded(size, pool)
+        if pool.is_small:
             segment = _SMALL_SEGMENT_BYTES
         elif size < _MEDIUM_BYTES:
             segment = _LARGE_SEGMENT_BYTES
         else:
             segment = _rounded(size, _SEGMENT_ROUND_BYTES)
-        self.reserved_bytes += segment
+        if self.reserved_bytes + segment > self._room_bytes:
+            self._release()
+        self._reserve(segment)
         address = self._end
         self._end += segment + _ROUND_BYTES
-        return Block(segment, address, is_small)
+        return Block(segment, address, pool)
 
-    def _expanded(self, size: int, is_small: bool) -> Block:
+    def _reserve(self, num_bytes: int) -> None:
+        self.reserved_bytes += num_bytes
+        self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
+
+    def _release(self) -> None:
+        """Return the segments in which no block is taken."""
+        for pool, blocks in self._free.items():
+            self.reserved_bytes -= sum(size for size, _, block in blocks if block.is_segment)
+            self._free[pool] = [entry for entry in blocks if not entry[2].is_segment]
+
+    def _expanded(self, size: int, pool: Pool) -> Block:
         """The end of the pool's segment, as much longer as the request needs."""
-        tail = self._tail.get(is_small)
-        page = _SMALL_SEGMENT_BYTES if is_small else _LARGE_SEGMENT_BYTES
+        tail = self._tail.get(pool)
+        page = _SMALL_SEGMENT_BYTES if pool.is_small else _LARGE_SEGMENT_BYTES
         if tail is not None and tail.is_free:
             self._forget(tail)
             grown = _rounded(size - tail.num_bytes, page)
             tail.num_bytes += grown
         else:
             grown = _rounded(size, page)
-            address = tail.address + tail.num_bytes if tail else is_small * _APART_BYTES
-            new = Block(grown, address, is_small, before=tail)
+            address = tail.address + tail.num_bytes if tail else len(self._tail) * _APART_BYTES
+            new = Block(grown, address, pool, before=tail)
             if tail is not None:
                 tail.after = new
-            tail = self._tail[is_small] = new
-        self.reserved_bytes += grown
+            tail = self._tail[pool] = new
+        self._reserve(grown)
         return tail
 
     def _split(self, block: Block, size: int) -> None:
         """Leave ``size`` bytes of a block and offer the rest."""
         after = block.after
         rest = Block(
-            block.num_bytes - size, block.address + size, block.is_small,
+            block.num_bytes - size, block.address + size, block.pool,
             before=block, after=after,
         )  # fmt: skip
         if after is not None:
             after.before = rest
         elif self._expandable:
-            self._tail[block.is_small] = rest
+            self._tail[block.pool] = rest
         block.num_bytes, block.after = size, rest
         self._offer(rest)
 
@@ -184,15 +222,15 @@ class CachingAllocator:
         if after is not None:
             after.before = first
         elif self._expandable:
-            self._tail[first.is_small] = first
+            self._tail[first.pool] = first
 
     def _offer(self, block: Block) -> None:
         block.is_free = True
         self._turn = block.turn = self._turn + 1
-        insort(self._free[block.is_small], (block.num_bytes, block.turn, block))
+        insort(self._free[block.pool], (block.num_bytes, block.turn, block))
 
     def _forget(self, block: Block) -> None:
-        blocks = self._free[block.is_small]
+        blocks = self._free[block.pool]
         del blocks[bisect_left(blocks, (block.num_bytes, block.turn))]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.program.ir import Memory, Owner, Program
+from simulator.program.ir import Memory, Owner, Program, total_bytes
 from simulator.program.scopes import rank_grid
 from simulator.spec.job import Job
 
@@ -42,7 +42,7 @@ def host_memory(job: Job, program: Program) -> HostMemory | None:
     host = job.cluster.profile.host
     by_stage = {each.stage: each for each in program.classes}
     per_stage = np.asarray(
-        [_total(by_stage[s].host) + _total(by_stage[s].nvme) for s in sorted(by_stage)]
+        [total_bytes(by_stage[s].host) + total_bytes(by_stage[s].nvme) for s in sorted(by_stage)]
     )
     stage_of_rank = np.empty(job.cluster.gpus, dtype=np.int64)
     for stage, ranks in enumerate(rank_grid(job)):
@@ -64,7 +64,3 @@ def _summed(memories: list[Memory]) -> Mapping[Owner, float]:
         for owner, size in memory:
             held[owner] = held.get(owner, 0.0) + size
     return held
-
-
-def _total(memory: Memory) -> float:
-    return sum(size for _, size in memory)

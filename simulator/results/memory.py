@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
-from simulator.program.ir import Memory, Operation, Owner, Program, Stream
+from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes
 from simulator.results.reserved import Exchange, reserved_bytes
 from simulator.results.step import ClassMemory
 from simulator.spec.hardware import Device
@@ -52,13 +52,15 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     peak = int(np.argmax(total))
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
-    resident_bytes = sum(size for _, size in rank_class.resident) + sum(buffers_bytes.values())
-    reserved = _reserved(timeline.program, booked, resident_bytes, allocated)
+    resident_bytes = total_bytes(rank_class.resident) + sum(buffers_bytes.values())
+    outside_bytes = device.context_bytes + timeline.program.communicator_bytes
+    room_bytes = device.memory_bytes - outside_bytes
+    reserved = _reserved(timeline.program, booked, resident_bytes, allocated, room_bytes)
     return ClassMemory(
         stage=rank_class.stage,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
-        peak_device_bytes=reserved + device.context_bytes + timeline.program.communicator_bytes,
+        peak_device_bytes=reserved + outside_bytes,
         peak_time_s=float(time_s[peak]),
         by_owner=by_owner,
         time_s=time_s,
@@ -69,18 +71,25 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
 
 
 def _reserved(
-    program: Program, booked: Sequence[int], resident_bytes: float, allocated_bytes: float
+    program: Program,
+    booked: Sequence[int],
+    resident_bytes: float,
+    allocated_bytes: float,
+    room_bytes: float,
 ) -> float:
     """What the allocator of one rank holds at its most in a step [B].
 
     What is resident counts as it is: it was taken first and stays, as buffers do. Blocks that
-    come and go within an operation are not all known; they leave a share unused at least.
+    come and go within an operation are not all known; they leave a share unused at least, unless
+    the device is full, and unused segments are returned to it.
     """
-    exchanges = _exchanges([program.operations[i] for i in booked], program.preallocated)
+    exchanges = _exchanges([program.operations[i] for i in booked], program)
     is_expandable = program.expandable_segments
-    replayed = resident_bytes + reserved_bytes(exchanges, expandable_segments=is_expandable)
-    least = 0.0 if is_expandable else _LEAST_UNUSED_SHARE
-    return max(replayed, allocated_bytes * (1 + least))
+    replayed = resident_bytes + reserved_bytes(
+        exchanges, expandable_segments=is_expandable, room_bytes=room_bytes - resident_bytes
+    )
+    least = allocated_bytes * (1 + (0.0 if is_expandable else _LEAST_UNUSED_SHARE))
+    return max(replayed, min(least, max(room_bytes, allocated_bytes)))
 
 
 def _booked(program: Program, index: int) -> list[int]:
@@ -94,28 +103,41 @@ def _booked(program: Program, index: int) -> list[int]:
     return [i for i, source in sources if program.classes[source].stage == stage]
 
 
-def _exchanges(operations: Iterable[Operation], apart: frozenset[Owner]) -> list[Exchange]:
+def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchange]:
     """Blocks that operations take, and that are free after them; those that have none left out.
 
     Args:
         operations: What takes and gives back.
-        apart: Owners whose blocks lie in buffers of their own.
+        program: Says which blocks lie in buffers or come from a stream of their own.
     """
     known: dict[tuple[int, int, int], Exchange] = {}
     exchanges = []
     for operation in operations:
+        exchanges += [_exchange(turn, turn, program) for turn in operation.turns]
         holds, takes, gives = operation.holds, operation.takes, operation.gives
         if not (holds or takes or gives):
             continue
         key = id(holds), id(takes), id(gives)
         if key not in known:
-            held, taken, given = (
-                tuple(size for owner, size in memory if owner not in apart)
-                for memory in (holds, takes, gives)
-            )
-            known[key] = Exchange(taken + held, held + given)
+            known[key] = _exchange(takes + holds, holds + gives, program)
         exchanges.append(known[key])
     return exchanges
+
+
+def _exchange(takes: Memory, gives: Memory, program: Program) -> Exchange:
+    def sizes(memory: Memory, *, is_apart: bool) -> tuple[float, ...]:
+        return tuple(
+            size
+            for owner, size in memory
+            if owner not in program.preallocated and (owner in program.own_stream) == is_apart
+        )
+
+    return Exchange(
+        sizes(takes, is_apart=False),
+        sizes(gives, is_apart=False),
+        sizes(takes, is_apart=True),
+        sizes(gives, is_apart=True),
+    )
 
 
 def _changes(
@@ -137,6 +159,12 @@ def _changes(
     orders, owners, sizes = [-1], [-1], [0.0]
     for number, start, end in zip(booked, starts_s, ends_s, strict=True):
         operation = program.operations[number]
+        for turn in operation.turns:
+            held = by_owner(turn)
+            times += [start] * 2 * len(held)
+            orders += [1] * 2 * len(held)
+            owners += [owner for owner, _ in held] * 2
+            sizes += [size for _, size in held] + [-size for _, size in held]
         if not (operation.takes or operation.holds or operation.gives):
             continue
         taken = [*by_owner(operation.takes), *by_owner(operation.holds)]

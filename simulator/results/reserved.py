@@ -7,6 +7,7 @@ it, any further equal stretches change nothing and are passed over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,22 +15,37 @@ from simulator.results.allocator import Block, CachingAllocator, Request, reques
 
 
 class Exchange(NamedTuple):
-    """Blocks that an operation takes, and those that are free after it [B]."""
+    """Blocks that an operation takes, and those that are free after it [B].
+
+    Attributes:
+        takes, gives: Of the compute stream.
+        takes_apart, gives_apart: Of a stream whose blocks serve no other.
+    """
 
     takes: tuple[float, ...]
     gives: tuple[float, ...]
+    takes_apart: tuple[float, ...] = ()
+    gives_apart: tuple[float, ...] = ()
 
 
-def reserved_bytes(exchanges: Sequence[Exchange], *, expandable_segments: bool) -> float:
+_Asked = tuple[float, bool]
+"""Size of a block [B], and whether it is of the stream apart."""
+
+
+def reserved_bytes(
+    exchanges: Sequence[Exchange], *, expandable_segments: bool, room_bytes: float = math.inf
+) -> float:
     """The most that is reserved while blocks come and go [B].
 
     Args:
         exchanges: In the order of the host. Of equal blocks the last one goes first.
         expandable_segments: How the allocator is set.
+        room_bytes: What the device has; more is reserved only where nothing can be returned.
     """
-    replay = _Replay(exchanges, CachingAllocator(expandable_segments=expandable_segments))
+    allocator = CachingAllocator(expandable_segments=expandable_segments, room_bytes=room_bytes)
+    replay = _Replay(exchanges, allocator)
     replay.run()
-    return float(replay.allocator.reserved_bytes)
+    return float(allocator.most_reserved_bytes)
 
 
 class _Replay:
@@ -40,13 +56,17 @@ class _Replay:
         self.numbers = [known.setdefault(exchange, len(known)) for exchange in exchanges]
         """Equal exchanges have equal numbers."""
         self.allocator = allocator
-        self._taken: dict[float, list[Block]] = {}
-        sizes = dict.fromkeys(size for exchange in known for size in exchange.takes)
-        requests = {size: request(size) for size in sizes}
+        self._taken: dict[_Asked, list[Block]] = {}
+        takes = [_asked(one.takes, one.takes_apart) for one in known]
+        gives = [_asked(one.gives, one.gives_apart) for one in known]
+        requests = {
+            asked: request(asked[0], is_apart=asked[1])
+            for asked in dict.fromkeys(asked for each in takes for asked in each)
+        }
         self._takes: list[list[tuple[list[Block], Request]]] = [
-            [(self._stack(size), requests[size]) for size in takes] for takes, _ in known
+            [(self._stack(asked), requests[asked]) for asked in each] for each in takes
         ]
-        self._gives = [[self._stack(size) for size in gives] for _, gives in known]
+        self._gives = [[self._stack(asked) for asked in each] for each in gives]
 
     def run(self) -> None:
         """Do everything that can make a difference."""
@@ -88,9 +108,9 @@ class _Replay:
         for stack in self._gives[number]:
             give(stack.pop())
 
-    def _stack(self, size: float) -> list[Block]:
-        """Blocks of one size that are taken, the last one last."""
-        return self._taken.setdefault(size, [])
+    def _stack(self, asked: _Asked) -> list[Block]:
+        """Blocks of one size and stream that are taken, the last one last."""
+        return self._taken.setdefault(asked, [])
 
     def _state(self) -> object:
         """All that decides what the allocator does next."""
@@ -98,3 +118,7 @@ class _Replay:
             [(block.address, block.num_bytes) for block in stack] for stack in self._taken.values()
         ]
         return self.allocator.reserved_bytes, self.allocator.free_blocks(), taken
+
+
+def _asked(sizes: Sequence[float], apart: Sequence[float]) -> list[_Asked]:
+    return [*((size, False) for size in sizes), *((size, True) for size in apart)]

@@ -51,6 +51,10 @@ activations (Megatron-Core). ``shards``: parameters, gradients and states of FSD
 activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpeed)."""
 
 
+UnevenLayers = Literal["middle", "last"]
+"""Which stages take a layer more where layers do not divide by stages."""
+
+
 EAGER_HOST_WORK = 15.0
 """Host work per launch of a stack of eager PyTorch for which nothing is fitted: a transformer
 layer forward holds the host for 1.2 ms (a Llama-7B of 32 layers in plain PyTorch on an A100: 25.5
@@ -119,6 +123,14 @@ class Stack(Spec):
     """16-bit training keeps fp32 weights and optimizer states; without, all of it is 16-bit."""
     copies_gradients: Flag = True
     """16-bit gradients get an fp32 copy for the optimizer."""
+    norm_copies: Flag = False
+    """The gradient norm is taken of fp32 copies of all gradients that a rank updates with."""
+    flat_states: Flag = False
+    """What a rank updates is one tensor, and so are its states and gradients, which are copied
+    together for that; ZeRO 3 keeps parameters apart."""
+    update_copies: int = Field(default=0, ge=0, le=4, strict=True)
+    """fp32 tensors as large as the weights it updates that an optimizer makes on the way; a
+    fused one makes none, AdamW of PyTorch 2.0 and before makes 2."""
     frees_gradients: Flag = False
     """Gradients are made by the first backward and freed after the step (PyTorch's
     ``zero_grad(set_to_none=True)``); else they live in buffers that stay."""
@@ -141,6 +153,9 @@ class Stack(Spec):
     (Megatron-Core: 1 million fp32 elements), lest a ring is bound by latency."""
     first_bucket_bytes: Bytes = 0.0
     """Size of the bucket that is reduced first; 0 is as large as the others."""
+    uneven_layers: UnevenLayers = "middle"
+    """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
+    to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo)."""
     zero_in_pipeline: int = Field(default=3, ge=0, le=3, strict=True)
     """Highest ZeRO stage that the framework runs inside a pipeline."""
     sharding_units: ShardingUnits = "layers"
@@ -217,6 +232,9 @@ class Stack(Spec):
     and kept so."""
     dropout: Flag = False
     """Models are trained with dropout (masks are stored and read)."""
+    gathers_on_own_stream: Flag = False
+    """Memory of gathered weights is asked for on the stream that gathers them (FSDP of PyTorch
+    2.0), so nothing else can lie there when they are gone."""
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
@@ -346,6 +364,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             offloads="shards",
             description="PyTorch FSDP1 around an eager model, as in llm-foundry",
             sharding_units="root",
+            gathers_on_own_stream=True,
             reduces_in_place=False,
             reduce_copy_bytes=14.0,  # cast 16-bit to fp32 (2 + 4), divide in place (4 + 4)
             keeps_half_weights=False,
@@ -386,7 +405,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             grouped_experts=True,
             fused_casts=False,
             flash_kernel="flash-2",
-            cross_entropy="eager",
+            cross_entropy="fused",  # compiled since 2025, components/loss.py
             repeats_kv_heads=True,
             frees_gradients=True,
         ),
@@ -395,6 +414,11 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             description="InternEvo: ZeRO inside nodes, gradients reduced during backward",
             # HybridZeroOptimizer: _partition_param_list, _reduce_and_copy, broadcast_params.
             shards_whole_parameters=True,
+            norm_copies=True,
+            flat_states=True,
+            update_copies=2,
+            uneven_layers="last",
+            gathers_on_own_stream=True,
             flat_broadcasts=True,
             bucket_bytes="1 GiB",  # type: ignore[arg-type]  # 512 Mi elements of 16 bits
             main_grad_precision="bf16",

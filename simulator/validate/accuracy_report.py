@@ -12,7 +12,7 @@ import csv
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,9 @@ from simulator.plots.accuracy import RunError, draw_accuracy
 from simulator.results.run import run_step
 from simulator.spec.load import job_from_document
 from simulator.validate.accuracy import CLOSE_PCT, Accuracy, error_pct
+from simulator.validate.accuracy_table import COLUMNS, accuracy_table
 from simulator.validate.error_band import COVERAGE, FEWEST_RUNS, Residual, covered_share
+from simulator.validate.memory_accuracy import memory_section
 from simulator.validate.published import (
     PublishedReport,
     PublishedResult,
@@ -31,7 +33,7 @@ from simulator.validate.published import (
     step_accuracy,
     validate_published,
 )
-from simulator.validate.published_rows import Row, job_document, memory_kind
+from simulator.validate.published_rows import Row, job_document
 from simulator.validate.ranking import FEWEST_LAYOUTS, TOP, sweep_rankings
 
 _WORST = 20
@@ -88,6 +90,7 @@ def accuracy_report(
     rows: Sequence[Row],
     left_out: Mapping[str, LeftOut],
     known_misses: Sequence[KnownMiss] = (),
+    out_of_memory: Sequence[PublishedResult] = (),
 ) -> str:
     """The report in Markdown.
 
@@ -96,6 +99,7 @@ def accuracy_report(
         rows: The table.
         left_out: Each run predicted without its own source, by id.
         known_misses: What is known of runs that are far off.
+        out_of_memory: Runs that did not have enough memory, predicted.
     """
     by_id = {row["id"]: row for row in rows}
     sections = [
@@ -110,7 +114,7 @@ def accuracy_report(
         _section("By source", report, lambda result: row_source(result.id)),
         _section("By system", report, lambda result: result.gpu),
         _section("By framework", report, lambda result: by_id[result.id]["framework"]),
-        _memory_section(report, by_id),
+        memory_section(report, by_id, out_of_memory),
         _worst_section(report, by_id, known_misses),
         _skipped_section(report),
         _NOT_MODELLED,
@@ -123,7 +127,7 @@ def headline(report: PublishedReport, rows: dict[str, Row]) -> str:
     accuracies = (
         (name, step_accuracy(group)) for name, group in _headline_groups(report, rows).items()
     )
-    return _table(("runs", *_COLUMNS), accuracies)
+    return accuracy_table(("runs", *COLUMNS), accuracies)
 
 
 def _headline_groups(
@@ -158,7 +162,7 @@ def _cross_validated_section(
         )
         for name, group in _headline_groups(report, rows).items()
     }
-    return f"## Cross-validated\n\n{_table(('runs', *_COLUMNS), groups.items())}"
+    return f"## Cross-validated\n\n{accuracy_table(('runs', *COLUMNS), groups.items())}"
 
 
 def _coverage_section(
@@ -226,42 +230,9 @@ def _is_small(row: Row) -> bool:
     return row_source(row["id"]) == "vtrain-single"
 
 
-_COLUMNS = ("predicted", "skipped", "mean %", "median %", "worst %", "bias %", "close %")
-
-
-def _table(header: Sequence[str], groups: Iterable[tuple[str, Accuracy]]) -> str:
-    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    lines += [f"| {name} | {' | '.join(_cells(accuracy))} |" for name, accuracy in groups]
-    return "\n".join(lines) + "\n"
-
-
-def _cells(accuracy: Accuracy) -> Iterator[str]:
-    yield str(accuracy.n)
-    yield str(accuracy.skipped)
-    figures = (accuracy.mape, accuracy.median_ape, accuracy.worst_ape)
-    yield from ("" if figure is None else f"{figure:.1f}" for figure in figures)
-    yield "" if accuracy.bias is None else f"{accuracy.bias:+.1f}"
-    yield "" if accuracy.close_share is None else f"{100 * accuracy.close_share:.0f}"
-
-
 def _section(title: str, report: PublishedReport, key: Callable[[PublishedResult], str]) -> str:
-    table = _table((title.removeprefix("By "), *_COLUMNS), report.groups(key).items())
+    table = accuracy_table((title.removeprefix("By "), *COLUMNS), report.groups(key).items())
     return f"## {title}\n\n{table}"
-
-
-def _memory_section(report: PublishedReport, rows: dict[str, Row]) -> str:
-    kinds = sorted({memory_kind(rows[r.id]) for r in report.rows if r.measured_mem_gib is not None})
-    groups = {
-        kind: Accuracy.of(
-            r.mem_error_pct
-            for r in report.rows
-            if r.measured_mem_gib is not None and memory_kind(rows[r.id]) == kind
-        )
-        for kind in kinds
-    }
-    table = _table(("memory", *_COLUMNS), groups.items())
-    intro = "Of the fullest GPU, by the kind of memory that the source states."
-    return f"## Memory\n\n{intro}\n\n{table}"
 
 
 def _worst_section(
@@ -308,16 +279,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "left_out", type=Path, help="step times predicted without their own source (CSV)"
     )
+    parser.add_argument("out_of_memory", type=Path, help="runs that ran out of memory (CSV)")
     parser.add_argument("known_misses", type=Path, help="what is known of runs far off (CSV)")
     parser.add_argument("picture", type=Path, help="where all errors are drawn")
     options = parser.parse_args(arguments)
     with ProcessPoolExecutor() as executor:
         report = validate_published(options.table, executor=executor)
+        out_of_memory = validate_published(options.out_of_memory, executor=executor)
     left_out = {run.id: run for run in read_left_out(options.left_out)}
     known = [KnownMiss(r["runs"], r["why"]) for r in _records(options.known_misses)]
     rows = read_rows(options.table)
     draw_accuracy(_run_errors(report, rows), options.picture, "Published training runs", CLOSE_PCT)
-    sys.stdout.write(accuracy_report(report, rows, left_out, known))
+    sys.stdout.write(accuracy_report(report, rows, left_out, known, out_of_memory.rows))
     return 0
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.errors import ClustersimError, InputError
 from simulator.results.run import Engine, run_step
@@ -42,6 +43,8 @@ class PublishedResult:
         measured_mem_gib, predicted_mem_gib: Memory of the fullest GPU, of the kind that
             the row states (allocated, reserved or device).
         mem_error_pct: Signed error of the memory [%].
+        ran: Whether it did not run out of memory.
+        fits: Whether it is predicted to fit; None without a prediction.
         skipped: Why there is no prediction; empty if there is one.
     """
 
@@ -54,7 +57,18 @@ class PublishedResult:
     measured_mem_gib: float | None = None
     predicted_mem_gib: float | None = None
     mem_error_pct: float | None = None
+    ran: bool = True
+    fits: bool | None = None
     skipped: str = ""
+
+
+class FitCounts(NamedTuple):
+    """Runs by what happened and what was predicted."""
+
+    ran_and_fits: int
+    ran_but_does_not_fit: int
+    out_of_memory_but_fits: int
+    out_of_memory_and_does_not_fit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,12 @@ class PublishedReport:
         stated = [row for row in self.rows if row.measured_mem_gib is not None]
         return Accuracy.of(row.mem_error_pct for row in stated)
 
+    @property
+    def fit_counts(self) -> FitCounts:
+        """How many runs were rightly and wrongly said to fit."""
+        known = Counter((row.ran, row.fits) for row in self.rows if row.fits is not None)
+        return FitCounts(*(known[ran, fits] for ran in (True, False) for fits in (True, False)))
+
     def groups(self, key: Callable[[PublishedResult], str]) -> dict[str, Accuracy]:
         """Accuracy of the step time by group, sorted."""
         names = sorted({key(row) for row in self.rows})
@@ -86,6 +106,7 @@ class PublishedReport:
         return {
             "rows": [asdict(row) | {"skipped": row.skipped or None} for row in self.rows],
             "summary": summary,
+            "fits": self.fit_counts._asdict(),
             "by_grade": {k: asdict(v) for k, v in self.groups(lambda row: row.grade).items()},
             "by_source": {
                 k: asdict(v) for k, v in self.groups(lambda row: row_source(row.id)).items()
@@ -132,7 +153,8 @@ def validate_published(
 
 def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
     """One row, simulated; a row that cannot run says why."""
-    result = PublishedResult(row["id"], row.get("grade", ""), row["profile"], None)
+    ran = memory_kind(row) != "oom"
+    result = PublishedResult(row["id"], row.get("grade", ""), row["profile"], None, ran=ran)
     try:
         result = replace(
             result,
@@ -151,6 +173,7 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
         error_pct=error_pct(step.step_time_s, result.measured_step_s),
         predicted_mem_gib=memory_gib,
         mem_error_pct=error_pct(memory_gib, result.measured_mem_gib),
+        fits=step.fits,
     )
 
 

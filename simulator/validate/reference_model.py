@@ -17,12 +17,14 @@ from torch.nn import functional
 from simulator.errors import UnsupportedError
 from simulator.spec.model import Experts, Model
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "silu": functional.silu,
     "relu": functional.relu,
     "squared-relu": lambda x: functional.relu(x).square(),
 }
+"""torch's function for each activation of a model."""
+
 _ROTARY_BASE = 10_000.0
 _NORM_EPSILON = 1e-5
 
@@ -159,7 +161,7 @@ class Mlp(nn.Module):
 
     def __init__(self, model: Model, width: int, *, has_bias: bool) -> None:
         super().__init__()
-        self.activation = _ACTIVATIONS[model.activation]
+        self.activation = ACTIVATIONS[model.activation]
         gated = model.gated_mlp
         self.gate = nn.Linear(model.hidden, width, bias=has_bias) if gated else None
         self.up = nn.Linear(model.hidden, width, bias=has_bias)
@@ -177,7 +179,7 @@ class RoutedExperts(nn.Module):
 
     def __init__(self, model: Model, experts: Experts) -> None:
         super().__init__()
-        self.top_k, self.activation = experts.top_k, _ACTIVATIONS[model.activation]
+        self.top_k, self.activation = experts.top_k, ACTIVATIONS[model.activation]
         self.router = nn.Linear(model.hidden, experts.count, bias=False)
         shape = (experts.count, experts.ffn_hidden, model.hidden)
         scale = model.hidden**-0.5

@@ -169,3 +169,13 @@ def test_ranks_that_are_none_are_refused(clustersim, job_file, tmp_path, ranks):
     assert outcome.code == 2
     assert "ranks" in outcome.err
     assert not (tmp_path / "t.json").exists()
+
+
+def test_stages_that_hold_the_same_share_a_line(clustersim, job_file):
+    """With all forwards first, the stages between the ends hold the same."""
+    pipeline = ("--set", "plan.pp=4", "--set", "plan.schedule=gpipe")
+    lines = clustersim("memory", job_file, *pipeline).out.splitlines()
+    assert "  stage 1 to 2  " in lines[1]
+    assert [line.strip()[:6] for line in lines if line.endswith(" of microbatch 0, layer 1")] == [
+        "1 to 2"
+    ]

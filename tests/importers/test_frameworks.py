@@ -479,6 +479,16 @@ def test_without_compilation_layers_are_eager(tmp_path):
     path = edited(tmp_path, "llama3_70b.toml", ("enable = true", "enable = false"))
     job, _ = read_torchtitan_config(path, Given(gpus=512))
     assert not job.plan.stack.fused_rmsnorm
+    assert job.plan.stack.cross_entropy == "eager"
+
+
+@pytest.mark.parametrize("part", ["model", "loss"])
+def test_the_model_or_the_loss_may_be_compiled_alone(tmp_path, part):
+    only = f'enable = true\ncomponents = ["{part}"]'
+    path = edited(tmp_path, "llama3_70b.toml", ("enable = true", only))
+    stack = read_torchtitan_config(path, Given(gpus=512))[0].plan.stack
+    assert stack.fused_rmsnorm == (part == "model")
+    assert stack.cross_entropy == ("fused" if part == "loss" else "eager")
 
 
 # accelerate

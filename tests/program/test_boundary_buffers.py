@@ -7,7 +7,6 @@ import pytest
 from simulator.program.boundary_buffers import BoundaryBuffers
 from simulator.program.build import build_program
 from simulator.program.ir import Owner
-from simulator.program.quick_peak import quick_peaks
 from simulator.results.run import run_step
 from simulator.schedule import Placement, schedule_info, schedule_order
 from tests.jobs import small_job, small_model
@@ -68,11 +67,11 @@ def test_torch_keeps_what_a_forward_sent_until_its_backward():
 @pytest.mark.parametrize(
     ("schedule", "vpp"), [("interleaved-1f1b", 2), ("zb-h1", 1), ("zb-v", 2), ("chimera", 1)]
 )
-def test_buffers_are_in_the_simulated_and_in_the_quick_peak(per_microbatch, schedule, vpp):
+def test_buffers_of_transfers_are_held_at_the_peak(per_microbatch, schedule, vpp):
     stack = {"base": "megatron-core", "buffers_every_microbatch": per_microbatch}
     plan = {"schedule": schedule, "vpp": vpp, "stack": stack, "zero": 0}
     job = small_job(small_model(layers=8), gpus=4, pp=4, global_batch=8, **plan)
     program = build_program(job)
     assert any(Owner.COMMUNICATION in dict(op.holds + op.takes) for op in program.operations)
-    simulated = [memory.peak_allocated_bytes for memory in run_step(job).memory]
-    assert [peak.peak_bytes for peak in quick_peaks(job)] == pytest.approx(simulated)
+    peaks = [memory.by_owner.get(Owner.COMMUNICATION, 0.0) for memory in run_step(job).memory]
+    assert sum(peaks) > 0

@@ -11,7 +11,6 @@ from simulator.program.build import build_program
 from simulator.program.ir import Kind, Stream
 from simulator.program.order import StepOrder
 from simulator.program.pass_costs import pass_costs
-from simulator.program.quick_peak import quick_peaks
 from simulator.results.run import run_step
 from simulator.schedule import Phase, schedule_info, schedule_order
 from simulator.schedule.csv import write_order
@@ -107,9 +106,3 @@ def test_zb_2p_is_searched_with_the_passes_of_the_job():
     as_if_equal = own.replace({"plan.schedule": {"file": "equal", "rows": rows}})
     assert order_of(own) != order_of(as_if_equal)
     assert run_step(own).step_time_s < run_step(as_if_equal).step_time_s
-
-
-def test_quick_peaks_of_a_searched_order_are_the_simulated_ones():
-    a_job = job("zb-2p")
-    simulated = [memory.peak_allocated_bytes for memory in run_step(a_job).memory]
-    assert [peak.peak_bytes for peak in quick_peaks(a_job)] == pytest.approx(simulated)

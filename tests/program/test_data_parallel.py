@@ -356,12 +356,18 @@ def test_ranks_that_shard_say_themselves_when_they_reduce(plan):
         data_job(4, no_sync=False, **plan)
 
 
-def test_gradients_that_are_views_of_their_buckets_save_a_copy_in_memory_and_four_passes_in_time():
+@pytest.mark.parametrize("overlap", [True, False])
+def test_gradients_that_are_views_of_their_buckets_save_a_copy_in_memory_and_four_passes_in_time(
+    overlap,
+):
     """Each of fp32: into the bucket and back, every byte read and written, at 1 GB/s."""
     apart, views = (
-        data_job(4, zero=0, stack={"base": "torch", "buckets_gradients": apart})
+        data_job(
+            4, zero=0, overlap_grad_reduce=overlap,
+            stack={"base": "torch", "buckets_gradients": apart},
+        )
         for apart in (True, False)
-    )
+    )  # fmt: skip
     timelines = [replay(build_program(job)) for job in (apart, views)]
     held = parameters(apart) * REDUCED
     copied_s = [

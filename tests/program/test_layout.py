@@ -56,6 +56,11 @@ def test_layers_that_divide_are_dealt_out_evenly():
     assert counts(8, 4) == [2, 2, 2, 2]
 
 
+@pytest.mark.parametrize(("stages", "held"), [(3, [10, 11, 11]), (5, [6, 6, 6, 7, 7])])
+def test_some_frameworks_give_the_last_stages_the_layers_that_do_not_divide(stages, held):
+    assert counts(32, stages, stack={"uneven_layers": "last"}) == held
+
+
 def test_the_ends_of_the_pipeline_are_one_layer_short():
     """As Llama 3 405B: 126 layers on 16 stages, 7 on the first and the last."""
     assert counts(126, 16) == [7, *[8] * 14, 7]

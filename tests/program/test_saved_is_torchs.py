@@ -16,6 +16,7 @@ from torch.utils.checkpoint import (  # noqa: E402
 
 from simulator.program.layout import Slice  # noqa: E402
 from simulator.program.stage import StageCosts  # noqa: E402
+from simulator.validate.reference_model import ACTIVATIONS  # noqa: E402
 from tests.jobs import gpt_model, small_job  # noqa: E402
 from tests.saved_by_torch import (  # noqa: E402
     GptLayer,
@@ -62,6 +63,15 @@ def test_an_eager_gpt_layer_keeps_what_torch_keeps(dropout):
     plan = {"precision": "fp32", "attention": "unfused", "stack": stack}
     torchs = gpt_bytes(dropout=0.1 if dropout else 0.0)
     assert saved_by_program(gpt_model(), **plan) == torchs
+
+
+@pytest.mark.parametrize("name", ["gelu", "relu", "squared-relu"])
+def test_an_activation_keeps_its_input_unless_its_output_says_enough(name):
+    """The gradient of a rectifier follows from its output, which the next product keeps anyway."""
+    stack = {"base": "torch", "fused_softmax": True}
+    plan = {"precision": "fp32", "attention": "unfused", "stack": stack}
+    torchs = gpt_bytes(dropout=0.0, activation=ACTIVATIONS[name])
+    assert saved_by_program(gpt_model(activation=name), **plan) == torchs
 
 
 def test_dropout_that_spares_attention_keeps_neither_its_mask_nor_a_second_copy():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.program.quick_peak import quick_peaks
 from simulator.results.run import run_step
 from simulator.schedule import schedule_order
 from simulator.schedule.csv import write_order
@@ -44,7 +43,6 @@ def test_a_job_with_a_file_is_the_job_with_the_schedule_it_holds(write_job, name
     assert [m.peak_allocated_bytes for m in step.memory] == [
         m.peak_allocated_bytes for m in reference.memory
     ]
-    assert quick_peaks(written) == quick_peaks(named)
 
 
 def test_the_file_lies_relative_to_the_job_and_travels_with_it(write_job, tmp_path):

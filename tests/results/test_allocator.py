@@ -159,3 +159,45 @@ def test_microbatches_that_repeat_themselves_are_not_replayed(monkeypatch):
     forward, backward = Exchange((5 * MIB, MIB), (MIB,)), Exchange((2 * MIB,), (2 * MIB, 5 * MIB))
     reserved_bytes([forward, backward] * 1000, expandable_segments=False)
     assert len(served) < 20
+
+
+def test_a_full_device_gets_unused_segments_back_before_a_new_one_is_made():
+    """Without room for both, what the first pass left has to go; what is in use stays."""
+    allocator = CachingAllocator(room_bytes=100 * MIB)
+    kept = allocator.take(20 * MIB)
+    allocator.give(allocator.take(50 * MIB))
+    allocator.take(60 * MIB)
+    assert not kept.is_free
+    assert allocator.reserved_bytes == 80 * MIB
+    assert allocator.most_reserved_bytes == 80 * MIB
+
+
+def test_a_segment_that_is_in_use_in_part_is_never_returned():
+    allocator = CachingAllocator(room_bytes=100 * MIB)
+    allocator.give(allocator.take(60 * MIB))
+    allocator.take(20 * MIB)
+    allocator.take(50 * MIB)
+    assert allocator.reserved_bytes == 110 * MIB
+
+
+def test_more_than_there_is_is_reserved_where_nothing_can_be_returned():
+    steps = [Exchange((80 * MIB, 40 * MIB), ())]
+    reserved = reserved_bytes(steps, expandable_segments=False, room_bytes=100 * MIB)
+    assert reserved == 120 * MIB
+
+
+@given(st.lists(st.integers(1, 40 * MIB), min_size=1, max_size=20), st.integers(0, 400 * MIB))
+@few
+def test_a_small_device_never_makes_the_allocator_reserve_more(sizes, room):
+    steps = [Exchange((size,), (size,)) for size in sizes]
+    free = reserved_bytes(steps, expandable_segments=False)
+    squeezed = reserved_bytes(steps, expandable_segments=False, room_bytes=room)
+    assert squeezed <= free
+    assert squeezed <= max(room, reserved_bytes(steps, expandable_segments=False, room_bytes=0))
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_what_one_stream_has_freed_serves_no_other(expandable):
+    compute, gathers = (Exchange((40 * MIB,), (40 * MIB,)), Exchange((), (), *[(40 * MIB,)] * 2))
+    assert reserved_bytes([compute] * 2, expandable_segments=expandable) == 40 * MIB
+    assert reserved_bytes([compute, gathers], expandable_segments=expandable) == 80 * MIB

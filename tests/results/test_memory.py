@@ -155,7 +155,7 @@ def test_checkpoints_in_a_buffer_of_their_own_leave_fewer_holes():
     assert set(buffer_bytes) == {loose.owner_bytes[Owner.ACTIVATIONS].max()}
     assert contiguous.peak_allocated_bytes >= loose.peak_allocated_bytes
     unused = [m.peak_reserved_bytes - m.peak_allocated_bytes for m in (loose, contiguous)]
-    assert unused[1] < 0.5 * unused[0]
+    assert unused[1] < 0.8 * unused[0]
 
 
 def test_a_buffer_for_checkpoints_needs_checkpoints():

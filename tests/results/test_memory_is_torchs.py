@@ -25,7 +25,10 @@ _SIZES = {
     "8b": {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn_hidden": 14336},
 }
 _VOCAB = {"160m": 32000, "1b": 128256, "8b": 128256}
-_EAGER = {"repeats_kv_heads": True, "parallel_loss": False, "fused_elementwise": False}
+_EAGER = {
+    "repeats_kv_heads": True, "parallel_loss": False, "fused_elementwise": False,
+    "cross_entropy": "eager",
+}  # fmt: skip
 _INPUT_BYTES = 2 * 8
 """Token and target, which the trackers count and the simulator does not."""
 

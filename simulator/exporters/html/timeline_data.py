@@ -19,7 +19,7 @@ from simulator.exporters.html.sources import rests_on
 from simulator.exporters.selection import spread
 from simulator.plots import style
 from simulator.plots.boxes import bands
-from simulator.program.ir import Category, Memory, Operation, Work
+from simulator.program.ir import Category, Memory, Operation, Work, total_bytes
 from simulator.results.step import StepResult
 
 WAITS = "waits"
@@ -203,5 +203,5 @@ class _Tables:
         """Sum of some blocks; operations that do the same share their blocks."""
         known = self._held.get(id(blocks))
         if known is None:
-            known = self._held[id(blocks)] = (blocks, sum(size for _, size in blocks))
+            known = self._held[id(blocks)] = (blocks, total_bytes(blocks))
         return known[1]

@@ -1,0 +1,131 @@
+"""What an optimizer holds for a moment, against sums by hand and against torch."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from simulator.engine.replay import replay
+from simulator.program.build import build_program
+from simulator.program.ir import Kind, Owner, total_bytes
+from simulator.program.layout import stage_slices
+from simulator.program.states import slice_parameters
+from simulator.program.update_memory import update_memory
+from simulator.results.memory import class_memory
+from tests.jobs import small_job
+
+FLAT = {"base": "internevo"}
+FUSED = {"base": "internevo", "update_copies": 0, "norm_copies": False}
+
+
+def job_of(stack, **plan):
+    return small_job(gpus=4, precision="bf16", stack=stack, global_batch=16, **plan)
+
+
+def held(job):
+    runs = stage_slices(job, 1)
+    numel = sum(slice_parameters(job, run).total for run in runs)
+    return update_memory(job, runs), numel
+
+
+def test_a_flat_update_holds_a_copy_of_the_gradients_and_two_fp32_tensors():
+    """fp32 gradients, the root of the second moment, and what it is added to: 12 bytes each."""
+    memory, numel = held(job_of(FLAT, tp=4))
+    assert memory.holds == (
+        (Owner.GRADIENTS, 4 * numel),
+        (Owner.TEMPORARIES, 4 * numel),
+        (Owner.TEMPORARIES, 4 * numel),
+    )
+
+
+def test_the_norm_is_taken_of_copies_and_then_the_gradients_are_made_flat():
+    memory, numel = held(job_of(FLAT, tp=4))
+    norm, flat = memory.turns
+    assert len(norm) > 1
+    assert total_bytes(norm) == pytest.approx(4 * numel)
+    assert flat == ((Owner.GRADIENTS, 2 * numel),)
+
+
+def test_without_clipping_no_norm_is_taken():
+    memory, _ = held(job_of(FLAT, tp=4, clip_gradients=False))
+    assert len(memory.turns) == 1
+
+
+def test_zero_three_keeps_parameters_apart_and_holds_its_share():
+    memory, numel = held(job_of(FLAT, zero=3))
+    (norm,) = memory.turns
+    assert len(memory.holds) == 3 * len(norm)
+    assert total_bytes(memory.holds) == pytest.approx(12 * numel / 4)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_fused_update_holds_the_copy_of_16_bit_gradients_only(zero):
+    memory, numel = held(job_of(FUSED, zero=zero))
+    assert total_bytes(memory.holds) == pytest.approx(4 * numel / (4 if zero else 1))
+
+
+def test_stacks_with_fp32_gradients_and_fused_updates_hold_nothing():
+    memory, _ = held(job_of("megatron-core"))
+    assert memory.holds == ()
+    assert memory.turns == ()
+    assert memory.most_bytes == 0.0
+
+
+def test_turns_count_at_the_peak_but_not_together():
+    """The larger of them is on top of what is resident, once."""
+    job = job_of({"base": "internevo", "update_copies": 0}, tp=4)
+    program = build_program(job)
+    update = next(o for o in program.operations if o.kind is Kind.OPTIMIZER)
+    (memory,) = class_memory(replay(program), job.cluster.profile.device)
+    resident = total_bytes(program.classes[0].resident)
+    most = max(map(total_bytes, (*update.turns, update.holds)))
+    assert memory.peak_allocated_bytes >= resident + most * (1 - 1e-12)
+    assert memory.peak_allocated_bytes < resident + sum(map(total_bytes, update.turns))
+    assert memory.owner_bytes[Owner.GRADIENTS][-1] == pytest.approx(
+        dict(program.classes[0].resident)[Owner.GRADIENTS]
+    )
+
+
+def test_freed_copies_of_single_gradients_serve_no_flat_tensor():
+    """So what is reserved is the sum of the turns, not the largest of them."""
+    job = job_of(FLAT, tp=4)
+    program = build_program(job)
+    update = next(o for o in program.operations if o.kind is Kind.OPTIMIZER)
+    (memory,) = class_memory(replay(program), job.cluster.profile.device)
+    everything = total_bytes(program.classes[0].resident) + total_bytes(update.holds)
+    assert memory.peak_reserved_bytes >= everything + total_bytes(update.turns[1])
+
+
+class _Alive(TorchDispatchMode):
+    """Bytes of the tensors that operations made and that are still there, at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (list, tuple)) else [made]:
+            if isinstance(tensor, torch.Tensor) and not any(tensor is arg for arg in args):
+                size = tensor.untyped_storage().nbytes()
+                self.now += size
+                self.most = max(self.most, self.now)
+                weakref.finalize(tensor, self._forget, size)
+        return made
+
+    def _forget(self, size: int) -> None:
+        self.now -= size
+
+
+def test_torchs_unfused_update_of_one_tensor_makes_two_more():
+    weights = torch.nn.Parameter(torch.zeros(1000))
+    weights.grad = torch.ones(1000)
+    optimizer = torch.optim.AdamW([weights], foreach=False, fused=False)
+    optimizer.step()
+    with _Alive() as alive:
+        optimizer.step()
+    copies = job_of(FLAT).plan.stack.update_copies
+    assert alive.most == pytest.approx(copies * 4 * 1000, abs=100)

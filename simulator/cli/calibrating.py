@@ -88,7 +88,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
         bool, typer.Option("--resume", help="Go on with the table of an earlier --measure.")
     ] = False,
 ) -> None:
-    """Fit the links and latencies of a profile to measured collectives.
+    """Fit a profile's links to measured collectives.
 
     Times are those out of place. What the rows cannot tell stays as the profile has it.
     Measure with  torchrun --nproc-per-node 8 --no-python clustersim calibrate collectives

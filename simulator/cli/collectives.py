@@ -71,7 +71,9 @@ def show_collective(
         Path | None, typer.Option(metavar="FILE", help="Draw it: .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """Show who holds which chunk after every step, on equal links of their own.
+    """Show who holds which chunk after every step.
+
+    Links are equal, and nothing else uses them.
 
     Example:  clustersim collective show ring_all_reduce --ranks 4 --size "64 MiB" --plot ring.png
     """

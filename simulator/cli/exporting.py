@@ -97,7 +97,9 @@ def export_chakra(
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write a simulated step as Chakra execution traces, one per rank.
+    """Write a simulated step as Chakra execution traces.
+
+    There is one per rank.
 
     Needs the extra: pip install 'clustersim[chakra]'.
 

@@ -78,7 +78,9 @@ def import_huggingface(
     ] = None,
     seq_len: Annotated[int, typer.Option(metavar="N", help="Tokens per sequence.")] = 4096,
 ) -> None:
-    """Turn a Hugging Face config.json into a job; the report goes to stderr.
+    """Turn a Hugging Face config.json into a job.
+
+    The report of what was understood goes to stderr.
 
     Example:  clustersim import hf config.json --gpus 64 --global-batch 512 > job.yaml
     """
@@ -113,7 +115,9 @@ def import_megatron(
     ignore: Ignore = None,
     changes: Changes = None,
 ) -> None:
-    """Turn a launch script of Megatron-LM into a job; it is read, never run.
+    """Turn a launch script of Megatron-LM into a job.
+
+    It is read, never run.
 
     Example:  clustersim import megatron train_gpt3_175b.sh --gpus 1024 > job.yaml
     """
@@ -216,7 +220,9 @@ def import_accelerate(
     ignore: Ignore = None,
     changes: Changes = None,
 ) -> None:
-    """Turn Hugging Face accelerate's configuration and TrainingArguments into a job.
+    """Turn files of Hugging Face accelerate into a job.
+
+    They are its configuration, TrainingArguments, or both.
 
     Example:  clustersim import accelerate fsdp.yaml training_args.json --model llama3.1-8b
     --seq-len 4096 > job.yaml

@@ -34,7 +34,9 @@ def import_topology(
         int | None, typer.Option(min=0, metavar="N", help="NICs per node that carry collectives.")
     ] = None,
 ) -> None:
-    """Turn the links of a node into a profile; the report goes to stderr.
+    """Turn the links of a node into a profile.
+
+    The report goes to stderr.
 
     Example:  clustersim import topo topo.txt --profile h100-sxm-80gb > node.yaml
     """

@@ -106,10 +106,10 @@ def check_profiles(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check that profiles are complete, sound and physical, and that every number has a source.
+    """Check that profiles are complete, sound and physical.
 
-    Faults end with 2. What is missing, or predicted unlike in profiles of the same
-    generation, is remarked upon: there may be a reason.
+    Every number needs a source. Faults end with 2. What is missing, or predicted unlike in
+    profiles of the same generation, is remarked upon: there may be a reason.
 
     Example:  clustersim profile check h100-sxm-80gb my-cluster.yaml
     """

@@ -25,7 +25,9 @@ def replay(
     profile: Annotated[
         str,
         typer.Option(
-            help="Hardware profile whose links are used.", autocompletion=complete_profile
+            metavar="NAME|FILE",
+            help="Hardware profile whose links are used.",
+            autocompletion=complete_profile,
         ),
     ] = "h100-sxm-80gb",
     *,

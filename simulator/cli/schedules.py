@@ -168,7 +168,9 @@ def compare_schedules(
     as_json: AsJson = False,
     plot: Picture = None,
 ) -> None:
-    """Compare schedules that do the same work on every rank, with free communication.
+    """Compare schedules that do the same work on every rank.
+
+    Communication is free.
 
     Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
 

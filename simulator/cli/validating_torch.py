@@ -95,7 +95,7 @@ def torch(
         ),
     ] = None,
 ) -> None:
-    """Train a job for real with torch, and compare it with its prediction.
+    """Train a job for real with torch, and compare.
 
     Starts the ranks itself, one per GPU of the job, or is one of them under torchrun. Real
     are DDP, FSDP2, tensor, sequence, context and expert parallelism, and torch's pipelines;

@@ -154,6 +154,8 @@ KERNELS = {
     "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": Kind.SEND_RECV,
     "ncclDevKernel_Broadcast_RING_LL": Kind.BROADCAST,
     "ncclDevKernel_Generic": OTHER,
+    "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)": Kind.ALL_TO_ALL,
+    "bmm_E4m3_E4m3E4m3_Fp32_t128x64x128u2_s6_et64x64_m64x64x32": GEMM,
 }
 
 

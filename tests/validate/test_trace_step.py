@@ -87,6 +87,11 @@ def test_a_gpu_step_is_booked_as_one_does_by_eye(write):
     assert found.communication_s == pytest.approx({Kind.ALL_REDUCE: 100 * US})
 
 
+def test_a_device_cannot_speak_to_the_terminal(write):
+    header = {"deviceProperties": [{"name": "H100\x1b[2J\u202e\n"}]}
+    assert read_step(write(gpu_step(4, 0.0), **header)).device == "H100[2J"
+
+
 def test_the_last_step_ends_with_its_last_kernel(write):
     events = renumbered(gpu_step(4, 0.0), gpu_step(5, 900.0))
     step = read_step(write(events), 5)

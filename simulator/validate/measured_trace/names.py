@@ -6,7 +6,7 @@ and the softmax that it is made of.
 
 Source:
     Names as they stand in profiles of torch (operators ``aten::``), cuBLAS, CUTLASS, Triton,
-    FlashAttention, cuDNN, NCCL, RCCL (Tensile, Composable Kernel) and gloo.
+    FlashAttention, cuDNN, DeepEP, NCCL, RCCL (Tensile, Composable Kernel) and gloo.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ _COLLECTIVES = {
 }
 """Words in the names of collectives; longer ones contain shorter ones and come first."""
 
+_EXCHANGE = "deep_ep::"
+"""DeepEP's kernels send and receive the tokens of experts themselves."""
 _COPIES = {"dtoh": Kind.COPY_TO_HOST, "htod": Kind.COPY_TO_DEVICE}
 _ATTENTION = re.compile(
     r"flash|fmha|flex_attention|(efficient|cudnn|fused)_attention|fused_attn|sdpa"
     r"|attn?_?(fwd|bwd)|attention_?(fwd|bwd|forward|backward)"
 )
 _PRODUCT_KERNEL = re.compile(
-    r"gemm|gemv|cutlass|cublas|xmma|nvjet|^cijk_|matmul|splitk|triton_tem_fused.*mm|triton_mm"
+    r"gemm|gemv|^bmm_|cutlass|cublas|xmma|nvjet|^cijk_|matmul|splitk|triton_tem_fused.*mm|triton_mm"
 )
 _PRODUCT_OPERATOR = re.compile(
     r"::_?(add|b|badd|grouped_|scaled_|scaled_grouped_|int_)?(mm|mv)(_|$)|_linear(_|$)"
@@ -74,6 +76,8 @@ def kernel_kind(name: str, args: Mapping[str, Any]) -> SpanKind:
         # An exchange between all is sends and receives to NCCL.
         said = collective_kind(str(args.get("Collective name", "")))
         return said or collective_kind(name) or KernelKind.OTHER
+    if _EXCHANGE in lower:
+        return Kind.ALL_TO_ALL
     if lower.startswith("memcpy"):
         return next((kind for word, kind in _COPIES.items() if word in lower), KernelKind.OTHER)
     if _ATTENTION.search(lower):

@@ -229,5 +229,6 @@ class _Reader:
 def _device(header: Mapping[str, Any]) -> str:
     devices = header.get("deviceProperties")
     if isinstance(devices, list) and devices and isinstance(devices[0], dict):
-        return str(devices[0].get("name", ""))[:80]
+        name = str(devices[0].get("name", ""))[:80]
+        return "".join(letter for letter in name if letter.isprintable())
     return ""

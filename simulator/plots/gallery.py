@@ -63,9 +63,10 @@ So all do the same work, and a shorter step is a faster one.
 
 Times are in forwards of a rank. *Bubble* is the time that a rank idles per step. *Peak* is the
 most activations that the fullest rank holds, in microbatches of its whole share of the model.
-*Weights* are the sets of weights that it holds: versions times copies. *p* stages, *v* chunks,
-*m* microbatches; *tF, tI, tW* are the times of forward, input gradient and weight gradient,
-*tB = tI + tW*.
+*Weights* are the sets of weights that it holds: versions times copies. *Buffers* are the
+messages that must fit between two ranks if a send blocks until it is received; 0 is rendezvous.
+*p* stages, *v* chunks, *m* microbatches; *tF, tI, tW* are the times of forward, input gradient
+and weight gradient, *tB = tI + tW*.
 
 Draw any of them at other sizes with
 `clustersim schedule show NAME --pp P --microbatches M --plot FILE`, several on one time axis
@@ -77,8 +78,8 @@ with `clustersim schedule compare NAME...`, and this page with
 
 def _table(runs: list[UnitRun]) -> str:
     rows = [
-        "| schedule | step | bubble | peak | weights | backward | training |",
-        "| --- | ---: | ---: | ---: | ---: | --- | --- |",
+        "| schedule | step | bubble | peak | weights | buffers | backward | training |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |",
     ]
     for run in runs:
         cells = [
@@ -87,6 +88,7 @@ def _table(runs: list[UnitRun]) -> str:
             f"{100 * run.bubble_share:.1f} %",
             f"{max(run.peaks):g}",
             f"{run.weight_copies}",
+            f"{run.buffers_needed}",
             "split" if run.info.splits_backward else "whole",
             "synchronous" if run.info.synchronous else "asynchronous",
         ]

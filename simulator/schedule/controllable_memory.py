@@ -47,12 +47,20 @@ def v_half_in_flight(stages: int) -> int:
 
 
 def v_min(stages: int, chunks: int, microbatches: int) -> Order:
-    """A third of the memory of 1F1B, about two thirds of its bubble."""
+    """A third of the memory of 1F1B, about two thirds of its bubble.
+
+    Source:
+        Qi et al. (arXiv 2405.15362, section 3); one tick per rank on every way is ours.
+    """
     return _repeat_block(V_MIN, stages, chunks, microbatches, v_min_in_flight(stages))
 
 
 def v_half(stages: int, chunks: int, microbatches: int) -> Order:
-    """Half of the memory of 1F1B, at most half of its bubble."""
+    """Half of the memory of 1F1B, at most half of its bubble.
+
+    Source:
+        Qi et al. (arXiv 2405.15362, section 3); two ticks per rank downwards are ours.
+    """
     return _repeat_block(V_HALF, stages, chunks, microbatches, v_half_in_flight(stages))
 
 

@@ -26,7 +26,8 @@ def gpipe(stages: int, chunks: int, microbatches: int) -> Order:
     takes the same time.
 
     Source:
-        GPipe (arXiv 1811.06965, section 2.3); order of torch's ``ScheduleGPipe``.
+        GPipe (arXiv 1811.06965, section 2.3); order of torch's ``ScheduleGPipe``, and of the
+        simple pipeline of SageMaker's model parallelism (its documentation, "Pipelining a Model").
     """
     del chunks
     todo = range(microbatches)

@@ -23,7 +23,7 @@ def all_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int
 
 
 def one_f_one_b_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """The fewer the deeper the rank: p - r."""
+    """The fewer the deeper the rank: p - r (arXiv 2006.09503, section 2.1)."""
     del chunks
     return min(stages - rank, microbatches)
 
@@ -54,25 +54,25 @@ def zb_h2_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> i
 
 
 def zb_2p_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """2p on every rank."""
+    """2p on every rank, its limit (arXiv 2401.10241, section 5.1)."""
     del rank, chunks
     return min(2 * stages, microbatches)
 
 
 def zb_v_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """2p chunks: what 1F1B holds on its first rank, on every rank."""
+    """2p chunks: what 1F1B holds on its first rank, on every rank (arXiv 2401.10241, section 6)."""
     del rank
     return min(2 * stages, chunks * microbatches)
 
 
 def v_half(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """About p chunks on every rank."""
+    """About p chunks on every rank, half of 1F1B's (arXiv 2405.15362, project page)."""
     del rank
     return min(v_half_in_flight(stages), chunks * microbatches)
 
 
 def v_min(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """About 2p/3 chunks on every rank."""
+    """About 2p/3 chunks on every rank, a third of 1F1B's (arXiv 2405.15362, project page)."""
     del rank
     return min(v_min_in_flight(stages), chunks * microbatches)
 
@@ -91,7 +91,10 @@ def chimera_in_flight(rank: int, stages: int, chunks: int, microbatches: int) ->
 
 
 def varuna_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """Three per rank behind, since a gradient takes three ticks per rank there and back."""
+    """Three per rank behind, since a gradient takes three ticks per rank there and back.
+
+    Derived from the ticks of its generator (:func:`simulator.schedule.varuna.varuna`).
+    """
     del chunks
     behind = stages - 1 - rank
     return min(max(1, 3 * behind), microbatches)

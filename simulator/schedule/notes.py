@@ -185,10 +185,25 @@ NOTES: Mapping[str, Note] = MappingProxyType(
             text="A rank runs a backward whenever its gradient has come, else the next forward. "
             "Made for slow networks and full recomputation, where only the inputs of a rank are "
             "held and running ahead is cheap. The order drawn plans with backwards that recompute; "
-            "the picture, with the costs of the others, leaves recomputation out. A job follows "
-            "the rule with its own passes, links and perturbations.",
+            "the picture, with the costs of the others, leaves recomputation out. At other costs, "
+            "and in a job with its own passes, links and perturbations, ranks follow the rule as "
+            "results come, and may hold more or less.",
             bubble="",
             activations="min(m, 3 * (p - 1))",
+        ),
+        "sagemaker-simple": Note(
+            text="The simple pipeline of Amazon's SageMaker library: forwards of all microbatches "
+            "end before the first backward starts, which is the order of gpipe.",
+            bubble=_1F1B_BUBBLE,
+            activations="m",
+        ),
+        "sagemaker-interleaved": Note(
+            text="The interleaved pipeline of Amazon's SageMaker library: a rank prefers backwards "
+            "and alternates them with forwards. Its documentation draws two ranks, where the first "
+            "runs its first backward before its third forward, as in 1f1b; that it does so on more "
+            "ranks is an assumption. No chunks are interleaved, whatever the name says.",
+            bubble=_1F1B_BUBBLE,
+            activations="min(m, p)",
         ),
     }
 )

@@ -9,8 +9,9 @@ def one_f_one_b(stages: int, chunks: int, microbatches: int) -> Order:
     """Each rank runs ahead just far enough that its first gradient finds it waiting.
 
     Rank r runs p - r forwards, then one backward and one forward in turn, then the rest of
-    the backwards. PipeDream, PipeDream-2BW and DAPPLE (its policy A) run this same order;
-    they differ in when weights change and how many versions are kept.
+    the backwards. PipeDream, PipeDream-2BW, DAPPLE (its policy A) and SageMaker's interleaved
+    pipeline (on the two ranks that its documentation draws) run this same order; they differ
+    in when weights change and how many versions are kept.
 
     Source:
         PipeDream-Flush (arXiv 2006.09503, figure 4); the runtime order of torch's

@@ -237,6 +237,20 @@ _INFOS = (
         in_flight=limits.varuna_in_flight,
         buffers=limits.varuna_messages,
     ),
+    ScheduleInfo(
+        name="sagemaker-simple",
+        order=gpipe,
+        summary="forwards of all microbatches first: the order of gpipe",
+        source="SageMaker model parallelism, arXiv 2111.05972",
+        in_flight=limits.all_in_flight,
+    ),
+    ScheduleInfo(
+        name="sagemaker-interleaved",
+        order=one_f_one_b,
+        summary="backwards come first, forwards between them: the order of 1f1b",
+        source="SageMaker model parallelism, arXiv 2111.05972",
+        in_flight=limits.one_f_one_b_in_flight,
+    ),
 )
 
 SCHEDULES: Mapping[str, ScheduleInfo] = MappingProxyType({info.name: info for info in _INFOS})

@@ -202,8 +202,8 @@ def run_schedule(
 ) -> UnitRun:
     """A schedule, run with free communication.
 
-    Where the order depends on costs, it is decided for these; with equal ones it is the
-    schedule's own.
+    Where the order depends on costs, it is decided for these; where the phases take equal
+    time it is the schedule's own.
 
     Args:
         schedule: One, or a key of :data:`simulator.schedule.SCHEDULES`.
@@ -243,7 +243,8 @@ def _order(
     info: ScheduleInfo, stages: int, chunks: int, microbatches: int, costs: Mapping[Phase, float]
 ) -> Order:
     sizes = (stages, chunks, microbatches)
-    if info.costed_order is None or costs == EQUAL_COSTS:
+    halves = (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+    if info.costed_order is None or len({costs[phase] for phase in halves}) == 1:
         return info.order(*sizes)
     return info.costed_order(*sizes, even_pass_costs(stages, costs))
 

@@ -30,7 +30,7 @@ from simulator.spec.written_schedule import WrittenSchedule
 ScheduleName = Literal[
     "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "interleaved-1f1b",
     "looped-bfs", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe",
-    "dualpipev", "chimera", "varuna",
+    "dualpipev", "chimera", "varuna", "sagemaker-simple", "sagemaker-interleaved",
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "lamb", "adam-8bit", "adafactor", "muon"]

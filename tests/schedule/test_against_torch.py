@@ -80,7 +80,17 @@ def test_order_equals_torchs_for_every_size_that_both_run(name, chunks):
     assert compared >= 5
 
 
-@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 8), (4, 4), (8, 32)])
+def test_every_schedule_that_torch_has_is_compared():
+    def below(base) -> set[str]:
+        return {base.__name__}.union(*map(below, base.__subclasses__()))
+
+    theirs = below(schedules._PipelineSchedule)
+    compared = {schedules.get_schedule_class(n).__name__ for n in (*TORCH_NAME.values(), "1F1B")}
+    frames = {name for name in theirs if name.startswith(("_", "PipelineSchedule"))}
+    assert theirs - frames == compared
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(p, m) for p, m in SIZES if m >= p])
 def test_1f1b_equals_torchs_plan_but_for_the_label_bug_of_the_last_rank(stages, microbatches):
     build = schedules.get_schedule_class("1F1B")
     fake = mock.create_autospec(stage.PipelineStage, instance=True)

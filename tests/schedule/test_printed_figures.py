@@ -103,3 +103,11 @@ def test_zb_v_is_the_drawn_one_on_4_ranks(rank):
     drain = groups["drain"]
     assert all(drain[:n].upper().count("W") <= drain[:n].upper().count("I") for n in range(9))
     assert set(drain[drain.rindex("I") + 1 :].upper()) == {"W"}
+
+
+def test_sagemakers_pipelines_order_passes_as_its_documentation_says():
+    """Interleaved: B0 before F2 on the first of two GPUs, then in turn; simple: forwards first."""
+    interleaved = schedule_order("sagemaker-interleaved", 2, 1, 4)[0]
+    assert " ".join(map(str, interleaved)) == "0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3"
+    for slots in schedule_order("sagemaker-simple", 2, 1, 4):
+        assert "".join(slot.phase for slot in slots) == "FFFFBBBB"

@@ -7,6 +7,7 @@ from simulator.schedule.rendezvous import blocked_ranks, buffers_needed
 
 RENDEZVOUS = {
     "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "zb-h1", "v-min", "chimera",
+    "sagemaker-simple", "sagemaker-interleaved",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import simpy
 
-from simulator.engine.device import Devices
+from simulator.engine.device import BESIDE_MULTIPROCESSORS, Devices
 
 
 def computed_at(
@@ -43,18 +43,20 @@ def test_alone_work_takes_its_own_time():
     assert computed_at([], [2.0]) == [2.0]
 
 
-def test_k_of_n_held_multiprocessors_slow_work_by_n_over_n_minus_k():
-    assert computed_at([(0.0, 100.0, 20)], [2.0]) == [pytest.approx(2.0 / 0.8)]
+def test_held_multiprocessors_and_what_else_is_shared_slow_work():
+    """13 of 100, and 7 % for memory, caches and power."""
+    assert BESIDE_MULTIPROCESSORS == 0.07
+    assert computed_at([(0.0, 100.0, 13)], [2.0]) == [pytest.approx(2.0 / 0.8)]
 
 
 def test_only_the_overlap_is_slowed():
     """1 s alone, 1 s at 0.8, 1.2 s alone: 3 s of work done after 3.2 s."""
-    assert computed_at([(1.0, 2.0, 20)], [3.0]) == [pytest.approx(3.2)]
+    assert computed_at([(1.0, 2.0, 13)], [3.0]) == [pytest.approx(3.2)]
 
 
 def test_two_communications_hold_their_sum():
     """At 0.7 from 0 to 1, at 0.9 from 1 to 2; 0.4 s of work is left."""
-    assert computed_at([(0.0, 1.0, 20), (0.0, 2.0, 10)], [2.0]) == [pytest.approx(2.4)]
+    assert computed_at([(0.0, 1.0, 20), (0.0, 2.0, 3)], [2.0]) == [pytest.approx(2.4)]
 
 
 def test_communication_never_takes_more_than_half_of_the_device():
@@ -63,7 +65,7 @@ def test_communication_never_takes_more_than_half_of_the_device():
 
 def test_changes_at_one_instant_count_once():
     """Two start together at 1, both end together at 2."""
-    assert computed_at([(1.0, 2.0, 10), (1.0, 2.0, 10)], [3.0]) == [pytest.approx(3.2)]
+    assert computed_at([(1.0, 2.0, 10), (1.0, 2.0, 3)], [3.0]) == [pytest.approx(3.2)]
 
 
 def test_a_hold_that_begins_as_work_ends_slows_only_what_follows():

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
-from simulator.program.context_parallel import context_parallel
+from simulator.program.divided_layer import divided
 from simulator.program.expert_load import ExpertShare
-from simulator.program.expert_parallel import expert_parallel
 from simulator.program.experts import expert_layer
 from simulator.program.ir import (
     COMMUNICATION,
@@ -31,6 +30,7 @@ from simulator.program.ir import (
 from simulator.program.layer import Axis, Layer, Piece
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
 from simulator.program.layout import Slice, recomputed_layers
+from simulator.program.model_ends import embedding_layer, head_layer, join_layer, loss_layer
 from simulator.program.partitioned_checkpoints import kept_in_parts, with_gather
 from simulator.program.ranks import (
     context_group,
@@ -50,15 +50,10 @@ from simulator.program.split_backward import (
     whole_until_the_end,
 )
 from simulator.program.states import padded_vocab, slice_parameters, state_bytes
-from simulator.program.tensor_grid import GRID_LINES, grid_parallel
-from simulator.program.tensor_parallel import tensor_parallel
+from simulator.program.tensor_grid import GRID_LINES
 from simulator.program.timing import PieceTimer
 from simulator.program.transformer import (
     Shape,
-    embedding_layer,
-    head_layer,
-    join_layer,
-    loss_layer,
     microbatch_shape,
     transformer_layer,
 )
@@ -322,14 +317,13 @@ class StageCosts:
 
     def layer_pieces(self, kind: LayerKind) -> tuple[tuple[Piece, ...], PieceTimer]:
         """What one rank runs of a layer in forward order, and what times it."""
-        layer = self._whole_layer(LayerUnit(kind, is_repeated=False))
-        return self._divided(layer).pieces, self._timer
+        return self._divided(LayerUnit(kind, is_repeated=False)).pieces, self._timer
 
     def all_pieces(self) -> Iterator[Piece]:
         """What one rank runs of the layers and of the model's ends, each kind of layer once."""
         units: list[Unit] = [*dict.fromkeys(self._layers), _EMBEDDING, _HEAD, _LOSS, _JOIN]
         for unit in units:
-            yield from self._divided(self._whole_layer(unit)).pieces
+            yield from self._divided(unit).pieces
 
     def _unit(self, unit: Unit) -> UnitCost:
         if unit not in self._units:
@@ -337,7 +331,7 @@ class StageCosts:
         return self._units[unit]
 
     def _unit_cost(self, unit: Unit) -> UnitCost:
-        layer = self._divided(self._whole_layer(unit))
+        layer = self._divided(unit)
         is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
         recompute = self.job.plan.recompute if is_repeated else "none"
         stack = self.job.plan.stack
@@ -368,6 +362,9 @@ class StageCosts:
             halves = freed_half_way(kept, tuple((owner, size) for size in sizes if size))
         return UnitCost(time, kept, passing, temporaries(layer) + restored, halves)
 
+    def _divided(self, unit: Unit) -> Layer:
+        return divided(self._whole_layer(unit), self.job, self._shape, self.share)
+
     def _whole_layer(self, unit: Unit) -> Layer:
         job = self.job
         if unit == _EMBEDDING:
@@ -381,48 +378,6 @@ class StageCosts:
         assert isinstance(unit, LayerUnit)
         build = expert_layer if unit.kind.has_experts else transformer_layer
         return build(job.model, unit.kind, job.plan, self._shape)
-
-    def _divided(self, layer: Layer) -> Layer:
-        """The strategy passes, in order."""
-        plan, element_bytes = self.job.plan, self._shape.element_bytes
-        layer = context_parallel(
-            layer,
-            plan.cp,
-            method=plan.cp_method,
-            heads_ranks=plan.cp_heads,
-            element_bytes=element_bytes,
-            fp32_gradients=plan.stack.fp32_ring_gradients,
-        )
-        layer = self._shared_by_tensor_ranks(layer)
-        return expert_parallel(
-            layer,
-            expert_group(self.job),
-            plan.expert_tp,
-            experts=self.job.model.experts,
-            element_bytes=element_bytes,
-            dispatcher=plan.ep_dispatch,
-            share=self.share,
-        )
-
-    def _shared_by_tensor_ranks(self, layer: Layer) -> Layer:
-        plan, element_bytes = self.job.plan, self._shape.element_bytes
-        if plan.tensor_grid is None:
-            return tensor_parallel(
-                layer,
-                plan.tp,
-                sequence_parallel=plan.cuts_sequence,
-                element_bytes=element_bytes,
-                gathered_bytes=self._shape.gemm_bytes if plan.stack.gathers_casted else None,
-                keeps_gathered=plan.stack.keeps_gathered,
-            )
-        return grid_parallel(
-            layer,
-            plan.tensor_grid,
-            element_bytes=element_bytes,
-            keeps_gathered=plan.stack.keeps_gathered,
-            norm_sums=2 if self.job.model.normalisation == "layernorm" else 1,
-            vocabulary=padded_vocab(self.job) * self.job.model.hidden,
-        )
 
     def _sum(self, run: Slice, contents: _Contents, phase: Phase, exposed: float) -> Work:
         parts: dict[tuple[str, Category], Part] = {}

@@ -32,6 +32,7 @@ from simulator.program.layer import (
     Stream,
 )
 from simulator.program.timing import PieceTimer
+from simulator.schedule.slots import Phase
 
 _AXIS_CATEGORY = {
     Axis.TENSOR: Category.TENSOR_PARALLEL,
@@ -378,3 +379,16 @@ def _gemm_flop(gemm: Gemm) -> float:
 
 def _grouped_flop(gemm: GroupedGemm) -> float:
     return 2.0 * gemm.groups * gemm.mean_rows * gemm.n * gemm.k
+
+
+def directions(time: LayerTime, phase: Phase) -> list[PassTime]:
+    """What one phase of a pass consists of, in order."""
+    match phase:
+        case Phase.FORWARD:
+            return [time.forward]
+        case Phase.BACKWARD:
+            return [time.recompute, time.backward_input, time.backward_weight]
+        case Phase.BACKWARD_INPUT:
+            return [time.recompute, time.backward_input]
+        case Phase.BACKWARD_WEIGHT:
+            return [time.backward_weight]

@@ -20,7 +20,7 @@ from simulator.program.expert_parallel import expert_parallel
 from simulator.program.experts import expert_layer
 from simulator.program.ir import COMMUNICATION, Category, Collective, Memory, Owner, Part, Work
 from simulator.program.layer import Axis, Layer, Piece
-from simulator.program.layer_time import Hiding, LayerTime, PassTime, layer_time
+from simulator.program.layer_time import Hiding, LayerTime, directions, layer_time
 from simulator.program.layout import Slice, recomputed_layers
 from simulator.program.partitioned_checkpoints import kept_in_parts, with_gather
 from simulator.program.ranks import (
@@ -420,7 +420,7 @@ class StageCosts:
         flop, kernels, exchanges = 0.0, 0, 0
         for unit, count in contents.units:
             time = self._unit(unit).time
-            for pass_time in _directions(time, phase):
+            for pass_time in directions(time, phase):
                 runs_python = pass_time is time.forward or pass_time is time.recompute
                 turns = self._python_turns if runs_python else 1
                 flop += pass_time.flop * count
@@ -457,7 +457,7 @@ class StageCosts:
         return tuple(
             collective
             for unit in (units if phase is Phase.FORWARD else reversed(units))
-            for pass_time in _directions(self._unit(unit).time, phase)
+            for pass_time in directions(self._unit(unit).time, phase)
             for collective in pass_time.collectives
         )
 
@@ -480,18 +480,6 @@ class StageCosts:
             return None
         seconds = memory_bound_s(job.cluster.profile, num_bytes)
         return Part(SHARDING_COPY, Category.DATA_PARALLEL, seconds)
-
-
-def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:
-    match phase:
-        case Phase.FORWARD:
-            return [time.forward]
-        case Phase.BACKWARD:
-            return [time.recompute, time.backward_input, time.backward_weight]
-        case Phase.BACKWARD_INPUT:
-            return [time.recompute, time.backward_input]
-        case Phase.BACKWARD_WEIGHT:
-            return [time.backward_weight]
 
 
 def _add_part(

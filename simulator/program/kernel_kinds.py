@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from simulator.cost.parameters import layer_kinds
 from simulator.program.layer import (
     FlashAttention,
     Gemm,
@@ -13,7 +14,7 @@ from simulator.program.layer import (
     RingAttention,
 )
 from simulator.program.optimizer import NEWTON_SCHULZ
-from simulator.program.stage import StageCosts
+from simulator.program.stage import ENDS, StageCosts
 from simulator.spec.job import Job
 
 
@@ -30,7 +31,10 @@ def kernel_kinds(job: Job) -> dict[str, KernelKind]:
 
     Attention that is not fused is the products and the softmax that it is made of.
     """
-    kinds = {piece.name: _kind(piece) for piece in StageCosts(job).all_pieces()}
+    costs = StageCosts(job)
+    pieces = [costs.layer_pieces(kind)[0] for kind in dict.fromkeys(layer_kinds(job.model))]
+    pieces += [costs.unit_pieces(unit) for unit in ENDS]
+    kinds = {piece.name: _kind(piece) for unit in pieces for piece in unit}
     return kinds | {NEWTON_SCHULZ: KernelKind.GEMM}
 
 

@@ -20,6 +20,8 @@ from simulator.spec.load import job_from_document
 from simulator.spec.plan import Plan
 from simulator.spec.stack import STACKS
 
+_MOST_FAULTS = 100
+"""More of them say no more."""
 _MEGATRON = "megatron-core"
 """Stack of a plan that names none."""
 
@@ -104,7 +106,11 @@ def finished(
     document = _document(draft, given)
     faults = [*settings.faults, *_missing(document)]
     if faults:
-        raise InputError([replace(fault, file=fault.file or origin) for fault in faults])
+        shown = [replace(fault, file=fault.file or origin) for fault in faults[:_MOST_FAULTS]]
+        if len(faults) > _MOST_FAULTS:
+            rule = f"has {len(faults) - _MOST_FAULTS:,} more faults; is it such a file at all?"
+            shown.append(Fault("", rule, file=origin))
+        raise InputError(shown)
     job = job_from_document(document)
     report = ImportReport(
         source=origin,

@@ -16,18 +16,23 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.spec.documents import parse_yaml
 
-MAX_FILE_BYTES = 4 * 1024**2
-"""Larger files are refused; real configurations have a few thousand bytes."""
+MAX_FILE_BYTES = 1024**2
+"""Larger files are refused; real configurations have some ten thousand bytes."""
 
 _MAX_DEPTH = 50
+_MAX_KEY_LETTERS = 500
 
 
-def read_text(path: Path, wanted: str = "") -> str:
+def read_text(
+    path: Path, wanted: str = "", *, max_bytes: int = MAX_FILE_BYTES, errors: str = "strict"
+) -> str:
     """The text of a file.
 
     Args:
         path: Where it lies.
         wanted: What kind of file would do, as the way out of an error.
+        max_bytes: A larger one is refused.
+        errors: What becomes of bytes that are no UTF-8, as ``bytes.decode`` has it.
 
     Raises:
         InputError: It is no file, too large, or not UTF-8 text.
@@ -36,11 +41,11 @@ def read_text(path: Path, wanted: str = "") -> str:
         if not path.is_file():
             raise InputError.single("", "is not a file", file=str(path), hint=wanted)
         with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            rule = f"has more than the {MAX_FILE_BYTES} bytes of any configuration"
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            rule = f"has more than the {max_bytes:,} bytes that such a file ever has"
             raise InputError.single("", rule, file=str(path), hint=wanted)
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig", errors)
     except (OSError, ValueError) as error:
         raise InputError.single("", f"cannot be read ({error})", file=str(path)) from error
 
@@ -83,7 +88,7 @@ def flat(values: Mapping[str, Any], origin: str = "") -> dict[str, Any]:
     Empty mappings stay, so that no section of a file gets lost.
 
     Raises:
-        InputError: It is nested deeper than a configuration ever is.
+        InputError: It is nested deeper, or has longer keys, than a configuration ever is.
     """
     result: dict[str, Any] = {}
     pending = [("", values, 0)]
@@ -92,6 +97,9 @@ def flat(values: Mapping[str, Any], origin: str = "") -> dict[str, Any]:
         if depth > _MAX_DEPTH:
             raise InputError.single(prefix.rstrip("."), "is nested too deeply", file=origin)
         for key, value in block.items():
+            if len(str(key)) > _MAX_KEY_LETTERS:
+                rule = f"has a key of {len(str(key)):,} letters"
+                raise InputError.single(str(key)[:60], rule, file=origin)
             if isinstance(value, Mapping) and value:
                 pending.append((f"{prefix}{key}.", value, depth + 1))
             else:

@@ -27,6 +27,8 @@ from simulator.spec.job import Job
 
 _WANTED = "give a shell script or a file with one launch line of Megatron-LM"
 _MARK = "--num-layers"
+_MAX_SCRIPT_BYTES = 128 * 1024
+"""Launch scripts have some ten thousand bytes at most."""
 _FROM_DEEPSPEED = (
     "zero", "zero_group", "overlap_grad_reduce", "overlap_param_gather", "offload",
     "clip_gradients",
@@ -63,7 +65,8 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         UnsupportedError: It trains a network of another sort.
     """
     origin = str(path)
-    script = read_script(read_text(Path(path), _WANTED), given.definitions, origin)
+    text = read_text(Path(path), _WANTED, max_bytes=_MAX_SCRIPT_BYTES)
+    script = read_script(text, given.definitions, origin)
     launcher, name, words = _launch(script, origin)
     if not is_language_model(name):
         raise _another_network(name, origin)

@@ -10,10 +10,14 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from simulator.errors import InputError
+from simulator.importers.foreign_file import read_text as read_file
 from simulator.importers.nccl_tests_json import read_json
 from simulator.importers.nccl_tests_run import CollectiveFile, file_of_runs
 from simulator.importers.nccl_tests_text import read_text
+
+MAX_OUTPUT_BYTES = 32 * 1024**2
+"""Larger files are refused; a run prints some thousand bytes."""
+_WANTED = "give what nccl-tests or rccl-tests print, or the JSON that they write"
 
 
 def read_nccl_tests(path: str | Path, *, partial: bool = False) -> CollectiveFile:
@@ -31,12 +35,8 @@ def read_nccl_tests(path: str | Path, *, partial: bool = False) -> CollectiveFil
             itself; with the line.
     """
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-        modified_s = file.stat().st_mtime
-    except OSError as error:
-        rule = f"cannot be read: {error.strerror}"
-        raise InputError.single("", rule, file=str(path)) from error
+    text = read_file(file, _WANTED, max_bytes=MAX_OUTPUT_BYTES, errors="replace")
+    modified_s = file.stat().st_mtime
     date = ""
     if text.lstrip().startswith("{"):
         runs, assumed, date = read_json(text, file.name, partial=partial)

@@ -65,6 +65,8 @@ def _document(text: str, file: str) -> Mapping[str, Any]:
         rule = f"is cut off or no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         hint = "nccl-tests writes it to its end only if the run ends; run it again"
         raise InputError.single("", rule, hint=hint, file=file) from error
+    except ValueError as error:  # a number with thousands of digits
+        raise InputError.single("", f"is no JSON ({error})", file=file) from error
     except RecursionError as error:
         raise InputError.single("", "is nested too deeply", file=file) from error
     if not isinstance(document, dict):

@@ -26,6 +26,12 @@ from simulator.importers.shell_words import Command, commands_of
 
 _MAX_LETTERS = 2**18
 """Longest value of a variable, and longest command; doubling loops stop here."""
+_MAX_LETTERS_IN_ALL = 2**22
+"""Of all values and commands together."""
+_MAX_BRANCHES = 20
+"""Deepest nesting of ``if`` and ``case``."""
+_MAX_REFERENCE = 1024
+"""Longest reference such as ``${NAME:-default}``."""
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<append>\+?)=(?P<value>.*)", re.DOTALL)
 _REFERENCE = re.compile(
@@ -87,7 +93,10 @@ def read_script(text: str, definitions: Mapping[str, str], origin: str = "") -> 
     Raises:
         InputError: It is no complete script, or its variables grow without bound.
     """
-    return _Reader(definitions, origin).read(commands_of(text, origin))
+    try:
+        return _Reader(definitions, origin).read(commands_of(text, origin))
+    except RecursionError as error:
+        raise InputError.single("", "is nested too deeply", file=origin) from error
 
 
 @dataclass(slots=True)
@@ -118,6 +127,7 @@ class _Reader:
         self._branches: list[_Branch] = []
         self._origin = origin
         self._condition = True
+        self._letters_left = _MAX_LETTERS_IN_ALL
 
     def read(self, commands: list[Command]) -> Script:
         for command in commands:
@@ -164,6 +174,8 @@ class _Reader:
             self._branches[-1].in_condition = False
 
     def _open_case(self, words: list[str]) -> None:
+        if len(self._branches) > _MAX_BRANCHES:
+            raise InputError.single("", "is nested too deeply", file=self._origin)
         subject = self._text(words[1]) if words[1:] else ""
         self._branches.append(_Branch(is_on=False, subject=subject, pattern=""))
         self._pattern(words[3:])
@@ -256,8 +268,7 @@ class _Reader:
         expanded = [text for word in words for text in self._fields(word)]
         if expanded[:1] == ["eval"]:
             expanded = " ".join(expanded[1:]).split()
-        if sum(map(len, expanded)) > _MAX_LETTERS:
-            raise self._too_long(expanded[0])
+        self._spend(sum(map(len, expanded)), expanded[0] if expanded else "")
         if expanded:
             self._script.commands.append(expanded)
         self._condition = True
@@ -289,9 +300,21 @@ class _Reader:
             new = self._text(value)
             if is_appended:
                 new = (old if isinstance(old, str) else " ".join(old or ())) + new
-        if (len(new) if isinstance(new, str) else sum(map(len, new))) > _MAX_LETTERS:
-            raise self._too_long(name)
+        self._spend(len(new) if isinstance(new, str) else sum(map(len, new)), name)
         self._script.variables[name] = new
+
+    def _spend(self, letters: int, what: str) -> None:
+        """Count the letters of a value or a command.
+
+        Raises:
+            InputError: It is too long, or all of them together are.
+        """
+        self._letters_left -= letters
+        if letters > _MAX_LETTERS:
+            raise self._too_long(what)
+        if self._letters_left < 0:
+            rule = f"grows to more than {_MAX_LETTERS_IN_ALL:,} letters"
+            raise InputError.single("", rule, file=self._origin)
 
     # Expansion
 
@@ -352,8 +375,9 @@ class _Reader:
                 result += text[at:end]
                 at = end
             elif text[at] == "$":
-                end = _closing_bracket(text, at + 1) if text[at + 1 : at + 2] == "{" else 0
-                found = _REFERENCE.match(text[at : end or len(text)])
+                reach = text[at : at + _MAX_REFERENCE]
+                end = _closing_bracket(reach, 1) if reach[1:2] == "{" else 0
+                found = _REFERENCE.match(reach[: end or None])
                 result += self._value(found, is_condition) if found else "$"
                 at += found.end() if found else 1
             else:
@@ -436,13 +460,12 @@ def _closing_quote(word: str, start: int) -> int:
 
 def _closing_bracket(text: str, start: int) -> int:
     """Behind the bracket that closes the one at ``start``, or the end of the text."""
-    opening = text[start]
-    closing = {"(": ")", "{": "}"}[opening]
+    pattern = re.compile({"(": r"[()]", "{": r"[{}]"}[text[start]])
     depth = 0
-    for at in range(start, len(text)):
-        depth += (text[at] == opening) - (text[at] == closing)
+    for found in pattern.finditer(text, start):
+        depth += 1 if found[0] in "({" else -1
         if depth == 0:
-            return at + 1
+            return found.end()
     return len(text)
 
 

@@ -54,6 +54,7 @@ class _Scanner:
         self._at = 0
         self._word = ""
         self._in_word = False
+        self._in_test = False
         self._command = Command()
         self._done: list[Command] = []
         self._awaited: list[tuple[str, Command]] = []
@@ -86,18 +87,19 @@ class _Scanner:
             self._word.endswith((">", "<")) or self._text.startswith("&>", self._at)
         ):
             return ""
-        words = [*self._command.words, self._word]
-        if "[[" in words and "]]" not in words:
+        if (self._in_test or self._word == "[[") and self._word != "]]":
             return "\n" if self._text[self._at] == "\n" else ""
         return next((o for o in _OPERATORS if self._text.startswith(o, self._at)), "")
 
     def _end_word(self) -> None:
         if self._in_word:
             self._command.words.append(self._word)
+            self._in_test = self._word == "[[" or (self._in_test and self._word != "]]")
         self._word, self._in_word = "", False
 
     def _end_command(self, operator: str) -> None:
         self._end_word()
+        self._in_test = False
         self._at += len(operator)
         if operator == "\n":
             self._take_documents()
@@ -112,8 +114,9 @@ class _Scanner:
         for end, command in self._awaited:
             lines = []
             while self._at < len(self._text):
-                line, newline, _ = self._text[self._at :].partition("\n")
-                self._at += len(line) + len(newline)
+                newline = self._text.find("\n", self._at) + 1 or len(self._text) + 1
+                line = self._text[self._at : newline - 1]
+                self._at = min(newline, len(self._text))
                 if line.strip() == end:
                     break
                 lines.append(line)

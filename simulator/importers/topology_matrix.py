@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.errors import InputError
+from simulator.importers.foreign_file import read_text
 
 NVIDIA, AMD = "nvidia-smi topo -m", "rocm-smi --showtopo"
 SELF = "X"
@@ -52,13 +53,8 @@ def read_topology_matrix(path: str | Path) -> TopologyMatrix:
     Raises:
         InputError: The file holds no such matrix, or an unreadable one; with the line.
     """
-    file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        rule = f"cannot be read: {error.strerror}"
-        raise InputError.single("", rule, file=str(path)) from error
-    return parse_topology_matrix(text, file.name)
+    wanted = f"give the output of {NVIDIA} or {AMD}"
+    return parse_topology_matrix(read_text(Path(path), wanted, errors="replace"), Path(path).name)
 
 
 def parse_topology_matrix(text: str, file: str = "") -> TopologyMatrix:

@@ -12,6 +12,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from errno import EFBIG
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ _OWN_FIELDS = ("profile", "gpus")
 """Fields of a job's cluster block, or of a pool of it; all others override the profile."""
 _REPORTED = object()
 """Stands for a field whose faults are known already."""
+_MAX_TABLE_BYTES = 32 * 1024**2
+"""A pipeline order of a million slots takes less."""
 
 
 def profile_names() -> list[str]:
@@ -150,12 +153,26 @@ def read_schedule_file(path: Path, field: str) -> WrittenSchedule:
         InputError: The file cannot be read.
     """
     try:
-        text = path.read_text("utf-8-sig").rstrip()
+        text = _short_text(path).rstrip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         rule = f"must be a readable file with a row per rank ({reason})"
         raise InputError.single(field, rule, str(path)) from None
     return WrittenSchedule(file=str(path), rows=tuple(text.splitlines()))
+
+
+def _short_text(path: Path) -> str:
+    """The text of a table that a plan names.
+
+    Raises:
+        OSError: It cannot be read, or is longer than any such table.
+        UnicodeDecodeError: It is no text.
+    """
+    with path.open("rb") as file:
+        content = file.read(_MAX_TABLE_BYTES + 1)
+    if len(content) > _MAX_TABLE_BYTES:
+        raise OSError(EFBIG, f"it has more than {_MAX_TABLE_BYTES:,} bytes")
+    return content.decode("utf-8-sig")
 
 
 def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
@@ -164,7 +181,7 @@ def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
         return given
     path = folder / str(given["file"])
     try:
-        numbers = [float(word) for word in path.read_text("utf-8").replace(",", " ").split()]
+        numbers = [float(word) for word in _short_text(path).replace(",", " ").split()]
     except (OSError, ValueError) as error:
         rule = f"must be a readable file with one number per expert ({error})"
         raise InputError.single("plan.expert_load.file", rule, given["file"]) from None

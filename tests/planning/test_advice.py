@@ -72,8 +72,9 @@ def test_a_worse_number_never_makes_the_step_shorter_and_none_costs_more_than_it
 
 
 def test_numbers_keep_their_sources(job):
-    provenance = job.cluster.profile.provenance
-    for each in influences(job):
+    provenance, found = job.cluster.profile.provenance, influences(job)
+    assert len(found) > 2
+    for each in found:
         assert (each.kind, each.reference) == (
             provenance[each.path].kind,
             provenance[each.path].reference,
@@ -97,6 +98,8 @@ def test_advice_ends_in_a_sentence_and_explains_a_misfit(job):
     advice = result.advice(on_trial=lambda: counted.append(1))
     assert advice.verdict.endswith(".")
     assert advice.misfit == ""
+    assert advice.what_ifs
+    assert advice.influences
     assert len(counted) == len(advice.what_ifs) + len(advice.influences)
 
 

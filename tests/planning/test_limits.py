@@ -47,8 +47,10 @@ _PLANS = [
 @pytest.mark.parametrize("plan", _PLANS)
 def test_the_largest_value_fits_and_one_step_more_does_not(plan):
     job = small_job(**plan)
-    for limit in limits(job):
-        assert limit.largest >= limit.now
+    found = limits(job)
+    assert [limit.field for limit in found] == ["batch.micro", "batch.seq_len", "model.layers"]
+    for limit in found:
+        assert limit.largest >= limit.now > 0
         assert fits(changed(job, limit.field, limit.largest))
         assert not fits(changed(job, limit.field, limit.largest + limit.step))
 

@@ -56,7 +56,7 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	mv build-accuracy.md reports/accuracy.md
 
 zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, measured and predicted
-	$(BIN)/python -m simulator.validate.schedule_gains reports/data/zero_bubble.csv > build-zero-bubble.md
+	$(BIN)/python -m simulator.validate.schedule_gains reports/data/zero_bubble.csv reports/data/zero_bubble_rates.csv > build-zero-bubble.md
 	mv build-zero-bubble.md reports/zero_bubble.md
 
 planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours against predicted ones

@@ -4,8 +4,8 @@ Runs that differ in nothing but the schedule (and its chunks) form a group. What
 whether the schedules of a group come out in the right order, and whether their gain over
 1F1B is right, in points of percent.
 
-``python -m simulator.validate.schedule_gains reports/data/zero_bubble.csv >
-reports/zero_bubble.md`` writes the page.
+``python -m simulator.validate.schedule_gains reports/data/zero_bubble.csv
+reports/data/zero_bubble_rates.csv > reports/zero_bubble.md`` writes the page.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.errors import InputError
+from simulator.validate.printed_passes import (
+    BASELINE,
+    PrintedPasses,
+    microbatches,
+    pass_lines,
+    read_printed,
+)
 from simulator.validate.published import PublishedResult, read_rows, validate_published
 from simulator.validate.published_rows import Row
 
-BASELINE = "1f1b"
+_CLOSE_POINTS = 3.0
+"""Points by which a gain may differ and still be called right."""
 
 _SAME_IN_A_GROUP = ("source", "model", "gpus", "pp", "tp", "global_batch", "micro_batch", "seq_len")
 
@@ -33,19 +41,43 @@ schedule trains per second than 1F1B does on the same GPUs, in percent.
 
 Facts behind the prediction, all in `reports/data/zero_bubble.csv` and the stack `zero-bubble`:
 mixed precision in fp16 with 20 B of state per parameter, unfused attention with dropout, no
-recomputation (together within 10 % of the printed memory); the head is not tied, because a tied one
-would make the first and the last stage wait for each other in every step; 1F1B and interleaved
-1F1B exchange in blocking calls, interleaved 1F1B once per forward and backward; the zero-bubble
-schedules send ahead and update without waiting for the norm of all stages (post-validation);
-between the halves of a backward 32 h of 34 h + 5 a s bytes per token stay; ZB-2p is searched with
-the times and memory of these very passes (the authors' heuristic, which at the pass times that they
-profiled gives the bubble rates that they print, to the last digit); every forward waits for the
-host, which reads the sizes of the batch back from the device (`broadcast_data` of Megatron-LM, on
-every stage until late 2023).
+recomputation; the head is not tied, because a tied one would make the first and the last stage wait
+for each other in every step (the authors' script unties it); 1F1B and interleaved 1F1B exchange in
+blocking calls, interleaved 1F1B once per forward and backward; the zero-bubble schedules send ahead
+and update without waiting for the norm of all stages (post-validation); between the halves of a
+backward 32 h of 34 h + 5 a s bytes per token stay; ZB-1p is ZB-H1, whose bubble rates the paper
+prints for it; ZB-2p is searched with the times and memory of these very passes; every forward waits
+for the host, which reads the sizes of the batch back from the device (`broadcast_data` of
+Megatron-LM, on every stage until late 2023).
 Inferred, not stated by the paper: the vocabulary of 32,000 (with an untied head, 16,000 fits the
 printed parameter counts as well) and that host time of 0.4 ms, an assumption made with these rows
-in view. In the authors' profile weight gradients are 20 to 27 % of the passes' time, in the
-simulation 23 to 32 %, which is why gains of ZB-1p come out high.
+in view.
+"""
+
+_EVIDENCE = """
+## What is left, and why
+
+**Not the orders.** At the pass times that the paper prints (table 9) they idle as long as it prints
+(table 5), to the last of four digits: 60 of 60 shares of 1F1B, ZB-H1, ZB-H2, ZB-1p and ZB-2p, to
+which `tests/schedule/test_zero_bubble_rates.py` holds them.
+
+**Partly the runs themselves.** The column *by rates* is what the printed bubble rates promise. They
+leave out the optimizer, the uneven first and last stage and how exchanges block, and promise too
+much nearly everywhere: measured steps are longer than printed pass times and rates make them, by
+4 to 9 % with 1F1B, 6 to 9 % with ZB-1p and 8 to 12 % with ZB-2p, however many microbatches there
+are (last but one table). ZB-1p alone is so promised 0.5 to 2.6 points too much at the fewest
+microbatches, about what its gains come out high here. What slows a GPU down that splits its
+backwards and hardly waits (clocks under load, transfers that run beside passes and end in batches)
+the paper does not tell apart, and nothing here is set to make up for it.
+
+**Partly the passes.** Weight gradients, matrix products and nothing else, are printed 11 to 20 %
+shorter than simulated: the A100 profile has one clock, fitted to whole training steps of many
+sources, which also stands for what their other kernels take longer. Their share of the passes is
+23 to 32 % here and 20 to 27 % there, so ZB-1p, which hides them, gains too much.
+
+**And the exchanges.** A printed transfer takes 0.4 to 0.8 ms, its bytes a quarter of that or less:
+Megatron-LM then waited for the device after every exchange. Interleaved 1F1B has the most of them,
+and its gains come out high where a step has few microbatches.
 """
 
 
@@ -116,7 +148,7 @@ def _group(members: Mapping[str, tuple[Row, PublishedResult]]) -> Group:
         )
         for name in order
     )
-    return Group(row["model"], int(row["global_batch"]) // int(row["micro_batch"]), tuple(gains))
+    return Group(row["model"], microbatches(row), tuple(gains))
 
 
 def _seconds(step_s: float | None) -> float:
@@ -124,39 +156,73 @@ def _seconds(step_s: float | None) -> float:
     return step_s
 
 
-def report_lines(groups: Sequence[Group]) -> Iterator[str]:
-    """The page, line by line."""
-    yield _HEAD
-    gains = [gain for group in groups for gain in group.gains if gain.schedule != BASELINE]
-    errors = sorted(abs(gain.error_points) for gain in gains)
+def report_lines(
+    groups: Sequence[Group], printed: Mapping[tuple[str, int], PrintedPasses]
+) -> Iterator[str]:
+    """The table of gains, line by line, and how many are close."""
+    gains = [(group, gain) for group in groups for gain in group.gains if gain.schedule != BASELINE]
+    errors = [gain.error_points for _, gain in gains]
+    by_rates = [_by_rates(group, gain, printed) - gain.measured_pct for group, gain in gains]
     ordered = sum(group.is_ordered for group in groups)
-    close = sum(error <= 3 for error in errors)
     yield (
         f"The order is right in **{ordered} of {len(groups)}** groups. Of {len(gains)} gains "
-        f"**{close}** are within 3 points; the median error is {errors[len(errors) // 2]:.1f} "
-        f"points, the largest {errors[-1]:.1f}. Throughput is printed with two or three digits, "
-        "which alone leaves 0.3 to 1.4 points open.\n"
+        f"**{_close(errors)}** are within 3 points; the median error is {_middle(errors):.1f} "
+        f"points, the largest {_largest(errors):.1f}. Throughput is printed with two or three "
+        "digits, which alone leaves 0.3 to 1.4 points open. The bubble rates that are printed "
+        f"bring {_close(by_rates)} within 3 points; the median error is {_middle(by_rates):.1f}, "
+        f"the largest {_largest(by_rates):.1f}.\n"
     )
-    yield "| model | m | schedule | measured gain % | predicted gain % | points |"
-    yield "|---|---:|---|---:|---:|---:|"
-    for group in groups:
-        for gain in group.gains:
-            if gain.schedule != BASELINE:
-                yield (
-                    f"| {group.model} | {group.microbatches} | {gain.schedule} "
-                    f"| {gain.measured_pct:+.1f} | {gain.predicted_pct:+.1f} "
-                    f"| {gain.error_points:+.1f} |"
-                )
+    yield "| model | m | schedule | measured gain % | predicted gain % | points | by rates % |"
+    yield "|---|---:|---|---:|---:|---:|---:|"
+    for group, gain in gains:
+        yield (
+            f"| {group.model} | {group.microbatches} | {gain.schedule} "
+            f"| {gain.measured_pct:+.1f} | {gain.predicted_pct:+.1f} | {gain.error_points:+.1f} "
+            f"| {_by_rates(group, gain, printed):+.1f} |"
+        )
+
+
+def _by_rates(group: Group, gain: Gain, printed: Mapping[tuple[str, int], PrintedPasses]) -> float:
+    return printed[group.model, group.microbatches].gain_pct(gain.schedule)
+
+
+def _close(errors: Sequence[float]) -> int:
+    return sum(abs(error) <= _CLOSE_POINTS for error in errors)
+
+
+def _middle(errors: Sequence[float]) -> float:
+    return sorted(map(abs, errors))[len(errors) // 2]
+
+
+def _largest(errors: Sequence[float]) -> float:
+    return max(map(abs, errors))
+
+
+def memory_line(results: Sequence[PublishedResult]) -> str:
+    """How near peak memory comes to what is printed."""
+    errors = [each.mem_error_pct for each in results if each.mem_error_pct is not None]
+    mean = sum(map(abs, errors)) / len(errors)
+    return (
+        f"\nPeak memory, printed in whole GB of 10^9 bytes, is met within {_largest(errors):.1f} %;"
+        f" the mean error is {mean:.1f} %."
+    )
 
 
 def main() -> None:
-    """Write the page for a table of runs."""
+    """Write the page for a table of runs and one of printed pass times."""
     parser = argparse.ArgumentParser(description="Schedules against 1F1B, measured and predicted.")
     parser.add_argument("table", type=Path)
-    table = parser.parse_args().table
+    parser.add_argument("printed", type=Path)
+    given = parser.parse_args()
     with ProcessPoolExecutor() as executor:
-        report = validate_published(table, executor=executor)
-    sys.stdout.write("\n".join(report_lines(schedule_groups(read_rows(table), report.rows))) + "\n")
+        report = validate_published(given.table, executor=executor)
+    rows, printed = read_rows(given.table), read_printed(given.printed)
+    groups = schedule_groups(rows, report.rows)
+    page = [
+        _HEAD, *report_lines(groups, printed), memory_line(report.rows), _EVIDENCE,
+        *pass_lines(rows, printed),
+    ]  # fmt: skip
+    sys.stdout.write("\n".join(page) + "\n")
 
 
 if __name__ == "__main__":

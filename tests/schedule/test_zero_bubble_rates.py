@@ -1,8 +1,8 @@
 """Bubble rates as the zero-bubble paper prints them, at the pass times that it prints.
 
-``zero_bubble_rates.csv`` holds tables 5 and 9 of arXiv 2401.10241: for every run times [ms] of
-the passes and of a transfer, and the share of the longest rank's time, from its own start to
-its own end, in which it idles. Digits are compared as printed.
+``reports/data/zero_bubble_rates.csv`` holds tables 5 and 9 of arXiv 2401.10241: for every run
+times [ms] of the passes and of a transfer, and the share of the longest rank's time, from its own
+start to its own end, in which it idles. Digits are compared as printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ F, B, I, W = (  # noqa: E741
 )  # fmt: skip
 SEQ_LEN = 1024
 MANY_MICROBATCHES = 100
-TABLE = Path(__file__).parent / "zero_bubble_rates.csv"
+TABLE = Path(__file__).parents[2] / "reports" / "data" / "zero_bubble_rates.csv"
 ROWS = list(csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines()))
 CASES = [
     pytest.param(
@@ -94,4 +94,4 @@ def test_searched_orders_idle_as_much_as_printed(row, name, multiple):
 
 def test_every_printed_run_is_compared():
     assert len(ROWS) == 12
-    assert {row["model"] for row in ROWS} == {"1.5B", "6.2B", "14.6B", "28.3B"}
+    assert {row["model"] for row in ROWS} == {"gpt-1.5b", "gpt-6.2b", "gpt-14.6b", "gpt-28.3b"}

@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
+from simulator.validate.printed_passes import (
+    PrintedPasses,
+    read_printed,
+    simulated_loss_pct,
+    simulated_ms,
+)
 from simulator.validate.published import PublishedResult, predicted, read_rows
 from simulator.validate.schedule_gains import Gain, report_lines, schedule_groups
 
@@ -41,7 +47,11 @@ def test_an_order_that_is_not_the_measured_one_is_seen():
         rows, [result("a", 3.0, 3.0), result("b", 2.0, 2.5), result("c", 2.5, 2.4)]
     )
     assert not found[0].is_ordered
-    assert "in **0 of 1** groups" in "\n".join(report_lines(found))
+    printed = {("m", 8): PrintedPasses({"1f1b": "0.2", "zb-1p": "0.12", "zb-2p": "0.04"})}
+    lines = "\n".join(report_lines(found, printed))
+    assert "in **0 of 1** groups" in lines
+    assert "| m | 8 | zb-2p | +50.0 | +20.0 | -30.0 | +20.0 |" in lines
+    assert "| m | 8 | zb-1p | +20.0 | +25.0 | +5.0 | +10.0 |" in lines
 
 
 def test_a_group_without_baseline_or_prediction_is_refused():
@@ -78,9 +88,30 @@ def test_all_published_schedules_come_out_in_their_order():
     assert max(errors) < 4.5
 
 
-def test_the_memory_of_published_schedules_is_within_a_tenth_of_the_printed_one():
-    """Without a setting of its own: the facts of the stack."""
+def test_the_memory_of_published_schedules_is_within_a_twentieth_of_the_printed_one():
+    """Without a setting of its own: the facts of the stack. Whole GB leave 1.3 % open."""
     rows = [r for r in read_rows(TABLE) if r["model"] == "gpt-6.2b" and r["global_batch"] == "72"]
     for each in rows:
         found = predicted(each, "replay")
-        assert abs(found.mem_error_pct) < 10
+        assert abs(found.mem_error_pct) < 5
+
+
+PRINTED = read_printed(TABLE.with_name("zero_bubble_rates.csv"))
+
+
+@pytest.mark.parametrize("model", ["gpt-1.5b", "gpt-6.2b", "gpt-14.6b", "gpt-28.3b"])
+def test_passes_take_about_as_long_as_their_authors_measured(model):
+    """Table 9 of arXiv 2401.10241: all three together closer than weight gradients alone."""
+    row = next(r for r in read_rows(TABLE) if (r["model"], r["schedule"]) == (model, "zb-2p"))
+    printed = next(found for (name, _), found in PRINTED.items() if name == model)
+    told, ours = printed.ms[:3], simulated_ms(row)[:3]
+    assert sum(ours) == pytest.approx(sum(told), rel=0.12)
+    assert ours == pytest.approx(told, rel=0.27)
+
+
+def test_an_optimizer_that_waits_for_all_stages_costs_zb_2p_about_what_was_measured():
+    """Table 10: 7 to 10 %."""
+    row = next(r for r in read_rows(TABLE) if r["schedule"] == "zb-2p")
+    measured = PRINTED["gpt-1.5b", 24].synchronized_loss_pct
+    assert measured == pytest.approx(-9.6, abs=0.1)
+    assert simulated_loss_pct(row) == pytest.approx(measured, abs=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from simulator.spec.schemas import job_schema
 from tests.reference import API_PAGE, FIELDS_PAGE, api_page, fields_page
 
 
@@ -13,6 +14,12 @@ def test_the_page_of_the_python_api_is_that_of_the_docstrings():
 
 def test_the_page_of_the_fields_is_that_of_the_specifications():
     assert FIELDS_PAGE.read_text(encoding="utf-8") == fields_page(), "run make docs"
+
+
+def test_every_block_of_fields_is_on_the_page():
+    aside = {"Provenance", "ModelChanges"}
+    shown = set(re.findall(r"^### (\w+)$", fields_page(), flags=re.MULTILINE))
+    assert set(job_schema()["$defs"]) - shown == aside
 
 
 def test_every_field_says_what_it_means():

@@ -138,8 +138,9 @@ def _show(report: Report, *, as_json: bool, out: Path | None, max_mape: float | 
 
 
 def _print_report(document: Mapping[str, Any]) -> None:
+    totals = {name: table for name, table in document.items() if _is_row(table)}
     for name, table in document.items():
-        if name == "summary":
+        if name in totals:
             continue
         rows = (
             [{name.removeprefix("by_"): key, **row} for key, row in table.items()]
@@ -148,8 +149,15 @@ def _print_report(document: Mapping[str, Any]) -> None:
         )
         if rows:
             _print_rows(name.replace("_", " "), rows)
-    summary = [(name, _cell(value)) for name, value in document["summary"].items()]
-    print_table("summary", [text_column(""), number_column("")], summary)
+    for name in sorted(totals, key=lambda name: name == "summary"):
+        cells = [(key, _cell(value)) for key, value in totals[name].items()]
+        print_table(name, [text_column(""), number_column("")], cells)
+
+
+def _is_row(table: object) -> bool:
+    """Whether it is one row of values, not a row for each name."""
+    values = list(table.values()) if isinstance(table, Mapping) else []
+    return bool(values) and not any(isinstance(value, Mapping) for value in values)
 
 
 def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -20,6 +20,7 @@ class Pool(Spec):
 
     profile: HardwareProfile
     gpus: Count
+    """GPUs of this kind; they fill whole nodes, or a part of one."""
 
 
 class Cluster(Spec):

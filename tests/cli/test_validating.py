@@ -23,6 +23,7 @@ class Report:
         return {
             "rows": [ROW, SKIPPED | {"skipped": "no profile"}],
             "summary": {"n": 1, "mape": self.mape, "skipped": 1},
+            "fits": {"ran_and_fits": 3},
             "by_source": {"a": {"n": 1, "mape": self.mape}},
         }
 
@@ -48,6 +49,7 @@ def test_tables_show_rows_groups_and_summary(clustersim, kind):
     assert ["a-2", "5", "no", "profile"] in lines
     assert ["source", "n", "mape"] in lines
     assert ["mape", "10"] in lines
+    assert ["ran_and_fits", "3"] in lines
 
 
 def test_rows_can_be_written_to_a_file(clustersim, kind, tmp_path):

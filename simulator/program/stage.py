@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.program.divided_layer import divided
 from simulator.program.expert_load import ExpertShare
@@ -38,10 +37,10 @@ from simulator.program.ranks import (
     expert_group,
     expert_tensor_group,
     grid_groups,
-    shard_group,
     tensor_group,
 )
 from simulator.program.recompute import recomputation
+from simulator.program.sharding_copies import sharding_copies
 from simulator.program.split_backward import (
     Halves,
     freed_half_way,
@@ -49,7 +48,7 @@ from simulator.program.split_backward import (
     temporaries,
     whole_until_the_end,
 )
-from simulator.program.states import padded_vocab, slice_parameters, state_bytes
+from simulator.program.states import padded_vocab, state_bytes
 from simulator.program.tensor_grid import GRID_LINES
 from simulator.program.timing import PieceTimer
 from simulator.program.transformer import (
@@ -59,9 +58,6 @@ from simulator.program.transformer import (
 )
 from simulator.schedule.slots import Phase
 from simulator.spec.job import Job
-
-SHARDING_COPY = "sharding_copy"
-"""Name of the part that copies between whole parameters and shards on the device."""
 
 _EMBEDDING = "embedding"
 _HEAD = "head"
@@ -393,7 +389,7 @@ class StageCosts:
                 for part in pass_time.parts:
                     hides = part.category is Category.EXPERT_PARALLEL
                     _add_part(parts, part, count, exposed if hides else 1.0)
-        copies = self._sharding_copies(run, phase)
+        copies = sharding_copies(self.job, run, phase)
         if copies is not None:
             _add_part(parts, copies, 1)
         device_s = sum(part.seconds for part in parts.values())
@@ -424,26 +420,6 @@ class StageCosts:
             for pass_time in _directions(self._unit(unit).time, phase)
             for collective in pass_time.collectives
         )
-
-    def _sharding_copies(self, run: Slice, phase: Phase) -> Part | None:
-        """What ZeRO 3 copies on the compute stream.
-
-        Weights out of the gathered buffer, and gradients into the one that is reduced.
-        """
-        job, stack = self.job, self.job.plan.stack
-        if job.plan.zero < 3 or shard_group(job).ranks == 1:
-            return None
-        per_parameter = {
-            Phase.FORWARD: stack.gather_copy_bytes,
-            Phase.BACKWARD: stack.gather_copy_bytes + stack.reduce_copy_bytes,
-            Phase.BACKWARD_INPUT: stack.gather_copy_bytes,
-            Phase.BACKWARD_WEIGHT: stack.reduce_copy_bytes,
-        }[phase]
-        num_bytes = slice_parameters(job, run).total * per_parameter
-        if not num_bytes:
-            return None
-        seconds = memory_bound_s(job.cluster.profile, num_bytes)
-        return Part(SHARDING_COPY, Category.DATA_PARALLEL, seconds)
 
 
 def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from simulator.cost.kernels import ELEMENT_BYTES, output_bytes
 from simulator.cost.parameters import LayerKind
+from simulator.program.casts_of_rows import casts_of_rows
 from simulator.program.layer import (
     FlashAttention,
     Gemm,
@@ -220,50 +221,20 @@ class Block:
         region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
         forward = 0.0 if after_kernel and self.stack.fused_casts else self.cast_bytes(tokens * k)
         backward = self.cast_bytes(tokens * n)
+        product = Gemm(
+            name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,
+            products=products,
+        )  # fmt: skip
         if backward and self.stack.float8_scaling == "rows":
-            self._row_casts(name, n, k, split, products)
+            element, operand = self.shape.element_bytes, self.shape.gemm_bytes
+            self.pieces += casts_of_rows(product, element_bytes=element, operand_bytes=operand)
         elif backward:
             self.stream(f"{name}_cast", forward, backward, region)
         if products > 1:
             # Backward adds up the gradients that products apart give for the same input.
             added = (products + 1) * tokens * k * self.shape.element_bytes
             self.stream(f"{name}_gradient_sum", 0.0, added, Region.WHOLE, products - 1)
-        self.pieces.append(
-            Gemm(
-                name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,
-                products=products,
-            )
-        )  # fmt: skip
-
-    def _row_casts(self, name: str, n: int, k: int, split: Split, products: int) -> None:
-        """Casts around a product whose operands have a scale for every row.
-
-        The forward product needs maxima over rows of the input, the input gradient over rows of
-        the output's gradient, and the weight gradient over columns of both, each of a tensor
-        that is read for its maxima and read again to be cast. Input gradients are scaled by a
-        kernel of their own. Nothing is cast before it is gathered. Casts and scales of weights
-        and their gradients are left out.
-
-        Source: torchao, ``float8/config.py`` and ``float8_ops.py``: without fast accumulation,
-        as in backward, the scales are applied to what cuBLAS returns.
-        """
-        element, operand = self.shape.element_bytes, self.shape.gemm_bytes
-        is_row = split is Split.ROW
-        inputs, outputs = self.shape.tokens * k, self.shape.tokens * n
-        sides = (
-            ("input", inputs, Region.TENSOR if is_row else Region.WHOLE, products * 2 * element),
-            ("output", outputs, Region.WHOLE if is_row else Region.TENSOR, 0.0),
-        )
-        for side, elements, region, scaled in sides:
-            by_rows, by_columns = elements * (2 * element + operand), elements * (element + operand)
-            of_gradient = side == "output"
-            backward = by_columns + (by_rows if of_gradient else elements * scaled)
-            cast = f"{name}_{side}_cast"
-            self.stream(cast, 0.0 if of_gradient else by_rows, backward, region, kernels=2)
-            maxima = Stream(
-                f"{name}_{side}_maxima", 0.0, elements * element, region, reduces_rows=True
-            )
-            self.pieces.append(maxima)
+        self.pieces.append(product)
 
     def cast_bytes(self, elements: float) -> float:
         """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""

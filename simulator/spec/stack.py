@@ -39,7 +39,7 @@ unit, and norm and head are one that is kept from forward to backward (torchtita
 Float8Scaling = Literal["tensor", "rows"]
 """``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
 one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
-each use has scales and a cast of its own (:meth:`simulator.program.transformer.Block.linear`)."""
+each use has scales and a cast of its own (:mod:`simulator.program.casts_of_rows`)."""
 
 SelectivePolicy = Literal["core-attention", "alternate-products"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""

@@ -14,7 +14,7 @@ from simulator.engine.timeline import STREAMS, Timeline
 from simulator.program.gradient_buckets import BUCKET_COPY
 from simulator.program.ir import COMMUNICATION, Category, Kind, Operation, Part, Stream
 from simulator.program.kernel_kinds import KernelKind, kernel_kinds
-from simulator.program.stage import SHARDING_COPY
+from simulator.program.sharding_copies import SHARDING_COPY
 from simulator.results.parts import part_spans
 from simulator.results.step import StepResult
 from simulator.spec.job import Job

@@ -127,7 +127,8 @@ def _head() -> list[str]:
         "Written by `make performance`. Times are processor times of one core, children "
         "included: on an idle machine the clock shows the same, and on a shared one they do "
         "not count what others take. Memory is the peak of the resident set of a process of "
-        "its own, Python and its libraries included.",
+        "its own, Python and its libraries included. Commands run with their modules compiled, "
+        "as an installer leaves them.",
         "",
         f"clustersim {__version__}, Python {platform.python_version()}, {platform.machine()}.",
         "",

@@ -123,7 +123,7 @@ def test_a_second_step_of_equal_blocks_reserves_nothing_more(size, count):
 def reserved_one_by_one(exchanges, *, expandable):
     """Nothing is passed over."""
     allocator, taken = CachingAllocator(expandable_segments=expandable), {}
-    for takes, gives in exchanges:
+    for takes, gives, *_ in exchanges:
         for size in takes:
             taken.setdefault(size, []).append(allocator.take(size))
         for size in gives:

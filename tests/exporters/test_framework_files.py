@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.api import simulate
@@ -55,8 +55,6 @@ def sound(document: dict[str, Any]) -> Job:
     try:
         return job_from_document(document)
     except InputError:
-        from hypothesis import assume
-
         assume(False)
         raise
 
@@ -212,7 +210,7 @@ def uneven_stages(draw: st.DrawFn, layers: int, pp: int, vpp: int) -> dict[str, 
     return {"layout": "|".join(["E" + bars[0], *bars[1:-1], bars[-1] + "L"])}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(megatron_jobs())
 def test_a_job_told_to_megatron_and_read_back_is_the_same_job(job):
     script = megatron_script(job)
@@ -257,10 +255,14 @@ def torchtitan_jobs(draw: st.DrawFn) -> Job:
         "batch": {"global": micro * dp * pp * 2, "micro": micro, "seq_len": 4096},
         "plan": plan,
     }
-    return sound(document)
+    job = sound(document)
+    units, stages = job.model.layers + 2 * (pp > 1 and counts), pp * job.plan.vpp
+    # torchtitan is told layers per stage, and not every number of stages comes out.
+    assume(-(-units // -(-units // stages)) == stages)
+    return job
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(torchtitan_jobs())
 def test_a_job_told_to_torchtitan_and_read_back_is_the_same_job(job):
     text = torchtitan_config(job)
@@ -319,7 +321,7 @@ OFFLOADS = [
 """What DeepSpeed moves to the host; only the first two with every ZeRO stage."""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(deepspeed_jobs())
 def test_a_job_told_to_deepspeed_and_read_back_is_the_same_job(job):
     text = deepspeed_config(job)

@@ -82,11 +82,11 @@ def _updated(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[float]
     """Elements of each parameter whose states a rank keeps."""
     held = (pair for run in runs for pair in slice_tensors(job, run, tied_copy=tied_copy))
     counts = ((tensor_parameters(job, tensor), layers) for tensor, layers in held)
-    return [
-        shard_numel(job, count) if job.plan.zero else count.total
+    kept = (
+        (shard_numel(job, count) if job.plan.zero else count.total, layers)
         for count, layers in counts
-        for _ in range(layers)
-    ]
+    )
+    return [numel for numel, layers in kept for _ in range(layers)]
 
 
 def _blocks(owner: Owner, numels: Iterable[float], per: float) -> Memory:

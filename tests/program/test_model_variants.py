@@ -6,12 +6,8 @@ import pytest
 
 from simulator.cost.parameters import layer_kinds
 from simulator.program.layer import Stream
-from simulator.program.transformer import (
-    embedding_layer,
-    head_layer,
-    microbatch_shape,
-    transformer_layer,
-)
+from simulator.program.model_ends import embedding_layer, head_layer
+from simulator.program.transformer import microbatch_shape, transformer_layer
 from simulator.spec.plan import Plan
 from tests.jobs import small_model
 

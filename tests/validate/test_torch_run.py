@@ -102,6 +102,7 @@ def test_a_step_of_sleeping_layers_takes_their_sleep():
         assert phases[name].predicted == pytest.approx(asleep_s, rel=1e-9)
         assert phases[name].measured >= asleep_s
     assert report.to_dict()["layer_sleep_s"] == 0.002
+    assert [pair.name for pair in report.memory] == ["weights", "optimizer_states"]
 
 
 def test_a_sleeping_layer_hands_on_what_it_gets_and_has_gradients_of_zero():

@@ -121,6 +121,10 @@ class TorchReport:
                 name: max(rank.memory_bytes[name] for rank in ranks)
                 for name in ranks[0].memory_bytes
             }
+            if self.measured.layer_sleep_s is not None:
+                # Layers that sleep keep no activations, so a peak says nothing.
+                yield from (Pair(stage, name, most[name], predicted[name]) for name in _KEPT)
+                continue
             for name in ("peak_allocated", "peak_reserved", *_KEPT):
                 if name in most or name == "peak_allocated":
                     yield Pair(stage, name, most.get(name), predicted[name])

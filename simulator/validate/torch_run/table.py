@@ -52,10 +52,10 @@ class KeptRun:
         return joined if sleep_s is None else f"{joined}, layers that sleep"
 
     @property
-    def peak(self) -> Pair:
-        """Peak memory of the fullest stage."""
+    def peak(self) -> Pair | None:
+        """Peak memory of the fullest stage; None where layers sleep, which keep nothing."""
         peaks = [pair for pair in self.report.memory if pair.name == "peak_allocated"]
-        return max(peaks, key=lambda pair: pair.measured or 0.0)
+        return max(peaks, key=lambda pair: pair.measured or 0.0, default=None)
 
 
 def read_runs(folder: Path) -> list[KeptRun]:
@@ -122,7 +122,9 @@ def _table(runs: Iterable[KeptRun]) -> list[str]:
             _error(step),
             _error(_largest(report.phases, "forward")),
             _error(_largest(report.phases, "backward")),
-            f"{format_bytes(run.peak.measured or 0.0)}, {_error(run.peak)}",
+            ""
+            if run.peak is None
+            else f"{format_bytes(run.peak.measured or 0.0)}, {_error(run.peak)}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -144,12 +146,13 @@ def _error(pair: Pair) -> str:
 
 def _summary(runs: Sequence[KeptRun]) -> str:
     errors = [abs(run.report.step.error_pct or 0.0) for run in runs]
-    memory = [abs(run.peak.error_pct or 0.0) for run in runs]
-    return (
-        f"Step time: mean size of the error {statistics.fmean(errors):.1f} %, at worst "
-        f"{max(errors):.1f} %. Peak memory: {statistics.fmean(memory):.1f} %, at worst "
-        f"{max(memory):.1f} %."
-    )
+    memory = [abs(run.peak.error_pct or 0.0) for run in runs if run.peak]
+    step = f"Step time: {_mean_and_worst(errors)}."
+    return f"{step} Peak memory: {_mean_and_worst(memory)}." if memory else step
+
+
+def _mean_and_worst(errors: Sequence[float]) -> str:
+    return f"mean size of the error {statistics.fmean(errors):.1f} %, at worst {max(errors):.1f} %"
 
 
 def _environment(runs: Sequence[KeptRun]) -> str:

@@ -343,9 +343,11 @@ class DataParallel:
 
     def _small_parameters_work(self, runs: Sequence[Slice]) -> Work | None:
         """One gather of what ZeRO 3 keeps whole; every rank's part is cut into parameters."""
+        if self._zero < 3 or not self.job.plan.stack.whole_below_numel:
+            return None
         held = (count for run in runs for count in self._units.stored_counts(run))
         small = [count for count in held if stays_whole(count, self.job)]
-        if self._zero < 3 or not small:
+        if not small:
             return None
         work = self._collectives(self._gathers([added_up(small)]))
         return with_unpacking(work, len(small), self._dense.shards.ranks, self.job)

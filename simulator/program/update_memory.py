@@ -60,13 +60,16 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
     plan, stack = job.plan, job.plan.stack
     if plan.data_parallel == "parameter-server":
         return UpdateMemory()
+    copied = state_bytes(job).gradient_copy
+    copies_for_norm = stack.norm_copies and plan.clip_gradients
+    if not (copied or copies_for_norm or stack.update_copies):
+        return UpdateMemory()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
     pieces = [share * numel for numel in _updated(job, runs, tied_copy=tied_copy)]
     tensors = [sum(pieces)] if _is_flat(job) else pieces
     turns: list[Memory] = []
-    if stack.norm_copies and plan.clip_gradients:
+    if copies_for_norm:
         turns.append(_blocks(Owner.GRADIENTS, pieces, _COPY_BYTES))
-    copied = state_bytes(job).gradient_copy
     if copied and _is_flat(job):
         turns.append(_blocks(Owner.GRADIENTS, tensors, output_bytes(plan.precision)))
     made = _blocks(Owner.TEMPORARIES, tensors, _COPY_BYTES) * stack.update_copies

@@ -346,8 +346,7 @@ class DataParallel:
         if self._zero < 3 or not self.job.plan.stack.whole_below_numel:
             return None
         held = (count for run in runs for count in self._units.stored_counts(run))
-        small = [count for count in held if stays_whole(count, self.job)]
-        if not small:
+        if not (small := [count for count in held if stays_whole(count, self.job)]):
             return None
         work = self._collectives(self._gathers([added_up(small)]))
         return with_unpacking(work, len(small), self._dense.shards.ranks, self.job)

@@ -39,9 +39,6 @@ class PassBuffers:
     gives: Memory = ()
 
 
-NO_BUFFERS = PassBuffers()
-
-
 @dataclass(frozen=True)
 class BoundaryBuffers:
     """The buffers of one pipeline.

@@ -246,16 +246,6 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     return tuple(held.items())
 
 
-def copied_gradients(job: Job, parameters: ParameterCount) -> Memory:
-    """fp32 copies of 16-bit gradients, made for the optimizer and freed with the gradients."""
-    copied = state_bytes(job).gradient_copy
-    if not copied or job.plan.data_parallel == "parameter-server":
-        return ()
-    kept = shard_numel(job, parameters) if job.plan.zero else parameters.total
-    num_bytes = kept * copied * device_shares(job)[Owner.MASTER_WEIGHTS]
-    return ((Owner.GRADIENTS, num_bytes),) if num_bytes else ()
-
-
 def new_gradient_bytes(job: Job, parameters: ParameterCount) -> float:
     """What the first backward makes for the gradients that a rank keeps [B].
 

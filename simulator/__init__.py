@@ -11,8 +11,8 @@ wants to know. A room imports only from the rooms below it:
 api           the public functions
 cli           the command ``clustersim``
 planning      questions above one step
-plots, exporters, validate, calibrate
-              pictures; traces; predictions against reality; fits
+plots, exporters, validate, calibrate, chakra
+              pictures; traces; predictions against reality; fits; execution traces replayed
 results       Timeline -> step time, breakdown, waits, memory
 engine        Program -> Timeline: the SimPy simulation and the contention-free replay
 program       specification + costs + schedule -> Program, one file per strategy
@@ -20,7 +20,7 @@ schedule      pipeline orders, one function each
 cost          FLOP, bytes and seconds of one thing alone
 importers     foreign configurations -> specifications
 spec          what the user says: validated, immutable
-units, errors
+units, errors, processor
 """
 
 from __future__ import annotations

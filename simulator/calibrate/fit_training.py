@@ -30,7 +30,7 @@ from simulator.calibrate.training_response import KNOB_VALUES, Knob, Response, r
 from simulator.spec.documents import data_folder
 from simulator.spec.load import profile_names
 from simulator.spec.stack import EAGER_HOST_WORK
-from simulator.validate.error_band import FEWEST_RUNS, Residual, profile_band
+from simulator.validate.error_band import Residual, has_own_band, profile_band
 from simulator.validate.published import read_rows, row_source
 from simulator.validate.published_rows import Row
 
@@ -192,7 +192,7 @@ def write_bands(known: Sequence[Residual], table: str) -> None:
         own = [residual for residual in known if residual.profile == profile]
         sources = len({residual.source for residual in own})
         evidence = f"{table}: {len(own)} runs of {sources} sources, each predicted without its own"
-        kind = "fitted" if len(own) >= FEWEST_RUNS else "assumed"
+        kind = "fitted" if has_own_band(own) else "assumed"
         reference = evidence if kind == "fitted" else "as the runs of all systems together"
         band = profile_band(profile, known)
         source = f'{{kind: {kind}, reference: "{reference}"}}'

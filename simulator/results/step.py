@@ -80,7 +80,7 @@ class StepResult:
     Attributes:
         timeline: What ran when, one row per operation and lane; ``to_frame()`` is a table of it.
         step_time_s: From the start of the step to the end of its last update [s].
-        step_time_band_s: Between which eight of ten published runs would lie [s]; None where
+        step_time_band_s: Between which eight of ten such runs would lie [s]; None where
             the profile does not say.
         tokens_per_s_per_gpu: Tokens of the batch, by GPU and second.
         model_tflops_per_gpu: What the model needs, whatever is repeated [TFLOP/s].

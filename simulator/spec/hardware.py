@@ -133,6 +133,6 @@ class HardwareProfile(Spec):
     network: Network
     host: Host
     step_time_band: ErrorBand | None = None
-    """Where eight of ten published runs lie; without it predictions carry no band."""
+    """Where eight of ten runs would lie; without it predictions carry no band."""
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, exclude=True)
     """Source of every number, by dotted path such as ``device.memory``."""

@@ -23,7 +23,13 @@ from simulator.results.run import run_step
 from simulator.spec.load import job_from_document
 from simulator.validate.accuracy import CLOSE_PCT, Accuracy, error_pct
 from simulator.validate.accuracy_table import COLUMNS, accuracy_table
-from simulator.validate.error_band import COVERAGE, FEWEST_RUNS, Residual, covered_share
+from simulator.validate.error_band import (
+    COVERAGE,
+    FEWEST_RUNS,
+    FEWEST_SOURCES,
+    Residual,
+    covered_share,
+)
 from simulator.validate.memory_accuracy import memory_section
 from simulator.validate.published import (
     PublishedReport,
@@ -180,10 +186,11 @@ def _coverage_section(
     known = groups[_STATED]
     lines = [
         "## Error bands\n",
-        f"A prediction carries the band in which {100 * COVERAGE:.0f} % of the published runs on "
-        "its system lie (A and A-, each predicted from other sources that speak of its system "
-        f"and stack; systems with fewer than {FEWEST_RUNS} such runs take all). Here every "
-        "run is held against the band that all other sources give.\n",
+        f"A prediction carries the band in which {100 * COVERAGE:.0f} % of the runs of a further "
+        "source on its system would lie, as far as the published ones tell (A and A-, each "
+        "predicted from other sources that speak of its system and stack; systems with fewer "
+        f"than {FEWEST_RUNS} such runs or {FEWEST_SOURCES} sources take all). Here every run is "
+        "held against the band that all other sources give.\n",
         "| runs | predicted | in the band % |",
         "|---|---:|---:|",
     ]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.errors import Fault
+from simulator.spec.other_names import other_name_hint
 
 _BLOCK, _LIST = "must be a block of fields", "must be a list"
 _SHAPES = {
@@ -62,9 +63,19 @@ def faults_of(
         path = ".".join(part for part in [prefix, *location] if part)
         names = _names_beside(spec, location)
         fault = _fault(detail, path, [*siblings, *names] if len(location) == 1 else names)
-        deeper = _paths_one_level_down(spec, location)
-        is_misplaced = detail["type"] == "extra_forbidden" and deeper
-        yield replace(fault, hint=f"did you mean {' or '.join(deeper)}?") if is_misplaced else fault
+        if detail["type"] == "extra_forbidden":
+            deeper = _paths_one_level_down(spec, location)
+            meant = f"did you mean {' or '.join(deeper)}?" if deeper else _job_hint(spec, path)
+            fault = replace(fault, hint=meant or fault.hint)
+        yield fault
+
+
+def _job_hint(spec: type[BaseModel], path: str) -> str:
+    """What a field of a job is called that other frameworks call so; empty elsewhere."""
+    *blocks, word = path.split(".")
+    is_job = "plan" in spec.model_fields
+    in_job = is_job if not blocks else blocks in (["plan"], ["batch"], ["cluster"])
+    return other_name_hint(word) if in_job else ""
 
 
 def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Fault:

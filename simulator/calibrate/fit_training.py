@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.calibrate.error_band import Residual, has_own_band, profile_band
 from simulator.calibrate.fit_kernels import RELATIVES
 from simulator.calibrate.profile_text import with_value
 from simulator.calibrate.training_response import KNOB_VALUES, Knob, Response, responses
 from simulator.spec.documents import data_folder
 from simulator.spec.load import profile_names
 from simulator.spec.stack import EAGER_HOST_WORK
-from simulator.validate.error_band import Residual, has_own_band, profile_band
 from simulator.validate.published import read_rows, row_source
 from simulator.validate.published_rows import Row
 

@@ -17,19 +17,19 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from simulator.calibrate.fit_training import LeftOut, read_left_out
-from simulator.plots.accuracy import RunError, draw_accuracy
-from simulator.results.run import run_step
-from simulator.spec.load import job_from_document
-from simulator.validate.accuracy import CLOSE_PCT, Accuracy, error_pct
-from simulator.validate.accuracy_table import COLUMNS, accuracy_table
-from simulator.validate.error_band import (
+from simulator.calibrate.error_band import (
     COVERAGE,
     FEWEST_RUNS,
     FEWEST_SOURCES,
     Residual,
     covered_share,
 )
+from simulator.calibrate.fit_training import LeftOut, read_left_out
+from simulator.plots.accuracy import RunError, draw_accuracy
+from simulator.results.run import run_step
+from simulator.spec.load import job_from_document
+from simulator.validate.accuracy import CLOSE_PCT, Accuracy, error_pct
+from simulator.validate.accuracy_table import COLUMNS, accuracy_table
 from simulator.validate.memory_accuracy import memory_section
 from simulator.validate.published import (
     PublishedReport,

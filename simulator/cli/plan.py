@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
 """Shares of a step below which nothing is said."""
+_LITTLE_ROOM = 0.05
+"""Free share of the device memory below which a plan may not fit after all: about how far
+predictions lie from the measured memory in reports/accuracy.md."""
 
 
 def plan(
@@ -141,6 +144,7 @@ def plan(
         _print_reasons(found, causes)
         if found.choices:
             typer.echo(f"The first one: {_options(found.choices[0].changes)}")
+            _note_tightness(job, found.choices[0])
         note(_pruned_text(found))
     if not found.choices:
         note(_nothing_fits_text(found, nearest))
@@ -281,6 +285,16 @@ def _print_reasons(found: PlanSearch, causes: Reasons | None) -> None:
         knob.fits and knob.gain >= _SMALLEST_GAIN for knob in (*causes.knobs, *causes.links)
     ):
         typer.echo("No knob outside the search, and no link of twice the rate, saves 0.1 %.")
+
+
+def _note_tightness(job: Job, best: PlanChoice) -> None:
+    """Where the best plan fits by less than memory predictions are off."""
+    free = 1 - best.peak_device_bytes / job.cluster.profile.device.memory_bytes
+    if free < _LITTLE_ROOM:
+        note(
+            f"It leaves {percent(free)} of the memory free, less than a prediction may be off: "
+            f"--headroom {_LITTLE_ROOM} finds plans with room."
+        )
 
 
 def _signed(seconds: float) -> str:

@@ -84,6 +84,15 @@ def test_headroom_leaves_memory_free_and_max_tp_is_kept(clustersim, job_file):
     assert {choice["changes"]["plan.tp"] for choice in found["choices"]} <= {1, 2}
 
 
+def test_a_plan_that_hardly_fits_is_said_to_be_one(clustersim, job_file):
+    words = ("plan", job_file, *FEW, "--top", "1", "--no-why")
+    peak_bytes = json.loads(clustersim(*words, "--json").out)["choices"][0]["peak_device_bytes"]
+    for share, is_said in ((0.99, True), (0.9, False)):
+        memory = f"cluster.device.memory={peak_bytes / share / 2**30} GiB"
+        said = clustersim(*words, "--set", memory).err
+        assert ("--headroom 0.05 finds plans with room" in said) is is_said
+
+
 def test_of_several_batches_the_one_with_the_least_time_per_token_wins(clustersim, job_file):
     words = ("plan", job_file, *FEW, "--top", "3", "--json", "--no-why")
     both = json.loads(clustersim(*words, "--global-batch", "16,32").out)

@@ -1,19 +1,25 @@
 """Do predictions put the layouts of a sweep in the right order?
 
 A sweep is what one source measured of one model on one cluster. Who plans a run needs the
-order of the layouts more than their seconds.
+order of the layouts more than their seconds. Runs of one and the same job, on other days or with
+another release, are one layout, of their mean time.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from simulator.validate.published import PublishedResult, row_source
-from simulator.validate.published_rows import Row
+from simulator.validate.published_rows import Row, job_document
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FEWEST_LAYOUTS = 8
-"""Runs that a group needs to count as a sweep."""
+"""Layouts that a group needs to count as a sweep."""
 
 TOP = 3
 """The truly fastest layout should be among so many predicted as fastest."""
@@ -27,7 +33,7 @@ class SweepRanking:
 
     Attributes:
         name: Source, model and cluster.
-        layouts: Runs in the sweep.
+        layouts: Different layouts in the sweep.
         spearman: Rank correlation of predicted and measured.
         finds_fastest: Whether the truly fastest is among the :data:`TOP` predicted fastest.
     """
@@ -39,37 +45,42 @@ class SweepRanking:
 
 
 def sweep_rankings(results: Sequence[PublishedResult], rows: dict[str, Row]) -> list[SweepRanking]:
-    """The ranking of every sweep of at least :data:`FEWEST_LAYOUTS` predicted runs."""
+    """The ranking of every sweep of at least :data:`FEWEST_LAYOUTS` predicted layouts."""
     sweeps: dict[tuple[str, ...], list[PublishedResult]] = {}
     for result in results:
         if result.measured_step_s is not None and result.predicted_step_s is not None:
             row = rows[result.id]
             key = (row_source(result.id), *(row[column] for column in _SWEEP_COLUMNS))
             sweeps.setdefault(key, []).append(result)
-    return [_ranking(sweep, rows) for sweep in sweeps.values() if len(sweep) >= FEWEST_LAYOUTS]
+    rankings = (_ranking(sweep, rows) for sweep in sweeps.values() if len(sweep) >= FEWEST_LAYOUTS)
+    return [ranking for ranking in rankings if ranking.layouts >= FEWEST_LAYOUTS]
 
 
 def _ranking(sweep: Sequence[PublishedResult], rows: dict[str, Row]) -> SweepRanking:
-    import pandas as pd
-
     first = rows[sweep[0].id]
-    tokens = [float(rows[r.id]["global_batch"]) * float(rows[r.id]["seq_len"]) for r in sweep]
-    frame = pd.DataFrame(
-        {
-            "measured": [
-                (r.measured_step_s or 0.0) / t for r, t in zip(sweep, tokens, strict=True)
-            ],
-            "predicted": [
-                (r.predicted_step_s or 0.0) / t for r, t in zip(sweep, tokens, strict=True)
-            ],
-        }
-    )
-    fastest = frame["measured"].idxmin()
-    ranks = frame.rank()
+    layouts = _layouts(sweep, rows)
+    fastest = layouts["measured"].idxmin()
+    ranks = layouts.rank()
     return SweepRanking(
         name=f"{row_source(sweep[0].id)}, {first['layers']} layers of {first['hidden']}, "
         f"{first['gpus']} x {first['profile']}",
-        layouts=len(sweep),
+        layouts=len(layouts),
         spearman=float(ranks["measured"].corr(ranks["predicted"])),
-        finds_fastest=bool(fastest in frame["predicted"].nsmallest(TOP).index),
+        finds_fastest=bool(fastest in layouts["predicted"].nsmallest(TOP).index),
     )
+
+
+def _layouts(sweep: Sequence[PublishedResult], rows: dict[str, Row]) -> pd.DataFrame:
+    """Columns measured and predicted: seconds per token, mean over the runs of each layout."""
+    import pandas as pd
+
+    runs = [
+        {
+            "job": json.dumps(job_document(rows[run.id]), sort_keys=True),
+            "measured": (run.measured_step_s or 0.0) / tokens,
+            "predicted": (run.predicted_step_s or 0.0) / tokens,
+        }
+        for run in sweep
+        for tokens in [float(rows[run.id]["global_batch"]) * float(rows[run.id]["seq_len"])]
+    ]
+    return pd.DataFrame(runs).groupby("job").mean()

@@ -1,8 +1,8 @@
 """When does everything happen, with streams, rendezvous and shared links?
 
 A SimPy simulation of a :class:`~simulator.program.ir.Program`. Each lane (one stream of
-one rank class) is a process that runs its operations first in, first out. An operation
-on several lanes is a rendezvous: the last lane to arrive runs it, the others wait.
+one rank class) runs its operations first in, first out. An operation on several lanes is
+a rendezvous: it starts when the last of them reaches it and all that it depends on has ended.
 Communication moves through the :class:`~simulator.engine.network.FluidNetwork`, whose
 ports are shared max-min fairly; computation beside it slows by the streaming
 multiprocessors that the communication holds (:mod:`simulator.engine.device`).
@@ -10,21 +10,18 @@ multiprocessors that the communication holds (:mod:`simulator.engine.device`).
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import simpy
 
 from simulator.engine.deadlock import deadlock_error
+from simulator.engine.dependencies import dependencies
 from simulator.engine.device import Devices
-from simulator.engine.instant import Action, Timer
-from simulator.engine.network import FluidNetwork
+from simulator.engine.instant import Action, after
+from simulator.engine.network import FluidNetwork, Route
 from simulator.engine.timeline import Timeline
-from simulator.program.ir import Kind, Operation, Program, Stream, Traffic
-
-Process = Generator[simpy.Event, Any, None]
+from simulator.program.ir import Kind, Lane, Operation, Program, Stream, Traffic
 
 
 def simulate_program(program: Program, *, contention: bool = True) -> Timeline:
@@ -49,57 +46,41 @@ class _Simulation:
         self.devices = Devices(self.env, sm_counts)
         shares = {i: c.port_shares for i, c in enumerate(program.classes) if c.port_shares}
         self.network = FluidNetwork(self.env, program.ports, shares)
+        self.routes: dict[tuple[int, tuple[Lane, ...]], Route] = {}
+        """Of work by its identity and lanes; most communications run many times."""
+        self.waits_for, self.followers = dependencies(program)
         count = len(program.operations)
         self.start_s = [0.0] * count
         self.end_s = [-1.0] * count
-        self.done: list[simpy.Event | None] = [None] * count
-        self.arrived = [0] * count
 
     def run(self) -> Timeline:
-        for operations in self.program.lanes.values():
-            self.env.process(self._lane(operations))
+        for index in [i for i, count in enumerate(self.waits_for) if not count]:
+            self._start(index)
         self.env.run()
         blocked = [index for index, end in enumerate(self.end_s) if end < 0]
         if blocked:
             raise deadlock_error(self.program, blocked)
         return Timeline(self.program, np.asarray(self.start_s), np.asarray(self.end_s))
 
-    def _lane(self, operations: list[int]) -> Process:
-        for index in operations:
-            operation = self.program.operations[index]
-            self.arrived[index] += 1
-            if self.arrived[index] == len(operation.lanes):
-                for before in operation.after:
-                    if self.end_s[before] < 0:
-                        yield self._ended(before)
-                self._start(index, operation)
-            if self.end_s[index] < 0:
-                yield self._ended(index)
-
-    def _ended(self, index: int) -> simpy.Event:
-        """The event of an operation's end, made only if somebody waits for it."""
-        event = self.done[index]
-        if event is None:
-            event = self.done[index] = self.env.event()
-        return event
-
-    def _start(self, index: int, operation: Operation) -> None:
+    def _start(self, index: int) -> None:
         self.start_s[index] = self.env.now
-        seconds, traffic = operation.work.seconds, operation.work.traffic
-        end = partial(self._end, index)
-        if self.contention and traffic is not None:
-            self._communicate(operation, traffic, end)
+        operation = self.program.operations[index]
+        work, end = operation.work, partial(self._end, index)
+        if self.contention and work.traffic is not None:
+            self._communicate(operation, work.traffic, end)
         elif self.contention and operation.lanes[0][1] is Stream.COMPUTE:
             classes = [rank_class for rank_class, _ in operation.lanes]
-            self.devices.compute(classes, seconds, end)
+            self.devices.compute(classes, work.seconds, end)
         else:
-            Timer(self.env, end).set(seconds)
+            after(self.env, work.seconds, end)
 
     def _end(self, index: int) -> None:
         self.end_s[index] = self.env.now
-        waiting = self.done[index]
-        if waiting is not None:
-            waiting.succeed()
+        waits_for = self.waits_for
+        for follower in self.followers[index]:
+            waits_for[follower] -= 1
+            if not waits_for[follower]:
+                self._start(follower)
 
     def _communicate(self, operation: Operation, traffic: Traffic, end: Action) -> None:
         # A class that waits for it on its compute stream has nothing to slow down.
@@ -112,8 +93,15 @@ class _Simulation:
                 self.devices.give(rank_class, traffic.sm_count)
             end()
 
-        senders, receivers = _ends(operation)
-        self.network.transfer(operation.work.seconds, traffic, senders, receivers, let_go)
+        self.network.transfer(self._route(operation, traffic), let_go)
+
+    def _route(self, operation: Operation, traffic: Traffic) -> Route:
+        key = id(operation.work), operation.lanes
+        route = self.routes.get(key)
+        if route is None:
+            seconds, ends = operation.work.seconds, _ends(operation)
+            route = self.routes[key] = self.network.route(seconds, traffic, *ends)
+        return route
 
 
 def _ends(operation: Operation) -> tuple[list[int], list[int]]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import simpy
 
-from simulator.engine.instant import Action, EndOfInstant, Timer
+from simulator.engine.instant import Action, Alarm, EndOfInstant
 
 BESIDE_MULTIPROCESSORS = 0.07
 """Share of full speed that communication takes besides its multiprocessors. With the 16 of 132
@@ -25,15 +25,18 @@ _LEAST_RATE = 0.5
 """Communication never takes more than half the device (assumption)."""
 
 
-class _Computation:
+class _Computation(Alarm):
     """Work under way on one or more devices."""
 
-    __slots__ = ("devices", "rate", "remaining_s", "timer", "updated_s")
+    __slots__ = ("devices", "ended", "rate", "remaining_s", "updated_s")
 
-    def __init__(self, devices: Sequence[_Device], seconds: float, timer: Timer) -> None:
+    def __init__(
+        self, env: simpy.Environment, devices: Sequence[_Device], seconds: float, ended: Action
+    ) -> None:
+        super().__init__(env)
         self.devices = devices
         self.remaining_s = seconds
-        self.timer = timer
+        self.ended = ended
         self.rate = 0.0
         self.updated_s = 0.0
 
@@ -45,7 +48,13 @@ class _Computation:
         self.remaining_s = max(0.0, self.remaining_s - (now_s - self.updated_s) * self.rate)
         self.updated_s = now_s
         self.rate = rate
-        self.timer.set(self.remaining_s / rate)
+        self.set(self.remaining_s / rate)
+
+    def ring(self) -> None:
+        """The work is done."""
+        for device in self.devices:
+            device.computing = None
+        self.ended()
 
 
 class _Device:
@@ -97,16 +106,10 @@ class Devices:
             ended: Called when it is done.
         """
         devices = [self._devices[index] for index in indices]
-        timer = Timer(self._env, lambda: self._end(devices, ended))
-        computation = _Computation(devices, seconds, timer)
+        computation = _Computation(self._env, devices, seconds, ended)
         for device in devices:
             device.computing = computation
         computation.keep_pace(self._env.now)
-
-    def _end(self, devices: Sequence[_Device], ended: Action) -> None:
-        for device in devices:
-            device.computing = None
-        ended()
 
     def _hold(self, index: int, sm_count: int) -> None:
         device = self._devices[index]

@@ -19,6 +19,15 @@ _AFTER_ALL = EventPriority(2)
 """Priority below SimPy's own two, urgent (0) and normal (1)."""
 
 
+def after(env: simpy.Environment, delay_s: float, action: Action) -> None:
+    """Run an action ``delay_s`` from now."""
+
+    def run(_: simpy.Event) -> None:
+        action()
+
+    env.timeout(delay_s).callbacks.append(run)
+
+
 class _LastEvent(simpy.Event):
     """Happens now, but after all that is yet to happen now."""
 
@@ -54,26 +63,45 @@ class EndOfInstant:
         self._action()
 
 
-class Timer:
-    """An alarm that can be set anew; only the last setting rings.
+class Alarm:
+    """Rings once at a time that may still be changed; only the last setting counts.
+
+    A later time costs no event of its own: the alarm wakes when it was first set to, and
+    sleeps on. It holds nothing that refers back to it, so it is gone as soon as it rang.
 
     Args:
         env: The simulation.
-        action: What to run when it rings.
     """
 
-    __slots__ = ("_action", "_env", "_setting")
+    __slots__ = ("_due_s", "_env", "_event", "_wakes_s")
 
-    def __init__(self, env: simpy.Environment, action: Action) -> None:
+    def __init__(self, env: simpy.Environment) -> None:
         self._env = env
-        self._action = action
-        self._setting: simpy.Event | None = None
+        self._event: simpy.Event | None = None
+        self._wakes_s = 0.0
+        self._due_s = 0.0
 
     def set(self, delay_s: float) -> None:
         """Ring after ``delay_s`` from now instead of at any time set before."""
-        self._setting = self._env.timeout(delay_s)
-        self._setting.callbacks.append(self._ring)
+        self._due_s = self._env.now + delay_s
+        if self._event is None or self._due_s < self._wakes_s:
+            self._sleep(delay_s)
 
-    def _ring(self, event: simpy.Event) -> None:
-        if event is self._setting:
-            self._action()
+    def ring(self) -> None:
+        """What happens when the time has come."""
+        raise NotImplementedError
+
+    def _sleep(self, delay_s: float) -> None:
+        self._wakes_s = self._env.now + delay_s
+        self._event = self._env.timeout(delay_s)
+        self._event.callbacks.append(self._wake)
+
+    def _wake(self, event: simpy.Event) -> None:
+        if event is not self._event:
+            return
+        self._event = None
+        left_s = self._due_s - self._env.now
+        if left_s > 0:
+            self._sleep(left_s)
+        else:
+            self.ring()

@@ -14,12 +14,13 @@ Source: :mod:`simulator.engine.sharing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import simpy
 
-from simulator.engine.instant import Action, EndOfInstant, Timer
+from simulator.engine.instant import Action, Alarm, EndOfInstant, after
 from simulator.engine.sharing import FULL_SPEED, Port, max_min_rates
 from simulator.program.ir import Traffic
 from simulator.spec.network import PAIR_PORT
@@ -28,18 +29,45 @@ _WHOLE: Mapping[str, float] = MappingProxyType({})
 """Shares of a rank class whose ports have all their capacity."""
 
 
-class _Flow:
+@dataclass(frozen=True, eq=False, slots=True)
+class Route:
+    """What a communication needs of the ports, the same whenever it runs.
+
+    Attributes:
+        latency_s: Waited before bytes flow [s].
+        flow_s: How long they flow on idle ports [s].
+        loads: Share of each port's capacity taken at full speed; empty where nothing is a limit.
+    """
+
+    latency_s: float
+    flow_s: float
+    loads: Mapping[Port, float]
+
+
+class _Flow(Alarm):
     """A communication under way; progress is measured in seconds-alone still to do."""
 
-    __slots__ = ("loads", "rate", "remaining_s", "timer", "updated_s")
+    __slots__ = ("ended", "rate", "remaining_s", "route", "through", "updated_s")
 
-    def __init__(self, timer: Timer, seconds: float, loads: Mapping[Port, float]) -> None:
-        self.timer = timer
-        self.remaining_s = seconds
-        self.loads = loads
-        """Share of each port's capacity taken at full speed."""
+    def __init__(
+        self,
+        env: simpy.Environment,
+        route: Route,
+        through: Callable[[_Flow], object],
+        ended: Action,
+    ) -> None:
+        super().__init__(env)
+        self.route = route
+        self.remaining_s = route.flow_s
+        self.through = through
+        self.ended = ended
         self.rate = 0.0
         self.updated_s = 0.0
+
+    def ring(self) -> None:
+        """All bytes are through."""
+        self.through(self)
+        self.ended()
 
     def set_rate(self, rate: float, now_s: float) -> None:
         """Book the progress so far and go on at another rate."""
@@ -48,7 +76,7 @@ class _Flow:
         self.remaining_s -= (now_s - self.updated_s) * self.rate
         self.updated_s = now_s
         self.rate = rate
-        self.timer.set(max(0.0, self.remaining_s) / rate)
+        self.set(max(0.0, self.remaining_s) / rate)
 
 
 class FluidNetwork:
@@ -71,17 +99,18 @@ class FluidNetwork:
         self._shares = shares or {}
         self._flows_at: dict[Port, dict[_Flow, None]] = {}
         self._changed: dict[Port, None] = {}
+        self._rates: dict[tuple[Route, ...], list[float]] = {}
+        """Of flows that met before; in a pipeline the same ones meet again and again."""
         self._settling = EndOfInstant(env, self._settle)
 
-    def transfer(
+    def route(
         self,
         seconds_alone: float,
         traffic: Traffic,
         senders: Sequence[int],
         receivers: Sequence[int],
-        ended: Action,
-    ) -> None:
-        """Begin a communication that takes ``seconds_alone`` on idle ports.
+    ) -> Route:
+        """What a communication needs that takes ``seconds_alone`` on idle ports.
 
         Args:
             seconds_alone: Latency and transfer time without contention [s].
@@ -89,42 +118,44 @@ class FluidNetwork:
             senders: Rank classes whose outward ports it loads.
             receivers: Rank classes whose inward ports it loads; all take both parts in a
                 collective.
-            ended: Called when it is through.
         """
         flow_s = max(0.0, seconds_alone - traffic.latency_s)
         ends = [(c, "out") for c in senders] + [(c, "in") for c in receivers]
         loads = self._port_loads(traffic, flow_s, ends)
-        if not loads:
-            Timer(self._env, ended).set(seconds_alone)
+        return Route(traffic.latency_s, flow_s, loads) if loads else Route(0.0, seconds_alone, {})
+
+    def transfer(self, route: Route, ended: Action) -> None:
+        """Begin a communication; ``ended`` is called when it is through."""
+        if not route.loads:
+            after(self._env, route.flow_s, ended)
             return
-        flow = _Flow(Timer(self._env, lambda: self._remove(flow, ended)), flow_s, loads)
-        if traffic.latency_s > 0:
-            Timer(self._env, lambda: self._add(flow)).set(traffic.latency_s)
+        flow = _Flow(self._env, route, self._remove, ended)
+        if route.latency_s > 0:
+            after(self._env, route.latency_s, lambda: self._add(flow))
         else:
             self._add(flow)
 
     def _add(self, flow: _Flow) -> None:
         flow.updated_s = self._env.now
         is_alone = True
-        for port in flow.loads:
+        for port in flow.route.loads:
             flows = self._flows_at.setdefault(port, {})
             is_alone = is_alone and not flows
             flows[flow] = None
         if is_alone:
             flow.set_rate(FULL_SPEED, self._env.now)
         else:
-            self._share_again(flow.loads)
+            self._share_again(flow.route.loads)
 
-    def _remove(self, flow: _Flow, ended: Action) -> None:
+    def _remove(self, flow: _Flow) -> None:
         left = []
-        for port in flow.loads:
+        for port in flow.route.loads:
             flows = self._flows_at[port]
             del flows[flow]
             if flows:
                 left.append(port)
         if left:
             self._share_again(left)
-        ended()
 
     def _port_loads(
         self, traffic: Traffic, flow_s: float, ends: Sequence[tuple[int, str]]
@@ -156,9 +187,15 @@ class FluidNetwork:
         for port in changed:
             if port not in settled:
                 flows = self._connected(port, settled)
-                rates = max_min_rates([flow.loads for flow in flows])
-                for flow, rate in zip(flows, rates, strict=True):
+                for flow, rate in zip(flows, self._fair_rates(flows), strict=True):
                     flow.set_rate(rate, self._env.now)
+
+    def _fair_rates(self, flows: Sequence[_Flow]) -> list[float]:
+        routes = tuple(flow.route for flow in flows)
+        rates = self._rates.get(routes)
+        if rates is None:
+            rates = self._rates[routes] = max_min_rates([flow.route.loads for flow in flows])
+        return rates
 
     def _connected(self, port: Port, reached: set[Port]) -> list[_Flow]:
         """Flows that meet at a port or through others; adds their ports to ``reached``."""
@@ -170,7 +207,7 @@ class FluidNetwork:
                 if flow in flows:
                     continue
                 flows[flow] = None
-                new = [other for other in flow.loads if other not in reached]
+                new = [other for other in flow.route.loads if other not in reached]
                 reached.update(new)
                 pending += new
         return list(flows)

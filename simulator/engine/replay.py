@@ -8,11 +8,10 @@ and equals it where nothing is shared.
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 from simulator.engine.deadlock import deadlock_error
+from simulator.engine.dependencies import dependencies
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Program
 
@@ -23,7 +22,7 @@ def replay(program: Program) -> Timeline:
     Cost is one visit per operation, lane and dependency.
     """
     operations = program.operations
-    waits_for, followers = _dependency_counts(program)
+    waits_for, followers = dependencies(program)
     start_s = [0.0] * len(operations)
     end_s = [0.0] * len(operations)
     ready = [index for index, count in enumerate(waits_for) if count == 0]
@@ -41,18 +40,3 @@ def replay(program: Program) -> Timeline:
     if finished < len(operations):
         raise deadlock_error(program, [i for i, count in enumerate(waits_for) if count])
     return Timeline(program, np.asarray(start_s), np.asarray(end_s))
-
-
-def _dependency_counts(program: Program) -> tuple[list[int], list[list[int]]]:
-    """How many operations each one waits for, and who waits for it."""
-    followers: list[list[int]] = [[] for _ in program.operations]
-    waits_for = [0] * len(program.operations)
-    for index, operation in enumerate(program.operations):
-        waits_for[index] = len(operation.after)
-        for before in operation.after:
-            followers[before].append(index)
-    for lane in program.lanes.values():
-        for before, index in itertools.pairwise(lane):
-            followers[before].append(index)
-            waits_for[index] += 1
-    return waits_for, followers

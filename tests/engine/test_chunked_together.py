@@ -66,7 +66,8 @@ def fluid_ends_s(
         nics = sorted({nic_of(rank) for rank in which.ranks})
         traffic = Traffic({"fabric": volume_bytes})
         through = env.event()
-        network.transfer(volume_bytes / GB, traffic, nics, nics, through.succeed)
+        route = network.route(volume_bytes / GB, traffic, nics, nics)
+        network.transfer(route, through.succeed)
         yield through
         ends_s[index] = env.now
 

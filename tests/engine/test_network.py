@@ -27,7 +27,7 @@ def arrivals(flows: Sequence[tuple[float, float, Traffic, Sequence[int]]]) -> li
     def run(index, start_s, seconds, traffic, classes):
         yield env.timeout(start_s)
         through = env.event()
-        network.transfer(seconds, traffic, classes, classes, through.succeed)
+        network.transfer(network.route(seconds, traffic, classes, classes), through.succeed)
         yield through
         ended[index] = env.now
 
@@ -176,6 +176,6 @@ def test_opposite_transfers_of_a_pair_with_one_connection_take_turns():
         def through(pair: tuple[int, int] = (source, target)) -> None:
             ended[pair] = env.now
 
-        network.transfer(1.0, traffic, [source], [target], through)
+        network.transfer(network.route(1.0, traffic, [source], [target]), through)
     env.run()
     assert ended == {(0, 1): 2.0, (1, 0): 2.0, (2, 3): 1.0}

@@ -63,6 +63,9 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
 _SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
 """Phrase in the notes of runs whose stages compute their first layers again."""
 
+_OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
+"""Phrase in the notes of runs that copy activations of their first layers to the host."""
+
 _DEVICE_MEMORY = re.compile("total memory in log")
 """Phrase in the notes of runs whose printed memory is what ``nvidia-smi`` calls used: the log of
 Sailor's pipeline engine (``deepspeed/pipe_engine.py`` in eth-easl/sailor) names it TOTAL,
@@ -191,6 +194,8 @@ def _plan(row: Row) -> dict[str, Any]:
             plan[key] = row[key]
     if some_layers := _SOME_LAYERS_AGAIN.search(row.get("notes", "")):
         plan["recompute_layers"] = int(some_layers.group(1))
+    if offloaded := _OFFLOADED_LAYERS.search(row.get("notes", "")):
+        plan["offload"] = {"activations": "cpu", "activation_layers": int(offloaded.group(1))}
     if not row.get("attention") and row.get("recompute") == "selective":
         # Core attention is only worth computing again where its scores would be kept.
         plan["attention"] = "fused-softmax"

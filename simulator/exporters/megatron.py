@@ -283,7 +283,8 @@ def _offload(plan: Plan, model: Model) -> Iterator[str]:
             yield "--overlap-cpu-optimizer-d2h-h2d"
         yield f"--optimizer-offload-fraction {plan.offload.share}"
     if plan.offload.activations:
-        yield f"--cpu-offloading --cpu-offloading-num-layers {model.layers - 1}"
+        count = plan.offload.activation_layers or model.layers - 1
+        yield f"--cpu-offloading --cpu-offloading-num-layers {count}"
     if plan.partition_activations:
         yield "--distribute-saved-activations"
 

@@ -42,8 +42,10 @@ def offload_fields(settings: Settings, layers: int | None) -> dict[str, Any]:
         found |= {"share": share} if share < 1 else {}
         found |= {} if overlaps else {"overlap": False}
         _check_pinning(settings)
-    if _offloads_activations(settings, layers):
+    if number := _offloaded_layers(settings, layers):
         found["activations"] = "cpu"
+        if layers is None or number != layers - 1:
+            found["activation_layers"] = number
     return {"offload": found} if found else {}
 
 
@@ -57,16 +59,17 @@ def _check_pinning(settings: Settings) -> None:
             settings.fault(key, rule, settings.get(key), leave_out(key))
 
 
-def _offloads_activations(settings: Settings, layers: int | None) -> bool:
+def _offloaded_layers(settings: Settings, layers: int | None) -> int:
+    """How many layers' activations leave the GPU."""
     number = settings.whole("cpu_offloading_num_layers", default=0)
     # Some launch lines name only the number of layers.
-    is_on = settings.switch("cpu_offloading", default=number > 0) and number > 0
+    is_on = settings.switch("cpu_offloading", default=number > 0)
     is_on = is_on and settings.switch("cpu_offloading_activations", default=True)
-    if is_on and layers is not None and number != layers - 1:
-        rule = f"is not modelled: a plan offloads all layers but the last, here {layers - 1}"
+    if is_on and layers is not None and number >= layers:
+        rule = f"must be below the {layers} layers of the model: the last one stays"
         settings.fault("cpu_offloading_num_layers", rule, number,
                        leave_out("cpu_offloading_num_layers"))  # fmt: skip
-    return is_on
+    return number if is_on else 0
 
 
 def keeps_16_bit_gradients(settings: Settings) -> bool:

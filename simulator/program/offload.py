@@ -11,7 +11,9 @@
   next step; its weights are copied in at the end of that step's backward.
 - **Activations** of a layer leave after its forward and come back one layer ahead of its
   backward. Those of the last layer stay, because its backward is next. Two layers' copies may be
-  under way; then computing waits for them, so that memory stays bounded on a slow link.
+  under way; then computing waits for them, so that memory stays bounded on a slow link. Where
+  fewer layers are copied, each copy has more layers' computing to itself
+  (:func:`offload_windows`).
 
 Copies in the two directions, reads, writes and the CPUs are streams of their own; what they
 share of a node is in :mod:`simulator.cost.host`.
@@ -50,7 +52,7 @@ from simulator.program.ir import (
     Work,
     total_bytes,
 )
-from simulator.program.layout import Slice, cut
+from simulator.program.layout import Slice
 from simulator.program.offloaded_states import PARAMETER_BUFFERS, TILE_NUMEL
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
@@ -282,61 +284,88 @@ class StateOffload:
             yield done, numel / tiles
 
 
-@dataclass
 class ActivationOffload:
     """Emits the copies of what layers keep from forward to backward."""
 
-    job: Job
-    costs: StageCosts
-    links: HostLinks
-    _sent: dict[int, list[int]] = field(default_factory=dict)
-    """Copies to the host of each rank, in order."""
-    _away: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Layers of each rank whose activations are on the host, with the copy."""
-    _ran: dict[int, list[int]] = field(default_factory=dict)
-    """Backward passes of each rank, in order."""
+    def __init__(self, job: Job, costs: StageCosts, links: HostLinks) -> None:
+        self.costs, self.links = costs, links
+        layers = job.model.layers
+        self._count = job.plan.offload.activation_layers or layers - 1
+        self._windows = offload_windows(layers, self._count)
+        self._turns = {end: number for number, end in enumerate(self._windows)}
+        """Whose window a layer ends."""
+        self._away: dict[tuple[int, int], int] = {}
+        """Layers of each rank whose activations are on the host, with the copy."""
+        self._ran: dict[int, int] = {}
+        """Last backward pass of each rank."""
+        self._before: dict[tuple[int, int], tuple[int, ...]] = {}
+        """What ran before the backward of a layer of each rank."""
 
     def send(self, program: Program, rank: int, operation: int, run: Slice) -> None:
-        """Copies out what the layers of a forward pass keep."""
-        for layer in self._offloaded(run):
-            sent = self._sent.setdefault(rank, [])
-            if len(sent) > 1:
+        """Copies out what layers keep whose turn it is after a forward pass."""
+        for layer in range(run.first, run.end):
+            ended = self._away.get((rank, self._turns.get(layer - 1, -1)))
+            if ended is not None:
                 computed = program.operations[operation]
-                computed.after = (*computed.after, sent[-2])
-            kept = self.kept(layer)
-            copy = self.links.copy(
-                program, rank, TO_HOST, total_bytes(kept), (operation,),
-                layers=(layer.first, layer.end), gives=kept,
-            )  # fmt: skip
-            sent.append(copy)
-            self._away[rank, layer.first] = copy
+                computed.after = (*computed.after, ended)
+            number = self._opened_by(layer)
+            if number is not None:
+                kept = self._kept(number)
+                self._away[rank, number] = self.links.copy(
+                    program, rank, TO_HOST, total_bytes(kept), (operation,),
+                    layers=(number, number + 1), gives=kept,
+                )  # fmt: skip
 
     def fetch(self, program: Program, rank: int, run: Slice) -> tuple[int, ...]:
-        """Copies back what the layers of a backward pass need; what it waits for."""
-        window = self._ran.get(rank, [])[-2:-1]
-        return tuple(
-            self.links.copy(
-                program, rank, TO_DEVICE, total_bytes(self.kept(layer)),
-                (*window, self._away.pop((rank, layer.first))),
-                layers=(layer.first, layer.end), takes=self.kept(layer),
+        """Copies back what has to be there when a backward pass begins; what it waits for."""
+        copies = []
+        for layer in reversed(range(run.first, run.end)):
+            self._before[rank, layer] = (self._ran[rank],) if rank in self._ran else ()
+            number = self._opened_by(layer)
+            if number is None or (rank, number) not in self._away:
+                continue
+            window = self._before.get((rank, self._windows[number]), ())
+            kept = self._kept(number)
+            copies.append(
+                self.links.copy(
+                    program,
+                    rank,
+                    TO_DEVICE,
+                    total_bytes(kept),
+                    (*window, self._away.pop((rank, number))),
+                    layers=(number, number + 1),
+                    takes=kept,
+                )
             )
-            for layer in reversed(self._offloaded(run))
-            if (rank, layer.first) in self._away
-        )  # fmt: skip
+        return tuple(copies)
 
     def ran_backward(self, rank: int, operation: int) -> None:
-        """Books a backward pass, so that copies come one ahead of their use."""
-        self._ran.setdefault(rank, []).append(operation)
+        """Books a backward pass, so that copies come no earlier than there is room for them."""
+        self._ran[rank] = operation
 
     def kept_away(self, layer: Slice) -> Memory:
         """What one layer keeps on the host, beyond forward."""
-        return self.kept(layer) if self._offloaded(layer) else ()
+        is_away = layer.first < layer.end and layer.first < self._count
+        return self._kept(layer.first) if is_away else ()
 
-    def kept(self, layer: Slice) -> Memory:
+    def _kept(self, layer: int) -> Memory:
         """What one layer keeps."""
-        return tuple(block for block in self.costs.saved(layer) if block[0] is Owner.ACTIVATIONS)
+        saved = self.costs.saved(Slice(layer, layer + 1))
+        return tuple(block for block in saved if block[0] is Owner.ACTIVATIONS)
 
-    def _offloaded(self, run: Slice) -> list[Slice]:
-        """The layers of a run that are copied: all but the last of the model."""
-        end = min(run.end, self.job.model.layers - 1)
-        return cut(Slice(run.first, end), 1) if run.first < end else []
+    def _opened_by(self, layer: int) -> int | None:
+        """Which layer's copy begins after the forward of a layer, and ends before its backward."""
+        number = self._turns.get(layer, -1) + 1 if layer else 0
+        return number if number < self._count and (layer == 0 or layer in self._turns) else None
+
+
+def offload_windows(layers: int, count: int) -> list[int]:
+    """The layer during whose forward each copy to the host ends, of the first ``count`` layers.
+
+    All layers of the model are shared out among the copies, which run one after another, so
+    that each has about ``layers / count`` layers' computing to hide behind.
+
+    Source: Transformer Engine, ``cpu_offload.py``, ``layer_window_map``.
+    """
+    each, more = divmod(layers, max(1, count))
+    return [each * (n + 1) - 1 + min(n + 1, more) for n in range(count)]

@@ -31,6 +31,8 @@ from simulator.spec.job import Job
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _MASTER_BYTES = 4.0
+_REMAINDER_BYTES = 2.0
+"""Bits of an fp32 number that the bf16 number of its upper half lacks."""
 
 _VOCAB_MULTIPLE = 128
 """Megatron pads the vocabulary to a multiple of this times tp
@@ -46,7 +48,7 @@ class StateBytes:
         gathered: Parameters on the wire and while they are used.
         gradients: Gradients as backward accumulates them.
         gradient_copy: A second copy in fp32 that some stacks make for the optimizer.
-        master: fp32 weights beside 16-bit ones.
+        master: fp32 weights beside 16-bit ones, or what those lack of them.
         moments: Optimizer states that every parameter has
             (:mod:`simulator.program.optimizers`).
         reduced: Format that gradients are reduced in.
@@ -76,7 +78,9 @@ def state_bytes(job: Job) -> StateBytes:
     reduced = _PRECISION_BYTES[asked or stack.grad_reduce_precision]
     copied = _MASTER_BYTES if gradients < _MASTER_BYTES and stack.copies_gradients else 0.0
     weights = element if stack.keeps_half_weights else 0.0
-    return StateBytes(weights, element, gradients, copied, _MASTER_BYTES, moments, reduced)
+    keeps_remainders = stack.keeps_weight_remainders and weights and job.plan.precision == "bf16"
+    master = _REMAINDER_BYTES if keeps_remainders else _MASTER_BYTES
+    return StateBytes(weights, element, gradients, copied, master, moments, reduced)
 
 
 def _state_share(job: Job) -> float:
@@ -261,16 +265,17 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     """Bytes that the optimizer step of one rank reads and writes, wherever it runs.
 
     Every state is read and written, gradients are read (once more for their norm), and
-    16-bit weights are written. Optimizers that need more passes make them
-    (:class:`~simulator.program.optimizers.UpdateRule`).
+    16-bit weights are written, unless they are half of the fp32 ones. Optimizers that need more
+    passes make them (:class:`~simulator.program.optimizers.UpdateRule`).
     """
     per, rule = state_bytes(job), _rule(job)
     updated = shard_numel(job, parameters) if job.plan.zero else parameters.total
-    stored = per.master or per.weights
+    has_halves = per.master == _REMAINDER_BYTES
+    stored = _MASTER_BYTES if has_halves else per.master or per.weights
     states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
     reads = rule.gradient_reads + job.plan.clip_gradients
     gradients = reads * per.gradients + 2 * per.gradient_copy
-    weights = per.weights if per.master else 0.0
+    weights = per.weights if per.master and not has_halves else 0.0
     further = 2 * further_moment_bytes(job, parameters)
     return updated * (states + gradients + weights) + further
 

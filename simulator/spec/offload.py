@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.spec.base import Flag, Spec
+from simulator.spec.base import Count, Flag, Spec
 
 
 class Offload(Spec):
@@ -33,6 +33,9 @@ class Offload(Spec):
     """Shards of the weights that layers read, fetched before every use."""
     activations: Literal["cpu"] | None = None
     """What layers keep for backward, copied out after forward and fetched before backward."""
+    activation_layers: Count | None = None
+    """How many layers, the first ones of the model, ``activations`` are copied of; by default all
+    but the last (Megatron-Core's ``--cpu-offloading-num-layers``)."""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Part of the optimizer that leaves the GPU; the rest is updated there at the same time
     (DeepSpeed's ``ratio``, Megatron-Core's ``--optimizer-offload-fraction``)."""

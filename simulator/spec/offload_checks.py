@@ -25,6 +25,9 @@ def offload_faults(job: Job) -> Iterator[Fault]:
 
 def _options_have_a_meaning(job: Job) -> Iterator[Fault]:
     offload = job.plan.offload
+    if offload.activation_layers and not offload.activations:
+        rule, hint = "counts layers whose activations leave, but none do", "add activations: cpu"
+        yield Fault("plan.offload.activation_layers", rule, offload.activation_layers, hint)
     if offload.optimizer:
         return
     if offload.share < 1:
@@ -127,6 +130,13 @@ def _checkpoints_or_activations(job: Job) -> Iterator[Fault]:
     if not plan.offload.activations:
         return
     path, kind = "plan.offload.activations", plan.stack.offloads
+    count, most = plan.offload.activation_layers, job.model.layers - 1
+    if count is not None and count > most:
+        rule = f"must be below the {job.model.layers} layers of the model: the last one stays"
+        yield Fault("plan.offload.activation_layers", rule, count, f"take {most} or leave it out")
+    if count is not None and kind != "optimizer":
+        rule, hint = "is an option of Megatron-Core only", "leave it out"
+        yield Fault("plan.offload.activation_layers", rule, count, hint)
     if kind == "optimizer" and plan.recompute != "none":
         rule = f"Megatron-Core refuses it with plan.recompute: {plan.recompute}"
         yield Fault(path, rule, "cpu", "take plan.recompute: none")

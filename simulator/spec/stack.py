@@ -121,6 +121,9 @@ class Stack(Spec):
     anew."""
     keeps_master_weights: Flag = True
     """16-bit training keeps fp32 weights and optimizer states; without, all of it is 16-bit."""
+    keeps_weight_remainders: Flag = False
+    """Of fp32 weights beside bf16 ones only the lower 16 bits are kept (Apex's
+    ``store_param_remainders``, which NeMo 1 sets unless weights are 8-bit)."""
     copies_gradients: Flag = True
     """16-bit gradients get an fp32 copy for the optimizer."""
     norm_copies: Flag = False

@@ -16,6 +16,7 @@ from simulator.errors import InputError
 from simulator.spec.documents import merged
 from simulator.spec.load import model_names
 from simulator.spec.stack import STACKS
+from simulator.validate.recipe_facts import SOURCE_FACTS
 
 Row = Mapping[str, str]
 
@@ -59,42 +60,11 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
 """Phrase in the notes, and the fields it decides."""
 
 
-_SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (
-        r"^torchtitan .*(llama3_h100_202412|mid-2024)",
-        {"plan": {"stack": {"cross_entropy": "eager"}}},
-    ),
-    (
-        r"^vTrain .*ground_truth_single",
-        {"plan": {"recompute": "none", "stack": {"pads_vocab": False, "fused_softmax": False}}},
-    ),
-    (r"^DGX Cloud benchmarking recipes", {"plan": {"overlap_tp": True}}),
-    (
-        r"^Megatron-Bridge performance summary",
-        {"plan": {"overlap_tp": True, "grad_reduce_precision": "bf16"}},
-    ),
-    (r"^MLPerf Training ", {"plan": {"overlap_tp": True}}),
-)
-"""Pattern of a source, and the fields that hold for all its runs.
-
-torchtitan compiled its loss from 2025 on; until then its ``train.py`` says that doing so fails.
-
-vTrain's table states times and degrees only. Its configurations say ``use_checkpoint``, but the
-times exclude that anything was computed again: from hidden size 1024 to 2048 a layer of a
-sequence takes 1.0 ms more, in which the products with recompute would run at 1.2 times the peak
-of the device, and without it at 0.9. What does not grow with the hidden size are 20 more passes
-over the attention scores than a fused softmax makes, and what grows with the vocabulary takes
-2.4 times that of a vocabulary padded to whole vectors; the project's own model pads none either
-(``src/model/gpt_modeling.py``).
-
-NVIDIA's own recipes pipeline tensor-parallel exchanges with their products: those of DGX Cloud
-(the table's README says so of all its runs), of Megatron-Bridge (``CommOverlapConfig`` of
-``scripts/performance/configs``, which also reduces gradients in bf16: ``grad_reduce_in_fp32``), and
-of MLPerf's submissions (``TP_COMM_OVERLAP`` of the systems' ``config_*.sh``)."""
-
-
 _SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
 """Phrase in the notes of runs whose stages compute their first layers again."""
+
+_OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
+"""Phrase in the notes of runs that copy activations of their first layers to the host."""
 
 _DEVICE_MEMORY = re.compile("total memory in log")
 """Phrase in the notes of runs whose printed memory is what ``nvidia-smi`` calls used: the log of
@@ -121,7 +91,7 @@ def job_document(row: Row) -> dict[str, Any]:
         },
         "plan": _plan(row),
     }
-    for column, known in (("source", _SOURCE_FACTS), ("notes", _NOTE_FACTS)):
+    for column, known in (("source", SOURCE_FACTS), ("notes", _NOTE_FACTS)):
         for pattern, facts in known:
             if re.search(pattern, row.get(column, "")):
                 document = merged(document, facts)
@@ -224,6 +194,8 @@ def _plan(row: Row) -> dict[str, Any]:
             plan[key] = row[key]
     if some_layers := _SOME_LAYERS_AGAIN.search(row.get("notes", "")):
         plan["recompute_layers"] = int(some_layers.group(1))
+    if offloaded := _OFFLOADED_LAYERS.search(row.get("notes", "")):
+        plan["offload"] = {"activations": "cpu", "activation_layers": int(offloaded.group(1))}
     if not row.get("attention") and row.get("recompute") == "selective":
         # Core attention is only worth computing again where its scores would be kept.
         plan["attention"] = "fused-softmax"

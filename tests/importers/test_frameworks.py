@@ -131,7 +131,7 @@ def launch(folder: Path, *options: str) -> Path:
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ("--cpu-offloading-num-layers 4", "all layers but the last, here 23"),
+        ("--cpu-offloading-num-layers 24", "must be below the 24 layers"),
         ("--cpu-offloading-weights", "moves weights to the host"),
         ("--cpu-optimizer", "moves optimizer states to the host"),
         ("--optimizer-offload-policy auto", "moves optimizer states to the host"),
@@ -230,6 +230,8 @@ MEMORY_OPTIONS = [
     ("--optimizer-cpu-offload --optimizer-offload-fraction 0.0", {}),
     ("--pipeline-model-parallel-size 1 --recompute-granularity none"
      " --cpu-offloading --cpu-offloading-num-layers 23", {"activations": "cpu"}),
+    ("--pipeline-model-parallel-size 1 --recompute-granularity none"
+     " --cpu-offloading-num-layers 4", {"activations": "cpu", "activation_layers": 4}),
     ("--cpu-offloading-num-layers 0", {}),
 ]  # fmt: skip
 

@@ -15,6 +15,8 @@ from simulator.planning.bound import plan_bounds
 from simulator.planning.space import plan_space
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
+from simulator.program.layout import Slice
+from simulator.program.offload import offload_windows
 from simulator.program.offloaded_states import offloaded_states
 from simulator.program.stage import StageCosts
 from simulator.program.states import ParameterCount, resident_memory
@@ -22,7 +24,8 @@ from simulator.results.run import run_step
 from simulator.spec.documents import data_folder
 from simulator.spec.job import Job
 from simulator.spec.load import load_job
-from tests.jobs import host_profile, small_job
+from simulator.spec.model import Model
+from tests.jobs import host_profile, small_job, small_model
 from tests.program.test_unfold import timelines_by_rank
 
 GB = 1e9
@@ -46,13 +49,14 @@ PLANS = [
     MEGATRON,
     {"zero": 1, "offload": {"optimizer": "cpu", "share": 0.25}},
     {"zero": 1, "offload": {"activations": "cpu"}},
+    {"zero": 1, "offload": {"activations": "cpu", "activation_layers": 2}},
     {"zero": 3, "stack": "torchtitan", "offload": {**IN_MEMORY, "activations": "cpu"}},
     CHECKPOINTS,
 ]
 
 
-def offload_job(**fields: Any) -> Job:
-    return small_job(profile=fields.pop("profile", host_profile()), **fields)
+def offload_job(model: Model | None = None, **fields: Any) -> Job:
+    return small_job(model, profile=fields.pop("profile", host_profile()), **fields)
 
 
 def moved_bytes(program: Program, kind: Kind) -> float:
@@ -283,6 +287,46 @@ def test_activations_of_all_but_the_last_layer_leave_and_come_back():
     assert after.peak_allocated_bytes < before.peak_allocated_bytes
 
 
+@pytest.mark.parametrize(
+    ("layers", "count", "ends"),
+    [(4, 3, [1, 2, 3]), (8, 2, [3, 7]), (8, 3, [2, 5, 7]), (80, 20, list(range(3, 80, 4)))],
+)
+def test_copies_share_out_the_layers_of_the_model(layers, count, ends):
+    """``layer_window_map`` of Transformer Engine, worked out by hand."""
+    assert offload_windows(layers, count) == ends
+
+
+def test_some_layers_activations_leave_and_only_theirs():
+    jobs = [
+        offload_job(small_model(layers=8), global_batch=1, zero=1, offload=offload)
+        for offload in ({}, {"activations": "cpu", "activation_layers": 2}, {"activations": "cpu"})
+    ]
+    none, some, all_but_one = (build_program(job).classes[0].host for job in jobs)
+    layer = StageCosts(jobs[0]).saved(Slice(0, 1))
+    kept = sum(size for owner, size in layer if owner is Owner.ACTIVATIONS)
+    assert not none
+    assert dict(some)[Owner.ACTIVATIONS] == pytest.approx(2 * kept)
+    assert dict(all_but_one)[Owner.ACTIVATIONS] == pytest.approx(7 * kept)
+    copied = [build_program(job) for job in jobs[1:]]
+    assert [moved_bytes(p, Kind.COPY_TO_HOST) / kept for p in copied] == pytest.approx([2, 7])
+    assert [moved_bytes(p, Kind.COPY_TO_DEVICE) / kept for p in copied] == pytest.approx([2, 7])
+
+
+def test_layers_that_leave_are_gone_when_backward_begins():
+    """On a fast link the peak is that of the layers that stay, and of one that comes back."""
+    fast, none = host_profile(pcie="1 PB/s"), {}
+    some = {"activations": "cpu", "activation_layers": 6}
+    model = small_model(layers=8)
+    peaks = [
+        run_step(offload_job(model, global_batch=1, zero=1, offload=offload, profile=fast)).memory[
+            0
+        ]
+        for offload in (none, some)
+    ]
+    saved = [peak.by_owner[Owner.ACTIVATIONS] for peak in peaks]
+    assert saved[1] == pytest.approx(saved[0] * (2 + 1) / 8, rel=0.02)
+
+
 def test_partitioned_checkpoints_keep_their_part_and_are_gathered_once_per_layer():
     plain, parts = (
         offload_job(
@@ -419,6 +463,15 @@ def test_a_node_needs_room_for_what_leaves_all_of_its_gpus():
         (
             {**INFINITY, "offload": {**IN_MEMORY, "delayed_update": True}},
             "plan.offload.delayed_update",
+        ),
+        ({"offload": {"activation_layers": 2}}, "plan.offload.activation_layers"),
+        (
+            {"offload": {"activations": "cpu", "activation_layers": 4}},
+            "plan.offload.activation_layers",
+        ),
+        (
+            {**CHECKPOINTS, "offload": {"activations": "cpu", "activation_layers": 2}},
+            "plan.offload.activation_layers",
         ),
         ({"partition_activations": True}, "plan.partition_activations"),
         ({"partition_activations": True, "tp": 2, "recompute": "full"}, "plan.partition_activ"),

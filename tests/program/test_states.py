@@ -83,6 +83,25 @@ def test_full_precision_needs_no_master_copy():
     assert state_bytes(small_job(precision="fp32")).master == 0
 
 
+def test_remainders_of_weights_are_the_sixteen_bits_that_bf16_lacks():
+    """Apex: "store bits required to reconstruct FP32 params", if the model is bf16."""
+    remainders = {"base": "megatron-core", "keeps_weight_remainders": True}
+    for d in (2, 4):
+        assert bytes_per_parameter(gpus=d, stack=remainders) == pytest.approx(6 + 10 / d)
+    for precision in ("fp16", "fp8", "fp32"):
+        assert state_bytes(small_job(stack=remainders, precision=precision)) == state_bytes(
+            small_job(precision=precision)
+        )
+
+
+def test_an_update_reads_and_writes_the_same_weights_however_they_are_stored():
+    """fp32 weights are read and written; a 16-bit copy is written besides, where there is one."""
+    one = ParameterCount(1e9)
+    stacks = ({"base": "megatron-core", "keeps_weight_remainders": True}, "megatron-core")
+    halves, whole = (optimizer_traffic_bytes(small_job(stack=s), one) for s in stacks)
+    assert whole - halves == 2 * 1e9
+
+
 @pytest.mark.parametrize(("optimizer", "moments"), [("adam", 8), ("sgd-momentum", 4), ("sgd", 0)])
 def test_optimizers_differ_in_their_moments(optimizer, moments):
     held = dict(resident_memory(small_job(optimizer=optimizer), ParameterCount(1.0)))

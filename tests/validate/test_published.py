@@ -256,6 +256,25 @@ def test_facts_that_only_the_notes_state_are_read():
     assert plan["grad_reduce_precision"] == "bf16"
 
 
+def test_layers_whose_activations_leave_are_counted_in_the_notes():
+    notes = "Megatron-FSDP with activation CPU offload of 20 layers per recipe preset"
+    plan = job_document({**ROW, "notes": notes})["plan"]
+    assert plan["offload"] == {"activations": "cpu", "activation_layers": 20}
+    assert "offload" not in job_document(ROW)["plan"]
+
+
+def test_launchers_of_nemo_1_keep_remainders_of_weights_where_they_run_apexs_optimizer():
+    names = {
+        "NeMo Framework Launcher README scaling tables": True,
+        "DGX Cloud benchmarking recipes 25.02, nemotron/README_340b.md": True,
+        "DGX Cloud benchmarking recipes 25.02, nemotron/README_15b.md": False,
+        "DGX Cloud benchmarking recipes 25.02, grok1/README_314b.md": False,
+    }
+    for source, keeps in names.items():
+        stack = job_document({**ROW, "source": source})["plan"]["stack"]
+        assert stack.get("keeps_weight_remainders", False) is keeps
+
+
 def test_the_rowwise_recipe_of_float8_gathers_in_16_bits():
     notes = "vanilla TP; torch.compile; precision: float8 rowwise; zero: FSDP2 ZeRO-3"
     stack = job_document({**ROW, "notes": notes})["plan"]["stack"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from simulator.errors import InputError
@@ -40,6 +41,8 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"(?<!no )grouped GEMM", {"plan": {"stack": {"grouped_experts": True}}}),
     (r"a2a overlap on", {"plan": {"overlap_ep": True}}),
     (r"w/ MTP", {"model": {"multi_token_layers": 1}}),
+    (r"w/o MTP", {"model": {"multi_token_layers": 0}}),
+    (r"^(?!.*tokendrop).*\b(Deep|Hybrid)EP\b", {"plan": {"ep_dispatch": "hierarchical"}}),
     (r"bf16 grad sync", {"plan": {"grad_reduce_precision": "bf16"}}),
     (r"MP mode PURE", {"plan": {"grad_reduce_precision": "bf16"}}),
     (r"async TP", {"plan": {"overlap_tp": True}}),
@@ -56,8 +59,15 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
-"""Phrase in the notes, and the fields it decides."""
+"""Phrase in the notes, and the fields it decides.
 
+DeepEP and HybridEP send a token once to every rank that has an expert of it. Recipes that drop
+tokens run without them: Megatron-Bridge's ``apply_moe_token_drop`` asks for the ``alltoall``
+dispatcher, whatever the preset of the next release names."""
+
+
+_BRIDGE = "Megatron-Bridge performance summary"
+"""How the source begins whose recipes are in Megatron-Bridge."""
 
 _SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
@@ -70,7 +80,7 @@ _SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (r"^DGX Cloud benchmarking recipes", {"plan": {"overlap_tp": True}}),
     (
-        r"^Megatron-Bridge performance summary",
+        rf"^{_BRIDGE}",
         {"plan": {"overlap_tp": True, "grad_reduce_precision": "bf16"}},
     ),
     (r"^MLPerf Training ", {"plan": {"overlap_tp": True}}),
@@ -91,6 +101,20 @@ NVIDIA's own recipes pipeline tensor-parallel exchanges with their products: tho
 (the table's README says so of all its runs), of Megatron-Bridge (``CommOverlapConfig`` of
 ``scripts/performance/configs``, which also reduces gradients in bf16: ``grad_reduce_in_fp32``), and
 of MLPerf's submissions (``TP_COMM_OVERLAP`` of the systems' ``config_*.sh``)."""
+
+
+_BRIDGE_DEEPSEEK_LAYOUTS: Mapping[int, list[int]] = MappingProxyType(
+    {
+        4: [16, 16, 16, 13],
+        8: [8] * 7 + [5],
+        16: [4] * 15 + [1],
+        32: [1] + [2] * 30 + [0],
+    }
+)
+"""Layers of each virtual stage of DeepSeek-V3, by their number, in Megatron-Bridge's recipes:
+``layout_map`` of ``recipes/deepseek/deepseek_v3.py``, and ``Et|(tt|)*30mL`` of
+``scripts/performance``. The last stage holds the module of multi-token prediction, too, which the
+recipe trains (``mtp_num_layers = 1``) unless the table says otherwise."""
 
 
 _SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
@@ -121,11 +145,22 @@ def job_document(row: Row) -> dict[str, Any]:
         },
         "plan": _plan(row),
     }
+    document = merged(document, _recipe_facts(row))
     for column, known in (("source", _SOURCE_FACTS), ("notes", _NOTE_FACTS)):
         for pattern, facts in known:
             if re.search(pattern, row.get(column, "")):
                 document = merged(document, facts)
     return document
+
+
+def _recipe_facts(row: Row) -> dict[str, Any]:
+    """What a source's recipe of this very model decides."""
+    if not row.get("source", "").startswith(_BRIDGE) or row["model"].lower() != "deepseek-v3":
+        return {}
+    stages = _int(row, "pp") * (_int(row, "vpp") if row.get("vpp") else 1)
+    layout = _BRIDGE_DEEPSEEK_LAYOUTS.get(stages)
+    plan = {"layout": layout} if layout else {}
+    return {"model": {"multi_token_layers": 1}, "plan": plan}
 
 
 def _model(row: Row) -> dict[str, Any]:

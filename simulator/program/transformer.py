@@ -53,6 +53,16 @@ _EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS = 5.0, 8
 where a fused kernel moves 4; queries and keys apart."""
 
 
+_EAGER_LATENT_PASSES, _EAGER_LATENT_BACKWARD_PASSES, _EAGER_LATENT_KERNELS = 14, 21, 17
+"""Reads and writes of what Megatron-Core rotates of queries, without fusion. Forward: even and odd
+columns are put apart (2), multiplied by the cosine (2), negated by half (1), swapped (2),
+multiplied by the sine (2), added (3), and joined with columns that are not rotated, of which
+there are none (2). Backward: the products (4), the swap (3), the sum of both branches (3), and
+columns put back from three slices, each into zeros, and added (11). Kernels are those of queries,
+of keys, of joining both, and of the values' copy (``_apply_rotary_pos_emb_bshd`` of
+``rope_utils.py``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of one microbatch.
@@ -302,22 +312,51 @@ class Block:
         self.save("latent_input", tokens * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
         if latent.q_lora_rank:
             self.linear("query_down", latent.q_lora_rank, model.hidden, Split.NONE)
+            self._latent_norm("query_latent_norm", latent.q_lora_rank)
             self.save("query_latent", 2 * tokens * latent.q_lora_rank * size, Region.SEQUENCE)
         self.linear("query_up", query, latent.q_lora_rank or model.hidden, Split.COLUMN)
         down = latent.kv_lora_rank + latent.qk_rope_head_dim
         self.linear("key_value_down", down, model.hidden, Split.NONE)
+        self._latent_norm("key_value_latent_norm", latent.kv_lora_rank)
         self.save("key_value_latent", 2 * tokens * down * size, Region.SEQUENCE)
         up = model.heads * (latent.qk_nope_head_dim + latent.v_head_dim)
         self.linear("key_value_up", up, latent.kv_lora_rank, Split.COLUMN)
         value = model.heads * latent.v_head_dim
-        rotated = tokens * 2 * query * size
-        self.rotary(rotated)
+        self._latent_rotary(latent)
         for name, width in (("query", query), ("key", query), ("value", value)):
             self.save(name, tokens * width * size, Region.TENSOR)
         kind = LayerKind(has_experts=False, window=0)
         self.core_attention(model.heads, model.heads, qk_dim, latent.v_head_dim, kind)
         self.save("attention_context", tokens * value * size, Region.TENSOR)
         self.linear("attention_output", model.hidden, value, Split.ROW)
+
+    def _latent_norm(self, name: str, width: int) -> None:
+        """A norm over a latent; its input and output are kept with the latent."""
+        row = self.shape.tokens * width * self.shape.element_bytes
+        fused = self.stack.fused_rmsnorm
+        passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
+        self.stream(name, 2 * row * passes, 3 * row * passes, Region.SEQUENCE, kernels)
+
+    def _latent_rotary(self, latent: LatentAttention) -> None:
+        """Rotate part of the queries and keys, and put queries, keys and values together.
+
+        Fused kernels read and write queries and keys once. Eager ones rotate that part of the
+        queries, join it with the others, spread that of the one rotated key over all heads, and
+        copy the values, as attention wants them contiguous; backward takes it all apart again.
+
+        Source: Megatron-Core, ``qkv_up_proj_and_rope_apply`` of ``multi_latent_attention.py``.
+        """
+        nope, rope, value = latent.qk_nope_head_dim, latent.qk_rope_head_dim, latent.v_head_dim
+        query = nope + rope
+        columns = self.shape.tokens * self.model.heads * self.shape.element_bytes
+        if self.stack.fused_rotary and self.stack.fused_latent_rotary:
+            self.rotary(2 * query * columns)
+            return
+        forward = _EAGER_LATENT_PASSES * rope + 2 * query + (nope + query) + 2 * value
+        backward = _EAGER_LATENT_BACKWARD_PASSES * rope + 2 * query + rope + 2 * (nope + value)
+        self.stream(
+            "rotary", forward * columns, backward * columns, Region.TENSOR, _EAGER_LATENT_KERNELS
+        )
 
     def core_attention(
         self, heads: int, kv_heads: int, head_dim: int, v_head_dim: int, kind: LayerKind

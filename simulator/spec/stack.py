@@ -218,6 +218,10 @@ class Stack(Spec):
     it runs as PyTorch's own does (the profile's ``row_reduction_efficiency``)."""
     fused_rotary: Flag = True
     """One kernel, not an expression of eager ones."""
+    fused_latent_rotary: Flag = True
+    """With ``fused_rotary``, latent attention has fused kernels, too. Megatron-Core's are
+    experimental, and Megatron-Bridge calls them incompatible (``utils/fusions.py``); compilers
+    make their own."""
     fused_accumulation: Flag = True
     """Weight gradients are added to their accumulators by the product itself."""
     fused_softmax: Flag = True
@@ -269,6 +273,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             description="Megatron-Core and NeMo, 2023 and later, with Transformer Engine",
             gathers_casted=True,
             persistent_norms=True,
+            fused_latent_rotary=False,
             bucket_per_rank_bytes="4 MB",  # type: ignore[arg-type]
         ),
         "megatron-lm-2021": Stack(

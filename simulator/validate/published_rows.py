@@ -16,7 +16,7 @@ from simulator.errors import InputError
 from simulator.spec.documents import merged
 from simulator.spec.load import model_names
 from simulator.spec.stack import STACKS
-from simulator.validate.recipe_facts import SOURCE_FACTS
+from simulator.validate.recipe_facts import SOURCE_FACTS, recipe_facts
 
 Row = Mapping[str, str]
 
@@ -41,6 +41,8 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"(?<!no )grouped GEMM", {"plan": {"stack": {"grouped_experts": True}}}),
     (r"a2a overlap on", {"plan": {"overlap_ep": True}}),
     (r"w/ MTP", {"model": {"multi_token_layers": 1}}),
+    (r"w/o MTP", {"model": {"multi_token_layers": 0}}),
+    (r"^(?!.*tokendrop).*\b(Deep|Hybrid)EP\b", {"plan": {"ep_dispatch": "hierarchical"}}),
     (r"bf16 grad sync", {"plan": {"grad_reduce_precision": "bf16"}}),
     (r"MP mode PURE", {"plan": {"grad_reduce_precision": "bf16"}}),
     (r"async TP", {"plan": {"overlap_tp": True}}),
@@ -57,7 +59,11 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
-"""Phrase in the notes, and the fields it decides."""
+"""Phrase in the notes, and the fields it decides.
+
+DeepEP and HybridEP send a token once to every rank that has an expert of it. Recipes that drop
+tokens run without them: Megatron-Bridge's ``apply_moe_token_drop`` asks for the ``alltoall``
+dispatcher, whatever the preset of the next release names."""
 
 
 _SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
@@ -91,6 +97,7 @@ def job_document(row: Row) -> dict[str, Any]:
         },
         "plan": _plan(row),
     }
+    document = merged(document, recipe_facts(row))
     for column, known in (("source", SOURCE_FACTS), ("notes", _NOTE_FACTS)):
         for pattern, facts in known:
             if re.search(pattern, row.get(column, "")):

@@ -1,12 +1,17 @@
 """What do the recipes behind a published table say that its rows do not?
 
-A fact holds for all runs of a source. It says what the runs did, never how fast they were or how
-much they took.
+A fact holds for all runs of a source, or for its runs of one model. It says what the runs did,
+never how fast they were or how much they took.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
+
+_BRIDGE = "Megatron-Bridge performance summary"
+"""How the source begins whose recipes are in Megatron-Bridge."""
 
 SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
@@ -19,7 +24,7 @@ SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (r"^DGX Cloud benchmarking recipes", {"plan": {"overlap_tp": True}}),
     (
-        r"^Megatron-Bridge performance summary",
+        rf"^{_BRIDGE}",
         {"plan": {"overlap_tp": True, "grad_reduce_precision": "bf16"}},
     ),
     (r"^MLPerf Training ", {"plan": {"overlap_tp": True}}),
@@ -51,3 +56,26 @@ NeMo 1 runs these models with Apex's ``distributed_fused_adam`` (``optim.name`` 
 recipes; those of Grok and Nemotron 15B say ``mcore_distributed_optim``), and sets its
 ``store_param_remainders`` for bf16 weights (``setup_optimization`` of
 ``megatron_base_model.py``)."""
+
+_BRIDGE_DEEPSEEK_LAYOUTS: Mapping[int, list[int]] = MappingProxyType(
+    {
+        4: [16, 16, 16, 13],
+        8: [8] * 7 + [5],
+        16: [4] * 15 + [1],
+        32: [1] + [2] * 30 + [0],
+    }
+)
+"""Layers of each virtual stage of DeepSeek-V3, by their number, in Megatron-Bridge's recipes:
+``layout_map`` of ``recipes/deepseek/deepseek_v3.py``, and ``Et|(tt|)*30mL`` of
+``scripts/performance``. The last stage holds the module of multi-token prediction, too, which the
+recipe trains (``mtp_num_layers = 1``) unless the table says otherwise."""
+
+
+def recipe_facts(row: Mapping[str, str]) -> dict[str, Any]:
+    """Fields that a source's recipe of the row's model decides."""
+    if not row.get("source", "").startswith(_BRIDGE) or row["model"].lower() != "deepseek-v3":
+        return {}
+    stages = int(row["pp"]) * int(row.get("vpp") or 1)
+    layout = _BRIDGE_DEEPSEEK_LAYOUTS.get(stages)
+    plan = {"layout": layout} if layout else {}
+    return {"model": {"multi_token_layers": 1}, "plan": plan}

@@ -78,3 +78,41 @@ def test_older_recipes_split_experts_like_the_layer(version: str, notes: str, et
     cells = {"tp": "4", "dp": "8", "gpus": "32", "sequence_parallel": "true"}
     job = job_of(framework_version=version, notes=notes, **cells)
     assert job.plan.expert_tp == etp
+
+
+BRIDGE = "Megatron-Bridge performance summary, container 25.11"
+
+
+@pytest.mark.parametrize(
+    ("cells", "counts"),
+    [
+        ({"pp": "16"}, (*[4] * 15, 1)),
+        ({"pp": "4", "vpp": "4"}, (*[4] * 15, 1)),
+        ({"pp": "2", "vpp": "4"}, (*[8] * 7, 5)),
+        ({"pp": "8", "vpp": "4"}, (1, *[2] * 30, 0)),
+    ],
+)
+@pytest.mark.parametrize(("notes", "modules"), [("variant (w/o MTP)", 0), ("dropless", 1)])
+def test_recipes_of_megatron_bridge_lay_deepseek_v3_out(
+    cells: dict[str, str], counts: tuple[int, ...], notes: str, modules: int
+):
+    job = job_of(
+        source=BRIDGE, model="deepseek-v3", layers="61", gpus="128", notes=notes,
+        **{"ep": "8", "dp": str(128 // int(cells["pp"])), "global_batch": "512", **cells},
+    )  # fmt: skip
+    assert job.plan.layout == counts
+    assert sum(counts) == job.model.layers
+    assert job.model.multi_token_layers == modules
+
+
+@pytest.mark.parametrize(
+    ("notes", "dispatch"),
+    [
+        ("", "all_to_all"),
+        ("router force-balanced; HybridEP dispatcher", "hierarchical"),
+        ("DeepEP; a2a overlap on", "hierarchical"),
+        ("variant (tokendrop); HybridEP dispatcher", "all_to_all"),
+    ],
+)
+def test_notes_say_how_tokens_travel(notes: str, dispatch: str):
+    assert job_of(notes=notes).plan.ep_dispatch == dispatch

@@ -1,0 +1,117 @@
+"""Does assembling queries, keys and values of latent attention move what torch's kernels move?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.cost.parameters import layer_kinds
+from simulator.program.layer import Stream
+from simulator.program.transformer import microbatch_shape, transformer_layer
+from simulator.spec.plan import Plan
+from tests.jobs import small_model
+
+torch = pytest.importorskip("torch")
+
+TOKENS, HEADS, NOPE, ROPE, VALUE = 16, 64, 128, 64, 96
+LATENT = {
+    "q_lora_rank": 32,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": NOPE,
+    "qk_rope_head_dim": ROPE,
+    "v_head_dim": VALUE,
+}
+VIEWS = {
+    "view", "slice", "split", "split_with_sizes", "expand", "alias", "detach", "unsqueeze",
+    "transpose", "select", "narrow", "squeeze",
+}  # fmt: skip
+
+
+def piece(name: str, **stack: bool) -> Stream:
+    model = small_model(hidden=256, heads=HEADS, kv_heads=HEADS, latent_attention=LATENT)
+    plan = Plan(stack={"base": "megatron-core", **stack})
+    layer = transformer_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
+    found = next(each for each in layer.pieces if each.name == name)
+    assert isinstance(found, Stream)
+    return found
+
+
+def size_bytes(tensor) -> int:
+    """Of what it holds: a dimension without a stride is one element in memory."""
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1
+    for extent, stride in extents:
+        elements *= extent if stride else 1
+    return elements * tensor.element_size()
+
+
+def moved_bytes(run) -> int:
+    """Reads and writes of every kernel that torch runs, which are those that make no view."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    moved = 0
+
+    class Counter(TorchDispatchMode):
+        def __torch_dispatch__(self, kernel, types, args=(), kwargs=None):
+            nonlocal moved
+            result = kernel(*args, **(kwargs or {}))
+            name = kernel.__name__.split(".")[0]
+            read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+            written = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+            if name == "slice_backward":  # zeros, into which what was picked is copied
+                written.append(read[0])
+            if name not in VIEWS:
+                moved += sum(map(size_bytes, [*read, *written]))
+            return result
+
+    with Counter():
+        run()
+    return moved
+
+
+def rotated(part, angles):
+    """Even and odd columns put apart, and the halves turned by the angles."""
+    kept, rest = part[..., :ROPE], part[..., ROPE:]
+    kept = torch.cat((kept[..., 0::2], kept[..., 1::2]), dim=-1)
+    cosine, sine = angles.cos().to(kept.dtype), angles.sin().to(kept.dtype)
+    first, second = kept.chunk(2, dim=-1)
+    turned = kept * cosine + torch.cat((-second, first), dim=-1) * sine
+    return torch.cat((turned, rest), dim=-1)
+
+
+def test_eager_kernels_of_latent_attention_move_what_torch_counts():
+    def leaf(*shape: int):
+        return torch.randn(TOKENS, 1, *shape, dtype=torch.bfloat16, requires_grad=True)
+
+    query, key_value, shared = leaf(HEADS, NOPE + ROPE), leaf(HEADS, NOPE + VALUE), leaf(1, ROPE)
+    angles = torch.randn(TOKENS, 1, 1, ROPE)
+    outputs = []
+
+    def forward() -> None:
+        query_nope, query_rope = query.split([NOPE, ROPE], dim=-1)
+        key_nope, value = key_value.split([NOPE, VALUE], dim=-1)
+        one_key = rotated(shared, angles).expand(-1, -1, HEADS, -1)
+        outputs.append(torch.cat([query_nope, rotated(query_rope, angles)], dim=-1))
+        outputs.append(torch.cat([key_nope, one_key], dim=-1))
+        outputs.append(value.contiguous())
+
+    rotary = piece("rotary")
+    # What torch does to the one key that heads share, and the angles, is left out.
+    assert rotary.forward_bytes == pytest.approx(moved_bytes(forward), rel=0.03)
+    gradients = [torch.randn_like(output) for output in outputs]
+    backward = moved_bytes(lambda: torch.autograd.backward(outputs, gradients))
+    assert rotary.backward_bytes == pytest.approx(backward, rel=0.03)
+
+
+def test_a_fused_kernel_reads_and_writes_queries_and_keys_once():
+    fused = piece("rotary", fused_latent_rotary=True)
+    expected = 2 * 2 * TOKENS * HEADS * (NOPE + ROPE) * 2
+    assert fused.forward_bytes == fused.backward_bytes == expected
+    assert piece("rotary", fused_latent_rotary=True, fused_rotary=False) == piece("rotary")
+
+
+@pytest.mark.parametrize(("name", "width"), [("query_latent", 32), ("key_value_latent", 16)])
+def test_latents_are_normed(name: str, width: int):
+    norm = piece(f"{name}_norm")
+    assert norm.forward_bytes == 2 * TOKENS * width * 2
+    assert norm.backward_bytes == 3 * TOKENS * width * 2

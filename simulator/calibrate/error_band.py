@@ -87,10 +87,14 @@ def profile_band(profile: str, residuals: Sequence[Residual]) -> ErrorBand:
 
 
 def covered_share(residuals: Iterable[Residual], known: Sequence[Residual]) -> float:
-    """Share of runs inside the band that all other sources give their system, 0 to 1."""
+    """Share of runs inside the band that all other sources give their system, 0 to 1.
+
+    Only of runs beside which there are sources enough for a band; NaN if there are none.
+    """
     inside = []
     for residual in residuals:
         others = [other for other in known if other.source != residual.source]
-        band = profile_band(residual.profile, others)
-        inside.append(band.fastest <= residual.ratio <= band.slowest)
+        if len({other.source for other in others}) >= FEWEST_SOURCES:
+            band = profile_band(residual.profile, others)
+            inside.append(band.fastest <= residual.ratio <= band.slowest)
     return sum(inside) / len(inside) if inside else math.nan

@@ -88,6 +88,7 @@ def test_coverage_holds_a_run_against_other_sources() -> None:
     known = of([1.0] * 10, "a") + of([1.0] * 10, "b") + of([2.0] * 10, "c")
     assert covered_share(known[:10], known) == 1.0
     assert covered_share(known[20:], known) == 0.0  # the others agree on a band of no width
+    assert math.isnan(covered_share(known[:10], known[:20]))  # one other source is no band
 
 
 def test_residuals_are_those_of_higher_grades_whose_system_others_speak_of() -> None:

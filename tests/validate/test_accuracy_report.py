@@ -12,7 +12,8 @@ from simulator.validate.accuracy_report import KnownMiss, accuracy_report
 from simulator.validate.published import PublishedReport, predicted
 from tests.validate.test_published import ROW
 
-ROWS = [{**ROW, "id": name, "source": "a table"} for name in ("lab-001", "lab-002", "other-001")]
+NAMES = ("lab-001", "lab-002", "other-001", "third-001")
+ROWS = [{**ROW, "id": name, "source": "a table"} for name in NAMES]
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def report() -> PublishedReport:
     results = [predicted(row) for row in ROWS]
     exact = results[0].predicted_step_s
     assert exact is not None
-    measured = (1.2 * exact, 2.0 * exact, exact)
+    measured = (1.2 * exact, 2.0 * exact, exact, exact)
     return PublishedReport(
         [
             replace(r, measured_step_s=m, error_pct=100 * (exact / m - 1))
@@ -37,7 +38,7 @@ def test_the_furthest_off_come_first_each_with_its_cause(report) -> None:
     known = [KnownMiss(r"lab-00\d", "the lab's clock is slow")]
     text = accuracy_report(report, ROWS, {}, known)
     rows = [line for line in section(text, "The 20 furthest off") if line.startswith("| ")][1:]
-    assert [row.split(" | ")[0] for row in rows] == ["| lab-002", "| lab-001", "| other-001"]
+    assert [row.split(" | ")[0] for row in rows] == [f"| {NAMES[i]}" for i in (1, 0, 2, 3)]
     assert "| -50.0 |" in rows[0]
     assert rows[0].endswith("the lab's clock is slow |")
     assert rows[2].endswith("not understood |")
@@ -45,13 +46,12 @@ def test_the_furthest_off_come_first_each_with_its_cause(report) -> None:
 
 
 def test_coverage_holds_runs_against_other_sources(report) -> None:
-    """The lab was slower than predicted, the other was not: neither covers the other."""
+    """The lab was slower than predicted, two others were not: their band does not hold its runs."""
     predicted_s = report.rows[0].predicted_step_s
-    names = ("lab-001", "lab-002", "other-001")
-    left_out = {name: LeftOut(name, True, predicted_s) for name in names}
+    left_out = {name: LeftOut(name, True, predicted_s) for name in NAMES}
     text = accuracy_report(report, ROWS, left_out)
     (line,) = (line for line in section(text, "Error bands") if line.startswith("| all runs of"))
-    assert line == "| all runs of grade A and A- | 3 | 0 |"
+    assert line == "| all runs of grade A and A- | 4 | 50 |"
 
 
 def test_the_picture_counts_all_runs_and_the_close_ones() -> None:

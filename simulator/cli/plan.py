@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,10 +91,8 @@ def plan(
 
     Example:  clustersim plan job.yaml --top 5 --vary plan.recompute=none,selective
     """
-    from simulator.planning.batches import merged_searches
     from simulator.planning.nearest_fit import nearest_fit
     from simulator.planning.reasons import reasons
-    from simulator.planning.search import pareto_front, search_plans
 
     job = read_job(job_file, changes)
     if sizes and pareto is None:
@@ -103,33 +100,18 @@ def plan(
     if pareto is not None and global_batch is not None:
         rule = "draws plans of one global batch"
         raise InputError.single("--pareto", rule, hint="set it: --set batch.global=N")
-    axes = _axes(job, vary, max_tp)
     with status_line() as show, worker_pool(workers) as (executor, processes):
-        search = partial(
-            search_plans,
-            vary=axes,
-            top=top,
-            headroom=headroom,
-            executor=executor,
-            at_a_time=processes,
-            on_progress=lambda progress: show(_progress_text(progress)),
-        )
-        if global_batch is None:
-            found = search(job)
-        else:
-            batches = whole_numbers(global_batch, "--global-batch")
-            found = merged_searches({size: search(_with_batch(job, size)) for size in batches}, top)
+        settings = {
+            "vary": _axes(job, vary, max_tp),
+            "headroom": headroom,
+            "executor": executor,
+            "at_a_time": processes,
+            "on_progress": lambda progress: show(_progress_text(progress)),
+        }
+        found = _search(job, top, global_batch, settings)
         if pareto is not None:
             counts = whole_numbers(sizes, "--gpus") if sizes else [job.cluster.gpus]
-            front = partial(
-                pareto_front,
-                vary=axes,
-                headroom=headroom,
-                executor=executor,
-                at_a_time=processes,
-                on_progress=lambda progress: show(_progress_text(progress)),
-            )
-            _draw_pareto(job, {gpus: front(_with_gpus(job, gpus)) for gpus in counts}, pareto)
+            _draw_pareto(job, counts, settings, pareto)
     nearest = None
     if found.smallest is not None:
         nearest = nearest_fit(job.replace(found.smallest))
@@ -149,6 +131,18 @@ def plan(
     if not found.choices:
         note(_nothing_fits_text(found, nearest))
         raise typer.Exit(1)
+
+
+def _search(job: Job, top: int, global_batch: str | None, settings: dict[str, Any]) -> PlanSearch:
+    """The fastest plans of the job, or of it with several global batches."""
+    from simulator.planning.batches import merged_searches
+    from simulator.planning.search import search_plans
+
+    if global_batch is None:
+        return search_plans(job, top=top, **settings)
+    batches = whole_numbers(global_batch, "--global-batch")
+    searches = {size: search_plans(_with_batch(job, size), top=top, **settings) for size in batches}
+    return merged_searches(searches, top)
 
 
 def _axes(job: Job, vary: Sequence[str] | None, max_tp: int | None) -> Axes:
@@ -173,9 +167,11 @@ def _with_gpus(job: Job, gpus: int) -> Job:
     return job.model_copy(update={"cluster": cluster})
 
 
-def _draw_pareto(job: Job, fronts: Mapping[int, Sequence[PlanChoice]], path: Path) -> None:
+def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], path: Path) -> None:
+    from simulator.planning.search import pareto_front
     from simulator.plots.pareto import draw_pareto
 
+    fronts = {gpus: pareto_front(_with_gpus(job, gpus), **settings) for gpus in gpu_counts}
     points = {
         gpus: [(each.step_time_s, each.peak_device_bytes, _short_name(each)) for each in front]
         for gpus, front in fronts.items()

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 # Factors are exact fractions, so that "2.5 us" is the float nearest to 2.5e-6.
 _DECIMAL = {p: Fraction(1000) ** i for i, p in enumerate(["", "k", "M", "G", "T", "P", "E"])}
@@ -54,6 +55,7 @@ _MORE_NUMBER = r"[0-9_.]|[eE][+-]?[0-9]"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})(?!{_MORE_NUMBER})\s*(\S.*?)?\s*\Z")
 
 
+@lru_cache(maxsize=4096)
 def parse_quantity(text: str, dimension: str) -> float:
     """SI value of ``text``, a number and a unit of ``dimension``.
 
@@ -98,6 +100,7 @@ def _typical_unit(dimension: str) -> str:
     }[dimension]
 
 
+@lru_cache(maxsize=4096, typed=True)
 def format_quantity(value: float, dimension: str) -> str:
     """Text that :func:`parse_quantity` reads back to exactly ``value``.
 

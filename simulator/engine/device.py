@@ -11,11 +11,12 @@ four GPU types is 18.9 % (arXiv 2507.03114).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import simpy
 
-from simulator.engine.instant import Action, Alarm, EndOfInstant
+from simulator.engine.instant import Action, Alarm
 
 BESIDE_MULTIPROCESSORS = 0.07
 """Share of full speed that communication takes besides its multiprocessors. With the 16 of 132
@@ -26,35 +27,80 @@ _LEAST_RATE = 0.5
 
 
 class _Computation(Alarm):
-    """Work under way on one or more devices."""
+    """Work under way on one or more devices, at the pace of the slowest.
 
-    __slots__ = ("devices", "ended", "rate", "remaining_s", "updated_s")
+    What changes the pace counts once its instant is over: when the pace changes again or the
+    work might be done.
+    """
+
+    __slots__ = (
+        "_changed_s",
+        "_ended",
+        "_ends_s",
+        "_rate",
+        "_remaining_s",
+        "_updated_s",
+        "devices",
+    )
 
     def __init__(
         self, env: simpy.Environment, devices: Sequence[_Device], seconds: float, ended: Action
     ) -> None:
         super().__init__(env)
         self.devices = devices
-        self.remaining_s = seconds
-        self.ended = ended
-        self.rate = 0.0
-        self.updated_s = 0.0
+        self._ended = ended
+        self._remaining_s = seconds
+        self._updated_s = env.now
+        self._rate = self._slowest
+        self._ends_s = self._updated_s + seconds / self._rate
+        self._changed_s = math.inf
+        self.set_at(self._ends_s)
 
-    def keep_pace(self, now_s: float) -> None:
-        """Book the progress so far and go on at the pace of the slowest device."""
-        rate = min(device.rate for device in self.devices)
-        if rate == self.rate:
-            return
-        self.remaining_s = max(0.0, self.remaining_s - (now_s - self.updated_s) * self.rate)
-        self.updated_s = now_s
-        self.rate = rate
-        self.set(self.remaining_s / rate)
+    def settle(self) -> None:
+        """Book the last change of the pace, if its instant is over."""
+        if self._changed_s < self.env.now:
+            self._keep_pace()
+
+    def slows_down(self) -> None:
+        """Take note that a device of it goes slower from now on."""
+        self._changed_s = self.env.now
+
+    def speeds_up(self) -> None:
+        """Take note that a device of it goes faster from now on, so that it may end sooner."""
+        self._changed_s = self.env.now
+        rate = self._slowest
+        if rate > self._rate:
+            self.set_at(self._changed_s + self._left_s / rate)
 
     def ring(self) -> None:
-        """The work is done."""
+        """The work is done, unless it was slowed down meanwhile."""
+        self.settle()
+        if self._ends_s > self.env.now:
+            self.set_at(self._ends_s)
+            return
         for device in self.devices:
             device.computing = None
-        self.ended()
+        self._ended()
+
+    @property
+    def _slowest(self) -> float:
+        return min([device.rate for device in self.devices])
+
+    @property
+    def _left_s(self) -> float:
+        """Seconds-alone still to do at the last change."""
+        done_s = (self._changed_s - self._updated_s) * self._rate
+        return max(0.0, self._remaining_s - done_s)
+
+    def _keep_pace(self) -> None:
+        """Book the progress until the last change and go on at the pace since."""
+        rate = self._slowest
+        if rate != self._rate:
+            self._remaining_s = self._left_s
+            self._updated_s = self._changed_s
+            self._rate = rate
+            self._ends_s = self._changed_s + self._remaining_s / rate
+        self._changed_s = math.inf
 
 
 class _Device:
@@ -86,8 +132,6 @@ class Devices:
     def __init__(self, env: simpy.Environment, sm_counts: Sequence[int]) -> None:
         self._env = env
         self._devices = [_Device(sm_count) for sm_count in sm_counts]
-        self._changed: dict[_Computation, None] = {}
-        self._settling = EndOfInstant(env, self._settle)
 
     def take(self, index: int, sm_count: int) -> None:
         """Give ``sm_count`` multiprocessors of a device to a communication."""
@@ -109,20 +153,18 @@ class Devices:
         computation = _Computation(self._env, devices, seconds, ended)
         for device in devices:
             device.computing = computation
-        computation.keep_pace(self._env.now)
 
     def _hold(self, index: int, sm_count: int) -> None:
         device = self._devices[index]
         if not sm_count or not device.sm_count:
             return
+        computation = device.computing
+        if computation is None:
+            device.held += sm_count
+            return
+        computation.settle()
         device.held += sm_count
-        if device.computing is not None:
-            self._changed[device.computing] = None
-            self._settling.ask()
-
-    def _settle(self) -> None:
-        """Give every computation its new pace, if it has not ended meanwhile."""
-        changed, self._changed = self._changed, {}
-        for computation in changed:
-            if computation.devices[0].computing is computation:
-                computation.keep_pace(self._env.now)
+        if sm_count > 0:
+            computation.slows_down()
+        else:
+            computation.speeds_up()

@@ -7,6 +7,7 @@ is settled once, after everything else of that moment has happened.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import simpy
@@ -73,35 +74,38 @@ class Alarm:
         env: The simulation.
     """
 
-    __slots__ = ("_due_s", "_env", "_event", "_wakes_s")
+    __slots__ = ("_due_s", "_event", "_wakes_s", "env")
 
     def __init__(self, env: simpy.Environment) -> None:
-        self._env = env
+        self.env = env
         self._event: simpy.Event | None = None
         self._wakes_s = 0.0
         self._due_s = 0.0
 
-    def set(self, delay_s: float) -> None:
-        """Ring after ``delay_s`` from now instead of at any time set before."""
-        self._due_s = self._env.now + delay_s
-        if self._event is None or self._due_s < self._wakes_s:
-            self._sleep(delay_s)
+    def set_at(self, due_s: float) -> None:
+        """Ring at ``due_s``, now or later, instead of at any time set before."""
+        self._due_s = due_s
+        if self._event is None or due_s < self._wakes_s:
+            self._sleep()
 
     def ring(self) -> None:
         """What happens when the time has come."""
         raise NotImplementedError
 
-    def _sleep(self, delay_s: float) -> None:
-        self._wakes_s = self._env.now + delay_s
-        self._event = self._env.timeout(delay_s)
+    def _sleep(self) -> None:
+        now_s = self.env.now
+        delay_s = self._due_s - now_s
+        if now_s + delay_s > self._due_s:  # rounded up: wake a little early and sleep on
+            delay_s = math.nextafter(delay_s, 0.0)
+        self._wakes_s = now_s + delay_s
+        self._event = self.env.timeout(delay_s)
         self._event.callbacks.append(self._wake)
 
     def _wake(self, event: simpy.Event) -> None:
         if event is not self._event:
             return
         self._event = None
-        left_s = self._due_s - self._env.now
-        if left_s > 0:
-            self._sleep(left_s)
+        if self._due_s > self.env.now:
+            self._sleep()
         else:
             self.ring()

@@ -76,7 +76,7 @@ class _Flow(Alarm):
         self.remaining_s -= (now_s - self.updated_s) * self.rate
         self.updated_s = now_s
         self.rate = rate
-        self.set(max(0.0, self.remaining_s) / rate)
+        self.set_at(now_s + max(0.0, self.remaining_s) / rate)
 
 
 class FluidNetwork:

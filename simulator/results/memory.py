@@ -13,6 +13,7 @@ libraries, and the buffers of communicators.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     device = rank_class.device or device
     booked = _booked(timeline.program, index)
     time_s, changes = _changes(timeline, booked)
-    owner_bytes = _curves(changes, dict(rank_class.resident))
+    owner_bytes = _curves(len(time_s), changes, dict(rank_class.resident))
     preallocated = timeline.program.preallocated & owner_bytes.keys()
     buffers_bytes = {owner: float(owner_bytes[owner].max()) for owner in preallocated}
     for owner, num_bytes in buffers_bytes.items():
@@ -97,10 +98,10 @@ def _booked(program: Program, index: int) -> list[int]:
 
     What a transfer takes is booked where it starts from.
     """
-    stage = program.classes[index].stage
+    classes, operations = program.classes, program.operations
+    stage = classes[index].stage
     ids = {i for stream in Stream for i in program.lanes.get((index, stream), ())}
-    sources = ((i, program.operations[i].lanes[0][0]) for i in sorted(ids))
-    return [i for i, source in sources if program.classes[source].stage == stage]
+    return [i for i in sorted(ids) if classes[operations[i].lanes[0][0]].stage == stage]
 
 
 def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchange]:
@@ -152,60 +153,97 @@ def _changes(
         Moments of shape (changes,) [s], and for each owner what it takes or gives back at
         each of them, of the same shape [B].
     """
-    program, by_owner = timeline.program, _OwnerSums()
-    starts_s = timeline.operation_start_s[booked].tolist()
-    ends_s = timeline.operation_end_s[booked].tolist()
-    times: list[float] = [0.0]
-    orders, owners, sizes = [-1], [-1], [0.0]
-    for number, start, end in zip(booked, starts_s, ends_s, strict=True):
-        operation = program.operations[number]
-        for turn in operation.turns:
-            held = by_owner(turn)
-            times += [start] * 2 * len(held)
-            orders += [1] * 2 * len(held)
-            owners += [owner for owner, _ in held] * 2
-            sizes += [size for _, size in held] + [-size for _, size in held]
-        if not (operation.takes or operation.holds or operation.gives):
-            continue
-        taken = [*by_owner(operation.takes), *by_owner(operation.holds)]
-        given = [*by_owner(operation.holds), *by_owner(operation.gives)]
-        times += [start] * len(taken) + [end] * len(given)
-        orders += [1] * len(taken) + [0 if end > start else 2] * len(given)
-        owners += [owner for owner, _ in taken] + [owner for owner, _ in given]
-        sizes += [size for _, size in taken] + [-size for _, size in given]
-    time_s, owner = np.asarray(times), np.asarray(owners)
-    order = np.lexsort((np.asarray(orders), time_s))
-    owner, change_bytes = owner[order], np.asarray(sizes)[order]
+    start_s, end_s = timeline.operation_start_s[booked], timeline.operation_end_s[booked]
+    operation, events = _events_of(timeline.program, booked)
+    times = np.where(events.is_end, end_s[operation], start_s[operation])
+    # Blocks that an operation without duration gives back are freed after all are taken.
+    orders = np.where(events.is_end, np.where(end_s > start_s, 0, 2)[operation], 1)
+    order = np.lexsort((np.append(-1, orders), np.append(0.0, times)))
+    owner = np.append(-1, events.owner)[order]
+    change_bytes = np.append(0.0, events.num_bytes)[order]
+    present = set(np.unique(events.owner).tolist())
     changes = {
-        name: np.where(owner == number, change_bytes, 0.0) for name, number in _OWNERS.items()
+        name: np.where(owner == number, change_bytes, 0.0)
+        for name, number in _OWNERS.items()
+        if number in present
     }
-    return time_s[order], changes
+    return np.append(0.0, times)[order], changes
 
 
-class _OwnerSums:
-    """Bytes per owner's number; operations that do the same share their blocks, summed once."""
+class _Events(NamedTuple):
+    """What is taken, or given back where negative, columnar; each of shape (events,).
 
-    def __init__(self) -> None:
-        self._sums: dict[int, tuple[Memory, list[tuple[int, float]]]] = {}
+    Attributes:
+        is_end: Whether it happens at the end of its operation, not at the start.
+        owner: Number of the owner.
+        num_bytes: How much [B].
+    """
 
-    def __call__(self, blocks: Memory) -> list[tuple[int, float]]:
-        known = self._sums.get(id(blocks))
-        if known is None:
-            totals: dict[int, float] = {}
-            for owner, size in blocks:
-                number = _OWNERS[owner]
-                totals[number] = totals.get(number, 0.0) + size
-            known = self._sums[id(blocks)] = (blocks, list(totals.items()))
-        return known[1]
+    is_end: NDArray[np.bool_]
+    owner: NDArray[np.int64]
+    num_bytes: NDArray[np.float64]
+
+
+def _events_of(program: Program, booked: Sequence[int]) -> tuple[NDArray[np.int64], _Events]:
+    """Which of the booked operations each event belongs to, and the events.
+
+    Operations that do the same share their blocks, so few differ.
+    """
+    known: dict[tuple[int, ...], int] = {}
+    distinct: list[Operation] = []
+    numbers = []
+    for operation in map(program.operations.__getitem__, booked):
+        key = id(operation.turns), id(operation.takes), id(operation.holds), id(operation.gives)
+        number = known.get(key)
+        if number is None:
+            number = known[key] = len(distinct)
+            distinct.append(operation)
+        numbers.append(number)
+    events = [_events(operation) for operation in distinct]
+    counts = np.asarray([len(each) for each in events], dtype=np.int64)
+    firsts = np.cumsum(counts) - counts
+    count = counts[numbers]
+    position = np.repeat(np.arange(len(numbers)), count)
+    row = np.arange(len(position)) + np.repeat(firsts[numbers] - (np.cumsum(count) - count), count)
+    table = [event for each in events for event in each]
+    is_end, owner, num_bytes = zip(*table, strict=True) if table else ((), (), ())
+    return position, _Events(
+        np.asarray(is_end, dtype=np.bool_)[row],
+        np.asarray(owner, dtype=np.int64)[row],
+        np.asarray(num_bytes, dtype=np.float64)[row],
+    )
+
+
+def _events(operation: Operation) -> list[tuple[bool, int, float]]:
+    """What an operation takes and gives back, in order, as rows of events."""
+    events = []
+    for turn in operation.turns:
+        held = _by_owner(turn)
+        events += [(False, owner, size) for owner, size in held]
+        events += [(False, owner, -size) for owner, size in held]
+    taken = [*_by_owner(operation.takes), *_by_owner(operation.holds)]
+    given = [*_by_owner(operation.holds), *_by_owner(operation.gives)]
+    events += [(False, owner, size) for owner, size in taken]
+    return events + [(True, owner, -size) for owner, size in given]
+
+
+def _by_owner(blocks: Memory) -> list[tuple[int, float]]:
+    """Bytes per owner's number."""
+    totals: dict[int, float] = {}
+    for owner, size in blocks:
+        number = _OWNERS[owner]
+        totals[number] = totals.get(number, 0.0) + size
+    return list(totals.items())
 
 
 def _curves(
-    changes: Mapping[Owner, NDArray[np.float64]], resident: Mapping[Owner, float]
+    moments: int, changes: Mapping[Owner, NDArray[np.float64]], resident: Mapping[Owner, float]
 ) -> dict[Owner, NDArray[np.float64]]:
-    """Bytes of each owner from each moment on."""
+    """Bytes of each owner from each moment on; constant where nothing changes."""
     curves = {}
-    for owner, change in changes.items():
-        curve = resident.get(owner, 0.0) + np.cumsum(change)
+    for owner in _OWNERS:
+        held = resident.get(owner, 0.0)
+        curve = held + np.cumsum(changes[owner]) if owner in changes else np.full(moments, held)
         if curve.any():
             curves[owner] = np.maximum(curve, 0.0)
     return curves

@@ -78,9 +78,22 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file is missing, too large, not YAML, or not a mapping.
     """
-    document = parse_yaml(_read_text(path), str(path))
+    return yaml_mapping(read_text(path), str(path))
+
+
+def yaml_mapping(text: str, file: str = "") -> dict[str, Any]:
+    """The mapping that a YAML text stands for.
+
+    Args:
+        text: One document.
+        file: Where it was read, for error messages.
+
+    Raises:
+        InputError: It is not YAML, too large, or not a mapping.
+    """
+    document = parse_yaml(text, file)
     if not isinstance(document, dict):
-        raise InputError.single("", "must be a mapping of fields", document, file=str(path))
+        raise InputError.single("", "must be a mapping of fields", document, file=file)
     return document
 
 
@@ -107,7 +120,12 @@ def parse_yaml(text: str, file: str = "") -> Any:
     return value
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a configuration file.
+
+    Raises:
+        InputError: The file is missing, too large, or not text.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)

@@ -13,6 +13,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from errno import EFBIG
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from simulator.spec.documents import (
     merged,
     named_file,
     names_in,
+    read_text,
     read_yaml,
     validated,
     with_changes,
+    yaml_mapping,
 )
 from simulator.spec.hardware import HardwareProfile, Provenance
 from simulator.spec.job import Job, Pool
@@ -196,7 +199,12 @@ def _named_model(name: str, field: str, folder: Path) -> Model:
         model, _ = read_huggingface_config(folder / name)
         return model
     file = named_file(field, name, data_folder("workloads") / "models", folder)
-    return validated(Model, read_yaml(file), file=str(file))
+    return _written_model(read_text(file), str(file))
+
+
+@lru_cache
+def _written_model(text: str, file: str) -> Model:
+    return validated(Model, yaml_mapping(text, file), file=file)
 
 
 def _pooled(cluster: Mapping[str, Any], folder: Path) -> Document:
@@ -244,7 +252,13 @@ def _profile(cluster: Mapping[str, Any], folder: Path, path: str = "cluster") ->
 
 def _named_profile(name: str, field: str, folder: Path) -> HardwareProfile:
     file = named_file(field, name, data_folder("hardware_profiles"), folder)
-    return profile_from_document(read_yaml(file), str(file))
+    return _written_profile(read_text(file), str(file))
+
+
+@lru_cache
+def _written_profile(text: str, file: str) -> HardwareProfile:
+    """The profile that a text describes; most jobs of a sweep or a table share a few."""
+    return profile_from_document(yaml_mapping(text, file), file)
 
 
 def profile_from_document(document: Mapping[str, Any], file: str = "") -> HardwareProfile:

@@ -108,7 +108,8 @@ def job_document(row: Row) -> dict[str, Any]:
 def _model(row: Row) -> dict[str, Any]:
     gated = row["gated_mlp"].lower() == "true"
     name = row["model"].lower()
-    known = next((n for n in (name, _full_model_name(name)) if n in model_names()), None)
+    shipped = model_names()
+    known = next((n for n in (name, _full_model_name(name)) if n in shipped), None)
     stated = {
         "name": row["model"],
         "layers": _int(row, "layers"),

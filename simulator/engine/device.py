@@ -104,21 +104,21 @@ class _Computation(Alarm):
 
 
 class _Device:
-    """The multiprocessors of one representative GPU."""
+    """The multiprocessors of one representative GPU, and the share of full speed they leave."""
 
-    __slots__ = ("computing", "held", "sm_count")
+    __slots__ = ("computing", "held", "rate", "sm_count")
 
     def __init__(self, sm_count: int) -> None:
         self.sm_count = sm_count
         self.held = 0
+        self.rate = 1.0
         self.computing: _Computation | None = None
 
-    @property
-    def rate(self) -> float:
-        """Share of full speed."""
-        if not self.held:
-            return 1.0
-        return max(_LEAST_RATE, 1.0 - self.held / self.sm_count - BESIDE_MULTIPROCESSORS)
+    def hold(self, sm_count: int) -> None:
+        """Take multiprocessors from computation, or return them where negative."""
+        self.held += sm_count
+        left = 1.0 - self.held / self.sm_count - BESIDE_MULTIPROCESSORS
+        self.rate = max(_LEAST_RATE, left) if self.held else 1.0
 
 
 class Devices:
@@ -160,10 +160,10 @@ class Devices:
             return
         computation = device.computing
         if computation is None:
-            device.held += sm_count
+            device.hold(sm_count)
             return
         computation.settle()
-        device.held += sm_count
+        device.hold(sm_count)
         if sm_count > 0:
             computation.slows_down()
         else:

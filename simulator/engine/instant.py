@@ -95,9 +95,11 @@ class Alarm:
     def _sleep(self) -> None:
         now_s = self.env.now
         delay_s = self._due_s - now_s
-        if now_s + delay_s > self._due_s:  # rounded up: wake a little early and sleep on
+        wakes_s = now_s + delay_s
+        if wakes_s > self._due_s:  # rounded up: wake a little early and sleep on
             delay_s = math.nextafter(delay_s, 0.0)
-        self._wakes_s = now_s + delay_s
+            wakes_s = now_s + delay_s
+        self._wakes_s = wakes_s
         self._event = self.env.timeout(delay_s)
         self._event.callbacks.append(self._wake)
 

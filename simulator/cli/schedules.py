@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,13 +16,15 @@ from simulator.cli.console import (
     print_table,
     text_column,
 )
-from simulator.cli.options import AsJson, complete_schedule
+from simulator.cli.options import AsJson, Changes, complete_schedule
+from simulator.cli.schedule_picture import print_lines
+from simulator.cli.schedules_of_job import compare_steps, refuse_sizes, show_step
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simulator.schedule import ScheduleInfo
+    from simulator.schedule import Phase, ScheduleInfo
     from simulator.schedule.comparison import Comparison
     from simulator.schedule.unit_run import UnitRun
 
@@ -38,15 +39,15 @@ Microbatches = Annotated[
     typer.Option("--microbatches", metavar="M", help="Microbatches per step; a file has its own."),
 ]
 Forward = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--forward",
         metavar="TIME",
-        help="Time of a forward of one microbatch on one rank, in any unit.",
+        help="Time of a forward of one microbatch on one rank, in any unit; 1.",
     ),
 ]
 Backward = Annotated[
-    float, typer.Option("--backward", metavar="TIME", help="Time of a whole backward.")
+    float | None, typer.Option("--backward", metavar="TIME", help="Time of a whole backward; 2.")
 ]
 Weight = Annotated[
     float | None,
@@ -58,6 +59,14 @@ Weight = Annotated[
 ]
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.")
+]
+OfJob = Annotated[
+    Path | None,
+    typer.Option(
+        "--job",
+        metavar="JOB.yaml",
+        help="Take sizes, passes and transfers from this job and simulate its step.",
+    ),
 ]
 
 
@@ -85,30 +94,35 @@ def list_schedules() -> None:
 
 def show_schedule(
     name: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="NAME|FILE.csv",
             autocompletion=complete_schedule,
-            help="The schedule, or a file that holds one as torch writes it.",
+            help="The schedule, or a file that holds one as torch writes it; by default the job's.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     *,
     pp: Stages = None,
     microbatches: Microbatches = None,
     vpp: Chunks = None,
-    forward: Forward = 1.0,
-    backward: Backward = 2.0,
+    forward: Forward = None,
+    backward: Backward = None,
     weight: Weight = None,
+    job: OfJob = None,
+    changes: Changes = None,
     as_json: AsJson = False,
     plot: Picture = None,
     csv: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the order as torch reads it.")
     ] = None,
 ) -> None:
-    """Show what every rank runs when, with free communication.
+    """Show what every rank runs when, alone or in a job's step.
+
+    Alone, communication is free; with --job it is a simulated step, which --plot draws.
 
     Orders that are searched or found at run time (zb-2p, varuna) are decided for the times
-    given; a job that is simulated decides them for its own passes and links.
+    given, or with --job for its own passes and links.
 
     A file has sizes of its own: a row per rank, cells such as 2F0 (stage, one of F B I W,
     microbatch). What cannot run is refused by row and column. A job simulates it as
@@ -118,11 +132,21 @@ def show_schedule(
 
     Example:  clustersim schedule show 1f1b.csv
     Example:  clustersim schedule show zb-2p --pp 4 --microbatches 8 --weight 0.6
+    Example:  clustersim schedule show zb-h1 --job job.yaml --set plan.pp=4 --plot step.png
     """
     from simulator.schedule.csv import write_order
-    from simulator.schedule.unit_run import phase_costs, run_schedule
+    from simulator.schedule.unit_run import run_schedule
 
-    costs = phase_costs(forward, backward, weight)
+    if job is not None:
+        sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp}
+        refuse_sizes({**sizes, "--forward": forward, "--backward": backward, "--weight": weight})
+        show_step(job, changes, name, as_json=as_json, plot=plot, csv=csv)
+        return
+    _refuse_changes(changes)
+    if name is None:
+        hint = "name a schedule, a .csv file, or a job (--job JOB.yaml)"
+        raise InputError.single("NAME|FILE.csv", "is missing", hint=hint)
+    costs = _costs(forward, backward, weight)
     info = _named_or_written(name)
     pp, microbatches = _sizes([info], pp, microbatches)
     run = run_schedule(info, pp, microbatches, vpp, costs)
@@ -162,25 +186,33 @@ def compare_schedules(
             "--vpp", metavar="V", help="Chunks per stage where that is free to choose; the fewest."
         ),
     ] = None,
-    forward: Forward = 1.0,
-    backward: Backward = 2.0,
+    forward: Forward = None,
+    backward: Backward = None,
     weight: Weight = None,
+    job: OfJob = None,
+    changes: Changes = None,
     as_json: AsJson = False,
     plot: Picture = None,
 ) -> None:
     """Compare schedules that do the same work on every rank.
 
-    Communication is free.
+    Communication is free, or with --job that of its simulated steps.
 
     Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
 
     Example:  clustersim schedule compare mine.csv 1f1b zb-h1
+    Example:  clustersim schedule compare 1f1b zb-h1 zb-v --job job.yaml --set plan.pp=4
     """
     from simulator.schedule.comparison import compare
     from simulator.schedule.text import costs_text, sizes_text
-    from simulator.schedule.unit_run import phase_costs
 
-    costs = phase_costs(forward, backward, weight)
+    if job is not None:
+        sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp, "--plot": plot}
+        refuse_sizes({**sizes, "--forward": forward, "--backward": backward, "--weight": weight})
+        compare_steps(job, changes, names, as_json=as_json)
+        return
+    _refuse_changes(changes)
+    costs = _costs(forward, backward, weight)
     infos = [_named_or_written(name) for name in names]
     pp, microbatches = _sizes(infos, pp, microbatches)
     comparison = compare(infos, pp, microbatches, vpp, costs)
@@ -207,6 +239,22 @@ def draw_gallery(
 
     for path in write_gallery(folder):
         note(f"wrote {path}")
+
+
+def _refuse_changes(changes: Sequence[str] | None) -> None:
+    if changes:
+        hint = "name the job, too: --job JOB.yaml"
+        raise InputError.single("--set", "changes a job, and none is given", changes[0], hint)
+
+
+def _costs(
+    forward: float | None, backward: float | None, weight: float | None
+) -> Mapping[Phase, float]:
+    """Durations as given, else equal ones."""
+    from simulator.schedule.unit_run import phase_costs
+
+    given = {"forward": forward, "backward": backward, "weight": weight}
+    return phase_costs(**{name: cost for name, cost in given.items() if cost is not None})
 
 
 def _named_or_written(name: str) -> ScheduleInfo:
@@ -271,25 +319,9 @@ def _print_run(run: UnitRun) -> None:
 
 
 def _print_picture(run: UnitRun) -> None:
-    """The picture; on a terminal in colour and folded to its width."""
-    from rich.console import Console
-    from rich.text import Text
+    from simulator.schedule.text import picture_lines
 
-    from simulator.schedule.text import picture_lines, picture_text
-
-    if not sys.stdout.isatty():
-        typer.echo(picture_text(run))
-        return
-    console = Console(highlight=False)
-    for line in picture_lines(run, console.width):
-        cells = ((cell.text, _COLORS[cell.phase] if cell.phase else "dim") for cell in line)
-        console.print(Text.assemble(*cells), soft_wrap=True)
-
-
-_COLORS: Mapping[str, str] = MappingProxyType(
-    {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
-)
-"""Colours of the phases, in the shades that the terminal gives these names."""
+    print_lines(partial(picture_lines, run))
 
 
 def _asynchronous(run: UnitRun) -> str:

@@ -63,7 +63,7 @@ def compare(
         InputError: As :func:`run_schedule`, or no schedule runs with that many chunks.
     """
     infos = [schedule_info(each) if isinstance(each, str) else each for each in schedules]
-    nearest = [_nearest_chunks(info, chunks) for info in infos]
+    nearest = [nearest_chunks(info, chunks) for info in infos]
     if chunks is not None and chunks not in nearest:
         hint = "leave --vpp out, or name a schedule with several chunks"
         raise InputError.single("--vpp", "none of these schedules runs with it", chunks, hint)
@@ -75,7 +75,8 @@ def compare(
     return Comparison(runs, max(reference.peaks))
 
 
-def _nearest_chunks(info: ScheduleInfo, chunks: int | None) -> int:
+def nearest_chunks(info: ScheduleInfo, chunks: int | None) -> int:
+    """Chunks per rank that a schedule runs with, nearest to those wanted; None is the fewest."""
     least, most = info.chunks
     wanted = max(least, chunks or least)
     return wanted if most is None else min(most, wanted)

@@ -9,14 +9,15 @@ their number, as in ``F3.2``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
 from math import ceil, gcd
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simulator.schedule.slots import Phase, Slot
+from simulator.schedule.info import ScheduleInfo
+from simulator.schedule.slots import Phase
 from simulator.schedule.unit_run import UnitRun
 
 PHASE_NAMES: Mapping[Phase, str] = MappingProxyType(
@@ -30,6 +31,8 @@ PHASE_NAMES: Mapping[Phase, str] = MappingProxyType(
 """What the letters stand for."""
 
 _IDLE, _GOES_ON = ".", "--"
+_LETTERED_PARTS = 2
+"""Parts of the model on a rank that capital and small letters tell apart; more have numbers."""
 _RULER_CELLS = 4
 _FINEST = 4
 """The shortest phase is drawn at most so many cells wide."""
@@ -42,52 +45,103 @@ class Cell(NamedTuple):
     phase: Phase | None = None
 
 
+class Mark(NamedTuple):
+    """Something that a rank does, and when."""
+
+    cell: Cell
+    start: float
+    end: float
+    joins_next: bool = False
+
+
+class Row(NamedTuple):
+    """What one rank does."""
+
+    name: str
+    marks: Sequence[Mark]
+
+
 def picture_lines(run: UnitRun, width: int | None = None) -> list[list[Cell]]:
-    """The picture as lines of cells: a ruler, then a line per rank.
+    """The picture of a schedule as lines of cells.
 
     Args:
         run: The schedule to draw.
+        width: As of :func:`row_lines`.
+    """
+    rows = [Row(f"rank {rank}", _marks(run, rank)) for rank in range(run.stages)]
+    return row_lines(rows, run.span, cell_time(run), width)
+
+
+def row_lines(
+    rows: Sequence[Row], span: float, cell: float, width: int | None = None, unit: str = ""
+) -> list[list[Cell]]:
+    """A picture as lines of cells: a ruler, then a line per rank.
+
+    Args:
+        rows: What every rank does.
+        span: Time to show.
+        cell: Time per cell; one shows what runs at its middle.
         width: Characters per line; a longer picture is folded into blocks with an empty line
             between them. None never folds.
+        unit: Of the time, for the ruler.
     """
-    ranks = range(run.stages)
-    cell = cell_time(run)
-    columns = ceil(run.span / cell - 1e-9)
-    rows = [_cells(run, rank, columns, cell) for rank in ranks]
-    size = 1 + max(len(c.text) for row in rows for c in row)
-    names = _padded(["time", *(f"rank {rank}" for rank in ranks)])
+    columns = ceil(span / cell - 1e-9)
+    cells_of = [_cells(row.marks, columns, cell) for row in rows]
+    size = 1 + max(len(c.text) for cells in cells_of for c in cells)
+    names = _padded([f"time {unit}".rstrip(), *(row.name for row in rows)])
     room = columns if width is None else _whole_marks((width - len(names[0])) // size)
     lines: list[list[Cell]] = []
     for start in range(0, columns, room):
         shown = range(start, min(start + room, columns))
         lines += [[]] if start else []
         lines.append([Cell((names[0] + _ruler(shown, cell, size)).rstrip())])
-        for name, row in zip(names[1:], rows, strict=True):
-            cells = [_spaced(row[column], size) for column in shown]
+        for name, whole in zip(names[1:], cells_of, strict=True):
+            cells = [_spaced(whole[column], size) for column in shown]
             lines.append([Cell(name), *cells[:-1], Cell(cells[-1].text.rstrip(), cells[-1].phase)])
     return lines
 
 
 def picture_text(run: UnitRun, width: int | None = None) -> str:
     """The picture as plain text. For the arguments see :func:`picture_lines`."""
-    lines = ("".join(cell.text for cell in line) for line in picture_lines(run, width))
-    return "\n".join(line.rstrip() for line in lines)
+    return lines_text(picture_lines(run, width))
+
+
+def lines_text(lines: Sequence[Sequence[Cell]]) -> str:
+    """Lines of cells as plain text."""
+    return "\n".join("".join(cell.text for cell in line).rstrip() for line in lines)
 
 
 def legend(run: UnitRun) -> str:
     """One line that says what the letters of the picture stand for."""
     used = {slot.phase for slots in run.order for slot in slots}
+    goes_on = any(run.costs[phase] / run.chunks > cell_time(run) for phase in used)
+    joint = any(slot.overlaps_next for slots in run.order for slot in slots)
+    return legend_text(run.info, run.num_parts, used, goes_on=goes_on, joint=joint)
+
+
+def legend_text(
+    info: ScheduleInfo, parts: int, used: Collection[Phase], *, goes_on: bool, joint: bool = False
+) -> str:
+    """The same for any picture of a schedule.
+
+    Args:
+        info: The schedule.
+        parts: Parts of the model that a rank holds.
+        used: Phases in the picture.
+        goes_on: Whether something is longer than a cell.
+        joint: Whether slots run together.
+    """
     words = [f"{phase} {name}" for phase, name in PHASE_NAMES.items() if phase in used]
-    if any(run.costs[phase] / run.chunks > cell_time(run) for phase in used):
+    if goes_on:
         words.append(f"{_GOES_ON} goes on")
     words.append(f"{_IDLE} idle")
-    if any(slot.overlaps_next for slots in run.order for slot in slots):
+    if joint:
         words.append("+ run together")
-    if run.info.placement.copies == 2:
+    if info.placement.copies > 1:
         words.append("small letters: the copy that goes up")
-    elif run.num_parts == 2:
+    elif parts == _LETTERED_PARTS:
         words.append("small letters: second chunk")
-    elif run.num_parts > 2:
+    elif parts > _LETTERED_PARTS:
         words.append("F0.1: chunk 1")
     return ", ".join(words)
 
@@ -132,23 +186,41 @@ def _common_divisor(a: Fraction, b: Fraction) -> Fraction:
     return Fraction(gcd(a.numerator * b.denominator, b.numerator * a.denominator), shared)
 
 
-def _cells(run: UnitRun, rank: int, columns: int, cell: float) -> list[Cell]:
-    """What a rank runs at the middle of every cell."""
+def _marks(run: UnitRun, rank: int) -> list[Mark]:
+    """What a rank runs."""
+    return [
+        Mark(
+            slot_cell(
+                slot.phase,
+                slot.microbatch,
+                run.info.placement.chunk(slot.stage, run.stages),
+                run.num_parts,
+            ),
+            start,
+            end,
+            slot.overlaps_next,
+        )
+        for slot, start, end in run.boxes(rank)
+    ]
+
+
+def slot_cell(phase: Phase, microbatch: int, part: int, parts: int) -> Cell:
+    """The cell of a slot on one of the parts of the model that its rank holds."""
+    if parts > _LETTERED_PARTS:
+        return Cell(f"{phase}{microbatch}.{part}", phase)
+    return Cell(f"{phase.lower() if part else phase}{microbatch}", phase)
+
+
+def _cells(marks: Sequence[Mark], columns: int, cell: float) -> list[Cell]:
+    """What a rank does at the middle of every cell."""
     cells = [Cell(_IDLE)] * columns
-    for slot, start, end in run.boxes(rank):
+    for (text, phase), start, end, joins_next in marks:
         first, past = (ceil(moment / cell - 0.5 - 1e-9) for moment in (start, end))
-        texts = [_label(slot, run)] + [_GOES_ON] * (past - first - 1)
-        if slot.overlaps_next:
+        texts = [text] + [_GOES_ON] * (past - first - 1)
+        if joins_next:
             texts[-1] += "+"
-        cells[first:past] = [Cell(text, slot.phase) for text in texts[: past - first]]
+        cells[first:past] = [Cell(each, phase) for each in texts[: past - first]]
     return cells
-
-
-def _label(slot: Slot, run: UnitRun) -> str:
-    part = run.info.placement.chunk(slot.stage, run.stages)
-    if run.num_parts > 2:
-        return f"{slot.phase}{slot.microbatch}.{part}"
-    return f"{slot.phase.lower() if part else slot.phase}{slot.microbatch}"
 
 
 def _spaced(cell: Cell, size: int) -> Cell:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -174,5 +175,92 @@ def test_a_file_or_sizes_that_are_missing_or_wrong_are_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text("0F0,0B0\n1F0,1B0\n")
     outcome = clustersim("schedule", "show", *words)
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+def test_the_schedule_of_a_job_is_drawn_at_its_real_passes(clustersim, job_file):
+    """4 microbatches on two stages, of which the last also has the head."""
+    words = ("--job", job_file, "--set", "batch.global=16")
+    code, out, err = clustersim("schedule", "show", *words)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("1f1b: ")
+    assert lines[1].endswith("tp2 pp2 dp4; 2 stages, 4 microbatches")
+    picture = [line.split()[2:] for line in lines[4:6]]
+    passes = [[cell for cell in row if cell[0] in "FB"] for row in picture]
+    assert passes == [
+        ["F0", "F1", "B0", "F2", "B1", "F3", "B2", "B3"],
+        ["F0", "B0", "F1", "B1", "F2", "B2", "F3", "B3"],
+    ]
+    assert "~" in picture[0]
+    assert "F forward, B backward, -- goes on, . idle, ~ update or exchange" in lines
+
+
+def test_passes_in_json_are_those_of_the_simulated_step(clustersim, job_file):
+    words = ("--set", "plan.schedule=zb-h1", "--json")
+    shown = json.loads(clustersim("schedule", "show", "--job", job_file, *words).out)
+    run = json.loads(clustersim("run", job_file, *words).out)
+    assert shown["step_time_s"] == run["step_time_s"]
+    assert (shown["schedule"], shown["pp"], shown["microbatches"]) == ("zb-h1", 2, 8)
+    for rank in shown["ranks"]:
+        passes = rank["passes"]
+        assert len(passes) == 3 * 8
+        assert all(a["end_s"] <= b["start_s"] + 1e-12 for a, b in pairwise(passes))
+        busy_s = sum(each["end_s"] - each["start_s"] for each in passes)
+        assert rank["busy_s"] == pytest.approx(busy_s)
+        assert busy_s < run["step_time_s"]
+
+
+def test_a_job_is_drawn_under_another_schedule_with_the_chunks_that_this_needs(
+    clustersim, job_file, tmp_path
+):
+    picture, csv = tmp_path / "step.png", tmp_path / "order.csv"
+    words = ("zb-v", "--job", job_file, "--set", "batch.global=16")
+    code, out, err = clustersim("schedule", "show", *words, "--plot", picture, "--csv", csv)
+    assert (code, err) == (0, f"wrote {picture}\nwrote {csv}\n")
+    assert "2 stages of 2 chunks, 4 microbatches" in out
+    assert picture.stat().st_size > 1000
+    assert csv.read_text().splitlines()[0].startswith("0F0,")
+
+
+def test_an_order_from_a_file_runs_in_a_job(clustersim, job_file, tmp_path):
+    csv = tmp_path / "order.csv"
+    sizes = ("--pp", 2, "--microbatches", 2)
+    assert clustersim("schedule", "show", "gpipe", *sizes, "--csv", csv).code == 0
+    words = (csv, "--job", job_file, "--set", "batch.global=8", "--json")
+    ranks = json.loads(clustersim("schedule", "show", *words).out)["ranks"]
+    for rank in ranks:
+        shown = [f"{each['phase']}{each['microbatch']}" for each in rank["passes"]]
+        assert shown == ["F0", "F1", "B0", "B1"]
+
+
+def test_a_job_is_compared_under_several_schedules(clustersim, job_file):
+    words = ("1f1b", "zb-h1", "interleaved-1f1b", "--job", job_file)
+    out = clustersim("schedule", "compare", *words).out
+    rows = [line.split() for line in out.splitlines()[2:5]]
+    assert [row[:2] for row in rows] == [["1f1b", "1"], ["zb-h1", "1"], ["interleaved-1f1b", "2"]]
+    assert rows[0][4:6] == ["0.0", "%"]
+    found = json.loads(clustersim("schedule", "compare", *words, "--json").out)["schedules"]
+    setting = "plan={tp: 2, pp: 2, vpp: 2, schedule: interleaved-1f1b}"
+    run = json.loads(clustersim("run", job_file, "--set", setting, "--json").out)
+    assert found[-1]["step_time_s"] == run["step_time_s"]
+    assert found[-1]["bubble_fraction"] == run["bubble_fraction"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show",), "NAME|FILE.csv: is missing"),
+        (("show", "1f1b", "--pp", 2, "--set", "plan.pp=4"), "changes a job, and none is given"),
+        (("show", "--job", "JOB", "--pp", 2), "--pp: does not go with --job"),
+        (("show", "--job", "JOB", "--forward", 1), "--forward: does not go with --job"),
+        (("compare", "1f1b", "--job", "JOB", "--plot", "a.png"), "--plot: does not go with --job"),
+        (("show", "naiv", "--job", "JOB"), "naiv"),
+        (("show", "zb-h1", "--job", "JOB", "--set", "plan.pp=64"), "plan.pp"),
+    ],
+)
+def test_what_does_not_go_with_a_job_is_refused_by_name(clustersim, job_file, words, said):
+    outcome = clustersim("schedule", *(job_file if word == "JOB" else word for word in words))
     assert outcome.code == 2
     assert said in outcome.err

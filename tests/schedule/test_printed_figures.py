@@ -8,10 +8,12 @@ two slots that run together.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 
 from simulator.schedule import Phase, schedule_order
+from simulator.schedule.controllable_memory import PERIOD, v_half_block, v_min_block
 from simulator.schedule.slots import joint_groups
 
 DUALPIPE = {
@@ -82,6 +84,66 @@ ZB_H2 = (
 def test_handcrafted_zero_bubble_orders_are_the_described_ones_on_4_ranks(name, rows):
     order = schedule_order(name, 4, 1, 8)
     assert [" ".join(map(str, slots)) for slots in order] == list(rows)
+
+
+def _in_columns(rank: int, stages: int, microbatches: int, lag: int) -> str:
+    """Column x of a rank is Fx, I(x - lag (p-1-r)) and W(x - lag (p-1)), as far as they exist."""
+    behind = {"F": 0, "I": lag * (stages - 1 - rank), "W": lag * (stages - 1)}
+    return " ".join(
+        f"{rank}{phase}{column - behind[phase]}"
+        for column in range(microbatches + behind["W"])
+        for phase in "FIW"
+        if 0 <= column - behind[phase] < microbatches
+    )
+
+
+@pytest.mark.parametrize(("name", "lag"), [("zb-h1", 1), ("zb-h2", 2)])
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 8), (4, 18), (6, 12), (8, 20)])
+def test_handcrafted_zero_bubble_orders_stand_in_the_columns_of_their_figures(
+    name, lag, stages, microbatches
+):
+    """Figures 2 and 3 of arXiv 2401.10241, read column by column.
+
+    In figure 2 a rank runs Fx, Ix-(p-1-r) and Wx-(p-1); in figure 3 both lag twice as far behind.
+    """
+    order = schedule_order(name, stages, 1, microbatches)
+    assert [" ".join(map(str, slots)) for slots in order] == [
+        _in_columns(rank, stages, microbatches, lag) for rank in range(stages)
+    ]
+
+
+def test_in_the_figure_of_zb_h1_f4_stands_above_i1_to_i4_and_w1():
+    rows = (" ".join(map(str, slots)) for slots in schedule_order("zb-h1", 4, 1, 8))
+    columns = [re.search(r"\dF4 \dI(\d) \dW(\d)", row) for row in rows]
+    assert [found.groups() for found in columns if found] == [
+        ("1", "1"), ("2", "1"), ("3", "1"), ("4", "1"),
+    ]  # fmt: skip
+
+
+V_MIN_BLOCK = ((0, 7, 8, 15), (1, 6, 9, 14), (2, 5, 10, 13), (3, 4, 11, 12))
+V_HALF_BLOCK = ((0, 10, 14, 25), (2, 9, 16, 24), (4, 8, 18, 23), (6, 7, 20, 22))
+"""Ticks of the first microbatch on 4 ranks: forward down, forward up, input gradient down, input
+gradient up (the authors' scheduler of arXiv 2405.15362, ``zbv_greedy.py``)."""
+
+
+@pytest.mark.parametrize(
+    ("block", "ticks"), [(v_min_block, V_MIN_BLOCK), (v_half_block, V_HALF_BLOCK)]
+)
+def test_building_blocks_of_controllable_memory_are_the_authors_on_4_ranks(block, ticks):
+    assert tuple(block(rank, 4) for rank in range(4)) == ticks
+
+
+@pytest.mark.parametrize("block", [v_min_block, v_half_block])
+@pytest.mark.parametrize("stages", range(2, 33))
+def test_a_building_block_repeats_without_collision_and_the_wave_never_overtakes_itself(
+    block, stages
+):
+    rows = [block(rank, stages) for rank in range(stages)]
+    assert all(len({tick % PERIOD for tick in row}) == 4 for row in rows)
+    assert all(row == tuple(sorted(row)) for row in rows)
+    for above, below in pairwise(rows):
+        steps = [after - before for before, after in zip(above, below, strict=True)]
+        assert [step > 0 for step in steps] == [True, False, True, False]
 
 
 @pytest.mark.parametrize("rank", range(4))

@@ -3,7 +3,8 @@
 Each of cp ranks holds 1/cp of every sequence (two chunks of it, so that causal work is
 even). Everything but attention simply sees fewer tokens. In attention
 
-- ``ring``: keys and values travel round a ring while each step computes;
+- ``ring``: keys and values travel round a ring while each step computes, and what a step gives
+  is merged with what the steps before gave;
 - ``all_to_all``: exchanges turn sequence shards into head shards and back;
 - ``all_gather``: each rank gathers all keys and values, computes with the half of them (on
   average) that its queries may see, and gathers them again in backward;
@@ -33,7 +34,7 @@ def context_parallel(
     *,
     method: str,
     element_bytes: float,
-    fp32_gradients: bool = False,
+    fp32_sums: bool = False,
     heads_ranks: int = 1,
 ) -> Layer:
     """The layer of one of ``cp`` ranks; its pieces already count 1/cp of the tokens.
@@ -43,14 +44,14 @@ def context_parallel(
         cp: Ranks that share a sequence.
         method: One of those above.
         element_bytes: Bytes of one activation [B].
-        fp32_gradients: Whether gradients travel round the ring in fp32.
+        fp32_sums: Whether a ring adds up in fp32, in which gradients then travel.
         heads_ranks: Neighbours that trade heads in ``all_to_all+ring``.
     """
     if cp == 1:
         return layer
-    gradient_ratio = _FP32_BYTES / element_bytes if fp32_gradients else 1.0
+    sum_ratio = _FP32_BYTES / element_bytes if fp32_sums else 1.0
     pieces = tuple(
-        replace(new, gradient_ratio=gradient_ratio) if isinstance(new, RingAttention) else new
+        replace(new, sum_ratio=sum_ratio) if isinstance(new, RingAttention) else new
         for piece in layer.pieces
         for new in _exchanged(piece, cp, heads_ranks, method=method, element_bytes=element_bytes)
     )

@@ -23,7 +23,7 @@ def divided(layer: Layer, job: Job, shape: Shape, share: ExpertShare | None) -> 
         method=plan.cp_method,
         heads_ranks=plan.cp_heads,
         element_bytes=shape.element_bytes,
-        fp32_gradients=plan.stack.fp32_ring_gradients,
+        fp32_sums=plan.stack.fp32_ring_sums,
     )
     layer = _shared_by_tensor_ranks(layer, job, shape)
     return expert_parallel(

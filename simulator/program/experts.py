@@ -39,6 +39,13 @@ _SAVED_SCORES = 2
 _PERMUTE_KERNELS = 2
 """Sorting the choices, and copying the rows."""
 
+_EAGER_BIAS_BYTES, _EAGER_BIAS_BACKWARD_BYTES, _EAGER_BIAS_KERNELS = 28, 40, 2
+"""Traffic per element of adding the last bias of each expert, times the router's fp32 weights, by
+eager kernels, and kernels per expert [B]. Forward: the product (4), its sum with the output (10),
+all experts joined (8) and cast down (6). Backward: the gradient cast up (6) and down again (6), its
+products with the weights and with the bias (16), their sums (8), and all experts joined (4)
+(``TEGroupedMLP._apply_bias`` of Megatron-Core)."""
+
 
 def expert_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
     """The pieces and saved activations of one layer with experts."""
@@ -94,7 +101,16 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     block.activation("expert_activation", copies * width, Region.SEQUENCE)
     block.save("expert_down_input", copies * width * shape.gemm_bytes, Region.SEQUENCE)
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW)
+    if block.model.mlp_bias and not block.stack.fused_expert_bias:
+        block.pieces.append(_eager_bias(copies * hidden, experts.count))
     block.pieces.append(_reordering(UNPERMUTE, moved))
+
+
+def _eager_bias(elements: float, count: int) -> Stream:
+    """The last bias of every expert, added by kernels of its own."""
+    forward, backward = _EAGER_BIAS_BYTES * elements, _EAGER_BIAS_BACKWARD_BYTES * elements
+    kernels = _EAGER_BIAS_KERNELS * count
+    return Stream("expert_bias", forward, backward, Region.SEQUENCE, kernels, per_expert=True)
 
 
 def _reordering(name: str, moved_bytes: float) -> Stream:

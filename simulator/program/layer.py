@@ -149,7 +149,8 @@ class RingAttention:
         step: Each of the other steps.
         steps: Ranks in the ring.
         kv_bytes: Keys and values that travel per step [B].
-        gradient_ratio: Size of their gradients, which travel backward, over theirs.
+        sum_ratio: Size of what steps add up, outputs and the gradients that travel backward,
+            over that of activations.
     """
 
     name: str
@@ -157,7 +158,7 @@ class RingAttention:
     step: FlashAttention
     steps: int
     kv_bytes: float
-    gradient_ratio: float = 1.0
+    sum_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

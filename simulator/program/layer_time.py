@@ -51,6 +51,9 @@ _ATTENTION_BACKWARD_KERNELS = 3
 """Row sums, the kernel itself, and the conversion of the query gradient
 (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
 
+_BACKWARD_MERGES = 3
+"""Gradients of queries, keys and values of a ring's steps are added up one by one."""
+
 
 @dataclass(slots=True)
 class PassTime:
@@ -312,6 +315,7 @@ def _add_ring(
     compute_s, exposed_s = timer.ring_s(ring, backward=backward)
     result.collectives += timer.ring_collectives(ring, backward=backward)
     kernels = ring.steps * (_ATTENTION_BACKWARD_KERNELS if backward else 1)
+    kernels += (ring.steps - 1) * (_BACKWARD_MERGES if backward else 1)
     result.add(ring.name, category, compute_s, kernels)
     result.add_exchange(f"{ring.name}_ring", Axis.CONTEXT, exposed_s, ring.steps - 1)
     flop = attention_flop(ring.first) + (ring.steps - 1) * attention_flop(ring.step)

@@ -21,6 +21,7 @@ from simulator.cost.collectives import (
     send_recv_cost,
 )
 from simulator.cost.kernels import (
+    ELEMENT_BYTES,
     FlashKernel,
     attention_s,
     gemm_s,
@@ -142,17 +143,38 @@ class PieceTimer:
     def ring_s(self, ring: RingAttention, *, backward: bool) -> tuple[float, float]:
         """Kernels and exposed transfers of a ring: (compute, exposed) [s].
 
-        Backward, gradients of keys and values travel with them. They end one hop from home,
-        and nothing hides the last one.
+        Every step but the first ends with a merge, which nothing hides. Backward, gradients of
+        keys and values travel with them. They end one hop from home, and nothing hides the last
+        one.
         """
         first = self.attention_s(ring.first, backward=backward)
         step = self.attention_s(ring.step, backward=backward)
-        gradient_bytes = ring.kv_bytes * ring.gradient_ratio if backward else 0.0
+        gradient_bytes = ring.kv_bytes * ring.sum_ratio if backward else 0.0
         transfer = self._hop_cost(ring.kv_bytes + gradient_bytes).seconds
         hidden_by = [first, *[step] * (ring.steps - 2)]
         exposed = sum(max(0.0, transfer - compute) for compute in hidden_by)
         exposed += self._hop_cost(gradient_bytes).seconds
-        return first + step * (ring.steps - 1), exposed
+        merge = memory_bound_s(self.profile, self._merged_bytes(ring, backward=backward))
+        return first + (step + merge) * (ring.steps - 1), exposed
+
+    def _merged_bytes(self, ring: RingAttention, *, backward: bool) -> float:
+        """Traffic of adding one step's results to those of the steps before [B].
+
+        Read both and write the sum: of outputs forward, of gradients of queries, keys and
+        values backward. Of two chunks of a sequence that is causal, half of the steps see one.
+
+        Source: ``_SDPAMerger`` and ``_partial_update`` of PyTorch's context parallelism;
+        ``flash_attn_fwd_out_correction`` of Transformer Engine's.
+        """
+        first = ring.first
+        queries = first.batch * first.heads * first.seq_q
+        elements = queries * first.v_head_dim
+        if backward:
+            keys = first.batch * first.kv_heads * first.seq_kv
+            elements = queries * first.head_dim + keys * (first.head_dim + first.v_head_dim)
+        touched = 0.75 if first.causal else 1.0
+        element_bytes = ELEMENT_BYTES[self._half_precision]
+        return touched * elements * element_bytes * (1.0 + 2.0 * ring.sum_ratio)
 
     def ring_collectives(self, ring: RingAttention, *, backward: bool) -> list[Collective]:
         """The hops of a ring, in order: keys and values, and backward their gradients."""
@@ -163,7 +185,7 @@ class PieceTimer:
             return Collective(name, Kind.SEND_RECV, Axis.CONTEXT, ranks, num_bytes, ports)
 
         keys = hop("ring", ring.kv_bytes)
-        gradients = hop("gradient_ring", ring.kv_bytes * ring.gradient_ratio)
+        gradients = hop("gradient_ring", ring.kv_bytes * ring.sum_ratio)
         steps = ring.steps - 1
         return [*[keys, gradients] * steps, gradients] if backward else [keys] * steps
 

@@ -299,7 +299,8 @@ class Block:
         self.save("query", tokens * query * size, Region.TENSOR)
         for name in ("key", "value"):
             self.save(name, repeats * tokens * key_value // 2 * size, Region.TENSOR)
-        self.core_attention(model.heads, model.kv_heads, model.head_dim, model.head_dim, kind)
+        key_heads = repeats * model.kv_heads
+        self.core_attention(model.heads, key_heads, model.head_dim, model.head_dim, kind)
         self.save("attention_context", tokens * query * size, Region.TENSOR)
         self.linear("attention_output", model.hidden, query, Split.ROW)
 

@@ -102,9 +102,10 @@ class Stack(Spec):
     coalesced_norm_gradients: Flag = True
     """With sequence parallelism, gradients of norms are added up over tensor-parallel ranks
     once, after backward; else one parameter at a time, before they are reduced."""
-    fp32_ring_gradients: Flag = False
-    """Gradients of keys and values go round a context-parallel ring in fp32, in which they
-    are added up; else in the format of the activations."""
+    fp32_ring_sums: Flag = False
+    """Steps of a context-parallel ring add outputs and gradients up in fp32, in which those of
+    keys and values go round (PyTorch's ``convert_to_f32``); else in the format of the activations
+    (Transformer Engine's ``flash_attn_fwd_out_correction``)."""
     scatter_p2p: Flag = False
     """Tensor-parallel ranks send 1/tp of a boundary activation each and gather it on
     arrival."""
@@ -199,6 +200,9 @@ class Stack(Spec):
     grouped_experts: Flag = False
     """The products of all experts on a rank are one kernel; else each expert has its own, one
     after another."""
+    fused_expert_bias: Flag = True
+    """The last bias of routed experts costs no kernel of its own; else it is added expert by
+    expert, in fp32 (Megatron-Core, where there are biases, as in gpt-oss)."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_casts: Flag = True
@@ -274,6 +278,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             gathers_casted=True,
             persistent_norms=True,
             fused_latent_rotary=False,
+            fused_expert_bias=False,
             bucket_per_rank_bytes="4 MB",  # type: ignore[arg-type]
         ),
         "megatron-lm-2021": Stack(
@@ -400,7 +405,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             keeps_gathered=True,
             fused_projections=False,
             coalesced_norm_gradients=False,
-            fp32_ring_gradients=True,
+            fp32_ring_sums=True,
             overlap_tp_backward=False,
             gather_copy_bytes=4.0,  # copy out of the gathered buffer (2 + 2)
             reduces_in_place=False,
@@ -453,7 +458,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             keeps_gathered=True,
             fused_projections=False,
             coalesced_norm_gradients=False,
-            fp32_ring_gradients=True,
+            fp32_ring_sums=True,
             overlap_tp_backward=False,
             first_bucket_bytes="1 MiB",  # type: ignore[arg-type]
             sequence_parallel=False,

@@ -21,8 +21,10 @@ KV_BYTES = 2 * B * S * 4 * 8 * 2.0
 """Keys and values of the whole sequence: 4 heads of 8, 16 bit [B]."""
 
 
-def layer(cp: int, method: str = "ring", attention: str = "flash", **model) -> Layer:
-    plan = Plan(attention=attention)
+def layer(
+    cp: int, method: str = "ring", attention: str = "flash", stack: str = "megatron-core", **model
+) -> Layer:
+    plan = Plan(attention=attention, stack=stack)
     shape = microbatch_shape(plan, B, S // cp)
     whole = transformer_layer(small_model(**model), LayerKind(False, 0), plan, shape)
     return context_parallel(whole, cp, method=method, element_bytes=2.0, heads_ranks=HEADS_RANKS)
@@ -98,6 +100,12 @@ def test_a_ring_passes_on_the_keys_and_values_of_one_rank_per_step(cp):
     passing = ring(cp)
     assert passing.steps == cp
     assert (passing.steps - 1) * passing.kv_bytes == pytest.approx(KV_BYTES * (cp - 1) / cp)
+
+
+def test_heads_repeated_before_attention_go_round_the_ring_repeated():
+    """Eight heads of queries read four of keys."""
+    (passing,) = (p for p in layer(4, stack="torchtitan").pieces if isinstance(p, RingAttention))
+    assert passing.kv_bytes == 2 * KV_BYTES / 4
 
 
 @pytest.mark.parametrize("cp", [2, 4])

@@ -1,11 +1,12 @@
-"""Does assembling queries, keys and values of latent attention move what torch's kernels move?"""
+"""Do kernels that a framework leaves to torch move what torch's operators move?"""
 
 from __future__ import annotations
 
 import pytest
 
 from simulator.cost.parameters import layer_kinds
-from simulator.program.layer import Stream
+from simulator.program.experts import expert_layer
+from simulator.program.layer import Layer, Stream
 from simulator.program.transformer import microbatch_shape, transformer_layer
 from simulator.spec.plan import Plan
 from tests.jobs import small_model
@@ -29,7 +30,11 @@ VIEWS = {
 def piece(name: str, **stack: bool) -> Stream:
     model = small_model(hidden=256, heads=HEADS, kv_heads=HEADS, latent_attention=LATENT)
     plan = Plan(stack={"base": "megatron-core", **stack})
-    layer = transformer_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
+    shape = microbatch_shape(plan, 1, TOKENS)
+    return stream(transformer_layer(model, layer_kinds(model)[0], plan, shape), name)
+
+
+def stream(layer: Layer, name: str) -> Stream:
     found = next(each for each in layer.pieces if each.name == name)
     assert isinstance(found, Stream)
     return found
@@ -115,3 +120,35 @@ def test_latents_are_normed(name: str, width: int):
     norm = piece(f"{name}_norm")
     assert norm.forward_bytes == 2 * TOKENS * width * 2
     assert norm.backward_bytes == 3 * TOKENS * width * 2
+
+
+def test_biases_of_experts_added_in_fp32_move_what_torch_counts():
+    experts, hidden, tokens = 4, 256, 256
+    model = small_model(
+        hidden=hidden, mlp_bias=True, experts={"count": experts, "top_k": 2, "ffn_hidden": 32}
+    )
+    plan = Plan()
+    shape = microbatch_shape(plan, 1, tokens)
+    layer = expert_layer(model, layer_kinds(model)[0], plan, shape)
+    copies = 2 * tokens
+    output = torch.randn(copies, hidden, dtype=torch.bfloat16, requires_grad=True)
+    weights = torch.rand(copies, 1, requires_grad=True)
+    each = copies // experts
+    biases = [torch.randn(hidden).bfloat16().requires_grad_() for _ in range(experts)]
+    results = []
+
+    def forward() -> None:
+        parts = zip(output.split(each), biases, weights.split(each), strict=True)
+        joined = torch.cat([part + bias * weight for part, bias, weight in parts])
+        results.append(joined.to(output.dtype))
+
+    added = stream(layer, "expert_bias")
+    assert added.forward_bytes == pytest.approx(moved_bytes(forward), rel=0.03)
+    (result,) = results
+    gradient = torch.randn_like(result)
+    assert added.backward_bytes == pytest.approx(
+        moved_bytes(lambda: result.backward(gradient)), rel=0.03
+    )
+    fused = Plan(stack={"base": "megatron-core", "fused_expert_bias": True})
+    pieces = expert_layer(model, layer_kinds(model)[0], fused, shape).pieces
+    assert "expert_bias" not in {piece.name for piece in pieces}

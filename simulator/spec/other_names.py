@@ -33,7 +33,7 @@ OTHER_NAMES = {
     ),
     "batch.seq_len": "sequence_length seq_length max_seq_len context_length",
     "cluster.gpus": "num_gpus gpu_count world devices",
-    "cluster.profile": "system hardware gpu gpu_type device_type machine",
+    "cluster.profile": "system hardware gpu_type device_type machine",
 }  # fmt: skip
 """By the path of the field, without endings such as ``_size``."""
 

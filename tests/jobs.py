@@ -288,6 +288,11 @@ class NoDataParallel:
         del run
         return False
 
+    def weights_in_turn(self, run: Slice, *, is_forward: bool) -> Memory:
+        """Nothing is gathered."""
+        del run, is_forward
+        return ()
+
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Gives nothing back."""
         del rank, operation, run, is_forward

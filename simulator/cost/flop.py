@@ -11,7 +11,7 @@ from __future__ import annotations
 from simulator.cost.parameters import ParameterGroup, ParameterTensor, layer_kinds, layer_tensors
 from simulator.spec.model import Model
 from simulator.spec.plan import Recompute
-from simulator.spec.stack import SelectivePolicy
+from simulator.spec.stack_choices import SelectivePolicy
 
 _FORWARD_AND_BACKWARD = 3
 """Backward needs twice the products of forward."""
@@ -27,6 +27,9 @@ _ALTERNATE_PRODUCTS = ("attention.key", "attention.output", "mlp.up")
 """Weights whose products torchtitan's selective policy repeats: every other one of query,
 key, value, output, gate, up and down."""
 
+
+_PROJECTIONS = ("attention.query", "attention.key", "attention.value", "attention.output")
+"""Weights whose products Paxml's ``SAVE_QKV_OUT_PROJ`` does not repeat, beside the last one."""
 
 _LAST_PRODUCT = "mlp.down"
 """Weight of the last product of a layer without routed experts."""
@@ -60,6 +63,9 @@ def hardware_flop_per_token(
         repeated = 0.0
     elif policy == "core-attention":
         repeated = _attention_forward(model, seq_len)
+    elif policy == "all-but-projections":
+        kept = 2.0 * _matrix_numel(model, (*_PROJECTIONS, _LAST_PRODUCT))
+        repeated = _layers_forward(model, seq_len) - kept
     else:
         repeated = 2.0 * _matrix_numel(model, _ALTERNATE_PRODUCTS)
     return model_flop_per_token(model, seq_len) + repeated_share * repeated

@@ -54,6 +54,7 @@ from simulator.program.states import (
     shard_numel,
     state_bytes,
 )
+from simulator.program.unit_memory import UnitMemory
 from simulator.program.units import Piece, Unit, Units, whole_parameter_shares
 from simulator.spec.job import Job
 from simulator.spec.network import Network
@@ -122,6 +123,7 @@ class DataParallel:
         self._state = state_bytes(self.job)
         self._offload = StateOffload(self.job)
         self._units = Units(self.job, self.copies_embedding)
+        self._memory = UnitMemory(self.job)
         self._bucket_copies = BucketCopies(self.job)
         self._dense = _Groups(
             "dp", data_group(self.job), shard_group(self.job), replica_group(self.job)
@@ -177,26 +179,25 @@ class DataParallel:
         after = self._prefetch_limit(rank) if per_use else self._last_update(rank)
         shard: Memory = ()
         if self._offload.fetches_parameters:
-            shard = self._fetched_shard(needed)
+            shard = self._memory.shard(needed) if self._has_copies else ()
             fetched = Shard(rank, run, _parameters(needed))
             after = (self._offload.fetch(program, fetched, after, shard),)
             if not self._has_copies:
-                return Gather(after, self._gathered(needed))
+                return Gather(after, self._memory.weights(needed))
         gather = Operation(
             self._gather_kind, ((rank, stream),),
             self._gather_work(needed, is_forward=is_forward),
             Category.DATA_PARALLEL, after=after, layers=(run.first, run.end),
             scope=Scope.SHARDS, gives=shard,
         )  # fmt: skip
-        return Gather((program.add(gather),), self._gathered(needed) if per_use else ())
+        return Gather((program.add(gather),), self._memory.weights(needed) if per_use else ())
 
-    def _fetched_shard(self, units: Sequence[Unit]) -> Memory:
-        """Shards that lie on the GPU between their copy and their gather."""
-        if not self._has_copies:
+    def weights_in_turn(self, run: Slice, *, is_forward: bool) -> Memory:
+        """What is gathered at once while a piece runs whose parameters come one by one."""
+        is_gathered = self.is_active and self._zero == 3
+        if not is_gathered:
             return ()
-        per = self._state.weights or self._state.master
-        numel = sum(shard_numel(self.job, unit.parameters) for unit in units)
-        return ((Owner.GATHERED_WEIGHTS, numel * per),)
+        return self._memory.weights_in_turn(self._piece(run).needs, is_forward=is_forward)
 
     def reads_weights(self, run: Slice) -> bool:
         """Whether a piece has weights of its own, so that the next gather is issued with it."""
@@ -211,7 +212,7 @@ class DataParallel:
         done = [u for u in piece.needs if not u.stays] if is_forward else piece.closes
         given = [unit for unit in done if (rank, unit) in self._held]
         self._held.difference_update((rank, unit) for unit in given)
-        return self._gathered(given)
+        return self._memory.weights(given)
 
     def after_backward(
         self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
@@ -232,7 +233,7 @@ class DataParallel:
             self._emit_reduction(program, rank, run, units, (operation,), self._overlaps_reduce)
         if self._zero < 2 and not is_last and run == self._ends_backward:
             self._awaited[rank] = tuple(self._reductions.pop(rank))
-        return made + self._whole_gradients(units)
+        return made + self._memory.gradients(units)
 
     def _reduces_after(self, *, is_last: bool) -> bool:
         """Whether a backward's gradients are reduced while it runs."""
@@ -251,7 +252,7 @@ class DataParallel:
     ) -> None:
         """Reduces gradients and copies them to the host; backward waits for both."""
         shard, after = Shard(rank, run, _parameters(units)), (operation,)
-        gives = self._whole_gradients(units)
+        gives = self._memory.gradients(units)
         if self._has_copies:
             numel = shard_numel(self.job, shard.parameters)
             gives = ((Owner.GRADIENTS, numel * self._state.gradients),)
@@ -389,8 +390,8 @@ class DataParallel:
         operation = Operation(
             self._reduction_kind, ((rank, stream),), self._reduction_work(units),
             Category.DATA_PARALLEL, after=after, layers=(run.first, run.end),
-            gives=self._whole_gradients(units),
-            holds=self._reduction_buffer(units), scope=Scope.COPIES,
+            gives=self._memory.gradients(units),
+            holds=self._memory.reduced(units), scope=Scope.COPIES,
         )  # fmt: skip
         self._reductions.setdefault(rank, []).append(program.add(operation))
 
@@ -416,27 +417,6 @@ class DataParallel:
     def _last_update(self, rank: int) -> tuple[int, ...]:
         """What gathered weights must have seen, where a step follows another."""
         return (self._updates[rank],) if rank in self._updates else ()
-
-    def _gathered(self, units: Sequence[Unit]) -> Memory:
-        sizes = (unit.parameters.total * self._state.gathered for unit in units)
-        return tuple((Owner.GATHERED_WEIGHTS, num_bytes) for num_bytes in sizes if num_bytes)
-
-    def _whole_gradients(self, units: Sequence[Unit]) -> Memory:
-        """Gradients before they are sharded.
-
-        Only ZeRO 2 and 3 make them anew; otherwise they live in resident buffers.
-        """
-        if self._zero < 2:
-            return ()
-        numel = sum(unit.parameters.total for unit in units)
-        return ((Owner.GRADIENTS, numel * self._state.gathered),)
-
-    def _reduction_buffer(self, units: Sequence[Unit]) -> Memory:
-        """Whole gradients of ZeRO 2 and 3 in the format they are reduced in, if it is another."""
-        state = self._state
-        if self._zero < 2 or state.reduced == state.gathered:
-            return ()
-        return ((Owner.COMMUNICATION, sum(u.parameters.total for u in units) * state.reduced),)
 
     def _gather_work(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
         counts = [count for unit in units for count in gathered(unit, self.job)]

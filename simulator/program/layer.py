@@ -283,6 +283,9 @@ class Saved:
     in_attention_core: bool = False
 
 
+_MLP_STARTS = "mlp_norm_input"
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One layer of one rank.
@@ -309,3 +312,9 @@ class Layer:
     working_bytes: tuple[float, ...] = ()
     working_region: Region = Region.TENSOR
     buffer_bytes: tuple[float, ...] = ()
+
+    @property
+    def middle(self) -> int:
+        """Index of the first saved activation of the MLP; past the last where it is not apart."""
+        names = [saved.name for saved in self.saved]
+        return names.index(_MLP_STARTS) if _MLP_STARTS in names else len(names)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from simulator.errors import InputError
 from simulator.spec.job import Job
 from simulator.spec.layout_text import layers_per_stage
-from simulator.spec.stack import UnevenLayers
+from simulator.spec.stack_choices import UnevenLayers
 
 
 class Slice(NamedTuple):

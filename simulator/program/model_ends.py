@@ -88,6 +88,8 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     block.stream("cross_entropy", forward, backward, region, 8)
     block.save("softmax", logits * full, region)
     block.pieces += _loss_reductions(plan, shape)
+    if stack.cross_entropy == "copied":
+        block.work((logits * half, logits * full, logits * full), (logits * half,), region)
     if stack.cross_entropy == "eager":
         copies = _PARALLEL_LOSS_COPIES if plan.tp > 1 and stack.parallel_loss else _LOSS_COPIES
         block.work((logits * half, logits * full), (logits * full,) * copies, region)

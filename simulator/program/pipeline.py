@@ -110,6 +110,9 @@ class Attachment(Protocol):
     def reads_weights(self, run: Slice) -> bool:
         """Whether a piece has weights of its own, so that the next gather is issued with it."""
 
+    def weights_in_turn(self, run: Slice, *, is_forward: bool) -> Memory:
+        """Weights that come and go one by one while a piece runs: the most at once."""
+
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Memory that a piece gives back because it no longer needs its weights."""
 
@@ -302,7 +305,8 @@ class _Emitter:
             end = self._add_pass(rank, slot, run, after, receives=run is runs[0])
             operation = self.program.operations[end]
             operation.takes = gathered + self.costs.saved(run)
-            operation.holds = self.costs.passing(run)
+            in_turn = self.attachment.weights_in_turn(run, is_forward=True)
+            operation.holds = self._joined(self.costs.passing(run), in_turn)
             operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)
             if self.pipeline.copies is not None:
                 self.pipeline.copies.send(self.program, rank, end, run)
@@ -338,6 +342,8 @@ class _Emitter:
             operation.takes += weights
             operation.holds = self.costs.working(piece, slot.phase)
             if uses_weights:
+                in_turn = self.attachment.weights_in_turn(piece, is_forward=False)
+                operation.holds = self._joined(operation.holds, in_turn)
                 operation.gives += self.attachment.after_use(rank, end, piece, is_forward=False)
             kept, freed = self._kept_and_freed(piece, slot.phase)
             operation.takes += kept

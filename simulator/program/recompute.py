@@ -3,7 +3,8 @@
 ``full`` keeps only a layer's input. ``selective`` means different things in different
 frameworks, so it is a fact of the stack: Megatron repeats core attention (Korthikanti et
 al., arXiv 2205.05198, section 5); torchtitan keeps the outputs of attention and of every
-other matrix product of a layer and repeats the rest (its ``per-op`` selective policy).
+other matrix product of a layer and repeats the rest (its ``per-op`` selective policy); Paxml's
+``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around attention and repeats all else.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from simulator.program.layer import (
     RingAttention,
 )
 from simulator.spec.plan import Recompute
-from simulator.spec.stack import SelectivePolicy
+from simulator.spec.stack_choices import SelectivePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ def recomputation(
     if policy == "core-attention":
         shares = {saved.name: float(not saved.in_attention_core) for saved in layer.saved}
         return _outcome(layer, dict.fromkeys(layer.core, 1.0), shares, inputs=0)
+    if policy == "all-but-projections":
+        needed = {piece.name for piece in _needed_again(layer.pieces)}
+        # The output of the second one is as large as the layer's input.
+        return _outcome(layer, dict.fromkeys(needed - _PROJECTIONS, 1.0), _PROJECTED, inputs=2)
     # The down product's output is one of those that are kept, but no backward reads it: eager
     # code keeps it all the same, a compiler does not. It is as large as the layer's input.
     inputs = 1 if compiled else 2
@@ -85,8 +90,7 @@ def _outcome(
     again = [saved.num_bytes - size for saved, size in zip(layer.saved, stays, strict=True)]
     if inputs and again:
         again[0] = max(0.0, again[0] - layer.input_bytes)
-    names = [saved.name for saved in layer.saved]
-    middle = names.index(_MLP_STARTS) if _MLP_STARTS in names else len(names)
+    middle = layer.middle
     return Recomputation(
         repeated,
         kept_bytes=(layer.input_bytes,) * inputs + tuple(stays),
@@ -107,10 +111,11 @@ def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 _PRODUCTS = (Gemm, GroupedGemm, GridProduct)
-_MLP_STARTS = "mlp_norm_input"
-
 _PRODUCTS_IN = {"qkv": 3, "mlp_up": 2}
 """Matrix products that one piece stands for: query, key and value; gate and up."""
+
+_PROJECTIONS = frozenset({"qkv", "attention_output"})
+_PROJECTED = {"query": 1.0, "key": 1.0, "value": 1.0}
 
 _KEPT_SHARES = {
     "query": 1.0,

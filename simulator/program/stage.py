@@ -44,9 +44,10 @@ from simulator.program.ranks import (
 from simulator.program.recompute import recomputation
 from simulator.program.split_backward import (
     Halves,
+    backward_memory,
+    checkpoint_ends,
     freed_half_way,
     pending_bytes,
-    temporaries,
     whole_until_the_end,
 )
 from simulator.program.states import padded_vocab, slice_parameters, state_bytes
@@ -360,7 +361,11 @@ class StageCosts:
             shape = self._shape
             sizes = pending_bytes(layer, self.job.plan.tp, shape.element_bytes, shape.gemm_bytes)
             halves = freed_half_way(kept, tuple((owner, size) for size in sizes if size))
-        return UnitCost(time, kept, passing, temporaries(layer) + restored, halves)
+        # Without reentrant autograd no function of its own computes a layer again.
+        calls_backward = recompute == "full" and not stack.recompute_stops_early
+        ends = checkpoint_ends(layer) if calls_backward else ()
+        working = ends + backward_memory(layer, outcome.restored_bytes)
+        return UnitCost(time, kept, passing, working, halves)
 
     def _divided(self, unit: Unit) -> Layer:
         return divided(self._whole_layer(unit), self.job, self._shape, self.share)

@@ -15,45 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from simulator.spec.base import Bytes, Flag, Seconds, Spec
 from simulator.spec.kernels import AttentionKernel, FlashKernel
-
-GradPrecision = Literal["fp32", "bf16", "fp16"]
-
-CrossEntropy = Literal["fused", "in-place", "eager"]
-"""``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
-an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``eager`` keeps fp32
-log-probabilities and makes fp32 gradients beside them (PyTorch's own)."""
-
-ShardingUnits = Literal["layers", "parameters", "root", "ends"]
-"""``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
-embedding, norm and head are one unit, gathered first, kept from forward to backward and
-reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the embedding is a
-unit, and norm and head are one that is kept from forward to backward (torchtitan).
-``parameters``: as ``layers``, but every parameter has collectives of its own."""
-
-Float8Scaling = Literal["tensor", "rows"]
-"""``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
-one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
-each use has scales and a cast of its own (:meth:`simulator.program.transformer.Block.linear`)."""
-
-SelectivePolicy = Literal["core-attention", "alternate-products"]
-"""What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""
-
-
-Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
-"""What a framework can move to the host. ``optimizer``: its states, or a share of them, and
-activations (Megatron-Core). ``shards``: parameters, gradients and states of FSDP together, and
-activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpeed)."""
-
-
-UnevenLayers = Literal["middle", "last"]
-"""Which stages take a layer more where layers do not divide by stages."""
-
+from simulator.spec.stack_choices import (
+    CrossEntropy,
+    Float8Scaling,
+    GradPrecision,
+    Offloading,
+    SelectivePolicy,
+    ShardingUnits,
+    UnevenLayers,
+)
 
 EAGER_HOST_WORK = 15.0
 """Host work per launch of a stack of eager PyTorch for which nothing is fitted: a transformer
@@ -171,6 +147,12 @@ class Stack(Spec):
     """With ``sharding_units: parameters``, a weight that was gathered to compute its layer again
     is kept for the gradients if fewer elements are used between, and else gathered once more
     (DeepSpeed's ``stage3_max_reuse_distance``). None: always kept."""
+    live_numel: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """With ``sharding_units: parameters``, no weight is gathered ahead of its use while one of as
+    many elements is in use (DeepSpeed's ``stage3_max_live_parameters``). None: one always is."""
+    keeps_tied_embedding: Flag = False
+    """With ``sharding_units: parameters``, a token embedding that is the output matrix, too, is
+    whole throughout (DeepSpeed's tutorial on Megatron registers it as the whole model's)."""
     lists_of_shards: Flag = False
     """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
     each is copied from or into their buffer by a kernel of its own
@@ -258,6 +240,10 @@ _ZERO_3_OF_2021: Mapping[str, Any] = MappingProxyType(
         "sharding_units": "parameters",
         "whole_below_numel": 1e5,
         "reuse_numel": 1e9,
+        "live_numel": 1e9,
+        "keeps_tied_embedding": True,
+        # ``reduce_bucket_size``: 5e8 elements of 16 bits.
+        "bucket_bytes": "1 GB",
         "lists_of_shards": True,
         # Fetching a module's parameters waits for the device before and after each gather.
         "overlap_param_gather": False,
@@ -354,7 +340,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             sequence_parallel=False,
             main_grad_precision="fp16",
             grad_reduce_precision="fp16",
-            cross_entropy="in-place",
+            cross_entropy="copied",
             dropout=True,
             **_ZERO_3_OF_2021,
         ),
@@ -442,6 +428,17 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "jax": Stack(
             description="JAX with XLA (Paxml, MaxText)",
+            # fp32 weights are cast and then gathered for each use; products give gradients in 16
+            # bits, which are reduced before they are cast.
+            keeps_half_weights=False,
+            grad_reduce_precision="bf16",
+            reduces_in_place=False,
+            copies_gradients=False,
+            # Weights are combined up to a size below that of one; vectors are not sharded.
+            sharding_units="parameters",
+            whole_below_numel=1e5,
+            bucket_bytes="30 MiB",  # type: ignore[arg-type]  # XLA's reduce_scatter combiner
+            recompute_stops_early=True,
             shards_matrices=True,
             pads_vocab=False,
         ),

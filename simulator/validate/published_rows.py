@@ -16,7 +16,7 @@ from simulator.errors import InputError
 from simulator.spec.documents import merged
 from simulator.spec.load import model_names
 from simulator.spec.stack import STACKS
-from simulator.validate.recipe_facts import SOURCE_FACTS, recipe_facts
+from simulator.validate.recipe_facts import recipe_facts
 
 Row = Mapping[str, str]
 
@@ -97,11 +97,13 @@ def job_document(row: Row) -> dict[str, Any]:
         },
         "plan": _plan(row),
     }
-    document = merged(document, recipe_facts(row))
-    for column, known in (("source", SOURCE_FACTS), ("notes", _NOTE_FACTS)):
-        for pattern, facts in known:
-            if re.search(pattern, row.get(column, "")):
-                document = merged(document, facts)
+    notes = row.get("notes", "")
+    said = (facts for pattern, facts in _NOTE_FACTS if re.search(pattern, notes))
+    for facts in (*recipe_facts(row), *said):
+        document = merged(document, facts)
+    if document["plan"].get("tp", 1) == 1:
+        # Launch lines ask for it whatever the degree is.
+        document["plan"].pop("partition_activations", None)
     return document
 
 

@@ -6,14 +6,15 @@ never how fast they were or how much they took.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 _BRIDGE = "Megatron-Bridge performance summary"
 """How the source begins whose recipes are in Megatron-Bridge."""
 
-SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
+_SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         r"^torchtitan .*(llama3_h100_202412|mid-2024)",
         {"plan": {"stack": {"cross_entropy": "eager"}}},
@@ -32,6 +33,20 @@ SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
         r"^NeMo Framework Launcher"
         r"|^DGX Cloud .*(nemo_megatron/README_175b|nemotron/README_340b|llama3\.1/README)",
         {"plan": {"stack": {"keeps_weight_remainders": True}}},
+    ),
+    (
+        r"^DGX Cloud .*paxml/README_175b",
+        {"plan": {"zero_group": 128, "stack": {"selective_policy": "all-but-projections"}}},
+    ),
+    (
+        r"^BigScience .*ZeRO section",
+        {
+            "plan": {
+                "offload": {"activations": "cpu"},
+                "partition_activations": True,
+                "stack": {"base": "deepspeed-2021", "bucket": "134 MB", "fused_elementwise": False},
+            }
+        },
     ),
 )
 """Pattern of a source, and the fields that hold for all its runs.
@@ -55,7 +70,37 @@ NeMo 1 runs these models with Apex's ``distributed_fused_adam`` (``optim.name`` 
 ``conf/training`` and in ``nemotron4-340b-synth.yaml`` and ``gpt3_175b_hydra.yaml`` of DGX Cloud's
 recipes; those of Grok and Nemotron 15B say ``mcore_distributed_optim``), and sets its
 ``store_param_remainders`` for bf16 weights (``setup_optimization`` of
-``megatron_base_model.py``)."""
+``megatron_base_model.py``).
+
+Paxml's 175B runs under ``Synthetic175BCkpt`` (``paxml_mod_configs.py`` beside the README), whose
+policy is ``SAVE_QKV_OUT_PROJ``: the one that saves all products, which the table's notes name, is
+that of the 5B model. ``configure.sh`` shards over 16 nodes of 8 GPUs, and copies beyond.
+
+BigScience's launch line (``gpt2-meg-ds-zero/meg_ds_zero_gpt2_perf_n16.slurm``) runs DeepSpeed
+0.3.17 around its example ``Megatron-LM-v1.1.5-ZeRO3``: checkpoints are partitioned over
+tensor-parallel ranks and leave for the CPU, gradients are reduced in buckets of h^2 elements, and
+the log lists all fusions as off."""
+
+_PRESET_FACTS: tuple[tuple[str, dict[str, str], dict[str, Any]], ...] = (
+    (
+        r"^Megatron-Bridge .*container 25\.09",
+        {"model": "llama3-70b", "profile": "gb200-nvl72", "precision": "mxfp8"},
+        {"batch": {"micro": 1}},
+    ),
+    (
+        r"^Megatron-Bridge .*container 25\.11",
+        {"model": "gpt-oss-120b", "profile": "h100-sxm-80gb"},
+        {"batch": {"micro": 1}},
+    ),
+)
+"""Pattern of a source, cells of its rows, and what the preset behind these rows says.
+
+Both runs' printed micro batches disagree with their printed gradient accumulation, and their
+presets leave it at 1 (``LLAMA3_70B_GB200_FP8_MX`` and ``GPT_OSS_120B_H100_BF16`` of
+``scripts/performance/configs``), as the table of container 26.02 prints it for both. The first
+row prints two runs, accumulation ``1 (16)`` but micro batch 2 once: 128 sequences over 8 ranks in
+16 microbatches are one each. The second one prints micro batch and accumulation of the run on B200
+above it, which has no pipeline."""
 
 _BRIDGE_DEEPSEEK_LAYOUTS: Mapping[int, list[int]] = MappingProxyType(
     {
@@ -71,11 +116,18 @@ _BRIDGE_DEEPSEEK_LAYOUTS: Mapping[int, list[int]] = MappingProxyType(
 recipe trains (``mtp_num_layers = 1``) unless the table says otherwise."""
 
 
-def recipe_facts(row: Mapping[str, str]) -> dict[str, Any]:
-    """Fields that a source's recipe of the row's model decides."""
-    if not row.get("source", "").startswith(_BRIDGE) or row["model"].lower() != "deepseek-v3":
-        return {}
-    stages = int(row["pp"]) * int(row.get("vpp") or 1)
-    layout = _BRIDGE_DEEPSEEK_LAYOUTS.get(stages)
-    plan = {"layout": layout} if layout else {}
-    return {"model": {"multi_token_layers": 1}, "plan": plan}
+def recipe_facts(row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Fields of a job that the recipe behind a row decides, one block after another."""
+    source = row.get("source", "")
+    if source.startswith(_BRIDGE) and row["model"].lower() == "deepseek-v3":
+        stages = int(row["pp"]) * int(row.get("vpp") or 1)
+        layout = _BRIDGE_DEEPSEEK_LAYOUTS.get(stages)
+        plan = {"layout": layout} if layout else {}
+        yield {"model": {"multi_token_layers": 1}, "plan": plan}
+    for pattern, facts in _SOURCE_FACTS:
+        if re.search(pattern, source):
+            yield facts
+    for pattern, cells, facts in _PRESET_FACTS:
+        is_of_preset = all(row.get(column) == value for column, value in cells.items())
+        if is_of_preset and re.search(pattern, source):
+            yield facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.program.build import build_program
-from simulator.program.ir import Kind, Operation, Program, Stream
+from simulator.program.ir import Kind, Operation, Owner, Program, Stream
 from simulator.spec.job import Job
 from tests.jobs import free_latency_profile, gpt_model, small_job
 
@@ -23,7 +23,8 @@ MODEL = gpt_model(
 
 
 def zero_job(*, recompute: str = "none", **facts: object) -> Job:
-    stack = {"base": "deepspeed-2021", "whole_below_numel": 1000, **facts}
+    known = {"whole_below_numel": 1000, "keeps_tied_embedding": False}
+    stack = {"base": "deepspeed-2021", **known, **facts}
     return small_job(
         MODEL, gpus=RANKS, global_batch=RANKS, zero=3, recompute=recompute, stack=stack,
         profile=free_latency_profile(),
@@ -73,6 +74,49 @@ def test_backward_gathers_again_what_lies_too_far_from_its_use_in_a_repeated_lay
         return sum(elements(issued(program, Kind.ALL_GATHER)))
 
     assert gathered("full") - gathered("none") == LAYERS * again
+
+
+def held(job: Job, kind: Kind, owner: Owner) -> list[float]:
+    """Elements of 16 bits that each pass over a layer holds or takes for an owner."""
+    passes = [op for op in issued(build_program(job), kind) if op.layers[1] - op.layers[0] == 1]
+    return [sum(size / 2 for o, size in (*op.holds, *op.takes) if o is owner) for op in passes]
+
+
+@pytest.mark.parametrize(
+    ("live", "most"),
+    [(None, UP + DOWN), (UP, OUTPUT + UP), (QKV, OUTPUT + UP), (OUTPUT, UP)],
+)
+def test_one_weight_is_whole_and_the_next_unless_too_much_is(live, most):
+    for kind in (Kind.FORWARD, Kind.BACKWARD):
+        assert held(zero_job(live_numel=live), kind, Owner.GATHERED_WEIGHTS) == [most] * LAYERS
+
+
+def test_an_embedding_that_is_the_output_matrix_too_stays_whole():
+    job = zero_job(live_numel=OUTPUT, keeps_tied_embedding=True)
+    for kind in (Kind.FORWARD, Kind.BACKWARD):
+        assert held(job, kind, Owner.GATHERED_WEIGHTS) == [UP + EMBEDDING] * LAYERS
+    tied = zero_job().model
+    untied = job.model_copy(update={"model": tied.model_copy(update={"tied_embeddings": False})})
+    assert held(untied, Kind.FORWARD, Owner.GATHERED_WEIGHTS) == [UP] * LAYERS
+
+
+@pytest.mark.parametrize(
+    ("reuse", "most"),
+    [(1e9, QKV + OUTPUT + UP + DOWN), (2 * (DOWN + SMALL), UP + DOWN), (0, OUTPUT + UP)],
+)
+def test_backward_of_a_repeated_layer_keeps_what_it_soon_uses_again(reuse, most):
+    job = zero_job(recompute="full", reuse_numel=reuse, live_numel=UP)
+    assert held(job, Kind.BACKWARD, Owner.GATHERED_WEIGHTS) == [most] * LAYERS
+    assert held(job, Kind.FORWARD, Owner.GATHERED_WEIGHTS) == [OUTPUT + UP] * LAYERS
+
+
+@pytest.mark.parametrize(
+    ("bucket_numel", "whole"),
+    [(OUTPUT, UP + OUTPUT), (1e9, QKV + OUTPUT + UP + DOWN + SMALL)],
+)
+def test_gradients_wait_whole_in_a_bucket_and_one_outside_of_it(bucket_numel, whole):
+    job = zero_job(bucket=f"{2 * bucket_numel:.0f} B")
+    assert held(job, Kind.BACKWARD, Owner.GRADIENTS) == [whole] * LAYERS
 
 
 def test_a_list_of_shards_costs_a_kernel_for_each_rank_and_passes_over_all_of_it():

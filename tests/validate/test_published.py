@@ -275,6 +275,35 @@ def test_launchers_of_nemo_1_keep_remainders_of_weights_where_they_run_apexs_opt
         assert stack.get("keeps_weight_remainders", False) is keeps
 
 
+def test_paxml_saves_what_its_recipe_says_and_not_what_that_of_another_model_does():
+    source = "DGX Cloud benchmarking recipes 24.11, paxml/README_175b.md"
+    plan = job_document({**ROW, "framework": "jax", "source": source})["plan"]
+    assert plan["zero_group"] == 16 * 8
+    assert plan["stack"] == {"base": "jax", "selective_policy": "all-but-projections"}
+
+
+@pytest.mark.parametrize(("tp", "parts"), [("1", None), ("4", True)])
+def test_checkpoints_of_bigscience_leave_for_the_cpu_in_parts_if_there_are_any(tp, parts):
+    source = "BigScience Jean Zay V100 experiments, experiments/gpt2.md ZeRO section"
+    plan = job_document({**ROW, "source": source, "tp": tp})["plan"]
+    assert plan["offload"] == {"activations": "cpu"}
+    assert plan.get("partition_activations") is parts
+    assert plan["stack"]["base"] == "deepspeed-2021"
+
+
+@pytest.mark.parametrize(
+    ("change", "micro"),
+    [({}, 1), ({"precision": "fp8"}, 2), ({"source": "Megatron-Bridge, container 25.11"}, 2)],
+)
+def test_a_preset_says_the_micro_batch_where_the_table_contradicts_itself(change, micro):
+    source = (
+        "Megatron-Bridge performance summary, container 25.09 (repo NVIDIA-NeMo/Megatron-Bridge)"
+    )
+    cells = {"model": "llama3-70b", "profile": "gb200-nvl72", "precision": "mxfp8"}
+    row = {**ROW, **cells, "source": source, "micro_batch": "2", **change}
+    assert job_document(row)["batch"]["micro"] == micro
+
+
 def test_the_rowwise_recipe_of_float8_gathers_in_16_bits():
     notes = "vanilla TP; torch.compile; precision: float8 rowwise; zero: FSDP2 ZeRO-3"
     stack = job_document({**ROW, "notes": notes})["plan"]["stack"]

@@ -1,0 +1,39 @@
+"""Between which ways of doing a thing do frameworks differ?
+
+A :class:`~simulator.spec.stack.Stack` says which of them is its framework's.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+GradPrecision = Literal["fp32", "bf16", "fp16"]
+
+CrossEntropy = Literal["fused", "in-place", "copied", "eager"]
+"""``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
+an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``copied`` makes two more
+beside it (``mpu/cross_entropy.py`` of its version 1); ``eager`` keeps fp32 log-probabilities and
+makes fp32 gradients beside them (PyTorch's own)."""
+
+ShardingUnits = Literal["layers", "parameters", "root", "ends"]
+"""``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
+embedding, norm and head are one unit, gathered first, kept from forward to backward and
+reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the embedding is a
+unit, and norm and head are one that is kept from forward to backward (torchtitan).
+``parameters``: as ``layers``, but every parameter has collectives of its own."""
+
+Float8Scaling = Literal["tensor", "rows"]
+"""``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
+one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
+each use has scales and a cast of its own (:meth:`simulator.program.transformer.Block.linear`)."""
+
+SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
+"""What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""
+
+Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
+"""What a framework can move to the host. ``optimizer``: its states, or a share of them, and
+activations (Megatron-Core). ``shards``: parameters, gradients and states of FSDP together, and
+activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpeed)."""
+
+UnevenLayers = Literal["middle", "last"]
+"""Which stages take a layer more where layers do not divide by stages."""

@@ -6,8 +6,7 @@ beside it unless too much is there already, and what backward of a repeated laye
 second use. Gradients are copied into a bucket one by one, and leave when it is full.
 
 Source: DeepSpeed 0.3.13, deepspeed/runtime/zero/stage3.py, ``prefetch_next_sub_modules``,
-``release_sub_module``, ``keep_params_available`` and
-``reduce_independent_p_g_buckets_and_remove_grads``.
+``release_sub_module``, ``_keep_for_later`` and ``reduce_ipg_grads``.
 """
 
 from __future__ import annotations

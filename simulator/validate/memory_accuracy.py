@@ -50,6 +50,12 @@ def _fits_table(report: PublishedReport) -> str:
         f"| out of memory | {counts.out_of_memory_but_fits} "
         f"| {counts.out_of_memory_and_does_not_fit} |",
     ]
-    wrong = [r.id for r in report.rows if r.fits is not None and r.fits != r.ran]
-    named = f"\nWrong: {', '.join(wrong)}.\n" if wrong else ""
+    wrong = [_filled(r) for r in report.rows if r.fits is not None and r.fits != r.ran]
+    said = "Wrong, with the part of its memory that the fullest GPU is predicted to need"
+    named = f"\n{said}: {', '.join(wrong)}.\n" if wrong else ""
     return "\n".join(lines) + "\n" + named
+
+
+def _filled(result: PublishedResult) -> str:
+    share = result.filled_share
+    return result.id if share is None else f"{result.id} ({100 * share:.1f} %)"

@@ -45,6 +45,7 @@ class PublishedResult:
         mem_error_pct: Signed error of the memory [%].
         ran: Whether it did not run out of memory.
         fits: Whether it is predicted to fit; None without a prediction.
+        filled_share: Part of its memory that the fullest GPU is predicted to need.
         skipped: Why there is no prediction; empty if there is one.
     """
 
@@ -59,6 +60,7 @@ class PublishedResult:
     mem_error_pct: float | None = None
     ran: bool = True
     fits: bool | None = None
+    filled_share: float | None = None
     skipped: str = ""
 
 
@@ -174,6 +176,7 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
         predicted_mem_gib=memory_gib,
         mem_error_pct=error_pct(memory_gib, result.measured_mem_gib),
         fits=step.fits,
+        filled_share=step.fullest.filled_share,
     )
 
 

@@ -74,7 +74,8 @@ def torch(
         typer.Option(
             metavar="TIME",
             help='Let every layer sleep that long in forward, such as "20 ms", and twice as '
-            "long in backward, instead of computing: overlap and bubbles without a GPU.",
+            "long in backward, instead of computing (or besides, where layers exchange "
+            "activations): overlap and bubbles without a GPU.",
         ),
     ] = None,
     as_json: AsJson = False,

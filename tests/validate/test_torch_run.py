@@ -115,3 +115,17 @@ def test_a_sleeping_layer_hands_on_what_it_gets_and_has_gradients_of_zero():
     assert torch.equal(output, hidden)
     assert torch.equal(hidden.grad, upstream)
     assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in layer.parameters())
+
+
+def test_a_layer_that_exchanges_activations_sleeps_and_computes():
+    layer = torch.nn.Linear(3, 5)
+    hidden = torch.randn(2, 3, requires_grad=True)
+    upstream = torch.randn(2, 5)
+    expected = torch.autograd.grad(layer(hidden), [hidden, layer.weight], upstream)
+    compute = layer.forward
+    put_to_sleep([layer], 0.0, computes=True)
+    output = layer(hidden)
+    output.backward(upstream)
+    assert torch.equal(output, compute(hidden))
+    assert torch.equal(hidden.grad, expected[0])
+    assert torch.equal(layer.weight.grad, expected[1])

@@ -153,17 +153,18 @@ def _found(profile: str) -> str:
 
 
 def _show(report: TorchReport, *, as_json: bool, out: Path | None, plot: Path | None) -> None:
+    if out is not None:
+        from simulator.calibrate.profile_text import write_whole
+
+        # Before anything is shown: what reads along may stop reading.
+        write_whole(out, json.dumps(report.to_dict(), indent=1) + "\n")
+        note(f"wrote {out}")
     if as_json:
         print_json(report.to_dict())
     else:
         _print_report(report)
     for sentence in report.notes:
         note(sentence)
-    if out is not None:
-        from simulator.calibrate.profile_text import write_whole
-
-        write_whole(out, json.dumps(report.to_dict(), indent=1) + "\n")
-        note(f"wrote {out}")
     if plot is not None:
         from simulator.plots.measured_timeline import draw_measured_timeline, predicted_rows
 

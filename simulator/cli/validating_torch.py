@@ -20,12 +20,15 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import (
+    PICTURES,
+    TRACES,
     AsJson,
     Changes,
     JobFile,
     complete_profile,
     parse_assignments,
     quantity,
+    refuse_other_suffix,
 )
 from simulator.errors import InputError
 
@@ -113,6 +116,7 @@ def torch(
         raise InputError.single("torch", "is not installed, and nothing else runs a job", hint=hint)
     from simulator.validate.torch_run.run import validate_torch
 
+    refuse_other_suffix(plot, "--plot", *PICTURES)
     assigned = parse_assignments(changes or ())
     if profile is not None:
         assigned["cluster.profile"] = _found(profile)
@@ -139,8 +143,7 @@ def torch(
 
 def _trace_file(path: Path) -> Path:
     """Where rank 0 may write, wherever it runs."""
-    if not path.name.endswith((".json", ".json.gz")):
-        raise InputError.single("--trace", "is written as .json or .json.gz", str(path))
+    refuse_other_suffix(path, "--trace", *TRACES)
     if not path.parent.is_dir():
         raise InputError.single("--trace", "lies in a folder that is not there", str(path))
     return path.resolve()

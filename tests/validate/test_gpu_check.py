@@ -163,3 +163,11 @@ def test_a_grid_of_another_layout_is_refused(tmp_path):
     path.write_text("jobs: {}\n")
     with pytest.raises(InputError, match="must have the blocks common and runs"):
         read_grid(path)
+
+
+def test_the_last_words_of_a_bug_are_the_bug_itself(folder):
+    text = "internal error: RuntimeError: no such type\nPlease report it\nThe option --traceback\n"
+    _, run = runner(lambda *_: Process([], 3, "", text))
+    check(folder, folder / "profile.yaml", run=run)
+    page = (folder / "README.md").read_text()
+    assert "- dense-a: failed: internal error: RuntimeError: no such type" in page

@@ -49,6 +49,23 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    "half",
+    [
+        job(1, precision="bf16"),
+        job(1, {"experts": EXPERTS}, precision="bf16"),
+        job(4, {"experts": EXPERTS}, ep=4, precision="bf16"),
+        job(4, {"experts": EXPERTS}, ep=4, zero=3, precision="bf16"),
+        job(8, tp=4, zero=3, sequence_parallel=True, precision="bf16"),
+    ],
+    ids=["dense", "experts", "spread experts", "spread experts, sharded", "tensor"],
+)
+def test_a_step_in_half_precision_runs(half):
+    report = validate_torch(half.replace({"batch.global": 8}), backend="fake", steps=1)
+    assert report is not None
+    assert report.step.measured > 0
+
+
 @pytest.mark.parametrize("name", FAKE)
 def test_one_rank_of_many_runs_alone_and_holds_what_is_predicted(name):
     report = validate_torch(FAKE[name], backend="fake", steps=1)

@@ -208,7 +208,7 @@ class RoutedExperts(nn.Module):
         return weights / weights.sum(-1, keepdim=True), chosen
 
     def expert(self, rows: Tensor, expert: int) -> Tensor:
-        """The rows after one expert's MLP, in their format: FSDP2 casts no weights that it lacks."""
+        """The rows after one expert's MLP, in their format: FSDP2 leaves some weights wide."""
         up, down = (weight[expert].to(rows.dtype) for weight in (self.up, self.down))
         inner = rows @ up.T
         if self.gate is None:

@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from simulator.api import simulate
+from simulator.calibrate.ranks.world import World
 from simulator.cost.parameters import parameter_count
-from simulator.errors import InputError
+from simulator.errors import InputError, UnsupportedError
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
 from simulator.validate import gpu_check
 from simulator.validate.gpu_check import check
 from simulator.validate.gpu_grid import read_grid
+from simulator.validate.torch_run.strategies import check_strategies
 
 GRID = Path(__file__).parents[2] / "reports" / "gpu" / "grid.yaml"
 RUNS = read_grid(GRID)
@@ -55,6 +58,20 @@ def test_every_run_of_the_grid_fits_on_the_smallest_gpu_that_it_is_for(name):
     result = simulate(JOBS[name])
     assert result.fits
     assert result.step_time_s < 5
+
+
+def test_torch_refuses_nothing_of_the_grid_but_what_it_cannot_run_yet(monkeypatch):
+    """Formats of 8 bits and states in host memory."""
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda: True)
+    gpu, refused = torch.device("cuda", 0), set()
+    for name, job in JOBS.items():
+        backend = "fake" if job.cluster.gpus > 1 else "gloo"
+        try:
+            check_strategies(job, World(0, job.cluster.gpus, backend, gpu))
+        except UnsupportedError as reason:
+            refused |= {fault.path for fault in reason.faults}
+            assert job.plan.precision == "fp8" or job.plan.offload.is_used, name
+    assert refused == {"plan.precision", "plan.offload"}
 
 
 def test_every_job_differs_from_every_other():

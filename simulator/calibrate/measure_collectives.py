@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from simulator.calibrate.collective_table import append_row, new_table, own_table
-from simulator.calibrate.collective_world import World
+from simulator.calibrate.collective_world import CollectiveWorld
 from simulator.calibrate.growing_table import cut_half_line
 from simulator.calibrate.timing import Timing, Work, seconds_on_stream
 from simulator.errors import InputError
@@ -45,7 +45,7 @@ class CollectiveCase:
         return f"{self.kind}-{self.ranks}-{self.num_bytes}"
 
 
-def collective_cases(world: World, largest_bytes: float) -> list[CollectiveCase]:
+def collective_cases(world: CollectiveWorld, largest_bytes: float) -> list[CollectiveCase]:
     """What is measured: every collective, group and size."""
     sizes = []
     size = _SMALLEST_BYTES
@@ -62,7 +62,7 @@ def collective_cases(world: World, largest_bytes: float) -> list[CollectiveCase]
 
 
 def measure_collectives(
-    world: World,
+    world: CollectiveWorld,
     path: Path,
     largest_bytes: float,
     *,
@@ -102,7 +102,7 @@ def _agreed(answer: set[str] | InputError | None) -> set[str]:
     return box[0] or set()
 
 
-def _done_in(path: Path, world: World, *, resume: bool) -> set[str] | InputError:
+def _done_in(path: Path, world: CollectiveWorld, *, resume: bool) -> set[str] | InputError:
     """Cases that the table holds; a new table where there is none."""
     if not path.exists():
         new_table(path)
@@ -119,7 +119,7 @@ def _done_in(path: Path, world: World, *, resume: bool) -> set[str] | InputError
     return {row["id"] for row in own.rows}
 
 
-def _timed(case: CollectiveCase, world: World, group: dist.ProcessGroup) -> Timing:
+def _timed(case: CollectiveCase, world: CollectiveWorld, group: dist.ProcessGroup) -> Timing:
     work = _WORK[case.kind](case, world, group)
     for _ in range(_WARM_CALLS):
         work()
@@ -137,7 +137,7 @@ def _timed(case: CollectiveCase, world: World, group: dist.ProcessGroup) -> Timi
     return Timing(samples)
 
 
-def _seconds(work: Work, world: World) -> float:
+def _seconds(work: Work, world: CollectiveWorld) -> float:
     if world.device.type == "cuda":
         return seconds_on_stream(work)
     started = time.perf_counter()
@@ -145,13 +145,13 @@ def _seconds(work: Work, world: World) -> float:
     return time.perf_counter() - started
 
 
-def _slowest_s(seconds: float, world: World, group: dist.ProcessGroup) -> float:
+def _slowest_s(seconds: float, world: CollectiveWorld, group: dist.ProcessGroup) -> float:
     value = torch.tensor([seconds], dtype=torch.float64, device=world.device)
     dist.all_reduce(value, dist.ReduceOp.MAX, group)
     return float(value)
 
 
-def _append(path: Path, case: CollectiveCase, timing: Timing, world: World) -> None:
+def _append(path: Path, case: CollectiveCase, timing: Timing, world: CollectiveWorld) -> None:
     seconds = timing.median_s
     rate = case.num_bytes / seconds * 1e-9
     nodes = world.nodes_of(case.ranks)
@@ -174,7 +174,7 @@ def _append(path: Path, case: CollectiveCase, timing: Timing, world: World) -> N
     append_row(path, world.date, cells)
 
 
-def _buffer(num_bytes: float, world: World) -> torch.Tensor:
+def _buffer(num_bytes: float, world: CollectiveWorld) -> torch.Tensor:
     return torch.ones(max(1, round(num_bytes / 4)), device=world.device)
 
 
@@ -184,40 +184,40 @@ def _newest(name: str, older: str) -> Callable[..., object]:
     return found
 
 
-_Maker = Callable[[CollectiveCase, World, dist.ProcessGroup], Work]
+_Maker = Callable[[CollectiveCase, CollectiveWorld, dist.ProcessGroup], Work]
 
 
-def _all_reduce(case: CollectiveCase, world: World, group: dist.ProcessGroup) -> Work:
+def _all_reduce(case: CollectiveCase, world: CollectiveWorld, group: dist.ProcessGroup) -> Work:
     buffer = torch.zeros_like(_buffer(case.num_bytes, world))
     return lambda: dist.all_reduce(buffer, group=group)
 
 
-def _all_gather(case: CollectiveCase, world: World, group: dist.ProcessGroup) -> Work:
+def _all_gather(case: CollectiveCase, world: CollectiveWorld, group: dist.ProcessGroup) -> Work:
     part = _buffer(case.num_bytes / case.ranks, world)
     whole = part.repeat(case.ranks)
     call = _newest("all_gather_single", "all_gather_into_tensor")
     return lambda: call(whole, part, group)
 
 
-def _reduce_scatter(case: CollectiveCase, world: World, group: dist.ProcessGroup) -> Work:
+def _reduce_scatter(case: CollectiveCase, world: CollectiveWorld, group: dist.ProcessGroup) -> Work:
     part = _buffer(case.num_bytes / case.ranks, world)
     whole = part.repeat(case.ranks)
     call = _newest("reduce_scatter_single", "reduce_scatter_tensor")
     return lambda: call(part, whole, group=group)
 
 
-def _all_to_all(case: CollectiveCase, world: World, group: dist.ProcessGroup) -> Work:
+def _all_to_all(case: CollectiveCase, world: CollectiveWorld, group: dist.ProcessGroup) -> Work:
     sent = _buffer(case.num_bytes / case.ranks, world).repeat(case.ranks)
     received = torch.empty_like(sent)
     return lambda: dist.all_to_all_single(received, sent, group=group)
 
 
-def _broadcast(case: CollectiveCase, world: World, group: dist.ProcessGroup) -> Work:
+def _broadcast(case: CollectiveCase, world: CollectiveWorld, group: dist.ProcessGroup) -> Work:
     buffer = _buffer(case.num_bytes, world)
     return lambda: dist.broadcast(buffer, 0, group)
 
 
-def _send_recv(case: CollectiveCase, world: World, group: dist.ProcessGroup) -> Work:
+def _send_recv(case: CollectiveCase, world: CollectiveWorld, group: dist.ProcessGroup) -> Work:
     """Each of two ranks sends to the other, as in nccl-tests."""
     sent = _buffer(case.num_bytes, world)
     received = torch.empty_like(sent)

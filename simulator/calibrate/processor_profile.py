@@ -15,6 +15,7 @@ from simulator.errors import InputError
 from simulator.units import format_quantity
 from simulator.validate.kernel_rows import KernelRow
 
+_IN_ITS_THREAD = '{kind: published, reference: "torch computes in the thread that calls it"}'
 _ASSUMED = "{kind: assumed, reference: %s}"
 _FORMATS = ("fp32", "bf16", "fp16")
 _MOST_RANKS = 16
@@ -66,6 +67,7 @@ def processor_profile_text(
         "  boost_clock: 3 GHz",
         "  power: 100 W",
         "  context: 0 B",
+        f"  launches_itself: {{value: true, source: {_IN_ITS_THREAD}}}",
         "",
         "kernels:",
         f"  source: {_ASSUMED % json.dumps('a start for the fit')}",
@@ -96,6 +98,7 @@ def processor_profile_text(
         "",
         "network:",
         f"  source: {_ASSUMED % json.dumps('loopback; measure it with calibrate collectives')}",
+        "  library: gloo",
         f"  gpus_per_node: {_MOST_RANKS}",
         "  scale_up:",
         "    kind: nvswitch",

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import torch
 
 from simulator.calibrate.device_facts import Sensors
-from simulator.calibrate.kernel_calls import OPERATIONS, Call, UnsupportedCaseError, call_of
+from simulator.calibrate.kernel_calls import Call, UnsupportedCaseError, call_of
 from simulator.calibrate.kernel_cases import KernelCase
 from simulator.calibrate.timing import Stopwatch, Timing, Work, new_stream, seconds_on_stream
 
@@ -49,16 +49,11 @@ def measured(case: KernelCase, stopwatch: Stopwatch) -> Measured:
         UnsupportedCaseError: The device or this torch cannot run it.
         RuntimeError: torch's own refusals, running out of memory among them.
     """
-    system = _SYSTEM_OPERATIONS.get(case.op)
+    system = SYSTEM_OPERATIONS.get(case.op)
     if system is not None:
         return system(case, stopwatch)
     call = call_of(case, stopwatch.device)
     return Measured(stopwatch.timing(call.work), call)
-
-
-def is_known(op: str) -> bool:
-    """Whether an operation can be measured here."""
-    return op in OPERATIONS or op in _SYSTEM_OPERATIONS
 
 
 def _host_launch(case: KernelCase, stopwatch: Stopwatch) -> Measured:
@@ -171,7 +166,7 @@ def _plain(case: KernelCase) -> KernelCase:
 
 _SystemOperation = Callable[[KernelCase, Stopwatch], Measured]
 
-_SYSTEM_OPERATIONS: Mapping[str, _SystemOperation] = MappingProxyType(
+SYSTEM_OPERATIONS: Mapping[str, _SystemOperation] = MappingProxyType(
     {
         "host_launch": _host_launch,
         "copy_to_device_pinned": _copy,
@@ -183,3 +178,4 @@ _SYSTEM_OPERATIONS: Mapping[str, _SystemOperation] = MappingProxyType(
         "beside_copy_gemm": _beside_copy,
     }
 )
+"""Everything but single kernels, by the name that tables give it."""

@@ -18,8 +18,8 @@ from simulator.cli.console import (
     text_column,
     working,
 )
-from simulator.cli.measuring_collectives import measured
-from simulator.cli.options import AsJson, complete_profile
+from simulator.cli.measuring_collectives import MeasuredBackend, measured
+from simulator.cli.options import PICTURES, AsJson, complete_profile, refuse_other_suffix
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
         ),
     ] = None,
     backend: Annotated[
-        str | None,
-        typer.Option(metavar="nccl|gloo", help="What is measured; nccl where there are GPUs."),
+        MeasuredBackend | None,
+        typer.Option(help="What is measured; nccl where every rank has a GPU."),
     ] = None,
     largest: Annotated[
         str | None,
@@ -101,6 +101,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
     from simulator.calibrate.residuals import to_dict
     from simulator.spec.load import load_profile, profile_file
 
+    refuse_other_suffix(plot, "--plot", *PICTURES)
     base = load_profile(profile)
     given = list(files or ())
     if measure is not None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Literal
 
 from simulator.cli.console import note, progress
 from simulator.cli.options import quantity
 from simulator.units import format_bytes
 
+MeasuredBackend = Literal["nccl", "gloo"]
+
 _LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
 
 
-def measured(table: Path, backend: str | None, largest: str | None, *, resume: bool) -> bool:
+def measured(
+    table: Path, backend: MeasuredBackend | None, largest: str | None, *, resume: bool
+) -> bool:
     """Measures with all ranks; whether this rank goes on to fit.
 
     Args:
@@ -22,20 +27,21 @@ def measured(table: Path, backend: str | None, largest: str | None, *, resume: b
         resume: Whether an existing table is gone on with.
 
     Raises:
-        InputError: There are no ranks, or the table or a size is wrong.
+        InputError: There are no ranks, their library is not there, or the table or a size is wrong.
     """
     from simulator.calibrate.extras import require
 
     require("torch", "runs what is measured")
-    from simulator.calibrate.collective_world import join_world, leave_world
+    from simulator.calibrate.collective_world import launched_world
     from simulator.calibrate.measure_collectives import collective_cases, measure_collectives
+    from simulator.calibrate.ranks.world import joined
 
     largest_bytes = None if largest is None else quantity(largest, "--largest", "bytes")
-    world = join_world(backend)
+    world = launched_world(backend or "auto")
     if largest_bytes is None:
         largest_bytes = quantity(_LARGEST[world.backend], "--largest", "bytes")
     is_first = world.rank == 0
-    try:
+    with joined(world):
         cases = collective_cases(world, largest_bytes)
         if is_first:
             groups = ", ".join(str(ranks) for ranks in world.groups)
@@ -46,8 +52,6 @@ def measured(table: Path, backend: str | None, largest: str | None, *, resume: b
         bar = progress("collectives", len(cases)) if is_first else contextlib.nullcontext(_nothing)
         with bar as count:
             measure_collectives(world, table, largest_bytes, resume=resume, on_case=count)
-    finally:
-        leave_world()
     return is_first
 
 

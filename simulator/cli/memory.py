@@ -20,7 +20,14 @@ from simulator.cli.console import (
     print_table,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.cli.options import (
+    PICTURES,
+    AsJson,
+    Changes,
+    JobFile,
+    read_job,
+    refuse_other_suffix,
+)
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -57,6 +64,7 @@ def memory(
     """
     from simulator.api import simulate
 
+    refuse_other_suffix(over_time, "--over-time", ".csv", *PICTURES)
     result = simulate(read_job(job_file, changes))
     if as_json:
         document = result.to_dict()

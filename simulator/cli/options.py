@@ -98,6 +98,29 @@ def quantity(text: str, option: str, dimension: str, *, or_zero: bool = False) -
     return value
 
 
+PICTURES = (".png", ".svg", ".pdf")
+"""How pictures are written."""
+
+TRACES = (".json", ".json.gz")
+"""How traces are written."""
+
+
+def refuse_other_suffix(path: Path | None, option: str, *suffixes: str) -> None:
+    """Refuses a file that nothing can be written as, before what goes into it takes time.
+
+    Args:
+        path: The file; None is no file.
+        option: Who asks for it.
+        suffixes: How its name may end.
+
+    Raises:
+        InputError: It ends otherwise.
+    """
+    if path is not None and not path.name.lower().endswith(suffixes):
+        rule = f"is written as {', '.join(suffixes[:-1])} or {suffixes[-1]}"
+        raise InputError.single(option, rule, str(path), "change the suffix")
+
+
 def complete_profile(incomplete: str) -> list[str]:
     """Shipped profiles that start with what is typed so far."""
     from simulator.spec.load import profile_names

@@ -17,7 +17,15 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.memory import print_peaks
-from simulator.cli.options import AsJson, Changes, JobFile, read_job, whole_numbers
+from simulator.cli.options import (
+    TRACES,
+    AsJson,
+    Changes,
+    JobFile,
+    read_job,
+    refuse_other_suffix,
+    whole_numbers,
+)
 from simulator.program.ir import Owner
 from simulator.units import format_bytes, format_seconds
 
@@ -88,6 +96,8 @@ def run(
     """
     from simulator.api import simulate
 
+    refuse_other_suffix(trace, "--trace", *TRACES)
+    ranks = None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0)
     result = simulate(read_job(job_file, changes), unfolded=unfolded)
     if as_json:
         print_json(result.to_dict())
@@ -97,12 +107,7 @@ def run(
         note(f"wrote {file}")
     if trace is not None:
         trace.parent.mkdir(parents=True, exist_ok=True)
-        result.write_trace(
-            trace,
-            ranks=None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0),
-            max_events=trace_events,
-            kernels=trace_kernels,
-        )
+        result.write_trace(trace, ranks=ranks, max_events=trace_events, kernels=trace_kernels)
         note(f"wrote {trace}")
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")

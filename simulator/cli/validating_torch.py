@@ -20,12 +20,15 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import (
+    PICTURES,
+    TRACES,
     AsJson,
     Changes,
     JobFile,
     complete_profile,
     parse_assignments,
     quantity,
+    refuse_other_suffix,
 )
 from simulator.errors import InputError
 
@@ -74,7 +77,8 @@ def torch(
         typer.Option(
             metavar="TIME",
             help='Let every layer sleep that long in forward, such as "20 ms", and twice as '
-            "long in backward, instead of computing: overlap and bubbles without a GPU.",
+            "long in backward, instead of computing (or besides, where layers exchange "
+            "activations): overlap and bubbles without a GPU.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -112,6 +116,7 @@ def torch(
         raise InputError.single("torch", "is not installed, and nothing else runs a job", hint=hint)
     from simulator.validate.torch_run.run import validate_torch
 
+    refuse_other_suffix(plot, "--plot", *PICTURES)
     assigned = parse_assignments(changes or ())
     if profile is not None:
         assigned["cluster.profile"] = _found(profile)
@@ -138,8 +143,7 @@ def torch(
 
 def _trace_file(path: Path) -> Path:
     """Where rank 0 may write, wherever it runs."""
-    if not path.name.endswith((".json", ".json.gz")):
-        raise InputError.single("--trace", "is written as .json or .json.gz", str(path))
+    refuse_other_suffix(path, "--trace", *TRACES)
     if not path.parent.is_dir():
         raise InputError.single("--trace", "lies in a folder that is not there", str(path))
     return path.resolve()
@@ -152,17 +156,18 @@ def _found(profile: str) -> str:
 
 
 def _show(report: TorchReport, *, as_json: bool, out: Path | None, plot: Path | None) -> None:
+    if out is not None:
+        from simulator.calibrate.profile_text import write_whole
+
+        # Before anything is shown: what reads along may stop reading.
+        write_whole(out, json.dumps(report.to_dict(), indent=1) + "\n")
+        note(f"wrote {out}")
     if as_json:
         print_json(report.to_dict())
     else:
         _print_report(report)
     for sentence in report.notes:
         note(sentence)
-    if out is not None:
-        from simulator.calibrate.profile_text import write_whole
-
-        write_whole(out, json.dumps(report.to_dict(), indent=1) + "\n")
-        note(f"wrote {out}")
     if plot is not None:
         from simulator.plots.measured_timeline import draw_measured_timeline, predicted_rows
 

@@ -36,10 +36,6 @@ class Family:
     has_pp: bool = False
     zero: tuple[int, ...] = (0, 1)
 
-    def includes(self, tp: int, pp: int, zero: int) -> bool:
-        """Whether a plan is one of the family."""
-        return (tp > 1, pp > 1) == (self.has_tp, self.has_pp) and zero in self.zero
-
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -151,8 +147,7 @@ def _degree_axes(job: Job, family: Family) -> Iterator[tuple[str, list[int]]]:
 
 def _degrees(job: Job) -> list[int]:
     """Tensor-parallel degrees inside a node."""
-    most = min(job.cluster.gpus, job.cluster.profile.network.scale_up.gpus, 16)
-    return _powers(most)
+    return _powers(min(job.cluster.gpus, job.cluster.profile.network.scale_up.gpus))
 
 
 def _powers(most: int) -> list[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, expm1, inf, sqrt
+from math import inf, sqrt
 
 import numpy as np
 
@@ -161,20 +161,6 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
     ratio = sqrt(checkpoint_s / (2 * mtbf_s))
     correction = 1 + ratio / 3 + ratio**2 / 9
     return young_interval_s(checkpoint_s, mtbf_s) * correction - checkpoint_s
-
-
-def expected_wall_s(
-    work_s: float, interval_s: float, checkpoint_s: float, recovery_s: float, mtbf_s: float
-) -> float:
-    """Mean wall time with synchronous checkpoints and exponential failures [s].
-
-    Exact where the work is a whole number of intervals and a failure during recovery starts
-    it anew.
-
-    Source: Daly 2006, equation 20.
-    """
-    segment = expm1((interval_s + checkpoint_s) / mtbf_s)
-    return mtbf_s * exp(recovery_s / mtbf_s) * segment * work_s / interval_s
 
 
 class _Ensemble:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.cost.host import exposed_launch_s
 from simulator.cost.kernels import memory_bound_s
 from simulator.program.ir import Category, Part, Work
 from simulator.program.layout import Slice
@@ -29,11 +30,12 @@ def optimizer_work(
         runs: The layers that they belong to.
         host_s_per_kernel: Host time of a launch [s].
     """
-    update_s = memory_bound_s(job.cluster.profile, device_update_bytes(job, parameters))
-    host_s = _KERNELS * host_s_per_kernel
+    profile = job.cluster.profile
+    update_s = memory_bound_s(profile, device_update_bytes(job, parameters))
     parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
-    if host_s > update_s:
-        parts.append(Part("launch", Category.HOST, host_s - update_s))
+    exposed_s = exposed_launch_s(profile, update_s, _KERNELS * host_s_per_kernel, _KERNELS)
+    if exposed_s > 0:
+        parts.append(Part("launch", Category.HOST, exposed_s))
     flop = 0.0
     if job.plan.optimizer == "muon":
         seconds, flop = orthogonalisation(job, runs)

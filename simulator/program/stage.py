@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
+from simulator.cost.host import exposed_launch_s
 from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.program.divided_layer import divided
@@ -402,11 +403,11 @@ class StageCosts:
         if copies is not None:
             _add_part(parts, copies, 1)
         device_s = sum(part.seconds for part in parts.values())
+        profile, launches = self.job.cluster.profile, kernels + exchanges
         host_s = self._launches_s(kernels, exchanges)
-        if host_s > device_s:
-            parts["launch", Category.HOST] = Part(
-                "launch", Category.HOST, host_s - device_s, kernels + exchanges
-            )
+        exposed_s = exposed_launch_s(profile, device_s, host_s, launches)
+        if exposed_s > 0:
+            parts["launch", Category.HOST] = Part("launch", Category.HOST, exposed_s, launches)
         ordered = tuple(parts.values())
         return Work(
             sum(part.seconds for part in ordered),
@@ -418,7 +419,8 @@ class StageCosts:
     def _launches_s(self, kernels: int, exchanges: int) -> float:
         """Host time of so many launches; only kernels have small ones around them [s]."""
         launch_s = self.job.cluster.profile.kernels.launch_s
-        return kernels * self.host_s_per_kernel + exchanges * launch_s
+        host_s_per_exchange = launch_s * self.job.plan.stack.host_work_per_exchange
+        return kernels * self.host_s_per_kernel + exchanges * host_s_per_exchange
 
     def _collectives(self, run: Slice, phase: Phase) -> tuple[Collective, ...]:
         """What one microbatch through the run issues; backward starts at the last unit."""

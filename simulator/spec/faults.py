@@ -27,6 +27,19 @@ _SHAPES = {
     "tuple_type": _LIST,
     "list_type": _LIST,
 }
+_BOUNDS = {
+    "ge": "take {:g} or more",
+    "gt": "take more than {:g}",
+    "le": "take {:g} or less",
+    "lt": "take less than {:g}",
+}
+_TYPES = {
+    "int": "write a whole number",
+    "float": "write a number",
+    "finite": "write a finite number",
+    "bool": "write true or false",
+    "string": "write it as text, in quotes if it looks like a number",
+}
 _MANY = 12
 """More names than this are not listed in a hint."""
 
@@ -91,9 +104,19 @@ def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Faul
         return Fault(path, _lower_first(detail["msg"]), value, _literal_hint(detail))
     if kind in _SHAPES:
         return Fault(path, _SHAPES[kind], value)
-    is_negative = kind.startswith("greater_than") and str(value).lstrip().startswith("-")
-    hint = "leave out the minus sign" if is_negative else ""
-    return Fault(path, _lower_first(detail["msg"]), _plain(value), hint)
+    return Fault(path, _lower_first(detail["msg"]), _plain(value), _way_out(detail))
+
+
+def _way_out(detail: ErrorDetails) -> str:
+    """What to write where a value is out of bounds or of another type."""
+    kind, value = detail["type"], str(detail["input"])
+    if kind.startswith("greater_than") and value.lstrip().startswith("-"):
+        return "leave out the minus sign"
+    bounds = detail.get("ctx", {})
+    for name, text in _BOUNDS.items():
+        if name in bounds:
+            return text.format(bounds[name])
+    return _TYPES.get(kind.partition("_")[0], "")
 
 
 def _literal_hint(detail: ErrorDetails) -> str:

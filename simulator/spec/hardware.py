@@ -80,6 +80,9 @@ class Device(Spec):
     """Most that the device draws, as on the data sheet."""
     context_bytes: Bytes
     """Device memory taken by the driver context and libraries before any tensor."""
+    launches_itself: bool = False
+    """Whether it is the host's own processor: it runs a kernel or the framework's code, never one
+    beside the other. GPUs compute while their host launches what comes next."""
 
 
 class Nvme(Spec):

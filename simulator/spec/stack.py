@@ -233,6 +233,9 @@ class Stack(Spec):
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
     """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
     small kernels that an eager framework launches around each one. 2.5 is an assumption."""
+    host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """Host time per exchange of a layer, in the same units: 1 where the framework's own code
+    issues it; more where tensors wrap others, as torch's DTensor does in Python."""
 
 
 _ZERO_3_OF_2021: Mapping[str, Any] = MappingProxyType(

@@ -86,8 +86,11 @@ def _measure(each: GridRun, folder: Path, profile: Path, steps: int, run: Runner
 
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """What a process said last: the reason why it stopped."""
+    """What a process said last: the reason why it stopped, not what to do about a bug."""
     lines = [line.strip(" -") for line in (done.stderr or "").splitlines() if line.strip()]
+    broken = [line for line in lines if line.startswith("internal error: ")]
+    if broken:
+        return broken[-1]
     return lines[-1] if lines else f"exit code {done.returncode} without a word"
 
 

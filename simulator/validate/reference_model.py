@@ -199,7 +199,7 @@ class RoutedExperts(nn.Module):
         for expert in range(self.up.shape[0]):
             row, rank = (chosen == expert).nonzero(as_tuple=True)
             output = self.expert(rows[row], expert) * weights[row, rank, None]
-            result = result.index_add(0, row, output)
+            result = result.index_add(0, row, output.to(result.dtype))
         return result.view_as(hidden) + self.shared_output(hidden)
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,11 +208,12 @@ class RoutedExperts(nn.Module):
         return weights / weights.sum(-1, keepdim=True), chosen
 
     def expert(self, rows: Tensor, expert: int) -> Tensor:
-        """The rows after one expert's MLP."""
-        inner = rows @ self.up[expert].T
+        """The rows after one expert's MLP, in their format: FSDP2 leaves some weights wide."""
+        up, down = (weight[expert].to(rows.dtype) for weight in (self.up, self.down))
+        inner = rows @ up.T
         if self.gate is None:
-            return self.activation(inner) @ self.down[expert]
-        return (self.activation(rows @ self.gate[expert].T) * inner) @ self.down[expert]
+            return self.activation(inner) @ down
+        return (self.activation(rows @ self.gate[expert].to(rows.dtype).T) * inner) @ down
 
     def shared_output(self, hidden: Tensor) -> Tensor:
         """What the shared expert adds; zero without one."""

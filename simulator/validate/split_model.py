@@ -200,7 +200,9 @@ class SpreadExperts(nn.Module):
         self.routed = counts
         returned = self._pass_experts(copies, counts.view(-1, own))
         weighted = returned * weights.flatten()[order, None]
-        result = torch.zeros_like(rows).index_add(0, order // self.experts.top_k, weighted)
+        result = torch.zeros_like(rows).index_add(
+            0, order // self.experts.top_k, weighted.to(rows.dtype)
+        )
         return result.view_as(hidden) + self.experts.shared_output(hidden)
 
     def _pass_experts(self, copies: Tensor, counts: Tensor) -> Tensor:
@@ -216,7 +218,8 @@ class SpreadExperts(nn.Module):
         output = torch.zeros_like(rows)
         for index in range(counts.shape[1]):
             row = (of_expert == index).nonzero()[:, 0]
-            output = output.index_add(0, row, self.experts.expert(rows[row], index))
+            done = self.experts.expert(rows[row], index)
+            output = output.index_add(0, row, done.to(output.dtype))
         return _traded(output, received, sent, self.group)
 
 

@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from simulator.calibrate.ranks.launch import Place, RankFailedError, loopback, run_ranks
 from simulator.calibrate.ranks.shaped import (
-    GOODPUT_SHARE,
     on_shaped_links,
     shaped_network,
     why_not_shaped,
@@ -74,6 +73,7 @@ def test_a_job_on_shaped_links_has_one_gpu_per_node_and_their_rate():
     network = on_shaped_links(job(2), 12.5e6).cluster.profile.network
     assert network.gpus_per_node == network.scale_up.gpus == network.fabric.nics_per_node == 1
     assert network.fabric.nic_bytes_per_s == 12.5e6
+    assert network.fabric.efficiency == pytest.approx(1448 / 1514, rel=1e-3)
 
 
 def test_a_machine_without_the_commands_says_so(monkeypatch):
@@ -93,4 +93,4 @@ def test_a_shaped_link_lets_no_more_through_than_its_rate():
     with shaped_network(2, rate) as place:
         assert isinstance(place, Place)
         seconds = run_ranks(partial(all_reduce_s, num_bytes), place)
-    assert seconds > (num_bytes - bucket_bytes) / (rate * GOODPUT_SHARE)
+    assert seconds > (num_bytes - bucket_bytes) / (rate * 1448 / 1514)

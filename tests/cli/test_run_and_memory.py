@@ -90,6 +90,24 @@ def test_a_page_is_written_with_a_verdict_whose_gain_was_simulated(clustersim, j
     assert "raising microbatches from 8 to 16" in text
 
 
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (("run", "--trace", "trace.txt"), "--trace = trace.txt: is written as .json or .json.gz"),
+        (("memory", "--over-time", "m.xls"), "--over-time = m.xls: is written as .csv, .png, "),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_before_anything_is_simulated(
+    clustersim, job_file, monkeypatch, words, rule
+):
+    monkeypatch.setattr("simulator.api.simulate", lambda *_, **__: pytest.fail("simulated"))
+    command, *options = words
+    outcome = clustersim(command, job_file, *options)
+    assert outcome.code == 2
+    assert rule in outcome.err
+    assert "change the suffix" in outcome.err
+
+
 @pytest.mark.parametrize("command", ["run", "memory"])
 def test_a_misfit_is_an_answer_and_ends_with_1(clustersim, job_file, command):
     outcome = clustersim(command, job_file, *TOO_BIG)

@@ -16,10 +16,11 @@ from simulator.planning.capacity import (
 )
 from simulator.planning.checkpoints import checkpoint_bytes, checkpoint_cost
 from simulator.planning.factors import factors
-from simulator.planning.goodput import expected_wall_s, goodput, hazards
+from simulator.planning.goodput import goodput, hazards
 from simulator.planning.ownership import annuity
 from simulator.spec.campaign import Checkpoint
 from simulator.spec.load import job_from_document
+from tests.planning.closed_forms import expected_wall_s
 
 DAY = 86400.0
 SYSTEM = {

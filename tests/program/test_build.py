@@ -209,6 +209,24 @@ def test_a_slow_host_sets_the_time_of_every_pass():
     assert forward.seconds == pytest.approx(launch.repeats * per_kernel_s)
 
 
+def test_a_processor_that_launches_its_own_kernels_does_all_else_besides():
+    """Bare launches are in its kernels' times; the rest of the framework's work is not."""
+    profile = network_profile()
+    itself = profile.device.model_copy(update={"launches_itself": True})
+    gpu, processor = (
+        small_job(profile=profile.model_copy(update={"device": device}), stack="torch")
+        for device in (profile.device, itself)
+    )
+    passes = [of_kind(build_program(job), Kind.FORWARD)[0].work for job in (gpu, processor)]
+    kernels_s = [sum(p.seconds for p in w.parts if p.category is not Category.HOST) for w in passes]
+    assert kernels_s[0] == kernels_s[1]
+    (launch,) = [part for part in passes[1].parts if part.category is Category.HOST]
+    besides = processor.plan.stack.host_work_per_launch - 1
+    assert launch.seconds == pytest.approx(launch.repeats * profile.kernels.launch_s * besides)
+    updates = [of_kind(build_program(job), Kind.OPTIMIZER)[0].work for job in (gpu, processor)]
+    assert updates[1].seconds > updates[0].seconds
+
+
 def test_schedules_follow_from_the_chunks_unless_they_are_named():
     assert job_schedule(small_job(gpus=2, pp=2)).name == "1f1b"
     assert job_schedule(small_job(gpus=2, pp=2, vpp=2)).name == "interleaved-1f1b"

@@ -22,6 +22,7 @@ from simulator.spec.documents import (
 )
 from simulator.spec.faults import nearest_hint
 from simulator.spec.hardware import HardwareProfile
+from simulator.spec.load import job_from_document
 from simulator.spec.network import ScaleUp
 from simulator.spec.plan import Plan
 
@@ -153,6 +154,29 @@ def test_a_misspelt_name_gets_the_nearest_right_ones(word, hint):
 
 def test_where_nothing_is_known_there_is_no_hint():
     assert nearest_hint("x", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"plan.tp": 0}, "take 1 or more"),
+        ({"plan.tp": -2}, "leave out the minus sign"),
+        ({"plan.zero": 7}, "take 3 or less"),
+        ({"plan.offload": {"share": 2}}, "take 1 or less"),
+        ({"plan.tp": 1.5}, "write a whole number"),
+        ({"plan.stack": {"base": "torch", "host_work_per_launch": "high"}}, "write a number"),
+        ({"plan.clip_gradients": "maybe"}, "write true or false"),
+    ],
+)
+def test_a_value_out_of_bounds_or_of_another_type_gets_the_way_out(changes, hint):
+    document = {
+        "model": "llama3.2-1b",
+        "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
+        "batch": {"global": 8, "seq_len": 512},
+    }
+    with pytest.raises(InputError) as refused:
+        job_from_document(with_changes(document, changes))
+    assert [fault.hint for fault in refused.value.faults] == [hint]
 
 
 def test_merging_goes_block_by_block_and_leaves_the_base_as_it_was():

@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from simulator.api import simulate
+from simulator.calibrate.ranks.world import World
 from simulator.cost.parameters import parameter_count
-from simulator.errors import InputError
+from simulator.errors import InputError, UnsupportedError
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
 from simulator.validate import gpu_check
 from simulator.validate.gpu_check import check
 from simulator.validate.gpu_grid import read_grid
+from simulator.validate.torch_run.strategies import check_strategies
 
 GRID = Path(__file__).parents[2] / "reports" / "gpu" / "grid.yaml"
 RUNS = read_grid(GRID)
@@ -55,6 +58,20 @@ def test_every_run_of_the_grid_fits_on_the_smallest_gpu_that_it_is_for(name):
     result = simulate(JOBS[name])
     assert result.fits
     assert result.step_time_s < 5
+
+
+def test_torch_refuses_nothing_of_the_grid_but_what_it_cannot_run_yet(monkeypatch):
+    """Formats of 8 bits and states in host memory."""
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda: True)
+    gpu, refused = torch.device("cuda", 0), set()
+    for name, job in JOBS.items():
+        backend = "fake" if job.cluster.gpus > 1 else "gloo"
+        try:
+            check_strategies(job, World(0, job.cluster.gpus, backend, gpu))
+        except UnsupportedError as reason:
+            refused |= {fault.path for fault in reason.faults}
+            assert job.plan.precision == "fp8" or job.plan.offload.is_used, name
+    assert refused == {"plan.precision", "plan.offload"}
 
 
 def test_every_job_differs_from_every_other():
@@ -163,3 +180,11 @@ def test_a_grid_of_another_layout_is_refused(tmp_path):
     path.write_text("jobs: {}\n")
     with pytest.raises(InputError, match="must have the blocks common and runs"):
         read_grid(path)
+
+
+def test_the_last_words_of_a_bug_are_the_bug_itself(folder):
+    text = "internal error: RuntimeError: no such type\nPlease report it\nThe option --traceback\n"
+    _, run = runner(lambda *_: Process([], 3, "", text))
+    check(folder, folder / "profile.yaml", run=run)
+    page = (folder / "README.md").read_text()
+    assert "- dense-a: failed: internal error: RuntimeError: no such type" in page

@@ -115,3 +115,12 @@ def test_layers_that_sleep_take_nothing_but_their_sleep_and_the_bubble(pp, layer
     passes_s = (micro + pp - 1) * 3.0 * layers / pp
     assert found.step_s == pytest.approx(passes_s, abs=0.1)
     assert found.phases_s[0]["backward"] == pytest.approx(micro * 2.0 * layers / pp, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["tensor", "experts"])
+def test_layers_that_exchange_activations_take_their_sleep_on_top(name):
+    """Three sleeps per layer and microbatch, one after another; all else stays."""
+    exchanging = JOBS[name]
+    awake, asleep = predict(exchanging), predict(exchanging, layer_sleep_s=1.0)
+    sleeps = 3 * exchanging.model.layers * exchanging.microbatches
+    assert asleep.step_s - awake.step_s == pytest.approx(sleeps, rel=1e-3)

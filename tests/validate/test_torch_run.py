@@ -49,6 +49,23 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    "half",
+    [
+        job(1, precision="bf16"),
+        job(1, {"experts": EXPERTS}, precision="bf16"),
+        job(4, {"experts": EXPERTS}, ep=4, precision="bf16"),
+        job(4, {"experts": EXPERTS}, ep=4, zero=3, precision="bf16"),
+        job(8, tp=4, zero=3, sequence_parallel=True, precision="bf16"),
+    ],
+    ids=["dense", "experts", "spread experts", "spread experts, sharded", "tensor"],
+)
+def test_a_step_in_half_precision_runs(half):
+    report = validate_torch(half.replace({"batch.global": 8}), backend="fake", steps=1)
+    assert report is not None
+    assert report.step.measured > 0
+
+
 @pytest.mark.parametrize("name", FAKE)
 def test_one_rank_of_many_runs_alone_and_holds_what_is_predicted(name):
     report = validate_torch(FAKE[name], backend="fake", steps=1)
@@ -115,3 +132,17 @@ def test_a_sleeping_layer_hands_on_what_it_gets_and_has_gradients_of_zero():
     assert torch.equal(output, hidden)
     assert torch.equal(hidden.grad, upstream)
     assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in layer.parameters())
+
+
+def test_a_layer_that_exchanges_activations_sleeps_and_computes():
+    layer = torch.nn.Linear(3, 5)
+    hidden = torch.randn(2, 3, requires_grad=True)
+    upstream = torch.randn(2, 5)
+    expected = torch.autograd.grad(layer(hidden), [hidden, layer.weight], upstream)
+    compute = layer.forward
+    put_to_sleep([layer], 0.0, computes=True)
+    output = layer(hidden)
+    output.backward(upstream)
+    assert torch.equal(output, compute(hidden))
+    assert torch.equal(hidden.grad, expected[0])
+    assert torch.equal(layer.weight.grad, expected[1])

@@ -136,9 +136,6 @@ def test_nccl_needs_a_gpu_per_rank(monkeypatch):
 @pytest.mark.parametrize(
     ("path", "refused"),
     [
-        ("plan.tp", job(2, tp=2)),
-        ("plan.cp", job(2, cp=2)),
-        ("plan.ep", job(2, {"experts": EXPERTS}, ep=2)),
         ("plan.recompute", job(1, recompute="full")),
         ("plan.schedule", job(2, pp=2, schedule="zb-1p")),
     ],
@@ -152,3 +149,18 @@ def test_layers_that_do_more_than_two_passes_cannot_sleep(path, refused):
 
 def test_layers_of_a_pipeline_may_sleep():
     check_can_sleep(job(2, pp=2, vpp=2, schedule="interleaved-1f1b"))
+
+
+def test_layers_that_exchange_activations_may_sleep():
+    check_can_sleep(job(2, tp=2))
+    check_can_sleep(job(2, {"experts": EXPERTS}, ep=2))
+
+
+def test_dtensors_cost_the_host_more_than_collectives_do():
+    world = World(0, 2, "gloo", torch.device("cpu"))
+    works = {
+        tp: as_torch_runs_it(job(2, tp=tp), world).job.plan.stack.host_work_per_exchange
+        for tp in (1, 2)
+    }
+    assert works[1] == 1.0
+    assert works[2] > 100

@@ -32,7 +32,7 @@ _BURST, _QUEUE = "64kb", "4mb"
 """The bucket holds one of the largest packets that the kernel hands down; the queue is longer
 than any window."""
 
-GOODPUT_SHARE = 1448 / 1514
+_GOODPUT_SHARE = 1448 / 1514
 """Payload of a TCP segment over its Ethernet frame (52 bytes of IP and TCP headers with
 timestamps, 14 of Ethernet, which the bucket counts)."""
 
@@ -66,6 +66,7 @@ def on_shaped_links(job: Job, bytes_per_s: float) -> Job:
         "cluster.network.scale_up.gpus": 1,
         "cluster.network.fabric.nics_per_node": 1,
         "cluster.network.fabric.nic": format_quantity(bytes_per_s, "bytes_per_s"),
+        "cluster.network.fabric.efficiency": _GOODPUT_SHARE,
     }
     return job.replace(changes)
 

@@ -10,7 +10,7 @@ over all ranks and so waits for the last of them; the rest of the step is waitin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,7 +72,8 @@ def predict(job: Job, *, alone: int | None = None, layer_sleep_s: float | None =
         job: As torch runs it.
         alone: The pipeline stage of a rank that runs without the others: only what it
             computes takes time then.
-        layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
+        layer_sleep_s: How long each layer sleeps in forward [s], instead of computing where it
+            exchanges nothing.
     """
     refuse_pools(job, "a real run beside its prediction")
     result = run_step(job) if layer_sleep_s is None else _asleep_step(job, layer_sleep_s)
@@ -93,21 +94,33 @@ def predict(job: Job, *, alone: int | None = None, layer_sleep_s: float | None =
     return Predicted(step_s, phases, memory, result)
 
 
+def exchanges_activations(job: Job) -> bool:
+    """Whether layers take part in exchanges, for which even sleeping ones have to compute."""
+    return any(degree > 1 for degree in (job.plan.tp, job.plan.cp, job.plan.ep))
+
+
 def _asleep_step(job: Job, layer_sleep_s: float) -> StepResult:
     steps = steps_around(job)
     program = build_program(job, steps=steps.total)
-    _put_to_sleep(program, layer_sleep_s)
+    _put_to_sleep(program, layer_sleep_s, computes=exchanges_activations(job))
     return summarise(job, simulate_program(program), steps)
 
 
-def _put_to_sleep(program: Program, layer_sleep_s: float) -> None:
-    """Passes take what their layers sleep; embedding, head and loss take no time."""
+def _put_to_sleep(program: Program, layer_sleep_s: float, *, computes: bool) -> None:
+    """Passes take what their layers sleep, and what they compute and exchange where they do.
+
+    Of layers that only sleep, embedding, head and loss are taken to need no time.
+    """
     sleeps = {Kind.FORWARD: layer_sleep_s, Kind.BACKWARD: BACKWARD_SLEEP * layer_sleep_s}
     for operation in program.operations:
         if operation.kind in sleeps:
             first, end = operation.layers
             seconds = (end - first) * sleeps[operation.kind]
-            operation.work = Work(seconds, (Part("sleep", operation.category, seconds),))
+            sleep = Part("sleep", operation.category, seconds)
+            work = operation.work if computes else Work(0.0, ())
+            operation.work = replace(
+                work, seconds=work.seconds + seconds, parts=(*work.parts, sleep)
+            )
 
 
 def class_phases_s(timeline: Timeline, index: int, *, pipelined: bool) -> dict[str, float]:

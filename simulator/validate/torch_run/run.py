@@ -52,8 +52,9 @@ def validate_torch(
         rank: Which rank to be under the fake backend.
         link_bytes_per_s: Rate of a real network made between the ranks on this machine; None
             is whatever joins them.
-        layer_sleep_s: How long each layer sleeps in forward instead of computing, and twice
-            that in backward [s]: what is left is communication, overlap and bubbles.
+        layer_sleep_s: How long each layer sleeps in forward, and twice that in backward [s]:
+            what is left is communication, overlap and bubbles. Layers compute besides only where
+            they exchange activations.
         trace: Where rank 0 leaves its profile of one step (.json or .json.gz); None is nowhere.
         on_step: Called after each timed step.
 

@@ -37,6 +37,12 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
 )
 """Torch's name of every schedule that it has (``torch.distributed.pipelining.schedules``)."""
 
+_DTENSOR_LAUNCHES = 280
+"""Bare launches that the host could do in the time of one exchange of ``parallelize_module``,
+whose modules pass DTensors: two tiny products, one cut by columns and one by rows, forward and
+backward, against the same without, per exchange; no bytes moved (``fake`` process group).
+Measured on torch 2.13 on a processor: 166 to 287, median of 5 runs 279."""
+
 _SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
@@ -128,6 +134,7 @@ def _facts_of_run(job: Job, world: World) -> dict[str, Any]:
         for name in type(given).model_fields
     } | {
         "fused_rmsnorm": has_fused_norm,
+        "host_work_per_exchange": _DTENSOR_LAUNCHES if job.plan.tp > 1 else 1.0,
         "keeps_half_weights": given.keeps_half_weights if whole else not given.keeps_master_weights,
     }
 
@@ -144,15 +151,11 @@ def check_can_sleep(job: Job) -> None:
     """Refuses jobs whose layers do more than one pass each way.
 
     Raises:
-        UnsupportedError: Layers exchange activations, are computed again, or have gradients of
-            inputs and weights apart.
+        UnsupportedError: Layers are computed again, or have gradients of inputs and weights
+            apart.
     """
     plan, rule = job.plan, "has no meaning for layers that sleep"
-    faults = [
-        Fault(f"plan.{name}", rule, degree, f"take plan.{name}: 1")
-        for name in ("tp", "cp", "ep")
-        if (degree := getattr(plan, name)) > 1
-    ]
+    faults = []
     if plan.recompute != "none":
         faults.append(Fault("plan.recompute", rule, plan.recompute, "take none"))
     if plan.pp > 1 and SCHEDULES[job_schedule(job).name] in _SPLIT_BACKWARD:

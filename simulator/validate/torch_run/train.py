@@ -31,6 +31,7 @@ from simulator.validate.torch_run.grid import Grid, build_grid
 from simulator.validate.torch_run.parallel import parallelised
 from simulator.validate.torch_run.phases import PhaseClock
 from simulator.validate.torch_run.pipeline import build_schedule, slices_of_rank
+from simulator.validate.torch_run.predict import exchanges_activations
 from simulator.validate.torch_run.sleeping import put_to_sleep
 from simulator.validate.torch_run.stage_model import StageModel
 from simulator.validate.torch_run.strategies import DTYPES
@@ -184,7 +185,7 @@ def build_trainer(job: Job, world: World, layer_sleep_s: float | None = None) ->
     Args:
         job: As torch runs it.
         world: This rank among all.
-        layer_sleep_s: How long each layer sleeps in forward instead of computing [s].
+        layer_sleep_s: How long each layer sleeps in forward [s].
 
     Raises:
         UnsupportedError: The model or the schedule's sizes are not torch's.
@@ -195,7 +196,8 @@ def build_trainer(job: Job, world: World, layer_sleep_s: float | None = None) ->
     runs = slices_of_rank(job, grid.stage)
     nets = [_built(StageModel, job, world, run) for run in runs]
     if layer_sleep_s is not None:
-        put_to_sleep((layer for net in nets for layer in net.layers), layer_sleep_s)
+        layers = (layer for net in nets for layer in net.layers)
+        put_to_sleep(layers, layer_sleep_s, computes=exchanges_activations(job))
     parts = [parallelised(net, job, grid, world) for net in nets]
     schedule = None
     if job.plan.pp > 1:

@@ -127,6 +127,10 @@ class Stack(Spec):
     ``store_param_remainders``, which NeMo 1 sets unless weights are 8-bit)."""
     copies_gradients: Flag = True
     """16-bit gradients get an fp32 copy for the optimizer."""
+    always_takes_norm: Flag = False
+    """The gradient norm is taken though nothing is clipped by it, but by a plain fp32 optimizer
+    without ZeRO (DeepSpeed: ``step`` of ``stage_1_and_2.py``, ``stage3.py``,
+    ``fused_optimizer.py`` and ``bf16_optimizer.py``)."""
     norm_copies: Flag = False
     """The gradient norm is taken of fp32 copies of all gradients that a rank updates with."""
     flat_states: Flag = False
@@ -316,6 +320,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             host_work_per_launch=18.1,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
+            always_takes_norm=True,
             zero_in_pipeline=1,
             sequence_parallel=False,
             overlap_grad_reduce=False,
@@ -333,6 +338,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             copies_gradients=False,
             fused_accumulation=False,
             description="DeepSpeed ZeRO without model parallelism, 2022 and later",
+            always_takes_norm=True,
             zero_in_pipeline=1,
             reduces_in_place=False,
             sequence_parallel=False,
@@ -345,6 +351,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "deepspeed-2021": Stack(
             description="DeepSpeed 0.3 to 0.5 (2021): ZeRO-3 fetches one parameter after another",
+            always_takes_norm=True,
             offloads="infinity",
             attention="fused-softmax",
             copies_gradients=False,

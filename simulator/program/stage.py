@@ -17,6 +17,7 @@ from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.program.divided_layer import divided
 from simulator.program.expert_load import ExpertShare
 from simulator.program.experts import expert_layer
+from simulator.program.host_pace import Launched, waiting_s
 from simulator.program.ir import (
     COMMUNICATION,
     Category,
@@ -226,7 +227,7 @@ class StageCosts:
 
     @cached_property
     def host_s_per_kernel(self) -> float:
-        """Host time that the framework spends on each kernel [s]."""
+        """Host time that the framework spends on each kernel or collective [s]."""
         launch_s = self.job.cluster.profile.kernels.launch_s
         return launch_s * self.job.plan.stack.host_work_per_launch
 
@@ -381,27 +382,30 @@ class StageCosts:
 
     def _sum(self, run: Slice, contents: _Contents, phase: Phase, exposed: float) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
-        flop, kernels, exchanges = 0.0, 0, 0
+        flop, launches, queue = 0.0, 0, list[Launched]()
         for unit, count in contents.units:
             time = self._unit(unit).time
+            device_s, launched = 0.0, 0
             for pass_time in _directions(time, phase):
                 runs_python = pass_time is time.forward or pass_time is time.recompute
                 turns = self._python_turns if runs_python else 1
                 flop += pass_time.flop * count
-                kernels += pass_time.kernels * count * turns
-                exchanges += pass_time.exchanges * count * turns
+                launched += (pass_time.kernels + pass_time.exchanges) * turns
                 for part in pass_time.parts:
                     hides = part.category is Category.EXPERT_PARALLEL
-                    _add_part(parts, part, count, exposed if hides else 1.0)
+                    share = exposed if hides else 1.0
+                    device_s += part.seconds * share
+                    _add_part(parts, part, count, share)
+            queue.append(Launched(count, device_s, launched * self.host_s_per_kernel))
+            launches += launched * count
+        if phase is not Phase.FORWARD:
+            queue.reverse()
         copies = self._sharding_copies(run, phase)
         if copies is not None:
             _add_part(parts, copies, 1)
-        device_s = sum(part.seconds for part in parts.values())
-        host_s = self._launches_s(kernels, exchanges)
-        if host_s > device_s:
-            parts["launch", Category.HOST] = Part(
-                "launch", Category.HOST, host_s - device_s, kernels + exchanges
-            )
+            queue.insert(0, Launched(1, copies.seconds, 0.0))
+        if host_s := waiting_s(queue):
+            parts["launch", Category.HOST] = Part("launch", Category.HOST, host_s, launches)
         ordered = tuple(parts.values())
         return Work(
             sum(part.seconds for part in ordered),
@@ -409,11 +413,6 @@ class StageCosts:
             flop=flop,
             collectives=self._collectives(run, phase),
         )
-
-    def _launches_s(self, kernels: int, exchanges: int) -> float:
-        """Host time of so many launches; only kernels have small ones around them [s]."""
-        launch_s = self.job.cluster.profile.kernels.launch_s
-        return kernels * self.host_s_per_kernel + exchanges * launch_s
 
     def _collectives(self, run: Slice, phase: Phase) -> tuple[Collective, ...]:
         """What one microbatch through the run issues; backward starts at the last unit."""

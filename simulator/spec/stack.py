@@ -55,13 +55,6 @@ UnevenLayers = Literal["middle", "last"]
 """Which stages take a layer more where layers do not divide by stages."""
 
 
-EAGER_HOST_WORK = 15.0
-"""Host work per launch of a stack of eager PyTorch for which nothing is fitted: a transformer
-layer forward holds the host for 1.2 ms (a Llama-7B of 32 layers in plain PyTorch on an A100: 25.5
-tokens/s, bound by its host; PyTorch team, Accelerating Generative AI with PyTorch II, 2023), in
-which an unfused GPT layer launches 16 of the kernels modelled here, at 5 us each."""
-
-
 class Stack(Spec):
     """Defaults and kernels of one framework generation."""
 
@@ -253,8 +246,9 @@ class Stack(Spec):
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
-    """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
-    small kernels that an eager framework launches around each one. 2.5 is an assumption."""
+    """Host time per kernel or collective of a layer, in units of a bare launch: Python, autograd,
+    and the small kernels that an eager framework launches around each one. 2.5 is an
+    assumption."""
 
 
 _ZERO_3_OF_2021: Mapping[str, Any] = MappingProxyType(
@@ -317,7 +311,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "megatron-deepspeed": Stack(
             offloads="infinity",
             attention="fused-softmax",
-            host_work_per_launch=18.1,  # fitted to the small runs of one source, vtrain-single
+            host_work_per_launch=16.5,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
             always_takes_norm=True,

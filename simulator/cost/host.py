@@ -1,4 +1,4 @@
-"""How fast does one GPU reach its host's memory and drives, and what does the host itself take?
+"""How fast does one GPU reach its host's memory and drives, and how fast do the CPUs update?
 
 Everything that GPUs of a node share is divided evenly among those that a job uses, as NICs are:
 its memory bandwidth, its drives, its cores, and the PCIe link behind a switch. Copies to the
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simulator.spec.hardware import HardwareProfile
 from simulator.spec.job import Cluster
 
 TO_HOST, TO_DEVICE, HOST_MEMORY = "to_host", "to_device", "host_memory"
@@ -45,22 +44,3 @@ def host_update_s(cluster: Cluster, num_bytes: float) -> float:
     """Time in which the cores of one GPU pass over so much memory in an optimizer step [s]."""
     efficiency = cluster.profile.host.optimizer_efficiency
     return num_bytes / (efficiency * host_ports_bytes_per_s(cluster)[HOST_MEMORY])
-
-
-def exposed_launch_s(
-    profile: HardwareProfile, device_s: float, host_s: float, launches: int
-) -> float:
-    """What launching adds to the time that the device takes by itself [s].
-
-    A GPU computes while its host launches ahead, so only what the host takes longer shows. A
-    processor that launches its own kernels does one after the other: all host work comes on
-    top, but for the bare launches, which are in its kernels' times as these are measured.
-
-    Args:
-        profile: The system.
-        device_s: Kernels and exchanges, one after another [s].
-        host_s: Host work of all of them, bare launches included [s].
-        launches: How many they are.
-    """
-    done_s = launches * profile.kernels.launch_s if profile.device.launches_itself else device_s
-    return max(0.0, host_s - done_s)

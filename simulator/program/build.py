@@ -391,9 +391,9 @@ class _Builder:
     def _meets(self) -> bool:
         """Whether ranks agree on one number before they update.
 
-        It is the norm that gradients are clipped by, or, with fp16, whether any overflowed.
+        It is the norm of the gradients, or, with fp16, whether any overflowed.
         """
-        return self.job.plan.clip_gradients or self.job.plan.precision == "fp16"
+        return self.job.plan.takes_gradient_norm or self.job.plan.precision == "fp16"
 
     def _norm_work(self) -> Work:
         """The all_reduce of one number over all ranks whose gradients differ."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.cost.host import exposed_launch_s
 from simulator.cost.kernels import memory_bound_s
+from simulator.program.host_pace import launched, waiting_s
 from simulator.program.ir import Category, Part, Work
 from simulator.program.layout import Slice
 from simulator.program.muon import orthogonalisation
@@ -33,9 +33,9 @@ def optimizer_work(
     profile = job.cluster.profile
     update_s = memory_bound_s(profile, device_update_bytes(job, parameters))
     parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
-    exposed_s = exposed_launch_s(profile, update_s, _KERNELS * host_s_per_kernel, _KERNELS)
-    if exposed_s > 0:
-        parts.append(Part("launch", Category.HOST, exposed_s))
+    host_s = _KERNELS * host_s_per_kernel
+    if waits_s := waiting_s([launched(profile, 1, update_s, host_s, _KERNELS)]):
+        parts.append(Part("launch", Category.HOST, waits_s))
     flop = 0.0
     if job.plan.optimizer == "muon":
         seconds, flop = orthogonalisation(job, runs)

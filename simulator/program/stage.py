@@ -12,12 +12,12 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from simulator.cost.host import exposed_launch_s
 from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.program.divided_layer import divided
 from simulator.program.expert_load import ExpertShare
 from simulator.program.experts import expert_layer
+from simulator.program.host_pace import Launched, launched, waiting_s
 from simulator.program.ir import (
     COMMUNICATION,
     Category,
@@ -232,6 +232,14 @@ class StageCosts:
         launch_s = self.job.cluster.profile.kernels.launch_s
         return launch_s * self.job.plan.stack.host_work_per_launch
 
+    @cached_property
+    def _host_s_per_exchange(self) -> float:
+        """Host time that the framework spends on each collective of a layer [s]."""
+        work = self.job.plan.stack.host_work_per_exchange
+        if work is None:
+            return self.host_s_per_kernel
+        return self.job.cluster.profile.kernels.launch_s * work
+
     @property
     def _python_turns(self) -> int:
         """Copies of the model whose Python code takes turns in one process."""
@@ -387,27 +395,33 @@ class StageCosts:
 
     def _sum(self, run: Slice, contents: _Contents, phase: Phase, exposed: float) -> Work:
         parts: dict[tuple[str, Category], Part] = {}
-        flop, kernels, exchanges = 0.0, 0, 0
+        flop, launches, queue = 0.0, 0, list[Launched]()
+        profile = self.job.cluster.profile
         for unit, count in contents.units:
             time = self._unit(unit).time
+            device_s, host_s, unit_launches = 0.0, 0.0, 0
             for pass_time in _directions(time, phase):
                 runs_python = pass_time is time.forward or pass_time is time.recompute
                 turns = self._python_turns if runs_python else 1
                 flop += pass_time.flop * count
-                kernels += pass_time.kernels * count * turns
-                exchanges += pass_time.exchanges * count * turns
+                unit_launches += (pass_time.kernels + pass_time.exchanges) * turns
+                host_s += pass_time.kernels * turns * self.host_s_per_kernel
+                host_s += pass_time.exchanges * turns * self._host_s_per_exchange
                 for part in pass_time.parts:
                     hides = part.category is Category.EXPERT_PARALLEL
-                    _add_part(parts, part, count, exposed if hides else 1.0)
+                    share = exposed if hides else 1.0
+                    device_s += part.seconds * share
+                    _add_part(parts, part, count, share)
+            queue.append(launched(profile, count, device_s, host_s, unit_launches))
+            launches += unit_launches * count
+        if phase is not Phase.FORWARD:
+            queue.reverse()
         copies = self._sharding_copies(run, phase)
         if copies is not None:
             _add_part(parts, copies, 1)
-        device_s = sum(part.seconds for part in parts.values())
-        profile, launches = self.job.cluster.profile, kernels + exchanges
-        host_s = self._launches_s(kernels, exchanges)
-        exposed_s = exposed_launch_s(profile, device_s, host_s, launches)
-        if exposed_s > 0:
-            parts["launch", Category.HOST] = Part("launch", Category.HOST, exposed_s, launches)
+            queue.insert(0, Launched(1, copies.seconds, 0.0))
+        if waits_s := waiting_s(queue):
+            parts["launch", Category.HOST] = Part("launch", Category.HOST, waits_s, launches)
         ordered = tuple(parts.values())
         return Work(
             sum(part.seconds for part in ordered),
@@ -415,12 +429,6 @@ class StageCosts:
             flop=flop,
             collectives=self._collectives(run, phase),
         )
-
-    def _launches_s(self, kernels: int, exchanges: int) -> float:
-        """Host time of so many launches; only kernels have small ones around them [s]."""
-        launch_s = self.job.cluster.profile.kernels.launch_s
-        host_s_per_exchange = launch_s * self.job.plan.stack.host_work_per_exchange
-        return kernels * self.host_s_per_kernel + exchanges * host_s_per_exchange
 
     def _collectives(self, run: Slice, phase: Phase) -> tuple[Collective, ...]:
         """What one microbatch through the run issues; backward starts at the last unit."""

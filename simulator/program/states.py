@@ -273,7 +273,7 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     has_halves = per.master == _REMAINDER_BYTES
     stored = _MASTER_BYTES if has_halves else per.master or per.weights
     states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
-    reads = rule.gradient_reads + job.plan.clip_gradients
+    reads = rule.gradient_reads + job.plan.takes_gradient_norm
     gradients = reads * per.gradients + 2 * per.gradient_copy
     weights = per.weights if per.master and not has_halves else 0.0
     further = 2 * further_moment_bytes(job, parameters)

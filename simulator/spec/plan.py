@@ -225,6 +225,12 @@ class Plan(Spec):
         return self.schedule in ("dualpipe", "dualpipev")
 
     @property
+    def takes_gradient_norm(self) -> bool:
+        """Whether the global norm of the gradients is taken, to clip by or for its own sake."""
+        is_plain = self.zero == 0 and self.precision in ("fp32", "tf32")
+        return self.clip_gradients or (self.stack.always_takes_norm and not is_plain)
+
+    @property
     def tensor_grid(self) -> TensorGrid | None:
         """The grid of the tensor-parallel ranks; None where they are in a line."""
         return tensor_grid(self.tp_method, self.tp, self.tp_depth)

@@ -31,12 +31,6 @@ from simulator.spec.stack_choices import (
     UnevenLayers,
 )
 
-EAGER_HOST_WORK = 15.0
-"""Host work per launch of a stack of eager PyTorch for which nothing is fitted: a transformer
-layer forward holds the host for 1.2 ms (a Llama-7B of 32 layers in plain PyTorch on an A100: 25.5
-tokens/s, bound by its host; PyTorch team, Accelerating Generative AI with PyTorch II, 2023), in
-which an unfused GPT layer launches 16 of the kernels modelled here, at 5 us each."""
-
 
 class Stack(Spec):
     """Defaults and kernels of one framework generation."""
@@ -103,6 +97,10 @@ class Stack(Spec):
     ``store_param_remainders``, which NeMo 1 sets unless weights are 8-bit)."""
     copies_gradients: Flag = True
     """16-bit gradients get an fp32 copy for the optimizer."""
+    always_takes_norm: Flag = False
+    """The gradient norm is taken though nothing is clipped by it, but by a plain fp32 optimizer
+    without ZeRO (DeepSpeed: ``step`` of ``stage_1_and_2.py``, ``stage3.py``,
+    ``fused_optimizer.py`` and ``bf16_optimizer.py``)."""
     norm_copies: Flag = False
     """The gradient norm is taken of fp32 copies of all gradients that a rank updates with."""
     flat_states: Flag = False
@@ -233,9 +231,9 @@ class Stack(Spec):
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
     """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
     small kernels that an eager framework launches around each one. 2.5 is an assumption."""
-    host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    """Host time per exchange of a layer, in the same units: 1 where the framework's own code
-    issues it; more where tensors wrap others, as torch's DTensor does in Python."""
+    host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    """Host time per collective of a layer, in the same units; by default as per kernel. More
+    where tensors wrap others, as torch's DTensor does in Python."""
 
 
 _ZERO_3_OF_2021: Mapping[str, Any] = MappingProxyType(
@@ -302,9 +300,10 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "megatron-deepspeed": Stack(
             offloads="infinity",
             attention="fused-softmax",
-            host_work_per_launch=18.1,  # fitted to the small runs of one source, vtrain-single
+            host_work_per_launch=16.5,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
+            always_takes_norm=True,
             zero_in_pipeline=1,
             sequence_parallel=False,
             overlap_grad_reduce=False,
@@ -322,6 +321,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             copies_gradients=False,
             fused_accumulation=False,
             description="DeepSpeed ZeRO without model parallelism, 2022 and later",
+            always_takes_norm=True,
             zero_in_pipeline=1,
             reduces_in_place=False,
             sequence_parallel=False,
@@ -334,6 +334,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "deepspeed-2021": Stack(
             description="DeepSpeed 0.3 to 0.5 (2021): ZeRO-3 fetches one parameter after another",
+            always_takes_norm=True,
             offloads="infinity",
             attention="fused-softmax",
             copies_gradients=False,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.calibrate.fit_training import cross_validation, fit, loss
+from simulator.calibrate.fit_training import EAGER_HOST_WORK, cross_validation, fit, loss
 from simulator.calibrate.training_response import KNOB_VALUES, Response
 from simulator.program.layout import Slice
 from simulator.program.stage import StageCosts
 from simulator.schedule import Phase
 from simulator.spec.load import job_from_document
-from simulator.spec.stack import EAGER_HOST_WORK
 from simulator.validate.published_rows import Row
 
 

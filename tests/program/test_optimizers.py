@@ -164,6 +164,28 @@ def test_without_clipping_nobody_agrees_on_a_norm():
     assert saved == 4 * held.total / 4
 
 
+@pytest.mark.parametrize(
+    ("plan", "takes"),
+    [
+        ({"stack": "deepspeed", "zero": 1}, True),
+        ({"stack": "deepspeed", "zero": 2}, True),
+        ({"stack": "deepspeed", "zero": 3, "precision": "fp32"}, True),
+        ({"stack": "megatron-deepspeed", "zero": 0}, True),
+        ({"stack": "deepspeed", "zero": 0, "precision": "fp32"}, False),
+        ({"stack": "megatron-core", "zero": 1}, False),
+    ],
+)
+def test_deepspeed_takes_the_norm_without_clipping_too(plan, takes):
+    clipped, free = (small_job(gpus=4, clip_gradients=c, **plan) for c in (True, False))
+    (run,) = stage_slices(free, 1)
+    held = slice_parameters(free, run)
+    read = [optimizer_traffic_bytes(job, held) for job in (clipped, free)]
+    assert (read[0] == read[1]) is takes
+    met = {part.name for op in build_program(free).operations for part in op.work.parts}
+    agrees = takes and plan["zero"] > 0
+    assert ("gradient_norm" in met) is agrees
+
+
 def test_a_slice_lists_the_tensors_that_it_counts():
     job = small_job(small_model(layers=3))
     (run,) = stage_slices(job, 1)

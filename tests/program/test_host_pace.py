@@ -1,0 +1,81 @@
+"""When a device waits for the host that launches its kernels."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.program.host_pace import Launched, waiting_s
+from simulator.program.ir import Category
+from simulator.program.layout import stage_slices
+from simulator.program.stage import StageCosts
+from simulator.schedule.slots import Phase
+from tests.jobs import network_profile, small_job, small_model
+
+LAYER, HEAD = Launched(3, 1.0, 2.0), Launched(1, 10.0, 1.0)
+
+
+def test_a_long_kernel_behind_short_ones_hides_none_of_their_launches():
+    """Three layers take 6 s, because of the host, and the head 10 s more."""
+    assert waiting_s([LAYER, HEAD]) == 3.0
+
+
+def test_launches_hide_behind_a_long_kernel_in_front_of_them():
+    """While the device computes the head for 10 s, the host has launched all by 7 s."""
+    assert waiting_s([HEAD, LAYER]) == 0.0
+
+
+def test_what_is_ahead_is_used_up():
+    """The head puts the host 9 s ahead; twelve layers take 12 s longer to launch than to run."""
+    assert waiting_s([HEAD, LAYER._replace(times=12)]) == 3.0
+
+
+pieces = st.builds(
+    Launched, st.integers(1, 4), st.floats(0, 10).map(round), st.floats(0, 10).map(round)
+)
+
+
+@given(st.lists(pieces, max_size=6))
+def test_a_pass_ends_when_kernels_start_after_their_launches_and_after_each_other(queue):
+    launched = ended = 0.0
+    for piece in queue:
+        for _ in range(piece.times):
+            begun, launched = launched, launched + piece.host_s
+            ended = max(max(ended, begun) + piece.device_s, launched)
+    busy = sum(piece.times * piece.device_s for piece in queue)
+    assert busy + waiting_s(queue) == pytest.approx(ended)
+
+
+def launch_bound(**plan):
+    """A stage whose layers wait for the host, and whose head, over a vast vocabulary, does not."""
+    profile = network_profile()
+    kernels = profile.kernels.model_copy(update={"launch_s": 1e-4})
+    model = small_model(layers=4, vocab=4_000_000)
+    return small_job(model, profile=profile.model_copy(update={"kernels": kernels}), **plan)
+
+
+def test_the_head_of_a_launch_bound_model_comes_on_top_of_its_layers():
+    costs = StageCosts(launch_bound(stack="torch"))
+    (run,) = stage_slices(costs.job, 1)
+    layers = costs.work(run._replace(has_head=False, has_loss=False), Phase.FORWARD)
+    end = costs.work(run._replace(first=run.end, has_embedding=False), Phase.FORWARD)
+    assert any(part.category is Category.HOST for part in layers.parts)
+    assert not any(part.category is Category.HOST for part in end.parts)
+    together = costs.work(run, Phase.FORWARD)
+    assert together.seconds == pytest.approx(layers.seconds + end.seconds)
+
+
+def test_a_collective_is_launched_by_as_much_python_as_a_kernel():
+    alone, shared = (StageCosts(launch_bound(stack="torch", tp=tp, gpus=2)) for tp in (1, 2))
+    run = stage_slices(alone.job, 1)[0]._replace(
+        has_embedding=False, has_head=False, has_loss=False
+    )
+    longer_s = [
+        shared.work(run, phase).seconds - alone.work(run, phase).seconds
+        for phase in (Phase.FORWARD, Phase.BACKWARD)
+    ]
+    issued = [len(shared.work(run, phase).collectives) for phase in (Phase.FORWARD, Phase.BACKWARD)]
+    assert issued[0] > 0
+    per_launch_s = 1e-4 * shared.job.plan.stack.host_work_per_launch
+    assert longer_s == pytest.approx([count * per_launch_s for count in issued])

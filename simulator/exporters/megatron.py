@@ -198,6 +198,8 @@ def _model(model: Model) -> Iterator[str]:
         yield "--swiglu"
     elif model.activation == "squared-relu":
         yield "--squared-relu"
+    if model.clamped_gate:
+        yield "--activation-func-clamp-value 7.0"
     if not model.tied_embeddings:
         yield "--untie-embeddings-and-output-weights"
     kinds = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}

@@ -181,6 +181,7 @@ _GPT_OSS: Table = {
     "qkv_bias": flag("attention_bias", default=True),
     "attention_output_bias": flag("attention_bias", default=True),
     "mlp_bias": True,
+    "clamped_gate": True,
     "attention_sinks": True,
     "sliding_window": count("sliding_window", default=128),
     "sliding_window_every": _alternation(2),

@@ -58,6 +58,7 @@ def model_fields(settings: Settings, tp: int, name: str | None) -> dict[str, Any
         "vocab": _vocabulary(settings, tp) if name is not None else 1,
         "gated_mlp": is_gated,
         "activation": activation,
+        "clamped_gate": settings.number("activation_func_clamp_value", default=0.0) > 0,
         "tied_embeddings": _ties_embeddings(settings),
         **_positions(settings),
         **_norms_and_biases(settings),
@@ -78,7 +79,7 @@ _MODEL_DEFAULTS: Mapping[str, object] = {
     "tied_embeddings": False, "max_positions": 0, "normalisation": "rmsnorm", "norm_bias": False,
     "qkv_bias": False, "attention_output_bias": False, "mlp_bias": False, "qk_norm": "none",
     "sliding_window": 0, "sliding_window_every": 1, "multi_token_layers": 0,
-    "attention_sinks": False,
+    "attention_sinks": False, "clamped_gate": False,
 }  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     block.activation("expert_activation", copies * width, Region.SEQUENCE)
     block.save("expert_down_input", copies * width * shape.gemm_bytes, Region.SEQUENCE)
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW)
-    if block.model.mlp_bias and not block.stack.fused_expert_bias:
+    if block.model.mlp_bias and not block.stack.fused_expert_extras:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))
     block.pieces.append(_reordering(UNPERMUTE, moved))
 

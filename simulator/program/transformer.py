@@ -63,6 +63,13 @@ of keys, of joining both, and of the values' copy (``_apply_rotary_pos_emb_bshd`
 ``rope_utils.py``)."""
 
 
+_EAGER_CLAMP_PASSES, _EAGER_CLAMP_BACKWARD_PASSES, _EAGER_CLAMP_KERNELS = 8, 15, 9
+"""Reads and writes of clamping gates and what they are multiplied with by eager kernels, in
+elements of their product. Forward: both halves (4), joined again (4). Backward: where each lay
+within its limits, one byte per element and limit (6), the gradients there (5), and both joined (4)
+(``weighted_bias_quick_geglu_impl`` of Megatron-Core)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of one microbatch.
@@ -432,6 +439,10 @@ class Block:
     def activation(self, name: str, elements: float, region: Region) -> None:
         """The MLP's nonlinearity with so many outputs, and its product with the gate."""
         inner, branches = elements * self.shape.element_bytes, self.branches
+        if self.model.clamped_gate and not self.stack.fused_expert_extras:
+            forward, backward = _EAGER_CLAMP_PASSES * inner, _EAGER_CLAMP_BACKWARD_PASSES * inner
+            self.stream(f"{name}_clamp", forward, backward, region, _EAGER_CLAMP_KERNELS)
+            self.save(f"{name}_clamp_input", branches * inner, region)
         if not self._output_suffices:
             self.save(f"{name}_input", branches * inner, region)
         if self.model.gated_mlp and not self.stack.fused_elementwise:

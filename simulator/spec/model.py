@@ -139,6 +139,9 @@ class Model(Spec):
     """Whether the MLP has a gate projection beside the up projection."""
     activation: Activation = "silu"
     """What the MLP applies between its products; silu with a gate is SwiGLU."""
+    clamped_gate: Flag = False
+    """Both halves of a gated MLP's first product are clamped before the activation (gpt-oss, to 7
+    at most)."""
     tied_embeddings: Flag = False
     """Whether the output head is the transposed token embedding."""
     positions: Positions = "rotary"
@@ -243,6 +246,13 @@ class Model(Spec):
         if norms_per_layer == 1 and info.data.get("parallel_block") is False:
             raise ValueError("only a parallel block shares one norm; set parallel_block: true")
         return norms_per_layer
+
+    @field_validator("clamped_gate")
+    @classmethod
+    def _belongs_to_a_gate(cls, clamped_gate: bool, info: ValidationInfo) -> bool:
+        if clamped_gate and not info.data.get("gated_mlp"):
+            raise ValueError("there is no gate to clamp; set gated_mlp: true")
+        return clamped_gate
 
     @field_validator("norm_bias")
     @classmethod

@@ -180,9 +180,9 @@ class Stack(Spec):
     grouped_experts: Flag = False
     """The products of all experts on a rank are one kernel; else each expert has its own, one
     after another."""
-    fused_expert_bias: Flag = True
-    """The last bias of routed experts costs no kernel of its own; else it is added expert by
-    expert, in fp32 (Megatron-Core, where there are biases, as in gpt-oss)."""
+    fused_expert_extras: Flag = True
+    """Clamped gates and the last bias of routed experts cost no kernels of their own; else gates
+    are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_casts: Flag = True
@@ -265,7 +265,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             gathers_casted=True,
             persistent_norms=True,
             fused_latent_rotary=False,
-            fused_expert_bias=False,
+            fused_expert_extras=False,
             bucket_per_rank_bytes="4 MB",  # type: ignore[arg-type]
         ),
         "megatron-lm-2021": Stack(

@@ -79,6 +79,8 @@ def models(draw: st.DrawFn) -> dict[str, Any]:
     }
     if draw(_FLAG):
         model |= {"gated_mlp": False, "activation": draw(st.sampled_from(["gelu", "squared-relu"]))}
+    else:
+        model["clamped_gate"] = draw(_FLAG)
     if draw(_FLAG):
         model |= {"normalisation": "layernorm", "norm_bias": True}
     if draw(_FLAG):

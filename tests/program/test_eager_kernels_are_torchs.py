@@ -122,14 +122,32 @@ def test_latents_are_normed(name: str, width: int):
     assert norm.backward_bytes == 3 * TOKENS * width * 2
 
 
+def expert_pieces(tokens: int, **stack: bool) -> Layer:
+    """A layer of four clamped experts with biases."""
+    experts = {"count": 4, "top_k": 2, "ffn_hidden": 128}
+    model = small_model(hidden=256, mlp_bias=True, clamped_gate=True, experts=experts)
+    plan = Plan(stack={"base": "megatron-core", **stack})
+    return expert_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, tokens))
+
+
+def test_eager_clamps_of_experts_move_what_torch_counts():
+    product = torch.randn(2 * 64, 2 * 128, dtype=torch.bfloat16, requires_grad=True)
+    results = []
+
+    def forward() -> None:
+        gate, factor = product.chunk(2, dim=-1)
+        results.append(torch.cat((gate.clamp(max=7.0), factor.clamp(-7.0, 7.0)), dim=-1))
+
+    clamp = stream(expert_pieces(64), "expert_activation_clamp")
+    assert clamp.forward_bytes == moved_bytes(forward)
+    (result,) = results
+    gradient = torch.randn_like(result)
+    backward = moved_bytes(lambda: result.backward(gradient))
+    assert clamp.backward_bytes == pytest.approx(backward, rel=1e-3)
+
+
 def test_biases_of_experts_added_in_fp32_move_what_torch_counts():
     experts, hidden, tokens = 4, 256, 256
-    model = small_model(
-        hidden=hidden, mlp_bias=True, experts={"count": experts, "top_k": 2, "ffn_hidden": 32}
-    )
-    plan = Plan()
-    shape = microbatch_shape(plan, 1, tokens)
-    layer = expert_layer(model, layer_kinds(model)[0], plan, shape)
     copies = 2 * tokens
     output = torch.randn(copies, hidden, dtype=torch.bfloat16, requires_grad=True)
     weights = torch.rand(copies, 1, requires_grad=True)
@@ -142,13 +160,15 @@ def test_biases_of_experts_added_in_fp32_move_what_torch_counts():
         joined = torch.cat([part + bias * weight for part, bias, weight in parts])
         results.append(joined.to(output.dtype))
 
-    added = stream(layer, "expert_bias")
+    added = stream(expert_pieces(tokens), "expert_bias")
     assert added.forward_bytes == pytest.approx(moved_bytes(forward), rel=0.03)
     (result,) = results
     gradient = torch.randn_like(result)
     assert added.backward_bytes == pytest.approx(
         moved_bytes(lambda: result.backward(gradient)), rel=0.03
     )
-    fused = Plan(stack={"base": "megatron-core", "fused_expert_bias": True})
-    pieces = expert_layer(model, layer_kinds(model)[0], fused, shape).pieces
-    assert "expert_bias" not in {piece.name for piece in pieces}
+
+
+def test_where_they_are_fused_clamps_and_biases_of_experts_are_no_kernels():
+    names = {piece.name for piece in expert_pieces(16, fused_expert_extras=True).pieces}
+    assert not names & {"expert_activation_clamp", "expert_bias"}

@@ -48,6 +48,7 @@ def test_filled_in_fields_survive_a_round_trip() -> None:
         ({"latent_attention": LATENT, "kv_heads": 3}, "kv_heads", "as many as heads (6)"),
         ({"latent_attention": LATENT, "head_dim": 4}, "head_dim", "qk_rope_head_dim = 5"),
         ({"latent_attention": LATENT, "qk_norm": "head"}, "qk_norm", "norms of its own"),
+        ({"gated_mlp": False, "clamped_gate": True}, "clamped_gate", "gated_mlp: true"),
         ({"latent_attention": LATENT, "qkv_bias": True}, "qkv_bias", "without biases"),
         ({"positions": "learned"}, "max_positions", "need the rows"),
         ({"max_positions": 8}, "max_positions", "rotary positions have no table"),

@@ -83,8 +83,7 @@ class Stack(Spec):
     keys and values go round (PyTorch's ``convert_to_f32``); else in the format of the activations
     (Transformer Engine's ``flash_attn_fwd_out_correction``)."""
     scatter_p2p: Flag = False
-    """Tensor-parallel ranks send 1/tp of a boundary activation each and gather it on
-    arrival."""
+    """Tensor-parallel ranks send 1/tp of a boundary activation each, gathered on arrival."""
     main_grad_precision: GradPrecision = "fp32"
     """Format gradients are accumulated in."""
     grad_reduce_precision: GradPrecision = "fp32"
@@ -234,8 +233,7 @@ class Stack(Spec):
     """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
     small kernels that an eager framework launches around each one. 2.5 is an assumption."""
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    """Host time per exchange of a layer, in the same units: 1 where the framework's own code
-    issues it; more where tensors wrap others, as torch's DTensor does in Python."""
+    """The same per exchange of a layer; more where tensors wrap others, as torch's DTensors do."""
 
 
 _ZERO_3_OF_2021: Mapping[str, Any] = MappingProxyType(

@@ -286,12 +286,13 @@ class PieceTimer:
         """The launches of a grouped product, each for as many groups as the others."""
         together, seconds = gemm.groups // gemm.launches, 0.0
         launches = Counter(tuple(rows[i : i + together]) for i in range(0, len(rows), together))
+        aligned = rows_are_aligned((gemm.n, gemm.k), self.precision)
         for launch, count in launches.items():
             seconds += count * self._once(
-                (launch, n, k, accumulate),
+                (launch, n, k, accumulate, aligned),
                 partial(
                     grouped_gemm_s, self.profile, launch, n, k,
-                    precision=self.precision, accumulate=accumulate,
+                    precision=self.precision, accumulate=accumulate, aligned=aligned,
                 ),
             )  # fmt: skip
         return seconds / (_GROUPED_SHARE if together > 1 else 1.0)

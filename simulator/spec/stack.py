@@ -77,8 +77,7 @@ class Stack(Spec):
     keys and values go round (PyTorch's ``convert_to_f32``); else in the format of the activations
     (Transformer Engine's ``flash_attn_fwd_out_correction``)."""
     scatter_p2p: Flag = False
-    """Tensor-parallel ranks send 1/tp of a boundary activation each and gather it on
-    arrival."""
+    """Tensor-parallel ranks send 1/tp of a boundary activation each, gathered on arrival."""
     main_grad_precision: GradPrecision = "fp32"
     """Format gradients are accumulated in."""
     grad_reduce_precision: GradPrecision = "fp32"

@@ -226,6 +226,29 @@ def test_experts_in_one_kernel_share_its_waves():
     assert 0.83 * seconds[1] < seconds[0]
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_experts_whose_rows_are_no_whole_vectors_are_slow_although_they_are_narrower(grouped):
+    """Rows of 16-bit elements are aligned where they are a multiple of 8 (16 bytes)."""
+    jobs = [
+        expert_job(
+            model=small_model(hidden=1024, ffn_hidden=1024, experts={
+                "count": COUNT, "top_k": TOP_K, "ffn_hidden": width,
+            }),
+            gpus=1, seq_len=8192, stack={"grouped_experts": grouped},
+        )
+        for width in (1020, 1024)
+    ]  # fmt: skip
+    seconds = [
+        sum(
+            part.seconds
+            for part in StageCosts(job).work(Slice(0, 1), Phase.FORWARD).parts
+            if part.name in {"expert_up", "expert_down"}
+        )
+        for job in jobs
+    ]
+    assert seconds[0] > 1.02 * seconds[1]
+
+
 def test_casts_to_eight_bits_are_launched_for_every_expert():
     layer = divided(whole_layer(precision="fp8"), ep=2)
     casts = {

@@ -93,6 +93,22 @@ def simulated_loss_pct(row: Row) -> float:
     return 100 * (before / after - 1)
 
 
+def zb_1p_gain_pct(passes: Sequence[float], stages: int, microbatches: int) -> float:
+    """What zb-1p does more than 1F1B where transfers take no time and all stages are alike [%].
+
+    Args:
+        passes: Times of forward, input gradient and weight gradient, in any unit.
+        stages: Ranks of the pipeline.
+        microbatches: Per step.
+
+    Source:
+        Bubbles of (p - 1)(tF + tI + tW) and (p - 1)(tF + tI - tW): arXiv 2401.10241, section 2.1.
+    """
+    work, weight = microbatches * sum(passes), passes[-1]
+    bubble, less = (stages - 1) * sum(passes), 2 * (stages - 1) * weight
+    return 100 * ((work + bubble) / (work + bubble - less) - 1)
+
+
 def pass_lines(
     rows: Sequence[Row], printed: Mapping[tuple[str, int], PrintedPasses]
 ) -> Iterator[str]:
@@ -105,9 +121,11 @@ def pass_lines(
     yield "\n## Passes of one microbatch: printed, simulated\n"
     yield "| model | forward ms | input gradient ms | weight gradient ms | transfer ms |"
     yield "|---|---:|---:|---:|---:|"
-    for model, (row, found) in models.items():
-        pairs = zip(found.ms, simulated_ms(row), strict=True)
+    simulated = {model: simulated_ms(row) for model, (row, _) in models.items()}
+    for model, (_, found) in models.items():
+        pairs = zip(found.ms, simulated[model], strict=True)
         yield f"| {model} | {' | '.join(f'{told:.2f}, {ours:.2f}' for told, ours in pairs)} |"
+    yield from _split_lines(rows, printed, simulated)
     yield from _excess_lines(rows, printed)
     yield "\n## What zb-2p loses if its optimizer waits for all stages\n"
     yield "| model | m | measured % | predicted % |"
@@ -117,6 +135,31 @@ def pass_lines(
         if told is not None:
             losses = f"{told:+.1f} | {simulated_loss_pct(row):+.1f}"
             yield f"| {model} | {microbatches(row)} | {losses} |"
+
+
+def _split_lines(
+    rows: Sequence[Row],
+    printed: Mapping[tuple[str, int], PrintedPasses],
+    simulated: Mapping[str, Sequence[float]],
+) -> Iterator[str]:
+    """What zb-1p gains by the closed forms of its bubble, at printed and at simulated passes."""
+    steps = {(row["model"], microbatches(row), row["schedule"]): row for row in rows}
+    yield "\n## What the passes alone make of zb-1p\n"
+    yield "| model | m | measured gain % | at printed passes % | at simulated passes % |"
+    yield "|---|---:|---:|---:|---:|"
+    for (model, count), found in printed.items():
+        before, after = (
+            float(steps[model, count, name]["measured_step_s"]) for name in (BASELINE, "zb-1p")
+        )
+        stages = int(found.columns["stages"])
+        gains = (
+            100 * (before / after - 1),
+            *(
+                zb_1p_gain_pct(times[: len(_PHASES)], stages, count)
+                for times in (found.ms, simulated[model])
+            ),
+        )
+        yield f"| {model} | {count} | {' | '.join(f'{gain:+.1f}' for gain in gains)} |"
 
 
 def _excess_lines(

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
+from simulator.schedule.unit_run import phase_costs, run_schedule
 from simulator.validate.printed_passes import (
     PrintedPasses,
     read_printed,
     simulated_loss_pct,
     simulated_ms,
+    zb_1p_gain_pct,
 )
 from simulator.validate.published import PublishedResult, predicted, read_rows
 from simulator.validate.schedule_gains import Gain, report_lines, schedule_groups
@@ -39,6 +41,15 @@ def test_a_gain_is_what_a_schedule_does_more_per_second_than_1f1b():
     assert group.gains[0] == Gain("zb-2p", pytest.approx(50.0), pytest.approx(20.0))
     assert group.gains[0].error_points == pytest.approx(-30.0)
     assert group.is_ordered
+
+
+@pytest.mark.parametrize("passes", [(1, 1, 1), (2, 3, 1), (3, 2, 2)])
+def test_the_gain_of_zb_1p_by_closed_forms_is_that_of_its_order(passes):
+    """Free transfers and 1F1B on 4 stages; at equal passes 33 / 27 of the time."""
+    forward, inputs, weights = passes
+    costs = phase_costs(forward, inputs + weights, weights)
+    before, after = (run_schedule(name, 4, 8, costs=costs).span for name in ("1f1b", "zb-1p"))
+    assert zb_1p_gain_pct(passes, 4, 8) == pytest.approx(100 * (before / after - 1))
 
 
 def test_an_order_that_is_not_the_measured_one_is_seen():

@@ -293,6 +293,11 @@ class NoDataParallel:
         del run, is_forward
         return ()
 
+    def reduces_after(self, *, is_last: bool) -> bool:
+        """Never."""
+        del is_last
+        return False
+
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Gives nothing back."""
         del rank, operation, run, is_forward

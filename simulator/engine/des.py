@@ -11,6 +11,7 @@ multiprocessors that the communication holds (:mod:`simulator.engine.device`).
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import simpy
@@ -35,6 +36,18 @@ def simulate_program(program: Program, *, contention: bool = True) -> Timeline:
     return _Simulation(program, contention).run()
 
 
+class _Way(NamedTuple):
+    """What a communication needs.
+
+    Attributes:
+        route: Of the network.
+        held: Classes of which it takes multiprocessors.
+    """
+
+    route: Route
+    held: list[int]
+
+
 class _Simulation:
     """One run: the clock, the devices, the network and the records."""
 
@@ -46,7 +59,7 @@ class _Simulation:
         self.devices = Devices(self.env, sm_counts)
         shares = {i: c.port_shares for i, c in enumerate(program.classes) if c.port_shares}
         self.network = FluidNetwork(self.env, program.ports, shares)
-        self.routes: dict[tuple[int, tuple[Lane, ...]], Route] = {}
+        self.ways: dict[tuple[int, tuple[Lane, ...]], _Way] = {}
         """Of work by its identity and lanes; most communications run many times."""
         self.waits_for, self.followers = dependencies(program)
         count = len(program.operations)
@@ -83,25 +96,27 @@ class _Simulation:
                 self._start(follower)
 
     def _communicate(self, operation: Operation, traffic: Traffic, end: Action) -> None:
-        # A class that waits for it on its compute stream has nothing to slow down.
-        held = [c for c, stream in operation.lanes if stream is not Stream.COMPUTE]
+        route, held = self._way(operation, traffic)
+        devices, sm_count = self.devices, traffic.sm_count
         for rank_class in held:
-            self.devices.take(rank_class, traffic.sm_count)
+            devices.take(rank_class, sm_count)
 
         def let_go() -> None:
             for rank_class in held:
-                self.devices.give(rank_class, traffic.sm_count)
+                devices.give(rank_class, sm_count)
             end()
 
-        self.network.transfer(self._route(operation, traffic), let_go)
+        self.network.transfer(route, let_go)
 
-    def _route(self, operation: Operation, traffic: Traffic) -> Route:
+    def _way(self, operation: Operation, traffic: Traffic) -> _Way:
         key = id(operation.work), operation.lanes
-        route = self.routes.get(key)
-        if route is None:
-            seconds, ends = operation.work.seconds, _ends(operation)
-            route = self.routes[key] = self.network.route(seconds, traffic, *ends)
-        return route
+        way = self.ways.get(key)
+        if way is None:
+            # A class that waits for it on its compute stream has nothing to slow down.
+            held = [c for c, stream in operation.lanes if stream is not Stream.COMPUTE]
+            route = self.network.route(operation.work.seconds, traffic, *_ends(operation))
+            way = self.ways[key] = _Way(route, held if traffic.sm_count else [])
+        return way
 
 
 def _ends(operation: Operation) -> tuple[list[int], list[int]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import simpy
@@ -131,7 +132,7 @@ class FluidNetwork:
             return
         flow = _Flow(self._env, route, self._remove, ended)
         if route.latency_s > 0:
-            after(self._env, route.latency_s, lambda: self._add(flow))
+            after(self._env, route.latency_s, partial(self._add, flow))
         else:
             self._add(flow)
 

@@ -412,6 +412,8 @@ class _Builder:
 
 def _later(order: Order, microbatches: int) -> Order:
     """The order with its microbatches counted on from an earlier step's."""
+    if not microbatches:
+        return order
     return [
         [slot._replace(microbatch=slot.microbatch + microbatches) for slot in slots]
         for slots in order

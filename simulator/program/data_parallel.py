@@ -153,7 +153,7 @@ class DataParallel:
 
     def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
         """The pieces in which a backward is run, in order of execution (last layer first)."""
-        if self._reduces_after(is_last=is_last):
+        if self.reduces_after(is_last=is_last):
             runs = [piece.run for piece in reversed(self._cut(run))]
             self._ends_backward = runs[-1]
             return runs
@@ -219,7 +219,7 @@ class DataParallel:
     ) -> Memory:
         """Reduces gradients that a run completes, where due; returns the memory they take."""
         made = self._made_gradients(rank, run)
-        if not self._reduces_after(is_last=is_last):
+        if not self.reduces_after(is_last=is_last):
             return made
         units = self._piece(run).closes
         if not units:
@@ -235,7 +235,7 @@ class DataParallel:
             self._awaited[rank] = tuple(self._reductions.pop(rank))
         return made + self._memory.gradients(units)
 
-    def _reduces_after(self, *, is_last: bool) -> bool:
+    def reduces_after(self, *, is_last: bool) -> bool:
         """Whether a backward's gradients are reduced while it runs."""
         every = self._zero >= 2 or not self.job.plan.no_sync
         return self.is_active and (every or (is_last and self._overlaps_reduce))
@@ -297,7 +297,7 @@ class DataParallel:
     ) -> tuple[int, ...]:
         """Whatever reduction is left once backward is done; returns what to wait for."""
         units = [self._units.whole(run) for run in runs]
-        if self.is_active and not self._reduces_after(is_last=True):
+        if self.is_active and not self.reduces_after(is_last=True):
             for unit in units:
                 self._bucket_copies.add(program, self._computed[rank], unit.parameters.total)
                 self._emit_reduction(program, rank, unit.run, (unit,), (), overlapped=False)

@@ -244,6 +244,13 @@ class Operation:
     turns: tuple[Memory, ...] = ()
     scope: Scope = Scope.RANK
 
+    def of_microbatch(self, microbatch: int) -> Operation:
+        """The same for another microbatch; what it waits for is its own."""
+        return Operation(
+            self.kind, self.lanes, self.work, self.category, (), microbatch, self.chunk,
+            self.layers, self.takes, self.gives, self.holds, self.turns, self.scope,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class RankClass:

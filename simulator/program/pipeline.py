@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
@@ -101,6 +101,9 @@ class Attachment(Protocol):
 
     def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
         """Pieces of a backward pass, in order."""
+
+    def reduces_after(self, *, is_last: bool) -> bool:
+        """Whether a backward's gradients are reduced while it runs."""
 
     def before(
         self, program: Program, rank: int, run: Slice, *, is_first: bool, is_forward: bool
@@ -195,12 +198,14 @@ class _Route(NamedTuple):
         chunk: Which part of their rank it is.
         fed: Virtual stage that needs what they compute; None if no other does.
         target: Rank of that stage; -1 if there is none.
+        lanes: Those that a transfer to it occupies.
     """
 
     run: Slice
     chunk: int
     fed: int | None
     target: int
+    lanes: tuple[Lane, Lane]
 
 
 @dataclass
@@ -217,6 +222,8 @@ class _Emitter:
     """Operations, and the slots whose input they wait for."""
     buffers: Mapping[Slot, PassBuffers] = field(default_factory=dict)
     """Of the passes of the rank at hand."""
+    alike: dict[tuple[Phase, int, int], Operation] = field(default_factory=dict)
+    """Passes of the rank at hand that others repeat, by phase, stage and identity of buffers."""
     shared: dict[tuple[Memory, Memory], Memory] = field(default_factory=dict)
     routes: dict[tuple[Phase, int], _Route] = field(default_factory=dict)
     exposed: float = 1.0
@@ -229,9 +236,10 @@ class _Emitter:
         last = {self._updated(slot): slot for slot in backwards}
         edges = {*first.values(), *last.values()}
         self.buffers = self.pipeline.buffers.of_passes(slots)
-        opening = {self._updated(slot): slot for slot in reversed(backwards)}
+        self.alike = {}
+        opening = set({self._updated(slot): slot for slot in reversed(backwards)}.values())
         for group in joint_groups(list(slots)):
-            self._add_group(rank, group, edges, set(opening.values()))
+            self._add_group(rank, group, edges, opening)
             if self.update and group[-1] in edges and group[-1].phase in _ENDS_BACKWARD:
                 self.update(rank)
 
@@ -241,16 +249,9 @@ class _Emitter:
         """Slots that start on the inputs of all of them and whose results leave together."""
         first_wait, end = len(self.waiting), -1
         for slot in group:
-            self.exposed = self._exposed(slot, group)
+            end = self._add_slot(rank, slot, group, edges, opening)
             if slot.phase is Phase.FORWARD:
-                end = self._add_forward(rank, slot, is_first=slot in edges)
                 self._turn(slot, end)
-            else:
-                end = self._add_backward(
-                    rank, slot, is_first=slot in opening, is_last=slot in edges
-                )
-            if slot in self.buffers:
-                self._add_buffers(self.program.operations[end], self.buffers[slot])
         start = self.waiting[first_wait][0]
         if len(group) > 1:
             inner = {_key(slot)[1:] for slot in group[:-1]}
@@ -258,6 +259,44 @@ class _Emitter:
             self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
         for slot in group:
             self._send(rank, slot, end, blocks=self.pipeline.blocking and slot is group[-1])
+
+    def _add_slot(
+        self, rank: int, slot: Slot, group: list[Slot], edges: set[Slot], opening: set[Slot]
+    ) -> int:
+        """The operations of a slot; returns the last of them."""
+        buffers = self.buffers.get(slot)
+        alike = slot.phase, slot.stage, id(buffers)
+        repeats = self.repeats and len(group) == 1 and slot not in edges and slot not in opening
+        if repeats and alike in self.alike:
+            return self._repeat(rank, slot, self.alike[alike])
+        self.exposed = self._exposed(slot, group)
+        if slot.phase is Phase.FORWARD:
+            end = self._add_forward(rank, slot, is_first=slot in edges)
+        else:
+            end = self._add_backward(rank, slot, is_first=slot in opening, is_last=slot in edges)
+        operation = self.program.operations[end]
+        if buffers is not None:
+            self._add_buffers(operation, buffers)
+        if repeats:
+            self.alike[alike] = operation
+        return end
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether passes between the first and the last differ in nothing but the microbatch.
+
+        Weights are only gathered for each pass where gradients are reduced after each.
+        """
+        return self.pipeline.copies is None and not self.attachment.reduces_after(is_last=False)
+
+    def _repeat(self, rank: int, slot: Slot, like: Operation) -> int:
+        """A pass like another one."""
+        end = self.program.add(like.of_microbatch(slot.microbatch))
+        self.waiting.append((end, _key(slot)))
+        if slot.phase is not Phase.BACKWARD_WEIGHT:
+            is_forward = slot.phase is Phase.FORWARD
+            self.attachment.after_use(rank, end, self._run(slot), is_forward=is_forward)
+        return end
 
     def _add_buffers(self, operation: Operation, buffers: PassBuffers) -> None:
         operation.holds = self._joined(operation.holds, buffers.holds)
@@ -296,8 +335,7 @@ class _Emitter:
                 operation.after = (*operation.after, arrival)
 
     def _add_forward(self, rank: int, slot: Slot, *, is_first: bool) -> int:
-        runs = self.attachment.forward_runs(self._run(slot), is_first=is_first)
-        runs = self._by_layer(runs)
+        runs = self._by_layer(self.attachment.forward_runs(self._run(slot), is_first=is_first))
         end = -1
         for run, after, gathered in self._with_gathers(
             rank, runs, is_first=is_first, is_forward=True
@@ -404,12 +442,11 @@ class _Emitter:
 
     def _send(self, rank: int, slot: Slot, end: int, *, blocks: bool) -> None:
         """Pass the result on to the slot that needs it, over the network if need be."""
-        _, chunk, stage, target = self._route(slot)
+        _, chunk, stage, target, (send, receive) = self._route(slot)
         if stage is None:
             return
         arrival = end
         if target != rank:
-            send, receive = self._lanes(rank, target, is_forward=slot.phase is Phase.FORWARD)
             lanes = ((rank, Stream.COMPUTE) if blocks else send, receive)
             work = self.transfer_work(rank, target)
             arrival = self.program.add(
@@ -447,11 +484,14 @@ class _Emitter:
         pipeline, placement = self.pipeline, self.pipeline.placement
         stages, chunks = len(pipeline.order), pipeline.chunks
         fed = placement.feeds(slot, stages, chunks)
+        target = -1 if fed is None else placement.rank(fed, stages)
+        source, is_forward = placement.rank(slot.stage, stages), slot.phase is Phase.FORWARD
         return _Route(
             run=pipeline.runs[placement.model_stage(slot.stage, stages, chunks)],
             chunk=placement.chunk(slot.stage, stages),
             fed=fed,
-            target=-1 if fed is None else placement.rank(fed, stages),
+            target=target,
+            lanes=self._lanes(source, target, is_forward=is_forward),
         )
 
 

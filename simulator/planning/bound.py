@@ -13,9 +13,10 @@ simulated step is never shorter. Nothing is claimed where steps overlap each oth
 forward and a backward run as one: the bound is 0 then.
 
 **Memory.** What a rank keeps from step to step, and the most of what its update holds and of
-the activations that its schedule holds when the first backward runs. Where passes run one by one
-and as a whole (1F1B and all forwards first, with ZeRO 0 and 1, gradients in buffers that stay and
-transfers that block) that is what tensors take at the simulated peak. Otherwise what the
+the activations that its schedule holds when the first backward runs, or in interleaved 1F1B any.
+Where passes run one by one and as a whole (1F1B, interleaved or not, and all forwards first, with
+ZeRO 0 and 1, gradients in buffers that stay and transfers that block) that is what tensors take at
+the simulated peak. Otherwise what the
 data-parallel stream, transfers and pieces of passes hold is left out, so a simulated peak is
 never smaller.
 """
@@ -208,23 +209,32 @@ def _per_rank(pipeline: _Pipeline, per_run: Floats) -> Floats:
 
 def _allocated_bytes(pipeline: _Pipeline, costs: _Costs, microbatches: Ints) -> Floats:
     """What tensors take on the fullest rank at least, shape (plans,) [B]."""
-    held = _held_at_first_backward(pipeline, microbatches)
-    active_bytes = (held * costs.saved_bytes[:, pipeline.parts]).sum(axis=2)
-    working_bytes = costs.working_bytes[:, pipeline.parts[:, -1]]
+    saved_bytes = costs.saved_bytes[:, pipeline.parts]
+    working_bytes = costs.working_bytes[:, pipeline.parts]
     resident_bytes = _per_rank(pipeline, costs.resident_bytes)
-    passing_bytes = np.maximum(
-        active_bytes + working_bytes, _per_rank(pipeline, costs.update_bytes)
-    )
+    passing_bytes = _per_rank(pipeline, costs.update_bytes)
+    for plans, part, held in _held_at_backwards(pipeline, microbatches):
+        active_bytes = (held * saved_bytes[plans]).sum(axis=2) + working_bytes[plans, :, part]
+        passing_bytes[plans] = np.maximum(passing_bytes[plans], active_bytes)
     fullest: Floats = (resident_bytes + passing_bytes).max(axis=1)
     return fullest
 
 
-def _held_at_first_backward(pipeline: _Pipeline, microbatches: Ints) -> Ints:
-    """Microbatches that each rank holds, by its parts, when it first runs backward.
+def _held_at_backwards(pipeline: _Pipeline, microbatches: Ints) -> Iterator[tuple[Ints, int, Ints]]:
+    """Some plans, the part that runs backward, and what each rank holds of each part then.
 
-    Shape (plans, ranks, parts). Where the schedule is not known here it is the one that
-    runs backward.
+    Microbatches, shape (those plans, ranks, parts). Where nothing is known of later ones it is
+    the first backward only, and where the schedule is not known here it is the one that runs
+    backward.
     """
+    if pipeline.schedule in _INTERLEAVED:
+        lengths = _round_lengths(pipeline, microbatches)
+        for length in np.unique(lengths).tolist():
+            plans = np.flatnonzero(lengths == length)
+            for turn in range(pipeline.chunks * length):
+                held = _held_interleaved(pipeline, microbatches[plans], length, turn)
+                yield plans, pipeline.chunks - 1 - turn // length, held
+        return
     behind = pipeline.stages - 1 - np.arange(pipeline.stages)
     held = np.zeros((len(microbatches), *pipeline.parts.shape), dtype=np.int64)
     held[:, :, -1] = 1
@@ -232,16 +242,30 @@ def _held_at_first_backward(pipeline: _Pipeline, microbatches: Ints) -> Ints:
         held[:, :, -1] = np.minimum(behind + 1, microbatches[:, None])
     if pipeline.schedule in _ALL_FORWARD_FIRST:
         held[:, :, -1] = microbatches[:, None]
-    if pipeline.schedule in _INTERLEAVED:
-        counts, which = np.unique(microbatches, return_inverse=True)
-        lengths = [round_length(pipeline.stages, int(count)) for count in counts]
-        length = np.asarray(lengths)[which][:, None]
-        # Forwards run in rounds through the chunks; one more than run ahead of backward.
-        ahead = (pipeline.chunks - 1) * length + 2 * behind + 1
-        ran = np.minimum(ahead, pipeline.chunks * microbatches[:, None])
-        rounds, rest = np.divmod(ran, pipeline.chunks * length)
-        for chunk in range(pipeline.chunks):
-            held[:, :, chunk] = rounds * length + np.clip(rest - chunk * length, 0, length)
+    yield np.arange(len(microbatches)), pipeline.parts.shape[1] - 1, held
+
+
+def _round_lengths(pipeline: _Pipeline, microbatches: Ints) -> Ints:
+    """Microbatches of a round of each plan, shape (plans,)."""
+    counts, which = np.unique(microbatches, return_inverse=True)
+    return np.asarray([round_length(pipeline.stages, int(n)) for n in counts])[which]
+
+
+def _held_interleaved(pipeline: _Pipeline, microbatches: Ints, length: int, turn: int) -> Ints:
+    """What each rank holds of each part when it runs backward, after so many of them.
+
+    Forwards run in rounds through the chunks, and as many more have run by then as run ahead of
+    the first backward; backwards run in the same rounds from the last chunk on. After a round
+    through all chunks everything repeats itself, until the forwards are done.
+    """
+    chunks, behind = pipeline.chunks, pipeline.stages - 1 - np.arange(pipeline.stages)
+    ahead = (chunks - 1) * length + 2 * behind + 1
+    ran = np.minimum(ahead + turn, chunks * microbatches[:, None])
+    rounds, rest = np.divmod(ran, chunks * length)
+    held = np.zeros((len(microbatches), *pipeline.parts.shape), dtype=np.int64)
+    for chunk in range(chunks):
+        done = min(max(turn - (chunks - 1 - chunk) * length, 0), length)
+        held[:, :, chunk] = rounds * length + np.clip(rest - chunk * length, 0, length) - done
     return held
 
 

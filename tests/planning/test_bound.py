@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-from simulator.planning.bound import plan_bounds
+from simulator.planning.bound import _held_at_backwards, _Pipeline, plan_bounds
 from simulator.planning.space import plan_space
 from simulator.results.run import run_step
+from simulator.schedule.one_f_one_b import interleaved_one_f_one_b, round_length
+from simulator.schedule.slots import Phase
 from tests.jobs import small_job, small_model
 
 WHOLE = {
@@ -19,6 +23,16 @@ WHOLE = {
 }
 """Plans whose passes run one by one and as a whole, if there are several microbatches: the only
 backward is the last, which reductions may cut."""
+
+INTERLEAVED = {
+    "plan.tp": [1],
+    "plan.pp": [2, 4],
+    "plan.vpp": [2],
+    "plan.zero": [0, 1],
+    "plan.schedule": ["interleaved-1f1b"],
+    "plan.recompute": ["none", "full"],
+}
+"""The same, in several chunks per rank: the fullest moment may be any backward of a round."""
 
 CUT = {
     "plan.pp": [1, 4],
@@ -52,6 +66,57 @@ def test_the_bound_is_the_simulated_peak_where_passes_are_whole(stack):
     assert np.count_nonzero(several) > 100
     assert bound[several] == pytest.approx(simulated[several], rel=1e-6)
     assert (bound <= simulated * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("overlap_p2p", [False, True])
+def test_the_bound_of_interleaved_plans_is_their_peak_but_for_transfers_under_way(overlap_p2p):
+    bound, simulated, space = bounded_and_simulated(INTERLEAVED, overlap_p2p=overlap_p2p)
+    several = space.microbatches > 1
+    assert np.count_nonzero(several) > 30
+    # A send and a receive of 64 tokens of 64 numbers in 16 bits, for each sequence.
+    sequences = np.asarray([space.plan_job(plan).batch.micro_batch for plan in range(len(space))])
+    under_way = 2 * sequences * 64 * 64 * 2 * overlap_p2p
+    assert (simulated - bound <= under_way + 1e-6 * simulated)[several].all()
+    assert (bound <= simulated * (1 + 1e-6)).all()
+
+
+@given(
+    stages=st.integers(2, 5),
+    chunks=st.integers(1, 4),
+    rounds=st.integers(1, 4),
+    more=st.integers(0, 4),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=50)
+def test_the_fullest_moment_of_an_interleaved_order_is_within_its_first_round(
+    stages, chunks, rounds, more, data
+):
+    """Every pass of the order in turn, against the closed form; chunks of any size."""
+    microbatches = rounds * (stages + more)
+    length = round_length(stages, microbatches)
+    assume(microbatches % length == 0)
+    sizes = [
+        [(data.draw(st.integers(1, 9)), data.draw(st.integers(0, 9))) for _ in range(chunks)]
+        for _ in range(stages)
+    ]
+    parts = np.arange(stages)[:, None] + stages * np.arange(chunks)
+    shapes = np.zeros(stages * chunks, dtype=np.int64)
+    pipeline = _Pipeline(
+        "interleaved-1f1b", stages, chunks, (), shapes, parts, 1, True, False, False
+    )
+    held = list(_held_at_backwards(pipeline, np.asarray([microbatches])))
+    for rank, order in enumerate(interleaved_one_f_one_b(stages, chunks, microbatches)):
+        saved, working = zip(*sizes[rank], strict=True)
+        now, most = [0] * chunks, 0
+        for slot in order:
+            chunk = slot.stage // stages
+            if slot.phase is Phase.FORWARD:
+                now[chunk] += 1
+                continue
+            most = max(most, sum(np.multiply(now, saved)) + working[chunk])
+            now[chunk] -= 1
+        closed = [sum(np.multiply(at[0, rank], saved)) + working[part] for _, part, at in held]
+        assert max(closed) == most
 
 
 @pytest.mark.parametrize("stack", ["megatron-core", "torchtitan"])

@@ -41,7 +41,7 @@ LIBRARY_ROOMS = {
     "simpy": {"engine"},
     "torch": {"calibrate", "validate"},
     "matplotlib": {"plots"},
-    "jinja2": {"exporters"},
+    "jinja2": {"exporters", "calibrate"},
     "scipy": {"calibrate"},
     "google": {"chakra"},
     "typer": {"cli"},

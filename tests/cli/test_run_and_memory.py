@@ -93,8 +93,8 @@ def test_a_page_is_written_with_a_verdict_whose_gain_was_simulated(clustersim, j
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        (("run", "--trace", "trace.txt"), "--trace = trace.txt: is written as .json or .json.gz"),
-        (("memory", "--over-time", "m.xls"), "--over-time = m.xls: is written as .csv, .png, "),
+        (("run", "--trace", "trace.txt"), "--trace = 'trace.txt': is written as .json or .json.gz"),
+        (("memory", "--over-time", "m.xls"), "--over-time = 'm.xls': is written as .csv, .png, "),
     ],
 )
 def test_a_file_of_another_kind_is_refused_before_anything_is_simulated(

@@ -134,7 +134,7 @@ def _facts_of_run(job: Job, world: World) -> dict[str, Any]:
         for name in type(given).model_fields
     } | {
         "fused_rmsnorm": has_fused_norm,
-        "host_work_per_exchange": _DTENSOR_LAUNCHES if job.plan.tp > 1 else 1.0,
+        "host_work_per_exchange": _DTENSOR_LAUNCHES if job.plan.tp > 1 else None,
         "keeps_half_weights": given.keeps_half_weights if whole else not given.keeps_master_weights,
     }
 

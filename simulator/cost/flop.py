@@ -8,9 +8,12 @@ further tokens are left out.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
 from simulator.cost.parameters import ParameterGroup, ParameterTensor, layer_kinds, layer_tensors
 from simulator.spec.model import Model
-from simulator.spec.plan import Recompute
+from simulator.spec.plan import CORE_ATTENTION, Recompute, RecomputeModule
 from simulator.spec.stack_choices import SelectivePolicy
 
 _FORWARD_AND_BACKWARD = 3
@@ -35,12 +38,25 @@ _LAST_PRODUCT = "mlp.down"
 """Weight of the last product of a layer without routed experts."""
 
 
+_SHARED_EXPERT = tuple(f"shared_expert.{part}" for part in ("gate", "up", "down", "scalar_gate"))
+_MODULE_WEIGHTS: Mapping[RecomputeModule, tuple[str, ...]] = MappingProxyType(
+    {
+        "mla_up_proj": ("attention.query", "attention.key", "attention.value"),
+        "mlp": ("mlp.gate", "mlp.up", "mlp.down"),
+        "moe": ("router", "experts.gate", "experts.up", "experts.down", *_SHARED_EXPERT),
+        "shared_experts": _SHARED_EXPERT,
+    }
+)
+"""Weights whose products a module of Megatron-Core's selective recomputation repeats."""
+
+
 def hardware_flop_per_token(
     model: Model,
     seq_len: int,
     recompute: Recompute,
     policy: SelectivePolicy = "core-attention",
     *,
+    modules: Collection[RecomputeModule] = (),
     stops_early: bool = False,
     repeated_share: float = 1.0,
 ) -> float:
@@ -51,6 +67,7 @@ def hardware_flop_per_token(
         seq_len: Tokens per sequence.
         recompute: What backward repeats.
         policy: What ``selective`` means.
+        modules: What it repeats of a layer instead of core attention, where it means that.
         stops_early: Whether ``full`` leaves out the last product of layers without routed
             experts.
         repeated_share: Layers that backward repeats, over all, 0 to 1; taken as alike.
@@ -62,13 +79,19 @@ def hardware_flop_per_token(
     elif recompute == "none":
         repeated = 0.0
     elif policy == "core-attention":
-        repeated = _attention_forward(model, seq_len)
+        repeated = _modules_forward(model, seq_len, modules or CORE_ATTENTION)
     elif policy == "all-but-projections":
         kept = 2.0 * _matrix_numel(model, (*_PROJECTIONS, _LAST_PRODUCT))
         repeated = _layers_forward(model, seq_len) - kept
     else:
         repeated = 2.0 * _matrix_numel(model, _ALTERNATE_PRODUCTS)
     return model_flop_per_token(model, seq_len) + repeated_share * repeated
+
+
+def _modules_forward(model: Model, seq_len: int, modules: Collection[RecomputeModule]) -> float:
+    weights = {name for module in modules for name in _MODULE_WEIGHTS.get(module, ())}
+    products = 2.0 * _matrix_numel(model, tuple(weights)) if weights else 0.0
+    return products + (_attention_forward(model, seq_len) if "core_attn" in modules else 0.0)
 
 
 def _layers_forward(model: Model, seq_len: int) -> float:

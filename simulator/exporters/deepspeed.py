@@ -17,7 +17,7 @@ from simulator.spec.plan import Plan
 
 _STACK = "deepspeed"
 _ONLY = {
-    "pp": 1, "vpp": 1, "ep": 1, "recompute_layers": None,
+    "pp": 1, "vpp": 1, "ep": 1, "recompute_layers": None, "recompute_modules": (),
     "overlap_ep": False, "overlap_tp": False,
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
     "expert_load": None, "tp_method": "1d",

@@ -101,6 +101,11 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.stack(plan.stack, _STACK, _FACTS)
     refusals.unless(model.qk_norm != "full", "model.qk_norm", model.qk_norm)
     refusals.unless(model.positions != "alibi", "model.positions", model.positions)
+    refusals.unless(
+        "moe_act" not in plan.recompute_modules or plan.stack.grouped_experts,
+        "plan.recompute_modules", "moe_act",
+        "it needs --moe-grouped-gemm: export with --set plan.stack.grouped_experts=true",
+    )  # fmt: skip
     gates = ("silu",) if model.gated_mlp else ("gelu", "squared-relu")
     refusals.unless(model.activation in gates, "model.activation", model.activation)
     refusals.unless(
@@ -258,17 +263,23 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
     if plan.precision == "fp16" and plan.grad_reduce_precision == "fp32":
         yield "--accumulate-allreduce-grads-in-fp32"
     yield from _ATTENTION[plan.attention_kernel]
-    if plan.recompute_layers is None:
-        yield from _RECOMPUTE[plan.recompute]
-    else:
-        yield "--recompute-granularity full"
-        yield f"--recompute-method block --recompute-num-layers {plan.recompute_layers}"
+    yield from _recomputation(plan)
     yield from _optimizer(plan)
     yield from _offload(plan, job.model)
     if plan.rank_order == PIPELINE_BEFORE_DATA:
         yield "--use-tp-pp-dp-mapping"
     if plan.overlap_p2p is False:
         yield "--no-overlap-p2p-communication"
+
+
+def _recomputation(plan: Plan) -> Iterator[str]:
+    if plan.recompute_layers is not None:
+        yield "--recompute-granularity full"
+        yield f"--recompute-method block --recompute-num-layers {plan.recompute_layers}"
+        return
+    yield from _RECOMPUTE[plan.recompute]
+    if plan.recompute_modules:
+        yield f"--recompute-modules {' '.join(plan.recompute_modules)}"
 
 
 def _optimizer(plan: Plan) -> Iterator[str]:

@@ -25,7 +25,7 @@ from simulator.spec.plan import Plan
 _STACK = "torchtitan"
 _ONLY = {
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
-    "recompute_layers": None, "expert_load": None,
+    "recompute_layers": None, "recompute_modules": (), "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
     "optimizer": "adam", "tp_method": "1d", "clip_gradients": True,

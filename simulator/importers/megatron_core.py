@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from simulator.errors import InputError
 from simulator.importers.assembly import Draft
@@ -23,6 +23,7 @@ from simulator.importers.megatron_options import (
 )
 from simulator.importers.settings import Settings
 from simulator.spec.layout_text import layers_per_stage
+from simulator.spec.plan import RecomputeModule
 
 _NETWORKS_OF_OTHER_SORTS = r"(.*/)?[\w-]*(bert|t5|ict|vit|vision|retro|mamba|vlm)[\w-]*\.py"
 _CP_SIZES = "hierarchical_context_parallel_sizes"
@@ -192,13 +193,29 @@ def _recomputation(settings: Settings) -> dict[str, object]:
     if method and granularity == "none" and key == "activations_checkpoint_method":
         # Before granularity had a flag, naming a method was enough; NeMo names one always.
         granularity = "none" if settings.states("activations_checkpoint_granularity") else "full"
-    modules = settings.get("recompute_modules")
-    if granularity == "selective" and modules not in (None, "core_attn", ["core_attn"]):
-        rule = "is not modelled beside core_attn"
-        settings.fault("recompute_modules", rule, modules, "take recompute_granularity full")
+    named = settings.get("recompute_modules")  # of no meaning beside anything but selective
+    modules = _modules(settings, named) if granularity == "selective" else {}
     layers = _repeated_layers(settings, str(method)) if granularity == "full" else {}
     divides = settings.switch("distribute_saved_activations")
-    return {"recompute": granularity, "partition_activations": divides, **layers}
+    return {"recompute": granularity, "partition_activations": divides, **layers, **modules}
+
+
+def _modules(settings: Settings, given: object) -> dict[str, object]:
+    """The parts of a layer that are named; nothing where Megatron-Core's default holds.
+
+    An empty list is no default: it repeats nothing.
+    """
+    if given is None:
+        return {}
+    names = [str(name) for name in given] if isinstance(given, list | tuple) else [str(given)]
+    if not names:
+        return {"recompute": "none"}
+    known = get_args(RecomputeModule)
+    for name in names:
+        if name not in known:
+            rule = f"is not modelled; known: {', '.join(known)}"
+            settings.fault("recompute_modules", rule, name, "take recompute_granularity full")
+    return {"recompute_modules": names}
 
 
 def _repeated_layers(settings: Settings, method: str) -> dict[str, object]:

@@ -26,12 +26,14 @@ from simulator.planning.feasible import (
     can_shard,
     is_data_parallel_only,
 )
+from simulator.planning.recompute_change import recompute_change
 from simulator.results.run import run_step
 from simulator.spec.job import Job
 from simulator.spec.load import load_profile, profile_names
+from simulator.spec.plan import Recompute
 from simulator.spec.pool_checks import refuse_pools
 
-Changes = Mapping[str, int | str]
+Changes = Mapping[str, object]
 """New values by dotted field path, as :meth:`Job.replace` takes them."""
 
 _MOST_SINGLES, _MOST_PAIRS, _MOST_TRIPLES, _MOST_WITH_MORE_GPUS, _MOST_DEVICES = 21, 12, 9, 15, 3
@@ -48,7 +50,7 @@ _OFFLOADED = {
     "optimizer": ("optimizer",), "infinity": ("optimizer",), "shards": ("optimizer", "parameters"),
 }  # fmt: skip
 """What leaves the GPU first, by what the stack can move."""
-_RECOMPUTE = ("none", "selective", "full")
+_RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def _kept_changes(job: Job) -> Iterator[Changes]:
     """Changes that leave every parallel degree as it is."""
     plan, micro = job.plan, job.batch.micro_batch
     for recompute in _RECOMPUTE[_RECOMPUTE.index(plan.recompute) + 1 :]:
-        yield {"plan.recompute": recompute}
+        yield recompute_change(plan, recompute)
     for smaller in _divisors(micro)[-2::-1][:_VALUES_PER_FIELD]:
         yield {"batch.micro": smaller}
     for stage in range(plan.zero + 1, 4):
@@ -271,9 +273,10 @@ def _can_combine(job: Job, group: tuple[Trial, ...]) -> bool:
     """Whether the changes touch different fields and leave ranks for data parallelism."""
     changes = _merged(group)
     names = ("tp", "pp", "cp")
-    width = prod(int(changes.get(f"plan.{name}", getattr(job.plan, name))) for name in names)
+    degrees = (changes.get(f"plan.{name}", getattr(job.plan, name)) for name in names)
+    width = prod(degree for degree in degrees if isinstance(degree, int))
     has_whole_ranks = job.cluster.gpus % width == 0
-    return len(changes) == len(group) and has_whole_ranks
+    return len(changes) == sum(len(trial.changes) for trial in group) and has_whole_ranks
 
 
 def _expected_peak_bytes(base: Trial, group: tuple[Trial, ...]) -> float:

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 
 from simulator.errors import InputError
 from simulator.planning.feasible import can_shard, is_data_parallel_only
+from simulator.planning.recompute_change import recompute_change
 from simulator.results.advice import WhatIf
 from simulator.results.run import run_step
 from simulator.results.step import StepResult
 from simulator.spec.job import Job
+from simulator.spec.plan import Recompute
 
 Changes = Mapping[str, object]
 
 _FLAGS = ("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p", "overlap_tp")
-_RECOMPUTE = ("none", "selective", "full")
+_RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 MOST_TRIED = 16
 """Changes that one search simulates at most."""
 
@@ -81,7 +83,7 @@ def _recompute_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
     now = job.plan.recompute
     for other in _RECOMPUTE:
         if other != now:
-            yield f"changing recompute from {now} to {other}", {"plan.recompute": other}
+            yield f"changing recompute from {now} to {other}", recompute_change(job.plan, other)
 
 
 def _pipeline_candidates(job: Job) -> Iterator[tuple[str, Changes]]:

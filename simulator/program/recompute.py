@@ -2,14 +2,15 @@
 
 ``full`` keeps only a layer's input. ``selective`` means different things in different
 frameworks, so it is a fact of the stack: Megatron repeats core attention (Korthikanti et
-al., arXiv 2205.05198, section 5); torchtitan keeps the outputs of attention and of every
+al., arXiv 2205.05198, section 5) or the modules that a plan names
+(:mod:`simulator.program.recompute_modules`); torchtitan keeps the outputs of attention and of every
 other matrix product of a layer and repeats the rest (its ``per-op`` selective policy); Paxml's
 ``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around attention and repeats all else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.program.layer import (
@@ -21,7 +22,8 @@ from simulator.program.layer import (
     Piece,
     RingAttention,
 )
-from simulator.spec.plan import Recompute
+from simulator.program.recompute_modules import modules_again
+from simulator.spec.plan import CORE_ATTENTION, Recompute, RecomputeModule
 from simulator.spec.stack_choices import SelectivePolicy
 
 
@@ -48,6 +50,7 @@ def recomputation(
     recompute: Recompute,
     policy: SelectivePolicy,
     *,
+    modules: Collection[RecomputeModule] = (),
     compiled: bool = True,
     stops_early: bool = False,
 ) -> Recomputation:
@@ -57,6 +60,7 @@ def recomputation(
         layer: Pieces and saved activations of one rank.
         recompute: The plan's choice.
         policy: What the stack means by ``selective``.
+        modules: What the plan names of a layer instead of core attention.
         compiled: Whether a compiler drops what is kept and never read.
         stops_early: Whether ``full`` ends as soon as every saved activation is there again.
     """
@@ -66,8 +70,8 @@ def recomputation(
         pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
         return _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
     if policy == "core-attention":
-        shares = {saved.name: float(not saved.in_attention_core) for saved in layer.saved}
-        return _outcome(layer, dict.fromkeys(layer.core, 1.0), shares, inputs=0)
+        again = modules_again(layer, modules or CORE_ATTENTION)
+        return _outcome(layer, again.repeated, again.kept, inputs=0)
     if policy == "all-but-projections":
         needed = {piece.name for piece in _needed_again(layer.pieces)}
         # The output of the second one is as large as the layer's input.

@@ -349,6 +349,7 @@ class StageCosts:
             layer,
             recompute,
             stack.selective_policy,
+            modules=self.job.plan.recompute_modules,
             compiled=stack.fused_elementwise,
             stops_early=stack.recompute_stops_early,
         )

@@ -56,6 +56,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
         seq_len,
         job.plan.recompute,
         stack.selective_policy,
+        modules=job.plan.recompute_modules,
         stops_early=stack.recompute_stops_early,
         repeated_share=len(recomputed_layers(job)) / job.model.layers,
     )

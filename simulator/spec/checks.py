@@ -18,6 +18,7 @@ from simulator.spec.network_checks import network_faults
 from simulator.spec.offload_checks import contiguity_faults, offload_faults, partition_faults
 from simulator.spec.optimizer_checks import optimizer_faults
 from simulator.spec.pool_checks import pool_faults
+from simulator.spec.recompute_checks import recompute_faults
 from simulator.spec.tensor_grid_checks import tensor_grid_faults
 
 
@@ -320,19 +321,6 @@ def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
         yield Fault("plan.zero", rule, plan.zero, f"{hint}, or model.tied_embeddings: false")
 
 
-def _only_whole_layers_can_be_counted(job: Job) -> Iterator[Fault]:
-    plan = job.plan
-    if plan.recompute_layers is None:
-        return
-    path, value = "plan.recompute_layers", plan.recompute_layers
-    if plan.recompute != "full":
-        rule = f"counts whole layers, but plan.recompute is {plan.recompute}"
-        yield Fault(path, rule, value, "set plan.recompute: full, or leave it out")
-    if plan.schedule not in (None, "gpipe", "1f1b", "interleaved-1f1b"):
-        rule = f"is Megatron's block method, which does not run under {plan.schedule}"
-        yield Fault(path, rule, value, "leave it out, or take plan.schedule: 1f1b")
-
-
 def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.attention == "flash" and plan.precision in ("fp32", "tf32"):
@@ -370,7 +358,7 @@ _RULES = (
     _network_is_sound,
     _links_carry_data,
     _flash_attention_needs_sixteen_bits,
-    _only_whole_layers_can_be_counted,
+    recompute_faults,
     _gpus_divide_into_ranks,
     _batch_divides_into_microbatches,
     _sequence_divides_over_ranks,

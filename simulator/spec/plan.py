@@ -33,6 +33,12 @@ ScheduleName = Literal[
     "dualpipev", "chimera", "varuna", "sagemaker-simple", "sagemaker-interleaved",
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
+RecomputeModule = Literal[
+    "core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"
+]
+CORE_ATTENTION: tuple[RecomputeModule, ...] = ("core_attn",)
+"""What Megatron-Core's selective recomputation repeats where no modules are named."""
+
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "lamb", "adam-8bit", "adafactor", "muon"]
 DataParallelism = Literal["ddp", "data-parallel", "parameter-server"]
 Dispatcher = Literal["all_to_all", "all_gather", "hierarchical"]
@@ -158,6 +164,10 @@ class Plan(Spec):
     recompute_layers: CountOrZero | None = None
     """With ``recompute: full``, how many layers of each virtual stage are computed again, its
     first ones (Megatron's ``block`` method); by default all."""
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    """With ``recompute: selective``, which parts of a layer are computed again, by the names of
+    Megatron-Core's ``--recompute-modules``; by default what the stack means by selective. Norms
+    that Transformer Engine joins with the product behind them are none of ``layernorm``."""
     partition_activations: Flag = False
     """Whether each tensor-parallel rank keeps its part of what full recomputation starts from,
     to be gathered before it (ZeRO-R, arXiv 1910.02054, section 6.1)."""

@@ -69,6 +69,9 @@ dispatcher, whatever the preset of the next release names."""
 _SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
 """Phrase in the notes of runs whose stages compute their first layers again."""
 
+_RECOMPUTED_MODULES = re.compile(r"preset recomputes ([a-z_]+(?:\+[a-z_]+)*)")
+"""Phrase in the notes of runs that computed again which modules of Megatron-Core's layers."""
+
 _OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
 """Phrase in the notes of runs that copy activations of their first layers to the host."""
 
@@ -202,14 +205,24 @@ def _plan(row: Row) -> dict[str, Any]:
     for key in ("schedule", "recompute", "precision", "attention"):
         if row.get(key):
             plan[key] = row[key]
-    if some_layers := _SOME_LAYERS_AGAIN.search(row.get("notes", "")):
-        plan["recompute_layers"] = int(some_layers.group(1))
+    plan |= _recomputed_parts(row)
     if offloaded := _OFFLOADED_LAYERS.search(row.get("notes", "")):
         plan["offload"] = {"activations": "cpu", "activation_layers": int(offloaded.group(1))}
-    if not row.get("attention") and row.get("recompute") == "selective":
+    repeats_core = "core_attn" in plan.get("recompute_modules", ["core_attn"])
+    if not row.get("attention") and row.get("recompute") == "selective" and repeats_core:
         # Core attention is only worth computing again where its scores would be kept.
         plan["attention"] = "fused-softmax"
     return plan
+
+
+def _recomputed_parts(row: Row) -> dict[str, Any]:
+    """Layers or modules that are computed again, where the notes say which."""
+    notes = row.get("notes", "")
+    if some_layers := _SOME_LAYERS_AGAIN.search(notes):
+        return {"recompute_layers": int(some_layers.group(1))}
+    if modules := _RECOMPUTED_MODULES.search(notes):
+        return {"recompute": "selective", "recompute_modules": modules.group(1).split("+")}
+    return {}
 
 
 def _expert_tensor_degree(row: Row) -> dict[str, int]:

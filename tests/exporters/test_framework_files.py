@@ -182,6 +182,10 @@ def memory_fields(draw: st.DrawFn, plan: dict[str, Any]) -> dict[str, Any]:
         found["recompute_layers"] = draw(st.sampled_from([None, 0, 1]))
         if plan["tp"] > 1 and draw(_FLAG):
             found |= {"sequence_parallel": False, "partition_activations": True}
+    if plan["recompute"] == "selective":
+        names = ["core_attn", "layernorm", "mlp", *(["moe"] if "ep" in plan else [])]
+        names += ["moe_act"] if plan["stack"]["grouped_experts"] else []
+        found["recompute_modules"] = draw(st.lists(st.sampled_from(names), unique=True))
     if plan["zero"] and plan["precision"] == "bf16" and plan["grad_reduce_precision"] == "bf16":
         found["stack"] = {**plan["stack"], "copies_gradients": draw(_FLAG)}
     offload: dict[str, Any] = {}
@@ -396,6 +400,11 @@ def job_with(model: object = "llama3.1-8b", **plan: Any) -> Job:
         (megatron_script, job_with("phi-2"), "model.parallel_block"),
         (megatron_script, job_with("gemma-7b"), "model.activation"),
         (megatron_script, job_with(precision="tf32"), "plan.precision"),
+        (
+            megatron_script,
+            job_with("mixtral-8x7b", recompute="selective", recompute_modules=["moe_act"]),
+            "plan.recompute_modules",
+        ),
         (megatron_script, job_with(rank_order="dp-tp-cp-ep-pp"), "plan.rank_order"),
         (deepspeed_config, job_with(stack="deepspeed", pp=2), "plan.pp"),
         (deepspeed_config, job_with(stack="deepspeed", recompute="full"), "plan.recompute"),

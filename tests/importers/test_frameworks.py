@@ -203,6 +203,34 @@ def test_recomputing_only_some_layers_counts_them(tmp_path):
     assert (job.plan.recompute, job.plan.recompute_layers) == ("full", 2)
 
 
+MODULES = [
+    ("--recompute-granularity selective", ("selective", ())),
+    ("--recompute-activations --recompute-modules core_attn", ("selective", ("core_attn",))),
+    ("--recompute-granularity selective --recompute-modules layernorm mlp",
+     ("selective", ("layernorm", "mlp"))),
+    ("--recompute-granularity none --recompute-modules moe_act", ("none", ())),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "recomputed"), MODULES)
+def test_megatron_names_the_modules_that_are_computed_again(tmp_path, options, recomputed):
+    full = "--recompute-method uniform --recompute-num-layers 1"
+    path = edited(tmp_path, "launch_gpt.sh", (full, options))
+    job, _ = read_megatron_script(path, Given())
+    assert (job.plan.recompute, job.plan.recompute_modules) == recomputed
+
+
+def test_an_unknown_module_is_refused_with_those_that_there_are(tmp_path):
+    full = "--recompute-method uniform --recompute-num-layers 1"
+    options = "--recompute-granularity selective --recompute-modules mlp gdn_norm_out"
+    path = edited(tmp_path, "launch_gpt.sh", (full, options))
+    with pytest.raises(InputError, match="known: core_attn") as caught:
+        read_megatron_script(path, Given())
+    assert [(fault.path, fault.value) for fault in caught.value.faults] == [
+        ("recompute_modules", "gdn_norm_out")
+    ]
+
+
 @pytest.mark.parametrize("script", ["pretrain_bert.py", "pretrain_t5.py", "x/pretrain_mamba.py"])
 def test_networks_of_other_sorts_are_refused(tmp_path, script):
     path = edited(tmp_path, "launch_gpt.sh", ("pretrain_gpt.py", script))

@@ -108,3 +108,12 @@ def test_advice_on_a_job_that_does_not_fit_says_what_would(job):
     result = sim.simulate(large)
     assert not result.fits
     assert result.advice().misfit == result.explain_misfit() != ""
+
+
+def test_other_recomputation_is_tried_without_what_only_the_old_one_has(job):
+    named = job.replace({"plan.recompute": "selective", "plan.recompute_modules": ["mlp"]})
+    counted = job.replace({"plan.recompute": "full", "plan.recompute_layers": 1})
+    for start, other in ((named, "full"), (counted, "none")):
+        now = start.plan.recompute
+        words = {each.words for each in what_ifs(start)}
+        assert f"changing recompute from {now} to {other}" in words

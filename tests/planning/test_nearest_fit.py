@@ -12,7 +12,7 @@ from simulator.api import simulate
 from simulator.cli.options import parse_assignments
 from simulator.errors import InputError
 from simulator.planning.misfit import explain_misfit
-from simulator.planning.nearest_fit import MOST_TRIED, nearest_fit
+from simulator.planning.nearest_fit import MOST_TRIED, _single_changes, nearest_fit
 from simulator.results.run import run_step
 from simulator.spec.documents import data_folder
 from simulator.spec.job import Job
@@ -101,6 +101,13 @@ def test_one_change_is_preferred_and_of_several_the_fastest():
     assert len(fitting) >= 2
     assert len(nearest.changes) == 1
     assert nearest.step_time_s <= min(run_step(j, "replay").step_time_s for j in fitting)
+
+
+def test_whole_layers_are_computed_again_whatever_modules_were():
+    job = a_job("9 GiB", recompute="selective", recompute_modules=["mlp"])
+    changes = [change for change in _single_changes(job) if "plan.recompute" in change]
+    assert [job.replace(change).plan.recompute for change in changes] == ["full"]
+    assert all(not job.replace(change).plan.recompute_modules for change in changes)
 
 
 def test_two_changes_are_proposed_only_where_no_single_one_fits():

@@ -263,6 +263,14 @@ def test_layers_whose_activations_leave_are_counted_in_the_notes():
     assert "offload" not in job_document(ROW)["plan"]
 
 
+def test_modules_that_a_preset_computes_again_are_in_the_notes():
+    notes = "router force-balanced; preset recomputes layernorm+moe_act (tag v0.2.0)"
+    plan = job_document({**ROW, "recompute": "selective", "attention": "", "notes": notes})["plan"]
+    assert (plan["recompute"], plan["recompute_modules"]) == ("selective", ["layernorm", "moe_act"])
+    assert "attention" not in plan
+    assert "recompute_modules" not in job_document({**ROW, "recompute": "selective"})["plan"]
+
+
 def test_launchers_of_nemo_1_keep_remainders_of_weights_where_they_run_apexs_optimizer():
     names = {
         "NeMo Framework Launcher README scaling tables": True,

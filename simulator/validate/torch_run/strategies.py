@@ -290,8 +290,8 @@ def _kernels_are_torchs(job: Job, _: World) -> Iterator[Fault]:
 
 
 _PLAIN_FIELDS = (
-    "data_parallel", "tp_method", "ep_dispatch", "recompute_layers", "partition_activations",
-    "contiguous_checkpoints", "post_validation",
+    "data_parallel", "tp_method", "ep_dispatch", "recompute_layers", "recompute_modules",
+    "partition_activations", "contiguous_checkpoints", "post_validation",
 )  # fmt: skip
 """Fields of a plan that the run has one way of."""
 

@@ -72,6 +72,8 @@ _LINKS: Mapping[str, tuple[Kind, Stream]] = MappingProxyType(
         NVME_WRITE: (Kind.NVME_WRITE, Stream.NVME_WRITE),
     }
 )
+HOST_UPDATE = "host_update"
+"""Name of the optimizer's work on the CPUs."""
 _ADDING_PASSES = 3
 """Adding on the CPU reads two gradients and writes one."""
 
@@ -278,7 +280,7 @@ class StateOffload:
             if self._plan.optimizer == "nvme":
                 read_bytes = stored_bytes + numel / tiles * self._per.gradients
                 ready = (self.links.copy(program, rank, NVME_READ, read_bytes, ready),)
-            done = self.links.compute(program, rank, "host_update", traffic_bytes, ready)
+            done = self.links.compute(program, rank, HOST_UPDATE, traffic_bytes, ready)
             if self._plan.optimizer == "nvme":
                 self.links.copy(program, rank, NVME_WRITE, stored_bytes, (done,))
             yield done, numel / tiles

@@ -61,7 +61,7 @@ def test_every_run_of_the_grid_fits_on_the_smallest_gpu_that_it_is_for(name):
 
 
 def test_torch_refuses_nothing_of_the_grid_but_what_it_cannot_run_yet(monkeypatch):
-    """Formats of 8 bits and states in host memory."""
+    """Formats of 8 bits."""
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda: True)
     gpu, refused = torch.device("cuda", 0), set()
     for name, job in JOBS.items():
@@ -70,8 +70,8 @@ def test_torch_refuses_nothing_of_the_grid_but_what_it_cannot_run_yet(monkeypatc
             check_strategies(job, World(0, job.cluster.gpus, backend, gpu))
         except UnsupportedError as reason:
             refused |= {fault.path for fault in reason.faults}
-            assert job.plan.precision == "fp8" or job.plan.offload.is_used, name
-    assert refused == {"plan.precision", "plan.offload"}
+            assert job.plan.precision == "fp8", name
+    assert refused == {"plan.precision"}
 
 
 def test_every_job_differs_from_every_other():

@@ -67,7 +67,7 @@ def measure(
             on_step()
         memory = _gpu_memory(trainer) if world.is_gpu else {}
         traced = profiled_step(trainer, trace if world.rank == 0 else None)
-        kept = _kept_bytes(trainer)
+        kept = kept_bytes(trainer)
         if traced.peak_extra_bytes is not None:
             memory["peak_allocated"] = sum(kept.values()) + traced.peak_extra_bytes
         names = sorted({name for each in phases for name in each})
@@ -157,8 +157,9 @@ def _gpu_memory(trainer: Trainer) -> dict[str, float]:
     }
 
 
-def _kept_bytes(trainer: Trainer) -> dict[str, float]:
-    """What lives from step to step on this rank [B]."""
+def kept_bytes(trainer: Trainer) -> dict[str, float]:
+    """What lives from step to step on this rank's device, by owner [B]."""
+    place = trainer.world.device.type
     optimizer = getattr(trainer.optimizer, "optim", trainer.optimizer)
     states = [
         value
@@ -174,12 +175,13 @@ def _kept_bytes(trainer: Trainer) -> dict[str, float]:
         if name not in part.parameters_to_ignore
     ]
     return {
-        "weights": float(sum(map(_local_bytes, trainer.parameters))),
-        "optimizer_states": float(sum(map(_local_bytes, states))),
-        "communication": float(sum(map(_local_bytes, buckets))),
+        "weights": _bytes_on(place, trainer.parameters),
+        "optimizer_states": _bytes_on(place, states),
+        "communication": _bytes_on(place, buckets),
     }
 
 
-def _local_bytes(tensor: Tensor) -> int:
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.numel() * local.element_size()
+def _bytes_on(place: str, tensors: Sequence[Tensor]) -> float:
+    """What the tensors hold in device memory, or of what is offloaded in none [B]."""
+    parts = (each.to_local() if hasattr(each, "to_local") else each for each in tensors)
+    return float(sum(each.nbytes for each in parts if each.device.type == place))

@@ -12,7 +12,12 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -48,7 +53,7 @@ def parallelised(net: StageModel, job: Job, grid: Grid, world: World) -> nn.Modu
     if grid.data is None and grid.context is None:
         return net
     if job.plan.zero == 3:
-        return _fully_sharded(net, job, grid)
+        return _fully_sharded(net, job, grid, world)
     return _replicated(net, job, grid, world)
 
 
@@ -100,7 +105,7 @@ def _recompute(net: StageModel, job: Job) -> None:
             attention.core = partial(again, attention.core)  # type: ignore[method-assign]
 
 
-def _fully_sharded(net: StageModel, job: Job, grid: Grid) -> nn.Module:
+def _fully_sharded(net: StageModel, job: Job, grid: Grid, world: World) -> nn.Module:
     plan = job.plan
     dtype, reduced = DTYPES[plan.precision], plan.stack.grad_reduce_precision
     policy = MixedPrecisionPolicy()
@@ -108,7 +113,9 @@ def _fully_sharded(net: StageModel, job: Job, grid: Grid) -> nn.Module:
         reduce_dtype = DTYPES[plan.grad_reduce_precision or reduced]
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype)
     reshards = plan.reshard_after_forward is not False
-    shard = partial(fully_shard, mesh=grid.data, mp_policy=policy)
+    # Only from pinned memory do copies run beside computing.
+    offload = CPUOffloadPolicy(pin_memory=world.is_gpu) if plan.offload.is_used else OffloadPolicy()
+    shard = partial(fully_shard, mesh=grid.data, mp_policy=policy, offload_policy=offload)
     experts = _expert_parameters(net) if grid.expert is not None else set()
     for module in net.layers:
         layer = cast(Layer, module)

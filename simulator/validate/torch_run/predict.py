@@ -18,11 +18,13 @@ from simulator.engine.des import simulate_program
 from simulator.engine.timeline import STREAMS, Timeline
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category, Kind, Operation, Owner, Part, Program, Stream, Work
+from simulator.program.offload import HOST_UPDATE
 from simulator.results.run import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.summary import summarise
 from simulator.spec.job import Job
 from simulator.spec.pool_checks import refuse_pools
+from simulator.validate.torch_run.alone import alone_on_its_node, silence
 
 WAITING = "waiting"
 BACKWARD_SLEEP = 2.0
@@ -71,15 +73,21 @@ def predict(job: Job, *, alone: int | None = None, layer_sleep_s: float | None =
     Args:
         job: As torch runs it.
         alone: The pipeline stage of a rank that runs without the others: only what it
-            computes takes time then.
+            computes takes time then, and what it copies to its host and does there.
         layer_sleep_s: How long each layer sleeps in forward [s], instead of computing where it
             exchanges nothing.
     """
     refuse_pools(job, "a real run beside its prediction")
-    result = run_step(job) if layer_sleep_s is None else _asleep_step(job, layer_sleep_s)
+    offloads_alone = alone is not None and job.plan.offload.is_used
+    if offloads_alone:
+        job = alone_on_its_node(job)
+    if offloads_alone or layer_sleep_s is not None:
+        result = _changed_step(job, layer_sleep_s, is_silent=offloads_alone)
+    else:
+        result = run_step(job)
     classes = result.timeline.program.classes
     pipelined = job.plan.pp > 1
-    if alone is None:
+    if alone is None or offloads_alone:
         step_s = result.step_time_s
         phases = {
             rank_class.stage: class_phases_s(result.timeline, index, pipelined=pipelined)
@@ -99,10 +107,13 @@ def exchanges_activations(job: Job) -> bool:
     return any(degree > 1 for degree in (job.plan.tp, job.plan.cp, job.plan.ep))
 
 
-def _asleep_step(job: Job, layer_sleep_s: float) -> StepResult:
+def _changed_step(job: Job, layer_sleep_s: float | None, *, is_silent: bool) -> StepResult:
     steps = steps_around(job)
     program = build_program(job, steps=steps.total)
-    _put_to_sleep(program, layer_sleep_s, computes=exchanges_activations(job))
+    if layer_sleep_s is not None:
+        _put_to_sleep(program, layer_sleep_s, computes=exchanges_activations(job))
+    if is_silent:
+        silence(program)
     return summarise(job, simulate_program(program), steps)
 
 
@@ -158,15 +169,23 @@ Row = tuple[Operation, float, float]
 
 
 def _compute_rows(timeline: Timeline, index: int) -> list[Row]:
-    """Operations of the compute stream with start and end, in order of start."""
-    own = timeline.rank_class == index
-    own &= timeline.stream == STREAMS.index(Stream.COMPUTE)
-    rows = np.flatnonzero(own)
+    """The compute stream's operations and updates on the CPUs: start and end, by start."""
+    streams = [STREAMS.index(Stream.COMPUTE), STREAMS.index(Stream.HOST)]
+    rows = np.flatnonzero((timeline.rank_class == index) & np.isin(timeline.stream, streams))
     start_s, end_s, operations = timeline.start_s, timeline.end_s, timeline.operations
     return sorted(
-        ((operations[row], float(start_s[row]), float(end_s[row])) for row in rows),
+        (
+            (operations[row], float(start_s[row]), float(end_s[row]))
+            for row in rows
+            if timeline.stream[row] == streams[0] or _updates_on_host(operations[row])
+        ),
         key=lambda row: (row[1], row[2]),
     )
+
+
+def _updates_on_host(operation: Operation) -> bool:
+    """Whether the CPUs run the optimizer; adding gradients up belongs to backward."""
+    return any(part.name == HOST_UPDATE for part in operation.work.parts)
 
 
 def _phase_of(operation: Operation) -> str | None:

@@ -20,6 +20,7 @@ from simulator.errors import Fault, UnsupportedError
 from simulator.program.order import job_schedule
 from simulator.spec.base import file_name_of_field
 from simulator.spec.job import Job
+from simulator.spec.offload import FSDP_OFFLOAD, Offload
 from simulator.spec.plan import Plan
 from simulator.spec.stack import STACKS
 
@@ -304,16 +305,37 @@ def _rest_is_plain(job: Job, _: World) -> Iterator[Fault]:
         value = getattr(plan, name)
         if value != Plan.model_fields[name].default:
             yield Fault(f"plan.{name}", "is not run here", value, "leave it out")
-    if plan.offload.is_used:
-        given = plan.offload.model_dump(exclude_defaults=True)
-        yield Fault("plan.offload", "is not run here", given, "leave it out")
     if plan.optimizer not in _OPTIMIZERS:
         hint = f"take one of {', '.join(_OPTIMIZERS)}"
         yield Fault("plan.optimizer", "is not run here", plan.optimizer, hint)
 
 
+def _offload_is_fsdps(job: Job, world: World) -> Iterator[Fault]:
+    """Torch's ``CPUOffloadPolicy`` moves all that FSDP2 shards to the host, and nothing else."""
+    plan, path, away = job.plan, "plan.offload", "leave it out"
+    if not plan.offload.is_used:
+        return
+    for name in Offload.model_fields:
+        value = getattr(plan.offload, name)
+        if value != getattr(FSDP_OFFLOAD, name):
+            rule = "FSDP2 keeps parameters, gradients and optimizer states together on the CPU"
+            hint = "take plan.offload: {optimizer: cpu, parameters: cpu}, or leave it out"
+            yield Fault(f"{path}.{name}", rule, value, hint)
+    given = plan.offload.model_dump(exclude_defaults=True)
+    if job.dp * plan.cp == 1:
+        rule = "FSDP2 offloads shards, but there is one data-parallel rank"
+        yield Fault(path, rule, given, f"take more cluster.gpus, or {away}")
+    if plan.ep > 1:
+        rule = "experts that are spread here are no part of FSDP2, and stay on the GPU"
+        yield Fault(path, rule, given, f"take plan.ep: 1, or {away}")
+    if not world.is_gpu:
+        rule = "there is no device to offload from: a CPU computes in its host's memory"
+        yield Fault(path, rule, given, f"run where there is a GPU, or {away}")
+
+
 _RULES: Sequence[Rule] = (
     _rest_is_plain,
+    _offload_is_fsdps,
     _schedule_is_torchs,
     _embedding_is_not_shared_between_ranks,
     _sharding_is_torchs,

@@ -156,16 +156,18 @@ class Trainer:
     def _clip(self) -> None:
         """Scales gradients down to a norm of one over all ranks."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        squares = torch.zeros((), device=self.world.device)
+        # Offloaded gradients are on the host; one number of them goes to the device and back.
+        squares = torch.zeros((), device=gradients[0].device if gradients else self.world.device)
         for gradient in gradients:
             local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-            squares += local.float().square().sum()
+            squares += torch.linalg.vector_norm(local, dtype=torch.float32).square()
+        squares = squares.to(self.world.device)
         if self._gradients_are_spread:
             dist.all_reduce(squares)
         factor = (_MAX_NORM / squares.sqrt()).clamp(max=1.0)
         for gradient in gradients:
             local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-            local.mul_(factor.to(local.dtype))
+            local.mul_(factor.to(local.device, local.dtype))
 
 
 @contextlib.contextmanager

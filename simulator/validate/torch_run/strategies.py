@@ -120,6 +120,11 @@ def as_torch_runs_it(job: Job, world: World) -> AsRun:
     if not world.is_gpu and job.plan.zero == 3:
         changes |= {"plan.overlap_grad_reduce": False, "plan.overlap_param_gather": False}
         notes.append("FSDP2 overlaps nothing on a CPU, which has no streams")
+    if job.plan.offload.is_used:
+        notes.append(
+            f"each rank updates with {torch.get_num_threads()} of its host's threads "
+            "(OMP_NUM_THREADS, which torchrun sets to 1); predicted with all cores of the profile"
+        )
     if job.perturbations:
         notes.append("perturbations are predicted, but nothing slows the real run")
     return AsRun(job.replace(changes), notes)

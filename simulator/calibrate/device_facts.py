@@ -21,7 +21,7 @@ _FOREIGN_BYTES = 2.0 * 2**30
 _FLASH_3_CAPABILITY = 9
 """From Hopper on, FlashAttention 2 is the older kernel."""
 
-_FP8_CAPABILITY = (8, 9)
+FP8_CAPABILITY = (8, 9)
 """Matrix units for fp8 start with Ada."""
 
 _BF16_CAPABILITY = 8
@@ -134,7 +134,7 @@ def _indexed(name: str) -> torch.device:
 
 def _formats(capability: tuple[int, int]) -> tuple[str, ...]:
     formats = ["bf16"] if capability[0] >= _BF16_CAPABILITY else []
-    formats += ["fp8"] if capability >= _FP8_CAPABILITY else []
+    formats += ["fp8"] if capability >= FP8_CAPABILITY else []
     return (*formats, "fp16", *(["tf32"] if formats else []), "fp32")
 
 

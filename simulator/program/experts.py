@@ -96,10 +96,10 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     copies = token_copies(experts, shape.tokens)
     moved = (shape.tokens + copies) * hidden * shape.element_bytes
     block.pieces.append(_reordering(PERMUTE, moved))
-    block.save("expert_input", copies * hidden * shape.gemm_bytes, Region.ROUTED)
+    block.save("expert_input", copies * hidden * shape.kept_bytes, Region.ROUTED)
     _grouped(block, "expert_up", copies, block.branches * width, hidden, Split.COLUMN)
     block.activation("expert_activation", copies * width, Region.SEQUENCE)
-    block.save("expert_down_input", copies * width * shape.gemm_bytes, Region.SEQUENCE)
+    block.save("expert_down_input", copies * width * shape.kept_bytes, Region.SEQUENCE)
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW)
     if block.model.mlp_bias and not block.stack.fused_expert_extras:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))

@@ -42,7 +42,7 @@ def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     block = Block(model, plan, plan.stack, shape)
     block.norm("hidden_norm")
     block.norm("embedding_norm")
-    join_bytes = shape.tokens * 2 * model.hidden * shape.gemm_bytes
+    join_bytes = shape.tokens * 2 * model.hidden * shape.kept_bytes
     block.save("join_input", join_bytes, Region.GATHERED)
     block.linear("join", model.hidden, 2 * model.hidden, Split.COLUMN)
     return block.layer()

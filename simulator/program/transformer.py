@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from simulator.cost.kernels import ELEMENT_BYTES, output_bytes
 from simulator.cost.parameters import LayerKind
+from simulator.program.float8_casts import Operands, eager_casts, row_casts
 from simulator.program.layer import (
     FlashAttention,
     Gemm,
@@ -79,12 +80,14 @@ class Shape:
         seq_len: s, tokens per sequence on this rank.
         element_bytes: Bytes of one activation [B].
         gemm_bytes: Bytes of one operand of a weight product [B].
+        kept_bytes: Bytes of one operand of a weight product as it is kept for backward [B].
     """
 
     sequences: int
     seq_len: int
     element_bytes: float
     gemm_bytes: float
+    kept_bytes: float
 
     @property
     def tokens(self) -> int:
@@ -94,8 +97,9 @@ class Shape:
 
 def microbatch_shape(plan: Plan, sequences: int, seq_len: int) -> Shape:
     """Sizes of one microbatch under the plan's number format."""
-    operand = ELEMENT_BYTES[plan.precision]
-    return Shape(sequences, seq_len, output_bytes(plan.precision), operand)
+    operand, element = ELEMENT_BYTES[plan.precision], output_bytes(plan.precision)
+    kept = element if plan.stack.float8_scaling == "eager" else operand
+    return Shape(sequences, seq_len, element, operand, kept)
 
 
 def transformer_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
@@ -232,18 +236,20 @@ class Block:
         comes ``after_kernel`` (a norm or an activation), that kernel may cast it. It stands
         for several ``products`` where the model has them and the stack fuses them.
         """
-        tokens = self.shape.tokens
+        tokens, element = self.shape.tokens, self.shape.element_bytes
+        operand = self.shape.gemm_bytes
         products = 1 if self.stack.fused_projections else products
         region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
         forward = 0.0 if after_kernel and self.stack.fused_casts else self.cast_bytes(tokens * k)
         backward = self.cast_bytes(tokens * n)
-        if backward and self.stack.float8_scaling == "rows":
-            self._row_casts(name, n, k, split, products)
+        if backward and self.stack.float8_scaling != "tensor":
+            casts = row_casts if self.stack.float8_scaling == "rows" else eager_casts
+            self.pieces += casts(name, Operands(tokens, n, k, products, split), element, operand)
         elif backward:
             self.stream(f"{name}_cast", forward, backward, region)
         if products > 1:
             # Backward adds up the gradients that products apart give for the same input.
-            added = (products + 1) * tokens * k * self.shape.element_bytes
+            added = (products + 1) * tokens * k * element
             self.stream(f"{name}_gradient_sum", 0.0, added, Region.WHOLE, products - 1)
         self.pieces.append(
             Gemm(
@@ -251,36 +257,6 @@ class Block:
                 products=products,
             )
         )  # fmt: skip
-
-    def _row_casts(self, name: str, n: int, k: int, split: Split, products: int) -> None:
-        """Casts around a product whose operands have a scale for every row.
-
-        The forward product needs maxima over rows of the input, the input gradient over rows of
-        the output's gradient, and the weight gradient over columns of both, each of a tensor
-        that is read for its maxima and read again to be cast. Input gradients are scaled by a
-        kernel of their own. Nothing is cast before it is gathered. Casts and scales of weights
-        and their gradients are left out.
-
-        Source: torchao, ``float8/config.py`` and ``float8_ops.py``: without fast accumulation,
-        as in backward, the scales are applied to what cuBLAS returns.
-        """
-        element, operand = self.shape.element_bytes, self.shape.gemm_bytes
-        is_row = split is Split.ROW
-        inputs, outputs = self.shape.tokens * k, self.shape.tokens * n
-        sides = (
-            ("input", inputs, Region.TENSOR if is_row else Region.WHOLE, products * 2 * element),
-            ("output", outputs, Region.WHOLE if is_row else Region.TENSOR, 0.0),
-        )
-        for side, elements, region, scaled in sides:
-            by_rows, by_columns = elements * (2 * element + operand), elements * (element + operand)
-            of_gradient = side == "output"
-            backward = by_columns + (by_rows if of_gradient else elements * scaled)
-            cast = f"{name}_{side}_cast"
-            self.stream(cast, 0.0 if of_gradient else by_rows, backward, region, kernels=2)
-            maxima = Stream(
-                f"{name}_{side}_maxima", 0.0, elements * element, region, reduces_rows=True
-            )
-            self.pieces.append(maxima)
 
     def cast_bytes(self, elements: float) -> float:
         """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""
@@ -292,7 +268,7 @@ class Block:
         model, shape = self.model, self.shape
         tokens, size = shape.tokens, shape.element_bytes
         query, key_value = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
-        self.save("qkv_input", tokens * model.hidden * shape.gemm_bytes, Region.GATHERED)
+        self.save("qkv_input", tokens * model.hidden * shape.kept_bytes, Region.GATHERED)
         self.linear(
             "qkv", query + key_value, model.hidden, Split.COLUMN,
             kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True, products=3,
@@ -317,7 +293,7 @@ class Block:
         tokens, size = shape.tokens, shape.element_bytes
         qk_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim
         query = model.heads * qk_dim
-        self.save("latent_input", tokens * model.hidden * shape.gemm_bytes, Region.SEQUENCE)
+        self.save("latent_input", tokens * model.hidden * shape.kept_bytes, Region.SEQUENCE)
         if latent.q_lora_rank:
             self.linear("query_down", latent.q_lora_rank, model.hidden, Split.NONE)
             self._latent_norm("query_latent_norm", latent.q_lora_rank)
@@ -427,7 +403,7 @@ class Block:
 
     def mlp(self, width: int, prefix: str = "") -> None:
         """Up (and gate) product, activation, down product."""
-        hidden, tokens, operand = self.model.hidden, self.shape.tokens, self.shape.gemm_bytes
+        hidden, tokens, operand = self.model.hidden, self.shape.tokens, self.shape.kept_bytes
         up, down = f"{prefix}mlp_up", f"{prefix}mlp_down"
         self.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.GATHERED)
         columns, branches = self.branches * width, self.branches
@@ -455,7 +431,7 @@ class Block:
     def _output_suffices(self) -> bool:
         """Whether an activation's gradient needs its output only, which the next product keeps."""
         alone = self.model.activation == "relu" and not self.model.gated_mlp
-        return alone and self.shape.gemm_bytes == self.shape.element_bytes
+        return alone and self.shape.kept_bytes == self.shape.element_bytes
 
     def residual(self, name: str) -> None:
         """Bias, dropout and addition to the residual stream; backward adds the branches.

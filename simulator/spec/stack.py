@@ -87,8 +87,7 @@ class Stack(Spec):
     ``grad_reduce_precision`` names the format of both (Megatron-Core's
     ``grad_reduce_in_fp32``)."""
     keeps_half_weights: Flag = True
-    """16-bit weights live beside the fp32 ones; without, each use casts (and gathers) them
-    anew."""
+    """16-bit weights live beside the fp32 ones; else each use casts (and gathers) them anew."""
     keeps_master_weights: Flag = True
     """16-bit training keeps fp32 weights and optimizer states; without, all of it is 16-bit."""
     keeps_weight_remainders: Flag = False
@@ -450,6 +449,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_accumulation=False,
             recompute_stops_early=True,
             description="Plain PyTorch with DDP or FSDP2, eager",
+            float8_scaling="eager",
             keeps_graph_for_weights=True,
             buffers_every_microbatch=True,
             sharding_units="root",

@@ -22,10 +22,12 @@ reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the e
 unit, and norm and head are one that is kept from forward to backward (torchtitan).
 ``parameters``: as ``layers``, but every parameter has collectives of its own."""
 
-Float8Scaling = Literal["tensor", "rows"]
+Float8Scaling = Literal["tensor", "rows", "eager"]
 """``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
 one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
-each use has scales and a cast of its own (:meth:`simulator.program.transformer.Block.linear`)."""
+each use has scales and a cast of its own (:meth:`simulator.program.transformer.Block.linear`).
+``eager``: one for each operand, weights too, which kernels of their own find, apply and cast by in
+every use, and backward keeps the 16-bit input (plain PyTorch around ``torch._scaled_mm``)."""
 
 SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.recompute`)."""

@@ -23,7 +23,7 @@ LATENT = {
 }
 VIEWS = {
     "view", "slice", "split", "split_with_sizes", "expand", "alias", "detach", "unsqueeze",
-    "transpose", "select", "narrow", "squeeze",
+    "transpose", "t", "select", "narrow", "squeeze",
 }  # fmt: skip
 
 

@@ -70,9 +70,9 @@ def test_a_plan_that_torch_has_no_strategy_for_is_refused(path, refused):
     assert all(fault.rule for fault in raised.value.faults)
 
 
-def test_a_format_of_eight_bits_is_refused():
-    given = job(1).replace({"cluster.profile": "h100-sxm-80gb", "plan.precision": "fp8"})
-    with pytest.raises(UnsupportedError, match="fp32, tf32, fp16 or bf16"):
+def test_a_format_with_scales_of_blocks_is_refused():
+    given = job(1).replace({"cluster.profile": "gb200-nvl72", "plan.precision": "mxfp8"})
+    with pytest.raises(UnsupportedError, match="fp32, tf32, fp16, bf16 or fp8"):
         check_strategies(given, CPU)
 
 

@@ -23,6 +23,7 @@ from simulator.spec.job import Job
 from simulator.spec.offload import FSDP_OFFLOAD, Offload
 from simulator.spec.plan import Plan
 from simulator.spec.stack import STACKS
+from simulator.validate.torch_run.float8_rules import float8_faults
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
@@ -52,9 +53,10 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
         "tf32": torch.float32,
         "fp16": torch.float16,
         "bf16": torch.bfloat16,
+        "fp8": torch.bfloat16,
     }
 )
-"""Format of activations of every precision that torch's modules compute in."""
+"""Format of activations of every precision that runs here; products of fp8 cast theirs."""
 
 _KEPT_FACTS = frozenset(
     {
@@ -274,7 +276,7 @@ def _sequences_are_shared_as_torch_does(job: Job, world: World) -> Iterator[Faul
 def _format_is_torchs(job: Job, world: World) -> Iterator[Fault]:
     precision = job.plan.precision
     if precision not in DTYPES:
-        rule = "torch's own modules compute in fp32, tf32, fp16 or bf16"
+        rule = "is run here in fp32, tf32, fp16, bf16 or fp8"
         yield Fault("plan.precision", rule, precision, "take plan.precision: bf16")
     elif precision in ("tf32", "fp16") and not world.is_gpu:
         rule = "torch's CPU kernels have no such format"
@@ -282,6 +284,8 @@ def _format_is_torchs(job: Job, world: World) -> Iterator[Fault]:
     elif precision == "bf16" and world.is_gpu and not torch.cuda.is_bf16_supported():
         name = torch.cuda.get_device_name(world.device)
         yield Fault("plan.precision", f"{name} has no bf16", precision, "take fp16 or fp32")
+    elif precision == "fp8":
+        yield from float8_faults(job, world)
 
 
 def _kernels_are_torchs(job: Job, _: World) -> Iterator[Fault]:

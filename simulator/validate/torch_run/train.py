@@ -27,6 +27,7 @@ from simulator.spec.job import Job
 from simulator.spec.plan import Optimizer as OptimizerName
 from simulator.validate.reference_model import token_loss
 from simulator.validate.split_model import SpreadExperts
+from simulator.validate.torch_run.float8_linear import use_float8
 from simulator.validate.torch_run.grid import Grid, build_grid
 from simulator.validate.torch_run.parallel import parallelised
 from simulator.validate.torch_run.phases import PhaseClock
@@ -197,6 +198,9 @@ def build_trainer(job: Job, world: World, layer_sleep_s: float | None = None) ->
     clock = PhaseClock(world.is_gpu)
     runs = slices_of_rank(job, grid.stage)
     nets = [_built(StageModel, job, world, run) for run in runs]
+    if job.plan.precision == "fp8":
+        for net in nets:
+            use_float8(net.layers)
     if layer_sleep_s is not None:
         layers = (layer for net in nets for layer in net.layers)
         put_to_sleep(layers, layer_sleep_s, computes=exchanges_activations(job))

@@ -103,7 +103,8 @@ def torch(
 
     Starts the ranks itself, one per GPU of the job, or is one of them under torchrun. Real
     are DDP, FSDP2, tensor, sequence, context and expert parallelism, and torch's pipelines;
-    data are random.
+    data are random. With ``plan.precision: fp8`` the linear layers of blocks run in 8 bits, one
+    scale for each operand.
 
     Example:  clustersim validate torch job.yaml --profile ours.yaml --plot timeline.png
 

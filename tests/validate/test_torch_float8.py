@@ -123,21 +123,25 @@ def one_layer(precision: str):
     return pieces, sum(num_bytes for _, num_bytes in costs.saved(part))
 
 
-def torch_layer(precision: str):
-    """The layer in 16 bits, its products in 8 where asked, and an input."""
+def torch_layer(precision: str, weights):
+    """The layer with weights of a format, its products in 8 bits where asked, and an input."""
     given = eight()
-    layer = Layer(given.model, has_experts=False).to(torch.bfloat16)
+    layer = Layer(given.model, has_experts=False).to(weights)
     if precision == "fp8":
         use_float8(layer)
     shape = given.batch.micro_batch, given.batch.seq_len, given.model.hidden
     return layer, torch.randn(shape, dtype=torch.bfloat16, requires_grad=True)
 
 
-def test_backward_finds_what_it_would_in_16_bits():
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+@pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32])
+def test_backward_finds_what_it_would_in_16_bits(weights):
+    """With fp32 weights under autocast, whose casts are kept as well."""
     kept = {}
     for precision in ("bf16", "fp8"):
-        layer, hidden = torch_layer(precision)
-        kept[precision] = saved_bytes(lambda run=layer, x=hidden: run(x), layer.parameters())
+        layer, hidden = torch_layer(precision, weights)
+        with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
+            kept[precision] = saved_bytes(lambda run=layer, x=hidden: run(x), layer.parameters())
     assert kept["fp8"] == kept["bf16"]
     predicted = [one_layer(precision)[1] for precision in ("bf16", "fp8")]
     assert predicted[0] == predicted[1]

@@ -276,7 +276,7 @@ def _sequences_are_shared_as_torch_does(job: Job, world: World) -> Iterator[Faul
 def _format_is_torchs(job: Job, world: World) -> Iterator[Fault]:
     precision = job.plan.precision
     if precision not in DTYPES:
-        rule = "is run here in fp32, tf32, fp16, bf16 or fp8"
+        rule = "steps are run here in fp32, tf32, fp16, bf16 or fp8"
         yield Fault("plan.precision", rule, precision, "take plan.precision: bf16")
     elif precision in ("tf32", "fp16") and not world.is_gpu:
         rule = "torch's CPU kernels have no such format"

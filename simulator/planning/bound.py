@@ -209,63 +209,65 @@ def _per_rank(pipeline: _Pipeline, per_run: Floats) -> Floats:
 
 def _allocated_bytes(pipeline: _Pipeline, costs: _Costs, microbatches: Ints) -> Floats:
     """What tensors take on the fullest rank at least, shape (plans,) [B]."""
-    saved_bytes = costs.saved_bytes[:, pipeline.parts]
-    working_bytes = costs.working_bytes[:, pipeline.parts]
     resident_bytes = _per_rank(pipeline, costs.resident_bytes)
-    passing_bytes = _per_rank(pipeline, costs.update_bytes)
-    for plans, part, held in _held_at_backwards(pipeline, microbatches):
-        active_bytes = (held * saved_bytes[plans]).sum(axis=2) + working_bytes[plans, :, part]
-        passing_bytes[plans] = np.maximum(passing_bytes[plans], active_bytes)
-    fullest: Floats = (resident_bytes + passing_bytes).max(axis=1)
+    update_bytes = _per_rank(pipeline, costs.update_bytes)
+    active_bytes = _active_bytes(pipeline, costs, microbatches)
+    fullest: Floats = (resident_bytes + np.maximum(update_bytes, active_bytes)).max(axis=1)
     return fullest
 
 
-def _held_at_backwards(pipeline: _Pipeline, microbatches: Ints) -> Iterator[tuple[Ints, int, Ints]]:
-    """Some plans, the part that runs backward, and what each rank holds of each part then.
+def _active_bytes(pipeline: _Pipeline, costs: _Costs, microbatches: Ints) -> Floats:
+    """What passes hold and work with at the fullest backward, shape (plans, ranks) [B].
 
-    Microbatches, shape (those plans, ranks, parts). Where nothing is known of later ones it is
-    the first backward only, and where the schedule is not known here it is the one that runs
-    backward.
+    Where nothing is known of later ones it is the first backward only, and where the schedule
+    is not known here what the microbatch holds that runs backward.
     """
+    saved_bytes = costs.saved_bytes[:, pipeline.parts]
+    working_bytes = costs.working_bytes[:, pipeline.parts]
     if pipeline.schedule in _INTERLEAVED:
-        lengths = _round_lengths(pipeline, microbatches)
-        for length in np.unique(lengths).tolist():
-            plans = np.flatnonzero(lengths == length)
-            for turn in range(pipeline.chunks * length):
-                held = _held_interleaved(pipeline, microbatches[plans], length, turn)
-                yield plans, pipeline.chunks - 1 - turn // length, held
-        return
+        return _active_interleaved(pipeline, saved_bytes, working_bytes, microbatches)
     behind = pipeline.stages - 1 - np.arange(pipeline.stages)
-    held = np.zeros((len(microbatches), *pipeline.parts.shape), dtype=np.int64)
-    held[:, :, -1] = 1
+    held = np.ones((len(microbatches), len(pipeline.parts)), dtype=np.int64)
     if pipeline.schedule in _ONE_BY_ONE:
-        held[:, :, -1] = np.minimum(behind + 1, microbatches[:, None])
+        held[:] = np.minimum(behind + 1, microbatches[:, None])
     if pipeline.schedule in _ALL_FORWARD_FIRST:
-        held[:, :, -1] = microbatches[:, None]
-    yield np.arange(len(microbatches)), pipeline.parts.shape[1] - 1, held
+        held[:] = microbatches[:, None]
+    active_bytes: Floats = held * saved_bytes[:, :, -1] + working_bytes[:, :, -1]
+    return active_bytes
 
 
-def _round_lengths(pipeline: _Pipeline, microbatches: Ints) -> Ints:
-    """Microbatches of a round of each plan, shape (plans,)."""
-    counts, which = np.unique(microbatches, return_inverse=True)
-    return np.asarray([round_length(pipeline.stages, int(n)) for n in counts])[which]
+def _active_interleaved(
+    pipeline: _Pipeline, saved_bytes: Floats, working_bytes: Floats, microbatches: Ints
+) -> Floats:
+    """The same over all backwards of the first round, from the last chunk to the first."""
+    active_bytes = np.empty(saved_bytes.shape[:2])
+    for count in np.unique(microbatches).tolist():
+        plans = np.flatnonzero(microbatches == count)
+        held = _held_interleaved(pipeline, count)
+        held_bytes = held @ saved_bytes[plans].transpose(1, 2, 0)
+        rounds = (len(held), pipeline.chunks, -1, len(plans))
+        of_chunk = held_bytes.reshape(rounds).max(axis=2)
+        of_chunk += working_bytes[plans].transpose(1, 2, 0)[:, ::-1]
+        active_bytes[plans] = of_chunk.max(axis=1).T
+    return active_bytes
 
 
-def _held_interleaved(pipeline: _Pipeline, microbatches: Ints, length: int, turn: int) -> Ints:
-    """What each rank holds of each part when it runs backward, after so many of them.
+def _held_interleaved(pipeline: _Pipeline, microbatches: int) -> Floats:
+    """Microbatches held of each part at each backward of a round, shape (ranks, turns, parts).
 
     Forwards run in rounds through the chunks, and as many more have run by then as run ahead of
     the first backward; backwards run in the same rounds from the last chunk on. After a round
     through all chunks everything repeats itself, until the forwards are done.
     """
     chunks, behind = pipeline.chunks, pipeline.stages - 1 - np.arange(pipeline.stages)
+    length = round_length(pipeline.stages, microbatches)
+    turns, chunk = np.arange(chunks * length), np.arange(chunks)
     ahead = (chunks - 1) * length + 2 * behind + 1
-    ran = np.minimum(ahead + turn, chunks * microbatches[:, None])
+    ran = np.minimum(ahead[:, None] + turns, chunks * microbatches)
     rounds, rest = np.divmod(ran, chunks * length)
-    held = np.zeros((len(microbatches), *pipeline.parts.shape), dtype=np.int64)
-    for chunk in range(chunks):
-        done = min(max(turn - (chunks - 1 - chunk) * length, 0), length)
-        held[:, :, chunk] = rounds * length + np.clip(rest - chunk * length, 0, length) - done
+    forwards = rounds[..., None] * length + np.clip(rest[..., None] - chunk * length, 0, length)
+    backwards = np.clip(turns[:, None] - (chunks - 1 - chunk) * length, 0, length)
+    held: Floats = (forwards - backwards).astype(np.float64)
     return held
 
 

@@ -244,7 +244,8 @@ def _active_interleaved(
     for count in np.unique(microbatches).tolist():
         plans = np.flatnonzero(microbatches == count)
         held = _held_interleaved(pipeline, count)
-        held_bytes = held @ saved_bytes[plans].transpose(1, 2, 0)
+        # Not a product of matrices: small ones are slower in the threads of a BLAS.
+        held_bytes = np.einsum("rtc,prc->rtp", held, saved_bytes[plans])
         rounds = (len(held), pipeline.chunks, -1, len(plans))
         of_chunk = held_bytes.reshape(rounds).max(axis=2)
         of_chunk += working_bytes[plans].transpose(1, 2, 0)[:, ::-1]

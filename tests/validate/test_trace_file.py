@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
@@ -28,6 +28,7 @@ EVENTS = st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=5)
 
 @settings(max_examples=40)
 @given(events=EVENTS, chunk=st.integers(1, 40), header=VALUES)
+@example(events=[], chunk=1, header=0.0)
 def test_every_event_survives_any_size_of_the_window(tmp_path_factory, events, chunk, header):
     path = tmp_path_factory.mktemp("trace") / "t.json"
     write_trace(path, events, distributedInfo=header, other=header)

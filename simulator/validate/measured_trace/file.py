@@ -140,8 +140,10 @@ class TraceFile:
                 if not self._more():
                     self._refuse("is cut off, or is no JSON")
                 continue
-            # A number may go on behind the window.
-            if end < len(self._text) or not self._more():
+            # A number may go on behind the window, which may end after its point, too.
+            is_whole = end < len(self._text) and self._text[end] not in ".eE"
+            is_whole |= len(self._text) - self._place > MAX_VALUE_CHARS
+            if is_whole or not self._more():
                 self._place = end
                 return value
 

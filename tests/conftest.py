@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -24,3 +24,14 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write_file
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch computes in one thread: several wait for each other where others use the cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -96,21 +96,16 @@ def _job_under(
         InputError: Job or schedule is wrong, or they do not go together.
     """
     from simulator.program.order import job_schedule
+    from simulator.schedule import schedule_info
     from simulator.schedule.comparison import nearest_chunks
 
     job = read_job(job_file, changes)
     if name is not None:
         is_file = name.endswith(".csv")
         schedule = str(Path(name).resolve()) if is_file else name
-        vpp = job.plan.vpp if is_file else nearest_chunks(_named(name), job.plan.vpp)
+        vpp = job.plan.vpp if is_file else nearest_chunks(schedule_info(name), job.plan.vpp)
         job = job.replace({"plan.schedule": schedule, "plan.vpp": vpp})
     return job, job_schedule(job)
-
-
-def _named(name: str) -> ScheduleInfo:
-    from simulator.schedule import schedule_info
-
-    return schedule_info(name)
 
 
 def refuse_sizes(options: Mapping[str, object]) -> None:

@@ -284,6 +284,7 @@ class Saved:
 
 
 _MLP_STARTS = "mlp_norm_input"
+"""Name of the first activation that the MLP saves, the input of its norm."""
 
 
 @dataclass(frozen=True, slots=True)

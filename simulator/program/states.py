@@ -62,6 +62,11 @@ class StateBytes:
     moments: float
     reduced: float
 
+    @property
+    def master_completes_weights(self) -> bool:
+        """Whether 16-bit weights are the upper halves of the fp32 ones."""
+        return self.master == _REMAINDER_BYTES
+
 
 def state_bytes(job: Job) -> StateBytes:
     """Bytes per parameter under the job's plan and stack."""
@@ -270,12 +275,11 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     """
     per, rule = state_bytes(job), _rule(job)
     updated = shard_numel(job, parameters) if job.plan.zero else parameters.total
-    has_halves = per.master == _REMAINDER_BYTES
-    stored = _MASTER_BYTES if has_halves else per.master or per.weights
+    stored = _MASTER_BYTES if per.master_completes_weights else per.master or per.weights
     states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
     reads = rule.gradient_reads + job.plan.takes_gradient_norm
     gradients = reads * per.gradients + 2 * per.gradient_copy
-    weights = per.weights if per.master and not has_halves else 0.0
+    weights = per.weights if per.master and not per.master_completes_weights else 0.0
     further = 2 * further_moment_bytes(job, parameters)
     return updated * (states + gradients + weights) + further
 

@@ -6,7 +6,10 @@ not accepted, a file has one spelling per field, but a fault names the right one
 
 from __future__ import annotations
 
-OTHER_NAMES = {
+from collections.abc import Mapping
+from types import MappingProxyType
+
+OTHER_NAMES: Mapping[str, str] = MappingProxyType({
     "plan.tp": "tensor_parallel tensor_model_parallel tensor model_parallel mp",
     "plan.pp": "pipeline_parallel pipeline_model_parallel pipeline stages pipeline_stages",
     "plan.vpp": "virtual_pipeline virtual_pipeline_model_parallel virtual_stages interleave",
@@ -34,10 +37,10 @@ OTHER_NAMES = {
     "batch.seq_len": "sequence_length seq_length max_seq_len context_length",
     "cluster.gpus": "num_gpus gpu_count world devices",
     "cluster.profile": "system hardware gpu_type device_type machine",
-}  # fmt: skip
+})  # fmt: skip
 """By the path of the field, without endings such as ``_size``."""
 
-_DERIVED = {
+_DERIVED: Mapping[str, str] = MappingProxyType({
     "dp data_parallel data_parallel_replicate replicas": (
         "leave it out: what cluster.gpus leaves beside tp, pp and cp is data-parallel"
     ),
@@ -45,7 +48,7 @@ _DERIVED = {
         "leave it out: it follows from batch.global, batch.micro and the data-parallel ranks"
     ),
     "nodes num_nodes nnodes": "give cluster.gpus, the GPUs of all nodes together",
-}
+})  # fmt: skip
 _ENDINGS = "_size", "_degree"
 
 
@@ -53,5 +56,8 @@ def other_name_hint(word: str) -> str:
     """Which field somebody means who calls it ``word``; empty if nobody knows."""
     plain = word.lower().replace("-", "_")
     spellings = {plain, *(plain.removesuffix(ending) for ending in _ENDINGS)}
-    advice = _DERIVED | {names: f"it is called {path} here" for path, names in OTHER_NAMES.items()}
-    return next((hint for names, hint in advice.items() if spellings & set(names.split())), "")
+    called = {names: f"it is called {path} here" for path, names in OTHER_NAMES.items()}
+    return next(
+        (hint for names, hint in {**_DERIVED, **called}.items() if spellings & set(names.split())),
+        "",
+    )

@@ -26,14 +26,10 @@ TINY = Extent(
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def tiny(monkeypatch, one_thread):
     monkeypatch.setattr(kernel_cases, "CPU_EXTENT", TINY)
     monkeypatch.setattr(system_calls, "_LOAD_ON_CPU_S", 0.05)
     monkeypatch.setattr(measure_kernels, "Stopwatch", partial(Stopwatch, budget_s=0.0))
-    yield
-    torch.set_num_threads(threads)
 
 
 def calibrate(clustersim, path, *words):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
 JOB = """
 model: {name: small, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 128, vocab: 256}
@@ -16,14 +15,6 @@ plan: {stack: torch, precision: fp32, zero: 3}
 WORDS = ("--backend", "fake", "--steps", "2")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -23,6 +23,8 @@ from tests.program.test_eager_kernels_are_torchs import moved_bytes  # noqa: E40
 from tests.saved_by_torch import saved_bytes  # noqa: E402
 from tests.validate.test_torch_strategies import EXPERTS, job  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = World(0, 1, "gloo", torch.device("cpu"))
 GPU = World(0, 1, "nccl", torch.device("cuda", 0))
 E4M3_STEP, E5M2_STEP = 2.0**-4, 2.0**-3
@@ -33,15 +35,6 @@ def eight(gpus: int = 1, model=None, **plan):
     changes = {"cluster.profile": "h100-sxm-80gb", "plan.precision": "fp8"}
     given = job(gpus, model).replace({**changes, "batch.global": gpus, "model.layers": 2})
     return given.replace({f"plan.{name}": value for name, value in plan.items()})
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Several threads wait for each other where others use the cores, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def gradients(layer, hidden, upstream):

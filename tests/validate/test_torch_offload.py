@@ -49,11 +49,9 @@ def test_shards_in_host_memory_are_what_torch_runs(stack):
     assert as_torch_runs_it(given, GPU).job.plan.stack.offloads == "shards"
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_how_many_threads_update_is_said():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     notes = as_torch_runs_it(SHARDS, GPU).notes
-    torch.set_num_threads(before)
     assert any("updates with 1 of its host's threads" in note for note in notes)
     assert not any("threads" in note for note in as_torch_runs_it(job(8, zero=3), GPU).notes)
 

@@ -16,7 +16,7 @@ from simulator.validate.torch_run.sleeping import put_to_sleep
 from simulator.validate.torch_run.train import Trainer, build_trainer
 from tests.validate.test_torch_strategies import EXPERTS, WHOLE, job
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 
 FAKE = {
     "ddp": job(8),
@@ -38,15 +38,6 @@ REAL = {
     "zero bubble": job(2, pp=2, schedule="zb-1p"),
     "experts": job(2, {"experts": EXPERTS}, ep=2, zero=3),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Several threads wait for each other where others use the cores, too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ def _add_router(block: Block, experts: Experts) -> None:
     hidden, tokens = block.model.hidden, block.shape.tokens
     row = tokens * hidden * block.shape.element_bytes
     scores = float(tokens * experts.count)
-    block.save("router_input", row, Region.SEQUENCE)
+    shares_input = experts.shared_ffn_hidden and block.shape.keeps_inputs
+    region = Region.GATHERED if shares_input else Region.SEQUENCE
+    block.save("router_input", row, region)
     block.pieces.append(Gemm("router", tokens, experts.count, hidden, half_precision=True))
     traffic = _SCORE_PASSES * scores * _SCORE_BYTES
     # Backward adds the router's gradient of the tokens to that of the experts.
@@ -135,12 +137,16 @@ def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split)
 
 
 def _add_shared_expert(block: Block, experts: Experts) -> None:
-    """A dense MLP that every token passes, weighted by a gate if there is one, and added."""
+    """A dense MLP that every token passes, weighted by a gate if there is one, and added.
+
+    It reads what the router reads, which is kept once.
+    """
     tokens, hidden = block.shape.tokens, block.model.hidden
     row = tokens * hidden * block.shape.element_bytes
-    block.mlp(experts.shared_ffn_hidden, "shared_")
+    block.mlp(experts.shared_ffn_hidden, "shared_", shares_input=True)
     if experts.shared_gate:
         block.pieces.append(Gemm("shared_gate", tokens, 1, hidden, half_precision=True))
         block.stream("shared_gate_product", 2 * row, 3 * row, Region.SEQUENCE, 2)
         block.save("shared_output", row, Region.SEQUENCE)
+        block.save("shared_gate_output", tokens * block.shape.element_bytes, Region.SEQUENCE)
     block.stream("shared_sum", 3 * row, 3 * row, Region.SEQUENCE)

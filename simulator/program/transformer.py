@@ -94,6 +94,11 @@ class Shape:
         """T = b s."""
         return self.sequences * self.seq_len
 
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether a product keeps its input itself, not a copy in its own number format."""
+        return self.kept_bytes == self.element_bytes
+
 
 def microbatch_shape(plan: Plan, sequences: int, seq_len: int) -> Shape:
     """Sizes of one microbatch under the plan's number format."""
@@ -105,7 +110,7 @@ def microbatch_shape(plan: Plan, sequences: int, seq_len: int) -> Shape:
 def transformer_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
     """The pieces and saved activations of one dense layer."""
     block = attention_block(model, kind, plan, shape)
-    block.mlp(model.ffn_hidden)
+    block.mlp(model.ffn_hidden, shares_input=model.norms_per_layer == 1)
     block.close()
     return block.layer()
 
@@ -401,11 +406,15 @@ class Block:
         """Products into the MLP's width: up, and gate if there is one."""
         return 2 if self.model.gated_mlp else 1
 
-    def mlp(self, width: int, prefix: str = "") -> None:
-        """Up (and gate) product, activation, down product."""
+    def mlp(self, width: int, prefix: str = "", *, shares_input: bool = False) -> None:
+        """Up (and gate) product, activation, down product.
+
+        Its input is kept once where it ``shares_input`` with a product that kept it before.
+        """
         hidden, tokens, operand = self.model.hidden, self.shape.tokens, self.shape.kept_bytes
         up, down = f"{prefix}mlp_up", f"{prefix}mlp_down"
-        self.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.GATHERED)
+        if not (shares_input and self.shape.keeps_inputs):
+            self.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.GATHERED)
         columns, branches = self.branches * width, self.branches
         self.linear(up, columns, hidden, Split.COLUMN, after_kernel=True, products=branches)
         self.activation(f"{prefix}activation", tokens * width, Region.TENSOR)
@@ -431,7 +440,7 @@ class Block:
     def _output_suffices(self) -> bool:
         """Whether an activation's gradient needs its output only, which the next product keeps."""
         alone = self.model.activation == "relu" and not self.model.gated_mlp
-        return alone and self.shape.kept_bytes == self.shape.element_bytes
+        return alone and self.shape.keeps_inputs
 
     def residual(self, name: str) -> None:
         """Bias, dropout and addition to the residual stream; backward adds the branches.

@@ -94,10 +94,15 @@ def test_the_input_norm_of_latent_attention_drops_its_output():
 
 
 def test_the_norm_before_experts_drops_its_output():
-    """The router and the shared expert read it; each is taken to keep it."""
+    """The router and the shared expert read it, and keep it once."""
     layer = whole_layer(expert_model())
     assert repeated(layer, "layernorm") == {"mlp_norm"}
-    assert dropped(layer, "layernorm") == 2 * (2 * T * H)
+    assert dropped(layer, "layernorm") == 2 * T * H
+
+
+def test_the_norm_before_experts_drops_the_shared_ones_8_bit_copy_too():
+    layer = whole_layer(expert_model(), precision="fp8")
+    assert dropped(layer, "layernorm") == (2 + 1) * T * H
 
 
 def test_norms_before_8_bit_products_keep_no_cast_either():
@@ -161,7 +166,7 @@ def test_experts_are_repeated_from_the_output_of_their_norm_on():
         "unpermute", "shared_mlp_up", "shared_activation", "shared_mlp_down", "shared_sum",
     }  # fmt: skip
     scores = 2 * 4 * T * E
-    routed, shared = 2 * T * K * (H + 3 * W), 2 * T * (H + 3 * SHARED)
+    routed, shared = 2 * T * K * (H + 3 * W), 2 * T * 3 * SHARED
     assert dropped(layer, "moe") == scores + routed + shared
 
 
@@ -171,7 +176,7 @@ def test_the_shared_expert_is_repeated_from_what_the_router_keeps():
         "shared_mlp_up", "shared_activation", "shared_mlp_down", "shared_gate",
         "shared_gate_product",
     }  # fmt: skip
-    assert dropped(layer, "shared_experts") == 2 * T * (H + 3 * SHARED + H)
+    assert dropped(layer, "shared_experts") == 2 * T * (3 * SHARED + H + 1)
 
 
 @pytest.mark.parametrize(("model", "module"), [(expert_model(), "mlp"), (small_model(), "moe")])

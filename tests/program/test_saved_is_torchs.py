@@ -16,8 +16,8 @@ from torch.utils.checkpoint import (  # noqa: E402
 
 from simulator.program.layout import Slice  # noqa: E402
 from simulator.program.stage import StageCosts  # noqa: E402
-from simulator.validate.reference_model import ACTIVATIONS  # noqa: E402
-from tests.jobs import gpt_model, small_job  # noqa: E402
+from simulator.validate.reference_model import ACTIVATIONS, RoutedExperts  # noqa: E402
+from tests.jobs import gpt_model, small_job, small_model  # noqa: E402
 from tests.saved_by_torch import (  # noqa: E402
     GptLayer,
     LlamaLayer,
@@ -32,6 +32,7 @@ B, S, H, A, K, F, V = 2, 64, 64, 8, 4, 128, 1000
 LAYER = Slice(1, 2)
 SDPA = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 LLAMA, GPT = Sizes(H, A, K, F), Sizes(H, A, A, 4 * H)
+EXPERTS = {"count": 4, "top_k": 2, "ffn_hidden": 32}
 EAGER = {"base": "torch", "fused_rmsnorm": True}
 
 
@@ -80,6 +81,51 @@ def test_dropout_that_spares_attention_keeps_neither_its_mask_nor_a_second_copy(
     with_it = saved_by_program(gpt_model(), **plan)
     without = saved_by_program(gpt_model(attention_dropout=False), **plan)
     assert with_it - without == A * S * S * B * (1 + 4)
+
+
+def shared_expert_bytes_of_torch(gated: bool) -> int:
+    """What a shared expert keeps beside the routed ones; the same tokens go to the same experts."""
+    model = small_model(experts={**EXPERTS, "shared_ffn_hidden": F, "shared_gate": gated})
+    layer = RoutedExperts(model, model.experts).bfloat16()
+    x = torch.randn(B, S, H, dtype=torch.bfloat16, requires_grad=True)
+    with_it = saved_bytes(lambda: layer(x), layer.parameters())
+    layer.shared = None
+    return with_it - saved_bytes(lambda: layer(x), layer.parameters())
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_shared_expert_keeps_no_second_copy_of_the_routers_input(gated):
+    shared = {"shared_ffn_hidden": F, "shared_gate": gated}
+    kept = [
+        saved_by_program(small_model(experts=EXPERTS | fields), stack="torch")
+        for fields in ({}, shared)
+    ]
+    assert kept[1] - kept[0] == shared_expert_bytes_of_torch(gated)
+
+
+@pytest.mark.parametrize("stack", ["torch", "megatron-core"])
+def test_a_shared_expert_and_the_router_share_their_input_on_tensor_parallel_ranks(stack):
+    """Torch's ranks keep the sequence as it was gathered, Megatron-Core's their part of it."""
+    plan = {"gpus": 2, "tp": 2, "sequence_parallel": True, "stack": stack}
+    kept = [
+        saved_by_program(small_model(experts=EXPERTS | fields), **plan)
+        for fields in ({}, {"shared_ffn_hidden": F})
+    ]
+    branches, inner = 2, B * S * F / 2 * 2
+    activations = inner * (branches + (2 if stack == "torch" else 1))
+    gathered = B * S * H * 2 * (1 - 1 / 2) if stack == "torch" else 0
+    assert kept[1] - kept[0] == activations + gathered
+
+
+def test_attention_and_mlp_behind_one_norm_keep_its_output_once():
+    class ParallelLayer(LlamaLayer):
+        def forward(self, x):
+            normed = self.attention_norm(x)
+            return x + self.attention(normed) + self.mlp(normed)
+
+    torchs = fake_layer_bytes(partial(ParallelLayer, LLAMA), (B, S, H), torch.bfloat16)
+    model = small_model(parallel_block=True, norms_per_layer=1)
+    assert saved_by_program(model, stack=EAGER) == torchs
 
 
 def test_full_recompute_keeps_the_input_that_torchs_checkpoint_keeps():

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
+from simulator.program.attachments import Gather
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work
 from simulator.program.layout import Slice
-from simulator.program.pipeline import Gather, Pipeline, add_pipeline
+from simulator.program.pipeline import Pipeline, add_pipeline
 from simulator.program.split_backward import Halves, whole_until_the_end
 from simulator.schedule import Phase, Slot, schedule_info, schedule_order
 from simulator.spec.checks import job_faults

@@ -12,7 +12,8 @@ from simulator.errors import Fault, UnsupportedError
 from simulator.spec.job import Job
 from simulator.spec.layout_text import layers_per_stage
 from simulator.spec.plan import Plan
-from simulator.spec.stack import STACKS, Stack
+from simulator.spec.stack import Stack
+from simulator.spec.stacks import STACKS
 
 
 def spelled_out(job: Job) -> Plan:

@@ -18,7 +18,7 @@ from simulator.spec.documents import with_changes
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
 from simulator.spec.plan import Plan
-from simulator.spec.stack import STACKS
+from simulator.spec.stacks import STACKS
 
 _MOST_FAULTS = 100
 """More of them say no more."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from simulator.cost.collectives import CollectiveKind, Group
+from simulator.program.attachments import Gather
 from simulator.program.communication import Call, collectives_work
 from simulator.program.gradient_buckets import BucketCopies
 from simulator.program.ir import (
@@ -36,7 +37,6 @@ from simulator.program.ir import (
 from simulator.program.layout import Slice, cut, ends_apart
 from simulator.program.lone_parameters import gathered, gathered_twice, stays_whole
 from simulator.program.offload import Shard, StateOffload
-from simulator.program.pipeline import Gather
 from simulator.program.ranks import (
     data_group,
     expert_data_group,

@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import zip_longest
-from typing import NamedTuple, Protocol
 
+from simulator.program.attachments import ActivationCopies, Attachment, Costs, Gather
 from simulator.program.boundary_buffers import BoundaryBuffers, PassBuffers
 from simulator.program.ir import (
     Category,
     Kind,
-    Lane,
     Memory,
     Operation,
     Program,
@@ -32,7 +31,7 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.program.layout import Slice, cut
-from simulator.program.split_backward import Halves
+from simulator.program.pipeline_routes import Routes
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 _KINDS = {
@@ -50,92 +49,6 @@ TransferWork = Callable[[int, int], Work]
 
 _Key = tuple[Phase, int, int]
 """Phase, virtual stage and microbatch of a slot."""
-
-
-class Costs(Protocol):
-    """What a pipeline must know about a run of layers."""
-
-    def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
-        """Cost of one microbatch through the run.
-
-        Args:
-            run: The layers.
-            phase: Direction.
-            exposed: Share of its exchanges with experts that delays it.
-            host_s: Time that the device waits for the host before the first kernel [s].
-        """
-
-    def exposed_share(self, run: Slice, phase: Phase, beside: Slice, beside_phase: Phase) -> float:
-        """Share of a pass's expert exchanges that another pass beside it does not hide."""
-
-    def saved(self, run: Slice) -> Memory:
-        """Activations kept from forward to the end of backward."""
-
-    def passing(self, run: Slice) -> Memory:
-        """Memory held while forward runs."""
-
-    def working(self, run: Slice, phase: Phase) -> Memory:
-        """Memory held while a backward pass runs."""
-
-    def halves(self, run: Slice) -> Halves:
-        """What the halves of a split backward take and free."""
-
-
-class Gather(NamedTuple):
-    """Weights that are brought together for a piece.
-
-    Attributes:
-        operations: What the piece waits for.
-        takes: Memory of the weights, from when they are asked for.
-    """
-
-    operations: tuple[int, ...] = ()
-    takes: Memory = ()
-
-
-class Attachment(Protocol):
-    """What data parallelism adds between the layers of a pass."""
-
-    def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
-        """Pieces of a forward pass, in order."""
-
-    def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
-        """Pieces of a backward pass, in order."""
-
-    def reduces_after(self, *, is_last: bool) -> bool:
-        """Whether a backward's gradients are reduced while it runs."""
-
-    def before(
-        self, program: Program, rank: int, run: Slice, *, is_first: bool, is_forward: bool
-    ) -> Gather:
-        """What a piece must wait for."""
-
-    def reads_weights(self, run: Slice) -> bool:
-        """Whether a piece has weights of its own, so that the next gather is issued with it."""
-
-    def weights_in_turn(self, run: Slice, *, is_forward: bool) -> Memory:
-        """Weights that come and go one by one while a piece runs: the most at once."""
-
-    def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
-        """Memory that a piece gives back because it no longer needs its weights."""
-
-    def after_backward(
-        self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
-    ) -> Memory:
-        """Memory that a piece's finished gradients take."""
-
-
-class ActivationCopies(Protocol):
-    """Where activations go that do not stay on the GPU."""
-
-    def send(self, program: Program, rank: int, operation: int, run: Slice) -> None:
-        """Copies out what a forward pass keeps."""
-
-    def fetch(self, program: Program, rank: int, run: Slice) -> tuple[int, ...]:
-        """Copies in what a backward pass needs; what it waits for."""
-
-    def ran_backward(self, rank: int, operation: int) -> None:
-        """Books a backward pass."""
 
 
 @dataclass(frozen=True)
@@ -190,24 +103,6 @@ def add_pipeline(
     emitter.connect()
 
 
-class _Route(NamedTuple):
-    """Where the passes of one phase of a virtual stage belong.
-
-    Attributes:
-        run: Their layers.
-        chunk: Which part of their rank it is.
-        fed: Virtual stage that needs what they compute; None if no other does.
-        target: Rank of that stage; -1 if there is none.
-        lanes: Those that a transfer to it occupies.
-    """
-
-    run: Slice
-    chunk: int
-    fed: int | None
-    target: int
-    lanes: tuple[Lane, Lane]
-
-
 @dataclass
 class _Emitter:
     program: Program
@@ -225,9 +120,14 @@ class _Emitter:
     alike: dict[tuple[Phase, int, int], Operation] = field(default_factory=dict)
     """Passes of the rank at hand that others repeat, by phase, stage and identity of buffers."""
     shared: dict[tuple[Memory, Memory], Memory] = field(default_factory=dict)
-    routes: dict[tuple[Phase, int], _Route] = field(default_factory=dict)
     exposed: float = 1.0
     """Share of its expert exchanges that the slot at hand cannot hide."""
+
+    @cached_property
+    def routes(self) -> Routes:
+        pipeline = self.pipeline
+        stages = len(pipeline.order)
+        return Routes(pipeline.placement, stages, pipeline.chunks, pipeline.runs)
 
     def add_rank(self, rank: int, slots: Sequence[Slot]) -> None:
         forwards = (slot for slot in reversed(slots) if slot.phase is Phase.FORWARD)
@@ -309,7 +209,7 @@ class _Emitter:
 
     def _turn(self, slot: Slot, end: int) -> None:
         """At the end of the model a forward leads straight to its backward."""
-        if self._route(slot).fed is None:
+        if self.routes.of(slot).fed is None:
             self._arrive(slot, Phase.BACKWARD, slot.stage, end)
 
     def _exposed(self, slot: Slot, group: list[Slot]) -> float:
@@ -432,7 +332,7 @@ class _Emitter:
         operation = Operation(
             kind, ((rank, Stream.COMPUTE),),
             self.costs.work(run, slot.phase, self.exposed, host_s),
-            category, after, slot.microbatch, self._route(slot).chunk, (run.first, run.end),
+            category, after, slot.microbatch, self.routes.of(slot).chunk, (run.first, run.end),
             scope=Scope.PASS,
         )  # fmt: skip
         end = self.program.add(operation)
@@ -442,7 +342,7 @@ class _Emitter:
 
     def _send(self, rank: int, slot: Slot, end: int, *, blocks: bool) -> None:
         """Pass the result on to the slot that needs it, over the network if need be."""
-        _, chunk, stage, target, (send, receive) = self._route(slot)
+        _, chunk, stage, target, (send, receive) = self.routes.of(slot)
         if stage is None:
             return
         arrival = end
@@ -462,37 +362,8 @@ class _Emitter:
         if phase is Phase.BACKWARD:
             self.arrivals[Phase.BACKWARD_INPUT, stage, slot.microbatch] = operation
 
-    def _lanes(self, source: int, target: int, *, is_forward: bool) -> tuple[Lane, Lane]:
-        """Send and receive lanes; each receive lane has one sender, so order is kept."""
-        loops = self.pipeline.placement is Placement.LOOP
-        to_next = is_forward if loops else target > source
-        send = Stream.SEND_NEXT if to_next else Stream.SEND_PREVIOUS
-        receive = Stream.RECV_PREVIOUS if to_next else Stream.RECV_NEXT
-        return (source, send), (target, receive)
-
     def _run(self, slot: Slot) -> Slice:
-        return self._route(slot).run
-
-    def _route(self, slot: Slot) -> _Route:
-        key = slot.phase, slot.stage
-        route = self.routes.get(key)
-        if route is None:
-            route = self.routes[key] = self._found_route(slot)
-        return route
-
-    def _found_route(self, slot: Slot) -> _Route:
-        pipeline, placement = self.pipeline, self.pipeline.placement
-        stages, chunks = len(pipeline.order), pipeline.chunks
-        fed = placement.feeds(slot, stages, chunks)
-        target = -1 if fed is None else placement.rank(fed, stages)
-        source, is_forward = placement.rank(slot.stage, stages), slot.phase is Phase.FORWARD
-        return _Route(
-            run=pipeline.runs[placement.model_stage(slot.stage, stages, chunks)],
-            chunk=placement.chunk(slot.stage, stages),
-            fed=fed,
-            target=target,
-            lanes=self._lanes(source, target, is_forward=is_forward),
-        )
+        return self.routes.of(slot).run
 
 
 def _key(slot: Slot) -> _Key:

@@ -1,7 +1,7 @@
 """How is the work split, scheduled, sharded and stored?
 
 Fields left out take the default of the plan's ``stack`` (see
-:mod:`simulator.spec.stack`), because that is what happens when a user of that stack
+:mod:`simulator.spec.stacks`), because that is what happens when a user of that stack
 leaves the option out.
 """
 
@@ -23,7 +23,8 @@ from simulator.spec.base import Count, CountOrZero, Flag, Spec
 from simulator.spec.expert_load import ExpertLoad
 from simulator.spec.kernels import AttentionKernel, Precision
 from simulator.spec.offload import Offload
-from simulator.spec.stack import STACKS, Stack, named_stack
+from simulator.spec.stack import Stack
+from simulator.spec.stacks import STACKS, named_stack
 from simulator.spec.tensor_grid import TensorGrid, TensorMethod, tensor_grid
 from simulator.spec.written_schedule import WrittenSchedule
 

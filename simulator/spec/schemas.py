@@ -21,7 +21,7 @@ from simulator.spec.base import Spec
 from simulator.spec.hardware import HardwareProfile, Provenance
 from simulator.spec.job import Job
 from simulator.spec.model import Model
-from simulator.spec.stack import STACKS
+from simulator.spec.stacks import STACKS
 
 Schema = dict[str, Any]
 

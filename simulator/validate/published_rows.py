@@ -15,7 +15,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.spec.documents import merged
 from simulator.spec.load import model_names
-from simulator.spec.stack import STACKS
+from simulator.spec.stacks import STACKS
 from simulator.validate.recipe_facts import recipe_facts
 
 Row = Mapping[str, str]

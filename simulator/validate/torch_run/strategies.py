@@ -22,7 +22,7 @@ from simulator.spec.base import file_name_of_field
 from simulator.spec.job import Job
 from simulator.spec.offload import FSDP_OFFLOAD, Offload
 from simulator.spec.plan import Plan
-from simulator.spec.stack import STACKS
+from simulator.spec.stacks import STACKS
 from simulator.validate.torch_run.float8_rules import float8_faults
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(

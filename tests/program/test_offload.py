@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,18 +12,15 @@ from simulator.errors import InputError
 from simulator.planning.bound import plan_bounds
 from simulator.planning.space import plan_space
 from simulator.program.build import build_program
-from simulator.program.ir import Category, Kind, Owner, Program, Stream
-from simulator.program.layout import Slice
-from simulator.program.offload import offload_windows
+from simulator.program.ir import Category, Kind, Owner, Stream
 from simulator.program.offloaded_states import offloaded_states
-from simulator.program.stage import StageCosts
 from simulator.program.states import ParameterCount, resident_memory
 from simulator.results.run import run_step
 from simulator.spec.documents import data_folder
 from simulator.spec.job import Job
 from simulator.spec.load import load_job
-from simulator.spec.model import Model
-from tests.jobs import host_profile, small_job, small_model
+from tests.jobs import host_profile, small_job
+from tests.program.offloading import CHECKPOINTS, moved_bytes, offload_job
 from tests.program.test_unfold import timelines_by_rank
 
 GB = 1e9
@@ -37,7 +32,6 @@ ON_DRIVES = {"optimizer": "nvme", "parameters": "nvme"}
 INFINITY = {"stack": "deepspeed", "zero": 3, "offload": ON_DRIVES}
 FSDP = {"stack": "torchtitan", "zero": 3, "offload": IN_MEMORY}
 MEGATRON = {"zero": 1, "offload": {"optimizer": "cpu"}}
-CHECKPOINTS = {"stack": "deepspeed", "recompute": "full", "offload": {"activations": "cpu"}}
 
 PLANS = [
     ZERO_OFFLOAD,
@@ -53,15 +47,6 @@ PLANS = [
     {"zero": 3, "stack": "torchtitan", "offload": {**IN_MEMORY, "activations": "cpu"}},
     CHECKPOINTS,
 ]
-
-
-def offload_job(model: Model | None = None, **fields: Any) -> Job:
-    return small_job(model, profile=fields.pop("profile", host_profile()), **fields)
-
-
-def moved_bytes(program: Program, kind: Kind) -> float:
-    """What one rank moves over one kind of link in a step [B]."""
-    return sum(op.work.num_bytes for op in program.operations if op.kind is kind)
 
 
 def numel(job: Job) -> float:
@@ -272,100 +257,6 @@ def test_gpus_behind_one_switch_share_its_link():
         for job in (alone, shared)
     ]
     assert took[1] == pytest.approx(4 * took[0])
-
-
-def test_activations_of_all_but_the_last_layer_leave_and_come_back():
-    base = offload_job(global_batch=1, zero=1)
-    job = offload_job(global_batch=1, zero=1, offload={"activations": "cpu"})
-    program = build_program(job)
-    kept = sum(size for owner, size in program.classes[0].host if owner is Owner.ACTIVATIONS)
-    assert moved_bytes(program, Kind.COPY_TO_HOST) == pytest.approx(kept)
-    assert moved_bytes(program, Kind.COPY_TO_DEVICE) == pytest.approx(kept)
-    before, after = (run_step(each).memory[0] for each in (base, job))
-    saved = before.by_owner[Owner.ACTIVATIONS]
-    assert kept == pytest.approx(saved * 3 / 4, rel=0.01)
-    assert after.peak_allocated_bytes < before.peak_allocated_bytes
-
-
-@pytest.mark.parametrize(
-    ("layers", "count", "ends"),
-    [(4, 3, [1, 2, 3]), (8, 2, [3, 7]), (8, 3, [2, 5, 7]), (80, 20, list(range(3, 80, 4)))],
-)
-def test_copies_share_out_the_layers_of_the_model(layers, count, ends):
-    """``layer_window_map`` of Transformer Engine, worked out by hand."""
-    assert offload_windows(layers, count) == ends
-
-
-def test_some_layers_activations_leave_and_only_theirs():
-    jobs = [
-        offload_job(small_model(layers=8), global_batch=1, zero=1, offload=offload)
-        for offload in ({}, {"activations": "cpu", "activation_layers": 2}, {"activations": "cpu"})
-    ]
-    none, some, all_but_one = (build_program(job).classes[0].host for job in jobs)
-    layer = StageCosts(jobs[0]).saved(Slice(0, 1))
-    kept = sum(size for owner, size in layer if owner is Owner.ACTIVATIONS)
-    assert not none
-    assert dict(some)[Owner.ACTIVATIONS] == pytest.approx(2 * kept)
-    assert dict(all_but_one)[Owner.ACTIVATIONS] == pytest.approx(7 * kept)
-    copied = [build_program(job) for job in jobs[1:]]
-    assert [moved_bytes(p, Kind.COPY_TO_HOST) / kept for p in copied] == pytest.approx([2, 7])
-    assert [moved_bytes(p, Kind.COPY_TO_DEVICE) / kept for p in copied] == pytest.approx([2, 7])
-
-
-def test_layers_that_leave_are_gone_when_backward_begins():
-    """On a fast link the peak is that of the layers that stay, and of one that comes back."""
-    fast, none = host_profile(pcie="1 PB/s"), {}
-    some = {"activations": "cpu", "activation_layers": 6}
-    model = small_model(layers=8)
-    peaks = [
-        run_step(offload_job(model, global_batch=1, zero=1, offload=offload, profile=fast)).memory[
-            0
-        ]
-        for offload in (none, some)
-    ]
-    saved = [peak.by_owner[Owner.ACTIVATIONS] for peak in peaks]
-    assert saved[1] == pytest.approx(saved[0] * (2 + 1) / 8, rel=0.02)
-
-
-def test_partitioned_checkpoints_keep_their_part_and_are_gathered_once_per_layer():
-    plain, parts = (
-        offload_job(
-            gpus=4, tp=4, sequence_parallel=False, recompute="full", global_batch=1, micro_batch=1,
-            stack="deepspeed", partition_activations=partition,
-        )
-        for partition in (False, True)
-    )  # fmt: skip
-    layers = plain.model.layers
-    again = [
-        StageCosts(job)._unit(StageCosts(job)._layers[0]).time.recompute for job in (plain, parts)
-    ]
-    assert again[1].kernels == again[0].kernels
-    assert again[1].exchanges == again[0].exchanges + 1
-    gathers = [
-        c
-        for op in build_program(parts).operations
-        for c in op.work.collectives
-        if c.name == "checkpoint"
-    ]
-    checkpoint_bytes = 2 * plain.batch.seq_len * plain.model.hidden
-    assert [c.num_bytes for c in gathers] == [checkpoint_bytes] * layers
-    taken = [
-        sum(size for op in build_program(job).operations if op.kind is Kind.FORWARD
-            for owner, size in op.takes if owner is Owner.ACTIVATIONS)
-        for job in (plain, parts)
-    ]  # fmt: skip
-    assert taken[0] - taken[1] == pytest.approx(layers * checkpoint_bytes * 3 / 4)
-    assert run_step(parts).step_time_s > run_step(plain).step_time_s
-
-
-def test_partitioned_checkpoints_leave_for_the_cpu_in_parts():
-    """P_a+cpu."""
-    plan = {**CHECKPOINTS, "tp": 4, "sequence_parallel": False, "gpus": 4, "global_batch": 1}
-    whole, parts = (
-        moved_bytes(build_program(offload_job(**plan, partition_activations=p)), Kind.COPY_TO_HOST)
-        for p in (False, True)
-    )
-    assert parts == pytest.approx(whole / 4)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)

@@ -1,0 +1,83 @@
+"""Files of accelerate and the Trainer, read against the jobs that a person would write for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.importers.accelerate import read_accelerate_files
+from simulator.importers.assembly import Given
+from simulator.spec.offload import FSDP_OFFLOAD
+from tests.importers.samples import FILES, edited
+
+NVME = {"size": "15 TB", "read": "25 GB/s", "write": "20 GB/s"}
+
+
+def test_accelerate_and_training_arguments_are_read_as_one():
+    files = [FILES / "fsdp.yaml", FILES / "training_args.json"]
+    job, report = read_accelerate_files(files, Given(model="llama3.1-8b", seq_len=2048))
+    assert (job.cluster.gpus, job.batch.global_batch, job.batch.micro_batch) == (16, 128, 2)
+    assert (job.plan.zero, job.plan.recompute, job.plan.precision) == (3, "full", "bf16")
+    assert report.is_complete
+
+
+def test_files_that_contradict_each_other_are_refused(tmp_path):
+    path = edited(tmp_path, "training_args.json", ('"bf16": true', '"num_processes": 4'))
+    with pytest.raises(InputError, match="is 16 in another file"):
+        read_accelerate_files([FILES / "fsdp.yaml", path], Given(model="gpt2", seq_len=1024))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "zero", "group", "reshards"),
+    [
+        ("FULL_SHARD", 3, 0, None),
+        ("SHARD_GRAD_OP", 3, 0, False),
+        ("NO_SHARD", 0, 0, None),
+        ("HYBRID_SHARD", 3, 8, None),
+    ],
+)
+def test_sharding_strategies_of_fsdp(tmp_path, strategy, zero, group, reshards):
+    old, new = "fsdp_reshard_after_forward: true", f"fsdp_sharding_strategy: {strategy}"
+    path = edited(tmp_path, "fsdp.yaml", (old, new))
+    given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
+    job, _ = read_accelerate_files([path], given)
+    assert (job.plan.zero, job.plan.zero_group) == (zero, group)
+    assert job.plan.reshard_after_forward is reshards
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fsdp_offload_params: false", "fsdp_offload_params: true"),
+        ("fsdp_offload_params: false", "fsdp_cpu_offload: true"),
+        ("distributed_type: FSDP", "fsdp: full_shard auto_wrap offload"),
+    ],
+)
+def test_fsdp_offloads_all_that_it_knows(tmp_path, old, new):
+    path = edited(tmp_path, "fsdp.yaml", (old, new))
+    job, report = read_accelerate_files([path], Given(model="gpt2", seq_len=1024, micro_batch=1))
+    assert job.plan.offload == FSDP_OFFLOAD
+    assert report.is_complete
+
+
+def test_accelerate_says_where_deepspeed_keeps_states(tmp_path):
+    path = tmp_path / "zero3.yaml"
+    path.write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
+        "deepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: nvme\n"
+        "  offload_param_device: cpu\n  offload_optimizer_nvme_path: /nvme\n"
+        "  gradient_clipping: 0.0\n"
+    )
+    given = Given(model="gpt2", seq_len=1024, micro_batch=1, changes={"cluster.host.nvme": NVME})
+    job, report = read_accelerate_files([path], given)
+    assert (job.plan.offload.optimizer, job.plan.offload.parameters) == ("nvme", "cpu")
+    assert not job.plan.clip_gradients
+    assert report.is_complete
+
+
+def test_the_trainer_clips_gradients_unless_it_is_told_not_to(tmp_path):
+    for number, clips in (("1.0", True), ("0.0", False)):
+        old, new = '"bf16": true', f'"bf16": true, "max_grad_norm": {number}'
+        path = edited(tmp_path, "training_args.json", (old, new))
+        given = Given(model="gpt2", gpus=8, seq_len=1024)
+        assert read_accelerate_files([path], given)[0].plan.clip_gradients is clips

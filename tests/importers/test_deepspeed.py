@@ -1,0 +1,113 @@
+"""DeepSpeed's configuration, read against the jobs that a person would write for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.importers.assembly import Given
+from simulator.importers.deepspeed import read_deepspeed_config
+from tests.importers.samples import FILES, edited, plan_of, read
+
+DEEPSPEED = {"model": "llama3.1-8b", "gpus": 8, "seq_len": 4096}
+
+
+@pytest.mark.parametrize(
+    ("number", "clips"), [("0", False), ("0.0", False), ("1.0", True), ('"auto"', True)]
+)
+def test_deepspeed_clips_gradients_where_the_file_says_so(tmp_path, number, clips):
+    old, new = '"gradient_clipping": 1.0', f'"gradient_clipping": {number}'
+    path = edited(tmp_path, "ds_config.json", (old, new))
+    job, report = read_deepspeed_config(path, Given(**DEEPSPEED))
+    assert job.plan.clip_gradients is clips
+    assert ("not clipped" in " ".join(report.assumed)) is not clips
+
+
+def test_deepspeed_does_not_clip_unless_it_is_told_to(tmp_path):
+    path = edited(tmp_path, "ds_config.json", ('"gradient_clipping": 1.0,', ""))
+    assert not read_deepspeed_config(path, Given(**DEEPSPEED))[0].plan.clip_gradients
+
+
+@pytest.mark.parametrize(
+    ("block", "fields"),
+    [
+        ({"cpu_checkpointing": True}, {"recompute": "full", "offload": {"activations": "cpu"}}),
+        ({"partition_activations": True}, {}),
+        ({"partition_activations": True, "contiguous_memory_optimization": True,
+          "number_checkpoints": 32}, {"recompute": "full", "contiguous_checkpoints": True}),
+        ({"partition_activations": False, "cpu_checkpointing": False}, {}),
+    ],
+)  # fmt: skip
+def test_deepspeed_says_where_checkpoints_are_kept(tmp_path, block, fields):
+    old = '"wall_clock_breakdown": false'
+    new = f'{old}, "activation_checkpointing": {json.dumps(block)}'
+    path = edited(tmp_path, "ds_config.json", (old, new))
+    job, report = read_deepspeed_config(path, Given(**DEEPSPEED))
+    without, _ = read_deepspeed_config(FILES / "ds_config.json", Given(**DEEPSPEED))
+    assert plan_of(job) == plan_of(without) | fields
+    assert report.is_complete
+
+
+def test_tensor_parallel_ranks_divide_checkpoints(tmp_path):
+    old = '"wall_clock_breakdown": false'
+    new = f'{old}, "tensor_parallel": {{"autotp_size": 2}}, "activation_checkpointing": '
+    path = edited(tmp_path, "ds_config.json", (old, new + '{"partition_activations": true}'))
+    job, _ = read_deepspeed_config(path, Given(**DEEPSPEED))
+    assert job.plan.partition_activations
+
+
+def test_two_of_three_batch_numbers_give_the_third():
+    given = {"model": "llama3.1-8b", "gpus": 8, "seq_len": 4096}
+    job, report = read(read_deepspeed_config, "ds_config.json", **given)
+    assert (job.batch.global_batch, job.batch.micro_batch) == (64, 4)
+    assert (job.plan.zero, job.plan.precision, job.plan.optimizer) == (2, "bf16", "adam")
+    assert job.plan.stack.bucket_bytes == 1e9
+    assert report.is_complete
+
+
+def test_everything_that_a_deepspeed_file_cannot_say_is_asked_for_at_once():
+    with pytest.raises(InputError) as caught:
+        read(read_deepspeed_config, "ds_config.json")
+    asked = {fault.path: fault.hint for fault in caught.value.faults}
+    assert set(asked) == {"model", "cluster.gpus", "batch.global", "batch.seq_len"}
+    assert "--model" in asked["model"]
+    assert "--gpus" in asked["cluster.gpus"]
+
+
+def test_zero_without_a_stage_is_the_first(tmp_path):
+    path = tmp_path / "ds_config.json"
+    path.write_text(
+        '{"train_batch_size": 16, "zero_optimization": true, "fp16": {"enabled": true}}'
+    )
+    job, _ = read_deepspeed_config(path, Given(model="gpt2", gpus=8, seq_len=1024))
+    assert (job.plan.zero, job.batch.micro_batch) == (1, 2)
+
+
+def test_a_format_that_is_left_to_the_trainer_is_asked_for(tmp_path):
+    path = edited(tmp_path, "ds_config.json", ('{"enabled": true}', '{"enabled": "auto"}'))
+    given = {"model": "gpt2", "gpus": 8, "seq_len": 1024}
+    with pytest.raises(InputError, match=r"bf16.*left to the trainer.*plan\.precision"):
+        read_deepspeed_config(path, Given(**given))
+    job, _ = read_deepspeed_config(path, Given(**given, changes={"plan.precision": "fp16"}))
+    assert job.plan.precision == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ('"zero_quantized_weights": true', "ZeRO\\+\\+"),
+        (
+            '"x": 0}, "activation_checkpointing": {"synchronize_checkpoint_boundary": true',
+            "wait for the device",
+        ),
+        ('"offload_param": {"device": "nvme"}', r"plan\.offload\.parameters.*plan\.zero: 3"),
+        ('"reduce_scatter": false', "more than they need"),
+        ('"zero_hpz_partition_size": 8', "second copy"),
+    ],
+)
+def test_a_costly_setting_of_deepspeed_is_refused(tmp_path, setting, why):
+    path = edited(tmp_path, "ds_config.json", ('"stage": 2', f'"stage": 2, {setting}'))
+    with pytest.raises(InputError, match=why):
+        read_deepspeed_config(path, Given(model="gpt2", gpus=8, seq_len=1024))

@@ -1,0 +1,310 @@
+"""Launch scripts of Megatron-LM, read against the jobs that a person would write for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulator.api import simulate
+from simulator.errors import InputError, UnsupportedError
+from simulator.importers.assembly import Given
+from simulator.importers.megatron import read_megatron_script
+from simulator.spec.load import job_from_document, load_model
+from tests.importers.samples import FILES, edited, plan_of, read
+
+
+def test_options_in_strings_are_joined_as_the_shell_would():
+    job, report = read(read_megatron_script, "launch_gpt.sh")
+    assert (job.cluster.gpus, job.dp, job.microbatches) == (32, 4, 16)
+    assert plan_of(job) == {
+        "tp": 2, "pp": 4, "zero": 0, "precision": "fp16", "grad_reduce_precision": "fp16",
+        "recompute": "full", "overlap_grad_reduce": False, "overlap_param_gather": False,
+        "sequence_parallel": False,
+        "stack": {"base": "megatron-core", "dropout": True, "cross_entropy": "in-place"},
+    }  # fmt: skip
+    assert report.is_complete
+    assert "the vocabulary has the 50257 entries of GPT-2" in report.assumed
+    assert {"lr", "data_path", "save"} <= set(report.ignored)
+
+
+def test_a_model_without_options_of_its_own_is_the_gpt_that_megatron_defaults_to():
+    job, _ = read(read_megatron_script, "launch_gpt.sh")
+    model = job.model
+    assert (model.ffn_hidden, model.activation, model.gated_mlp) == (8192, "gelu", False)
+    assert (model.positions, model.max_positions, model.normalisation) == (
+        "learned", 2048, "layernorm",
+    )  # fmt: skip
+    assert model.tied_embeddings
+    assert model.mlp_bias
+
+
+def test_options_in_arrays_give_the_named_model():
+    job, report = read(read_megatron_script, "launch_moe.sh")
+    named = load_model("mixtral-8x7b")
+    assert job.model == named.model_copy(update={"name": "launch_moe"})
+    assert (job.cluster.gpus, job.plan.vpp, job.plan.ep, job.plan.etp) == (64, 2, 8, 1)
+    assert job.plan.precision == "fp8"
+    assert job.plan.stack.grouped_experts
+    assert report.is_complete
+
+
+@pytest.mark.parametrize(("value", "precision"), [("mxfp8", "mxfp8"), ("none", "bf16")])
+def test_definitions_decide_conditions(value, precision):
+    job, _ = read(read_megatron_script, "launch_moe.sh", definitions={"PRECISION": value})
+    assert job.plan.precision == precision
+
+
+def test_a_script_that_writes_its_deepspeed_configuration_is_read_with_it():
+    job, _ = read(read_megatron_script, "launch_deepspeed.sh")
+    assert (job.plan.zero, job.cluster.gpus, job.plan.recompute) == (1, 16, "full")
+    assert job.plan.stack.description.startswith("Megatron-DeepSpeed")
+
+
+def test_the_inner_configuration_says_what_leaves_the_gpu(tmp_path):
+    path = edited(tmp_path, "launch_deepspeed.sh", ('"device": "none"', '"device": "cpu"'))
+    job, _ = read_megatron_script(path, Given())
+    assert job.plan.offload.optimizer == "cpu"
+
+
+def test_a_costly_setting_of_the_inner_configuration_is_refused(tmp_path):
+    costly = ('"offload_optimizer": {"device": "none"}', '"zero_quantized_weights": true')
+    path = edited(tmp_path, "launch_deepspeed.sh", costly)
+    with pytest.raises(InputError, match=r"ZeRO\+\+"):
+        read_megatron_script(path, Given())
+
+
+def test_a_single_launch_line_is_enough(tmp_path):
+    path = tmp_path / "line.txt"
+    path.write_text(
+        "torchrun --nproc-per-node=8 pretrain_gpt.py --num-layers=12 --hidden-size=768 "
+        "--num-attention-heads=12 --seq-length=1024 --max-position-embeddings=1024 "
+        "--micro-batch-size=8 --global-batch-size=64 --bf16"
+    )
+    job, _ = read_megatron_script(path, Given(gpus=8))
+    assert (job.model.layers, job.batch.global_batch) == (12, 64)
+
+
+def launch(folder: Path, *options: str) -> Path:
+    """A launch line with further options."""
+    path = folder / "line.sh"
+    base = (FILES / "launch_gpt.sh").read_text(encoding="utf-8")
+    path.write_text(base.replace("--fp16", " ".join(["--fp16", *options])), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--cpu-offloading-num-layers 24", "must be below the 24 layers"),
+        ("--cpu-offloading-weights", "moves weights to the host"),
+        ("--cpu-optimizer", "moves optimizer states to the host"),
+        ("--optimizer-offload-policy auto", "moves optimizer states to the host"),
+        ("--partition-activations", "has no --deepspeed"),
+        ("--external-cuda-graph", "host's launches"),
+        ("--fp32-residual-connection", "32 bits"),
+        ("--optimizer shampoo", "is not modelled; known: adam"),
+        ("--optimizer dist_muon", "is not modelled; known: adam"),
+        ("--cp-comm-type allgather", "is not modelled; known: p2p, a2a"),
+        ("--wings 2", "is not known"),
+        ("--moe-offload-everything", "moves activations to the host"),
+        ("--new-offload-of-logits", "is not known"),
+    ],
+)
+def test_an_option_that_costs_something_is_an_error_with_a_way_out(tmp_path, option, why):
+    name = option.split()[0][2:].replace("-", "_")
+    with pytest.raises(InputError, match=why) as caught:
+        read_megatron_script(launch(tmp_path, option), Given())
+    (fault,) = caught.value.faults
+    assert fault.path == name
+    assert f"--ignore {name}" in fault.hint
+
+
+def test_an_option_may_be_left_out_when_the_user_says_so_and_is_reported(tmp_path):
+    path = launch(tmp_path, "--fp32-residual-connection", "--wings 2")
+    _, report = read_megatron_script(path, Given(ignore=("--fp32-residual-connection", "wings")))
+    assert len(report.unsupported) == 2
+    assert "fp32_residual_connection = True is left out" in report.unsupported[0]
+
+
+def test_a_word_without_a_meaning_may_be_left_out_too(tmp_path):
+    path = launch(tmp_path, "--optimizer shampoo")
+    job, report = read_megatron_script(path, Given(ignore=("optimizer",)))
+    assert job.plan.optimizer == "adam"
+    assert report.unsupported[0].startswith("optimizer = shampoo is left out; it is not modelled")
+
+
+def test_leaving_out_what_is_not_there_is_an_error():
+    with pytest.raises(InputError, match="--ignore wings: names no setting"):
+        read(read_megatron_script, "launch_gpt.sh", ignore=("wings",))
+
+
+def test_what_only_the_shell_would_know_is_asked_for(tmp_path):
+    path = edited(tmp_path, "launch_gpt.sh", ("parallel-size 2 ", "parallel-size $TP "))
+    with pytest.raises(InputError, match=r"does not define TP.*--define TP=") as caught:
+        read_megatron_script(path, Given())
+    assert caught.value.faults[0].path == "tensor_model_parallel_size"
+    job, _ = read_megatron_script(path, Given(definitions={"TP": "8"}))
+    assert job.plan.tp == 8
+
+
+def test_gradients_are_clipped_unless_the_script_says_zero(tmp_path):
+    job, _ = read_megatron_script(FILES / "launch_gpt.sh", Given())
+    assert job.plan.clip_gradients
+    path = edited(
+        tmp_path, "launch_gpt.sh", ("--recompute-method", "--clip-grad 0 --recompute-method")
+    )
+    job, _ = read_megatron_script(path, Given())
+    assert not job.plan.clip_gradients
+
+
+def test_recomputing_only_some_layers_counts_them(tmp_path):
+    path = edited(
+        tmp_path, "launch_gpt.sh",
+        ("--recompute-method uniform --recompute-num-layers 1",
+         "--recompute-method block --recompute-num-layers 2"),
+    )  # fmt: skip
+    job, _ = read_megatron_script(path, Given())
+    assert (job.plan.recompute, job.plan.recompute_layers) == ("full", 2)
+
+
+MODULES = [
+    ("--recompute-granularity selective", ("selective", ())),
+    ("--recompute-activations --recompute-modules core_attn", ("selective", ("core_attn",))),
+    ("--recompute-granularity selective --recompute-modules layernorm mlp",
+     ("selective", ("layernorm", "mlp"))),
+    ("--recompute-granularity none --recompute-modules moe_act", ("none", ())),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "recomputed"), MODULES)
+def test_megatron_names_the_modules_that_are_computed_again(tmp_path, options, recomputed):
+    full = "--recompute-method uniform --recompute-num-layers 1"
+    path = edited(tmp_path, "launch_gpt.sh", (full, options))
+    job, _ = read_megatron_script(path, Given())
+    assert (job.plan.recompute, job.plan.recompute_modules) == recomputed
+
+
+def test_an_unknown_module_is_refused_with_those_that_there_are(tmp_path):
+    full = "--recompute-method uniform --recompute-num-layers 1"
+    options = "--recompute-granularity selective --recompute-modules mlp gdn_norm_out"
+    path = edited(tmp_path, "launch_gpt.sh", (full, options))
+    with pytest.raises(InputError, match="known: core_attn") as caught:
+        read_megatron_script(path, Given())
+    assert [(fault.path, fault.value) for fault in caught.value.faults] == [
+        ("recompute_modules", "gdn_norm_out")
+    ]
+
+
+@pytest.mark.parametrize("script", ["pretrain_bert.py", "pretrain_t5.py", "x/pretrain_mamba.py"])
+def test_networks_of_other_sorts_are_refused(tmp_path, script):
+    path = edited(tmp_path, "launch_gpt.sh", ("pretrain_gpt.py", script))
+    with pytest.raises(UnsupportedError, match="no language model"):
+        read_megatron_script(path, Given())
+
+
+def test_nothing_of_a_script_is_run(tmp_path):
+    mark = tmp_path / "mark"
+    path = tmp_path / "evil.sh"
+    path.write_text(
+        f"touch {mark}\nX=$(touch {mark})\nY=`touch {mark}`\neval touch {mark}\n"
+        f'Z=$((__import__("pathlib").Path("{mark}").touch()))\n'
+        + (FILES / "launch_gpt.sh").read_text()
+    )
+    read_megatron_script(path, Given())
+    assert not mark.exists()
+
+
+MEMORY_OPTIONS = [
+    ("--use-distributed-optimizer --optimizer-cpu-offload --use-precision-aware-optimizer",
+     {"optimizer": "cpu", "overlap": False}),
+    ("--use-distributed-optimizer --optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d"
+     " --optimizer-offload-fraction 0.5", {"optimizer": "cpu", "share": 0.5}),
+    ("--optimizer-cpu-offload --optimizer-offload-fraction 0.0", {}),
+    ("--pipeline-model-parallel-size 1 --recompute-granularity none"
+     " --cpu-offloading --cpu-offloading-num-layers 23", {"activations": "cpu"}),
+    ("--pipeline-model-parallel-size 1 --recompute-granularity none"
+     " --cpu-offloading-num-layers 4", {"activations": "cpu", "activation_layers": 4}),
+    ("--cpu-offloading-num-layers 0", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "offload"), MEMORY_OPTIONS)
+def test_megatron_says_what_leaves_the_gpu(tmp_path, options, offload):
+    path = tmp_path / "line.sh"
+    # The last of several values counts.
+    path.write_text(launch(tmp_path, "").read_text().replace("--save", f"{options} --save"))
+    job, report = read_megatron_script(path, Given())
+    assert job.plan.offload.model_dump(exclude_defaults=True) == offload
+    assert report.is_complete
+
+
+def test_copies_through_memory_that_is_not_pinned_are_refused(tmp_path):
+    options = ["--use-distributed-optimizer", "--optimizer-cpu-offload", "--no-pin-cpu-grads"]
+    with pytest.raises(InputError, match=r"no_pin_cpu_grads.*pinned"):
+        read_megatron_script(launch(tmp_path, *options), Given())
+
+
+def test_copies_that_do_not_overlap_the_update_lengthen_the_step():
+    plan = {"zero": 1, "offload": {"optimizer": "cpu", "overlap": True}}
+    job = job_from_document(
+        {
+            "model": "llama3.1-8b",
+            "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
+            "batch": {"global": 8, "seq_len": 4096},
+            "plan": plan,
+        }
+    )
+    apart = job.replace(**{"plan.offload.overlap": False})
+    numel = 8.03e9 / 8
+    profile = job.cluster.profile
+    # The gradients go in fp32, the weights come back in 16 bits, and nothing else runs then.
+    copies_s = numel * (4 + 2) / profile.host.pcie_bytes_per_s
+    gained_s = simulate(apart).step_time_s - simulate(job).step_time_s
+    assert 0.7 * copies_s < gained_s < 1.05 * copies_s
+
+
+def test_gradients_without_an_fp32_copy_are_a_fact_of_the_stack(tmp_path):
+    options = "--use-precision-aware-optimizer --main-grads-dtype bf16"
+    path = edited(tmp_path, "launch_moe.sh", ("--use-distributed-optimizer",
+                  f"--use-distributed-optimizer {options}"))  # fmt: skip
+    job, report = read_megatron_script(path, Given())
+    assert (job.plan.grad_reduce_precision, job.plan.stack.copies_gradients) == ("bf16", False)
+    assert report.is_complete
+
+
+@pytest.mark.parametrize("option", ["--exp-avg-dtype bf16", "--main-params-dtype fp16"])
+def test_states_of_16_bits_are_refused(tmp_path, option):
+    path = launch(tmp_path, "--use-precision-aware-optimizer", option)
+    with pytest.raises(InputError, match=r"keeps the optimizer's states in fp32|known: fp32"):
+        read_megatron_script(path, Given())
+    # Without the optimizer that heeds them, Megatron's formats have no effect.
+    read_megatron_script(launch(tmp_path, "--exp-avg-dtype fp32"), Given())
+
+
+def test_muon_is_read_and_its_costly_settings_are_refused(tmp_path):
+    options = ["--optimizer muon", "--muon-momentum 0.95", "--muon-tp-mode blockwise"]
+    job, report = read_megatron_script(launch(tmp_path, *options), Given())
+    assert job.plan.optimizer == "muon"
+    assert report.is_complete
+    path = launch(tmp_path, "--optimizer muon", "--muon-tp-mode duplicated")
+    with pytest.raises(InputError, match="gathers the parts"):
+        read_megatron_script(path, Given())
+
+
+def test_saved_activations_are_distributed(tmp_path):
+    job, report = read_megatron_script(launch(tmp_path, "--distribute-saved-activations"), Given())
+    assert job.plan.partition_activations
+    assert report.is_complete
+
+
+def test_options_of_megatron_deepspeed_say_where_checkpoints_are(tmp_path):
+    options = "--partition-activations --contigious-checkpointing"
+    old = "--deepspeed-activation-checkpointing"
+    path = edited(tmp_path, "launch_deepspeed.sh", (old, f"{old} {options}"))
+    job, _ = read_megatron_script(path, Given())
+    assert job.plan.partition_activations
+    assert job.plan.contiguous_checkpoints
+    # Without recomputation there are none.
+    job, _ = read_megatron_script(edited(tmp_path, "launch_deepspeed.sh", (old, options)), Given())
+    assert not job.plan.partition_activations

@@ -1,0 +1,34 @@
+"""Recipes of NeMo and Megatron-Bridge, read against the jobs that a person would write."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.importers.nemo import read_nemo_recipe
+from tests.importers.samples import read
+
+
+def test_a_nemo_recipe_with_references_is_read():
+    job, report = read(read_nemo_recipe, "nemo_gpt.yaml")
+    assert (job.cluster.gpus, job.plan.vpp, job.plan.zero) == (32, 2, 1)
+    assert (job.model.ffn_hidden, job.model.max_positions) == (16384, 2048)
+    assert (job.plan.recompute, job.plan.overlap_tp) == ("selective", True)
+    assert job.plan.overlap_param_gather is False
+    assert report.is_complete
+
+
+def test_a_bridge_recipe_gives_layout_experts_and_latent_attention():
+    given = {"gpus": 64, "definitions": {"TP": "2"}}
+    job, report = read(read_nemo_recipe, "bridge_moe.yaml", **given)
+    experts = job.model.experts
+    assert (job.plan.tp, job.plan.layout) == (2, "Etttt|tttt|tttt|ttttmL")
+    assert (experts.count, experts.first_dense_layers, experts.router_bias) == (64, 1, True)
+    assert job.model.latent_attention.kv_lora_rank == 256
+    assert job.model.multi_token_layers == 1
+    assert report.is_complete
+
+
+def test_a_reference_that_the_recipe_leaves_open_is_asked_for():
+    with pytest.raises(InputError, match=r"tensor_model_parallel_size.*--define TP="):
+        read(read_nemo_recipe, "bridge_moe.yaml", gpus=64)

@@ -1,0 +1,79 @@
+"""Configurations of torchtitan, read against the jobs that a person would write for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.importers.assembly import Given
+from simulator.importers.torchtitan import read_torchtitan_config
+from simulator.spec.load import load_model
+from tests.importers.samples import edited, read
+
+
+def test_a_torchtitan_file_gives_model_pipeline_and_sharding():
+    job, report = read(read_torchtitan_config, "llama3_70b.toml", gpus=512)
+    assert job.model == load_model("llama3.1-70b")
+    plan = job.plan
+    # 82 units in stages of 11 make 8 stages on 4 ranks; 16 ranks of data in 2 replicas.
+    assert (plan.pp, plan.vpp, plan.schedule, plan.zero, plan.zero_group) == (4, 2, None, 3, 8)
+    assert (job.batch.global_batch, job.batch.micro_batch, job.microbatches) == (128, 1, 8)
+    assert (plan.precision, plan.recompute) == ("fp8", "selective")
+    assert plan.account_for_embedding
+    assert plan.account_for_loss
+    assert report.is_complete
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"70B"', '"70B_mine"', r"--model NAME"),
+        ('"op"', '"2"', "one layer in so many"),
+        ("[training]", "[training]\nenable_cpu_offload = true", "not modelled in a pipeline"),
+        ("[compile]", "[fault_tolerance]\nenable = true\n[compile]", "adds work"),
+        ('"Interleaved1F1B"', '"Mine"', "known: 1F1B"),
+        ("[parallelism]", "[parallelism]\nwings = 2", "is not known"),
+    ],
+)
+def test_a_costly_setting_of_torchtitan_is_refused(tmp_path, old, new, why):
+    path = edited(tmp_path, "llama3_70b.toml", (old, new))
+    with pytest.raises(InputError, match=why):
+        read_torchtitan_config(path, Given(gpus=512))
+
+
+@pytest.mark.parametrize(
+    ("section", "recompute"),
+    [
+        ("null", "none"),
+        ('{"preserve_rng_state": true}', "full"),
+        ('{"preserve_rng_state": true, "force_recompute_mm_shapes_by_fqns": []}', "selective"),
+    ],
+)
+def test_resolved_json_of_today_shows_recomputation_by_its_fields(tmp_path, section, recompute):
+    path = tmp_path / "resolved.json"
+    path.write_text(
+        '{"model_spec": {"name": "llama3", "flavor": "8B", "model": {"dim": 4096}},'
+        ' "dump_folder": "out", "training": {"local_batch_size": 1, "seq_len": 8192},'
+        ' "compile": {"enable": true, "components": ["model", "loss"]},'
+        f' "activation_checkpoint": {section}}}'
+    )
+    job, report = read_torchtitan_config(path, Given(gpus=8))
+    assert job.plan.recompute == recompute
+    assert job.model == load_model("llama3.1-8b")
+    assert report.is_complete
+
+
+def test_without_compilation_layers_are_eager(tmp_path):
+    path = edited(tmp_path, "llama3_70b.toml", ("enable = true", "enable = false"))
+    job, _ = read_torchtitan_config(path, Given(gpus=512))
+    assert not job.plan.stack.fused_rmsnorm
+    assert job.plan.stack.cross_entropy == "eager"
+
+
+@pytest.mark.parametrize("part", ["model", "loss"])
+def test_the_model_or_the_loss_may_be_compiled_alone(tmp_path, part):
+    only = f'enable = true\ncomponents = ["{part}"]'
+    path = edited(tmp_path, "llama3_70b.toml", ("enable = true", only))
+    stack = read_torchtitan_config(path, Given(gpus=512))[0].plan.stack
+    assert stack.fused_rmsnorm == (part == "model")
+    assert stack.cross_entropy == ("fused" if part == "loss" else "eager")

@@ -1,0 +1,21 @@
+"""Which jobs take states or activations off a GPU, and what moves in them?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.program.ir import Kind, Program
+from simulator.spec.job import Job
+from simulator.spec.model import Model
+from tests.jobs import host_profile, small_job
+
+CHECKPOINTS = {"stack": "deepspeed", "recompute": "full", "offload": {"activations": "cpu"}}
+
+
+def offload_job(model: Model | None = None, **fields: Any) -> Job:
+    return small_job(model, profile=fields.pop("profile", host_profile()), **fields)
+
+
+def moved_bytes(program: Program, kind: Kind) -> float:
+    """What one rank moves over one kind of link in a step [B]."""
+    return sum(op.work.num_bytes for op in program.operations if op.kind is kind)

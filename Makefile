@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
+SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types schemas schedules network memory strategies tensor-parallel \
+.PHONY: help demo test explore lint types schemas schedules network memory strategies tensor-parallel \
   planning advice torch-runs coverage accuracy zero-bubble performance fit gpu docs clean
 
 help:  ## this list
@@ -18,6 +19,11 @@ demo: $(VENV)/.core  ## simulate one training step of Llama 3 70B on 64 GPUs and
 
 test: lint types  ## lint, types and all tests
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+explore: $(VENV)/.dev  ## properties on examples of three random seeds, or of SEEDS="1 2"; they are printed
+	@for seed in $(SEEDS); do echo "SEEDS=$$seed"; \
+	  $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "hypothesis and not slow and not gpu" \
+	    --hypothesis-profile=explore --hypothesis-seed=$$seed || exit 1; done
 
 lint: $(VENV)/.dev  ## style of the code
 	$(BIN)/ruff check

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import settings
 
 # How long an example takes says something about the machine, nothing about the rule.
-settings.register_profile("clustersim", deadline=None)
+settings.register_profile("explore", deadline=None, print_blob=True)
+# The same examples everywhere: a change is told what it broke, not what luck found today.
+settings.register_profile("clustersim", deadline=None, derandomize=True)
 settings.load_profile("clustersim")
 
 

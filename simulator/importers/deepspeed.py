@@ -158,7 +158,7 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
         "zero_group": max(0, settings.whole("zero_optimization.mics_shard_size", default=0)),
         "precision": _precision(settings),
         "optimizer": _optimizer(settings),
-        "clip_gradients": _clips(settings, zero),
+        "clip_gradients": _clips(settings),
         "overlap_grad_reduce": overlaps,
         "overlap_param_gather": zero == 3,
         "grad_reduce_precision": settings.choice(
@@ -195,18 +195,13 @@ def _assume_what_checkpoints_imply(settings: Settings, plan: dict[str, Any]) -> 
         )
 
 
-def _clips(settings: Settings, zero: int) -> bool:
+def _clips(settings: Settings) -> bool:
     """Whether gradients are clipped; DeepSpeed does not unless it is told to."""
     given = settings.get("gradient_clipping")
     if given is None and "gradient_clipping" in settings.left_open:
         settings.assumed.append("gradients are clipped, as the trainer does by default")
         return True
-    clips = settings.number("gradient_clipping", default=0.0) > 0
-    if zero and not clips:
-        settings.assumed.append(
-            "gradients are not clipped, and no time is spent on their norm (ZeRO logs it)"
-        )
-    return clips
+    return settings.number("gradient_clipping", default=0.0) > 0
 
 
 def _offload(settings: Settings) -> dict[str, Any]:

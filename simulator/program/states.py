@@ -269,16 +269,19 @@ def new_gradient_bytes(job: Job, parameters: ParameterCount) -> float:
 def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     """Bytes that the optimizer step of one rank reads and writes, wherever it runs.
 
-    Every state is read and written, gradients are read (once more for their norm), and
-    16-bit weights are written, unless they are half of the fp32 ones. Optimizers that need more
-    passes make them (:class:`~simulator.program.optimizers.UpdateRule`).
+    Every state is read and written, gradients are read (once more for their norm, and to be
+    written back where they are scaled), and 16-bit weights are written, unless they are half of
+    the fp32 ones. Optimizers that need more passes make them
+    (:class:`~simulator.program.optimizers.UpdateRule`).
     """
     per, rule = state_bytes(job), _rule(job)
     updated = shard_numel(job, parameters) if job.plan.zero else parameters.total
     stored = _MASTER_BYTES if per.master_completes_weights else per.master or per.weights
     states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
     reads = rule.gradient_reads + job.plan.takes_gradient_norm
+    scaled = per.gradient_copy or per.gradients
     gradients = reads * per.gradients + 2 * per.gradient_copy
+    gradients += 2 * job.plan.gradient_scalings * scaled
     weights = per.weights if per.master and not per.master_completes_weights else 0.0
     further = 2 * further_moment_bytes(job, parameters)
     return updated * (states + gradients + weights) + further

@@ -238,8 +238,21 @@ class Plan(Spec):
     @property
     def takes_gradient_norm(self) -> bool:
         """Whether the global norm of the gradients is taken, to clip by or for its own sake."""
-        is_plain = self.zero == 0 and self.precision in ("fp32", "tf32")
-        return self.clip_gradients or (self.stack.always_takes_norm and not is_plain)
+        return self.clip_gradients or (self.stack.always_takes_norm and not self._updates_plainly)
+
+    @property
+    def gradient_scalings(self) -> int:
+        """How often a step reads and writes all gradients to multiply them before the update."""
+        is_fp16, scales = self.precision == "fp16", self.stack.scales_gradients
+        unscales = is_fp16 and self.stack.unscales_apart
+        if scales == "always" and not self._updates_plainly:
+            return unscales + (is_fp16 or self.zero > 0)
+        return unscales + (self.clip_gradients and scales in ("always", "clipping"))
+
+    @property
+    def _updates_plainly(self) -> bool:
+        """Whether a whole optimizer updates fp32 weights."""
+        return self.zero == 0 and self.precision in ("fp32", "tf32")
 
     @property
     def tensor_grid(self) -> TensorGrid | None:

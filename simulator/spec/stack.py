@@ -17,6 +17,7 @@ from simulator.spec.kernels import AttentionKernel, FlashKernel
 from simulator.spec.stack_choices import (
     CrossEntropy,
     Float8Scaling,
+    GradientScaling,
     GradPrecision,
     Offloading,
     SelectivePolicy,
@@ -92,6 +93,12 @@ class Stack(Spec):
     """The gradient norm is taken though nothing is clipped by it, but by a plain fp32 optimizer
     without ZeRO (DeepSpeed: ``step`` of ``stage_1_and_2.py``, ``stage3.py``,
     ``fused_optimizer.py`` and ``bf16_optimizer.py``)."""
+    scales_gradients: GradientScaling = "past-limit"
+    """When a pass multiplies the gradients by what clips them."""
+    unscales_apart: Flag = True
+    """Gradients of fp16 training are divided by the loss scale in a pass of their own, which
+    also finds those that overflowed (``_amp_foreach_non_finite_check_and_unscale_`` of PyTorch,
+    which Megatron calls, too)."""
     norm_copies: Flag = False
     """The gradient norm is taken of fp32 copies of all gradients that a rank updates with."""
     flat_states: Flag = False

@@ -37,5 +37,16 @@ Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
 activations (Megatron-Core). ``shards``: parameters, gradients and states of FSDP together, and
 activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpeed)."""
 
+GradientScaling = Literal["past-limit", "clipping", "always", "in-update"]
+"""When gradients are read and written once more, to be multiplied by what clips them.
+``past-limit``: in steps whose norm is above the limit, which are taken to be few (Megatron:
+``clip_coeff < 1.0`` in ``clip_grads.py``; versions that keep the norm on the device multiply
+always). ``clipping``: in every step of a plan that clips, by 1 below the limit (PyTorch's
+``_clip_grads_with_norm_``, lest the host waits; InternEvo's ``_unscale_and_clip_grads``).
+``always``: clipping or not, together with the loss scale (DeepSpeed's ``unscale_and_clip_grads``
+of ``stage_1_and_2.py``, ``stage3.py`` and ``fused_optimizer.py``; its ``bf16_optimizer.py`` only
+past the limit, its fp32 path where it clips). ``in-update``: while they are read for the update
+(compilers)."""
+
 UnevenLayers = Literal["middle", "last"]
 """Which stages take a layer more where layers do not divide by stages."""

@@ -84,6 +84,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             host_work_per_launch=16.5,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
+            scales_gradients="always",
+            unscales_apart=False,
             always_takes_norm=True,
             zero_in_pipeline=1,
             sequence_parallel=False,
@@ -102,6 +104,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             copies_gradients=False,
             fused_accumulation=False,
             description="DeepSpeed ZeRO without model parallelism, 2022 and later",
+            scales_gradients="always",
+            unscales_apart=False,
             always_takes_norm=True,
             zero_in_pipeline=1,
             reduces_in_place=False,
@@ -115,6 +119,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "deepspeed-2021": Stack(
             description="DeepSpeed 0.3 to 0.5 (2021): ZeRO-3 fetches one parameter after another",
+            scales_gradients="always",
+            unscales_apart=False,
             always_takes_norm=True,
             offloads="infinity",
             attention="fused-softmax",
@@ -147,6 +153,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "torch-fsdp": Stack(
             offloads="shards",
             description="PyTorch FSDP1 around an eager model, as in llm-foundry",
+            scales_gradients="clipping",
             sharding_units="root",
             gathers_on_own_stream=True,
             reduces_in_place=False,
@@ -166,6 +173,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "torchtitan": Stack(
             offloads="shards",
             description="torchtitan: PyTorch FSDP2 with torch.compile",
+            scales_gradients="clipping",
             gathers_casted=True,
             persistent_norms=True,
             keeps_graph_for_weights=True,
@@ -196,6 +204,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "internevo": Stack(
             fused_accumulation=False,
             description="InternEvo: ZeRO inside nodes, gradients reduced during backward",
+            scales_gradients="clipping",
+            unscales_apart=False,
             # HybridZeroOptimizer: _partition_param_list, _reduce_and_copy, broadcast_params.
             shards_whole_parameters=True,
             norm_copies=True,
@@ -213,6 +223,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "jax": Stack(
             description="JAX with XLA (Paxml, MaxText)",
+            scales_gradients="in-update",
+            unscales_apart=False,
             # fp32 weights are cast and then gathered for each use; products give gradients in 16
             # bits, which are reduced before they are cast.
             keeps_half_weights=False,
@@ -232,6 +244,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_accumulation=False,
             recompute_stops_early=True,
             description="Plain PyTorch with DDP or FSDP2, eager",
+            scales_gradients="clipping",
             float8_scaling="eager",
             keeps_graph_for_weights=True,
             buffers_every_microbatch=True,

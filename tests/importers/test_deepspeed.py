@@ -20,9 +20,8 @@ DEEPSPEED = {"model": "llama3.1-8b", "gpus": 8, "seq_len": 4096}
 def test_deepspeed_clips_gradients_where_the_file_says_so(tmp_path, number, clips):
     old, new = '"gradient_clipping": 1.0', f'"gradient_clipping": {number}'
     path = edited(tmp_path, "ds_config.json", (old, new))
-    job, report = read_deepspeed_config(path, Given(**DEEPSPEED))
+    job, _ = read_deepspeed_config(path, Given(**DEEPSPEED))
     assert job.plan.clip_gradients is clips
-    assert ("not clipped" in " ".join(report.assumed)) is not clips
 
 
 def test_deepspeed_does_not_clip_unless_it_is_told_to(tmp_path):

@@ -14,6 +14,7 @@ from simulator.program.states import (
     resident_memory,
     slice_parameters,
     slice_tensors,
+    state_bytes,
 )
 from simulator.spec.job import Job
 from tests.jobs import small_job, small_model
@@ -184,6 +185,59 @@ def test_deepspeed_takes_the_norm_without_clipping_too(plan, takes):
     met = {part.name for op in build_program(free).operations for part in op.work.parts}
     agrees = takes and plan["zero"] > 0
     assert ("gradient_norm" in met) is agrees
+
+
+@pytest.mark.parametrize(
+    ("plan", "without", "clipped"),
+    [
+        ({"stack": "megatron-core", "zero": 1}, 0, 0),
+        ({"stack": "megatron-core", "zero": 1, "precision": "fp16"}, 1, 1),
+        ({"stack": "torch", "zero": 0}, 0, 1),
+        ({"stack": "torchtitan", "zero": 3}, 0, 1),
+        ({"stack": "torch-fsdp", "zero": 3, "precision": "fp16"}, 1, 2),
+        ({"stack": "internevo", "zero": 1}, 0, 1),
+        ({"stack": "deepspeed", "zero": 2}, 1, 1),
+        ({"stack": "deepspeed", "zero": 1, "precision": "fp16"}, 1, 1),
+        ({"stack": "megatron-deepspeed", "zero": 0, "precision": "fp16"}, 1, 1),
+        ({"stack": "megatron-deepspeed", "zero": 0}, 0, 0),
+        ({"stack": "deepspeed", "zero": 0, "precision": "fp32"}, 0, 1),
+        ({"stack": "jax", "zero": 3}, 0, 0),
+    ],
+)
+def test_gradients_are_read_and_written_once_more_where_the_framework_scales_them(
+    plan, without, clipped
+):
+    unscaled = {"base": plan["stack"], "scales_gradients": "in-update", "unscales_apart": False}
+    for clips, passes in ((False, without), (True, clipped)):
+        jobs = [
+            small_job(gpus=4, clip_gradients=clips, **{**plan, "stack": stack})
+            for stack in (plan["stack"], unscaled)
+        ]
+        (run,) = stage_slices(jobs[0], 1)
+        held = slice_parameters(jobs[0], run)
+        more, less = (optimizer_traffic_bytes(job, held) for job in jobs)
+        each, updated = state_bytes(jobs[0]), held.total / (4 if plan["zero"] else 1)
+        width = each.gradient_copy or each.gradients
+        assert more - less == pytest.approx(passes * 2 * width * updated)
+
+
+def test_torch_multiplies_gradients_below_the_limit_too():
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    called = []
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            called.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    weight = torch.nn.Parameter(torch.ones(4))
+    weight.grad = torch.full((4,), 1e-3)
+    with Calls():
+        torch.nn.utils.clip_grad_norm_([weight], max_norm=1.0)
+    assert "_foreach_mul_" in called
+    assert weight.grad.tolist() == pytest.approx([1e-3] * 4)
 
 
 def test_a_slice_lists_the_tensors_that_it_counts():

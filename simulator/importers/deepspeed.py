@@ -10,6 +10,7 @@ Source: DeepSpeed's configuration reference (0.9 to 0.18), as facts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +20,7 @@ from simulator.importers.foreign_file import flat, parse_mapping, read_text
 from simulator.importers.report import ImportReport
 from simulator.importers.settings import Cost, Rules, Settings
 from simulator.spec.job import Job
+from simulator.spec.stacks import STACKS
 
 _WANTED = "give a ds_config.json of DeepSpeed"
 
@@ -39,6 +41,9 @@ FORMATS: Mapping[str, str] = MappingProxyType(
     }
 )  # fmt: skip
 """Our word for each number format."""
+
+_STACK = "deepspeed"
+"""Stack of a file whose user names none; those of other generations begin with it."""
 
 _CPU = "moves {} to the host or to its disks"
 
@@ -103,10 +108,13 @@ def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportRe
     settings = read_settings(read_text(Path(path), _WANTED), origin)
     if "plan.precision" not in given.changes:
         _check_that_the_format_is_said(settings)
-    draft = Draft(model=given.model, stack="deepspeed", gpus=given.gpus)
+    stack, given = _generation(given)
+    draft = Draft(model=given.model, stack=stack, gpus=given.gpus)
     draft.plan = deepspeed_plan(settings)
     _assume_what_checkpoints_imply(settings, draft.plan)
     draft.facts = _facts(settings)
+    if draft.plan["zero"] == 3 and STACKS[stack].sharding_units == "parameters":
+        draft.facts |= _thresholds(settings)
     ranks = (given.gpus or 0) // (draft.plan["tp"] * draft.plan["cp"])
     draft.micro_batch, draft.global_batch = _batch(settings, given, ranks)
     settings.assumed.append(
@@ -114,6 +122,18 @@ def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportRe
         "the model's code: --set plan.recompute=... and --set plan.attention=... say it"
     )
     return finished(draft, settings, RULES, given, origin)
+
+
+def _generation(given: Given) -> tuple[str, Given]:
+    """The stack that the user names, if it is one of DeepSpeed, and what else he says.
+
+    A file says no version; what it sets otherwise than the stack holds whatever the version.
+    """
+    name = str(given.changes.get("plan.stack"))
+    if not name.startswith(_STACK) or name not in STACKS:
+        return _STACK, given
+    others = {path: value for path, value in given.changes.items() if path != "plan.stack"}
+    return name, replace(given, changes=others)
 
 
 def read_settings(text: str, origin: str) -> Settings:
@@ -252,6 +272,17 @@ def _facts(settings: Settings) -> dict[str, Any]:
         bytes_each = 4 if settings.get("communication_data_type") == "fp32" else 2
         facts["bucket"] = f"{elements * bytes_each} B"
     return facts
+
+
+def _thresholds(settings: Settings) -> dict[str, Any]:
+    """What ZeRO 3 keeps of single parameters, where it gathers each of them on its own."""
+    block = "zero_optimization.stage3"
+    found = {
+        "whole_below_numel": settings.number(f"{block}_param_persistence_threshold", default=-1.0),
+        "live_numel": settings.number(f"{block}_max_live_parameters", default=-1.0),
+        "reuse_numel": settings.number(f"{block}_max_reuse_distance", default=-1.0),
+    }
+    return {name: numel for name, numel in found.items() if numel >= 0}
 
 
 def _batch(settings: Settings, given: Given, ranks: int) -> tuple[int | None, int | None]:

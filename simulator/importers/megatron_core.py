@@ -21,11 +21,15 @@ from simulator.importers.megatron_options import (
     PIPELINE_BEFORE_DATA,
     SHARDING,
 )
-from simulator.importers.settings import Settings
+from simulator.importers.settings import Settings, leave_out
 from simulator.spec.layout_text import layers_per_stage
 from simulator.spec.plan import RecomputeModule
 
 _NETWORKS_OF_OTHER_SORTS = r"(.*/)?[\w-]*(bert|t5|ict|vit|vision|retro|mamba|vlm)[\w-]*\.py"
+_CHUNK_GROUPS = tuple(
+    f"microbatch_group_size_per_{stage}_stage" for stage in ("vp", "virtual_pipeline")
+)
+"""Microbatches that run through one chunk before the next chunk's turn, where chunks alternate."""
 _CP_SIZES = "hierarchical_context_parallel_sizes"
 _LAYOUT_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
@@ -80,6 +84,10 @@ def _virtual_stages(settings: Settings, pp: int, layers: int | None) -> dict[str
                            "virtual_pipeline_model_parallel_size", default=None)  # fmt: skip
     per_chunk = settings.whole("num_layers_per_virtual_pipeline_stage", default=None)
     found: dict[str, Any] = {"vpp": given or 1}
+    if (group := settings.whole(*_CHUNK_GROUPS, default=pp)) != pp:
+        key, _ = settings.first(*_CHUNK_GROUPS)
+        rule = f"is not modelled: chunks take turns after as many microbatches as stages, {pp}"
+        settings.fault(key, rule, group, leave_out(key))
     if per_chunk and layers:
         if layers % (pp * per_chunk):
             rule = f"must divide the {layers} layers over {pp} stages"
@@ -194,10 +202,21 @@ def _recomputation(settings: Settings) -> dict[str, object]:
         # Before granularity had a flag, naming a method was enough; NeMo names one always.
         granularity = "none" if settings.states("activations_checkpoint_granularity") else "full"
     named = settings.get("recompute_modules")  # of no meaning beside anything but selective
+    if settings.switch("moe_layer_recompute"):
+        if granularity == "full":
+            rule = "must be left out where whole layers are computed again"
+            settings.fault("moe_layer_recompute", rule, value=True)
+        granularity, named = "selective", _with_experts(named)
     modules = _modules(settings, named) if granularity == "selective" else {}
     layers = _repeated_layers(settings, str(method)) if granularity == "full" else {}
     divides = settings.switch("distribute_saved_activations")
     return {"recompute": granularity, "partition_activations": divides, **layers, **modules}
+
+
+def _with_experts(named: object) -> list[object]:
+    """The modules that are named, or else Megatron-Core's default, and the experts."""
+    given = list(named) if isinstance(named, list | tuple) else [named or "core_attn"]
+    return [*given, *({"moe"} - set(given))]
 
 
 def _modules(settings: Settings, given: object) -> dict[str, object]:

@@ -149,10 +149,9 @@ RULES = Rules(
             "hides communication in a way of its own",
         ),
         Cost(r"moe_shared_expert_overlap", "hides communication behind the shared expert"),
-        Cost(r"moe_layer_recompute|mhc|moe_latent_size", "changes the expert layer"),
+        Cost(r"mhc|moe_latent_size", "changes the expert layer"),
         Cost(r"moe_apply_probs_on_input|moe_upcycling.*", "changes the expert layer"),
         Cost(r"fp16_lm_cross_entropy", "computes the loss in 16 bits"),
-        Cost(r"microbatch_group_size_per_(vp|virtual_pipeline)_stage", "changes the schedule"),
         Cost(
             r"use_ring_exchange_p2p|hybrid_context_parallel|dynamic_context_parallel",
             "changes how ranks exchange",

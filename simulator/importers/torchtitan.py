@@ -18,6 +18,7 @@ from simulator.importers.settings import Settings, leave_out
 from simulator.importers.torchtitan_options import (
     CONVERTERS,
     DEGREES,
+    DISPATCHERS,
     MODELS,
     RULES,
     WITHOUT_EXTRAS,
@@ -62,6 +63,7 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
         "etp": degrees["etp"] if degrees["ep"] > 1 else None,
         **pipeline_fields(settings, degrees["pp"], _layers(draft.model), Path(path).parent),
         **_sharding(settings, degrees, width),
+        **_dispatch(settings, degrees["ep"]),
         "cp_method": _context_method(settings, degrees["cp"]),
         "recompute": _recomputation(settings),
         "precision": _precision(settings),
@@ -173,6 +175,14 @@ def _context_method(settings: Settings, cp: int) -> str:
         *keys, meanings={"allgather": "all_gather", "alltoall": "ring"}, default="all_gather"
     )
     return method if cp > 1 else "ring"
+
+
+def _dispatch(settings: Settings, ep: int) -> dict[str, str]:
+    """How tokens reach their experts, where those are spread."""
+    way = settings.choice(
+        "parallelism.expert_parallel_comm_backend", meanings=DISPATCHERS, default="all_to_all"
+    )
+    return {"ep_dispatch": way} if ep > 1 else {}
 
 
 def _recomputation(settings: Settings) -> str:

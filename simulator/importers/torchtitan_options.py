@@ -65,6 +65,11 @@ CONVERTERS: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 """Format of the products for each model converter."""
 
+DISPATCHERS: Mapping[str, str] = MappingProxyType(
+    {"standard": "all_to_all", "deepep": "hierarchical", "hybridep": "hierarchical"}
+)
+"""Way of tokens to their experts for each ``expert_parallel_comm_backend``."""
+
 DEGREES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "tp": ("parallelism.tensor_parallel_degree", "training.tensor_parallel_degree"),
@@ -93,12 +98,7 @@ RULES = Rules(
             r"|experimental\.pipeline_parallel_split_points",
             "cuts the model by module names",
         ),
-        Cost(r"experimental\.pipeline_parallel_schedule_csv", "takes a schedule from another file"),
-        Cost(
-            r"parallelism\.expert_parallel_comm_backend|parallelism\.enable_fsdp_symm_mem",
-            "exchanges by other kernels",
-            ("standard",),
-        ),
+        Cost(r"parallelism\.enable_fsdp_symm_mem", "exchanges by other kernels"),
         Cost(r"parallelism\.(expert|pipeline).*a2a.*", "exchanges by other kernels"),
         Cost(
             r"activation_checkpoint\.(memory_budget)",

@@ -14,7 +14,10 @@ from simulator.importers.foreign_file import read_text
 from simulator.importers.settings import Settings, leave_out
 from simulator.importers.torchtitan_options import ONE_CHUNK, SCHEDULES
 
-CSV = "parallelism.pipeline_parallel_schedule_csv"
+CSV_KEYS = tuple(
+    f"{table}.pipeline_parallel_schedule_csv" for table in ("parallelism", "experimental")
+)
+"""Settings that name a file with a schedule; the first is today's."""
 _NAME = "parallelism.pipeline_parallel_schedule"
 _LAYERS_PER_STAGE = "parallelism.pipeline_parallel_layers_per_stage"
 
@@ -28,7 +31,7 @@ def pipeline_fields(settings: Settings, pp: int, layers: int, folder: Path) -> d
         layers: Layers of the model.
         folder: Where a schedule's CSV lies, unless its path is absolute.
     """
-    written = settings.get(CSV)
+    csv_key, written = settings.first(*CSV_KEYS)
     schedule = _named(settings, is_written=bool(written))
     first, last = (
         settings.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", default=1)
@@ -51,7 +54,7 @@ def pipeline_fields(settings: Settings, pp: int, layers: int, folder: Path) -> d
     vpp = stages // pp if stages else 1 if schedule in ONE_CHUNK else 2
     order: dict[str, Any] | str | None
     if written:
-        order, vpp = _written(settings, str(written), folder)
+        order, vpp = _written(settings, csv_key, str(written), folder)
     else:
         order = schedule if schedule != ("interleaved-1f1b" if vpp > 1 else "1f1b") else None
     return {
@@ -75,12 +78,14 @@ def _named(settings: Settings, *, is_written: bool) -> str:
     return meanings.get(str(given).casefold(), "1f1b")
 
 
-def _written(settings: Settings, name: str, folder: Path) -> tuple[dict[str, Any] | None, int]:
+def _written(
+    settings: Settings, key: str, name: str, folder: Path
+) -> tuple[dict[str, Any] | None, int]:
     """The order in a CSV file as a plan carries it, and chunks per rank."""
     try:
         text = read_text(folder / name, "give the file beside the configuration")
     except InputError as error:
-        settings.fault(CSV, f"names a file that {error.faults[0].rule}", name, leave_out(CSV))
+        settings.fault(key, f"names a file that {error.faults[0].rule}", name, leave_out(key))
         return None, 1
     rows = text.rstrip().splitlines()
     stages = 1 + max((int(stage) for stage in re.findall(r"\b(\d{1,6})[FBIW]\d", text)), default=0)

@@ -57,6 +57,24 @@ def test_tensor_parallel_ranks_divide_checkpoints(tmp_path):
     assert job.plan.partition_activations
 
 
+THRESHOLDS = (
+    '"stage": 3, "stage3_param_persistence_threshold": 1e4, "stage3_max_live_parameters": 3e8,'
+    ' "stage3_max_reuse_distance": "auto"'
+)
+
+
+def test_parameter_wise_zero_3_takes_its_thresholds_from_the_file(tmp_path):
+    path = edited(tmp_path, "ds_config.json", ('"stage": 2', THRESHOLDS))
+    named = {**DEEPSPEED, "changes": {"plan.stack": "deepspeed-2021"}}
+    job, report = read_deepspeed_config(path, Given(**named))
+    stack = job.plan.stack
+    assert stack.sharding_units == "parameters"
+    assert (stack.whole_below_numel, stack.live_numel, stack.reuse_numel) == (1e4, 3e8, 1e9)
+    assert "zero_optimization.stage3_max_live_parameters" in report.understood
+    today, _ = read_deepspeed_config(path, Given(**DEEPSPEED))
+    assert (today.plan.stack.whole_below_numel, today.plan.stack.live_numel) == (0, None)
+
+
 def test_two_of_three_batch_numbers_give_the_third():
     given = {"model": "llama3.1-8b", "gpus": 8, "seq_len": 4096}
     job, report = read(read_deepspeed_config, "ds_config.json", **given)

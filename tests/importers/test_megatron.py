@@ -185,6 +185,43 @@ def test_megatron_names_the_modules_that_are_computed_again(tmp_path, options, r
     assert (job.plan.recompute, job.plan.recompute_modules) == recomputed
 
 
+REPEATED_EXPERTS = [
+    ("", ("core_attn", "moe")),
+    ("--recompute-granularity selective", ("core_attn", "moe")),
+    ("--recompute-granularity selective --recompute-modules layernorm", ("layernorm", "moe")),
+    ("--recompute-granularity selective --recompute-modules moe", ("moe",)),
+]
+
+
+@pytest.mark.parametrize(("options", "modules"), REPEATED_EXPERTS)
+def test_the_option_for_expert_layers_adds_them_to_the_modules(tmp_path, options, modules):
+    """``TransformerConfig.__post_init__`` of Megatron-Core."""
+    new = f"--moe-grouped-gemm --moe-layer-recompute {options}"
+    path = edited(tmp_path, "launch_moe.sh", ("--moe-grouped-gemm", new))
+    job, report = read_megatron_script(path, Given())
+    assert (job.plan.recompute, job.plan.recompute_modules) == ("selective", modules)
+    assert report.is_complete
+
+
+def test_expert_layers_are_not_repeated_twice(tmp_path):
+    new = "--moe-grouped-gemm --moe-layer-recompute --recompute-granularity full"
+    path = edited(tmp_path, "launch_moe.sh", ("--moe-grouped-gemm", new))
+    with pytest.raises(InputError, match=r"moe_layer_recompute.*whole layers"):
+        read_megatron_script(path, Given())
+
+
+def test_chunks_take_turns_after_as_many_microbatches_as_there_are_stages(tmp_path):
+    """Megatron-Core's default, named; another number is another order."""
+    option = "--microbatch-group-size-per-virtual-pipeline-stage"
+    for number, fits in ((4, True), (8, False)):
+        path = edited(tmp_path, "launch_moe.sh", ("--sequence-parallel", f"{option} {number}"))
+        if fits:
+            assert read_megatron_script(path, Given())[1].is_complete
+            continue
+        with pytest.raises(InputError, match="as many microbatches as stages, 4"):
+            read_megatron_script(path, Given())
+
+
 def test_an_unknown_module_is_refused_with_those_that_there_are(tmp_path):
     full = "--recompute-method uniform --recompute-num-layers 1"
     options = "--recompute-granularity selective --recompute-modules mlp gdn_norm_out"

@@ -42,6 +42,34 @@ def test_a_costly_setting_of_torchtitan_is_refused(tmp_path, old, new, why):
 
 
 @pytest.mark.parametrize(
+    ("backend", "way"), [("standard", "all_to_all"), ("deepep", "hierarchical")]
+)
+def test_the_backend_of_expert_parallelism_says_how_tokens_travel(tmp_path, backend, way):
+    path = tmp_path / "experts.toml"
+    path.write_text(
+        '[model]\nname = "qwen3"\nflavor = "30B-A3B"\n[parallelism]\n'
+        f'expert_parallel_degree = 8\nexpert_parallel_comm_backend = "{backend}"\n'
+        '[activation_checkpoint]\nmode = "none"\n'
+    )
+    job, report = read_torchtitan_config(path, Given(gpus=16))
+    assert (job.plan.ep, job.plan.ep_dispatch) == (8, way)
+    assert report.is_complete
+
+
+@pytest.mark.parametrize("table", ["parallelism", "experimental"])
+def test_a_schedule_in_a_file_is_read_under_both_its_names(tmp_path, table):
+    (tmp_path / "order.csv").write_text("0F0,0B0\n1F0,1B0\n")
+    path = tmp_path / "job.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n'
+        '[activation_checkpoint]\nmode = "none"\n'
+        f'[{table}]\npipeline_parallel_degree = 2\npipeline_parallel_schedule_csv = "order.csv"\n'
+    )
+    job, _ = read_torchtitan_config(path, Given(gpus=2, global_batch=1))
+    assert job.plan.schedule.rows == ("0F0,0B0", "1F0,1B0")
+
+
+@pytest.mark.parametrize(
     ("section", "recompute"),
     [
         ("null", "none"),

@@ -19,8 +19,9 @@ from simulator.cli.console import (
     working,
 )
 from simulator.cli.measuring_collectives import MeasuredBackend, measured
-from simulator.cli.options import PICTURES, AsJson, complete_profile, refuse_other_suffix
+from simulator.cli.options import AsJson, complete_profile, refuse_other_suffix
 from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
 
 if TYPE_CHECKING:
     from simulator.calibrate.measured_network import Calibration

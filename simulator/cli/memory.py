@@ -21,13 +21,13 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import (
-    PICTURES,
     AsJson,
     Changes,
     JobFile,
     read_job,
     refuse_other_suffix,
 )
+from simulator.plots.formats import PICTURES
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -98,9 +98,6 @@ def quantity(text: str, option: str, dimension: str, *, or_zero: bool = False) -
     return value
 
 
-PICTURES = (".png", ".svg", ".pdf")
-"""How pictures are written."""
-
 TRACES = (".json", ".json.gz")
 """How traces are written."""
 

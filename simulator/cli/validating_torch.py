@@ -20,7 +20,6 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import (
-    PICTURES,
     TRACES,
     AsJson,
     Changes,
@@ -31,6 +30,7 @@ from simulator.cli.options import (
     refuse_other_suffix,
 )
 from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
 
 if TYPE_CHECKING:
     from simulator.plots.measured_timeline import Rows

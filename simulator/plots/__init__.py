@@ -39,7 +39,8 @@ Against reality:
 
 For all of them:
 
-- ``style``: palette, fonts, legends, axes and file formats
+- ``style``: palette, fonts, legends and axes
+- ``formats``: how a picture may be written; it loads nothing
 - ``small_bitmap``: files that go into a repository
 
 Every picture has two functions: ``build_*_figure(result)`` returns the figure,

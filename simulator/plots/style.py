@@ -30,6 +30,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from simulator.errors import InputError
+from simulator.plots.formats import METADATA, PICTURES
 from simulator.program.ir import Category, Kind, Owner
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -345,16 +346,17 @@ def time_unit(longest_s: float) -> tuple[str, float]:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a picture in the format its suffix names (.png, .svg or .pdf), and its folder.
+    """Write a picture in the format its suffix names (:mod:`simulator.plots.formats`).
 
-    The same figure gives the same bytes.
+    The folder is made if need be. The same figure gives the same bytes.
+
+    Raises:
+        InputError: No picture is written in such a format.
     """
     suffix = Path(path).suffix.lower()
-    metadata = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
-    if metadata is None:
-        raise InputError.single(
-            "path", "a picture is written as .png, .svg or .pdf", str(path), "change the suffix"
-        )
+    if suffix not in METADATA:
+        rule = f"a picture is written as {', '.join(PICTURES[:-1])} or {PICTURES[-1]}"
+        raise InputError.single("path", rule, str(path), "change the suffix")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.hashsalt": "clustersim"}):
-        figure.savefig(path, dpi=PNG_DPI, metadata=metadata)
+        figure.savefig(path, dpi=PNG_DPI, metadata=dict(METADATA[suffix]))

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import subprocess
+import sys
 
-from simulator.cli.options import complete_model, complete_profile, parse_assignments
+import pytest
+from matplotlib.figure import Figure
+
+from simulator.cli.options import (
+    complete_model,
+    complete_profile,
+    parse_assignments,
+    refuse_other_suffix,
+)
 from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
+from simulator.plots.style import save
 
 
 @pytest.mark.parametrize(
@@ -39,3 +50,16 @@ def test_setting_one_field_twice_is_refused():
 def test_names_are_completed_from_the_shipped_files():
     assert complete_profile("h200") == ["h200-sxm-141gb"]
     assert "llama3.1-8b" in complete_model("llama3.1")
+
+
+@pytest.mark.parametrize("suffix", PICTURES)
+def test_what_a_command_takes_as_a_picture_is_what_a_picture_is_written_as(tmp_path, suffix):
+    path = tmp_path / f"picture{suffix.upper()}"
+    refuse_other_suffix(path, "--plot", *PICTURES)
+    save(Figure(), path)
+    assert path.stat().st_size > 0
+
+
+def test_asking_how_pictures_are_written_loads_nothing_that_draws():
+    code = "import sys, simulator.cli.memory; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,6 +19,11 @@ def spread(count: int, limit: int | None) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, max(limit, 1))})
 
 
+def class_words(rank_class: RankClass) -> str:
+    """The name of a class, and its GPU where the cluster has several kinds."""
+    return f"{rank_class.name} {rank_class.cause}" if rank_class.device else rank_class.name
+
+
 def classes_of(ranks: Sequence[int], job: Job, classes: Sequence[RankClass]) -> list[int]:
     """Indices of the classes that stand for some ranks, ascending.
 

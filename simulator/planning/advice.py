@@ -11,7 +11,6 @@ from simulator.results.advice import Advice
 from simulator.results.step import StepResult
 from simulator.results.verdict import verdict
 from simulator.spec.job import Job
-from simulator.spec.pool_checks import refuse_pools
 
 
 def advice(
@@ -23,7 +22,8 @@ def advice(
 ) -> Advice:
     """The verdict, the changes and the numbers that it rests on.
 
-    Some twenty changed jobs are replayed.
+    Some twenty changed jobs are replayed. What a number of a profile decides is worked out for
+    clusters of one kind of GPU.
 
     Args:
         job: What was simulated.
@@ -32,11 +32,10 @@ def advice(
             :func:`simulator.planning.misfit.explain_misfit`.
         on_trial: Called after each simulated candidate, for progress.
     """
-    refuse_pools(job, "advice on a step")
     tried = what_ifs(job, on_trial=on_trial)
     return Advice(
         verdict=verdict(result, tried),
         misfit=misfit or explain_misfit(job, result),
         what_ifs=tried,
-        influences=influences(job, on_trial=on_trial),
+        influences=() if job.cluster.pools else influences(job, on_trial=on_trial),
     )

@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 import yaml
 
+import simulator as sim
 from simulator.exporters.html.page import render
-from simulator.exporters.html.run_report import write_run_report
+from simulator.exporters.html.run_report import headline, write_run_report
+from simulator.exporters.html.sources import source_blocks
 from simulator.exporters.html.timeline_data import WAITS
 from simulator.plots import style
 from simulator.program.ir import Kind
+from simulator.units import format_bytes
 from tests.exporters.pages import HOSTILE, advice_of, column, data_in, page_of, result_of
 
 SMALL = {"layers": 4, "gpus": 8, "pp": 4, "microbatches": 8}
@@ -175,7 +178,7 @@ def test_memory_of_a_page_reaches_the_peak_of_each_class(page):
         curves = [owner["bytes"] for owner in shown["owners"]]
         held = [np.frombuffer(b64decode(c)) if isinstance(c, str) else c for c in curves]
         assert np.max(sum(held)) == pytest.approx(whole.peak_allocated_bytes)
-    assert memory["capacity_bytes"] == result.capacity_bytes
+    assert {each["capacity_bytes"] for each in memory["classes"]} == {result.capacity_bytes}
 
 
 def test_a_result_shows_itself_in_a_notebook_without_scripts_and_with_its_name_escaped():
@@ -199,3 +202,44 @@ def test_the_fullest_class_is_in_the_tables_however_many_there_are():
         assert f'<th scope="row">stage {place}</th>' in table
         left = 66 - table.count('<th scope="row">')
         assert f"({left} more classes are left out)" in table
+
+
+@pytest.fixture(scope="module")
+def mixed() -> sim.Result:
+    """A step on two kinds of GPUs whose memories differ; the smaller one comes second."""
+    names = ("h200-sxm-141gb", "a100-sxm-80gb")
+    pools = [{"profile": name, "gpus": 8} for name in names]
+    job = result_of(**SMALL).job.replace({"cluster": {"pools": pools}, "batch.global": 32})
+    return sim.simulate(job)
+
+
+def test_a_page_of_several_pools_names_the_gpu_of_every_class_and_what_it_has(mixed):
+    page = page_of(mixed)
+    memory = data_in(page)["memory"]
+    found = {each["name"].split(" on ")[-1]: each["capacity_bytes"] for each in memory["classes"]}
+    assert found == {
+        pool.profile.name: pool.profile.device.memory_bytes for pool in mixed.job.cluster.pools
+    }
+    assert "the profiles h200-sxm-141gb and a100-sxm-80gb" in page
+    least = min(found.values())
+    assert dict(headline(mixed))["fullest GPU"].endswith(format_bytes(least))
+
+
+def test_a_page_of_several_pools_counts_the_numbers_of_all_of_them(mixed):
+    def counted(job) -> int:
+        words = ", ".join(source_blocks(job).values())
+        return sum(int(number) for number in re.findall(r"\d+", words))
+
+    alone = [
+        mixed.job.replace({"cluster": {"profile": pool.profile.name, "gpus": 16}})
+        for pool in mixed.job.cluster.pools
+    ]
+    assert counted(mixed.job) == sum(map(counted, alone))
+
+
+def test_advice_on_several_pools_tries_changes_on_all_of_them(mixed, tmp_path):
+    found = mixed.advice()
+    assert found.what_ifs
+    assert not found.influences  # a number belongs to one kind of GPU
+    page = mixed.write_html(tmp_path / "mixed.html").read_text(encoding="utf-8")
+    assert found.what_ifs[0].words in page

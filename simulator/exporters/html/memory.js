@@ -27,7 +27,9 @@ class MemoryPicture {
         ...owner,
         bytes: typeof owner.bytes === "number" ? new Float64Array(time.length).fill(owner.bytes) : unpack(owner.bytes, Float64Array),
       }));
-      this.curves[index] = { time, owners, peakS: each.peak_s, peakBytes: each.peak_bytes };
+      this.curves[index] = {
+        time, owners, peakS: each.peak_s, peakBytes: each.peak_bytes, capacityBytes: each.capacity_bytes,
+      };
     }
     return this.curves[index];
   }
@@ -43,11 +45,11 @@ class MemoryPicture {
   }
 
   draw(context, width, height) {
-    const ink = inks(), { time, owners, peakS, peakBytes } = this.shown;
+    const ink = inks(), { time, owners, peakS, peakBytes, capacityBytes } = this.shown;
     const plot = width - GUTTER, bottom = height - AXIS_PX, { view } = this;
     // A peak far below the capacity is shown as large as it can be.
-    const isLow = peakBytes < 0.3 * this.data.capacity_bytes;
-    const top = isLow ? 1.25 * peakBytes : 1.08 * Math.max(this.data.capacity_bytes, peakBytes);
+    const isLow = peakBytes < 0.3 * capacityBytes;
+    const top = isLow ? 1.25 * peakBytes : 1.08 * Math.max(capacityBytes, peakBytes);
     const y = (size) => bottom - (size / top) * bottom;
     const x = (moment) => GUTTER + ((moment - view.from) / view.span) * plot;
     context.fillStyle = ink.page;
@@ -81,8 +83,8 @@ class MemoryPicture {
     context.lineWidth = 1.6;
     context.setLineDash([6, 3]);
     context.beginPath();
-    context.moveTo(GUTTER, y(this.data.capacity_bytes));
-    context.lineTo(width, y(this.data.capacity_bytes));
+    context.moveTo(GUTTER, y(capacityBytes));
+    context.lineTo(width, y(capacityBytes));
     context.stroke();
     context.setLineDash([]);
     context.fillStyle = ink.ink;
@@ -103,14 +105,14 @@ class MemoryPicture {
     context.textAlign = "right";
     context.textBaseline = "middle";
     context.fillStyle = ink.pale;
-    const capacity = y(this.data.capacity_bytes);
+    const { capacityBytes } = this.shown, capacity = y(capacityBytes);
     for (let size = 0; size * unit < top; size += tick) {
       const at = y(size * unit);
       if (Math.abs(at - capacity) > 14) context.fillText(`${Number(size.toPrecision(6))} ${name}`, GUTTER - 8, Math.max(at, 8));
     }
     if (capacity < 0) return;
     context.fillStyle = ink.bad;
-    context.fillText(`${(this.data.capacity_bytes / 2 ** 30).toFixed(1)} GiB`, GUTTER - 8, capacity);
+    context.fillText(`${(capacityBytes / 2 ** 30).toFixed(1)} GiB`, GUTTER - 8, capacity);
   }
 
   say(event) {

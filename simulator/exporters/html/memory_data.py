@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.exporters.html.page import packed
 from simulator.exporters.html.timeline_data import both
-from simulator.exporters.selection import spread
+from simulator.exporters.selection import class_words, spread
 from simulator.plots import style
 from simulator.plots.memory import fullest, fullest_moments
 from simulator.program.ir import Owner
@@ -26,10 +26,9 @@ def memory_data(result: StepResult) -> dict[str, Any]:
     worst = fullest(result)
     shown = sorted({worst, *spread(len(classes), _MOST_CLASSES)})
     return {
-        "capacity_bytes": result.capacity_bytes,
         "fullest": shown.index(worst),
         "classes": [
-            {"name": classes[i].name, **_curves(result.memory[i], result.step_time_s)}
+            {"name": class_words(classes[i]), **_curves(result.memory[i], result.step_time_s)}
             for i in shown
         ],
     }
@@ -41,6 +40,7 @@ def _curves(memory: ClassMemory, step_s: float) -> dict[str, Any]:
         "time_s": packed(memory.time_s[moments]),
         "peak_s": memory.peak_time_s,
         "peak_bytes": memory.peak_allocated_bytes,
+        "capacity_bytes": memory.capacity_bytes,
         "owners": [
             {"name": style.words(owner), "color": both(color), "bytes": curve}
             for owner, color in style.OWNER_COLOR.items()

@@ -15,7 +15,7 @@ import yaml
 
 from simulator.exporters.html.memory_data import memory_data
 from simulator.exporters.html.page import render, write_page
-from simulator.exporters.html.sources import source_blocks
+from simulator.exporters.html.sources import profiles, source_blocks, used_numbers
 from simulator.exporters.html.timeline_data import (
     MOST_ROWS,
     WAITS,
@@ -23,7 +23,7 @@ from simulator.exporters.html.timeline_data import (
     shown_classes,
     timeline_data,
 )
-from simulator.exporters.selection import spread
+from simulator.exporters.selection import class_words, spread
 from simulator.plots import style
 from simulator.plots.memory import fullest
 from simulator.program.ir import Category, Owner
@@ -32,7 +32,6 @@ from simulator.results.expert_load import expert_load_sentence
 from simulator.results.report import source_counts
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
-from simulator.spec.pool_checks import refuse_pools
 from simulator.units import format_bytes, format_seconds
 
 SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
@@ -57,7 +56,6 @@ def write_run_report(
         most_rows: Operations on lanes that the timeline holds at most; beyond it whole
             classes of ranks are left out, and the page says so.
     """
-    refuse_pools(job, "the page of a run")
     context, data = _content(result, job, advice, most_rows)
     write_page(path, "run.html", context, scripts=SCRIPTS, data=data)
 
@@ -90,8 +88,11 @@ def _content(
         "more_classes": len(classes) - len(_listed_classes(result)),
         "memory_rows": list(_memory_rows(result)),
         "owners": [*_owners(result), _OUTSIDE],
-        "capacity_bytes": result.capacity_bytes,
-        "profile": " + ".join(pool.profile.name for pool in job.cluster.pools or (job.cluster,)),
+        "capacities": " and ".join(
+            f"{format_bytes(profile.device.memory_bytes)} on {profile.name}"
+            for profile in profiles(job)
+        ),
+        "profile": _profile_words(job),
         "sources": source_counts(job),
         "assumed": _assumed(job),
         "job_yaml": yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True),
@@ -101,7 +102,6 @@ def _content(
 
 def headline(result: StepResult) -> Iterator[tuple[str, str]]:
     """Names and values of the numbers that come first."""
-    peak = max(memory.peak_device_bytes for memory in result.memory)
     yield "step time", format_seconds(result.step_time_s)
     if result.step_time_band_s is not None:
         yield "8 of 10 such runs take", " to ".join(map(format_seconds, result.step_time_band_s))
@@ -110,7 +110,9 @@ def headline(result: StepResult) -> Iterator[tuple[str, str]]:
     yield "MFU", f"{100 * result.mfu:.1f} %"
     yield "HFU", f"{100 * result.hfu:.1f} %"
     yield "pipeline bubble", f"{100 * result.bubble_fraction:.1f} %"
-    yield "fullest GPU", f"{format_bytes(peak)} of {format_bytes(result.capacity_bytes)}"
+    most = result.fullest
+    held, capacity = map(format_bytes, (most.peak_device_bytes, most.capacity_bytes))
+    yield "fullest GPU", f"{held} of {capacity}"
 
 
 def _streams(timeline: dict[str, Any]) -> list[dict[str, Any]]:
@@ -179,7 +181,7 @@ def waterfall(result: StepResult) -> Iterator[dict[str, Any]]:
 
 def _listed_classes(result: StepResult) -> list[int]:
     """Indices of the classes in the tables, the fullest always among them."""
-    used = [memory.peak_device_bytes for memory in result.memory]
+    used = [memory.filled_share for memory in result.memory]
     return sorted({used.index(max(used)), fullest(result), *spread(len(used), _MOST_CLASSES)})
 
 
@@ -188,7 +190,7 @@ def _class_rows(result: StepResult) -> Iterator[dict[str, Any]]:
     for index in _listed_classes(result):
         seconds = result.class_breakdown_s[index]
         yield {
-            "name": classes[index].name,
+            "name": class_words(classes[index]),
             "bars": [
                 {**each, "share": seconds.get(each["key"], 0.0) / result.step_time_s}
                 for each in _categories(result)
@@ -211,7 +213,7 @@ def _memory_rows(result: StepResult) -> Iterator[dict[str, Any]]:
     for index in _listed_classes(result):
         memory = result.memory[index]
         yield {
-            "name": classes[index].name,
+            "name": class_words(classes[index]),
             "memory": memory,
             "fits": memory.peak_device_bytes <= memory.capacity_bytes,
             "capacity_share": memory.capacity_bytes / longest,
@@ -232,15 +234,16 @@ def _held(memory: ClassMemory, owner: Owner) -> float:
     return memory.by_owner.get(owner, 0.0)
 
 
+def _profile_words(job: Job) -> str:
+    names = [profile.name for profile in profiles(job)]
+    return f"the profile{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+
+
 def _assumed(job: Job) -> list[tuple[str, str]]:
-    """Numbers of the profile that nobody has measured, in the formats that the plan uses."""
-    others = tuple(
-        f"kernels.gemm.{precision}."
-        for precision in job.cluster.profile.kernels.gemm
-        if precision != job.plan.precision
-    )
+    """Numbers of the profiles that nobody has measured, in the formats that the plan uses."""
+    several = len(profiles(job)) > 1
     return [
-        (path, source.reference)
-        for path, source in job.cluster.profile.provenance.items()
-        if source.kind == "assumed" and not path.startswith(others)
+        (f"{profile.name}: {path}" if several else path, source.reference)
+        for profile, path, source in used_numbers(job)
+        if source.kind == "assumed"
     ]

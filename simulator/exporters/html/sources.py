@@ -1,11 +1,12 @@
-"""Which numbers of the hardware profile does an operation rest on?"""
+"""Which numbers of the hardware profiles does an operation rest on?"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from simulator.program.ir import COMMUNICATION, Operation
+from simulator.spec.hardware import HardwareProfile, Provenance
 from simulator.spec.job import Job
 
 _COMPUTING = "kernels"
@@ -13,22 +14,32 @@ _PORT_BLOCKS = {"scale_up": "network.scale_up", "fabric": "network.fabric"}
 
 
 def source_blocks(job: Job) -> dict[str, str]:
-    """The blocks of the profile that this job uses, and in words where their numbers come from."""
-    profile, plan = job.cluster.profile, job.plan
-    others = [
-        f"kernels.gemm.{precision}."
-        for precision in profile.kernels.gemm
-        if precision != plan.precision
-    ]
+    """The blocks of the profiles that this job uses, and in words where their numbers come from."""
     found: dict[str, Counter[str]] = {}
-    for path, source in profile.provenance.items():
+    for _, path, source in used_numbers(job):
         block = next((b for b in (_COMPUTING, *_PORT_BLOCKS.values()) if path.startswith(b)), None)
-        if block and not any(path.startswith(other) for other in others):
+        if block:
             found.setdefault(block, Counter())[source.kind] += 1
     return {
         block: ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         for block, kinds in found.items()
     }
+
+
+def profiles(job: Job) -> list[HardwareProfile]:
+    """The kinds of GPUs of a job's cluster, each once."""
+    kinds = [pool.profile for pool in job.cluster.pools or (job.cluster,)]
+    return list({profile.name: profile for profile in kinds}.values())
+
+
+def used_numbers(job: Job) -> Iterator[tuple[HardwareProfile, str, Provenance]]:
+    """Profile, path and source of every number but those of products in other formats."""
+    for profile in profiles(job):
+        gemm = "kernels.gemm."
+        used = f"{gemm}{job.plan.precision}."
+        for path, source in profile.provenance.items():
+            if path.startswith(used) or not path.startswith(gemm):
+                yield profile, path, source
 
 
 def rests_on(operation: Operation, blocks: Sequence[str]) -> list[str]:

@@ -284,6 +284,11 @@ class NoDataParallel:
         del program, rank, run, is_first, is_forward
         return Gather()
 
+    def launched_after(self, rank: int) -> tuple[int, ...]:
+        """Nothing holds the host up."""
+        del rank
+        return ()
+
     def reads_weights(self, run: Slice) -> bool:
         """Nothing is gathered."""
         del run

@@ -72,6 +72,9 @@ class Attachment(Protocol):
     ) -> Gather:
         """What a piece must wait for."""
 
+    def launched_after(self, rank: int) -> tuple[int, ...]:
+        """What must have ended before the host launches a rank's next piece."""
+
     def reads_weights(self, run: Slice) -> bool:
         """Whether a piece has weights of its own, so that the next gather is issued with it."""
 

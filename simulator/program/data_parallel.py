@@ -177,6 +177,7 @@ class DataParallel:
             self._held.update((rank, unit) for unit in needed)
         stream = Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE
         after = self._prefetch_limit(rank) if per_use else self._last_update(rank)
+        after = (*after, *self._offload.launched_after(rank))
         shard: Memory = ()
         if self._offload.fetches_parameters:
             shard = self._memory.shard(needed) if self._has_copies else ()
@@ -199,6 +200,10 @@ class DataParallel:
             return ()
         return self._memory.weights_in_turn(self._piece(run).needs, is_forward=is_forward)
 
+    def launched_after(self, rank: int) -> tuple[int, ...]:
+        """What the host waits for before it launches a rank's next piece."""
+        return self._offload.launched_after(rank)
+
     def reads_weights(self, run: Slice) -> bool:
         """Whether a piece has weights of its own, so that the next gather is issued with it."""
         return bool(self._piece(run).needs)
@@ -218,6 +223,14 @@ class DataParallel:
         self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
     ) -> Memory:
         """Reduces gradients that a run completes, where due; returns the memory they take."""
+        taken = self._reduce_after(program, rank, operation, run, is_last=is_last)
+        if run == self._ends_backward:
+            self._offload.end_backward(rank)
+        return taken
+
+    def _reduce_after(
+        self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
+    ) -> Memory:
         made = self._made_gradients(rank, run)
         if not self.reduces_after(is_last=is_last):
             return made

@@ -4,7 +4,9 @@
   pieces ahead) before it is gathered, as long ahead as gathers are.
 - **Gradients**: with ZeRO 2 and 3, every reduced shard leaves while backward goes on. Later
   microbatches are added to what is there: DeepSpeed copies it back and adds on the GPU, FSDP
-  adds on the CPU. With ZeRO 1 the shard leaves before the update.
+  adds on the CPU. There the thread that launches kernels waits for the copy and adds before it
+  launches the next piece, and it waits for all copies before the next microbatch. With ZeRO 1
+  the shard leaves before the update.
 - **Update**: the CPUs go through tiles. What a tile needs is read from NVMe before it and
   written after it; updated 16-bit weights are copied to the GPU, unless that fetches them
   anyway. A share that stayed is updated on the GPU meanwhile. A delayed update runs beside the
@@ -20,7 +22,10 @@ share of a node is in :mod:`simulator.cost.host`.
 
 Source: ZeRO-Offload (arXiv 2101.06840, sections 4 and 5); ZeRO-Infinity (arXiv 2104.07857,
 sections 5.1 and 6); DeepSpeed's ``stage_1_and_2.py`` and ``stage3.py`` and PyTorch's
-``fully_shard`` for accumulation.
+``fully_shard`` for accumulation (``foreach_reduce`` of ``_fsdp_collectives.py``, and
+``finalize_backward`` of ``_fsdp_param_group.py``).
+
+Ignores: that copies which the launching thread waits for go to memory that is not pinned.
 """
 
 from __future__ import annotations
@@ -160,6 +165,10 @@ class StateOffload:
         self._away = 1.0 - device_shares(job)[Owner.OPTIMIZER_STATES]
         self._on_host: dict[tuple[int, Slice], int] = {}
         """What last touched the gradients of each rank's pieces that are on the host."""
+        self._sent: dict[int, int] = {}
+        """What last touched any gradients of each rank that are on the host."""
+        self._launched_after: dict[int, int] = {}
+        """What the thread that launches the kernels of each rank last waited for."""
         self._fetched: dict[int, list[int]] = {}
         """Copies of weights to the GPU by rank; each frees a buffer of what was read."""
         self._delayed: dict[int, list[tuple[int, float]]] = {}
@@ -231,8 +240,19 @@ class StateOffload:
             last = links.compute(program, rank, "add_gradients", traffic_bytes, waits)
         if is_last and self._plan.optimizer == "nvme":
             last = links.copy(program, rank, NVME_WRITE, num_bytes, (last,), layers=layers)
-        self._on_host[rank, shard.run] = last
+        self._on_host[rank, shard.run] = self._sent[rank] = last
+        if earlier is not None and not adds_on_gpu:
+            self._launched_after[rank] = last
         return copy
+
+    def end_backward(self, rank: int) -> None:
+        """Books that all of a rank's backward is launched; FSDP then waits for its copies."""
+        if self.job.plan.stack.offloads == "shards" and rank in self._sent:
+            self._launched_after[rank] = self._sent[rank]
+
+    def launched_after(self, rank: int) -> tuple[int, ...]:
+        """What must have ended before a rank's next kernels are launched."""
+        return (self._launched_after[rank],) if rank in self._launched_after else ()
 
     def _numel(self, shard: Shard) -> float:
         return shard_numel(self.job, shard.parameters)

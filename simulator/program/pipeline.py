@@ -320,7 +320,8 @@ class _Emitter:
             if following is not None:
                 gather = before(following)
             issues = self.attachment.reads_weights(run)
-            yield run, current.operations, due + gather.takes if issues else due
+            after = (*current.operations, *self.attachment.launched_after(rank))
+            yield run, after, due + gather.takes if issues else due
             due = () if issues else gather.takes
 
     def _add_pass(

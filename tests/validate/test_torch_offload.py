@@ -6,11 +6,13 @@ On a CPU nothing leaves the device, but torch runs all the same code.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulator.calibrate.ranks.world import World, joined
 from simulator.engine.des import simulate_program
@@ -144,6 +146,28 @@ def test_gradients_are_scaled_down_to_a_norm_of_one(given):
 
 def local(tensor: Any) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def test_torch_adds_a_layers_gradients_before_it_launches_the_backward_of_the_next():
+    """The CPU does it in the thread that launches kernels, so these wait for it."""
+    calls: list[str] = []
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            calls.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with joined(CPU):
+        trainer = build_trainer(SHARDS, CPU)
+        with Calls():
+            trainer._accumulate()
+    assert SHARDS.microbatches == 2
+    reductions = [i for i, name in enumerate(calls) if "reduce_scatter" in name]
+    later = reductions[len(reductions) // 2 :]
+    for here, there in pairwise(later[:-1]):  # what is reduced last is the root's
+        between = calls[here:there]
+        assert "add_" in between
+        assert "mm" in between[between.index("add_") :]
 
 
 def test_what_is_in_host_memory_is_not_on_the_gpu():

@@ -21,6 +21,9 @@ from simulator.spec.pool_checks import pool_faults
 from simulator.spec.recompute_checks import recompute_faults
 from simulator.spec.tensor_grid_checks import tensor_grid_faults
 
+_MOST_MICROBATCHES = 100_000
+"""Real steps have a few thousand at most; each is simulated, so a mistyped batch takes hours."""
+
 
 def job_faults(job: Job) -> list[Fault]:
     """Every rule across fields that the job breaks; empty if it is sound.
@@ -64,6 +67,13 @@ def _batch_divides_into_microbatches(job: Job) -> Iterator[Fault]:
             f"must be a multiple of micro x dp = {batch.micro_batch} x {job.dp} = {slice_}",
             batch.global_batch,
             f"take {nearest}, or change batch.micro or a degree",
+        )
+    elif job.microbatches > _MOST_MICROBATCHES:
+        yield Fault(
+            "batch.global",
+            f"makes {job.microbatches:,} microbatches per rank, of at most {_MOST_MICROBATCHES:,}",
+            batch.global_batch,
+            f"take at most {_MOST_MICROBATCHES * slice_}, more GPUs, or a larger batch.micro",
         )
 
 

@@ -57,17 +57,36 @@ def model_names() -> list[str]:
     return names_in(data_folder("workloads") / "models")
 
 
-def load_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
-    """The job of a YAML file, with some fields changed.
+def job_names() -> list[str]:
+    """Names of the shipped jobs."""
+    return names_in(data_folder("workloads"))
+
+
+def load_job(name_or_path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
+    """A job from a YAML file, or a shipped one by name, with some fields changed.
 
     Args:
-        path: The job file. Relative paths inside it are relative to its folder.
+        name_or_path: The job file, or a shipped name. Relative paths inside a file are relative
+            to its folder.
         changes: New values by dotted path, for example ``{"plan.tp": 4}``.
 
     Raises:
         InputError: With every fault of the file.
     """
-    return job_from_document(with_changes(read_yaml(Path(path)), changes or {}), source=str(path))
+    path = _job_file(Path(name_or_path))
+    return job_from_document(with_changes(read_yaml(path), changes or {}), source=str(path))
+
+
+def _job_file(path: Path) -> Path:
+    """The file itself where there is one, else the shipped one of that name."""
+    if path.exists():
+        return path
+    if path.suffix == ".yaml" and path.stem in job_names():
+        hint = f"the shipped job is called {path.stem}, without folder and suffix"
+        raise InputError.single("", "no such file", hint=hint, file=str(path))
+    if len(path.parts) > 1:
+        return path
+    return named_file("job", str(path), data_folder("workloads"), Path())
 
 
 def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:

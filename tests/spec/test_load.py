@@ -16,6 +16,7 @@ from simulator.errors import InputError
 from simulator.spec.documents import data_folder, read_yaml
 from simulator.spec.load import (
     job_from_document,
+    job_names,
     load_job,
     load_model,
     load_profile,
@@ -48,6 +49,46 @@ def test_a_job_is_its_file(write):
     assert (job.model.layers, job.cluster.gpus, job.batch.tokens) == (32, 16, 32 * 4096)
     assert (job.dp, job.microbatches, job.batch.micro_batch) == (4, 8, 1)
     assert job.title == "llama3.1-8b on 16 x h100-sxm-80gb, tp2 pp2 dp4"
+
+
+@pytest.mark.parametrize("name", job_names())
+def test_a_shipped_job_is_loaded_by_its_name_from_any_folder(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_job(name) == load_job(data_folder("workloads") / f"{name}.yaml")
+
+
+def test_a_file_goes_before_a_shipped_job_of_its_name(write, monkeypatch):
+    path = write(JOB, "llama3-8b-8xh100")
+    monkeypatch.chdir(path.parent)
+    assert load_job(path.name).cluster.gpus == 16
+
+
+@pytest.mark.parametrize(
+    ("given", "way_out"),
+    [
+        ("llama3-70b-64xh10", "did you mean 'llama3-70b-64xh100'?"),
+        ("workloads/llama3-8b-8xh100.yaml", "is called llama3-8b-8xh100, without folder"),
+        ("nowhere/job", "No such file"),
+        ("job.yaml", "No such file"),
+    ],
+)
+def test_a_job_that_is_neither_file_nor_name_says_what_is_there(
+    given, way_out, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as raised:
+        load_job(given)
+    assert given in str(raised.value)
+    assert way_out in str(raised.value)
+
+
+def test_a_mistyped_batch_is_refused_before_it_takes_hours(write):
+    path = write(JOB)
+    assert faults_of(path, batch__global=400_004) == {
+        "batch.global": "makes 100,001 microbatches per rank, of at most 100,000; "
+        "take at most 400000, more GPUs, or a larger batch.micro"
+    }
+    assert load_job(path, {"batch.global": 400_000}).microbatches == 100_000
 
 
 def test_a_plan_may_be_left_out_or_empty(write):

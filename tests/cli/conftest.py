@@ -17,8 +17,13 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture
-def clustersim(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def clustersim(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
     """Run a command in this process; returns its exit code and both streams."""
+    # Neither the width of somebody's terminal nor their settings make a test fail.
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("CLUSTERSIM_TRACEBACK", raising=False)
 
     def call(*words: object) -> Outcome:
         with pytest.raises(SystemExit) as stopped:

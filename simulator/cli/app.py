@@ -6,6 +6,7 @@ wrong; 3 a bug of ours.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -45,6 +46,7 @@ from simulator.cli.console import note
 from simulator.errors import ClustersimError, DoesNotFitError
 
 INPUT_WRONG, DOES_NOT_FIT, BUG = 2, 1, 3
+_DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass
@@ -75,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
+        if error.errno in _DISK_IS_FULL:
+            note(f"cannot write: {error.strerror}")
+            sys.exit(INPUT_WRONG)
         # A file that the user named; what has no name is none of theirs.
         if error.filename is None:
             note(_bug_report(error, settings))
@@ -141,7 +146,7 @@ def _options(
 ) -> None:
     """Predict step time and memory of LLM training on a cluster, before renting it.
 
-    Start with:  clustersim run workloads/llama3-70b-64xh100.yaml
+    Start with:  clustersim run llama3-70b-64xh100
     """
     del version  # its callback has done the work
     if context.obj is not None:

@@ -19,7 +19,7 @@ from simulator.cli.console import (
     working,
 )
 from simulator.cli.measuring_collectives import MeasuredBackend, measured
-from simulator.cli.options import AsJson, complete_profile, refuse_other_suffix
+from simulator.cli.options import AsJson, complete_profile, written_as
 from simulator.errors import InputError
 from simulator.plots.formats import PICTURES
 
@@ -62,7 +62,13 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
     ] = None,
     as_json: AsJson = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the fit (.png, .svg, .pdf).")
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            callback=written_as(*PICTURES),
+            help="Draw the fit (.png, .svg, .pdf).",
+        ),
     ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Take the rows of runs that were cut off.")
@@ -102,7 +108,6 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
     from simulator.calibrate.residuals import to_dict
     from simulator.spec.load import load_profile, profile_file
 
-    refuse_other_suffix(plot, "--plot", *PICTURES)
     base = load_profile(profile)
     given = list(files or ())
     if measure is not None:

@@ -25,8 +25,10 @@ from simulator.cli.options import (
     parse_assignments,
     quantity,
     whole_numbers,
+    written_as,
 )
 from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
@@ -77,7 +79,11 @@ def capacity(
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of their failures.")] = 0,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="Draw where the time goes, and the intervals."),
+        typer.Option(
+            metavar="FILE.png",
+            callback=written_as(*PICTURES),
+            help="Draw where the time goes, and the intervals.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulator.cli.console import note, number_column, print_json, print_table, text_column
-from simulator.cli.options import AsJson, quantity
+from simulator.cli.options import AsJson, Picture, quantity
 from simulator.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def build_group() -> typer.Typer:
     return group
 
 
-def list_algorithms() -> None:
+def list_algorithms(*, as_json: AsJson = False) -> None:
     """List the algorithms that can be shown.
 
     Example:  clustersim collective list
@@ -46,6 +45,9 @@ def list_algorithms() -> None:
         (name, (algorithm.__doc__ or "").splitlines()[0].replace("``", ""))
         for name, algorithm in CHUNK_ALGORITHMS.items()
     ]
+    if as_json:
+        print_json({"algorithms": [{"name": name, "how": how} for name, how in rows]})
+        return
     print_table("collectives, chunk by chunk", [text_column("name"), text_column("how")], rows)
 
 
@@ -67,9 +69,7 @@ def show_collective(
     hop: Annotated[str, typer.Option(metavar="TIME", help="Latency of a hop.")] = "5 us",
     chunks: Annotated[int, typer.Option(metavar="N", help="Pieces of every message.")] = 1,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw it: .png, .svg or .pdf.")
-    ] = None,
+    plot: Picture = None,
 ) -> None:
     """Show who holds which chunk after every step.
 

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
-from simulator.cli.options import AsJson, Changes, parse_assignments, read_job
+from simulator.cli.options import (
+    PAGES,
+    AsJson,
+    Changes,
+    parse_assignments,
+    read_job,
+    written_as,
+)
 from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
 from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
 
 if TYPE_CHECKING:
@@ -38,11 +46,20 @@ def compare(
     changes: Changes = None,
     as_json: AsJson = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the differences as waterfalls.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=written_as(*PICTURES),
+            help="Draw the differences as waterfalls.",
+        ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a page with differences and timelines."),
+        typer.Option(
+            metavar="FILE",
+            callback=written_as(*PAGES),
+            help="Write a page with differences and timelines.",
+        ),
     ] = None,
 ) -> None:
     """Say why steps differ, by causes that sum to the difference.

@@ -25,7 +25,7 @@ from simulator.cli.options import (
     Changes,
     JobFile,
     read_job,
-    refuse_other_suffix,
+    written_as,
 )
 from simulator.plots.formats import PICTURES
 from simulator.units import format_bytes, format_seconds
@@ -50,7 +50,11 @@ def memory(
     ] = False,
     over_time: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Memory over the step: a .csv table, or a picture."),
+        typer.Option(
+            metavar="FILE",
+            callback=written_as(".csv", *PICTURES),
+            help="Memory over the step: a .csv table, or a picture.",
+        ),
     ] = None,
 ) -> None:
     """Say who holds which bytes, on every pipeline stage.
@@ -64,7 +68,6 @@ def memory(
     """
     from simulator.api import simulate
 
-    refuse_other_suffix(over_time, "--over-time", ".csv", *PICTURES)
     result = simulate(read_job(job_file, changes))
     if as_json:
         document = result.to_dict()

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from simulator.spec.job import Job
 
 JobFile = Annotated[
     Path,
-    typer.Argument(metavar="JOB.yaml", help="The job: model, cluster, batch and plan."),
+    typer.Argument(
+        metavar="JOB.yaml",
+        help="The job: model, cluster, batch and plan; or the name of a shipped one.",
+    ),
 ]
 Changes = Annotated[
     list[str] | None,
@@ -102,20 +106,38 @@ TRACES = (".json", ".json.gz")
 """How traces are written."""
 
 
-def refuse_other_suffix(path: Path | None, option: str, *suffixes: str) -> None:
-    """Refuses a file that nothing can be written as, before what goes into it takes time.
+PAGES = (".html", ".htm")
+"""How pages are written."""
+
+
+def written_as(*suffixes: str) -> Callable[[typer.CallbackParam, Path | None], Path | None]:
+    """The check of an option that names a file to write, made before anything takes time.
 
     Args:
-        path: The file; None is no file.
-        option: Who asks for it.
-        suffixes: How its name may end.
+        suffixes: How the name may end.
 
-    Raises:
-        InputError: It ends otherwise.
+    Returns:
+        A callback for the option; it raises InputError where the name ends otherwise.
     """
-    if path is not None and not path.name.lower().endswith(suffixes):
-        rule = f"is written as {', '.join(suffixes[:-1])} or {suffixes[-1]}"
-        raise InputError.single(option, rule, str(path), "change the suffix")
+
+    def check(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+        if path is not None and not path.name.lower().endswith(suffixes):
+            rule = f"is written as {', '.join(suffixes[:-1])} or {suffixes[-1]}"
+            raise InputError.single(parameter.opts[0], rule, str(path), "change the suffix")
+        return path
+
+    return check
+
+
+Picture = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        callback=written_as(*PICTURES),
+        help="Draw it: .png, .svg or .pdf.",
+    ),
+]
 
 
 def complete_profile(incomplete: str) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
-from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
 from simulator.units import format_rate
 
 if TYPE_CHECKING:
@@ -19,9 +18,7 @@ def placement(
     job_file: JobFile,
     changes: Changes = None,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the map: .png, .svg or .pdf.")
-    ] = None,
+    plot: Picture = None,
 ) -> None:
     """Show which ranks form each group, and the links they cross.
 

@@ -20,10 +20,18 @@ from simulator.cli.console import (
     status_line,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, read_job, whole_numbers
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    read_job,
+    whole_numbers,
+    written_as,
+)
 from simulator.cli.sweep import parse_grid
 from simulator.cli.workers import Workers, worker_pool
 from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -71,7 +79,11 @@ def plan(
     ] = None,
     pareto: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="Draw plans that none beats in time and memory."),
+        typer.Option(
+            metavar="FILE.png",
+            callback=written_as(*PICTURES),
+            help="Draw plans that none beats in time and memory.",
+        ),
     ] = None,
     sizes: Annotated[
         str | None,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.console import note, number_column, print_json, print_table, text_column
-from simulator.cli.options import AsJson, complete_profile
+from simulator.cli.options import AsJson, complete_profile, written_as
 from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
 from simulator.units import format_bytes
 
 if TYPE_CHECKING:
@@ -37,18 +38,38 @@ def build_group() -> typer.Typer:
     return group
 
 
-def list_profiles() -> None:
+def list_profiles(*, as_json: AsJson = False) -> None:
     """List the shipped hardware profiles.
 
     Example:  clustersim profile list
     """
     from simulator.spec.load import load_profile, profile_names
 
-    rows = []
-    for name in profile_names():
-        profile = load_profile(name)
-        memory = format_bytes(profile.device.memory_bytes)
-        rows.append((name, memory, _kinds(profile), profile.description))
+    profiles = [load_profile(name) for name in profile_names()]
+    if as_json:
+        print_json(
+            {
+                "profiles": [
+                    {
+                        "name": profile.name,
+                        "memory_bytes": profile.device.memory_bytes,
+                        "numbers_by_source": _kinds(profile),
+                        "description": profile.description,
+                    }
+                    for profile in profiles
+                ]
+            }
+        )
+        return
+    rows = [
+        (
+            profile.name,
+            format_bytes(profile.device.memory_bytes),
+            ", ".join(f"{count} {kind}" for kind, count in _kinds(profile).items()),
+            profile.description,
+        )
+        for profile in profiles
+    ]
     columns = [
         text_column("name"),
         number_column("memory"),
@@ -62,11 +83,16 @@ def show_profile(
     profile: ProfileName,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the system: .png, .svg or .pdf."),
+        typer.Option(
+            metavar="FILE",
+            callback=written_as(*PICTURES),
+            help="Draw the system: .png, .svg or .pdf.",
+        ),
     ] = None,
     as_yaml: Annotated[
         bool, typer.Option("--yaml", help="Write the file itself, to start one's own from.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show every number of a profile and where it comes from.
 
@@ -90,9 +116,16 @@ def show_profile(
     for path, value in _numbers(loaded.model_dump(mode="json", by_alias=True)):
         source = loaded.provenance.get(path)
         origin = (source.kind, source.reference) if source else ("default", "")
-        rows.append((path, str(value), *origin))
-    columns = [text_column(name) for name in ("field", "value", "source", "reference")]
-    print_table(f"{loaded.name}: {loaded.description}", columns, rows)
+        rows.append((path, value, *origin))
+    names = ("field", "value", "source", "reference")
+    if as_json:
+        numbers = [dict(zip(names, row, strict=True)) for row in rows]
+        about = {"name": loaded.name, "description": loaded.description}
+        print_json({**about, "numbers": numbers})
+        return
+    texts = ([str(value) for value in row] for row in rows)
+    columns = [text_column(name) for name in names]
+    print_table(f"{loaded.name}: {loaded.description}", columns, texts)
 
 
 def check_profiles(
@@ -155,9 +188,9 @@ def _faults_of_profile(name: str) -> list[Fault]:
         return list(error.faults)
 
 
-def _kinds(profile: HardwareProfile) -> str:
-    kinds = Counter(source.kind for source in profile.provenance.values())
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+def _kinds(profile: HardwareProfile) -> dict[str, int]:
+    """Numbers by the kind of their source, most first."""
+    return dict(Counter(source.kind for source in profile.provenance.values()).most_common())
 
 
 def _numbers(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -18,13 +18,14 @@ from simulator.cli.console import (
 )
 from simulator.cli.memory import print_peaks
 from simulator.cli.options import (
+    PAGES,
     TRACES,
     AsJson,
     Changes,
     JobFile,
     read_job,
-    refuse_other_suffix,
     whole_numbers,
+    written_as,
 )
 from simulator.program.ir import Owner
 from simulator.units import format_bytes, format_seconds
@@ -48,7 +49,9 @@ def run(
     trace: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.json.gz", help="Write a trace for Perfetto or chrome://tracing."
+            metavar="FILE.json.gz",
+            callback=written_as(*TRACES),
+            help="Write a trace for Perfetto or chrome://tracing.",
         ),
     ] = None,
     trace_ranks: Annotated[
@@ -70,6 +73,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
+            callback=written_as(*PAGES),
             help="Write a page with verdict, timeline and what-ifs that needs nothing else.",
         ),
     ] = None,
@@ -96,7 +100,6 @@ def run(
     """
     from simulator.api import simulate
 
-    refuse_other_suffix(trace, "--trace", *TRACES)
     ranks = None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0)
     result = simulate(read_job(job_file, changes), unfolded=unfolded)
     if as_json:

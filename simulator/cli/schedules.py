@@ -16,7 +16,7 @@ from simulator.cli.console import (
     print_table,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, complete_schedule
+from simulator.cli.options import AsJson, Changes, Picture, complete_schedule
 from simulator.cli.schedule_picture import print_lines
 from simulator.cli.schedules_of_job import compare_steps, refuse_sizes, show_step
 from simulator.errors import InputError
@@ -57,9 +57,6 @@ Weight = Annotated[
         help="Part of the backward's time that weight gradients take; half of it.",
     ),
 ]
-Picture = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.")
-]
 OfJob = Annotated[
     Path | None,
     typer.Option(
@@ -80,16 +77,19 @@ def build_group() -> typer.Typer:
     return group
 
 
-def list_schedules() -> None:
+def list_schedules(*, as_json: AsJson = False) -> None:
     """List the pipeline schedules.
 
     Example:  clustersim schedule list
     """
     from simulator.schedule import SCHEDULES
 
+    names = ("name", "summary", "source")
     rows = [(info.name, info.summary, info.source) for info in SCHEDULES.values()]
-    columns = [text_column(name) for name in ("name", "summary", "source")]
-    print_table("pipeline schedules", columns, rows)
+    if as_json:
+        print_json({"schedules": [dict(zip(names, row, strict=True)) for row in rows]})
+        return
+    print_table("pipeline schedules", [text_column(name) for name in names], rows)
 
 
 def show_schedule(

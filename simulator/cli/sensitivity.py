@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +15,7 @@ from simulator.cli.console import (
     status_line,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
 
 if TYPE_CHECKING:
     from simulator.planning.sensitivity import Sensitivity
@@ -38,7 +37,7 @@ def sensitivity(
         int, typer.Option(min=1, metavar="N", help="Numbers to show, the largest effect first.")
     ] = 15,
     replay: Annotated[bool, typer.Option("--replay", help="Without contention; faster.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw it.")] = None,
+    plot: Picture = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the numbers of the hardware profile that matter most.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ from simulator.cli.console import (
     progress,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, read_job, whole_numbers
+from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job, whole_numbers
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -33,9 +32,7 @@ def strategies(
     job_file: JobFile,
     changes: Changes = None,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg or .pdf.")
-    ] = None,
+    plot: Picture = None,
     nodes: Annotated[
         str, typer.Option("--nodes", metavar="N,N,...", help="On how many whole nodes to compare.")
     ] = "1,8",

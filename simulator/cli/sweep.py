@@ -19,9 +19,10 @@ from simulator.cli.console import (
     progress,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.cli.options import AsJson, Changes, JobFile, read_job, written_as
 from simulator.cli.workers import Workers
 from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -61,7 +62,11 @@ def sweep(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw a heat map, and rate against memory."),
+        typer.Option(
+            metavar="FILE",
+            callback=written_as(*PICTURES),
+            help="Draw a heat map, and rate against memory.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +105,7 @@ def sweep(
     if as_json:
         print_json({"rows": json.loads(table.to_json(orient="records"))})
     elif out is None and plot is None:
-        _print_table(table, job.title)
+        _print_table(table, f"{job.title}, but for {', '.join(axes)}")
 
 
 def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[Any]]:
@@ -224,4 +229,4 @@ def _print_table(table: pd.DataFrame, title: str) -> None:
         text_column("fits"),
         text_column("error"),
     ]
-    print_table(f"sweep of {title}", columns, rows)
+    print_table(title, columns, rows)

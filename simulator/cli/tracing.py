@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.cli.console import note, number_column, print_json, print_table, text_column, working
-from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.cli.options import AsJson, Changes, JobFile, read_job, written_as
+from simulator.plots.formats import PICTURES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,9 @@ def compare(
     plot: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Draw both timelines, one below the other (.png, .svg, .pdf)."
+            metavar="FILE",
+            callback=written_as(*PICTURES),
+            help="Draw both timelines, one below the other (.png, .svg, .pdf).",
         ),
     ] = None,
 ) -> None:

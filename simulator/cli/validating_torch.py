@@ -27,7 +27,7 @@ from simulator.cli.options import (
     complete_profile,
     parse_assignments,
     quantity,
-    refuse_other_suffix,
+    written_as,
 )
 from simulator.errors import InputError
 from simulator.plots.formats import PICTURES
@@ -88,13 +88,16 @@ def torch(
     plot: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Draw both timelines, one below the other (.png, .svg, .pdf)."
+            metavar="FILE",
+            callback=written_as(*PICTURES),
+            help="Draw both timelines, one below the other (.png, .svg, .pdf).",
         ),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.json.gz",
+            callback=written_as(*TRACES),
             help="Keep what torch's profiler saw of rank 0, for clustersim trace compare.",
         ),
     ] = None,
@@ -117,7 +120,6 @@ def torch(
         raise InputError.single("torch", "is not installed, and nothing else runs a job", hint=hint)
     from simulator.validate.torch_run.run import validate_torch
 
-    refuse_other_suffix(plot, "--plot", *PICTURES)
     assigned = parse_assignments(changes or ())
     if profile is not None:
         assigned["cluster.profile"] = _found(profile)
@@ -144,7 +146,6 @@ def torch(
 
 def _trace_file(path: Path) -> Path:
     """Where rank 0 may write, wherever it runs."""
-    refuse_other_suffix(path, "--trace", *TRACES)
     if not path.parent.is_dir():
         raise InputError.single("--trace", "lies in a folder that is not there", str(path))
     return path.resolve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -113,6 +114,40 @@ def test_a_folder_that_is_a_file_ends_with_2(clustersim, job_file):
 def test_trouble_of_the_system_without_a_file_of_the_user_is_a_bug(clustersim, broken):
     broken(OSError(24, "Too many open files"))
     assert clustersim("run", "job.yaml").code == 3
+
+
+def test_a_full_disk_is_no_bug(clustersim, broken):
+    broken(OSError(errno.ENOSPC, "No space left on device"))
+    assert clustersim("run", "job.yaml") == (2, "", "cannot write: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run {job} --html page",
+        "run {job} --trace trace.txt",
+        "compare {job} --variant plan.tp=1 --html .",
+        "compare {job} --variant plan.tp=1 --plot picture",
+        "memory {job} --over-time curve.gif",
+        "sweep {job} --grid plan.tp=1,2 --plot map",
+        "plan {job} --pareto front.gif",
+        "sensitivity {job} --plot tornado",
+        "strategies {job} --plot ways",
+        "capacity {job} --tokens 1T --plot time",
+        "placement {job} --plot map",
+        "profile show l40s --plot system",
+        "schedule show 1f1b --pp 2 --microbatches 4 --plot order",
+        "collective show ring_all_reduce --ranks 4 --plot ring",
+        "trace compare trace.json {job} --plot both",
+    ],
+)
+def test_a_file_that_nothing_is_written_as_is_refused_before_anything_takes_time(
+    clustersim, job_file, broken, words
+):
+    broken(ZeroDivisionError("work has begun"))
+    outcome = clustersim(*words.format(job=job_file).split())
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "change the suffix" in outcome.err
 
 
 def test_what_does_not_fit_ends_with_1(clustersim, broken):

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from simulator.cli.schemas import SchemaName, schema_text
+from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
 from simulator.schedule import SCHEDULES, schedule_order
 from simulator.schedule.csv import read_order
 from simulator.spec.documents import data_folder
@@ -57,6 +58,29 @@ def test_a_config_that_cannot_be_read_ends_with_2(clustersim, write, content):
 def test_every_shipped_profile_is_listed(clustersim):
     lines = clustersim("profile", "list").out.splitlines()[2:]
     assert [line.split()[0] for line in lines if line] == profile_names()
+
+
+@pytest.mark.parametrize(
+    ("command", "rows", "names"),
+    [
+        ("profile list", "profiles", profile_names()),
+        ("models list", "models", model_names()),
+        ("schedule list", "schedules", list(SCHEDULES)),
+        ("collective list", "algorithms", list(CHUNK_ALGORITHMS)),
+    ],
+)
+def test_a_list_is_also_one_json_object(clustersim, command, rows, names):
+    listed = json.loads(clustersim(*command.split(), "--json").out)[rows]
+    assert [each["name"] for each in listed] == names
+
+
+def test_numbers_of_a_profile_in_json_keep_their_sources(clustersim):
+    numbers = json.loads(clustersim("profile", "show", "l40s", "--json").out)["numbers"]
+    shown = {each["field"]: (each["source"], each["reference"]) for each in numbers}
+    provenance = load_profile("l40s").provenance
+    assert shown.items() >= {
+        (path, (source.kind, source.reference)) for path, source in provenance.items()
+    }
 
 
 def test_showing_a_profile_gives_every_number_its_source(clustersim):

@@ -4,7 +4,8 @@ A host launches without waiting for the device, so what it gains on long kernels
 short ones behind them, but nothing makes up for kernels in front that it launched too late: the
 product with the vocabulary ends a forward whose layers were bound by launches, and adds all its
 time. Both start a pass together (assumption): whatever the host was ahead when the pass before
-ended is left out, as where a framework reads something back from the device in between.
+ended is left out, as where a framework reads something back from the device in between. Where it
+does so after every layer, or a profiler does, each layer takes as long as it takes alone.
 
 Source: the waiting time of a queue (Lindley, Proc. Cambridge Phil. Soc. 48, 1952).
 """
@@ -52,15 +53,17 @@ def launched(
     return Launched(times, device_s, host_s)
 
 
-def waiting_s(queue: Iterable[Launched]) -> float:
+def waiting_s(queue: Iterable[Launched], *, launches_ahead: bool = True) -> float:
     """Time in which the device has nothing to do, from the first launch to its last kernel [s].
 
     Args:
         queue: What is launched, in order.
+        launches_ahead: Whether a piece is launched before the device is through with the last.
     """
     waited_s = ahead_s = 0.0
     for piece in queue:
         later_s = piece.times * (piece.host_s - piece.device_s)
         waited_s += max(0.0, later_s - ahead_s)
-        ahead_s = max(0.0, ahead_s - later_s)
+        if launches_ahead:
+            ahead_s = max(0.0, ahead_s - later_s)
     return waited_s

@@ -421,7 +421,7 @@ class StageCosts:
         if copies is not None:
             _add_part(parts, copies, 1)
             queue.insert(0, Launched(1, copies.seconds, 0.0))
-        if waits_s := waiting_s(queue):
+        if waits_s := waiting_s(queue, launches_ahead=self.job.plan.stack.launches_ahead):
             parts["launch", Category.HOST] = Part("launch", Category.HOST, waits_s, launches)
         ordered = tuple(parts.values())
         return Work(

@@ -232,3 +232,5 @@ class Stack(Spec):
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Host time per collective of a layer, in the same units; by default as per kernel. More
     where tensors wrap others, as torch's DTensor does in Python."""
+    launches_ahead: Flag = True
+    """The host launches a layer while the device still computes the one before."""

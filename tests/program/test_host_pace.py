@@ -31,6 +31,10 @@ def test_what_is_ahead_is_used_up():
     assert waiting_s([HEAD, LAYER._replace(times=12)]) == 3.0
 
 
+def test_a_host_that_waits_for_the_device_after_each_layer_is_never_ahead():
+    assert waiting_s([HEAD, LAYER], launches_ahead=False) == 3.0
+
+
 pieces = st.builds(
     Launched, st.integers(1, 4), st.floats(0, 10).map(round), st.floats(0, 10).map(round)
 )
@@ -64,6 +68,19 @@ def test_the_head_of_a_launch_bound_model_comes_on_top_of_its_layers():
     assert not any(part.category is Category.HOST for part in end.parts)
     together = costs.work(run, Phase.FORWARD)
     assert together.seconds == pytest.approx(layers.seconds + end.seconds)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_the_head_hides_launches_of_the_backward_behind_it_where_the_host_may_be_ahead(ahead):
+    stack = {"base": "torch", "launches_ahead": ahead}
+    costs = StageCosts(launch_bound(stack=stack))
+    (run,) = stage_slices(costs.job, 1)
+    layers = costs.work(run._replace(has_head=False, has_loss=False), Phase.BACKWARD)
+    end = costs.work(run._replace(first=run.end, has_embedding=False), Phase.BACKWARD)
+    apart_s, together_s = layers.seconds + end.seconds, costs.work(run, Phase.BACKWARD).seconds
+    launches_s = sum(p.seconds for p in layers.parts if p.category is Category.HOST)
+    assert apart_s - together_s == pytest.approx(launches_s if ahead else 0.0)
+    assert launches_s > 0
 
 
 def test_a_collective_is_launched_by_as_much_python_as_a_kernel():

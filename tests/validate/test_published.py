@@ -325,8 +325,17 @@ def test_facts_that_hold_for_all_runs_of_a_source_are_read():
     assert plan["recompute"] == "none"
     assert plan["stack"] == {
         "base": "megatron-core", "pads_vocab": False, "fused_softmax": False,
+        "launches_ahead": False,
     }  # fmt: skip
     assert job_document({**ROW, "recompute": "full"})["plan"]["recompute"] == "full"
+
+
+@pytest.mark.parametrize(("tp", "vocab"), [("1", 50257), ("2", 50256), ("8", 50256)])
+def test_ranks_of_vtrains_model_have_a_whole_number_of_tokens_each(tp, vocab):
+    source = "vTrain shipped validation data, data/ground_truth_single.csv"
+    row = {**ROW, "source": source, "tp": tp, "vocab": "50257"}
+    assert job_document(row)["model"]["vocab"] == vocab
+    assert job_document({**row, "source": "Narayanan et al."})["model"]["vocab"] == 50257
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,13 @@ _SCORE_PASSES_UNFUSED = 8
 """Assumption: separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
 counted in 16-bit scores."""
 
+_IN_PLACE_MASK_PASSES, _IN_PLACE_MASK_BACKWARD_PASSES, _IN_PLACE_MASK_KERNELS = 2, 13, 4
+"""Reads and writes of masking full-precision scores in place, for which no framework has a fused
+kernel: Megatron's asks for 16-bit input (``is_kernel_available`` of ``fused_softmax.py``) and else
+calls ``masked_fill_`` on a view of the product. Autograd takes its gradient through copies of the
+base: zeros and a copy into them (3), a copy and a clone (4), the masked clone (4), and a copy back
+(2), as torch dispatches it. Kernels are one forward and seven backward, in the mean."""
+
 _NORMS_BEFORE = 2
 """Norms before attention and before the MLP; any more stand behind them."""
 
@@ -375,18 +382,25 @@ class Block:
         shape, fused = self.shape, self.plan.attention_kernel == "fused-softmax"
         batch, length = shape.sequences * heads, shape.seq_len
         scores = float(batch) * length * length
-        is_fused = fused or self.stack.fused_softmax
-        passes = _SCORE_PASSES_FUSED if is_fused else _SCORE_PASSES_UNFUSED
         size = shape.element_bytes
+        has_kernel = fused or self.stack.fused_softmax
+        passes = _SCORE_PASSES_FUSED if has_kernel else _SCORE_PASSES_UNFUSED
         self.pieces.append(
             Gemm("scores", length, length, head_dim, batch, has_weight=False, split=Split.COLUMN)
         )
+        if has_kernel and size >= 4.0:
+            forward = _IN_PLACE_MASK_PASSES * scores * size
+            backward = _IN_PLACE_MASK_BACKWARD_PASSES * scores * size
+            self.stream(
+                "attention_masking", forward, backward, Region.TENSOR, _IN_PLACE_MASK_KERNELS
+            )
+            self.core.add("attention_masking")
         softmax = scores * size * passes
         self.stream("softmax", softmax, softmax * 1.5, Region.TENSOR, max(1, passes // 2))
         self.core |= {"scores", "softmax", "weighted_values"}
         drops = self.stack.dropout and self.model.attention_dropout
-        self.save("softmax", scores * (size if is_fused else 4.0), Region.TENSOR, core=True)
-        if not (is_fused or drops) and size < 4.0:
+        self.save("softmax", scores * (size if has_kernel else 4.0), Region.TENSOR, core=True)
+        if not (has_kernel or drops) and size < 4.0:
             self.save("softmax_cast", scores * size, Region.TENSOR, core=True)
         if drops:
             traffic = scores * (2 * size + MASK_BYTES)

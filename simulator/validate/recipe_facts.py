@@ -47,6 +47,10 @@ _SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"plan": {"zero_group": 128, "stack": {"selective_policy": "all-but-projections"}}},
     ),
     (
+        r"^Sailor .*clariden",
+        {"plan": {"precision": "tf32", "stack": {"scatter_p2p": True}}},
+    ),
+    (
         r"^BigScience .*ZeRO section",
         {
             "plan": {
@@ -92,6 +96,11 @@ Paxml's 175B runs under ``Synthetic175BCkpt`` (``paxml_mod_configs.py`` beside t
 policy is ``SAVE_QKV_OUT_PROJ``: the one that saves all products, which the table's notes name, is
 that of the 5B model. ``configure.sh`` shards over 16 nodes of 8 GPUs, and copies beyond.
 
+Sailor runs without mixed precision in ``nvcr.io/nvidia/pytorch:24.10`` (its ``Dockerfile``), and
+NVIDIA's containers set ``TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1``, so all products are in TF32. Its
+pipeline sends each tensor-parallel rank's part and gathers the parts where they arrive
+(``deepspeed/pipe_engine.py``).
+
 BigScience's launch line (``gpt2-meg-ds-zero/meg_ds_zero_gpt2_perf_n16.slurm``) runs DeepSpeed
 0.3.17 around its example ``Megatron-LM-v1.1.5-ZeRO3``: checkpoints are partitioned over
 tensor-parallel ranks and leave for the CPU, gradients are reduced in buckets of h^2 elements, and
@@ -108,8 +117,19 @@ _PRESET_FACTS: tuple[tuple[str, dict[str, str], dict[str, Any]], ...] = (
         {"model": "gpt-oss-120b", "profile": "h100-sxm-80gb"},
         {"batch": {"micro": 1}},
     ),
+    (
+        r"^Sailor ",
+        {"model": "opt-350m"},
+        {
+            "model": {"embedding_dim": 0, "final_norm": True},
+            "plan": {"stack": {"dropout": False}},
+        },
+    ),
 )
 """Pattern of a source, cells of its rows, and what the preset behind these rows says.
+
+Sailor's OPT (``megatron/model/opt_model.py`` of its Megatron-DeepSpeed) has embeddings as wide as
+its layers, a last norm, and no dropout.
 
 Both runs' printed micro batches disagree with their printed gradient accumulation, and their
 presets leave it at 1 (``LLAMA3_70B_GB200_FP8_MX`` and ``GPT_OSS_120B_H100_BF16`` of

@@ -23,8 +23,10 @@ LATENT = {
 }
 VIEWS = {
     "view", "slice", "split", "split_with_sizes", "expand", "alias", "detach", "unsqueeze",
-    "transpose", "t", "select", "narrow", "squeeze",
+    "transpose", "t", "select", "narrow", "squeeze", "as_strided",
 }  # fmt: skip
+MAKES_ONLY = {"new_zeros", "new_empty_strided"}
+"""These read nothing of the tensor whose kind they take; the latter writes nothing, either."""
 
 
 def piece(name: str, **stack: bool) -> Stream:
@@ -65,6 +67,12 @@ def moved_bytes(run) -> int:
             written = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
             if name == "slice_backward":  # zeros, into which what was picked is copied
                 written.append(read[0])
+            if name == "masked_fill":  # a copy, of which part is written over
+                read, written = [read[0], *read], [*written, *written]
+            if name == "copy_" or name in MAKES_ONLY:
+                read = read[1:]
+            if name == "new_empty_strided":
+                written = []
             if name not in VIEWS:
                 moved += sum(map(size_bytes, [*read, *written]))
             return result
@@ -120,6 +128,37 @@ def test_latents_are_normed(name: str, width: int):
     norm = piece(f"{name}_norm")
     assert norm.forward_bytes == 2 * TOKENS * width * 2
     assert norm.backward_bytes == 3 * TOKENS * width * 2
+
+
+def attention_streams(**plan) -> list[Stream]:
+    model, plan = small_model(heads=HEADS, kv_heads=HEADS, hidden=256), Plan(**plan)
+    layer = transformer_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, 128))
+    names = ("attention_masking", "softmax")
+    return [each for each in layer.pieces if isinstance(each, Stream) and each.name in names]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_scores_in_full_precision_are_masked_by_kernels_of_their_own(precision: str):
+    leaf = torch.randn(HEADS, 128, 128, requires_grad=True)
+    mask = torch.ones(1, 1, 128, 128, dtype=torch.bool).triu(1)
+    product, results = leaf.neg(), []  # stands for the product of queries and keys
+
+    def forward() -> None:
+        scores = product.view(1, HEADS, 128, 128)
+        results.append(torch.softmax(scores.masked_fill_(mask, -1e4), dim=-1))
+
+    masking, softmax = attention_streams(precision=precision)
+    expected = moved_bytes(forward)
+    assert masking.forward_bytes + softmax.forward_bytes == pytest.approx(expected, rel=0.01)
+    (result,), gradient = results, torch.randn(1, HEADS, 128, 128)
+    negated = 2 * size_bytes(leaf)
+    expected = moved_bytes(lambda: result.backward(gradient)) - negated
+    assert masking.backward_bytes + softmax.backward_bytes == pytest.approx(expected, rel=0.01)
+
+
+def test_the_fused_softmax_of_sixteen_bits_masks_as_it_goes():
+    (softmax,) = attention_streams(stack="megatron-lm-2021", precision="fp16")
+    assert softmax.forward_bytes == 2 * HEADS * 128 * 128 * 2
 
 
 def expert_pieces(tokens: int, **stack: bool) -> Layer:

@@ -46,6 +46,10 @@ _PRIOR_WEIGHT = 0.002
 _PRIOR_SPREAD = 0.7
 """Natural-log spread of the prior: a factor of two either way is ordinary."""
 
+_AT_MOST_ONE = ("efficiency", "tail")
+"""Ends of names of shares of a peak, and of what list scheduling may leave of the longest tile
+(Graham, SIAM J. Appl. Math. 17(2), 1969)."""
+
 _FEWEST_ROWS = 6
 """Rows below which a block is not fitted."""
 
@@ -248,7 +252,7 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
 
     def loss(point: Sequence[float]) -> float:
         values = values_of(point)
-        excess = sum(max(0.0, v - 1.0) for n, v in values.items() if n.endswith("efficiency"))
+        excess = sum(max(0.0, v - 1.0) for n, v in values.items() if n.endswith(_AT_MOST_ONE))
         if excess > 0:
             return 1e3 * (1.0 + excess)
         data = statistics.fmean(_soft_l1(math.log1p(error)) for error in errors_of(values))

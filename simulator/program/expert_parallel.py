@@ -107,7 +107,7 @@ def _loaded(layer: Layer, share: ExpertShare) -> Layer:
     return replace(layer, pieces=pieces, saved=saved)
 
 
-def _moved(piece: Piece, times: float) -> Piece:
+def _moved(piece: Piece, times: float) -> Stream:
     """Kernels that move so many times the bytes."""
     assert isinstance(piece, Stream)
     forward, backward = piece.forward_bytes * times, piece.backward_bytes * times
@@ -116,8 +116,9 @@ def _moved(piece: Piece, times: float) -> Piece:
 
 def _local(piece: Piece, ep: int, etp: int) -> Piece:
     """Fewer experts with more rows each, and of each expert its share of the width."""
-    if isinstance(piece, Stream) and piece.per_expert:
-        return replace(piece, kernels=piece.kernels // ep)
+    if isinstance(piece, Stream):
+        kernels = piece.kernels // ep if piece.per_expert else piece.kernels
+        return replace(_moved(piece, etp if piece.region is Region.ROUTED else 1), kernels=kernels)
     if not isinstance(piece, GroupedGemm):
         return piece
     local = replace(

@@ -15,6 +15,7 @@ Ignores: the host waiting for the counts of copies per expert.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from simulator.cost.parameters import LayerKind
 from simulator.program.layer import Gemm, GroupedGemm, Layer, Region, Saved, Split, Stream
@@ -127,13 +128,26 @@ def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split)
     assert experts is not None
     groups = experts.count
     launches = 1 if block.stack.grouped_experts else groups
-    forward, backward = block.cast_bytes(copies * k), block.cast_bytes(copies * n)
-    if backward:
-        region, per_expert = Region.SEQUENCE, launches > 1
-        block.pieces.append(
-            Stream(f"{name}_cast", forward, backward, region, launches, per_expert=per_expert)
-        )
+    block.pieces += _casts(block, name, (copies * k, copies * n), split, launches)
     block.pieces.append(GroupedGemm(name, groups, copies / groups, n, k, split, launches))
+
+
+def _casts(
+    block: Block, name: str, elements: tuple[float, float], split: Split, launches: int
+) -> Iterator[Stream]:
+    """Casts of so many elements of the input, and of the output's gradient.
+
+    Ranks that share an expert hold a share of its width each, but every row of the rest.
+    """
+    of_input, of_gradient = (block.cast_bytes(count) for count in elements)
+    wide, shared = Region.ROUTED, Region.SEQUENCE
+    at_input, at_output = (wide, shared) if split is Split.COLUMN else (shared, wide)
+    if not of_gradient:
+        return
+    per_expert = launches > 1
+    yield Stream(f"{name}_cast", of_input, 0.0, at_input, launches, per_expert=per_expert)
+    gradient = f"{name}_gradient_cast"
+    yield Stream(gradient, 0.0, of_gradient, at_output, launches, per_expert=per_expert)
 
 
 def _add_shared_expert(block: Block, experts: Experts) -> None:

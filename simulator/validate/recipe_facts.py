@@ -43,6 +43,22 @@ _SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"plan": {"stack": {"keeps_weight_remainders": True}}},
     ),
     (
+        r"^DGX Cloud .*(nemo_megatron/README_175b|nemotron/README_340b|grok1/README_314b)",
+        {"plan": {"stack": {"flash_kernel": "flash-2"}}},
+    ),
+    (
+        r"^DGX Cloud .*(nemo_megatron/README_175b|grok1/README_314b)",
+        {"plan": {"stack": {"cross_entropy": "in-place"}}},
+    ),
+    (
+        r"^DGX Cloud .*grok1/README_314b",
+        {"model": {"norms_per_layer": 2}},
+    ),
+    (
+        r"^DGX Cloud .*nemo_megatron/README_175b",
+        {"plan": {"stack": {"dropout": True}}},
+    ),
+    (
         r"^DGX Cloud .*paxml/README_175b",
         {"plan": {"zero_group": 128, "stack": {"selective_policy": "all-but-projections"}}},
     ),
@@ -91,6 +107,12 @@ NeMo 1 runs these models with Apex's ``distributed_fused_adam`` (``optim.name`` 
 recipes; those of Grok and Nemotron 15B say ``mcore_distributed_optim``), and sets its
 ``store_param_remainders`` for bf16 weights (``setup_optimization`` of
 ``megatron_base_model.py``).
+
+DGX Cloud's recipes of GPT-3 175B, Nemotron 340B and Grok set ``NVTE_FUSED_ATTN=0`` in their
+``configure.sh``, so that Transformer Engine takes FlashAttention 2; those of Nemotron 15B and
+Llama set it to 1. The first and the last of the three do not ask for
+``cross_entropy_loss_fusion``, which NeMo leaves off, GPT-3's trains with dropout, and Grok's layers
+have the usual two norms (``gpt3_175b_hydra.yaml``, ``grok1_314b.yaml``).
 
 Paxml's 175B runs under ``Synthetic175BCkpt`` (``paxml_mod_configs.py`` beside the README), whose
 policy is ``SAVE_QKV_OUT_PROJ``: the one that saves all products, which the table's notes name, is

@@ -5,7 +5,7 @@ import yaml
 
 from simulator.calibrate.fit_kernels import BLOCKS, fit_block, with_values
 from simulator.calibrate.profile_text import with_value
-from simulator.cost.kernels import gemm_s, memory_bound_s
+from simulator.cost.kernels import attention_s, gemm_s, memory_bound_s
 from simulator.validate.kernel_rows import KernelRow
 from tests.tiny import tiny_profile
 
@@ -68,6 +68,40 @@ def test_one_wrong_row_in_twelve_hardly_moves_a_fit():
     fit = fit_block(tiny_profile(), STREAM, rows)
     assert fit is not None
     assert fit.values["memory_efficiency"] == pytest.approx(0.6, rel=0.1)
+
+
+def attention_row(causal: bool, seq: int, seconds: float) -> KernelRow:
+    return KernelRow(
+        {
+            "op": "cudnn_attention",
+            "dtype": "bf16",
+            "batch": str(16384 // seq),
+            "seq": str(seq),
+            "head_dim": "128",
+            "causal": str(causal),
+            "direction": "fwd",
+            "time_us": str(seconds * 1e6),
+            "notes": "hidden 2048, 16k tokens per batch",
+        }
+    )
+
+
+def test_no_fit_leaves_more_of_the_longest_tile_than_list_scheduling_can():
+    pytest.importorskip("scipy")
+    profile, block = tiny_profile(), next(b for b in BLOCKS if "tail" in b.prior)
+    values = {**block.prior, "tail": 2.5}
+    truth = with_values(profile, block, values)
+    shapes = [(causal, 2**e) for causal in (False, True) for e in range(9, 15)]
+    rows = [
+        attention_row(causal, seq, attention_s(
+            truth, batch=16384 // seq, heads=16, kv_heads=16, seq_q=seq, seq_kv=seq,
+            head_dim=128, causal=causal,
+        ))
+        for causal, seq in shapes
+    ]  # fmt: skip
+    fit = fit_block(profile, block, rows)
+    assert fit is not None
+    assert fit.values["tail"] <= 1.0
 
 
 def test_too_few_rows_give_no_fit():

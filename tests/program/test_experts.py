@@ -254,7 +254,23 @@ def test_casts_to_eight_bits_are_launched_for_every_expert():
     casts = {
         p.name: p.kernels for p in layer.pieces if p.name.startswith("expert") and "cast" in p.name
     }
-    assert casts == {"expert_up_cast": COUNT // 2, "expert_down_cast": COUNT // 2}
+    names = [f"expert_{which}_cast" for which in ("up", "up_gradient", "down", "down_gradient")]
+    assert casts == dict.fromkeys(names, COUNT // 2)
+
+
+def test_ranks_that_share_an_expert_cast_all_of_its_rows_but_their_share_of_its_width():
+    alone, shared = (
+        {p.name: p for p in divided(whole_layer(precision="fp8"), ep=2, etp=etp).pieces}
+        for etp in (1, 2)
+    )
+
+    def ratio(name: str) -> float:
+        moved = [p[name].forward_bytes + p[name].backward_bytes for p in (alone, shared)]
+        return moved[1] / moved[0]
+
+    # Each of the two ranks brings as many tokens as the one did.
+    assert ratio("expert_up_cast") == ratio("expert_down_gradient_cast") == 2
+    assert ratio("expert_down_cast") == ratio("expert_up_gradient_cast") == 1
 
 
 @given(EP, ETP)

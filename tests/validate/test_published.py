@@ -283,6 +283,30 @@ def test_launchers_of_nemo_1_keep_remainders_of_weights_where_they_run_apexs_opt
         assert stack.get("keeps_weight_remainders", False) is keeps
 
 
+@pytest.mark.parametrize(
+    ("recipe", "facts"),
+    [
+        ("nemo_megatron/README_175b.md", ("flash-2", "in-place", True)),
+        ("grok1/README_314b.md", ("flash-2", "in-place", None)),
+        ("nemotron/README_340b.md", ("flash-2", None, None)),
+        ("nemotron/README_15b.md", (None, None, None)),
+        ("llama3.1/README_405b.md", (None, None, None)),
+    ],
+)
+def test_recipes_say_which_attention_loss_and_dropout_they_run(recipe, facts):
+    source = f"DGX Cloud benchmarking recipes 25.02, {recipe}"
+    stack = job_document({**ROW, "source": source})["plan"]["stack"]
+    assert tuple(map(stack.get, ("flash_kernel", "cross_entropy", "dropout"))) == facts
+
+
+def test_products_of_sailor_are_in_tf32_where_the_device_has_it():
+    source = "Sailor validation data, simulations/validation/clariden"
+    row = {**ROW, "source": source, "precision": "fp32", "model": "opt-350m"}
+    document = job_document(row)
+    assert document["plan"]["precision"] == "tf32"
+    assert document["model"]["embedding_dim"] == 0
+
+
 def test_paxml_saves_what_its_recipe_says_and_not_what_that_of_another_model_does():
     source = "DGX Cloud benchmarking recipes 24.11, paxml/README_175b.md"
     plan = job_document({**ROW, "framework": "jax", "source": source})["plan"]

@@ -38,6 +38,14 @@ _SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (r"^MLPerf Training ", {"plan": {"overlap_tp": True}}),
     (
+        r"^MLPerf Training v3\.0 .*gpt3",
+        {"plan": {"stack": {"flash_kernel": "flash-1"}}},
+    ),
+    (
+        r"^MLPerf Training v3\.[01] .*gpt3",
+        {"plan": {"stack": {"cross_entropy": "in-place"}}},
+    ),
+    (
         r"^NeMo Framework Launcher"
         r"|^DGX Cloud .*(nemo_megatron/README_175b|nemotron/README_340b|llama3\.1/README)",
         {"plan": {"stack": {"keeps_weight_remainders": True}}},
@@ -113,6 +121,9 @@ DGX Cloud's recipes of GPT-3 175B, Nemotron 340B and Grok set ``NVTE_FUSED_ATTN=
 Llama set it to 1. The first and the last of the three do not ask for
 ``cross_entropy_loss_fusion``, which NeMo leaves off, GPT-3's trains with dropout, and Grok's layers
 have the usual two norms (``gpt3_175b_hydra.yaml``, ``grok1_314b.yaml``).
+
+MLPerf's GPT-3 of version 3.0 (June 2023, containers of April) is older than FlashAttention 2 (July
+2023), whose 2.0.8 that of version 3.1 installs, and both are older than Megatron-Core's fused loss.
 
 Paxml's 175B runs under ``Synthetic175BCkpt`` (``paxml_mod_configs.py`` beside the README), whose
 policy is ``SAVE_QKV_OUT_PROJ``: the one that saves all products, which the table's notes name, is

@@ -299,6 +299,13 @@ def test_recipes_say_which_attention_loss_and_dropout_they_run(recipe, facts):
     assert tuple(map(stack.get, ("flash_kernel", "cross_entropy", "dropout"))) == facts
 
 
+def test_attention_of_mlperfs_gpt_3_is_of_its_time():
+    source = "MLPerf Training v3.{} logs, NVIDIA/dgxh100_n64_nemo/gpt3"
+    stacks = [job_document({**ROW, "source": source.format(n)})["plan"]["stack"] for n in (0, 1)]
+    assert [stack.get("flash_kernel") for stack in stacks] == ["flash-1", None]
+    assert [stack["cross_entropy"] for stack in stacks] == ["in-place"] * 2
+
+
 def test_products_of_sailor_are_in_tf32_where_the_device_has_it():
     source = "Sailor validation data, simulations/validation/clariden"
     row = {**ROW, "source": source, "precision": "fp32", "model": "opt-350m"}

@@ -302,6 +302,9 @@ class Layer:
             the saved activations is [B].
         working_region: How tensor parallelism divides both.
         buffer_bytes: Blocks that products hold while either runs, to send or receive [B].
+        second_cast_share: What backward adds to a cast of an operand where forward makes one
+            of its two layouts and keeps the original, which backward reads once more for the
+            other (Transformer Engine's ``save_original_input``).
     """
 
     pieces: tuple[Piece, ...]
@@ -313,6 +316,7 @@ class Layer:
     working_bytes: tuple[float, ...] = ()
     working_region: Region = Region.TENSOR
     buffer_bytes: tuple[float, ...] = ()
+    second_cast_share: float = 0.0
 
     @property
     def middle(self) -> int:

@@ -54,11 +54,6 @@ def modules_again(layer: Layer, modules: Collection[RecomputeModule]) -> ModuleA
     return ModuleAgain(repeated, kept)
 
 
-_CAST_AGAIN = 0.5
-"""Casts of an input whose original is kept instead: forward makes one of its two layouts, and
-backward reads it again for the other. That is one more read of a 16-bit element where a cast into
-8 bits moves four bytes (Transformer Engine's ``save_original_input``)."""
-
 _LATENT_NORM_INPUT = 0.5
 """Of a latent and its norm's output, the first stays."""
 
@@ -73,11 +68,11 @@ def _norms(layer: Layer) -> ModuleAgain:
     repeated: dict[str, float] = {}
     dropped: list[str] = []
     if "latent_input" in names:
-        casts = dict.fromkeys(("query_down_cast", "key_value_down_cast"), _CAST_AGAIN)
+        casts = dict.fromkeys(("query_down_cast", "key_value_down_cast"), layer.second_cast_share)
         repeated |= {"attention_norm": 1.0} | casts
         dropped.append("latent_input")
     if "router_input" in names:
-        repeated |= {"mlp_norm": 1.0, "shared_mlp_up_cast": _CAST_AGAIN}
+        repeated |= {"mlp_norm": 1.0, "shared_mlp_up_cast": layer.second_cast_share}
         dropped += ["router_input", "shared_mlp_input"]
     return ModuleAgain(repeated, dict.fromkeys(dropped, 0.0))
 
@@ -89,7 +84,7 @@ def _expert_activation(layer: Layer) -> ModuleAgain:
     # A plain ReLU keeps its output alone. Without that its input stays, which is as large.
     stays = inputs[0] if inputs else "expert_down_input"
     outputs = {f"{start}_input", f"{start}_output", "expert_down_input"} - {stays}
-    repeated = {start: 1.0, f"{start}_clamp": 1.0, "expert_down_cast": _CAST_AGAIN}
+    repeated = {start: 1.0, f"{start}_clamp": 1.0, "expert_down_cast": layer.second_cast_share}
     return ModuleAgain(repeated, dict.fromkeys(outputs, 0.0))
 
 

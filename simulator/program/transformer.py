@@ -106,6 +106,11 @@ class Shape:
         """Whether a product keeps its input itself, not a copy in its own number format."""
         return self.kept_bytes == self.element_bytes
 
+    @property
+    def cast_bytes(self) -> float:
+        """Read and written per element that is cast once in both layouts [B]."""
+        return self.element_bytes + 2 * self.gemm_bytes
+
 
 def microbatch_shape(plan: Plan, sequences: int, seq_len: int) -> Shape:
     """Sizes of one microbatch under the plan's number format."""
@@ -167,6 +172,7 @@ class Block:
             passing_bytes=self.passing_bytes,
             working_bytes=self.working_bytes,
             working_region=self.working_region,
+            second_cast_share=self.shape.element_bytes / self.shape.cast_bytes,
         )
 
     def work(self, passing: tuple[float, ...], working: tuple[float, ...], region: Region) -> None:
@@ -272,8 +278,8 @@ class Block:
 
     def cast_bytes(self, elements: float) -> float:
         """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""
-        element, operand = self.shape.element_bytes, self.shape.gemm_bytes
-        return elements * (element + 2 * operand) if operand < element else 0.0
+        is_cast = self.shape.gemm_bytes < self.shape.element_bytes
+        return elements * self.shape.cast_bytes if is_cast else 0.0
 
     def attention(self, kind: LayerKind) -> None:
         """Projections, rotary embedding, core attention and output projection."""

@@ -113,6 +113,16 @@ def test_norms_before_8_bit_products_keep_no_cast_either():
     assert outcome.repeated["query_down_cast"] == outcome.repeated["key_value_down_cast"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("precision", "share"), [("fp8", 1 / 2), ("mxfp8", 64 / 130), ("nvfp4", 16 / 25)]
+)
+def test_the_second_cast_reads_16_bits_again_beside_what_the_first_moved(precision, share):
+    """One cast moves 2 + 2 x bytes of an operand of so many with its scales."""
+    outcome = again(whole_layer(expert_model(), precision=precision), "layernorm", "moe_act")
+    assert outcome.repeated["shared_mlp_up_cast"] == pytest.approx(share)
+    assert outcome.repeated["expert_down_cast"] == pytest.approx(share)
+
+
 def test_the_activation_of_experts_keeps_its_input_only():
     layer = whole_layer(expert_model())
     assert repeated(layer, "moe_act") == {"expert_activation"}

@@ -15,6 +15,7 @@ from simulator.results.run import Engine, run_step
 from simulator.results.step import StepResult
 from simulator.spec.job import Job
 from simulator.spec.load import load_job
+from simulator.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +38,11 @@ class Result(StepResult):
     """
 
     job: Job
+
+    def __repr__(self) -> str:
+        room = "fits" if self.fits else "does not fit"
+        step, mfu = format_seconds(self.step_time_s), f"{self.mfu:.1%}"
+        return f"Result({self.title}: step {step}, MFU {mfu}, {room})"
 
     def explain_misfit(self) -> str:
         """Who takes the memory and which change would fit; empty where the job fits.

@@ -40,6 +40,40 @@ def test_a_job_file_becomes_a_result(job):
     assert result.title == job.title
 
 
+def test_a_result_says_in_one_line_what_it_is(job):
+    result = sim.simulate(job)
+    assert repr(result).startswith(f"Result({job.title}: step ")
+    assert repr(result).endswith("%, fits)")
+    assert "\n" not in repr(result) + repr(result.timeline)
+    assert len(repr(result.timeline)) < 80
+
+
+def test_tables_of_a_result_print_as_plain_words(job):
+    result = sim.simulate(job)
+    assert repr(dict(result.breakdown)).startswith("{'forward': ")
+    assert "'weights': " in repr(dict(result.memory[0].by_owner))
+    assert result.breakdown == result.breakdown_s
+
+
+@pytest.mark.parametrize("given", ["job.yaml", None, 3])
+def test_what_is_no_job_is_refused_with_the_way_to_load_one(given):
+    for ask in (sim.simulate, lambda job: sim.sweep(job, {"plan.tp": [1]})):
+        with pytest.raises(InputError, match="must be a Job; load one first"):
+            ask(given)
+
+
+def test_an_engine_that_does_not_exist_is_no_other_one(job):
+    for ask in (sim.simulate, lambda job, engine: sim.sweep(job, {"plan.tp": [1]}, engine=engine)):
+        with pytest.raises(InputError, match="engine = 'fast': must be 'des' or 'replay'"):
+            ask(job, engine="fast")
+
+
+@pytest.mark.parametrize("values", [4, "124", None])
+def test_values_of_a_sweep_are_a_list(job, values):
+    with pytest.raises(InputError, match="must be a list of values to try; write for example"):
+        sim.sweep(job, {"plan.tp": values})
+
+
 def test_a_what_if_is_a_changed_job(job):
     more = job.replace(**{"cluster.gpus": 16, "batch.global": 32})
     assert (job.dp, more.dp) == (2, 4)

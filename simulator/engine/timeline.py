@@ -37,6 +37,9 @@ class Timeline:
     operation_start_s: NDArray[np.float64]
     operation_end_s: NDArray[np.float64]
 
+    def __repr__(self) -> str:
+        return f"Timeline({self.operation_end_s.size} operations in {self.step_time_s:.6g} s)"
+
     @cached_property
     def step_time_s(self) -> float:
         """When the last operation ends [s]."""

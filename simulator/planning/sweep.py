@@ -7,7 +7,7 @@ not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import product
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError
 from simulator.planning.journal import Journal, Row, fingerprint, journal_path
-from simulator.results.run import Engine, run_step
+from simulator.results.run import Engine, check_step, run_step
 from simulator.spec.job import Job
 from simulator.version import __version__
 
@@ -74,6 +74,7 @@ def sweep(
     """
     import pandas as pd
 
+    check_step(job, engine)
     points = grid_points(grid)
     kept = nullcontext() if table is None else _journal(job, grid, engine, Path(table))
     with kept as journal:
@@ -97,8 +98,12 @@ def grid_points(grid: Grid) -> list[_Changes]:
     """The changes of every combination, the last path of the grid fastest.
 
     Raises:
-        InputError: There is no path, or one without values, or one that appears twice.
+        InputError: There is no path, or one without a list of values, or one that appears twice.
     """
+    for path, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            hint = "write for example [1, 2, 4]"
+            raise InputError.single(path, "must be a list of values to try", values, hint)
     empty = [path for path, values in grid.items() if not values]
     if not grid or empty:
         rule, hint = "needs at least one value to try", "give for example plan.tp=1,2,4"

@@ -59,7 +59,13 @@ class Stream(StrEnum):
     NVME_WRITE = "nvme_write"
 
 
-class Category(StrEnum):
+class _Word(StrEnum):
+    """A text of a closed list; printed tables of results show the plain text."""
+
+    __repr__ = str.__repr__
+
+
+class Category(_Word):
     """Where the time of a step goes. The categories of a rank sum to the step."""
 
     FORWARD = "forward"
@@ -89,7 +95,7 @@ COMMUNICATION = frozenset(
 """Categories that count as exposed communication."""
 
 
-class Owner(StrEnum):
+class Owner(_Word):
     """Who holds memory."""
 
     WEIGHTS = "weights"

@@ -118,6 +118,11 @@ class StepResult:
     host: HostMemory | None
 
     @property
+    def breakdown(self) -> Mapping[Category, float]:
+        """``breakdown_s`` by its short name [s]."""
+        return self.breakdown_s
+
+    @property
     def fits(self) -> bool:
         """Whether the fullest GPU, and the fullest node, has room for what it holds."""
         has_room = self.fullest.peak_device_bytes <= self.fullest.capacity_bytes

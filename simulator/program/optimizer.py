@@ -9,8 +9,19 @@ from simulator.program.host_pace import launched, waiting_s
 from simulator.program.ir import Category, Part, Work
 from simulator.program.layout import Slice
 from simulator.program.muon import orthogonalisation
-from simulator.program.states import ParameterCount, device_update_bytes
+from simulator.program.states import (
+    ParameterCount,
+    device_update_bytes,
+    flattens_gradients,
+    state_bytes,
+)
 from simulator.spec.job import Job
+
+FLAT_GRADIENTS = "flat_gradients"
+"""Name of the part that copies all gradients into one tensor to be reduced, and back."""
+
+_FLAT_PASSES = 6
+"""Reads and writes of copying them in, dividing them by the ranks, and copying them back."""
 
 NEWTON_SCHULZ = "newton_schulz"
 """Name of the part that orthogonalises: matrix products."""
@@ -24,6 +35,8 @@ def optimizer_work(
 ) -> Work:
     """The optimizer step of a rank that holds these parameters: bound by memory or the host.
 
+    With the copies around a reduction of all gradients in one flat tensor, on one rank, too.
+
     Args:
         job: The job.
         parameters: Before they are sharded.
@@ -36,6 +49,10 @@ def optimizer_work(
     host_s = _KERNELS * host_s_per_kernel
     if waits_s := waiting_s([launched(profile, 1, update_s, host_s, _KERNELS)]):
         parts.append(Part("launch", Category.HOST, waits_s))
+    if flattens_gradients(job):
+        num_bytes = _FLAT_PASSES * state_bytes(job).reduced * parameters.total
+        flat_s = memory_bound_s(profile, num_bytes)
+        parts.append(Part(FLAT_GRADIENTS, Category.DATA_PARALLEL, flat_s))
     flop = 0.0
     if job.plan.optimizer == "muon":
         seconds, flop = orthogonalisation(job, runs)

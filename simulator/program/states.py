@@ -245,6 +245,8 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
         Owner.MASTER_WEIGHTS: updated * per.master,
         Owner.OPTIMIZER_STATES: updated * per.moments + further,
     }
+    if stack.keeps_gradient_copies:
+        held[Owner.GRADIENTS] += updated * per.gradient_copy
     held = {owner: share * held[owner] for owner, share in device_shares(job).items()}
     if zero in (1, 2) and not per.weights:
         # Gathered for the first forward and kept to the last backward.
@@ -285,6 +287,12 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     weights = per.weights if per.master and not per.master_completes_weights else 0.0
     further = 2 * further_moment_bytes(job, parameters)
     return updated * (states + gradients + weights) + further
+
+
+def flattens_gradients(job: Job) -> bool:
+    """Whether all gradients of a rank are reduced in one flat copy of them."""
+    plan = job.plan
+    return plan.stack.flattens_gradients and not plan.zero and plan.data_parallel == "ddp"
 
 
 def device_update_bytes(job: Job, parameters: ParameterCount) -> float:

@@ -1,6 +1,7 @@
 """What does an optimizer hold for a moment while it updates the weights of one rank?
 
-16-bit gradients get fp32 copies, some frameworks take the gradient norm of fp32 copies of all
+All gradients may be reduced in one flat copy; 16-bit ones get fp32 copies, unless those of the step
+before are still there; some frameworks take the gradient norm of fp32 copies of all
 gradients before that, and an update that is not one fused kernel makes tensors as large as the
 weights on its way. Where a framework keeps what a rank updates as one flat tensor, its copies are
 as large: freed pieces of another size cannot serve them, so the allocator keeps both.
@@ -21,6 +22,7 @@ from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layout import Slice
 from simulator.program.states import (
     device_shares,
+    flattens_gradients,
     shard_numel,
     slice_tensors,
     state_bytes,
@@ -60,14 +62,18 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
     plan, stack = job.plan, job.plan.stack
     if plan.data_parallel == "parameter-server":
         return UpdateMemory()
-    copied = state_bytes(job).gradient_copy
+    per = state_bytes(job)
+    copied = 0.0 if stack.keeps_gradient_copies else per.gradient_copy
     copies_for_norm = stack.norm_copies and plan.clip_gradients
-    if not (copied or copies_for_norm or stack.update_copies):
+    flattens = flattens_gradients(job)
+    if not (copied or copies_for_norm or stack.update_copies or flattens):
         return UpdateMemory()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
     pieces = [share * numel for numel in _updated(job, runs, tied_copy=tied_copy)]
     tensors = [sum(pieces)] if _is_flat(job) else pieces
     turns: list[Memory] = []
+    if flattens:
+        turns.append(_blocks(Owner.COMMUNICATION, [sum(pieces)], per.reduced))
     if copies_for_norm:
         turns.append(_blocks(Owner.GRADIENTS, pieces, _COPY_BYTES))
     if copied and _is_flat(job):

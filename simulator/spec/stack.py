@@ -89,6 +89,13 @@ class Stack(Spec):
     ``store_param_remainders``, which NeMo 1 sets unless weights are 8-bit)."""
     copies_gradients: Flag = True
     """16-bit gradients get an fp32 copy for the optimizer."""
+    keeps_gradient_copies: Flag = False
+    """That copy stays from one step to the next (Megatron-LM in early 2021, whose ``zero_grad`` of
+    ``Float16OptimizerWithFloat16Params`` leaves it out)."""
+    flattens_gradients: Flag = False
+    """Without sharding, all gradients are reduced in one flat copy of them once backward is over,
+    on one data-parallel rank, too: copied, divided, and copied back (``allreduce_params`` of
+    Megatron-LM's local ``DistributedDataParallel`` before it had contiguous buffers, 2021)."""
     always_takes_norm: Flag = False
     """The gradient norm is taken though nothing is clipped by it, but by a plain fp32 optimizer
     without ZeRO (DeepSpeed: ``step`` of ``stage_1_and_2.py``, ``stage3.py``,

@@ -75,6 +75,10 @@ _SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"plan": {"precision": "tf32", "stack": {"scatter_p2p": True}}},
     ),
     (
+        r"^BigScience .*gpt2-meg logs",
+        {"plan": {"stack": {"keeps_gradient_copies": True, "flattens_gradients": True}}},
+    ),
+    (
         r"^BigScience .*ZeRO section",
         {
             "plan": {
@@ -133,6 +137,12 @@ Sailor runs without mixed precision in ``nvcr.io/nvidia/pytorch:24.10`` (its ``D
 NVIDIA's containers set ``TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1``, so all products are in TF32. Its
 pipeline sends each tensor-parallel rank's part and gathers the parts where they arrive
 (``deepspeed/pipe_engine.py``).
+
+BigScience's first logs, of ``gpt2-meg/meg_gpt2_base_*.slurm``, are of Megatron-LM in spring 2021.
+They show ``backward-params-all-reduce`` on one data-parallel rank, which is the local DDP's flat
+copy of all gradients, and a peak of 22 bytes per parameter and more, 2 above what is allocated
+between steps: the fp32 gradients are still there when the copy is made. Its later runs are of other
+versions.
 
 BigScience's launch line (``gpt2-meg-ds-zero/meg_ds_zero_gpt2_perf_n16.slurm``) runs DeepSpeed
 0.3.17 around its example ``Megatron-LM-v1.1.5-ZeRO3``: checkpoints are partitioned over

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from simulator.cost.kernels import memory_bound_s
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Owner, total_bytes
@@ -15,7 +16,7 @@ from simulator.program.layout import stage_slices
 from simulator.program.states import slice_parameters
 from simulator.program.update_memory import update_memory
 from simulator.results.memory import class_memory
-from tests.jobs import small_job
+from tests.jobs import gpt_model, small_job
 
 FLAT = {"base": "internevo"}
 FUSED = {"base": "internevo", "update_copies": 0, "norm_copies": False}
@@ -129,3 +130,44 @@ def test_torchs_unfused_update_of_one_tensor_makes_two_more():
         optimizer.step()
     copies = job_of(FLAT).plan.stack.update_copies
     assert alive.most == pytest.approx(copies * 4 * 1000, abs=100)
+
+
+OLD = {"base": "megatron-lm-2021", "keeps_gradient_copies": True, "flattens_gradients": True}
+
+
+def test_megatron_of_early_2021_keeps_fp32_gradients_from_step_to_step():
+    """So its states take 20 bytes per parameter, as the logs of BigScience show."""
+    job = small_job(precision="bf16", stack=OLD, zero=0)
+    (run,) = stage_slices(job, 1)
+    numel = slice_parameters(job, run).total
+    assert total_bytes(build_program(job).classes[0].resident) == pytest.approx(20 * numel)
+    memory = update_memory(job, [run])
+    assert not memory.holds
+    assert memory.turns == (((Owner.COMMUNICATION, 2 * numel),),)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_what_bigsciences_log_shows_between_steps_is_what_a_rank_keeps(stage):
+    """21,633 MiB on the stages without an embedding (``bsv100-001``)."""
+    model = {"layers": 40, "hidden": 6144, "heads": 32, "kv_heads": 32, "ffn_hidden": 24576}
+    job = small_job(
+        gpt_model(**model, vocab=50688, max_positions=1024), gpus=16, tp=4, pp=4, zero=0,
+        precision="bf16", stack=OLD, recompute="full", global_batch=4, seq_len=1024,
+    )  # fmt: skip
+    held = total_bytes(build_program(job).classes[stage].resident)
+    assert held / 2**20 == pytest.approx(21633, rel=2e-3)
+
+
+def test_a_flat_copy_of_the_gradients_is_written_divided_and_copied_back():
+    old, without = (
+        small_job(precision="bf16", zero=0, stack=OLD | facts)
+        for facts in ({}, {"flattens_gradients": False})
+    )
+    times = [
+        sum(op.work.seconds for op in build_program(job).operations if op.kind is Kind.OPTIMIZER)
+        for job in (old, without)
+    ]
+    (run,) = stage_slices(old, 1)
+    numel = slice_parameters(old, run).total
+    flat_s = memory_bound_s(old.cluster.profile, 6 * 2 * numel)
+    assert times[0] - times[1] == pytest.approx(flat_s)

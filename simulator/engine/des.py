@@ -10,6 +10,7 @@ multiprocessors that the communication holds (:mod:`simulator.engine.device`).
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -21,19 +22,25 @@ from simulator.engine.dependencies import dependencies
 from simulator.engine.device import Devices
 from simulator.engine.instant import Action, after
 from simulator.engine.network import FluidNetwork, Route
+from simulator.engine.repetition import TOLERANCE, Records, Repetition
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Kind, Lane, Operation, Program, Stream, Traffic
 
 
-def simulate_program(program: Program, *, contention: bool = True) -> Timeline:
+def simulate_program(
+    program: Program, *, contention: bool = True, every_operation: bool = False
+) -> Timeline:
     """Timeline of the program on the simulated cluster.
 
     Args:
         program: What each rank class does.
         contention: Whether communications share ports and take multiprocessors from
-            computation. Without it the result equals :func:`simulator.engine.replay.replay`.
+            computation. Without it every operation is simulated, and the result equals
+            :func:`simulator.engine.replay.replay` to the last bit.
+        every_operation: Whether to simulate also what only repeats what was simulated
+            (:mod:`simulator.engine.repetition`). The result differs by rounding.
     """
-    return _Simulation(program, contention).run()
+    return _Simulation(program, contention, every_operation or not contention).run()
 
 
 class _Way(NamedTuple):
@@ -51,7 +58,7 @@ class _Way(NamedTuple):
 class _Simulation:
     """One run: the clock, the devices, the network and the records."""
 
-    def __init__(self, program: Program, contention: bool) -> None:
+    def __init__(self, program: Program, contention: bool, every_operation: bool) -> None:
         self.program = program
         self.env = simpy.Environment()
         self.contention = contention
@@ -65,18 +72,42 @@ class _Simulation:
         count = len(program.operations)
         self.start_s = [0.0] * count
         self.end_s = [-1.0] * count
+        records = Records(self.start_s, self.end_s, self.waits_for)
+        self.repetition = Repetition(program, records)
+        self.marks = frozenset[int]() if every_operation else self.repetition.marks
+        self.mark: int | None = None
+        """Operation that has ended and after which something may be passed over."""
+        self.passed_over_s = 0.0
+        self.stand_ins: dict[int, int] = {}
+        """What is under way since something was passed over, by what it began as."""
 
     def run(self) -> Timeline:
         for index in [i for i, count in enumerate(self.waits_for) if not count]:
             self._start(index)
-        self.env.run()
+        env = self.env
+        while (next_s := env.peek()) < math.inf:
+            if self.mark is not None and next_s - env.now > TOLERANCE * self._now_s:
+                self._pass_over(self.mark)
+            env.step()
         blocked = [index for index, end in enumerate(self.end_s) if end < 0]
         if blocked:
             raise deadlock_error(self.program, blocked)
         return Timeline(self.program, np.asarray(self.start_s), np.asarray(self.end_s))
 
+    @property
+    def _now_s(self) -> float:
+        """Time since the start, with all that was passed over [s]."""
+        return self.env.now + self.passed_over_s
+
+    def _pass_over(self, mark: int) -> None:
+        self.mark = None
+        leap = self.repetition.leap(mark)
+        if leap is not None:
+            self.passed_over_s += leap.seconds
+            self.stand_ins = leap.stand_ins
+
     def _start(self, index: int) -> None:
-        self.start_s[index] = self.env.now
+        self.start_s[index] = self._now_s
         operation = self.program.operations[index]
         work, end = operation.work, partial(self._end, index)
         if self.contention and work.traffic is not None:
@@ -88,7 +119,10 @@ class _Simulation:
             after(self.env, work.seconds, end)
 
     def _end(self, index: int) -> None:
-        self.end_s[index] = self.env.now
+        index = self.stand_ins.pop(index, index)
+        self.end_s[index] = self._now_s
+        if index in self.marks:
+            self.mark = index
         waits_for = self.waits_for
         for follower in self.followers[index]:
             waits_for[follower] -= 1

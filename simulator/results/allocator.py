@@ -35,8 +35,6 @@ _SMALL_SEGMENT_BYTES = 2 * 2**20
 _MEDIUM_BYTES = 10 * 2**20
 _LARGE_SEGMENT_BYTES = 20 * 2**20
 _SEGMENT_ROUND_BYTES = 2 * 2**20
-_APART_BYTES = 2**60
-"""Between the addresses of two pools: more than any device has."""
 
 
 class Pool(NamedTuple):
@@ -57,7 +55,6 @@ class Block:
 
     Attributes:
         num_bytes: Size [B].
-        address: Where it begins [B]; two segments never touch.
         pool: Which one it belongs to.
         is_free: Whether a request may take it.
         before, after: Neighbours in its segment.
@@ -65,7 +62,6 @@ class Block:
     """
 
     num_bytes: int
-    address: int
     pool: Pool
     is_free: bool = True
     before: Block | None = None
@@ -118,8 +114,6 @@ class CachingAllocator:
         self._tail: dict[Pool, Block] = {}
         """Last block of each pool's expandable segment."""
         self._turn = 0
-        self._end = 0
-        """One past the last segment."""
 
     def take(self, num_bytes: float, *, is_apart: bool = False) -> Block:
         """A block for a request of so many bytes."""
@@ -152,10 +146,9 @@ class CachingAllocator:
             block = before
         self._offer(block)
 
-    def free_blocks(self) -> tuple[tuple[int, int], ...]:
-        """Address and size of every free block, those of a pool in order of their turn [B]."""
-        pools = self._free.values()
-        return tuple((block.address, size) for pool in pools for size, _, block in pool)
+    def free_blocks(self) -> list[list[Block]]:
+        """The free blocks of each pool in the order in which they are looked at."""
+        return [[block for _, _, block in pool] for pool in self._free.values()]
 
     def _new_space(self, size: int, pool: Pool) -> Block:
         if self._expandable:
@@ -169,9 +162,7 @@ class CachingAllocator:
         if self.reserved_bytes + segment > self._room_bytes:
             self._release()
         self._reserve(segment)
-        address = self._end
-        self._end += segment + _ROUND_BYTES
-        return Block(segment, address, pool)
+        return Block(segment, pool)
 
     def _reserve(self, num_bytes: int) -> None:
         self.reserved_bytes += num_bytes
@@ -193,8 +184,7 @@ class CachingAllocator:
             tail.num_bytes += grown
         else:
             grown = _rounded(size, page)
-            address = tail.address + tail.num_bytes if tail else len(self._tail) * _APART_BYTES
-            new = Block(grown, address, pool, before=tail)
+            new = Block(grown, pool, before=tail)
             if tail is not None:
                 tail.after = new
             tail = self._tail[pool] = new
@@ -204,10 +194,7 @@ class CachingAllocator:
     def _split(self, block: Block, size: int) -> None:
         """Leave ``size`` bytes of a block and offer the rest."""
         after = block.after
-        rest = Block(
-            block.num_bytes - size, block.address + size, block.pool,
-            before=block, after=after,
-        )  # fmt: skip
+        rest = Block(block.num_bytes - size, block.pool, before=block, after=after)
         if after is not None:
             after.before = rest
         elif self._expandable:

@@ -113,11 +113,17 @@ class _Replay:
         return self._taken.setdefault(asked, [])
 
     def _state(self) -> object:
-        """All that decides what the allocator does next."""
-        taken = [
-            [(block.address, block.num_bytes) for block in stack] for stack in self._taken.values()
-        ]
-        return self.allocator.reserved_bytes, self.allocator.free_blocks(), taken
+        """All that decides what the allocator does next.
+
+        Where a segment lies decides nothing: the blocks in the order of their turn, and which
+        one each of them follows in its segment.
+        """
+        groups = [*self.allocator.free_blocks(), *self._taken.values()]
+        blocks = [block for group in groups for block in group]
+        number = {id(block): index for index, block in enumerate(blocks)}
+        neighbours = [number.get(id(block.before)) for block in blocks]
+        sizes = [block.num_bytes for block in blocks]
+        return self.allocator.reserved_bytes, [*map(len, groups)], sizes, neighbours
 
 
 def _asked(sizes: Sequence[float], apart: Sequence[float]) -> list[_Asked]:

@@ -208,3 +208,22 @@ def test_what_one_stream_has_freed_serves_no_other(expandable):
     compute, gathers = (Exchange((40 * MIB,), (40 * MIB,)), Exchange((), (), *[(40 * MIB,)] * 2))
     assert reserved_bytes([compute] * 2, expandable_segments=expandable) == 40 * MIB
     assert reserved_bytes([compute, gathers], expandable_segments=expandable) == 80 * MIB
+
+
+def test_repeats_are_passed_over_wherever_in_memory_they_lie(monkeypatch):
+    """Blocks of equal segments change places from pass to pass, and nothing depends on it."""
+    served = []
+    serve = CachingAllocator.serve
+    monkeypatch.setattr(
+        CachingAllocator, "serve", lambda self, asked: served.append(asked) or serve(self, asked)
+    )
+    kept, temporary = (20 * MIB, 30 * MIB), (30 * MIB,)
+    forward, backward = (
+        Exchange((*kept, *temporary), temporary),
+        Exchange(temporary, (*temporary, *kept)),
+    )
+    steps = [forward] + [forward, backward] * 200
+    expected = reserved_one_by_one(steps, expandable=False)
+    served.clear()
+    assert reserved_bytes(steps, expandable_segments=False) == expected
+    assert len(served) < 40

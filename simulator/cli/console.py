@@ -18,6 +18,10 @@ import typer
 
 _PLAIN_WIDTH = 1000
 """Wider than any table; lines are no longer than their content."""
+_GAP = 2
+"""Blanks between columns."""
+_NARROWEST_WORDS = 20
+"""Columns of words are folded down to this width, on a terminal that is too narrow."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +132,17 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table with a heading to stdout."""
+    """Write a table with a heading to stdout.
+
+    On a terminal words are folded to its width. Where that is not enough, lines are longer than
+    the terminal is wide: no column and no figure is ever left out.
+    """
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     on_terminal = sys.stdout.isatty()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     table.show_header = any(column.name for column in columns)
     for column in columns:
         table.add_column(
@@ -143,14 +151,25 @@ def print_table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[s
             no_wrap=column.is_number or not on_terminal,
             overflow="fold",
         )
-    for row in rows:
+    cells = list(rows)
+    for row in cells:
         table.add_row(*(escape(cell) for cell in row))
     console = Console(width=None if on_terminal else _PLAIN_WIDTH, highlight=False)
+    console.width = max(console.width, _least_width(columns, cells))
     with console.capture() as captured:
         console.print(f"[bold]{escape(title)}[/bold]")
         console.print(table)
     lines = (line.rstrip() for line in captured.get().splitlines())
     typer.echo("\n".join(lines) + "\n")
+
+
+def _least_width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
+    """Characters that a table takes at least: figures in full, words folded."""
+    longest = [max(map(len, cells)) for cells in zip([c.name for c in columns], *rows, strict=True)]
+    return sum(
+        (width if column.is_number else min(width, _NARROWEST_WORDS)) + _GAP
+        for column, width in zip(columns, longest, strict=True)
+    )
 
 
 def percent(share: float, digits: int = 1) -> str:

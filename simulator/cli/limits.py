@@ -32,7 +32,7 @@ def limits(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) 
     from simulator.planning.limits import limits
 
     job = read_job(job_file, changes)
-    with counting("simulated") as count:
+    with counting("simulations") as count:
         found = limits(job, on_trial=count)
     if as_json:
         print_json({"title": job.title, "limits": [asdict(limit) for limit in found]})

@@ -89,7 +89,7 @@ def memory(
 def _savings(result: Result) -> tuple[Saving, ...]:
     from simulator.planning.savings import savings
 
-    with counting("simulated") as count:
+    with counting("simulations") as count:
         return savings(result.job, on_trial=count)
 
 

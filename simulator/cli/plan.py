@@ -129,7 +129,7 @@ def plan(
         nearest = nearest_fit(job.replace(found.smallest))
     causes = None
     if why and found.choices:
-        with counting("knobs tried") as count:
+        with counting("knobs") as count:
             causes = reasons(job.replace(found.choices[0].changes), on_trial=count)
     if as_json:
         print_json(_document(job, found, nearest, causes))

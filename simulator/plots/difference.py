@@ -69,8 +69,10 @@ def falls(difference: Difference) -> list[tuple[str, float]]:
     smallest_s = SMALLEST_SHARE * difference.first_s
     causes = sorted(difference.causes, key=lambda cause: -abs(cause.difference_s))
     shown = [(_name(c), c.difference_s) for c in causes if abs(c.difference_s) >= smallest_s]
+    if all(cause.difference_s == 0 for cause in causes[len(shown) :]):
+        return shown
     rest_s = difference.difference_s - sum(seconds for _, seconds in shown)
-    return [*shown, ("everything else", rest_s)] if len(shown) < len(causes) else shown
+    return [*shown, ("everything else", rest_s)]
 
 
 def _name(cause: Cause) -> str:

@@ -47,3 +47,9 @@ def test_a_panel_per_other_step_is_written(tmp_path, suffix):
 
 def test_equal_steps_are_drawn_too(tmp_path):
     draw_differences([difference(FIRST, FIRST)], ["a", "a again"], tmp_path / "same.png")
+
+
+def test_no_bar_stands_for_causes_that_changed_nothing():
+    causes = (Cause(Category.FORWARD, 1.0, 1.2), Cause(Category.OPTIMIZER, 0.1, 0.1))
+    found = Difference(causes, 1.1, 1.3, 1.0)
+    assert [name for name, _ in falls(found)] == ["forward"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from matplotlib.figure import Figure
@@ -12,7 +13,7 @@ from simulator.cli.options import (
     complete_model,
     complete_profile,
     parse_assignments,
-    refuse_other_suffix,
+    written_as,
 )
 from simulator.errors import InputError
 from simulator.plots.formats import PICTURES
@@ -55,7 +56,7 @@ def test_names_are_completed_from_the_shipped_files():
 @pytest.mark.parametrize("suffix", PICTURES)
 def test_what_a_command_takes_as_a_picture_is_what_a_picture_is_written_as(tmp_path, suffix):
     path = tmp_path / f"picture{suffix.upper()}"
-    refuse_other_suffix(path, "--plot", *PICTURES)
+    assert written_as(*PICTURES)(SimpleNamespace(opts=["--plot"]), path) == path
     save(Figure(), path)
     assert path.stat().st_size > 0
 

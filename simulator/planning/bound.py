@@ -91,7 +91,7 @@ def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBound
     """
     tables = tables or CostTables(space)
     step_s, allocated_bytes = np.zeros(len(space)), np.zeros(len(space))
-    for plans in _groups(space, _PIPELINE_FIELDS):
+    for plans in tables.groups:
         pipeline = tables.pipeline(int(plans[0]))
         costs = tables.of(plans, pipeline)
         microbatches = space.microbatches[plans]
@@ -99,7 +99,8 @@ def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBound
         allocated_bytes[plans] = _allocated_bytes(pipeline, costs, microbatches)
     # What the allocator leaves unused, and communicators, come on top.
     device_bytes = allocated_bytes + space.job.cluster.profile.device.context_bytes
-    return PlanBounds(step_s * ROUNDING, device_bytes * ROUNDING)
+    bounds = np.stack([step_s, device_bytes])[:, tables.like] * ROUNDING
+    return PlanBounds(*bounds)
 
 
 @dataclass(frozen=True)
@@ -245,29 +246,34 @@ def _active_interleaved(
         plans = np.flatnonzero(microbatches == count)
         held = _held_interleaved(pipeline, count)
         # Not a product of matrices: small ones are slower in the threads of a BLAS.
-        held_bytes = np.einsum("rtc,prc->rtp", held, saved_bytes[plans])
-        rounds = (len(held), pipeline.chunks, -1, len(plans))
-        of_chunk = held_bytes.reshape(rounds).max(axis=2)
-        of_chunk += working_bytes[plans].transpose(1, 2, 0)[:, ::-1]
+        held_bytes = np.einsum("rktc,prc->rktp", held, saved_bytes[plans])
+        of_chunk = held_bytes.max(axis=2) + working_bytes[plans].transpose(1, 2, 0)[:, ::-1]
         active_bytes[plans] = of_chunk.max(axis=1).T
     return active_bytes
 
 
 def _held_interleaved(pipeline: _Pipeline, microbatches: int) -> Floats:
-    """Microbatches held of each part at each backward of a round, shape (ranks, turns, parts).
+    """Microbatches held of each part at the backwards of a round that may be the fullest.
 
     Forwards run in rounds through the chunks, and as many more have run by then as run ahead of
     the first backward; backwards run in the same rounds from the last chunk on. After a round
-    through all chunks everything repeats itself, until the forwards are done.
+    through all chunks everything repeats itself, until the forwards are done. While backwards of
+    one chunk run, what is held grows or shrinks evenly, but where forwards change the chunk or end.
+
+    Returns:
+        Shape (ranks, chunks of the backward from the last on, moments, parts).
     """
     chunks, behind = pipeline.chunks, pipeline.stages - 1 - np.arange(pipeline.stages)
     length = round_length(pipeline.stages, microbatches)
-    turns, chunk = np.arange(chunks * length), np.arange(chunks)
-    ahead = (chunks - 1) * length + 2 * behind + 1
-    ran = np.minimum(ahead[:, None] + turns, chunks * microbatches)
+    chunk, first = np.arange(chunks), np.arange(chunks) * length
+    ahead = ((chunks - 1) * length + 2 * behind + 1)[:, None]
+    done = np.clip(chunks * microbatches - ahead - first, 0, length - 1)
+    moments = np.broadcast_arrays(0, -ahead % length, done, length - 1)
+    turns = first[:, None] + np.stack(moments, axis=-1)
+    ran = np.minimum(ahead[..., None] + turns, chunks * microbatches)
     rounds, rest = np.divmod(ran, chunks * length)
     forwards = rounds[..., None] * length + np.clip(rest[..., None] - chunk * length, 0, length)
-    backwards = np.clip(turns[:, None] - (chunks - 1 - chunk) * length, 0, length)
+    backwards = np.clip(turns[..., None] - (chunks - 1 - chunk) * length, 0, length)
     held: Floats = (forwards - backwards).astype(np.float64)
     return held
 
@@ -290,6 +296,18 @@ class CostTables:
         self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
         self._tensor_kind = _kinds(*codes)
         self._state_kind = _kinds(*codes, zero, space.dp)
+        bounded = [
+            codes
+            for path, codes in zip(varied, space.codes.T, strict=True)
+            if path not in _OVERLAPS
+        ]
+        _, first, which = np.unique(
+            _kinds(np.zeros(len(space)), *bounded), return_index=True, return_inverse=True
+        )
+        self.like: Ints = first[which]
+        """Of each plan the first one that has the same costs."""
+        self.groups = [np.intersect1d(plans, first) for plans in _groups(space, _PIPELINE_FIELDS)]
+        """The first plans of each kind of costs, those with the same pipeline together."""
 
     def pipeline(self, plan: int) -> _Pipeline:
         """The pipeline of a plan."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from simulator.results.allocator import Block, CachingAllocator, Request, request
@@ -119,10 +121,10 @@ class _Replay:
         one each of them follows in its segment.
         """
         groups = [*self.allocator.free_blocks(), *self._taken.values()]
-        blocks = [block for group in groups for block in group]
-        number = {id(block): index for index, block in enumerate(blocks)}
-        neighbours = [number.get(id(block.before)) for block in blocks]
-        sizes = [block.num_bytes for block in blocks]
+        blocks = [*chain.from_iterable(groups)]
+        number = dict(zip(map(id, blocks), range(len(blocks)), strict=True))
+        neighbours = [*map(number.get, map(id, map(attrgetter("before"), blocks)))]
+        sizes = [*map(attrgetter("num_bytes"), blocks)]
         return self.allocator.reserved_bytes, [*map(len, groups)], sizes, neighbours
 
 

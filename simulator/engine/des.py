@@ -5,7 +5,8 @@ one rank class) runs its operations first in, first out. An operation on several
 a rendezvous: it starts when the last of them reaches it and all that it depends on has ended.
 Communication moves through the :class:`~simulator.engine.network.FluidNetwork`, whose
 ports are shared max-min fairly; computation beside it slows by the streaming
-multiprocessors that the communication holds (:mod:`simulator.engine.device`).
+multiprocessors that the communication holds (:mod:`simulator.engine.device`). What only repeats
+what was simulated is passed over (:mod:`simulator.engine.repetition`).
 """
 
 from __future__ import annotations

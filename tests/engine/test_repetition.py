@@ -56,13 +56,13 @@ def assert_all_times_agree(program: Program, rel: float = 1e-9) -> None:
 
 
 @given(jobs(), st.integers(6, 16))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_passing_over_repeats_gives_the_times_of_simulating_them(job, times):
     assert_all_times_agree(build_program(with_microbatches(job, times)))
 
 
 @given(jobs())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_nothing_starts_before_what_it_waits_for_where_something_was_passed_over(job):
     timeline = simulate_program(build_program(with_microbatches(job, 12)))
     start_s, end_s = timeline.operation_start_s, timeline.operation_end_s

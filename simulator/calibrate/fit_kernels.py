@@ -27,6 +27,7 @@ from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import KernelModel
 from simulator.spec.load import load_profile, profile_names
 from simulator.units import format_quantity
+from simulator.validate.kernel_protocol import repeated_calls
 from simulator.validate.kernel_rows import (
     KernelRow,
     SkippedRowError,
@@ -46,7 +47,7 @@ _PRIOR_WEIGHT = 0.002
 _PRIOR_SPREAD = 0.7
 """Natural-log spread of the prior: a factor of two either way is ordinary."""
 
-_AT_MOST_ONE = ("efficiency", "tail")
+_AT_MOST_ONE = ("efficiency", "share", "tail")
 """Ends of names of shares of a peak, and of what list scheduling may leave of the longest tile
 (Graham, SIAM J. Appl. Math. 17(2), 1969)."""
 
@@ -124,6 +125,23 @@ class Fit:
         return f"{self.profile} {'.'.join(self.block.path) or 'memory'}: {self.residual}; {values}"
 
 
+def _repeats_calls(rows: Sequence[KernelRow]) -> bool:
+    return any(repeated_calls(row.text("notes")) > 1 for row in rows)
+
+
+def _varies_length(rows: Sequence[KernelRow]) -> bool:
+    return len({row.text("seq") for row in rows}) > 1
+
+
+_TOLD_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingProxyType(
+    {
+        "held_share": _repeats_calls,
+        "boost_s": _repeats_calls,
+        "backward_kv_ramp": _varies_length,
+    }
+)
+"""Whether rows tell of a parameter at all; of all others, every row of the block does."""
+
 _GEMM_PRIOR = MappingProxyType(
     {
         "efficiency": 0.8,
@@ -131,6 +149,8 @@ _GEMM_PRIOR = MappingProxyType(
         "k_ramp": 100.0,
         "memory_efficiency": 0.8,
         "floor_s": 4e-6,
+        "held_share": 0.9,
+        "boost_s": 2e-3,
     }
 )
 _ATTENTION_PRIOR = MappingProxyType(
@@ -142,7 +162,9 @@ _ATTENTION_PRIOR = MappingProxyType(
         "floor_s": 6e-6,
     }
 )
-_BACKWARD_PRIOR = MappingProxyType({"backward_efficiency": 0.65})
+_BACKWARD_PRIOR = MappingProxyType(
+    {"backward_efficiency": 0.65, "backward_tail": 0.5, "backward_kv_ramp": 150.0}
+)
 _NORM_PRIOR = MappingProxyType({"row_reduction_efficiency": 0.3})
 _STREAM_PRIOR = MappingProxyType({"memory_efficiency": 0.85, "memory_floor_s": 4e-6})
 
@@ -240,9 +262,14 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
     answerable = [row for row in rows if block.rows(row) and _is_answerable(row, profile)]
     if len(answerable) < _FEWEST_ROWS or not _has(profile.kernels, block.path):
         return None
+    prior = {
+        name: typical
+        for name, typical in block.prior.items()
+        if name not in _TOLD_BY or _TOLD_BY[name](answerable)
+    }
 
     def values_of(point: Sequence[float]) -> dict[str, float]:
-        pairs = zip(block.prior.items(), point, strict=True)
+        pairs = zip(prior.items(), point, strict=True)
         return {name: typical * abs(factor) for (name, typical), factor in pairs}
 
     def errors_of(values: Mapping[str, float]) -> list[float]:
@@ -256,16 +283,32 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
         if excess > 0:
             return 1e3 * (1.0 + excess)
         data = statistics.fmean(_soft_l1(math.log1p(error)) for error in errors_of(values))
-        prior = sum((math.log(max(abs(f), 1e-9)) / _PRIOR_SPREAD) ** 2 for f in point)
-        return data + _PRIOR_WEIGHT * prior
+        unlikely = sum((math.log(max(abs(f), 1e-9)) / _PRIOR_SPREAD) ** 2 for f in point)
+        return data + _PRIOR_WEIGHT * unlikely
 
-    starts = ([1.0] * len(block.prior), [0.7] * len(block.prior))
-    options = {"maxfev": 120 * (1 + len(block.prior)), "xatol": 1e-3, "fatol": 1e-6}
-    found: list[Any] = [
-        minimize(loss, start, method="Nelder-Mead", options=options) for start in starts
-    ]
-    values = _rounded(values_of(min(found, key=lambda result: result.fun).x))
+    options = {"maxfev": 120 * (1 + len(prior)), "xatol": 1e-3, "fatol": 1e-6}
+
+    def best_of(starts: Sequence[Sequence[float]]) -> Any:
+        found = [minimize(loss, start, method="Nelder-Mead", options=options) for start in starts]
+        return min(found, key=lambda result: result.fun)
+
+    best = best_of([[1.0] * len(prior), [0.7] * len(prior)])
+    if "boost_s" in prior:
+        best = min(best, best_of(_other_valleys(best.x, prior)), key=lambda result: result.fun)
+    values = _rounded(values_of(best.x))
     return Fit(profile.name, block, values, errors_of(values))
+
+
+def _other_valleys(point: Sequence[float], prior: Mapping[str, float]) -> Sequence[Sequence[float]]:
+    """The point with a power limit that is felt soon, and late.
+
+    Of ``boost_s`` the loss has several valleys.
+    """
+    limits = ({"held_share": 1.0, "boost_s": factor} for factor in (0.3, 5.0))
+    return [
+        [limit.get(name, value) for name, value in zip(prior, point, strict=True)]
+        for limit in limits
+    ]
 
 
 def with_values(

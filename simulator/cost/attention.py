@@ -79,17 +79,18 @@ def attention_s(
     v_dim = head_dim if v_head_dim is None else v_head_dim
     products_dim = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
     efficiency = model.forward_efficiency
-    tail = model.tail
+    tail, kv_ramp = model.tail, model.kv_ramp
     if backward:
         efficiency = model.backward_efficiency
         efficiency *= model.wide_backward_share if head_dim > _WIDEST_HEAD else 1.0
         tail = tail if model.backward_tail is None else model.backward_tail
+        kv_ramp = kv_ramp if model.backward_kv_ramp is None else model.backward_kv_ramp
     if kernel == "flash-1":
         efficiency *= _FLASH_1_SHARE
     rate = peak_flop_per_s(profile, precision) * efficiency * _sustained_share(profile, kernel)
     sms = profile.device.sm_count
     tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
-    keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, model.kv_ramp, tail, causal=causal)
+    keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, kv_ramp, tail, causal=causal)
     flop_per_key = 2.0 * _QUERY_TILE * (products_dim + model.softmax_dim)
     compute_s = keys * flop_per_key * sms / rate
     q_elements = batch * heads * seq_q * (head_dim + v_dim)

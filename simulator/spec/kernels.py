@@ -39,6 +39,12 @@ class GemmModel(Spec):
     """Share of the memory bandwidth that products bound by memory reach."""
     floor_s: Seconds
     """Time of the smallest product on the device."""
+    boost_s: Seconds = 0.0
+    """How long a benchmark repeats products back to back before the power limit slows them; told
+    by tables of kernels, and used to read them."""
+    held_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the rate that such a benchmark keeps after ``boost``. Training has a clock of its
+    own, ``sustained_clock``."""
 
 
 class AttentionModel(Spec):
@@ -57,6 +63,9 @@ class AttentionModel(Spec):
     scheduling at its worst."""
     backward_tail: NonNegative | None = None
     """As ``tail``, for backward; None is the same."""
+    backward_kv_ramp: NonNegative | None = None
+    """As ``kv_ramp``, for backward, with what is done before and after its main loop; None is the
+    same."""
     wide_backward_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Rate of backward where heads are wider than 128, over that at 128."""
     floor_s: Seconds

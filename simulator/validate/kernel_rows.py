@@ -17,6 +17,12 @@ from simulator.cost.kernels import attention_s, gemm_s, grouped_gemm_s, memory_b
 from simulator.errors import InputError
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import Precision
+from simulator.validate.kernel_protocol import (
+    cache_append_s,
+    quantise_s,
+    repeated_calls,
+    under_power_limit_s,
+)
 
 PROFILE_OF_GPU: Mapping[str, str] = MappingProxyType(
     {
@@ -75,12 +81,6 @@ _FEWEST_TRAINING_ROWS = 256
 
 _ADAM_BYTES_PER_PARAMETER = 14.0
 """16-bit weight, gradient and two moments read, all but the gradient written."""
-
-_QUANTISE_KERNELS = 5
-"""Kernels that scale an input to fp8: magnitude, maximum (two stages), scale, cast.
-
-Source: assumption, the plain operations of dynamic per-tensor scaling.
-"""
 
 
 class SkippedRowError(Exception):
@@ -232,18 +232,15 @@ def _gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     _require_peak(profile, precision)
     flop = 2.0 * m * n * k * batch
     accumulate = "accumulate=True" in row.text("notes")
-    predicted_s = gemm_s(
-        profile, m, n, k, batch=round(batch), precision=precision, accumulate=accumulate
-    )
+    cool_s = gemm_s(
+        profile, m, n, k, batch=round(batch), precision=precision, accumulate=accumulate,
+        fits_tiles=row.is_best_shape,
+    )  # fmt: skip
+    calls = repeated_calls(row.text("notes"))
+    predicted_s = under_power_limit_s(profile, precision, cool_s, calls)
     if precision == "fp8" and "framework linear" in row.text("notes"):
-        predicted_s += _quantise_s(profile, m * k)
+        predicted_s += quantise_s(profile, m * k)
     return Comparison(_measured_s(row, flop), predicted_s)
-
-
-def _quantise_s(profile: HardwareProfile, elements: int) -> float:
-    """A framework's fp8 linear also scales its 16-bit input: read twice, written once."""
-    extra_kernels_s = (_QUANTISE_KERNELS - 1) * memory_bound_s(profile, 0.0)
-    return extra_kernels_s + memory_bound_s(profile, (2 + 2 + 1) * elements)
 
 
 def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
@@ -284,6 +281,8 @@ def _attention(row: KernelRow, profile: HardwareProfile) -> Comparison:
     forward_flop = 2.0 * batch * heads * seq * seq * (head_dim + v_dim) * (0.5 if causal else 1.0)
     flop = forward_flop * {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}[direction]
     predicted_s = sum(pass_s(backward=backward) for backward in passes[direction])
+    if "incl. KV handling" in row.text("notes"):
+        predicted_s += cache_append_s(profile, batch * seq, heads, kv_heads, head_dim)
     return Comparison(_measured_s(row, flop), predicted_s)
 
 

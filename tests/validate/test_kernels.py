@@ -68,9 +68,19 @@ def test_a_weight_gradient_that_accumulates_is_predicted_with_its_fp32_output(re
 
 
 def test_an_fp8_linear_of_a_framework_includes_scaling_its_input(report_of):
+    """Five kernels; 2 + 2 + 1 bytes per element, at 0.62 of the streaming rate."""
     plain = {**GEMM, "dtype": "fp8", "time_us": 1}
     bare, linear = report_of(plain, {**plain, "notes": "framework linear"}).rows
-    assert linear.predicted_us - bare.predicted_us == pytest.approx(5 + 5 * 256 / 1e3)
+    assert linear.predicted_us - bare.predicted_us == pytest.approx(5 + 5 * 256 / 1e3 / 0.62)
+
+
+def test_the_best_shape_of_a_search_loses_no_part_of_a_wave(report_of):
+    shape = {**GEMM, "m": 5 * 64, "n": 64, "k": 2**20, "time_us": 1}
+    typical, best = report_of(shape, {**shape, "notes": "best shape found"}).rows
+    assert best.predicted_us == pytest.approx(
+        gemm_s(tiny_profile(), 5 * 64, 64, 2**20, fits_tiles=True) * 1e6
+    )
+    assert best.predicted_us < typical.predicted_us
 
 
 def attention_us(**changes):
@@ -94,6 +104,15 @@ def test_heads_come_from_the_hidden_size_where_only_that_is_noted(report_of):
 def test_both_directions_are_the_sum_of_two_passes(report_of):
     (row,) = report_of({**ATTENTION, "dtype": "bf16", "direction": "fwd+bwd"}).rows
     assert row.predicted_us == pytest.approx(attention_us() + attention_us(backward=True))
+
+
+def test_a_serving_engine_also_rotates_queries_and_fills_its_cache(report_of):
+    """24 heads of projections, 2 bytes read and 2 written per element, at 1 GB/s."""
+    notes = ATTENTION["notes"] + "; serving prefill kernel incl. KV handling"
+    row = {**ATTENTION, "dtype": "bf16"}
+    bare, served = report_of(row, {**row, "notes": notes}).rows
+    elements = 2 * 1024 * 24 * 128
+    assert served.predicted_us - bare.predicted_us == pytest.approx(1 + 4 * elements / 1e3)
 
 
 def test_a_bandwidth_without_size_is_compared_at_one_gibibyte(report_of):

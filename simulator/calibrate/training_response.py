@@ -25,7 +25,7 @@ Knob = Literal["clock", "host_work"]
 """``sustained_clock`` of a profile, or ``host_work_per_launch`` of a stack."""
 
 KNOB_VALUES: Mapping[Knob, tuple[float, ...]] = {
-    "clock": (0.6, 0.8, 1.0),
+    "clock": (0.55, 0.75, 1.0),
     "host_work": (2.5, 8.0, 14.0, 20.0),
 }
 

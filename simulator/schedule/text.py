@@ -9,6 +9,7 @@ their number, as in ``F3.2``.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
@@ -80,13 +81,16 @@ def row_lines(
     Args:
         rows: What every rank does.
         span: Time to show.
-        cell: Time per cell; one shows what runs at its middle.
+        cell: Time per cell; one shows what runs at its middle, the last at the middle of what is
+            left of ``span``.
         width: Characters per line; a longer picture is folded into blocks with an empty line
             between them. None never folds.
         unit: Of the time, for the ruler.
     """
     columns = ceil(span / cell - 1e-9)
-    cells_of = [_cells(row.marks, columns, cell) for row in rows]
+    ends = [cell * column for column in range(1, columns)] + [span]
+    middles = [(cell * column + end) / 2 for column, end in enumerate(ends)]
+    cells_of = [_cells(row.marks, middles) for row in rows]
     size = 1 + max(len(c.text) for cells in cells_of for c in cells)
     names = _padded([f"time {unit}".rstrip(), *(row.name for row in rows)])
     room = columns if width is None else _whole_marks((width - len(names[0])) // size)
@@ -211,11 +215,12 @@ def slot_cell(phase: Phase, microbatch: int, part: int, parts: int) -> Cell:
     return Cell(f"{phase.lower() if part else phase}{microbatch}", phase)
 
 
-def _cells(marks: Sequence[Mark], columns: int, cell: float) -> list[Cell]:
+def _cells(marks: Sequence[Mark], middles: Sequence[float]) -> list[Cell]:
     """What a rank does at the middle of every cell."""
-    cells = [Cell(_IDLE)] * columns
+    cells = [Cell(_IDLE)] * len(middles)
+    rounding = 1e-9 * middles[0]
     for (text, phase), start, end, joins_next in marks:
-        first, past = (ceil(moment / cell - 0.5 - 1e-9) for moment in (start, end))
+        first, past = (bisect_left(middles, moment - rounding) for moment in (start, end))
         texts = [text] + [_GOES_ON] * (past - first - 1)
         if joins_next:
             texts[-1] += "+"

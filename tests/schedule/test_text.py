@@ -4,11 +4,16 @@ import pytest
 
 from simulator.schedule import SCHEDULES, Phase
 from simulator.schedule.text import (
+    Cell,
+    Mark,
+    Row,
     cell_time,
     costs_text,
     legend,
+    lines_text,
     picture_lines,
     picture_text,
+    row_lines,
     sizes_text,
 )
 from simulator.schedule.unit_run import phase_costs, run_schedule
@@ -81,6 +86,12 @@ def test_no_whole_slot_is_lost_where_no_cell_divides_all_phases(name, costs):
         whole = [box for box in run.boxes(rank) if box.end - box.start > cell_time(run) - 1e-9]
         assert len(whole) <= len(drawn) <= len(run.boxes(rank))
         assert run.info.synchronous <= (len(whole) == len(run.boxes(rank)))
+
+
+def test_the_last_cell_shows_what_fills_the_rest_of_the_time():
+    """A rest of 0.4 cells, of which the middle of a whole cell would tell nothing."""
+    row = Row("rank 0", [Mark(Cell("F0"), 0.0, 2.0), Mark(Cell("~"), 2.0, 2.4)])
+    assert lines_text(row_lines([row], span=2.4, cell=1.0)).splitlines()[1] == "rank 0  F0 -- ~"
 
 
 def test_every_cell_knows_its_phase():

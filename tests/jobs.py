@@ -277,11 +277,9 @@ class NoDataParallel:
         del is_last
         return [run]
 
-    def before(
-        self, program: Program, rank: int, run: Slice, *, is_first: bool, is_forward: bool
-    ) -> Gather:
+    def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
         """Waits for nothing."""
-        del program, rank, run, is_first, is_forward
+        del rank, run, is_first, is_forward
         return Gather()
 
     def launched_after(self, rank: int) -> tuple[int, ...]:
@@ -309,11 +307,9 @@ class NoDataParallel:
         del rank, operation, run, is_forward
         return ()
 
-    def after_backward(
-        self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
-    ) -> Memory:
+    def after_backward(self, rank: int, operation: int, run: Slice, *, is_last: bool) -> Memory:
         """Gives nothing back."""
-        del program, rank, operation, run, is_last
+        del rank, operation, run, is_last
         return ()
 
 

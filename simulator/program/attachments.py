@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from simulator.program.ir import Memory, Program, Work
+from simulator.program.ir import Memory, Work
 from simulator.program.layout import Slice
 from simulator.program.split_backward import Halves
 from simulator.schedule.slots import Phase
@@ -67,9 +67,7 @@ class Attachment(Protocol):
     def reduces_after(self, *, is_last: bool) -> bool:
         """Whether a backward's gradients are reduced while it runs."""
 
-    def before(
-        self, program: Program, rank: int, run: Slice, *, is_first: bool, is_forward: bool
-    ) -> Gather:
+    def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
         """What a piece must wait for."""
 
     def launched_after(self, rank: int) -> tuple[int, ...]:
@@ -84,19 +82,17 @@ class Attachment(Protocol):
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Memory that a piece gives back because it no longer needs its weights."""
 
-    def after_backward(
-        self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
-    ) -> Memory:
+    def after_backward(self, rank: int, operation: int, run: Slice, *, is_last: bool) -> Memory:
         """Memory that a piece's finished gradients take."""
 
 
 class ActivationCopies(Protocol):
     """Where activations go that do not stay on the GPU."""
 
-    def send(self, program: Program, rank: int, operation: int, run: Slice) -> None:
+    def send(self, rank: int, operation: int, run: Slice) -> None:
         """Copies out what a forward pass keeps."""
 
-    def fetch(self, program: Program, rank: int, run: Slice) -> tuple[int, ...]:
+    def fetch(self, rank: int, run: Slice) -> tuple[int, ...]:
         """Copies in what a backward pass needs; what it waits for."""
 
     def ran_backward(self, rank: int, operation: int) -> None:

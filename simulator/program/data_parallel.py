@@ -1,13 +1,13 @@
 """What does data parallelism add to a pipeline: gradient reduction, sharding, gathers?
 
-- ZeRO 0 all-reduces gradients. ZeRO 1 reduce-scatters them and gathers the updated
-  weights. ZeRO 2 reduce-scatters after every microbatch, because nobody keeps whole
-  gradients. ZeRO 3 gathers each run of weights before every use, too.
-- Where states are sharded over part of the data-parallel ranks, the shards are
-  all-reduced over the others in addition.
+- ZeRO 0 and 1 reduce gradients once all microbatches are done, ZeRO 2 and 3 after every
+  microbatch, because nobody keeps whole gradients. ZeRO 3 gathers each run of weights before
+  every use, too.
 - With overlap the work runs on its own stream, unit by unit
   (:mod:`simulator.program.units`): reduction follows the last backward, gathers precede the
   first forward. Without, it blocks the compute stream.
+
+When this happens is decided here; what ranks exchange then is the matter of :class:`Exchanges`.
 
 Source: ZeRO (arXiv 1910.02054, sections 5 and 7); Megatron-LM's distributed optimizer;
 PyTorch FSDP (arXiv 2304.11277, section 3.3) for prefetch and its limit.
@@ -15,13 +15,11 @@ PyTorch FSDP (arXiv 2304.11277, section 3.3) for prefetch and its limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-from simulator.cost.collectives import CollectiveKind, Group
 from simulator.program.attachments import Gather
-from simulator.program.communication import Call, collectives_work
+from simulator.program.data_parallel_collectives import partial_gradients_work
 from simulator.program.gradient_buckets import BucketCopies
 from simulator.program.ir import (
     Category,
@@ -35,121 +33,108 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.program.layout import Slice, cut, ends_apart
-from simulator.program.lone_parameters import gathered, gathered_twice, stays_whole
+from simulator.program.made_gradients import MadeGradients
 from simulator.program.offload import Shard, StateOffload
-from simulator.program.ranks import (
-    data_group,
-    expert_data_group,
-    expert_replica_group,
-    expert_shard_group,
-    replica_group,
-    shard_group,
-    tensor_group,
-)
-from simulator.program.shard_lists import with_list_copies, with_unpacking
-from simulator.program.states import (
-    ParameterCount,
-    added_up,
-    new_gradient_bytes,
-    shard_numel,
-    state_bytes,
-)
+from simulator.program.states import ParameterCount, added_up, shard_numel, state_bytes
 from simulator.program.unit_memory import UnitMemory
-from simulator.program.units import Piece, Unit, Units, whole_parameter_shares
+from simulator.program.units import Piece, Unit, Units
 from simulator.spec.job import Job
-from simulator.spec.network import Network
-
-_EMBEDDING, _HEAD = -1, -2
-"""Stand for embedding and head among the indices of layers."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Groups:
-    """Who holds copies of parameters.
-
-    Attributes:
-        name: Degree that they belong to.
-        all: Everybody.
-        shards: Those that shard them.
-        replicas: Those with equal shards.
-    """
-
-    name: str
-    all: Group
-    shards: Group
-    replicas: Group
+class Exchanges(Protocol):
+    """What ranks that hold copies of parameters exchange: collectives, or with servers."""
 
     @property
-    def shard_axis(self) -> str:
-        """Name of the group that shards; its own where it is not everybody."""
-        return self.name if self.replicas.ranks == 1 else f"{self.name}_shard"
+    def is_needed(self) -> bool:
+        """Whether a rank has anybody to exchange with."""
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether ranks keep whole weights, of which others update a part."""
+
+    @property
+    def gathers_ahead(self) -> bool:
+        """Whether updated weights may come together while the next forward runs."""
+
+    @property
+    def reduction_kind(self) -> Kind:
+        """What adds up gradients."""
+
+    @property
+    def gather_kind(self) -> Kind:
+        """What brings weights together."""
+
+    def reduction(self, units: Sequence[Unit]) -> Work:
+        """Adds up the gradients of units."""
+
+    def gather(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
+        """Brings the weights of units together for a pass."""
+
+    def hand_out(self, run: Slice) -> tuple[Kind, Work]:
+        """Updated weights of a run on their way to all ranks that keep them whole."""
+
+    def gather_small(self, runs: Sequence[Slice]) -> Work | None:
+        """Updated weights that are too small to be gathered before every use; None without."""
 
 
-@dataclass
-class DataParallel:
-    """Emits the data-parallel operations of one job.
+class _Due(NamedTuple):
+    """Gradients that a piece of a rank's backward completes.
 
     Attributes:
-        job: The job.
-        network: Its links.
-        copies_embedding: Whether the stage with the head holds a copy of the embedding.
+        rank: Whose.
+        run: The piece.
+        units: Whose gradients are complete.
     """
 
-    job: Job
-    network: Network
-    copies_embedding: bool = False
-    _work: dict[object, Work] = field(default_factory=dict)
-    _pieces: dict[Slice, Piece] = field(default_factory=dict)
-    """Every piece that is run as one operation, by its layers."""
-    _cuts: dict[Slice, tuple[Piece, ...]] = field(default_factory=dict)
-    _held: set[tuple[int, Unit]] = field(default_factory=set)
-    """Ranks and the units they have gathered."""
-    _computed: dict[int, int] = field(default_factory=dict)
-    """Last computed run of each rank."""
-    _reductions: dict[int, list[int]] = field(default_factory=dict)
-    _updates: dict[int, int] = field(default_factory=dict)
-    """Last update of each rank's weights."""
-    _with_gradients: dict[int, set[int]] = field(default_factory=dict)
-    """Layers, embedding and head of each rank whose gradients exist."""
-    _gradients: dict[int, Memory] = field(default_factory=dict)
-    _awaited: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Reductions that the next pass of each rank waits for, where every backward reduces."""
-    _ends_backward: Slice | None = None
-    """Last piece of the backward at hand."""
+    rank: int
+    run: Slice
+    units: Sequence[Unit]
 
-    def __post_init__(self) -> None:
-        plan, stack = self.job.plan, self.job.plan.stack
+
+class DataParallel:
+    """Emits the data-parallel operations of one job into a program.
+
+    Args:
+        job: The job.
+        program: Appended to.
+        units: What is reduced and gathered together.
+        exchanges: How.
+    """
+
+    def __init__(self, job: Job, program: Program, units: Units, exchanges: Exchanges) -> None:
+        plan, stack = job.plan, job.plan.stack
+        self._job, self._program, self._units, self._exchanges = job, program, units, exchanges
         self._zero = plan.zero
-        self._state = state_bytes(self.job)
-        self._offload = StateOffload(self.job)
-        self._units = Units(self.job, self.copies_embedding)
-        self._memory = UnitMemory(self.job)
-        self._bucket_copies = BucketCopies(self.job)
-        self._dense = _Groups(
-            "dp", data_group(self.job), shard_group(self.job), replica_group(self.job)
-        )
-        self._expert = _Groups(
-            "edp",
-            expert_data_group(self.job),
-            expert_shard_group(self.job),
-            expert_replica_group(self.job),
-        )
-        self._has_copies = max(self._dense.all.ranks, self._expert.all.ranks) > 1
+        self._offload = StateOffload(job, program)
+        self._memory = UnitMemory(job)
+        self._bucket_copies = BucketCopies(job)
+        self._made = MadeGradients(job, units)
         streams = self._offload.streams_gradients or self._offload.fetches_parameters
-        self.is_active = self._has_copies or streams
-        self._broadcasts = plan.zero == 1 and stack.shards_whole_parameters
-        self._shards_gradients = plan.zero > 0 and not self._broadcasts
-        self._reduction_kind = Kind.REDUCE_SCATTER if self._shards_gradients else Kind.ALL_REDUCE
-        self._gather_kind = Kind.ALL_GATHER
-        self._coalesces = stack.coalesced_norm_gradients
+        self._is_active = exchanges.is_needed or streams
         reduce, gather = plan.overlap_grad_reduce, plan.overlap_param_gather
         self._overlaps_reduce = stack.overlap_grad_reduce if reduce is None else reduce
         self._overlaps_gather = stack.overlap_param_gather if gather is None else gather
+        self._gathers_once = exchanges.gathers_ahead and self._overlaps_gather
+        """Whether updated weights are gathered while the next step's first forward runs."""
+        self._pieces: dict[Slice, Piece] = {}
+        """Every piece that is run as one operation, by its layers."""
+        self._cuts: dict[Slice, tuple[Piece, ...]] = {}
+        self._held: set[tuple[int, Unit]] = set()
+        """Ranks and the units they have gathered."""
+        self._computed: dict[int, int] = {}
+        """Last computed run of each rank."""
+        self._reductions: dict[int, list[int]] = {}
+        self._updates: dict[int, int] = {}
+        """Last update of each rank's weights."""
+        self._awaited: dict[int, tuple[int, ...]] = {}
+        """Reductions that the next pass of each rank waits for, where every backward reduces."""
+        self._ends_backward: Slice | None = None
+        """Last piece of the backward at hand."""
 
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """The pieces in which a forward is run, so that gathers can precede them."""
         gathers = self._zero == 3 or (self._gathers_once and is_first)
-        return [piece.run for piece in self._cut(run)] if self.is_active and gathers else [run]
+        return [piece.run for piece in self._cut(run)] if self._is_active and gathers else [run]
 
     def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
         """The pieces in which a backward is run, in order of execution (last layer first)."""
@@ -158,44 +143,45 @@ class DataParallel:
             self._ends_backward = runs[-1]
             return runs
         # Gradients that are made here come layer by layer, as activations go.
-        makes = is_first and self.job.plan.stack.frees_gradients
+        makes = is_first and self._job.plan.stack.frees_gradients
         return ends_apart(cut(run, 1))[::-1] if makes else [run]
 
-    def before(
-        self, program: Program, rank: int, run: Slice, *, is_first: bool, is_forward: bool
-    ) -> Gather:
+    def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
         """Gathers the weights that a run needs."""
-        per_use = self._zero == 3
         if rank in self._awaited:
             return Gather(self._awaited.pop(rank))
-        if not self.is_active or not (per_use or (self._gathers_once and is_first)):
+        per_use = self._zero == 3
+        if not self._is_active or not (per_use or (self._gathers_once and is_first)):
             return Gather()
         needed = [unit for unit in self._piece(run).needs if (rank, unit) not in self._held]
         if not needed:
             return Gather()
         if per_use:
             self._held.update((rank, unit) for unit in needed)
-        stream = Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE
         after = self._prefetch_limit(rank) if per_use else self._last_update(rank)
         after = (*after, *self._offload.launched_after(rank))
+        takes = self._memory.weights(needed) if per_use else ()
         shard: Memory = ()
         if self._offload.fetches_parameters:
-            shard = self._memory.shard(needed) if self._has_copies else ()
-            fetched = Shard(rank, run, _parameters(needed))
-            after = (self._offload.fetch(program, fetched, after, shard),)
-            if not self._has_copies:
-                return Gather(after, self._memory.weights(needed))
+            shard = self._memory.shard(needed) if self._exchanges.is_needed else ()
+            after = (self._offload.fetch(Shard(rank, run, _parameters(needed)), after, shard),)
+            if not self._exchanges.is_needed:
+                return Gather(after, takes)
         gather = Operation(
-            self._gather_kind, ((rank, stream),),
-            self._gather_work(needed, is_forward=is_forward),
-            Category.DATA_PARALLEL, after=after, layers=(run.first, run.end),
-            scope=Scope.SHARDS, gives=shard,
-        )  # fmt: skip
-        return Gather((program.add(gather),), self._memory.weights(needed) if per_use else ())
+            self._exchanges.gather_kind,
+            ((rank, Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE),),
+            self._exchanges.gather(needed, is_forward=is_forward),
+            Category.DATA_PARALLEL,
+            after=after,
+            layers=(run.first, run.end),
+            scope=Scope.SHARDS,
+            gives=shard,
+        )
+        return Gather((self._program.add(gather),), takes)
 
     def weights_in_turn(self, run: Slice, *, is_forward: bool) -> Memory:
         """What is gathered at once while a piece runs whose parameters come one by one."""
-        is_gathered = self.is_active and self._zero == 3
+        is_gathered = self._is_active and self._zero == 3
         if not is_gathered:
             return ()
         return self._memory.weights_in_turn(self._piece(run).needs, is_forward=is_forward)
@@ -211,7 +197,7 @@ class DataParallel:
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Books a run that used its weights; returns the gathered ones to give back."""
         self._computed[rank] = operation
-        if not self.is_active or self._zero < 3:
+        if not self._is_active or self._zero < 3:
             return ()
         piece = self._piece(run)
         done = [u for u in piece.needs if not u.stays] if is_forward else piece.closes
@@ -219,161 +205,99 @@ class DataParallel:
         self._held.difference_update((rank, unit) for unit in given)
         return self._memory.weights(given)
 
-    def after_backward(
-        self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
-    ) -> Memory:
+    def after_backward(self, rank: int, operation: int, run: Slice, *, is_last: bool) -> Memory:
         """Reduces gradients that a run completes, where due; returns the memory they take."""
-        taken = self._reduce_after(program, rank, operation, run, is_last=is_last)
+        taken = self._made.by_backward(rank, run)
+        if self.reduces_after(is_last=is_last) and (units := self._piece(run).closes):
+            self._reduce_after(operation, _Due(rank, run, units), is_last=is_last)
+            taken += self._memory.gradients(units)
         if run == self._ends_backward:
             self._offload.end_backward(rank)
         return taken
 
-    def _reduce_after(
-        self, program: Program, rank: int, operation: int, run: Slice, *, is_last: bool
-    ) -> Memory:
-        made = self._made_gradients(rank, run)
-        if not self.reduces_after(is_last=is_last):
-            return made
-        units = self._piece(run).closes
-        if not units:
-            return made
+    def _reduce_after(self, operation: int, due: _Due, *, is_last: bool) -> None:
+        """Reduces what a piece of backward completes while the next one runs, or before it."""
         if self._zero >= 2:
-            self._limit_reductions(program, rank, operation)
-        self._bucket_copies.add(program, operation, sum(u.parameters.total for u in units))
+            self._limit_reductions(due.rank, operation)
+        numel = sum(unit.parameters.total for unit in due.units)
+        self._bucket_copies.add(self._program, operation, numel)
         if self._offload.streams_gradients:
-            self._send_gradients(program, rank, run, units, operation, is_last=is_last)
+            self._send_gradients(operation, due, is_last=is_last)
         else:
-            self._emit_reduction(program, rank, run, units, (operation,), self._overlaps_reduce)
-        if self._zero < 2 and not is_last and run == self._ends_backward:
-            self._awaited[rank] = tuple(self._reductions.pop(rank))
-        return made + self._memory.gradients(units)
+            self._emit_reduction(due, (operation,), overlapped=self._overlaps_reduce)
+        if self._zero < 2 and not is_last and due.run == self._ends_backward:
+            self._awaited[due.rank] = tuple(self._reductions.pop(due.rank))
 
     def reduces_after(self, *, is_last: bool) -> bool:
         """Whether a backward's gradients are reduced while it runs."""
-        every = self._zero >= 2 or not self.job.plan.no_sync
-        return self.is_active and (every or (is_last and self._overlaps_reduce))
+        every = self._zero >= 2 or not self._job.plan.no_sync
+        return self._is_active and (every or (is_last and self._overlaps_reduce))
 
-    def _send_gradients(
-        self,
-        program: Program,
-        rank: int,
-        run: Slice,
-        units: Sequence[Unit],
-        operation: int,
-        *,
-        is_last: bool,
-    ) -> None:
+    def _send_gradients(self, operation: int, due: _Due, *, is_last: bool) -> None:
         """Reduces gradients and copies them to the host; backward waits for both."""
-        shard, after = Shard(rank, run, _parameters(units)), (operation,)
-        gives = self._memory.gradients(units)
-        if self._has_copies:
-            numel = shard_numel(self.job, shard.parameters)
-            gives = ((Owner.GRADIENTS, numel * self._state.gradients),)
-            self._emit_reduction(program, rank, run, units, after, self._overlaps_reduce)
-            after = (self._reductions[rank].pop(),)
-            program.operations[after[0]].takes = gives
-        copy = self._offload.send_gradients(program, shard, after, gives, is_last=is_last)
-        self._reductions.setdefault(rank, []).append(copy)
+        shard, after = Shard(due.rank, due.run, _parameters(due.units)), operation
+        gives = self._memory.gradients(due.units)
+        if self._exchanges.is_needed:
+            numel = shard_numel(self._job, shard.parameters)
+            gives = ((Owner.GRADIENTS, numel * state_bytes(self._job).gradients),)
+            self._emit_reduction(due, (operation,), overlapped=self._overlaps_reduce)
+            after = self._reductions[due.rank].pop()
+            self._program.operations[after].takes = gives
+        copy = self._offload.send_gradients(shard, (after,), gives, is_last=is_last)
+        self._reductions.setdefault(due.rank, []).append(copy)
 
     def update_on_host(
-        self, program: Program, rank: int, parameters: ParameterCount, after: Sequence[int]
+        self, rank: int, parameters: ParameterCount, after: Sequence[int]
     ) -> tuple[int, ...]:
         """What CPUs update of a rank's states; what the end of the step waits for."""
-        return self._offload.update(program, rank, parameters, after)
-
-    def _made_gradients(self, rank: int, run: Slice) -> Memory:
-        """Gradients that a run's first backward makes and that stay until the step.
-
-        Those of ZeRO 2 and 3 are shards, made by the reduction that follows.
-        """
-        if not self.job.plan.stack.frees_gradients:
-            return ()
-        owned = set(range(run.first, run.end))
-        owned |= {_EMBEDDING} if run.has_embedding else set()
-        owned |= {_HEAD} if run.has_head else set()
-        known = self._with_gradients.setdefault(rank, set())
-        if owned <= known:
-            return ()
-        known |= owned
-        num_bytes = new_gradient_bytes(self.job, self._units.whole(run).parameters)
-        made = ((Owner.GRADIENTS, num_bytes),)
-        self._gradients[rank] = self._gradients.get(rank, ()) + made
-        return made
+        return self._offload.update(rank, parameters, after)
 
     def freed_gradients(self, rank: int) -> Memory:
         """Gradients that backward made since the last update, and that are freed after this one."""
-        self._with_gradients.pop(rank, None)
-        return self._gradients.pop(rank, ())
+        return self._made.freed(rank)
 
-    def finish_gradients(
-        self, program: Program, rank: int, runs: Sequence[Slice]
-    ) -> tuple[int, ...]:
+    def finish_gradients(self, rank: int, runs: Sequence[Slice]) -> tuple[int, ...]:
         """Whatever reduction is left once backward is done; returns what to wait for."""
         units = [self._units.whole(run) for run in runs]
-        if self.is_active and not self.reduces_after(is_last=True):
+        if self._is_active and not self.reduces_after(is_last=True):
             for unit in units:
-                self._bucket_copies.add(program, self._computed[rank], unit.parameters.total)
-                self._emit_reduction(program, rank, unit.run, (unit,), (), overlapped=False)
-        self._add_partial_gradients(program, rank, units)
+                self._bucket_copies.add(self._program, self._computed[rank], unit.parameters.total)
+                self._emit_reduction(_Due(rank, unit.run, (unit,)), (), overlapped=False)
+        self._add_partial_gradients(rank, units)
         return tuple(self._reductions.pop(rank, ()))
 
     def updated(self, rank: int, operation: int) -> None:
         """Books an update; weights that are gathered after it wait for it."""
         self._updates[rank] = self._computed[rank] = operation
 
-    def _add_partial_gradients(self, program: Program, rank: int, units: Sequence[Unit]) -> None:
+    def _add_partial_gradients(self, rank: int, units: Sequence[Unit]) -> None:
         """Adds up gradients of norms over the ranks that cut the sequence, where still due."""
-        sizes = [numel * self._state.reduced for unit in units for numel in unit.partial]
-        if not sizes or (self.is_active and not self._coalesces):
+        if self._is_active and not self._job.plan.stack.coalesced_norm_gradients:
             return
-        calls = self._partial_calls([sum(sizes)] if self._coalesces else sizes)
-        work = collectives_work(calls, self.network, Category.TENSOR_PARALLEL)
+        work = partial_gradients_work(self._job, units)
+        if work is None:
+            return
         after = tuple(self._reductions.get(rank, ()))
         operation = Operation(
             Kind.ALL_REDUCE, ((rank, Stream.COMPUTE),), work, Category.TENSOR_PARALLEL, after,
             scope=Scope.PASS,
         )  # fmt: skip
-        self._reductions.setdefault(rank, []).append(program.add(operation))
+        self._reductions.setdefault(rank, []).append(self._program.add(operation))
 
-    def _partial_calls(self, sizes: Iterable[float]) -> list[Call]:
-        kind, group = CollectiveKind.ALL_REDUCE, tensor_group(self.job)
-        return [Call("partial_gradient", kind, "tp", group, num_bytes) for num_bytes in sizes]
-
-    def finish_weights(self, program: Program, rank: int, runs: Sequence[Slice]) -> None:
+    def finish_weights(self, rank: int, runs: Sequence[Slice]) -> None:
         """Gathers updated weights after the optimizer, where nothing hides that."""
-        lanes = ((rank, Stream.COMPUTE),)
-        if self.is_active and (work := self._small_parameters_work(runs)):
-            kind, scope = self._gather_kind, Scope.SHARDS
-            program.add(Operation(kind, lanes, work, Category.DATA_PARALLEL, scope=scope))
-        if not self.is_active or not self._hands_out or self._gathers_once:
+        if not self._is_active:
             return
-        for run in runs:
-            if self._broadcasts:
-                work, kind, scope = self._broadcast_work(run), Kind.BROADCAST, Scope.SHARDS
-            else:
-                work = self._gather_work([self._units.whole(run)])
-                kind, scope = self._gather_kind, Scope.SHARDS
-            program.add(Operation(kind, lanes, work, Category.DATA_PARALLEL, scope=scope))
+        if small := self._exchanges.gather_small(runs):
+            self._hand_out(rank, self._exchanges.gather_kind, small)
+        if self._exchanges.hands_out and not self._gathers_once:
+            for run in runs:
+                self._hand_out(rank, *self._exchanges.hand_out(run))
 
-    def _small_parameters_work(self, runs: Sequence[Slice]) -> Work | None:
-        """One gather of what ZeRO 3 keeps whole; every rank's part is cut into parameters."""
-        if self._zero < 3 or not self.job.plan.stack.whole_below_numel:
-            return None
-        held = (count for run in runs for count in self._units.stored_counts(run))
-        if not (small := [count for count in held if stays_whole(count, self.job)]):
-            return None
-        work = self._collectives(self._gathers([added_up(small)]))
-        return with_unpacking(work, len(small), self._dense.shards.ranks, self.job)
-
-    @cached_property
-    def _gathers_once(self) -> bool:
-        """Whether updated weights are gathered while the next step's first forward runs."""
-        return self._hands_out and self._overlaps_gather and not self._broadcasts
-
-    @property
-    def _hands_out(self) -> bool:
-        """Whether ranks keep whole weights, of which others update a part."""
-        return 0 < self._zero < 3
+    def _hand_out(self, rank: int, kind: Kind, work: Work) -> None:
+        lanes = ((rank, Stream.COMPUTE),)
+        operation = Operation(kind, lanes, work, Category.DATA_PARALLEL, scope=Scope.SHARDS)
+        self._program.add(operation)
 
     def _cut(self, run: Slice) -> tuple[Piece, ...]:
         if run not in self._cuts:
@@ -390,25 +314,21 @@ class DataParallel:
             self._cut(run)
         return self._pieces[run]
 
-    def _emit_reduction(
-        self,
-        program: Program,
-        rank: int,
-        run: Slice,
-        units: Sequence[Unit],
-        after: tuple[int, ...],
-        overlapped: bool,
-    ) -> None:
-        stream = Stream.DATA_PARALLEL if overlapped else Stream.COMPUTE
+    def _emit_reduction(self, due: _Due, after: tuple[int, ...], *, overlapped: bool) -> None:
         operation = Operation(
-            self._reduction_kind, ((rank, stream),), self._reduction_work(units),
-            Category.DATA_PARALLEL, after=after, layers=(run.first, run.end),
-            gives=self._memory.gradients(units),
-            holds=self._memory.reduced(units), scope=Scope.COPIES,
-        )  # fmt: skip
-        self._reductions.setdefault(rank, []).append(program.add(operation))
+            self._exchanges.reduction_kind,
+            ((due.rank, Stream.DATA_PARALLEL if overlapped else Stream.COMPUTE),),
+            self._exchanges.reduction(due.units),
+            Category.DATA_PARALLEL,
+            after=after,
+            layers=(due.run.first, due.run.end),
+            gives=self._memory.gradients(due.units),
+            holds=self._memory.reduced(due.units),
+            scope=Scope.COPIES,
+        )
+        self._reductions.setdefault(due.rank, []).append(self._program.add(operation))
 
-    def _limit_reductions(self, program: Program, rank: int, operation: int) -> None:
+    def _limit_reductions(self, rank: int, operation: int) -> None:
         """One reduction may be under way while a run computes; it waits for the one before.
 
         Otherwise unsharded gradients would pile up behind a slow network (FSDP2 keeps one
@@ -416,7 +336,7 @@ class DataParallel:
         """
         under_way = self._reductions.get(rank, [])
         if len(under_way) > 1:
-            computed = program.operations[operation]
+            computed = self._program.operations[operation]
             computed.after = (*computed.after, under_way[-2])
 
     def _prefetch_limit(self, rank: int) -> tuple[int, ...]:
@@ -430,63 +350,6 @@ class DataParallel:
     def _last_update(self, rank: int) -> tuple[int, ...]:
         """What gathered weights must have seen, where a step follows another."""
         return (self._updates[rank],) if rank in self._updates else ()
-
-    def _gather_work(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
-        counts = [count for unit in units for count in gathered(unit, self.job)]
-        if not is_forward:
-            counts += [count for unit in units for count in gathered_twice(unit, self.job)]
-        return self._collectives(self._gathers(counts))
-
-    def _gathers(self, counts: Iterable[ParameterCount]) -> list[Call]:
-        gather, per = CollectiveKind.ALL_GATHER, self._state.gathered
-        return [
-            Call("weights", gather, groups.shard_axis, groups.shards, numel * per)
-            for count in counts
-            for numel, groups in self._groups_of(count)
-        ]
-
-    def _reduction_work(self, units: Sequence[Unit]) -> Work:
-        calls: list[Call] = []
-        if not self._coalesces:
-            per = self._state.gathered
-            calls += self._partial_calls(n * per for unit in units for n in unit.partial)
-        counts = (count for unit in units for count in unit.apart or (unit.parameters,))
-        for numel, groups in (pair for count in counts for pair in self._groups_of(count)):
-            num_bytes, name = numel * self._state.reduced, "gradients"
-            all_reduce, scatter = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
-            if not self._shards_gradients:
-                calls.append(Call(name, all_reduce, groups.name, groups.all, num_bytes))
-                continue
-            calls.append(Call(name, scatter, groups.shard_axis, groups.shards, num_bytes))
-            share, axis = num_bytes / groups.shards.ranks, f"{groups.name}_replicate"
-            calls.append(Call(name, all_reduce, axis, groups.replicas, share))
-        return self._collectives(calls)
-
-    def _broadcast_work(self, run: Slice) -> Work:
-        """Updated parameters go from the rank that holds their states to all others."""
-        kind, per = CollectiveKind.BROADCAST, self._state.gathered
-        shares = whole_parameter_shares(self._units.counts(run), self._dense.shards.ranks)
-        if self.job.plan.stack.flat_broadcasts:
-            shares = [[added_up(share)] for share in shares]
-        pairs = [pair for share in shares for count in share for pair in self._groups_of(count)]
-        return self._collectives(
-            Call("weights", kind, groups.shard_axis, groups.shards, numel * per)
-            for numel, groups in pairs
-        )
-
-    def _groups_of(self, parameters: ParameterCount) -> Iterator[tuple[float, _Groups]]:
-        """Dense parameters and routed experts, each with the ranks that hold copies."""
-        if parameters.dense:
-            yield parameters.dense, self._dense
-        if parameters.expert:
-            yield parameters.expert, self._expert
-
-    def _collectives(self, calls: Iterable[Call]) -> Work:
-        key = tuple(calls)
-        if key not in self._work:
-            work = collectives_work(key, self.network, Category.DATA_PARALLEL)
-            self._work[key] = with_list_copies(work, key, self.job)
-        return self._work[key]
 
 
 def _parameters(units: Sequence[Unit]) -> ParameterCount:

@@ -1,4 +1,4 @@
-"""Which copies between GPU, host memory and NVMe does offloading add, and what do CPUs run?
+"""Which copies does keeping weights, gradients and optimizer states off the GPU add?
 
 - **Parameters** on the host: every piece's shard is copied in (from NVMe: read first, a few
   pieces ahead) before it is gathered, as long ahead as gathers are.
@@ -11,14 +11,6 @@
   written after it; updated 16-bit weights are copied to the GPU, unless that fetches them
   anyway. A share that stayed is updated on the GPU meanwhile. A delayed update runs beside the
   next step; its weights are copied in at the end of that step's backward.
-- **Activations** of a layer leave after its forward and come back one layer ahead of its
-  backward. Those of the last layer stay, because its backward is next. Two layers' copies may be
-  under way; then computing waits for them, so that memory stays bounded on a slow link. Where
-  fewer layers are copied, each copy has more layers' computing to itself
-  (:func:`offload_windows`).
-
-Copies in the two directions, reads, writes and the CPUs are streams of their own; what they
-share of a node is in :mod:`simulator.cost.host`.
 
 Source: ZeRO-Offload (arXiv 2101.06840, sections 4 and 5); ZeRO-Infinity (arXiv 2104.07857,
 sections 5.1 and 6); DeepSpeed's ``stage_1_and_2.py`` and ``stage3.py`` and PyTorch's
@@ -30,36 +22,15 @@ Ignores: that copies which the launching thread waits for go to memory that is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
-from types import MappingProxyType
 
-from simulator.cost.host import (
-    HOST_MEMORY,
-    NVME_READ,
-    NVME_WRITE,
-    TO_DEVICE,
-    TO_HOST,
-    copy_s,
-    host_update_s,
-)
-from simulator.program.ir import (
-    Category,
-    Kind,
-    Memory,
-    Operation,
-    Owner,
-    Part,
-    Program,
-    Stream,
-    Traffic,
-    Work,
-    total_bytes,
-)
+from simulator.cost.host import NVME_READ, NVME_WRITE, TO_DEVICE, TO_HOST
+from simulator.program.host_links import HostLinks
+from simulator.program.ir import Memory, Owner, Program
 from simulator.program.layout import Slice
 from simulator.program.offloaded_states import PARAMETER_BUFFERS, TILE_NUMEL
-from simulator.program.stage import StageCosts
 from simulator.program.states import (
     ParameterCount,
     device_shares,
@@ -69,69 +40,10 @@ from simulator.program.states import (
 )
 from simulator.spec.job import Job
 
-_LINKS: Mapping[str, tuple[Kind, Stream]] = MappingProxyType(
-    {
-        TO_HOST: (Kind.COPY_TO_HOST, Stream.TO_HOST),
-        TO_DEVICE: (Kind.COPY_TO_DEVICE, Stream.TO_DEVICE),
-        NVME_READ: (Kind.NVME_READ, Stream.NVME_READ),
-        NVME_WRITE: (Kind.NVME_WRITE, Stream.NVME_WRITE),
-    }
-)
 HOST_UPDATE = "host_update"
 """Name of the optimizer's work on the CPUs."""
 _ADDING_PASSES = 3
 """Adding on the CPU reads two gradients and writes one."""
-
-
-@dataclass
-class HostLinks:
-    """Appends copies and the work of CPUs to a program; equal ones share their cost."""
-
-    job: Job
-    _work: dict[tuple[str, float], Work] = field(default_factory=dict)
-
-    def copy(
-        self,
-        program: Program,
-        rank: int,
-        link: str,
-        num_bytes: float,
-        after: Sequence[int] = (),
-        *,
-        layers: tuple[int, int] = (-1, -1),
-        takes: Memory = (),
-        gives: Memory = (),
-    ) -> int:
-        """A copy over one of the links of :mod:`simulator.cost.host`; its id."""
-        kind, stream = _LINKS[link]
-        work = self._work_of(link, num_bytes, Category.OFFLOAD)
-        operation = Operation(
-            kind, ((rank, stream),), work, Category.OFFLOAD, tuple(after), layers=layers,
-            takes=takes, gives=gives,
-        )  # fmt: skip
-        return program.add(operation)
-
-    def compute(
-        self, program: Program, rank: int, name: str, num_bytes: float, after: Sequence[int]
-    ) -> int:
-        """Work of a rank's CPU cores that passes over so much memory; its id."""
-        work = self._work_of(name, num_bytes, Category.OPTIMIZER)
-        lanes = ((rank, Stream.HOST),)
-        return program.add(Operation(Kind.OPTIMIZER, lanes, work, Category.OPTIMIZER, tuple(after)))
-
-    def _work_of(self, name: str, num_bytes: float, category: Category) -> Work:
-        key = name, num_bytes
-        if key not in self._work:
-            cluster, is_copy = self.job.cluster, name in _LINKS
-            seconds = (
-                copy_s(cluster, name, num_bytes) if is_copy else host_update_s(cluster, num_bytes)
-            )
-            latency_s = cluster.profile.kernels.launch_s if is_copy else 0.0
-            links = (name, HOST_MEMORY) if is_copy else (HOST_MEMORY,)
-            traffic = Traffic(dict.fromkeys(links, num_bytes), latency_s)
-            parts = (Part(name, category, seconds),)
-            self._work[key] = Work(seconds, parts, num_bytes=num_bytes, traffic=traffic)
-        return self._work[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +69,9 @@ class Shard:
 class StateOffload:
     """Emits the copies of parameters and gradients, and the update on the CPUs, of one job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, program: Program) -> None:
         self.job = job
-        self.links = HostLinks(job)
+        self.links = HostLinks(job, program)
         self._per = state_bytes(job)
         self._plan = job.plan.offload
         self._away = 1.0 - device_shares(job)[Owner.OPTIMIZER_STATES]
@@ -184,37 +96,26 @@ class StateOffload:
         """Whether gradients leave as soon as they are reduced."""
         return self._plan.optimizer is not None and self.job.plan.zero >= 2
 
-    def fetch(
-        self, program: Program, shard: Shard, after: Sequence[int], takes: Memory = ()
-    ) -> int:
+    def fetch(self, shard: Shard, after: Sequence[int], takes: Memory = ()) -> int:
         """Copies a piece's shard of the weights to the GPU; the id of the copy."""
         num_bytes = self._numel(shard) * (self._per.weights or self._per.master)
         copies = self._fetched.setdefault(shard.rank, [])
         if self._plan.parameters == "nvme":
             free = copies[-PARAMETER_BUFFERS:][:1] if len(copies) >= PARAMETER_BUFFERS else ()
-            read = self.links.copy(
-                program, shard.rank, NVME_READ, num_bytes, free, layers=shard.layers
-            )
+            read = self.links.copy(shard.rank, NVME_READ, num_bytes, free, layers=shard.layers)
             after = (*after, read)
         copy = self.links.copy(
-            program, shard.rank, TO_DEVICE, num_bytes, after, layers=shard.layers, takes=takes
+            shard.rank, TO_DEVICE, num_bytes, after, layers=shard.layers, takes=takes
         )
         copies.append(copy)
         return copy
 
     def send_gradients(
-        self,
-        program: Program,
-        shard: Shard,
-        after: Sequence[int],
-        gives: Memory,
-        *,
-        is_last: bool,
+        self, shard: Shard, after: Sequence[int], gives: Memory, *, is_last: bool
     ) -> int:
         """Copies reduced gradients of a piece to the host, and adds them up there.
 
         Args:
-            program: Appended to.
             shard: Whose.
             after: What reduced them.
             gives: Memory that they leave.
@@ -230,16 +131,16 @@ class StateOffload:
         if earlier is not None and adds_on_gpu:
             sums = ((Owner.COMMUNICATION, num_bytes),)
             back = links.copy(
-                program, rank, TO_DEVICE, num_bytes, (*after, earlier), layers=layers, takes=sums
+                rank, TO_DEVICE, num_bytes, (*after, earlier), layers=layers, takes=sums
             )
             after, gives = (*after, back), gives + sums
-        copy = links.copy(program, rank, TO_HOST, num_bytes, after, layers=layers, gives=gives)
+        copy = links.copy(rank, TO_HOST, num_bytes, after, layers=layers, gives=gives)
         last = copy
         if earlier is not None and not adds_on_gpu:
             traffic_bytes, waits = _ADDING_PASSES * num_bytes, (copy, earlier)
-            last = links.compute(program, rank, "add_gradients", traffic_bytes, waits)
+            last = links.compute(rank, "add_gradients", traffic_bytes, waits)
         if is_last and self._plan.optimizer == "nvme":
-            last = links.copy(program, rank, NVME_WRITE, num_bytes, (last,), layers=layers)
+            last = links.copy(rank, NVME_WRITE, num_bytes, (last,), layers=layers)
         self._on_host[rank, shard.run] = self._sent[rank] = last
         if earlier is not None and not adds_on_gpu:
             self._launched_after[rank] = last
@@ -258,34 +159,34 @@ class StateOffload:
         return shard_numel(self.job, shard.parameters)
 
     def update(
-        self, program: Program, rank: int, parameters: ParameterCount, after: Sequence[int]
+        self, rank: int, parameters: ParameterCount, after: Sequence[int]
     ) -> tuple[int, ...]:
         """The update of what is on the host; what the end of the step waits for."""
         gradients = [last for (owner, _), last in self._on_host.items() if owner == rank]
         self._on_host = {key: last for key, last in self._on_host.items() if key[0] != rank}
         waits = (*after, *gradients)
         if not self._plan.delayed_update:
-            tiles = list(self._update_tiles(program, rank, parameters, waits))
-            return tuple(self._copied_in(program, rank, tiles, ()))
-        done = tuple(self._copied_in(program, rank, self._delayed.get(rank, []), waits))
-        self._delayed[rank] = list(self._update_tiles(program, rank, parameters, waits))
+            tiles = list(self._update_tiles(rank, parameters, waits))
+            return tuple(self._copied_in(rank, tiles, ()))
+        done = tuple(self._copied_in(rank, self._delayed.get(rank, []), waits))
+        self._delayed[rank] = list(self._update_tiles(rank, parameters, waits))
         return (*waits, *done)
 
     def _copied_in(
-        self, program: Program, rank: int, tiles: Sequence[tuple[int, float]], after: Sequence[int]
+        self, rank: int, tiles: Sequence[tuple[int, float]], after: Sequence[int]
     ) -> Iterator[int]:
         """Updated weights on their way to where the next forward finds them."""
         for tile, numel in tiles:
             num_bytes = numel * self._per.weights
             if self._plan.parameters == "nvme" and num_bytes:
-                yield self.links.copy(program, rank, NVME_WRITE, num_bytes, (tile,))
+                yield self.links.copy(rank, NVME_WRITE, num_bytes, (tile,))
             elif self._plan.parameters or not num_bytes:
                 yield tile
             else:
-                yield self.links.copy(program, rank, TO_DEVICE, num_bytes, (*after, tile))
+                yield self.links.copy(rank, TO_DEVICE, num_bytes, (*after, tile))
 
     def _update_tiles(
-        self, program: Program, rank: int, parameters: ParameterCount, after: Sequence[int]
+        self, rank: int, parameters: ParameterCount, after: Sequence[int]
     ) -> Iterator[tuple[int, float]]:
         """CPU updates of all tiles: the last operation of each, and its parameters."""
         numel = shard_numel(self.job, parameters) * self._away
@@ -296,98 +197,11 @@ class StateOffload:
             ready = tuple(after)
             if not self.streams_gradients:
                 sent_bytes = numel / tiles * self._per.gradients
-                ready = (self.links.copy(program, rank, TO_HOST, sent_bytes, after),)
+                ready = (self.links.copy(rank, TO_HOST, sent_bytes, after),)
             if self._plan.optimizer == "nvme":
                 read_bytes = stored_bytes + numel / tiles * self._per.gradients
-                ready = (self.links.copy(program, rank, NVME_READ, read_bytes, ready),)
-            done = self.links.compute(program, rank, HOST_UPDATE, traffic_bytes, ready)
+                ready = (self.links.copy(rank, NVME_READ, read_bytes, ready),)
+            done = self.links.compute(rank, HOST_UPDATE, traffic_bytes, ready)
             if self._plan.optimizer == "nvme":
-                self.links.copy(program, rank, NVME_WRITE, stored_bytes, (done,))
+                self.links.copy(rank, NVME_WRITE, stored_bytes, (done,))
             yield done, numel / tiles
-
-
-class ActivationOffload:
-    """Emits the copies of what layers keep from forward to backward."""
-
-    def __init__(self, job: Job, costs: StageCosts, links: HostLinks) -> None:
-        self.costs, self.links = costs, links
-        layers = job.model.layers
-        self._count = job.plan.offload.activation_layers or layers - 1
-        self._windows = offload_windows(layers, self._count)
-        self._turns = {end: number for number, end in enumerate(self._windows)}
-        """Whose window a layer ends."""
-        self._away: dict[tuple[int, int], int] = {}
-        """Layers of each rank whose activations are on the host, with the copy."""
-        self._ran: dict[int, int] = {}
-        """Last backward pass of each rank."""
-        self._before: dict[tuple[int, int], tuple[int, ...]] = {}
-        """What ran before the backward of a layer of each rank."""
-
-    def send(self, program: Program, rank: int, operation: int, run: Slice) -> None:
-        """Copies out what layers keep whose turn it is after a forward pass."""
-        for layer in range(run.first, run.end):
-            ended = self._away.get((rank, self._turns.get(layer - 1, -1)))
-            if ended is not None:
-                computed = program.operations[operation]
-                computed.after = (*computed.after, ended)
-            number = self._opened_by(layer)
-            if number is not None:
-                kept = self._kept(number)
-                self._away[rank, number] = self.links.copy(
-                    program, rank, TO_HOST, total_bytes(kept), (operation,),
-                    layers=(number, number + 1), gives=kept,
-                )  # fmt: skip
-
-    def fetch(self, program: Program, rank: int, run: Slice) -> tuple[int, ...]:
-        """Copies back what has to be there when a backward pass begins; what it waits for."""
-        copies = []
-        for layer in reversed(range(run.first, run.end)):
-            self._before[rank, layer] = (self._ran[rank],) if rank in self._ran else ()
-            number = self._opened_by(layer)
-            if number is None or (rank, number) not in self._away:
-                continue
-            window = self._before.get((rank, self._windows[number]), ())
-            kept = self._kept(number)
-            copies.append(
-                self.links.copy(
-                    program,
-                    rank,
-                    TO_DEVICE,
-                    total_bytes(kept),
-                    (*window, self._away.pop((rank, number))),
-                    layers=(number, number + 1),
-                    takes=kept,
-                )
-            )
-        return tuple(copies)
-
-    def ran_backward(self, rank: int, operation: int) -> None:
-        """Books a backward pass, so that copies come no earlier than there is room for them."""
-        self._ran[rank] = operation
-
-    def kept_away(self, layer: Slice) -> Memory:
-        """What one layer keeps on the host, beyond forward."""
-        is_away = layer.first < layer.end and layer.first < self._count
-        return self._kept(layer.first) if is_away else ()
-
-    def _kept(self, layer: int) -> Memory:
-        """What one layer keeps."""
-        saved = self.costs.saved(Slice(layer, layer + 1))
-        return tuple(block for block in saved if block[0] is Owner.ACTIVATIONS)
-
-    def _opened_by(self, layer: int) -> int | None:
-        """Which layer's copy begins after the forward of a layer, and ends before its backward."""
-        number = self._turns.get(layer, -1) + 1 if layer else 0
-        return number if number < self._count and (layer == 0 or layer in self._turns) else None
-
-
-def offload_windows(layers: int, count: int) -> list[int]:
-    """The layer during whose forward each copy to the host ends, of the first ``count`` layers.
-
-    All layers of the model are shared out among the copies, which run one after another, so
-    that each has about ``layers / count`` layers' computing to hide behind.
-
-    Source: Transformer Engine, ``cpu_offload.py``, ``layer_window_map``.
-    """
-    each, more = divmod(layers, max(1, count))
-    return [each * (n + 1) - 1 + min(n + 1, more) for n in range(count)]

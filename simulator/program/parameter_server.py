@@ -21,13 +21,12 @@ sections 2 and 3; :mod:`simulator.cost.host` for how fast CPUs update.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.program.data_parallel import DataParallel
 from simulator.program.ir import Category, Collective, Kind, Part, Traffic, Work
-from simulator.program.states import ParameterCount, optimizer_traffic_bytes
-from simulator.program.units import Unit
+from simulator.program.layout import Slice
+from simulator.program.states import ParameterCount, optimizer_traffic_bytes, state_bytes
+from simulator.program.units import Unit, Units
 from simulator.spec.job import Job
 
 SERVER_PORT = "server"
@@ -82,40 +81,55 @@ def server_update_work(job: Job, parameters: ParameterCount) -> Work:
     return Work(seconds, (Part("server_update", Category.HOST, seconds),))
 
 
-@dataclass
-class ParameterServer(DataParallel):
-    """Emits pushes and pulls instead of collectives."""
+class ServerTransfers:
+    """Pushes of gradients and pulls of weights, in place of collectives.
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.is_active = True  # a single worker has servers, too
-        self._reduction_kind, self._gather_kind = Kind.REDUCE, Kind.BROADCAST
+    The :class:`~simulator.program.data_parallel.Exchanges` of workers with servers.
+    """
 
-    @property
-    def _hands_out(self) -> bool:
-        return True
+    is_needed = True
+    """A single worker has servers, too."""
+    hands_out = gathers_ahead = True
+    reduction_kind, gather_kind = Kind.REDUCE, Kind.BROADCAST
 
-    def _reduction_work(self, units: Sequence[Unit]) -> Work:
-        rate = server_rates(self.job).push_bytes_per_s
-        return self._transfer_work("push", Kind.REDUCE, units, self._state.reduced, rate)
+    def __init__(self, job: Job, units: Units) -> None:
+        self._job, self._units = job, units
+        self._state = state_bytes(job)
+        self._rates = server_rates(job)
 
-    def _gather_work(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
-        rate = server_rates(self.job).pull_bytes_per_s
-        return self._transfer_work("pull", Kind.BROADCAST, units, self._state.gathered, rate)
+    def reduction(self, units: Sequence[Unit]) -> Work:
+        """Pushes the gradients of units."""
+        num_bytes = _total_numel(units) * self._state.reduced
+        return self._transfer("push", self.reduction_kind, num_bytes, self._rates.push_bytes_per_s)
 
-    def _transfer_work(
-        self, name: str, kind: Kind, units: Sequence[Unit], element_bytes: float, rate: float
-    ) -> Work:
+    def gather(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
+        """Pulls the weights of units."""
+        del is_forward
+        num_bytes = _total_numel(units) * self._state.gathered
+        return self._transfer("pull", self.gather_kind, num_bytes, self._rates.pull_bytes_per_s)
+
+    def hand_out(self, run: Slice) -> tuple[Kind, Work]:
+        """Pulls the updated weights of a run."""
+        return self.gather_kind, self.gather([self._units.whole(run)])
+
+    def gather_small(self, runs: Sequence[Slice]) -> None:
+        """Nothing: workers do not shard weights."""
+        del runs
+
+    def _transfer(self, name: str, kind: Kind, num_bytes: float, rate_bytes_per_s: float) -> Work:
         """One message between each worker and the servers, at the pace of the slower end."""
-        num_bytes = sum(unit.parameters.total for unit in units) * element_bytes
-        fabric, workers = self.network.fabric, self.job.cluster.gpus
-        transfer_s = num_bytes / min(self.network.fabric_bytes_per_s, rate)
+        network, workers = self._job.cluster.profile.network, self._job.cluster.gpus
+        latency_s = network.fabric.bulk_latency_s
+        seconds = latency_s + num_bytes / min(network.fabric_bytes_per_s, rate_bytes_per_s)
         ports = {"fabric": num_bytes, SERVER_PORT: num_bytes}
-        seconds = fabric.bulk_latency_s + transfer_s
         return Work(
             seconds,
             (Part(name, Category.DATA_PARALLEL, seconds),),
             num_bytes=num_bytes,
-            traffic=Traffic(ports, fabric.bulk_latency_s),
+            traffic=Traffic(ports, latency_s),
             collectives=(Collective(name, kind, "server", workers + 1, num_bytes, ports),),
         )
+
+
+def _total_numel(units: Sequence[Unit]) -> float:
+    return sum(unit.parameters.total for unit in units)

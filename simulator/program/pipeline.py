@@ -247,7 +247,7 @@ class _Emitter:
             operation.holds = self._joined(self.costs.passing(run), in_turn)
             operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)
             if self.pipeline.copies is not None:
-                self.pipeline.copies.send(self.program, rank, end, run)
+                self.pipeline.copies.send(rank, end, run)
         return end
 
     def _by_layer(self, runs: list[Slice]) -> list[Slice]:
@@ -271,7 +271,7 @@ class _Emitter:
         )
         end = -1
         for piece, after, weights in gathered:
-            fetched = copies.fetch(self.program, rank, piece) if copies else ()
+            fetched = copies.fetch(rank, piece) if copies else ()
             waits = (*after, *fetched)
             end = self._add_pass(rank, slot, piece, waits, receives=piece is runs[0])
             if copies is not None:
@@ -287,9 +287,7 @@ class _Emitter:
             operation.takes += kept
             operation.gives += freed
             if ends:
-                operation.takes += self.attachment.after_backward(
-                    self.program, rank, end, piece, is_last=is_last
-                )
+                operation.takes += self.attachment.after_backward(rank, end, piece, is_last=is_last)
         return end
 
     def _kept_and_freed(self, run: Slice, phase: Phase) -> tuple[Memory, Memory]:
@@ -310,9 +308,7 @@ class _Emitter:
         issues it, which is with the run before; a run without weights, such as the loss,
         issues none.
         """
-        before = partial(
-            self.attachment.before, self.program, rank, is_first=is_first, is_forward=is_forward
-        )
+        before = partial(self.attachment.before, rank, is_first=is_first, is_forward=is_forward)
         gather = before(runs[0])
         due = gather.takes
         for run, following in zip_longest(runs, runs[1:]):

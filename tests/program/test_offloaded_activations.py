@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.program.activation_offload import offload_windows
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Owner
 from simulator.program.layout import Slice
-from simulator.program.offload import offload_windows
 from simulator.program.stage import StageCosts
 from simulator.results.run import run_step
 from tests.jobs import host_profile, small_model

@@ -13,7 +13,7 @@ microbatch is not a matter of one layer: see :meth:`simulator.program.stage.Stag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from simulator.cost.collectives import CollectiveCost, CollectiveKind
@@ -34,18 +34,13 @@ from simulator.program.layer import (
 from simulator.program.timing import PieceTimer
 
 _AXIS_CATEGORY = {
-    Axis.TENSOR: Category.TENSOR_PARALLEL,
-    Axis.ROW: Category.TENSOR_PARALLEL,
-    Axis.COLUMN: Category.TENSOR_PARALLEL,
-    Axis.DEPTH: Category.TENSOR_PARALLEL,
-    Axis.WEIGHT: Category.TENSOR_PARALLEL,
-    Axis.INPUT: Category.TENSOR_PARALLEL,
-    Axis.OUTPUT: Category.TENSOR_PARALLEL,
+    **dict.fromkeys(Axis, Category.TENSOR_PARALLEL),
     Axis.CONTEXT: Category.CONTEXT_PARALLEL,
     Axis.CONTEXT_HEADS: Category.CONTEXT_PARALLEL,
     Axis.EXPERT: Category.EXPERT_PARALLEL,
     Axis.EXPERT_TENSOR: Category.EXPERT_PARALLEL,
 }
+"""Where the time of an exchange is booked, by its group: lines of a grid are tensor-parallel."""
 
 _ATTENTION_BACKWARD_KERNELS = 3
 """Row sums, the kernel itself, and the conversion of the query gradient
@@ -77,6 +72,14 @@ class PassTime:
         """Append a part and the kernels that it launches."""
         self.parts.append(Part(name, category, seconds))
         self.kernels += kernels
+
+    def add_share(self, other: PassTime, share: float) -> None:
+        """Append a share of the time and work of another pass, with all of its launches."""
+        self.parts += [replace(part, seconds=part.seconds * share) for part in other.parts]
+        self.collectives += other.collectives
+        self.flop += other.flop * share
+        self.kernels += other.kernels
+        self.exchanges += other.exchanges
 
     def add_exchange(self, name: str, axis: Axis, seconds: float, exchanges: int = 1) -> None:
         """Append what exchanges add, and their launches."""
@@ -119,14 +122,9 @@ def layer_time(
         hiding: Which exchanges are hidden.
         repeated: Share of each piece's forward work that backward repeats, by name.
     """
-    forward = _forward(layer.pieces, timer, hiding, Category.FORWARD)
-    inputs, weights = _backward(layer.pieces, timer, hiding)
-    return LayerTime(
-        forward=forward,
-        backward_input=inputs,
-        backward_weight=weights,
-        recompute=_recompute(layer.pieces, timer, hiding, repeated),
-    )
+    passes = _Passes(layer.pieces, timer, hiding)
+    inputs, weights = passes.backward()
+    return LayerTime(passes.forward(), inputs, weights, passes.recompute(repeated))
 
 
 def attention_flop(attention: FlashAttention) -> float:
@@ -136,166 +134,202 @@ def attention_flop(attention: FlashAttention) -> float:
     return flop / 2 if attention.causal else flop
 
 
-def _recompute(
-    pieces: Sequence[Piece], timer: PieceTimer, hiding: Hiding, repeated: Mapping[str, float]
-) -> PassTime:
-    result = PassTime()
-    for index, piece in enumerate(pieces):
-        share = repeated.get(piece.name, 0.0)
-        if share:
-            once = PassTime()
-            _add_forward(once, pieces, index, timer, hiding, Category.RECOMPUTE)
-            result.flop += once.flop * share
-            result.collectives += once.collectives
-            result.kernels += once.kernels
-            result.exchanges += once.exchanges
-            result.parts += [replace(part, seconds=part.seconds * share) for part in once.parts]
-    return result
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """The passes over one layer; attributes as the arguments of :func:`layer_time`."""
 
+    pieces: Sequence[Piece]
+    timer: PieceTimer
+    hiding: Hiding
 
-def _forward(
-    pieces: Sequence[Piece], timer: PieceTimer, hiding: Hiding, category: Category
-) -> PassTime:
-    result = PassTime()
-    for index in range(len(pieces)):
-        _add_forward(result, pieces, index, timer, hiding, category)
-    return result
+    def forward(self) -> PassTime:
+        """All pieces, in order."""
+        result = PassTime()
+        for index in range(len(self.pieces)):
+            self._add_forward(result, index, Category.FORWARD)
+        return result
 
+    def recompute(self, repeated: Mapping[str, float]) -> PassTime:
+        """The share of each piece's forward that backward repeats, by name."""
+        result = PassTime()
+        for index, piece in enumerate(self.pieces):
+            share = repeated.get(piece.name, 0.0)
+            if share:
+                once = PassTime()
+                self._add_forward(once, index, Category.RECOMPUTE)
+                result.add_share(once, share)
+        return result
 
-def _add_forward(
-    result: PassTime,
-    pieces: Sequence[Piece],
-    index: int,
-    timer: PieceTimer,
-    hiding: Hiding,
-    category: Category,
-) -> None:
-    piece = pieces[index]
-    match piece:
-        case Gemm():
-            result.add(piece.name, category, timer.gemm_s(piece), piece.products)
-            result.flop += _gemm_flop(piece)
-        case GroupedGemm():
-            result.add(piece.name, category, timer.gemm_s(piece), piece.launches)
-            result.flop += _grouped_flop(piece)
-        case GridProduct():
-            compute_s = piece.steps * timer.gemm_s(piece.block)
-            _add_grid_product(
-                result, piece, piece.forward, compute_s, timer, hiding, category=category
-            )
-        case FlashAttention():
-            result.add(piece.name, category, timer.attention_s(piece, backward=False))
-            result.flop += attention_flop(piece)
-        case RingAttention():
-            _add_ring(result, piece, timer, category, backward=False)
-        case Stream() if piece.forward_bytes:
-            seconds = timer.stream_s(piece, backward=False)
-            result.add(piece.name, category, seconds, piece.kernels)
-        case Exchange():
-            beside = _product_beside(pieces, index)
-            beside_s = timer.gemm_s(beside) if beside else 0.0
-            _add_exchange(result, piece, piece.forward, beside_s, timer, hiding)
+    def backward(self) -> tuple[PassTime, PassTime]:
+        """Gradients of inputs, and of weights, from the last piece to the first."""
+        inputs, weights = PassTime(), PassTime()
+        for index in reversed(range(len(self.pieces))):
+            piece = self.pieces[index]
+            match piece:
+                case Gemm() | GroupedGemm():
+                    self._add_gradients(inputs, weights, piece)
+                case GridProduct():
+                    self._add_grid_gradients(inputs, weights, piece)
+                case FlashAttention():
+                    seconds = self.timer.attention_s(piece, backward=True)
+                    inputs.add(piece.name, Category.BACKWARD, seconds, _ATTENTION_BACKWARD_KERNELS)
+                    inputs.flop += 2.0 * attention_flop(piece)
+                case RingAttention():
+                    self._add_ring(inputs, piece, Category.BACKWARD, backward=True)
+                case Stream() if piece.backward_bytes:
+                    seconds = self.timer.stream_s(piece, backward=True)
+                    inputs.add(piece.name, Category.BACKWARD, seconds, piece.kernels)
+                case Exchange():
+                    self._add_backward_exchange(inputs, index, piece)
+        return inputs, weights
 
-
-def _backward(
-    pieces: Sequence[Piece], timer: PieceTimer, hiding: Hiding
-) -> tuple[PassTime, PassTime]:
-    inputs, weights = PassTime(), PassTime()
-    for index in reversed(range(len(pieces))):
-        piece = pieces[index]
+    def _add_forward(self, result: PassTime, index: int, category: Category) -> None:
+        """One piece forward."""
+        piece = self.pieces[index]
         match piece:
-            case Gemm():
-                gradient_s = timer.input_gradient_s(piece)
-                inputs.add(piece.name, Category.BACKWARD, gradient_s, piece.products)
-                inputs.flop += _gemm_flop(piece)
-                target = weights if piece.has_weight else inputs
-                gradient_s = timer.weight_gradient_s(piece)
-                target.add(piece.name, Category.BACKWARD, gradient_s, piece.products)
-                target.flop += _gemm_flop(piece)
-            case GroupedGemm():
-                for target, gradient_s in (
-                    (inputs, timer.input_gradient_s(piece)),
-                    (weights, timer.weight_gradient_s(piece)),
-                ):
-                    target.add(piece.name, Category.BACKWARD, gradient_s, piece.launches)
-                    target.flop += _grouped_flop(piece)
+            case Gemm() | GroupedGemm():
+                result.add(piece.name, category, self.timer.gemm_s(piece), _launches(piece))
+                result.flop += _gemm_flop(piece)
             case GridProduct():
-                _add_grid_gradients(inputs, weights, piece, timer, hiding)
+                compute_s = piece.steps * self.timer.gemm_s(piece.block)
+                self._add_grid_product(result, piece, piece.forward, compute_s, category)
             case FlashAttention():
-                seconds = timer.attention_s(piece, backward=True)
-                inputs.add(piece.name, Category.BACKWARD, seconds, _ATTENTION_BACKWARD_KERNELS)
-                inputs.flop += 2.0 * attention_flop(piece)
+                result.add(piece.name, category, self.timer.attention_s(piece, backward=False))
+                result.flop += attention_flop(piece)
             case RingAttention():
-                _add_ring(inputs, piece, timer, Category.BACKWARD, backward=True)
-            case Stream() if piece.backward_bytes:
-                seconds = timer.stream_s(piece, backward=True)
-                inputs.add(piece.name, Category.BACKWARD, seconds, piece.kernels)
+                self._add_ring(result, piece, category, backward=False)
+            case Stream() if piece.forward_bytes:
+                seconds = self.timer.stream_s(piece, backward=False)
+                result.add(piece.name, category, seconds, piece.kernels)
             case Exchange():
-                _add_backward_exchange(inputs, pieces, index, timer, hiding)
-    return inputs, weights
+                beside = self._product_at(index + 1) or self._product_at(index - 1)
+                beside_s = self.timer.gemm_s(beside) if beside else 0.0
+                self._add_exchange(result, piece, piece.forward, beside_s)
 
+    def _add_gradients(
+        self, inputs: PassTime, weights: PassTime, product: Gemm | GroupedGemm
+    ) -> None:
+        """Both gradients of a product; those of two activations belong to the same pass."""
+        has_weight = isinstance(product, GroupedGemm) or product.has_weight
+        for target, gradient_s in (
+            (inputs, self.timer.input_gradient_s(product)),
+            (weights if has_weight else inputs, self.timer.weight_gradient_s(product)),
+        ):
+            target.add(product.name, Category.BACKWARD, gradient_s, _launches(product))
+            target.flop += _gemm_flop(product)
 
-def _add_grid_gradients(
-    inputs: PassTime,
-    weights: PassTime,
-    product: GridProduct,
-    timer: PieceTimer,
-    hiding: Hiding,
-) -> None:
-    """Both gradients; the collectives of each block the pass that needs them."""
-    category = Category.BACKWARD
-    input_s = product.steps * timer.input_gradient_s(product.block)
-    weight_s = timer.grid_weight_gradient_s(product)
-    _add_grid_product(
-        inputs, product, product.input_gradient, input_s, timer, hiding,
-        category=category, beside_s=weight_s,
-    )  # fmt: skip
-    _add_grid_product(
-        weights, product, product.weight_gradient, weight_s, timer, hiding, category=category
-    )
+    def _add_grid_gradients(
+        self, inputs: PassTime, weights: PassTime, product: GridProduct
+    ) -> None:
+        """Both gradients; the collectives of each block the pass that needs them."""
+        category = Category.BACKWARD
+        input_s = product.steps * self.timer.input_gradient_s(product.block)
+        weight_s = self.timer.grid_weight_gradient_s(product)
+        self._add_grid_product(
+            inputs, product, product.input_gradient, input_s, category, beside_s=weight_s
+        )
+        self._add_grid_product(weights, product, product.weight_gradient, weight_s, category)
 
+    def _add_grid_product(
+        self,
+        result: PassTime,
+        product: GridProduct,
+        moves: Sequence[Move],
+        compute_s: float,
+        category: Category,
+        *,
+        beside_s: float = 0.0,
+    ) -> None:
+        """A product on a grid in one direction, and what sticks out of its exchanges."""
+        result.add(product.name, category, compute_s, product.steps)
+        result.flop += product.steps * _gemm_flop(product.block)
+        for move, seconds in self._exposed_moves(product, moves, compute_s, beside_s):
+            result.add_exchange(f"{product.name}.{move.name}", move.axis, seconds, move.times)
+        for step in range(product.steps):
+            result.collectives += [
+                self.timer.moved(move, product)
+                for move in moves
+                for _ in range(_in_step(move.times, product.steps, step))
+            ]
 
-def _add_grid_product(
-    result: PassTime,
-    product: GridProduct,
-    moves: Sequence[Move],
-    compute_s: float,
-    timer: PieceTimer,
-    hiding: Hiding,
-    *,
-    category: Category,
-    beside_s: float = 0.0,
-) -> None:
-    """A product on a grid in one direction, and what sticks out of its exchanges.
+    def _exposed_moves(
+        self, product: GridProduct, moves: Sequence[Move], compute_s: float, beside_s: float
+    ) -> Iterator[tuple[Move, float]]:
+        """What each of a product's exchanges adds, all times together [s].
 
-    Those of every step run beside the product of another step where the framework pipelines
-    them, those that may wait beside the weight gradient (``beside_s``).
-    """
-    costs = {move: _all_times(timer.move_cost(move), move.times) for move in moves}
-    stepwise = [move for move in moves if product.steps > 1 and move.times > 1]
-    all_steps_s = sum(costs[move].seconds for move in stepwise)
-    share = 1.0
-    if all_steps_s and hiding.behind_products:
-        held = max(costs[move].sm_count for move in stepwise)
-        together = replace(costs[stepwise[0]], seconds=all_steps_s, sm_count=held)
-        share = timer.exposed_s(together, compute_s, product.steps) / all_steps_s
-    result.add(product.name, category, compute_s, product.steps)
-    result.flop += product.steps * _gemm_flop(product.block)
-    for move in moves:
-        seconds = costs[move].seconds
-        if move in stepwise:
-            seconds *= share
-        elif move.hides and hiding.behind_gradients:
-            seconds = timer.exposed_s(costs[move], beside_s)
-        if costs[move].seconds:
-            name = f"{product.name}.{move.name}"
-            result.add_exchange(name, move.axis, seconds, move.times)
-    for step in range(product.steps):
-        result.collectives += [
-            timer.moved(move, product)
-            for move in moves
-            for _ in range(_in_step(move.times, product.steps, step))
-        ]
+        Those of every step run beside the product of another step where the framework pipelines
+        them, those that may wait beside the weight gradient (``beside_s``).
+        """
+        costs = {move: _all_times(self.timer.move_cost(move), move.times) for move in moves}
+        costs = {move: cost for move, cost in costs.items() if cost.seconds}
+        stepwise = [move for move in costs if product.steps > 1 and move.times > 1]
+        all_steps_s = sum(costs[move].seconds for move in stepwise)
+        share = 1.0
+        if all_steps_s and self.hiding.behind_products:
+            held = max(costs[move].sm_count for move in stepwise)
+            together = replace(costs[stepwise[0]], seconds=all_steps_s, sm_count=held)
+            share = self.timer.exposed_s(together, compute_s, product.steps) / all_steps_s
+        for move, cost in costs.items():
+            if move in stepwise:
+                yield move, cost.seconds * share
+            elif move.hides and self.hiding.behind_gradients:
+                yield move, self.timer.exposed_s(cost, beside_s)
+            else:
+                yield move, cost.seconds
+
+    def _add_ring(
+        self, result: PassTime, ring: RingAttention, category: Category, *, backward: bool
+    ) -> None:
+        """Attention over a ring in one direction, its merges and what sticks out of its hops."""
+        compute_s, exposed_s = self.timer.ring_s(ring, backward=backward)
+        result.collectives += self.timer.ring_collectives(ring, backward=backward)
+        kernels = ring.steps * (_ATTENTION_BACKWARD_KERNELS if backward else 1)
+        kernels += (ring.steps - 1) * (_BACKWARD_MERGES if backward else 1)
+        result.add(ring.name, category, compute_s, kernels)
+        result.add_exchange(f"{ring.name}_ring", Axis.CONTEXT, exposed_s, ring.steps - 1)
+        flop = attention_flop(ring.first) + (ring.steps - 1) * attention_flop(ring.step)
+        result.flop += flop * (2.0 if backward else 1.0)
+
+    def _add_exchange(
+        self, result: PassTime, exchange: Exchange, kind: CollectiveKind | None, beside_s: float
+    ) -> None:
+        """An exchange that blocks, or that is pipelined with the product beside it."""
+        cost = self.timer.exchange_cost(exchange, kind)
+        if kind is None or not cost.seconds:
+            return
+        result.collectives.append(self.timer.collective(exchange, kind))
+        seconds = cost.seconds
+        if self.hiding.behind_products and beside_s and exchange.axis is Axis.TENSOR:
+            seconds = self.timer.exposed_s(cost, beside_s, self.hiding.behind_products)
+        result.add_exchange(exchange.name, exchange.axis, seconds)
+
+    def _add_backward_exchange(self, inputs: PassTime, index: int, exchange: Exchange) -> None:
+        """An exchange backward: what follows a product blocks, what precedes one may hide."""
+        after, before = self._product_at(index + 1), self._product_at(index - 1)
+        if after and self.hiding.behind_gradients and exchange.axis is Axis.TENSOR:
+            self._add_hidden_exchange(inputs, exchange, after)
+            return
+        if exchange.gathers_again:
+            self._add_exchange(inputs, exchange, exchange.forward, 0.0)
+        beside_s = self.timer.input_gradient_s(before) if before and not after else 0.0
+        self._add_exchange(inputs, exchange, exchange.backward, beside_s)
+
+    def _add_hidden_exchange(self, inputs: PassTime, exchange: Exchange, product: Gemm) -> None:
+        """An exchange before a product, each collective beside the gradient without need of it."""
+        again = exchange.forward if exchange.gathers_again else None
+        issued = [kind for kind in (again, exchange.backward) if kind is not None]
+        inputs.collectives += [self.timer.collective(exchange, kind) for kind in issued]
+        reduce = self.timer.exchange_cost(exchange, exchange.backward)
+        exposed_s = self.timer.exposed_s(reduce, self.timer.weight_gradient_s(product))
+        if exchange.gathers_again:
+            gather = self.timer.exchange_cost(exchange, exchange.forward)
+            exposed_s += self.timer.exposed_s(gather, self.timer.input_gradient_s(product))
+        inputs.add_exchange(exchange.name, exchange.axis, exposed_s, len(issued))
+
+    def _product_at(self, index: int) -> Gemm | None:
+        """The product with a weight at a place among the pieces; None if another one is there."""
+        piece = self.pieces[index] if 0 <= index < len(self.pieces) else None
+        return piece if isinstance(piece, Gemm) and piece.has_weight else None
 
 
 def _all_times(cost: CollectiveCost, times: int) -> CollectiveCost:
@@ -309,76 +343,12 @@ def _in_step(times: int, steps: int, step: int) -> int:
     return times // steps
 
 
-def _add_ring(
-    result: PassTime, ring: RingAttention, timer: PieceTimer, category: Category, *, backward: bool
-) -> None:
-    compute_s, exposed_s = timer.ring_s(ring, backward=backward)
-    result.collectives += timer.ring_collectives(ring, backward=backward)
-    kernels = ring.steps * (_ATTENTION_BACKWARD_KERNELS if backward else 1)
-    kernels += (ring.steps - 1) * (_BACKWARD_MERGES if backward else 1)
-    result.add(ring.name, category, compute_s, kernels)
-    result.add_exchange(f"{ring.name}_ring", Axis.CONTEXT, exposed_s, ring.steps - 1)
-    flop = attention_flop(ring.first) + (ring.steps - 1) * attention_flop(ring.step)
-    result.flop += flop * (2.0 if backward else 1.0)
+def _launches(gemm: Gemm | GroupedGemm) -> int:
+    """Kernels of a product in one direction."""
+    return gemm.launches if isinstance(gemm, GroupedGemm) else gemm.products
 
 
-def _add_exchange(
-    result: PassTime,
-    exchange: Exchange,
-    kind: CollectiveKind | None,
-    beside_s: float,
-    timer: PieceTimer,
-    hiding: Hiding,
-) -> None:
-    """An exchange that blocks, or that is pipelined with the product beside it."""
-    cost = timer.exchange_cost(exchange, kind)
-    if kind is None or not cost.seconds:
-        return
-    result.collectives.append(timer.collective(exchange, kind))
-    seconds = cost.seconds
-    if hiding.behind_products and beside_s and exchange.axis is Axis.TENSOR:
-        seconds = timer.exposed_s(cost, beside_s, hiding.behind_products)
-    result.add_exchange(exchange.name, exchange.axis, seconds)
-
-
-def _add_backward_exchange(
-    inputs: PassTime, pieces: Sequence[Piece], index: int, timer: PieceTimer, hiding: Hiding
-) -> None:
-    exchange = pieces[index]
-    assert isinstance(exchange, Exchange)
-    product = _product_beside(pieces, index)
-    is_entry = product is not None and index + 1 < len(pieces) and pieces[index + 1] is product
-    if not (is_entry and hiding.behind_gradients and exchange.axis is Axis.TENSOR):
-        if exchange.gathers_again:
-            _add_exchange(inputs, exchange, exchange.forward, 0.0, timer, hiding)
-        beside_s = timer.input_gradient_s(product) if product and not is_entry else 0.0
-        _add_exchange(inputs, exchange, exchange.backward, beside_s, timer, hiding)
-        return
-    assert product is not None
-    again = exchange.forward if exchange.gathers_again else None
-    issued = [kind for kind in (again, exchange.backward) if kind is not None]
-    inputs.collectives += [timer.collective(exchange, kind) for kind in issued]
-    reduce = timer.exchange_cost(exchange, exchange.backward)
-    exposed_s = timer.exposed_s(reduce, timer.weight_gradient_s(product))
-    if exchange.gathers_again:
-        gather = timer.exchange_cost(exchange, exchange.forward)
-        exposed_s += timer.exposed_s(gather, timer.input_gradient_s(product))
-    inputs.add_exchange(exchange.name, exchange.axis, exposed_s, len(issued))
-
-
-def _product_beside(pieces: Sequence[Piece], index: int) -> Gemm | None:
-    """The product with a weight right after or right before an exchange."""
-    for neighbour in (index + 1, index - 1):
-        if 0 <= neighbour < len(pieces):
-            piece = pieces[neighbour]
-            if isinstance(piece, Gemm) and piece.has_weight:
-                return piece
-    return None
-
-
-def _gemm_flop(gemm: Gemm) -> float:
+def _gemm_flop(gemm: Gemm | GroupedGemm) -> float:
+    if isinstance(gemm, GroupedGemm):
+        return 2.0 * gemm.groups * gemm.mean_rows * gemm.n * gemm.k
     return 2.0 * gemm.m * gemm.n * gemm.k * gemm.batch
-
-
-def _grouped_flop(gemm: GroupedGemm) -> float:
-    return 2.0 * gemm.groups * gemm.mean_rows * gemm.n * gemm.k

@@ -12,8 +12,9 @@ Source: Megatron-LM (arXiv 1909.08053, section 3; arXiv 2205.05198, section 4).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.program.layer import (
@@ -56,138 +57,139 @@ def tensor_parallel(
     """
     if tp == 1:
         return layer
-    shares = {
-        Region.WHOLE: 1.0,
-        Region.SEQUENCE: 1.0 / tp if sequence_parallel else 1.0,
-        Region.TENSOR: 1.0 / tp,
-    }
-    shares[Region.ROUTED] = shares[Region.SEQUENCE]
-    shares[Region.GATHERED] = 1.0 if keeps_gathered else shares[Region.SEQUENCE]
-    pieces = [
-        new
-        for piece in layer.pieces
-        for new in _with_exchanges(
-            piece, tp, sequence_parallel, element_bytes, gathered_bytes or element_bytes, shares
-        )
-    ]
-    saved = tuple(_shard_saved(saved, shares) for saved in layer.saved)
-    input_bytes = layer.input_bytes * shares[layer.input_region]
-    working_share = shares[layer.working_region]
+    sharding = _Sharding(tp, sequence_parallel, element_bytes, gathered_bytes, keeps_gathered)
+    working_share = sharding.shares[layer.working_region]
     return replace(
         layer,
-        pieces=tuple(pieces),
-        saved=saved,
-        input_bytes=input_bytes,
+        pieces=tuple(new for piece in layer.pieces for new in sharding.pieces(piece)),
+        saved=tuple(sharding.saved(saved) for saved in layer.saved),
+        input_bytes=layer.input_bytes * sharding.shares[layer.input_region],
         passing_bytes=tuple(size * working_share for size in layer.passing_bytes),
         working_bytes=tuple(size * working_share for size in layer.working_bytes),
     )
 
 
-def _with_exchanges(
-    piece: Piece,
-    tp: int,
-    sequence_parallel: bool,
-    element_bytes: float,
-    gathered_bytes: float,
-    shares: dict[Region, float],
-) -> Iterator[Piece]:
-    gathered = gathered_bytes / element_bytes
-    match piece:
-        case Gemm(has_weight=True, split=Split.COLUMN):
-            regathers = shares[Region.GATHERED] < 1.0
-            share = 1.0 if piece.half_precision else gathered
-            yield from _entry(piece, sequence_parallel, regathers, element_bytes, share)
-            yield _shard(piece, tp, shares)
-        case Gemm(has_weight=True, split=Split.ROW):
-            yield _shard(piece, tp, shares)
-            num_bytes = piece.m * piece.n * element_bytes
-            yield _exit(piece.name, num_bytes, sequence_parallel, gathered)
-        case Stream(name="embedding"):
-            yield _shard(piece, tp, shares)
-            yield _exit(piece.name, piece.forward_bytes / 2, sequence_parallel)
-        case Exchange(axis=Axis.TENSOR):
-            yield piece
-        case _:
-            yield _shard(piece, tp, shares)
+@dataclass(frozen=True)
+class _Sharding:
+    """How one layer is divided; attributes as the arguments of :func:`tensor_parallel`."""
 
+    tp: int
+    sequence_parallel: bool
+    element_bytes: float
+    gathered_bytes: float | None
+    keeps_gathered: bool
 
-def _entry(
-    gemm: Gemm, sequence_parallel: bool, regathers: bool, element_bytes: float, gathered: float
-) -> Iterator[Exchange]:
-    """Before a column product: gather the sequence forward, reduce its gradient backward.
+    @cached_property
+    def shares(self) -> Mapping[Region, float]:
+        """What one rank has of the data of each region."""
+        sequence = 1.0 / self.tp if self.sequence_parallel else 1.0
+        return {
+            Region.WHOLE: 1.0,
+            Region.SEQUENCE: sequence,
+            Region.GATHERED: 1.0 if self.keeps_gathered else sequence,
+            Region.TENSOR: 1.0 / self.tp,
+            Region.ROUTED: sequence,
+        }
 
-    Products apart share what is gathered, but each reduces its own gradient where nothing is.
-    """
-    num_bytes = gemm.m * gemm.k * element_bytes
-    name = f"{gemm.name}.gather"
-    if sequence_parallel:
-        gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    @property
+    def _gathered_share(self) -> float:
+        """Size of what is gathered for a product, over that of activations."""
+        return (self.gathered_bytes or self.element_bytes) / self.element_bytes
+
+    def pieces(self, piece: Piece) -> Iterator[Piece]:
+        """What a piece becomes on one rank, with the exchanges around it."""
+        match piece:
+            case Gemm(has_weight=True, split=Split.COLUMN):
+                yield from self._entry(piece)
+                yield self._shard_gemm(piece)
+            case Gemm(has_weight=True, split=Split.ROW):
+                yield self._shard_gemm(piece)
+                num_bytes = piece.m * piece.n * self.element_bytes
+                yield self._exit(piece.name, num_bytes, self._gathered_share)
+            case Stream(name="embedding"):
+                yield self._shard(piece)
+                yield self._exit(piece.name, piece.forward_bytes / 2)
+            case Exchange(axis=Axis.TENSOR):
+                yield piece
+            case _:
+                yield self._shard(piece)
+
+    def saved(self, saved: Saved) -> Saved:
+        """What one rank keeps of an activation."""
+        return replace(saved, num_bytes=saved.num_bytes * self.shares[saved.region])
+
+    def _entry(self, gemm: Gemm) -> Iterator[Exchange]:
+        """Before a column product: gather the sequence forward, reduce its gradient backward.
+
+        Products apart share what is gathered, but each reduces its own gradient where nothing is.
+        """
+        num_bytes = gemm.m * gemm.k * self.element_bytes
+        name = f"{gemm.name}.gather"
+        if not self.sequence_parallel:
+            for _ in range(gemm.products):
+                yield Exchange(name, Axis.TENSOR, None, CollectiveKind.ALL_REDUCE, num_bytes)
+            return
+        share = 1.0 if gemm.half_precision else self._gathered_share
         yield Exchange(
-            name, Axis.TENSOR, gather, scatter, num_bytes,
-            gathers_again=regathers, gather_bytes=num_bytes * gathered,
-        )  # fmt: skip
-        return
-    for _ in range(gemm.products):
-        yield Exchange(name, Axis.TENSOR, None, CollectiveKind.ALL_REDUCE, num_bytes)
+            name,
+            Axis.TENSOR,
+            CollectiveKind.ALL_GATHER,
+            CollectiveKind.REDUCE_SCATTER,
+            num_bytes,
+            gathers_again=self.shares[Region.GATHERED] < 1.0,
+            gather_bytes=num_bytes * share,
+        )
 
-
-def _exit(name: str, num_bytes: float, sequence_parallel: bool, gathered: float = 1.0) -> Exchange:
-    """After a row product or the embedding: reduce forward, gather the gradient backward."""
-    if sequence_parallel:
+    def _exit(self, name: str, num_bytes: float, gathered: float = 1.0) -> Exchange:
+        """After a row product or the embedding: reduce forward, gather the gradient backward."""
+        name = f"{name}.reduce"
+        if not self.sequence_parallel:
+            return Exchange(name, Axis.TENSOR, CollectiveKind.ALL_REDUCE, None, num_bytes)
         gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-        return Exchange(
-            f"{name}.reduce", Axis.TENSOR, scatter, gather, num_bytes,
-            gather_bytes=num_bytes * gathered,
-        )  # fmt: skip
-    return Exchange(f"{name}.reduce", Axis.TENSOR, CollectiveKind.ALL_REDUCE, None, num_bytes)
+        gather_bytes = num_bytes * gathered
+        return Exchange(name, Axis.TENSOR, scatter, gather, num_bytes, gather_bytes=gather_bytes)
 
+    def _shard(self, piece: Piece) -> Piece:
+        """One rank's part of a piece."""
+        match piece:
+            case Gemm():
+                return self._shard_gemm(piece)
+            case GroupedGemm():
+                return replace(piece, rows=piece.rows * self.shares[Region.ROUTED])
+            case FlashAttention():
+                return self._shard_attention(piece)
+            case RingAttention():
+                return replace(
+                    piece,
+                    first=self._shard_attention(piece.first),
+                    step=self._shard_attention(piece.step),
+                    kv_bytes=piece.kv_bytes / min(self.tp, piece.first.kv_heads),
+                )
+            case Stream():
+                share = self.shares[piece.region]
+                return replace(
+                    piece,
+                    forward_bytes=piece.forward_bytes * share,
+                    backward_bytes=piece.backward_bytes * share,
+                )
+            case Exchange():
+                ways = min(self.tp, piece.kv_heads or self.tp)
+                return replace(piece, num_bytes=piece.num_bytes / ways)
+            case GridProduct():
+                raise AssertionError(f"{piece.name} is divided already")
 
-def _shard(piece: Piece, tp: int, shares: dict[Region, float]) -> Piece:
-    match piece:
-        case Gemm():
-            return _shard_gemm(piece, tp, shares)
-        case GroupedGemm():
-            return replace(piece, rows=piece.rows * shares[Region.ROUTED])
-        case FlashAttention():
-            return _shard_attention(piece, tp)
-        case RingAttention():
-            return replace(
-                piece,
-                first=_shard_attention(piece.first, tp),
-                step=_shard_attention(piece.step, tp),
-                kv_bytes=piece.kv_bytes / min(tp, piece.first.kv_heads),
-            )
-        case Stream():
-            share = shares[piece.region]
-            return replace(
-                piece,
-                forward_bytes=piece.forward_bytes * share,
-                backward_bytes=piece.backward_bytes * share,
-            )
-        case Exchange():
-            return replace(piece, num_bytes=piece.num_bytes / min(tp, piece.kv_heads or tp))
-        case GridProduct():
-            raise AssertionError(f"{piece.name} is divided already")
+    def _shard_gemm(self, gemm: Gemm) -> Gemm:
+        """A weight that every rank holds whole is multiplied with the rank's own tokens."""
+        if not gemm.has_weight:
+            return replace(gemm, batch=max(1, gemm.batch // self.tp))
+        if gemm.split is Split.ROW:
+            return replace(gemm, k=gemm.k // self.tp)
+        if gemm.split is Split.COLUMN:
+            kv_columns = gemm.kv_columns // min(self.tp, gemm.kv_heads)
+            own_columns = (gemm.n - gemm.kv_columns) // self.tp
+            return replace(gemm, n=own_columns + kv_columns, kv_columns=kv_columns)
+        return replace(gemm, m=math.ceil(gemm.m * self.shares[Region.SEQUENCE]))
 
-
-def _shard_gemm(gemm: Gemm, tp: int, shares: dict[Region, float]) -> Gemm:
-    """A weight that every rank holds whole is multiplied with the rank's own tokens."""
-    if not gemm.has_weight:
-        return replace(gemm, batch=max(1, gemm.batch // tp))
-    if gemm.split is Split.ROW:
-        return replace(gemm, k=gemm.k // tp)
-    if gemm.split is Split.COLUMN:
-        kv_columns = gemm.kv_columns // min(tp, gemm.kv_heads)
-        own_columns = (gemm.n - gemm.kv_columns) // tp
-        return replace(gemm, n=own_columns + kv_columns, kv_columns=kv_columns)
-    return replace(gemm, m=math.ceil(gemm.m * shares[Region.SEQUENCE]))
-
-
-def _shard_attention(attention: FlashAttention, tp: int) -> FlashAttention:
-    return replace(
-        attention, heads=attention.heads // tp, kv_heads=max(1, attention.kv_heads // tp)
-    )
-
-
-def _shard_saved(saved: Saved, shares: dict[Region, float]) -> Saved:
-    return replace(saved, num_bytes=saved.num_bytes * shares[saved.region])
+    def _shard_attention(self, attention: FlashAttention) -> FlashAttention:
+        heads, kv_heads = attention.heads // self.tp, max(1, attention.kv_heads // self.tp)
+        return replace(attention, heads=heads, kv_heads=kv_heads)

@@ -373,7 +373,7 @@ def test_uneven_copies_are_rounded_up_only_in_time():
     assert product.rows == pytest.approx(130 / 3)
     costs = StageCosts(small_job(model))
     exact = replace(product, rows=float(math.ceil(product.rows)))
-    assert costs._timer.gemm_s(product) == costs._timer.gemm_s(exact)
+    assert costs.units.timer.gemm_s(product) == costs.units.timer.gemm_s(exact)
 
 
 def test_routed_copies_belong_to_the_sequence_until_experts_are_shared():

@@ -35,7 +35,9 @@ def test_all_but_projections_repeats_attention_and_the_first_product_of_the_mlp(
     attention = 4 * TOKENS * TOKENS * HIDDEN / 2
     up = 2 * TOKENS * 4 * HIDDEN * HIDDEN
     costs = StageCosts(job)
-    assert costs._unit(costs._layers[0]).time.recompute.flop == pytest.approx(attention + up)
+    assert costs.units.of(costs.units.layers[0]).time.recompute.flop == pytest.approx(
+        attention + up
+    )
     more = hardware_flop_per_token(
         job.model, TOKENS, "selective", "all-but-projections"
     ) - model_flop_per_token(job.model, TOKENS)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from simulator.cost.collectives import CollectiveKind, Group
-from simulator.program.layer import Axis, Exchange, Piece, Region, Stream
+from simulator.program.layer import Axis, Exchange, MemoryBound, Piece, Region
 from simulator.spec.plan import Dispatcher
 
 _COUNT_BYTES = 8
@@ -96,7 +96,7 @@ def _all_to_all(routing: Routing, ep: Group, etp: int) -> Journey:
 
     def sort(name: str) -> Iterator[Piece]:
         if sorts:
-            yield Stream(name, 2 * gathered_bytes, 2 * gathered_bytes, Region.ROUTED)
+            yield MemoryBound(name, 2 * gathered_bytes, 2 * gathered_bytes, Region.ROUTED)
 
     return Journey(
         there=(

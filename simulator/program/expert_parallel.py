@@ -22,7 +22,7 @@ from simulator.program.expert_dispatch import DISPATCHERS, Routing
 from simulator.program.expert_load import ExpertShare
 from simulator.program.expert_reach import parts_reached
 from simulator.program.experts import PERMUTE, UNPERMUTE, is_of_routed_experts
-from simulator.program.layer import GroupedGemm, Layer, Piece, Region, Saved, Split, Stream
+from simulator.program.layer import GroupedGemm, Layer, MemoryBound, Piece, Region, Saved, Split
 from simulator.spec.model import Experts
 from simulator.spec.plan import Dispatcher
 
@@ -48,19 +48,44 @@ def expert_parallel(
         dispatcher: How tokens travel.
         share: What the rank's experts receive; None is as much as all others.
     """
-    products = [piece for piece in layer.pieces if isinstance(piece, GroupedGemm)]
-    if not products or experts is None or (ep.ranks * etp == 1 and share is None):
+    product = next((piece for piece in layer.pieces if isinstance(piece, GroupedGemm)), None)
+    if product is None or experts is None:
         return layer
     if share is not None:
         layer = _loaded(layer, share)
     if ep.ranks * etp == 1:
         return layer
-    first = products[0]
-    routing = Routing(
-        tokens=first.groups * first.rows / experts.top_k,
-        copies=first.groups * first.rows,
-        experts=first.groups,
-        token_bytes=first.k * element_bytes,
+    routing = _routing(product, ep, experts, element_bytes, share)
+    journey = DISPATCHERS[dispatcher](routing, ep, etp)
+    rows = journey.sorted_rows * (share.mean if share and journey.sorts_received else 1.0)
+    pieces: list[Piece] = []
+    for piece in layer.pieces:
+        own = _local(piece, ep.ranks, etp)
+        match own:
+            case MemoryBound(name=name) if name == PERMUTE:
+                pieces += [*journey.before, own.scaled(rows), *journey.there]
+            case MemoryBound(name=name) if name == UNPERMUTE:
+                pieces += [*journey.back, own.scaled(rows), *journey.after]
+            case _:
+                pieces.append(own)
+    saved = tuple(_gathered(saved, etp) for saved in layer.saved)
+    return replace(layer, pieces=tuple(pieces), saved=saved)
+
+
+def _routing(
+    product: GroupedGemm,
+    ep: Group,
+    experts: Experts,
+    element_bytes: float,
+    share: ExpertShare | None,
+) -> Routing:
+    """What one rank routes, by the first product of all experts with the rank's own tokens."""
+    copies = product.groups * product.rows
+    return Routing(
+        tokens=copies / experts.top_k,
+        copies=copies,
+        experts=product.groups,
+        token_bytes=product.k * element_bytes,
         nodes_reached=parts_reached(experts, ep.nodes),
         ranks_reached=parts_reached(experts, ep.ranks),
         # An exchange ends when the port of the busiest rank has passed all of its copies.
@@ -68,19 +93,6 @@ def expert_parallel(
         # Unless every expert gets its capacity, ranks have to know what comes.
         counts_copies=experts.capacity_factor is None,
     )
-    journey = DISPATCHERS[dispatcher](routing, ep, etp)
-    rows = journey.sorted_rows * (share.mean if share and journey.sorts_received else 1.0)
-    pieces: list[Piece] = []
-    for piece in layer.pieces:
-        own = _local(piece, ep.ranks, etp)
-        if piece.name == PERMUTE:
-            pieces += [*journey.before, _moved(own, rows), *journey.there]
-        elif piece.name == UNPERMUTE:
-            pieces += [*journey.back, _moved(own, rows), *journey.after]
-        else:
-            pieces.append(own)
-    saved = tuple(_gathered(saved, etp) for saved in layer.saved)
-    return replace(layer, pieces=tuple(pieces), saved=saved)
 
 
 def _loaded(layer: Layer, share: ExpertShare) -> Layer:
@@ -91,12 +103,8 @@ def _loaded(layer: Layer, share: ExpertShare) -> Layer:
     def loaded(index: int, piece: Piece) -> Piece:
         if isinstance(piece, GroupedGemm):
             return replace(piece, loads=share.loads)
-        if isinstance(piece, Stream) and index in routed:
-            return replace(
-                piece,
-                forward_bytes=piece.forward_bytes * share.mean,
-                backward_bytes=piece.backward_bytes * share.mean,
-            )
+        if isinstance(piece, MemoryBound) and index in routed:
+            return piece.scaled(share.mean)
         return piece
 
     saved = tuple(
@@ -107,18 +115,11 @@ def _loaded(layer: Layer, share: ExpertShare) -> Layer:
     return replace(layer, pieces=pieces, saved=saved)
 
 
-def _moved(piece: Piece, times: float) -> Stream:
-    """Kernels that move so many times the bytes."""
-    assert isinstance(piece, Stream)
-    forward, backward = piece.forward_bytes * times, piece.backward_bytes * times
-    return replace(piece, forward_bytes=forward, backward_bytes=backward)
-
-
 def _local(piece: Piece, ep: int, etp: int) -> Piece:
     """Fewer experts with more rows each, and of each expert its share of the width."""
-    if isinstance(piece, Stream):
+    if isinstance(piece, MemoryBound):
         kernels = piece.kernels // ep if piece.per_expert else piece.kernels
-        return replace(_moved(piece, etp if piece.region is Region.ROUTED else 1), kernels=kernels)
+        return replace(piece.scaled(etp if piece.region is Region.ROUTED else 1), kernels=kernels)
     if not isinstance(piece, GroupedGemm):
         return piece
     local = replace(

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 
 from simulator.cost.parameters import LayerKind
-from simulator.program.layer import Gemm, GroupedGemm, Layer, Region, Saved, Split, Stream
+from simulator.program.layer import Gemm, GroupedGemm, Layer, MemoryBound, Region, Saved, Split
 from simulator.program.transformer import Block, Shape, attention_block
 from simulator.spec.model import Experts, Model
 from simulator.spec.plan import Plan
@@ -89,7 +89,7 @@ def _add_router(block: Block, experts: Experts) -> None:
     block.pieces.append(Gemm("router", tokens, experts.count, hidden, half_precision=True))
     traffic = _SCORE_PASSES * scores * _SCORE_BYTES
     # Backward adds the router's gradient of the tokens to that of the experts.
-    block.stream("routing", traffic, traffic + 3 * row, Region.SEQUENCE, _SCORE_KERNELS)
+    block.memory_bound("routing", traffic, traffic + 3 * row, Region.SEQUENCE, _SCORE_KERNELS)
     block.save("router_scores", _SAVED_SCORES * scores * _SCORE_BYTES, Region.SEQUENCE)
 
 
@@ -109,17 +109,17 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     block.pieces.append(_reordering(UNPERMUTE, moved))
 
 
-def _eager_bias(elements: float, count: int) -> Stream:
+def _eager_bias(elements: float, count: int) -> MemoryBound:
     """The last bias of every expert, added by kernels of its own."""
     forward, backward = _EAGER_BIAS_BYTES * elements, _EAGER_BIAS_BACKWARD_BYTES * elements
     kernels = _EAGER_BIAS_KERNELS * count
-    return Stream("expert_bias", forward, backward, Region.SEQUENCE, kernels, per_expert=True)
+    return MemoryBound("expert_bias", forward, backward, Region.SEQUENCE, kernels, per_expert=True)
 
 
-def _reordering(name: str, moved_bytes: float) -> Stream:
+def _reordering(name: str, moved_bytes: float) -> MemoryBound:
     """Copies of tokens sorted by expert, or put back and added up."""
     kernels = _PERMUTE_KERNELS
-    return Stream(name, moved_bytes, moved_bytes, Region.SEQUENCE, kernels, scatters_rows=True)
+    return MemoryBound(name, moved_bytes, moved_bytes, Region.SEQUENCE, kernels, scatters_rows=True)
 
 
 def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split) -> None:
@@ -134,7 +134,7 @@ def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split)
 
 def _casts(
     block: Block, name: str, elements: tuple[float, float], split: Split, launches: int
-) -> Iterator[Stream]:
+) -> Iterator[MemoryBound]:
     """Casts of so many elements of the input, and of the output's gradient.
 
     Ranks that share an expert hold a share of its width each, but every row of the rest.
@@ -145,9 +145,9 @@ def _casts(
     if not of_gradient:
         return
     per_expert = launches > 1
-    yield Stream(f"{name}_cast", of_input, 0.0, at_input, launches, per_expert=per_expert)
+    yield MemoryBound(f"{name}_cast", of_input, 0.0, at_input, launches, per_expert=per_expert)
     gradient = f"{name}_gradient_cast"
-    yield Stream(gradient, 0.0, of_gradient, at_output, launches, per_expert=per_expert)
+    yield MemoryBound(gradient, 0.0, of_gradient, at_output, launches, per_expert=per_expert)
 
 
 def _add_shared_expert(block: Block, experts: Experts) -> None:
@@ -160,7 +160,7 @@ def _add_shared_expert(block: Block, experts: Experts) -> None:
     block.mlp(experts.shared_ffn_hidden, "shared_", shares_input=True)
     if experts.shared_gate:
         block.pieces.append(Gemm("shared_gate", tokens, 1, hidden, half_precision=True))
-        block.stream("shared_gate_product", 2 * row, 3 * row, Region.SEQUENCE, 2)
+        block.memory_bound("shared_gate_product", 2 * row, 3 * row, Region.SEQUENCE, 2)
         block.save("shared_output", row, Region.SEQUENCE)
         block.save("shared_gate_output", tokens * block.shape.element_bytes, Region.SEQUENCE)
-    block.stream("shared_sum", 3 * row, 3 * row, Region.SEQUENCE)
+    block.memory_bound("shared_sum", 3 * row, 3 * row, Region.SEQUENCE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.program.layer import Region, Split, Stream
+from simulator.program.layer import MemoryBound, Region, Split
 
 _EAGER_KERNELS = 6
 """Maximum, its lower bound, scale, scale in fp32, scaling and cast of one operand."""
@@ -48,7 +48,7 @@ class Operands:
         return Region.WHOLE if self.split is Split.ROW else Region.TENSOR
 
 
-def row_casts(name: str, of: Operands, element: float, operand: float) -> list[Stream]:
+def row_casts(name: str, of: Operands, element: float, operand: float) -> list[MemoryBound]:
     """Casts around a product whose operands have a scale for every row.
 
     The forward product needs maxima over rows of the input, the input gradient over rows of
@@ -66,7 +66,7 @@ def row_casts(name: str, of: Operands, element: float, operand: float) -> list[S
     Source: torchao, ``float8/config.py`` and ``float8_ops.py``: without fast accumulation,
     as in backward, the scales are applied to what cuBLAS returns.
     """
-    streams = []
+    casts = []
     sides = (
         ("input", of.inputs, of.input_region, of.products * 2 * element),
         ("output", of.outputs, of.output_region, 0.0),
@@ -76,14 +76,16 @@ def row_casts(name: str, of: Operands, element: float, operand: float) -> list[S
         of_gradient = side == "output"
         forward = 0.0 if of_gradient else by_rows
         backward = by_columns + (by_rows if of_gradient else elements * scaled)
-        streams += [
-            Stream(f"{name}_{side}_cast", forward, backward, region, kernels=2),
-            Stream(f"{name}_{side}_maxima", 0.0, elements * element, region, reduces_rows=True),
+        casts += [
+            MemoryBound(f"{name}_{side}_cast", forward, backward, region, kernels=2),
+            MemoryBound(
+                f"{name}_{side}_maxima", 0.0, elements * element, region, reduces_rows=True
+            ),
         ]
-    return streams
+    return casts
 
 
-def eager_casts(name: str, of: Operands, element: float, operand: float) -> list[Stream]:
+def eager_casts(name: str, of: Operands, element: float, operand: float) -> list[MemoryBound]:
     """Casts around products whose operands are scaled and cast by eager kernels.
 
     One reads an operand for its maximum, one scales it, one casts it: input and weight for
@@ -103,7 +105,7 @@ def eager_casts(name: str, of: Operands, element: float, operand: float) -> list
     gradients = of.outputs * (scaled + 2 * cast)
     kernels = of.products * _EAGER_KERNELS
     return [
-        Stream(f"{name}_input_cast", inputs, inputs, of.input_region, kernels),
-        Stream(f"{name}_weight_cast", weights, weights, weight_region, kernels),
-        Stream(f"{name}_output_cast", 0.0, gradients, of.output_region, kernels + of.products),
+        MemoryBound(f"{name}_input_cast", inputs, inputs, of.input_region, kernels),
+        MemoryBound(f"{name}_weight_cast", weights, weights, weight_region, kernels),
+        MemoryBound(f"{name}_output_cast", 0.0, gradients, of.output_region, kernels + of.products),
     ]

@@ -11,7 +11,7 @@ f MLP width, T = b s tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from simulator.cost.collectives import CollectiveKind
@@ -162,7 +162,7 @@ class RingAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class MemoryBound:
     """Kernels that only move bytes through memory.
 
     Attributes:
@@ -183,6 +183,14 @@ class Stream:
     reduces_rows: bool = False
     per_expert: bool = False
     scatters_rows: bool = False
+
+    def scaled(self, share: float) -> MemoryBound:
+        """The same kernels on so much of the data."""
+        return replace(
+            self,
+            forward_bytes=self.forward_bytes * share,
+            backward_bytes=self.backward_bytes * share,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +271,7 @@ class GridProduct:
     weight_gradient: tuple[Move, ...]
 
 
-Piece = Gemm | GroupedGemm | GridProduct | FlashAttention | RingAttention | Stream | Exchange
+Piece = Gemm | GroupedGemm | GridProduct | FlashAttention | RingAttention | MemoryBound | Exchange
 
 
 @dataclass(frozen=True, slots=True)

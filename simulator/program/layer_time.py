@@ -26,10 +26,10 @@ from simulator.program.layer import (
     GridProduct,
     GroupedGemm,
     Layer,
+    MemoryBound,
     Move,
     Piece,
     RingAttention,
-    Stream,
 )
 from simulator.program.timing import PieceTimer
 
@@ -176,8 +176,8 @@ class _Passes:
                     inputs.flop += 2.0 * attention_flop(piece)
                 case RingAttention():
                     self._add_ring(inputs, piece, Category.BACKWARD, backward=True)
-                case Stream() if piece.backward_bytes:
-                    seconds = self.timer.stream_s(piece, backward=True)
+                case MemoryBound() if piece.backward_bytes:
+                    seconds = self.timer.memory_bound_s(piece, backward=True)
                     inputs.add(piece.name, Category.BACKWARD, seconds, piece.kernels)
                 case Exchange():
                     self._add_backward_exchange(inputs, index, piece)
@@ -198,8 +198,8 @@ class _Passes:
                 result.flop += attention_flop(piece)
             case RingAttention():
                 self._add_ring(result, piece, category, backward=False)
-            case Stream() if piece.forward_bytes:
-                seconds = self.timer.stream_s(piece, backward=False)
+            case MemoryBound() if piece.forward_bytes:
+                seconds = self.timer.memory_bound_s(piece, backward=False)
                 result.add(piece.name, category, seconds, piece.kernels)
             case Exchange():
                 beside = self._product_at(index + 1) or self._product_at(index - 1)

@@ -23,15 +23,15 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     """Token lookup, projection, learned positions, norm and dropout, as the model has them."""
     block = Block(model, plan, plan.stack, shape)
     row = shape.tokens * model.hidden * shape.element_bytes
-    block.stream("embedding", 2 * row, 3 * row, Region.SEQUENCE)
+    block.memory_bound("embedding", 2 * row, 3 * row, Region.SEQUENCE)
     if model.embedding_dim:
         block.linear("embedding_projection", model.hidden, model.embedding_dim, Split.NONE)
     if model.positions == "learned":
-        block.stream("positions", 2 * row, row, Region.SEQUENCE)
+        block.memory_bound("positions", 2 * row, row, Region.SEQUENCE)
     if model.embedding_norm:
         block.norm("embedding_norm")
     if plan.stack.dropout:
-        block.stream("embedding_dropout", 2 * row, 2 * row, Region.SEQUENCE)
+        block.memory_bound("embedding_dropout", 2 * row, 2 * row, Region.SEQUENCE)
         mask = shape.tokens * model.hidden * MASK_BYTES
         block.save("embedding_mask", mask, Region.SEQUENCE)
     return block.layer()
@@ -79,13 +79,13 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     half, full, region = shape.element_bytes, 4.0, _logits_region(stack)
     if stack.cross_entropy == "fused":
         # Maximum, exponentials with their sum, and the gradient.
-        block.stream("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
+        block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
         block.save("logits", logits * half, region)
         block.pieces += _loss_reductions(plan, shape)
         return block.layer()
     # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
     forward, backward = logits * (half + 7 * full), logits * (3 * full + half)
-    block.stream("cross_entropy", forward, backward, region, 8)
+    block.memory_bound("cross_entropy", forward, backward, region, 8)
     block.save("softmax", logits * full, region)
     block.pieces += _loss_reductions(plan, shape)
     if stack.cross_entropy == "copied":

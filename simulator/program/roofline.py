@@ -24,9 +24,9 @@ from simulator.program.layer import (
     Gemm,
     GridProduct,
     GroupedGemm,
+    MemoryBound,
     Piece,
     RingAttention,
-    Stream,
 )
 from simulator.program.layer_time import attention_flop
 from simulator.program.stage import StageCosts
@@ -132,11 +132,11 @@ def _points(
             dims = (3 * one.head_dim + 2 * one.v_head_dim) / (one.head_dim + one.v_head_dim)
             backward_s = timer.attention_s(one, backward=True)
             yield point("backward", flop * dims, 2 * num_bytes, backward_s, half)
-        case Stream():
+        case MemoryBound():
             sizes = {"forward": piece.forward_bytes, "backward": piece.backward_bytes}
             for direction, num_bytes in sizes.items():
                 if num_bytes:
-                    seconds = timer.stream_s(piece, backward=direction == "backward")
+                    seconds = timer.memory_bound_s(piece, backward=direction == "backward")
                     yield point(direction, 0.0, num_bytes, seconds, precision)
 
 

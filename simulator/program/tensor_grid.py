@@ -26,10 +26,10 @@ from simulator.program.layer import (
     Gemm,
     GridProduct,
     Layer,
+    MemoryBound,
     Piece,
     Region,
     Saved,
-    Stream,
 )
 from simulator.program.tensor_parallel_2d import summa_buffer_bytes, summa_product
 from simulator.program.tensor_parallel_3d import cube_product, gathered_bytes, scattered_bytes
@@ -103,10 +103,10 @@ class _Division:
                     heads=piece.heads // grid.width_ways,
                     kv_heads=piece.kv_heads // grid.width_ways,
                 )
-            case Stream(name="embedding"):
+            case MemoryBound(name="embedding"):
                 yield _shrunk(piece, grid.ranks // grid.side)
                 yield from self._embedding_exchanges(piece)
-            case Stream():
+            case MemoryBound():
                 yield _shrunk(piece, grid.ranks)
                 yield from self._norm_exchanges(piece)
             case Exchange():
@@ -150,7 +150,7 @@ class _Division:
             case _:
                 return summa_product(gemm, self.grid, self.element_bytes)
 
-    def _norm_exchanges(self, norm: Stream) -> Iterator[Exchange]:
+    def _norm_exchanges(self, norm: MemoryBound) -> Iterator[Exchange]:
         """Sums over the width, forward and of their gradients backward.
 
         In 3D all sums are one message, else each is its own.
@@ -173,7 +173,7 @@ class _Division:
             for saved in self.layer.saved
         )
 
-    def _embedding_exchanges(self, lookup: Stream) -> Iterator[Exchange]:
+    def _embedding_exchanges(self, lookup: MemoryBound) -> Iterator[Exchange]:
         """Looked-up rows are added up and scattered; copies of the table add up gradients."""
         grid, size = self.grid, self.element_bytes
         gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
@@ -189,11 +189,11 @@ class _Division:
             yield Exchange("embedding.copies", Axis.DEPTH, None, kind, table_bytes)
 
 
-def _shrunk(stream: Stream, ways: int) -> Stream:
+def _shrunk(piece: MemoryBound, ways: int) -> MemoryBound:
     return replace(
-        stream,
-        forward_bytes=stream.forward_bytes / ways,
-        backward_bytes=stream.backward_bytes / ways,
+        piece,
+        forward_bytes=piece.forward_bytes / ways,
+        backward_bytes=piece.backward_bytes / ways,
     )
 
 

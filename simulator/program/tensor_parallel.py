@@ -25,12 +25,12 @@ from simulator.program.layer import (
     GridProduct,
     GroupedGemm,
     Layer,
+    MemoryBound,
     Piece,
     Region,
     RingAttention,
     Saved,
     Split,
-    Stream,
 )
 
 
@@ -106,7 +106,7 @@ class _Sharding:
                 yield self._shard_gemm(piece)
                 num_bytes = piece.m * piece.n * self.element_bytes
                 yield self._exit(piece.name, num_bytes, self._gathered_share)
-            case Stream(name="embedding"):
+            case MemoryBound(name="embedding"):
                 yield self._shard(piece)
                 yield self._exit(piece.name, piece.forward_bytes / 2)
             case Exchange(axis=Axis.TENSOR):
@@ -165,13 +165,8 @@ class _Sharding:
                     step=self._shard_attention(piece.step),
                     kv_bytes=piece.kv_bytes / min(self.tp, piece.first.kv_heads),
                 )
-            case Stream():
-                share = self.shares[piece.region]
-                return replace(
-                    piece,
-                    forward_bytes=piece.forward_bytes * share,
-                    backward_bytes=piece.backward_bytes * share,
-                )
+            case MemoryBound():
+                return piece.scaled(self.shares[piece.region])
             case Exchange():
                 ways = min(self.tp, piece.kv_heads or self.tp)
                 return replace(piece, num_bytes=piece.num_bytes / ways)

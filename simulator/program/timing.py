@@ -37,9 +37,9 @@ from simulator.program.layer import (
     Gemm,
     GridProduct,
     GroupedGemm,
+    MemoryBound,
     Move,
     RingAttention,
-    Stream,
 )
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import Precision
@@ -108,17 +108,16 @@ class PieceTimer:
         added_s = memory_bound_s(self.profile, added_bytes) if added_bytes else 0.0
         return product.steps * one_s + added_s
 
-    def stream_s(self, stream: Stream, *, backward: bool) -> float:
-        """All kernels of a stream in one direction [s]."""
-        num_bytes = stream.backward_bytes if backward else stream.forward_bytes
-        scattering = _SCATTER_EFFICIENCY[backward] if stream.scatters_rows else None
-        one = memory_bound_s(
+    def memory_bound_s(self, piece: MemoryBound, *, backward: bool) -> float:
+        """All kernels of a memory-bound piece in one direction [s]."""
+        num_bytes = piece.backward_bytes if backward else piece.forward_bytes
+        kernel_s = memory_bound_s(
             self.profile,
-            num_bytes / stream.kernels,
-            reduces_rows=backward and stream.reduces_rows,
-            efficiency=scattering,
+            num_bytes / piece.kernels,
+            reduces_rows=backward and piece.reduces_rows,
+            efficiency=_SCATTER_EFFICIENCY[backward] if piece.scatters_rows else None,
         )
-        return stream.kernels * one
+        return piece.kernels * kernel_s
 
     def attention_s(self, attention: FlashAttention, *, backward: bool) -> float:
         """One fused attention kernel [s]."""

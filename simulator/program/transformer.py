@@ -1,7 +1,7 @@
 """Which pieces does a transformer layer consist of?
 
 Everything here is what *one* device would do for one microbatch; the strategy passes
-divide it. Bytes of streaming kernels count each tensor read or written once.
+divide it. Bytes of memory-bound kernels count each tensor read or written once.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from simulator.program.layer import (
     FlashAttention,
     Gemm,
     Layer,
+    MemoryBound,
     Piece,
     Region,
     Saved,
     Split,
-    Stream,
 )
 from simulator.spec.model import LatentAttention, Model
 from simulator.spec.plan import Plan
@@ -184,11 +184,11 @@ class Block:
         """Keep an activation for backward."""
         self.saved.append(Saved(name, num_bytes, region, in_attention_core=core))
 
-    def stream(
+    def memory_bound(
         self, name: str, forward: float, backward: float, region: Region, kernels: int = 1
     ) -> None:
         """Append kernels that move so many bytes."""
-        self.pieces.append(Stream(name, forward, backward, region, kernels))
+        self.pieces.append(MemoryBound(name, forward, backward, region, kernels))
 
     def norm(self, name: str) -> None:
         """Read and write once forward; read input and gradient, write one, backward."""
@@ -197,7 +197,7 @@ class Block:
         fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
         passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
         self.pieces.append(
-            Stream(
+            MemoryBound(
                 name, 2 * row * passes, 3 * row * passes, Region.SEQUENCE, kernels,
                 reduces_rows=fused and not self.stack.persistent_norms,
             )
@@ -219,7 +219,7 @@ class Block:
         fused = self.stack.fused_rmsnorm
         passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
         forward, backward = 2 * normed * passes, 3 * normed * passes
-        self.stream("query_key_norm", forward, backward, Region.TENSOR, 2 * kernels)
+        self.memory_bound("query_key_norm", forward, backward, Region.TENSOR, 2 * kernels)
         rows = shape.tokens * heads
         self._save_norm("query_key_norm", rows, model.head_dim, Region.TENSOR, fused=fused)
 
@@ -234,7 +234,7 @@ class Block:
         fused = self.stack.fused_rotary
         passes, kernels = (1.0, 2) if fused else (_EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS)
         traffic = 2 * rotated_bytes * passes
-        self.stream("rotary", traffic, traffic, Region.TENSOR, kernels)
+        self.memory_bound("rotary", traffic, traffic, Region.TENSOR, kernels)
 
     def linear(
         self,
@@ -264,11 +264,11 @@ class Block:
             casts = row_casts if self.stack.float8_scaling == "rows" else eager_casts
             self.pieces += casts(name, Operands(tokens, n, k, products, split), element, operand)
         elif backward:
-            self.stream(f"{name}_cast", forward, backward, region)
+            self.memory_bound(f"{name}_cast", forward, backward, region)
         if products > 1:
             # Backward adds up the gradients that products apart give for the same input.
             added = (products + 1) * tokens * k * element
-            self.stream(f"{name}_gradient_sum", 0.0, added, Region.WHOLE, products - 1)
+            self.memory_bound(f"{name}_gradient_sum", 0.0, added, Region.WHOLE, products - 1)
         self.pieces.append(
             Gemm(
                 name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,
@@ -337,7 +337,7 @@ class Block:
         row = self.shape.tokens * width * self.shape.element_bytes
         fused = self.stack.fused_rmsnorm
         passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
-        self.stream(name, 2 * row * passes, 3 * row * passes, Region.SEQUENCE, kernels)
+        self.memory_bound(name, 2 * row * passes, 3 * row * passes, Region.SEQUENCE, kernels)
 
     def _latent_rotary(self, latent: LatentAttention) -> None:
         """Rotate part of the queries and keys, and put queries, keys and values together.
@@ -356,7 +356,7 @@ class Block:
             return
         forward = _EAGER_LATENT_PASSES * rope + 2 * query + (nope + query) + 2 * value
         backward = _EAGER_LATENT_BACKWARD_PASSES * rope + 2 * query + rope + 2 * (nope + value)
-        self.stream(
+        self.memory_bound(
             "rotary", forward * columns, backward * columns, Region.TENSOR, _EAGER_LATENT_KERNELS
         )
 
@@ -397,12 +397,12 @@ class Block:
         if has_kernel and size >= 4.0:
             forward = _IN_PLACE_MASK_PASSES * scores * size
             backward = _IN_PLACE_MASK_BACKWARD_PASSES * scores * size
-            self.stream(
+            self.memory_bound(
                 "attention_masking", forward, backward, Region.TENSOR, _IN_PLACE_MASK_KERNELS
             )
             self.core.add("attention_masking")
         softmax = scores * size * passes
-        self.stream("softmax", softmax, softmax * 1.5, Region.TENSOR, max(1, passes // 2))
+        self.memory_bound("softmax", softmax, softmax * 1.5, Region.TENSOR, max(1, passes // 2))
         self.core |= {"scores", "softmax", "weighted_values"}
         drops = self.stack.dropout and self.model.attention_dropout
         self.save("softmax", scores * (size if has_kernel else 4.0), Region.TENSOR, core=True)
@@ -410,7 +410,7 @@ class Block:
             self.save("softmax_cast", scores * size, Region.TENSOR, core=True)
         if drops:
             traffic = scores * (2 * size + MASK_BYTES)
-            self.stream("attention_dropout", traffic, traffic, Region.TENSOR)
+            self.memory_bound("attention_dropout", traffic, traffic, Region.TENSOR)
             self.core.add("attention_dropout")
             self.save("attention_mask", scores * MASK_BYTES, Region.TENSOR, core=True)
             self.save("attention_dropped", scores * size, Region.TENSOR, core=True)
@@ -446,7 +446,7 @@ class Block:
         inner, branches = elements * self.shape.element_bytes, self.branches
         if self.model.clamped_gate and not self.stack.fused_expert_extras:
             forward, backward = _EAGER_CLAMP_PASSES * inner, _EAGER_CLAMP_BACKWARD_PASSES * inner
-            self.stream(f"{name}_clamp", forward, backward, region, _EAGER_CLAMP_KERNELS)
+            self.memory_bound(f"{name}_clamp", forward, backward, region, _EAGER_CLAMP_KERNELS)
             self.save(f"{name}_clamp_input", branches * inner, region)
         if not self._output_suffices:
             self.save(f"{name}_input", branches * inner, region)
@@ -454,7 +454,7 @@ class Block:
             self.save(f"{name}_output", inner, region)
         passes = 1 if self.stack.fused_elementwise else branches + 1
         forward, backward = (branches + 1) * inner, (2 * branches + 1) * inner
-        self.stream(name, forward * passes, backward * passes, region, passes)
+        self.memory_bound(name, forward * passes, backward * passes, region, passes)
 
     @property
     def _output_suffices(self) -> bool:
@@ -472,7 +472,7 @@ class Block:
         dropped = 2 * row if self.stack.dropout else 0.0
         merged = row if self.model.parallel_block else 0.0
         forward, backward = 3 * row * kernels + merged, 3 * row + dropped
-        self.stream(name, forward, backward, Region.SEQUENCE, kernels)
+        self.memory_bound(name, forward, backward, Region.SEQUENCE, kernels)
         if self.stack.dropout:
             mask = self.shape.tokens * self.model.hidden * MASK_BYTES
             self.save(f"{name}_mask", mask, Region.SEQUENCE)

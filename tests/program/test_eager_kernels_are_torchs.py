@@ -6,7 +6,7 @@ import pytest
 
 from simulator.cost.parameters import layer_kinds
 from simulator.program.experts import expert_layer
-from simulator.program.layer import Layer, Stream
+from simulator.program.layer import Layer, MemoryBound
 from simulator.program.transformer import microbatch_shape, transformer_layer
 from simulator.spec.plan import Plan
 from tests.jobs import small_model
@@ -29,16 +29,16 @@ MAKES_ONLY = {"new_zeros", "new_empty_strided"}
 """These read nothing of the tensor whose kind they take; the latter writes nothing, either."""
 
 
-def piece(name: str, **stack: bool) -> Stream:
+def piece(name: str, **stack: bool) -> MemoryBound:
     model = small_model(hidden=256, heads=HEADS, kv_heads=HEADS, latent_attention=LATENT)
     plan = Plan(stack={"base": "megatron-core", **stack})
     shape = microbatch_shape(plan, 1, TOKENS)
-    return stream(transformer_layer(model, layer_kinds(model)[0], plan, shape), name)
+    return memory_bound(transformer_layer(model, layer_kinds(model)[0], plan, shape), name)
 
 
-def stream(layer: Layer, name: str) -> Stream:
+def memory_bound(layer: Layer, name: str) -> MemoryBound:
     found = next(each for each in layer.pieces if each.name == name)
-    assert isinstance(found, Stream)
+    assert isinstance(found, MemoryBound)
     return found
 
 
@@ -130,11 +130,11 @@ def test_latents_are_normed(name: str, width: int):
     assert norm.backward_bytes == 3 * TOKENS * width * 2
 
 
-def attention_streams(**plan) -> list[Stream]:
+def attention_kernels(**plan) -> list[MemoryBound]:
     model, plan = small_model(heads=HEADS, kv_heads=HEADS, hidden=256), Plan(**plan)
     layer = transformer_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, 128))
     names = ("attention_masking", "softmax")
-    return [each for each in layer.pieces if isinstance(each, Stream) and each.name in names]
+    return [each for each in layer.pieces if isinstance(each, MemoryBound) and each.name in names]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
@@ -147,7 +147,7 @@ def test_scores_in_full_precision_are_masked_by_kernels_of_their_own(precision: 
         scores = product.view(1, HEADS, 128, 128)
         results.append(torch.softmax(scores.masked_fill_(mask, -1e4), dim=-1))
 
-    masking, softmax = attention_streams(precision=precision)
+    masking, softmax = attention_kernels(precision=precision)
     expected = moved_bytes(forward)
     assert masking.forward_bytes + softmax.forward_bytes == pytest.approx(expected, rel=0.01)
     (result,), gradient = results, torch.randn(1, HEADS, 128, 128)
@@ -157,7 +157,7 @@ def test_scores_in_full_precision_are_masked_by_kernels_of_their_own(precision: 
 
 
 def test_the_fused_softmax_of_sixteen_bits_masks_as_it_goes():
-    (softmax,) = attention_streams(stack="megatron-lm-2021", precision="fp16")
+    (softmax,) = attention_kernels(stack="megatron-lm-2021", precision="fp16")
     assert softmax.forward_bytes == 2 * HEADS * 128 * 128 * 2
 
 
@@ -177,7 +177,7 @@ def test_eager_clamps_of_experts_move_what_torch_counts():
         gate, factor = product.chunk(2, dim=-1)
         results.append(torch.cat((gate.clamp(max=7.0), factor.clamp(-7.0, 7.0)), dim=-1))
 
-    clamp = stream(expert_pieces(64), "expert_activation_clamp")
+    clamp = memory_bound(expert_pieces(64), "expert_activation_clamp")
     assert clamp.forward_bytes == moved_bytes(forward)
     (result,) = results
     gradient = torch.randn_like(result)
@@ -199,7 +199,7 @@ def test_biases_of_experts_added_in_fp32_move_what_torch_counts():
         joined = torch.cat([part + bias * weight for part, bias, weight in parts])
         results.append(joined.to(output.dtype))
 
-    added = stream(expert_pieces(tokens), "expert_bias")
+    added = memory_bound(expert_pieces(tokens), "expert_bias")
     assert added.forward_bytes == pytest.approx(moved_bytes(forward), rel=0.03)
     (result,) = results
     gradient = torch.randn_like(result)

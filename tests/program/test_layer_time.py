@@ -18,10 +18,10 @@ from simulator.program.layer import (
     FlashAttention,
     Gemm,
     Layer,
+    MemoryBound,
     Piece,
     RingAttention,
     Split,
-    Stream,
 )
 from simulator.program.layer_time import Hiding, LayerTime, PassTime, attention_flop, layer_time
 from simulator.program.timing import PieceTimer
@@ -47,7 +47,7 @@ class GivenTimer(PieceTimer):
     def weight_gradient_s(self, gemm):
         return 6.0
 
-    def stream_s(self, stream, *, backward):
+    def memory_bound_s(self, stream, *, backward):
         return 2.0 if backward else 1.0
 
     def exchange_cost(self, exchange, kind):
@@ -99,8 +99,8 @@ def test_both_gradients_of_a_product_of_activations_belong_to_the_input():
     assert time.backward_weight.parts == []
 
 
-def test_streams_launch_their_kernels_in_both_directions():
-    time = timed(Stream("norm", 10.0, 20.0, kernels=3))
+def test_memory_bound_pieces_launch_their_kernels_in_both_directions():
+    time = timed(MemoryBound("norm", 10.0, 20.0, kernels=3))
     assert (seconds(time.forward), seconds(time.backward_input)) == (1.0, 2.0)
     assert (time.forward.kernels, time.backward_input.kernels) == (3, 3)
 
@@ -113,7 +113,7 @@ def test_exchanges_are_no_kernels_of_the_layer_but_launches_of_their_own():
 
 def test_kernels_that_move_nothing_do_not_run():
     """As the forward cast that the kernel before it does on its way."""
-    time = timed(Stream("cast", 0.0, 20.0))
+    time = timed(MemoryBound("cast", 0.0, 20.0))
     assert (time.forward.parts, time.forward.kernels) == ([], 0)
     assert seconds(time.backward_input) == 2.0
 
@@ -162,7 +162,7 @@ def test_hiding_is_never_slower_than_blocking_nor_faster_than_either_side(exchan
 
 
 def test_recompute_repeats_the_named_pieces_and_books_them_apart():
-    time = timed(PRODUCT, Stream("norm", 10.0, 20.0), repeated={"norm": 1.0})
+    time = timed(PRODUCT, MemoryBound("norm", 10.0, 20.0), repeated={"norm": 1.0})
     assert seconds(time.recompute) == seconds(time.recompute, Category.RECOMPUTE) == 1.0
     assert time.recompute.flop == 0.0
     whole = timed(PRODUCT, repeated={"product": 1.0})

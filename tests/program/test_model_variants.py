@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.cost.parameters import layer_kinds
-from simulator.program.layer import Stream
+from simulator.program.layer import MemoryBound
 from simulator.program.model_ends import embedding_layer, head_layer
 from simulator.program.transformer import microbatch_shape, transformer_layer
 from simulator.spec.plan import Plan
@@ -34,7 +34,11 @@ def test_a_parallel_block_adds_both_branches_in_one_residual():
     serial, _, _ = layers_of()
     parallel, _, _ = layers_of(parallel_block=True)
     moved = [
-        sum(p.forward_bytes for p in layer.pieces if isinstance(p, Stream) and "resid" in p.name)
+        sum(
+            p.forward_bytes
+            for p in layer.pieces
+            if isinstance(p, MemoryBound) and "resid" in p.name
+        )
         for layer in (serial, parallel)
     ]
     assert names(parallel).count("attention_residual") == 0

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.cost.parameters import LayerKind
-from simulator.program.layer import Exchange, FlashAttention, Gemm, Layer, Stream
+from simulator.program.layer import Exchange, FlashAttention, Gemm, Layer, MemoryBound
 from simulator.program.model_ends import embedding_layer, head_layer, loss_layer
 from simulator.program.tensor_parallel import tensor_parallel
 from simulator.program.transformer import (
@@ -153,7 +153,7 @@ def test_norms_are_whole_unless_the_sequence_is_cut(sequence_parallel, share):
         return next(
             p.forward_bytes
             for p in divided.pieces
-            if isinstance(p, Stream) and p.name == "mlp_norm"
+            if isinstance(p, MemoryBound) and p.name == "mlp_norm"
         )
 
     divided = layer(4, sequence_parallel=sequence_parallel)

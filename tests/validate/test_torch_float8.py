@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from simulator.calibrate.ranks.world import World  # noqa: E402
 from simulator.cost.parameters import layer_kinds  # noqa: E402
 from simulator.errors import UnsupportedError  # noqa: E402
-from simulator.program.layer import Stream  # noqa: E402
+from simulator.program.layer import MemoryBound  # noqa: E402
 from simulator.program.layout import Slice  # noqa: E402
 from simulator.program.stage import StageCosts  # noqa: E402
 from simulator.validate.reference_model import Layer  # noqa: E402
@@ -144,7 +144,7 @@ def test_casts_move_what_torch_counts():
     """Beside the products themselves, which read 8-bit operands and write 16 bits."""
     pieces = {piece.name: piece for piece in one_layer("fp8")[0]}
     casts = [pieces[f"mlp_down_{side}_cast"] for side in ("input", "weight", "output")]
-    assert all(isinstance(each, Stream) for each in casts)
+    assert all(isinstance(each, MemoryBound) for each in casts)
     model, tokens = eight().model, eight().batch.seq_len
     layer = torch.nn.Linear(model.ffn_hidden, model.hidden, bias=False, dtype=torch.bfloat16)
     rows = torch.randn(tokens, model.ffn_hidden, dtype=torch.bfloat16, requires_grad=True)

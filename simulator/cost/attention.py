@@ -9,6 +9,7 @@ and another product, and is built from :mod:`simulator.cost.gemm`.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
 from simulator.spec.hardware import HardwareProfile
@@ -76,21 +77,14 @@ def attention_s(
         fitted, see the profile.
     """
     model = _attention_model(profile, kernel)
+    one = _pass(model, wide=head_dim > _WIDEST_HEAD, backward=backward)
     v_dim = head_dim if v_head_dim is None else v_head_dim
     products_dim = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
-    efficiency = model.forward_efficiency
-    tail, kv_ramp = model.tail, model.kv_ramp
-    if backward:
-        efficiency = model.backward_efficiency
-        efficiency *= model.wide_backward_share if head_dim > _WIDEST_HEAD else 1.0
-        tail = tail if model.backward_tail is None else model.backward_tail
-        kv_ramp = kv_ramp if model.backward_kv_ramp is None else model.backward_kv_ramp
-    if kernel == "flash-1":
-        efficiency *= _FLASH_1_SHARE
+    efficiency = one.efficiency * (_FLASH_1_SHARE if kernel == "flash-1" else 1.0)
     rate = peak_flop_per_s(profile, precision) * efficiency * _sustained_share(profile, kernel)
     sms = profile.device.sm_count
     tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
-    keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, kv_ramp, tail, causal=causal)
+    keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, one, causal=causal)
     flop_per_key = 2.0 * _QUERY_TILE * (products_dim + model.softmax_dim)
     compute_s = keys * flop_per_key * sms / rate
     q_elements = batch * heads * seq_q * (head_dim + v_dim)
@@ -101,6 +95,25 @@ def attention_s(
     return model.floor_s + max(compute_s, traffic_bytes / bandwidth)
 
 
+class _Pass(NamedTuple):
+    """Fitted parameters of one direction, see :class:`~simulator.spec.kernels.AttentionModel`."""
+
+    efficiency: float
+    tail: float
+    kv_ramp: float
+
+
+def _pass(model: AttentionModel, *, wide: bool, backward: bool) -> _Pass:
+    """The parameters of a direction; those that backward does not have are as forward's."""
+    if not backward:
+        return _Pass(model.forward_efficiency, model.tail, model.kv_ramp)
+    return _Pass(
+        model.backward_efficiency * (model.wide_backward_share if wide else 1.0),
+        model.tail if model.backward_tail is None else model.backward_tail,
+        model.kv_ramp if model.backward_kv_ramp is None else model.backward_kv_ramp,
+    )
+
+
 def _sustained_share(profile: HardwareProfile, kernel: FlashKernel) -> float:
     """Share of its benchmark rate that attention keeps in long training."""
     power_share = _FLASH_1_POWER_SHARE if kernel == "flash-1" else _POWER_SHARE
@@ -108,7 +121,7 @@ def _sustained_share(profile: HardwareProfile, kernel: FlashKernel) -> float:
 
 
 def _keys_per_sm(
-    tiles_per_sm: float, seq_q: int, seq_kv: int, kv_ramp: float, tail: float, *, causal: bool
+    tiles_per_sm: float, seq_q: int, seq_kv: int, one: _Pass, *, causal: bool
 ) -> float:
     """Keys that the busiest SM walks over, start-up of its tiles included.
 
@@ -116,11 +129,11 @@ def _keys_per_sm(
     bounds of Graham, SIAM J. Appl. Math. 17(2), 1969, for list scheduling). Under a causal
     mask the tiles on the diagonal are computed whole.
     """
-    longest = seq_kv + kv_ramp
+    longest = seq_kv + one.kv_ramp
     mean = longest
     if causal:
         mean -= (seq_q - min(_QUERY_TILE, seq_q)) / 2.0
-    return max(longest, tiles_per_sm * mean + tail * longest)
+    return max(longest, tiles_per_sm * mean + one.tail * longest)
 
 
 def _attention_model(profile: HardwareProfile, kernel: FlashKernel) -> AttentionModel:

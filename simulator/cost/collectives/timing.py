@@ -67,31 +67,51 @@ def pipeline_fill_s(latency_s: float, transfer_s: float, fill: float) -> float:
     return 2 * fill * sqrt(latency_s * transfer_s)
 
 
-def demand_timing(demand: Demand, ranks_per_node: int, network: Network) -> Timing:
-    """Time of ``demand`` alone on the links, under the faster protocol."""
-    up, fabric = network.scale_up, network.fabric
-    up_s = _scale_up_s(demand, ranks_per_node, network)
-    fabric_s = 0.0
-    if demand.fabric_bytes:
-        fabric_s = demand.fabric_bytes / (_fabric_rate(network) * demand.fabric_efficiency)
-    latency_s = (
-        up.launch_s
-        + demand.scale_up_hops * up.bulk_latency_s
-        + demand.fabric_hops * fabric.bulk_latency_s
-        + (up.in_switch_latency_s if demand.in_switch else 0.0)
-    )
-    transfer_s = max(up_s, fabric_s)
-    fill_s = _fill_s(demand, latency_s, transfer_s, network)
-    simple = Timing(latency_s + transfer_s + fill_s, transfer_s, "simple")
-    if demand.in_switch:
-        return simple
+class _Protocol(NamedTuple):
+    """How data pass a link.
 
-    latency_s = (
-        up.launch_s + demand.scale_up_hops * up.latency_s + demand.fabric_hops * fabric.latency_s
-    )
-    transfer_s = max(up_s / up.low_latency_share, fabric_s / fabric.low_latency_share)
-    fill_s = _fill_s(demand, latency_s, transfer_s, network)
-    return min(simple, Timing(latency_s + transfer_s + fill_s, transfer_s, "low_latency"))
+    Attributes:
+        name: ``low_latency`` or ``simple``.
+        scale_up_hop_s, fabric_hop_s: Latency of a hop on either [s].
+        scale_up_share, fabric_share: Share of the rate of either that carries data.
+    """
+
+    name: str
+    scale_up_hop_s: float
+    fabric_hop_s: float
+    scale_up_share: float = 1.0
+    fabric_share: float = 1.0
+
+
+def demand_timing(demand: Demand, local_ranks: int, network: Network) -> Timing:
+    """Time of ``demand`` alone on the links, under the faster protocol.
+
+    Args:
+        demand: What an algorithm asks of the links.
+        local_ranks: Ranks of the group in one scale-up domain.
+        network: The links.
+
+    Raises:
+        InputError: Bytes must cross the fabric, and the network has none.
+    """
+    up, fabric = network.scale_up, network.fabric
+    protocols = [_Protocol("simple", up.bulk_latency_s, fabric.bulk_latency_s)]
+    if not demand.in_switch:
+        low_latency = up.low_latency_share, fabric.low_latency_share
+        protocols.append(_Protocol("low_latency", up.latency_s, fabric.latency_s, *low_latency))
+    up_s, fabric_s = _scale_up_s(demand, local_ranks, network), _fabric_s(demand, network)
+    timings = []
+    for protocol in protocols:
+        latency_s = (
+            up.launch_s
+            + demand.scale_up_hops * protocol.scale_up_hop_s
+            + demand.fabric_hops * protocol.fabric_hop_s
+            + (up.in_switch_latency_s if demand.in_switch else 0.0)
+        )
+        transfer_s = max(up_s / protocol.scale_up_share, fabric_s / protocol.fabric_share)
+        fill_s = _fill_s(demand, latency_s, transfer_s, network)
+        timings.append(Timing(latency_s + transfer_s + fill_s, transfer_s, protocol.name))
+    return min(timings)
 
 
 def _fill_s(demand: Demand, latency_s: float, transfer_s: float, network: Network) -> float:
@@ -106,10 +126,17 @@ def _fill_s(demand: Demand, latency_s: float, transfer_s: float, network: Networ
     if not demand.is_tree:
         return pipeline_fill_s(latency_s, transfer_s, fabric.pipeline_fill)
     piece_bytes = min(demand.fabric_bytes, fabric.tree_piece_bytes)
-    return demand.fabric_hops * piece_bytes / _fabric_rate(network)
+    return demand.fabric_hops * piece_bytes / _fabric_bytes_per_s(network)
 
 
-def _fabric_rate(network: Network) -> float:
+def _fabric_s(demand: Demand, network: Network) -> float:
+    """Seconds in which one rank's share of the fabric is busy."""
+    if not demand.fabric_bytes:
+        return 0.0
+    return demand.fabric_bytes / (_fabric_bytes_per_s(network) * demand.fabric_efficiency)
+
+
+def _fabric_bytes_per_s(network: Network) -> float:
     rate = network.fabric_bytes_per_s
     if rate <= 0:
         raise InputError.single(
@@ -121,23 +148,23 @@ def _fabric_rate(network: Network) -> float:
     return rate
 
 
-def _scale_up_s(demand: Demand, ranks_per_node: int, network: Network) -> float:
+def _scale_up_s(demand: Demand, local_ranks: int, network: Network) -> float:
     """Seconds in which one rank's scale-up port, or its kernel's copying, is busy."""
     if not demand.scale_up_bytes:
         return 0.0
-    port_s = demand.scale_up_bytes / _scale_up_rate(demand, ranks_per_node, network)
+    port_s = demand.scale_up_bytes / _scale_up_bytes_per_s(demand, local_ranks, network)
     copy_rate = network.scale_up.local_copy_bytes_per_s
     return port_s + (demand.copied_bytes / copy_rate if copy_rate else 0.0)
 
 
-def _scale_up_rate(demand: Demand, ranks_per_node: int, network: Network) -> float:
+def _scale_up_bytes_per_s(demand: Demand, local_ranks: int, network: Network) -> float:
     up = network.scale_up
     if demand.in_switch:
         feeding = IN_SWITCH_TREE_EFFICIENCY if demand.fabric_bytes else 1.0
         free = 1 - up.background_load
         return up.bandwidth_bytes_per_s * up.in_switch_efficiency * feeding * free
     rate = network.scale_up_bytes_per_s * demand.scale_up_efficiency
-    return rate * reachable_link_share(up, ranks_per_node)
+    return rate * reachable_link_share(up, local_ranks)
 
 
 def reachable_link_share(up: ScaleUp, ranks: int) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from simulator.cost.parameters import ParameterGroup, ParameterTensor, layer_kinds, layer_tensors
+from simulator.cost.parameters import ParameterTensor, layer_kinds, layer_tensors
 from simulator.spec.model import Model
 from simulator.spec.plan import CORE_ATTENTION, Recompute, RecomputeModule
 from simulator.spec.stack_choices import SelectivePolicy
@@ -19,17 +19,9 @@ from simulator.spec.stack_choices import SelectivePolicy
 _FORWARD_AND_BACKWARD = 3
 """Backward needs twice the products of forward."""
 
-
-def model_flop_per_token(model: Model, seq_len: int) -> float:
-    """FLOP that one token of training needs, forward and backward: 6 N + 12 l a d s."""
-    forward = _layers_forward(model, seq_len) + _head_forward(model)
-    return _FORWARD_AND_BACKWARD * forward
-
-
 _ALTERNATE_PRODUCTS = ("attention.key", "attention.output", "mlp.up")
 """Weights whose products torchtitan's selective policy repeats: every other one of query,
 key, value, output, gate, up and down."""
-
 
 _PROJECTIONS = ("attention.query", "attention.key", "attention.value", "attention.output")
 """Weights whose products Paxml's ``SAVE_QKV_OUT_PROJ`` does not repeat, beside the last one."""
@@ -37,8 +29,8 @@ _PROJECTIONS = ("attention.query", "attention.key", "attention.value", "attentio
 _LAST_PRODUCT = "mlp.down"
 """Weight of the last product of a layer without routed experts."""
 
-
 _SHARED_EXPERT = tuple(f"shared_expert.{part}" for part in ("gate", "up", "down", "scalar_gate"))
+
 _MODULE_WEIGHTS: Mapping[RecomputeModule, tuple[str, ...]] = MappingProxyType(
     {
         "mla_up_proj": ("attention.query", "attention.key", "attention.value"),
@@ -48,6 +40,12 @@ _MODULE_WEIGHTS: Mapping[RecomputeModule, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Weights whose products a module of Megatron-Core's selective recomputation repeats."""
+
+
+def model_flop_per_token(model: Model, seq_len: int) -> float:
+    """FLOP that one token of training needs, forward and backward: 6 N + 12 l a d s."""
+    forward = _layers_flop(model, seq_len) + _head_flop(model)
+    return _FORWARD_AND_BACKWARD * forward
 
 
 def hardware_flop_per_token(
@@ -73,29 +71,31 @@ def hardware_flop_per_token(
         repeated_share: Layers that backward repeats, over all, 0 to 1; taken as alike.
     """
     if recompute == "full":
-        repeated = _layers_forward(model, seq_len)
+        repeated = _layers_flop(model, seq_len)
         if stops_early:
             repeated -= 2.0 * _matrix_numel(model, (_LAST_PRODUCT,))
     elif recompute == "none":
         repeated = 0.0
     elif policy == "core-attention":
-        repeated = _modules_forward(model, seq_len, modules or CORE_ATTENTION)
+        repeated = _modules_flop(model, seq_len, modules or CORE_ATTENTION)
     elif policy == "all-but-projections":
         kept = 2.0 * _matrix_numel(model, (*_PROJECTIONS, _LAST_PRODUCT))
-        repeated = _layers_forward(model, seq_len) - kept
+        repeated = _layers_flop(model, seq_len) - kept
     else:
         repeated = 2.0 * _matrix_numel(model, _ALTERNATE_PRODUCTS)
     return model_flop_per_token(model, seq_len) + repeated_share * repeated
 
 
-def _modules_forward(model: Model, seq_len: int, modules: Collection[RecomputeModule]) -> float:
+def _modules_flop(model: Model, seq_len: int, modules: Collection[RecomputeModule]) -> float:
+    """What one token needs forward in some modules of all layers [FLOP]."""
     weights = {name for module in modules for name in _MODULE_WEIGHTS.get(module, ())}
     products = 2.0 * _matrix_numel(model, tuple(weights)) if weights else 0.0
-    return products + (_attention_forward(model, seq_len) if "core_attn" in modules else 0.0)
+    return products + (_attention_flop(model, seq_len) if "core_attn" in modules else 0.0)
 
 
-def _layers_forward(model: Model, seq_len: int) -> float:
-    return 2.0 * _matrix_numel(model) + _attention_forward(model, seq_len)
+def _layers_flop(model: Model, seq_len: int) -> float:
+    """What one token needs forward in all layers [FLOP]."""
+    return 2.0 * _matrix_numel(model) + _attention_flop(model, seq_len)
 
 
 def _matrix_numel(model: Model, names: tuple[str, ...] = ()) -> float:
@@ -111,24 +111,21 @@ def _matrix_numel(model: Model, names: tuple[str, ...] = ()) -> float:
 
 def _active_matrix_numel(model: Model, tensors: tuple[ParameterTensor, ...]) -> float:
     """Elements of the matrices that one token is multiplied with."""
-    total = 0.0
-    for tensor in tensors:
-        if len(tensor.shape) < 2 or tensor.name.endswith((".bias", ".norm")):
-            continue
-        active = 1.0
-        if tensor.group is ParameterGroup.EXPERT and model.experts:
-            active = model.experts.top_k / model.experts.count
-        total += tensor.numel * active
-    return total
+    experts = model.experts
+    return sum(
+        tensor.numel * (experts.top_k / experts.count if experts and tensor.is_routed else 1.0)
+        for tensor in tensors
+        if not tensor.is_vector
+    )
 
 
-def _attention_forward(model: Model, seq_len: int) -> float:
+def _attention_flop(model: Model, seq_len: int) -> float:
+    """What one token needs forward for scores and weighted values of all layers [FLOP]."""
     latent = model.latent_attention
-    dims = 2 * model.head_dim
-    if latent:
-        dims = latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim
+    dims = latent.qk_head_dim + latent.v_head_dim if latent else 2 * model.head_dim
     return 2.0 * model.layers * model.heads * dims * seq_len
 
 
-def _head_forward(model: Model) -> float:
+def _head_flop(model: Model) -> float:
+    """What one token needs forward for its logits [FLOP]."""
     return 2.0 * model.vocab * model.hidden

@@ -15,12 +15,16 @@ from __future__ import annotations
 from simulator.cost.attention import attention_s
 from simulator.cost.gemm import gemm_s, grouped_gemm_s, rows_are_aligned
 from simulator.cost.memory_bound import memory_bound_s
-from simulator.cost.rates import ELEMENT_BYTES, output_bytes, peak_flop_per_s
-from simulator.spec.kernels import FlashKernel
+from simulator.cost.rates import (
+    ELEMENT_BYTES,
+    activation_precision,
+    output_bytes,
+    peak_flop_per_s,
+)
 
 __all__ = [
     "ELEMENT_BYTES",
-    "FlashKernel",
+    "activation_precision",
     "attention_s",
     "gemm_s",
     "grouped_gemm_s",

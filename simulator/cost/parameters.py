@@ -84,8 +84,11 @@ class ParameterTensor:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is added to or scales what a product gives: a bias, or a norm's weight."""
-        return len(self.shape) == 1 or self.name.endswith(".bias")
+        """Whether it is added to or scales what a product gives: a bias, or a norm's weight.
+
+        Biases and norms of heads have two axes, and are none the less vectors.
+        """
+        return len(self.shape) == 1 or self.name.endswith((".bias", ".norm"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +252,7 @@ def matrix_shape(tensor: ParameterTensor, tp: int = 1, ep: int = 1) -> tuple[int
     Args: as :func:`tensor_shard_numel`.
     """
     numel, last = tensor_shard_numel(tensor, tp, ep), tensor.shape[-1]
-    if len(tensor.shape) == 1 or tensor.name.endswith((".bias", ".norm")):
+    if tensor.is_vector:
         return 1, 1, numel
     matrices = -(-tensor.shape[0] // ep) if tensor.split is Split.EXPERT else 1
     return matrices, numel // (matrices * last), last
@@ -303,7 +306,7 @@ def _all_tensors(model: Model) -> Iterator[ParameterTensor]:
 
 
 def _active_numel(model: Model, tensor: ParameterTensor) -> int:
-    if model.experts is None or tensor.group is not ParameterGroup.EXPERT:
+    if model.experts is None or not tensor.is_routed:
         return tensor.numel
     return tensor.numel // model.experts.count * model.experts.top_k
 

@@ -26,6 +26,8 @@ Source: OCP Microscaling specification 1.0 (one scale byte per 32 elements) for 
 NVIDIA's NVFP4 layout (one scale byte per 16 elements).
 """
 
+_HALF_BYTES = 2.0
+
 _PEAK_FIELD: Mapping[Precision, str] = MappingProxyType(
     {
         "fp32": "fp32",
@@ -37,6 +39,11 @@ _PEAK_FIELD: Mapping[Precision, str] = MappingProxyType(
         "nvfp4": "fp4",
     }
 )
+
+
+def activation_precision(precision: Precision) -> Precision:
+    """Format of all that is not a product with a weight: of 8- and 4-bit training, bf16."""
+    return "bf16" if ELEMENT_BYTES[precision] < _HALF_BYTES else precision
 
 
 def output_bytes(precision: Precision) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from simulator.cost.gemm import product_bytes
 from simulator.cost.parameters import LayerKind, layer_kinds
-from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
+from simulator.cost.rates import ELEMENT_BYTES, activation_precision, peak_flop_per_s
 from simulator.program.layer import (
     FlashAttention,
     Gemm,
@@ -102,7 +102,7 @@ def _kind_name(kind: LayerKind, *, several: bool) -> str:
 def _points(
     piece: Piece, layer: str, timer: PieceTimer, precision: Precision
 ) -> Iterator[KernelPoint]:
-    half: Precision = "bf16" if precision in ("fp8", "mxfp8", "nvfp4") else precision
+    half = activation_precision(precision)
 
     def point(
         direction: str, flop: float, num_bytes: float, seconds: float, used: Precision

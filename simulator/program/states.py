@@ -322,7 +322,7 @@ def shard_numel(job: Job, parameters: ParameterCount) -> float:
 def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
     """What one rank holds of a tensor, after tensor and expert parallelism."""
     plan = job.plan
-    if tensor.group is ParameterGroup.EXPERT:
+    if tensor.is_routed:
         degrees = plan.expert_tp, plan.ep
         return ParameterCount(
             expert=float(tensor_shard_numel(tensor, *degrees)),

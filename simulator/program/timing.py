@@ -22,7 +22,7 @@ from simulator.cost.collectives import (
 )
 from simulator.cost.kernels import (
     ELEMENT_BYTES,
-    FlashKernel,
+    activation_precision,
     attention_s,
     gemm_s,
     grouped_gemm_s,
@@ -42,7 +42,7 @@ from simulator.program.layer import (
     RingAttention,
 )
 from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import Precision
+from simulator.spec.kernels import FlashKernel, Precision
 
 _GROUPED_SHARE = 0.83
 """Rate of one product for several experts over that of a dense one of its size. Source: SimuMax
@@ -246,10 +246,7 @@ class PieceTimer:
 
     @property
     def _half_precision(self) -> Precision:
-        """The 16-bit format of what is not computed in 8 or 4 bits."""
-        if self.precision in ("fp8", "mxfp8", "nvfp4"):
-            return "bf16"
-        return self.precision
+        return activation_precision(self.precision)
 
     def _product_s(
         self,

@@ -309,8 +309,7 @@ class Block:
         """Low-rank query, key and value projections around attention with wide keys."""
         model, shape = self.model, self.shape
         tokens, size = shape.tokens, shape.element_bytes
-        qk_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim
-        query = model.heads * qk_dim
+        query = model.heads * latent.qk_head_dim
         self.save("latent_input", tokens * model.hidden * shape.kept_bytes, Region.SEQUENCE)
         if latent.q_lora_rank:
             self.linear("query_down", latent.q_lora_rank, model.hidden, Split.NONE)
@@ -328,7 +327,7 @@ class Block:
         for name, width in (("query", query), ("key", query), ("value", value)):
             self.save(name, tokens * width * size, Region.TENSOR)
         kind = LayerKind(has_experts=False, window=0)
-        self.core_attention(model.heads, model.heads, qk_dim, latent.v_head_dim, kind)
+        self.core_attention(model.heads, model.heads, latent.qk_head_dim, latent.v_head_dim, kind)
         self.save("attention_context", tokens * value * size, Region.TENSOR)
         self.linear("attention_output", model.hidden, value, Split.ROW)
 
@@ -349,7 +348,7 @@ class Block:
         Source: Megatron-Core, ``qkv_up_proj_and_rope_apply`` of ``multi_latent_attention.py``.
         """
         nope, rope, value = latent.qk_nope_head_dim, latent.qk_rope_head_dim, latent.v_head_dim
-        query = nope + rope
+        query = latent.qk_head_dim
         columns = self.shape.tokens * self.model.heads * self.shape.element_bytes
         if self.stack.fused_rotary and self.stack.fused_latent_rotary:
             self.rotary(2 * query * columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.program.block import Shape
 from simulator.program.context_parallel import context_parallel
 from simulator.program.expert_load import ExpertShare
 from simulator.program.expert_parallel import expert_parallel
@@ -10,7 +11,6 @@ from simulator.program.ranks import expert_group
 from simulator.program.states import padded_vocab
 from simulator.program.tensor_grid import grid_parallel
 from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import Shape
 from simulator.spec.job import Job
 
 

@@ -18,8 +18,9 @@ import math
 from collections.abc import Iterator
 
 from simulator.cost.parameters import LayerKind
+from simulator.program.block import Block, Shape
 from simulator.program.layer import Gemm, GroupedGemm, Layer, MemoryBound, Region, Saved, Split
-from simulator.program.transformer import Block, Shape, attention_block
+from simulator.program.transformer import attention_block
 from simulator.spec.model import Experts, Model
 from simulator.spec.plan import Plan
 

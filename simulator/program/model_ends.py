@@ -7,8 +7,8 @@ And what joins two of its layers for multi-token prediction. As for layers
 from __future__ import annotations
 
 from simulator.cost.collectives import CollectiveKind
+from simulator.program.block import MASK_BYTES, Block, Shape
 from simulator.program.layer import Axis, Exchange, Gemm, Layer, Region, Split
-from simulator.program.transformer import MASK_BYTES, Block, Shape
 from simulator.spec.model import Model
 from simulator.spec.plan import Plan
 from simulator.spec.stack import Stack
@@ -21,7 +21,7 @@ also the probabilities (``torch.distributed.tensor.parallel.loss``)."""
 
 def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     """Token lookup, projection, learned positions, norm and dropout, as the model has them."""
-    block = Block(model, plan, plan.stack, shape)
+    block = Block(model, plan, shape)
     row = shape.tokens * model.hidden * shape.element_bytes
     block.memory_bound("embedding", 2 * row, 3 * row, Region.SEQUENCE)
     if model.embedding_dim:
@@ -39,7 +39,7 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
 
 def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     """Normed hidden state and normed embedding of the next token, joined by one product."""
-    block = Block(model, plan, plan.stack, shape)
+    block = Block(model, plan, shape)
     block.norm("hidden_norm")
     block.norm("embedding_norm")
     join_bytes = shape.tokens * 2 * model.hidden * shape.kept_bytes
@@ -51,7 +51,7 @@ def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
 def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
     """Final norm and output product over the (padded) vocabulary."""
     stack = plan.stack
-    block = Block(model, plan, stack, shape)
+    block = Block(model, plan, shape)
     if model.final_norm:
         block.norm("final_norm")
     head_bytes = shape.tokens * model.hidden * shape.element_bytes
@@ -74,7 +74,7 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
 def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
     """Cross-entropy, as the stack computes it (:data:`simulator.spec.stack.CrossEntropy`)."""
     stack = plan.stack
-    block = Block(model, plan, stack, shape)
+    block = Block(model, plan, shape)
     logits = float(shape.tokens * padded_vocab)
     half, full, region = shape.element_bytes, 4.0, _logits_region(stack)
     if stack.cross_entropy == "fused":

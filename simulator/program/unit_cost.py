@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from simulator.cost.collectives import Group
 from simulator.cost.parameters import LayerKind, layer_kinds
+from simulator.program.block import Shape, microbatch_shape
 from simulator.program.divided_layer import divided
 from simulator.program.expert_load import ExpertShare
 from simulator.program.experts import expert_layer
@@ -38,7 +39,7 @@ from simulator.program.split_backward import (
 from simulator.program.states import padded_vocab, state_bytes
 from simulator.program.tensor_grid import GRID_LINES
 from simulator.program.timing import PieceTimer
-from simulator.program.transformer import Shape, microbatch_shape, transformer_layer
+from simulator.program.transformer import transformer_layer
 from simulator.spec.job import Job
 
 

@@ -7,11 +7,12 @@ import pytest
 from simulator.cost.collectives import CollectiveKind
 from simulator.cost.parameters import LayerKind
 from simulator.errors import UnsupportedError
+from simulator.program.block import microbatch_shape
 from simulator.program.context_parallel import context_parallel
 from simulator.program.layer import Axis, Exchange, FlashAttention, Layer, RingAttention
 from simulator.program.layer_time import attention_flop
 from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import microbatch_shape, transformer_layer
+from simulator.program.transformer import transformer_layer
 from simulator.spec.plan import Plan
 from tests.jobs import small_model
 

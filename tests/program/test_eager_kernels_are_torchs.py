@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from simulator.cost.parameters import layer_kinds
+from simulator.program.block import microbatch_shape
 from simulator.program.experts import expert_layer
 from simulator.program.layer import Layer, MemoryBound
-from simulator.program.transformer import microbatch_shape, transformer_layer
+from simulator.program.transformer import transformer_layer
 from simulator.spec.plan import Plan
 from tests.jobs import small_model
 

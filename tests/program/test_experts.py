@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.cost.parameters import LayerKind, ParameterGroup, layer_kinds, layer_tensors
+from simulator.program.block import microbatch_shape
 from simulator.program.expert_parallel import expert_parallel
 from simulator.program.experts import expert_layer, token_copies
 from simulator.program.ir import Category, Owner
@@ -26,7 +27,7 @@ from simulator.program.ranks import (
 from simulator.program.stage import StageCosts
 from simulator.program.states import resident_memory, slice_parameters
 from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import microbatch_shape, transformer_layer
+from simulator.program.transformer import transformer_layer
 from simulator.results.run import run_step
 from simulator.schedule import Phase
 from simulator.spec.hardware import HardwareProfile

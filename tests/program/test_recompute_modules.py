@@ -14,13 +14,14 @@ import pytest
 from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.cost.parameters import LayerKind
 from simulator.errors import InputError
+from simulator.program.block import microbatch_shape
 from simulator.program.experts import expert_layer
 from simulator.program.layer import Layer
 from simulator.program.layout import Slice
 from simulator.program.recompute import Recomputation, recomputation
 from simulator.program.stage import StageCosts
 from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import microbatch_shape, transformer_layer
+from simulator.program.transformer import transformer_layer
 from simulator.results.run import run_step
 from simulator.spec.checks import job_faults
 from simulator.spec.job import Job

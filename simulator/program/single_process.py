@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from simulator.cost.collectives import CollectiveKind, collective_cost
 from simulator.cost.kernels import memory_bound_s, output_bytes
@@ -47,7 +48,7 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.layout import cut, ends_apart, stage_slices
+from simulator.program.layout import Slice, cut, ends_apart, stage_slices
 from simulator.program.optimizer import optimizer_work
 from simulator.program.ranks import data_group
 from simulator.program.stage import StageCosts
@@ -62,6 +63,7 @@ from simulator.program.units import Units
 from simulator.program.update_memory import update_memory
 from simulator.schedule.slots import Phase
 from simulator.spec.job import Job
+from simulator.spec.network import Network
 
 _BUFFER_BYTES = 10 * 2**20
 """Tensors are packed up to this size; larger ones travel alone (``broadcast_coalesced``)."""
@@ -153,30 +155,11 @@ class _Emitter:
         self.run = stage_slices(job, 1)[0]
         self.body = self.run._replace(has_loss=False)
         self.loss = self.run._replace(first=self.run.end, has_embedding=False, has_head=False)
-        self.parameters = slice_parameters(job, self.run)
         self.backward_runs = ends_apart(cut(self.body, 1))[::-1]
-        self.made_gradients: Memory = tuple(
-            (Owner.GRADIENTS, slice_parameters(job, run).total * self.state.reduced)
-            for run in self.backward_runs
-        )
+        self.parameters = slice_parameters(job, self.run)
         self.costs = StageCosts(job)
         self.loss_costs = StageCosts(_whole_batch_job(job))
-        (slowest,) = worst(each.condition for each in gpus)
-        slow = with_slow_links(job, slowest)
-        self.network = slow.cluster.profile.network
-        tensors = [count.total for count in Units(job).counts(self.run)]
-        self.broadcast_work = self._nccl_work(
-            "weights", CollectiveKind.BROADCAST, [n * self.state.gathered for n in tensors]
-        )
-        self.reduce_work = self._nccl_work(
-            "gradients", CollectiveKind.REDUCE, [n * self.state.reduced for n in tensors]
-        )
-        tokens = job.batch.micro_batch * job.batch.seq_len
-        heads = 1 + job.model.multi_token_layers
-        self.ids_bytes = tokens * _TOKEN_ID_BYTES
-        self.logits_bytes = (
-            float(tokens * padded_vocab(job)) * heads * output_bytes(job.plan.precision)
-        )
+        self.tokens = job.batch.micro_batch * job.batch.seq_len
         self.microbatch = -1
         self.last: dict[int, int] = {}
         """Last operation of each class."""
@@ -187,6 +170,36 @@ class _Emitter:
             expandable_segments=job.plan.stack.expandable_segments,
             communicator_bytes=communicator_bytes(job),
         )
+
+    @cached_property
+    def network(self) -> Network:
+        """The links as the slowest of all GPUs leaves them."""
+        (slowest,) = worst(each.condition for each in self.gpus)
+        return with_slow_links(self.job, slowest).cluster.profile.network
+
+    @cached_property
+    def made_gradients(self) -> Memory:
+        """What backward makes on every GPU, one block for each piece of it."""
+        return tuple(
+            (Owner.GRADIENTS, slice_parameters(self.job, run).total * self.state.reduced)
+            for run in self.backward_runs
+        )
+
+    @cached_property
+    def logits_bytes(self) -> float:
+        """Outputs of one GPU, those of multi-token prediction included [B]."""
+        heads, numel = 1 + self.job.model.multi_token_layers, self.tokens * padded_vocab(self.job)
+        return float(numel) * heads * output_bytes(self.job.plan.precision)
+
+    @cached_property
+    def broadcast_work(self) -> Work:
+        """The weights, from GPU 0 to all."""
+        return self._nccl_work("weights", CollectiveKind.BROADCAST, self.state.gathered)
+
+    @cached_property
+    def reduce_work(self) -> Work:
+        """The gradients, from all to GPU 0."""
+        return self._nccl_work("gradients", CollectiveKind.REDUCE, self.state.reduced)
 
     def program(self, steps: int) -> Program:
         for step in range(steps):
@@ -199,7 +212,7 @@ class _Emitter:
 
     def _pass(self, *, is_first: bool) -> None:
         """One call of the model and its backward."""
-        self._copies(Kind.SCATTER, "token_ids", self.ids_bytes)
+        self._copies(Kind.SCATTER, "token_ids", self.tokens * _TOKEN_ID_BYTES)
         self._exchange(Kind.BROADCAST, self.broadcast_work)
         self._forward()
         logits = self.logits_bytes
@@ -210,13 +223,15 @@ class _Emitter:
         self._reduce(is_first=is_first)
 
     def _forward(self) -> None:
-        work = self.costs.work(self.body, Phase.FORWARD)
+        """All replicas, each with the weights that it was given."""
+        costs, run = self.costs, self.body
         for index, gpus in enumerate(self.gpus):
-            self._compute(
-                index, Kind.FORWARD, work, Category.FORWARD, (self.body.first, self.body.end),
-                takes=self._replica(gpus) + self.costs.saved(self.body),
-                holds=self.costs.passing(self.body),
-            )  # fmt: skip
+            forward = _operation(
+                Kind.FORWARD, Category.FORWARD, costs.work(run, Phase.FORWARD), run
+            )
+            forward.takes = self._replica(gpus) + costs.saved(run)
+            forward.holds = costs.passing(run)
+            self._compute(index, forward)
 
     def _replica(self, gpus: _Gpus) -> Memory:
         """The copy of the weights, which GPU 0 does not need."""
@@ -227,42 +242,41 @@ class _Emitter:
     def _loss(self) -> None:
         """Loss of all replicas' outputs and its gradient, on GPU 0."""
         costs, run = self.loss_costs, self.loss
-        saved, layers = costs.saved(run), (run.first, run.end)
-        self._compute(
-            0, Kind.FORWARD, costs.work(run, Phase.FORWARD), Category.FORWARD, layers,
-            takes=saved, holds=costs.passing(run),
-        )  # fmt: skip
-        self._compute(
-            0, Kind.BACKWARD, costs.work(run, Phase.BACKWARD), Category.BACKWARD, layers,
-            gives=saved, holds=costs.working(run),
-        )  # fmt: skip
+        forward = _operation(Kind.FORWARD, Category.FORWARD, costs.work(run, Phase.FORWARD), run)
+        forward.takes, forward.holds = costs.saved(run), costs.passing(run)
+        self._compute(0, forward)
+        work = costs.work(run, Phase.BACKWARD)
+        backward = _operation(Kind.BACKWARD, Category.BACKWARD, work, run)
+        backward.gives, backward.holds = costs.saved(run), costs.working(run)
+        self._compute(0, backward)
 
     def _backward(self) -> None:
         """Layer by layer, as activations go and gradients come."""
+        costs = self.costs
         for run, made in zip(self.backward_runs, self.made_gradients, strict=True):
-            work = self.costs.work(run, Phase.BACKWARD)
+            work = costs.work(run, Phase.BACKWARD)
             for index in range(len(self.gpus)):
-                self._compute(
-                    index, Kind.BACKWARD, work, Category.BACKWARD, (run.first, run.end),
-                    takes=(made,), gives=self.costs.saved(run), holds=self.costs.working(run),
-                )  # fmt: skip
+                backward = _operation(Kind.BACKWARD, Category.BACKWARD, work, run)
+                backward.takes, backward.gives = (made,), costs.saved(run)
+                backward.holds = costs.working(run)
+                self._compute(index, backward)
 
     def _reduce(self, *, is_first: bool) -> None:
         """Sums of all gradients appear on GPU 0, are kept or added to those kept; copies go."""
-        made = self.parameters.total * self.state.reduced
         kept = new_gradient_bytes(self.job, self.parameters) if is_first else 0.0
-        sums = 0.0 if kept else made
+        sums = 0.0 if kept else self.parameters.total * self.state.reduced
         adding = Work(0.0) if kept or self.ranks == 1 else self._accumulation_work()
         after = tuple(self.last.values())
         for index, gpus in enumerate(self.gpus):
-            takes = ((Owner.GRADIENTS, kept),) if gpus.is_master and kept else ()
-            holds = ((Owner.GRADIENTS, sums),) if gpus.is_master and sums else ()
             work = _joined(self.reduce_work, adding) if gpus.is_master else self.reduce_work
-            self._add(
-                index, Kind.REDUCE, work, Category.DATA_PARALLEL, after=after, takes=takes,
-                holds=holds if self.ranks > 1 else (),
-                gives=self._replica(gpus) + self.made_gradients,
-            )  # fmt: skip
+            reduce = _operation(Kind.REDUCE, Category.DATA_PARALLEL, work)
+            reduce.after = after
+            reduce.gives = self._replica(gpus) + self.made_gradients
+            if gpus.is_master and kept:
+                reduce.takes = ((Owner.GRADIENTS, kept),)
+            if gpus.is_master and sums and self.ranks > 1:
+                reduce.holds = ((Owner.GRADIENTS, sums),)
+            self._add(index, reduce)
 
     def _accumulation_work(self) -> Work:
         """Adding sums to the gradients that are kept: read both, write one."""
@@ -272,17 +286,18 @@ class _Emitter:
         return Work(seconds, (Part("accumulate", Category.DATA_PARALLEL, seconds),))
 
     def _update(self) -> None:
-        freed = new_gradient_bytes(self.job, self.parameters)
-        self._compute(
-            0, Kind.OPTIMIZER,
-            optimizer_work(self.job, self.parameters, [self.run], self.costs.host_s_per_kernel),
-            Category.OPTIMIZER, (-1, -1),
-            gives=((Owner.GRADIENTS, freed),) if freed else (),
-            holds=update_memory(self.job, [self.run]).holds,
-        )  # fmt: skip
+        """The optimizer, on GPU 0."""
+        job, parameters, runs = self.job, self.parameters, [self.run]
+        work = optimizer_work(job, parameters, runs, self.costs.host_s_per_kernel)
+        update = _operation(Kind.OPTIMIZER, Category.OPTIMIZER, work)
+        update.holds = update_memory(job, runs).holds
+        if freed := new_gradient_bytes(job, parameters):
+            update.gives = ((Owner.GRADIENTS, freed),)
+        self._compute(0, update)
 
-    def _nccl_work(self, name: str, kind: CollectiveKind, sizes: Sequence[float]) -> Work:
-        """Buffer after buffer."""
+    def _nccl_work(self, name: str, kind: CollectiveKind, element_bytes: float) -> Work:
+        """All parameters, buffer after buffer."""
+        sizes = [count.total * element_bytes for count in Units(self.job).counts(self.run)]
         group = data_group(self.job)
         calls = [Call(name, kind, "dp", group, num_bytes) for num_bytes in coalesced(sizes)]
         return collectives_work(calls, self.network, Category.DATA_PARALLEL)
@@ -292,7 +307,9 @@ class _Emitter:
         after = tuple(self.last.values())
         if self.ranks > 1:
             for index in range(len(self.gpus)):
-                self._add(index, kind, work, Category.DATA_PARALLEL, after=after)
+                exchange = _operation(kind, Category.DATA_PARALLEL, work)
+                exchange.after = after
+                self._add(index, exchange)
 
     def _copies(self, kind: Kind, name: str, num_bytes: float, holds: float = 0.0) -> None:
         """GPU 0 copies a part of ``num_bytes`` to or from every other GPU.
@@ -309,50 +326,31 @@ class _Emitter:
             share = 1.0 if gpus.is_master else 1 / (self.ranks - 1)
             ports = {port: size * share for port, size in cost.port_bytes.items()}
             issued = Collective(name, kind, "dp", self.ranks, num_bytes, ports)
-            work = communication_work(
-                [(str(kind), replace(cost, port_bytes=ports))],
-                num_bytes, Category.DATA_PARALLEL, (issued,),
-            )  # fmt: skip
-            held = holds * (self.ranks if gpus.is_master else 1)
-            self._add(
-                index, kind, work, Category.DATA_PARALLEL, after=after,
-                holds=((Owner.LOGITS, held),) if held else (),
-            )  # fmt: skip
+            named = [(str(kind), replace(cost, port_bytes=ports))]
+            work = communication_work(named, num_bytes, Category.DATA_PARALLEL, (issued,))
+            copy = _operation(kind, Category.DATA_PARALLEL, work)
+            copy.after = after
+            if held := holds * (self.ranks if gpus.is_master else 1):
+                copy.holds = ((Owner.LOGITS, held),)
+            self._add(index, copy)
 
-    def _compute(
-        self,
-        index: int,
-        kind: Kind,
-        work: Work,
-        category: Category,
-        layers: tuple[int, int],
-        *,
-        takes: Memory = (),
-        gives: Memory = (),
-        holds: Memory = (),
-    ) -> None:
-        own = slowed(work, self.gpus[index].condition.slowdown)
-        self._add(index, kind, own, category, layers=layers, takes=takes, gives=gives, holds=holds)
+    def _compute(self, index: int, operation: Operation) -> None:
+        """Append a computation to the stream of a class, at the pace of its GPUs."""
+        operation.work = slowed(operation.work, self.gpus[index].condition.slowdown)
+        self._add(index, operation)
 
-    def _add(
-        self,
-        index: int,
-        kind: Kind,
-        work: Work,
-        category: Category,
-        *,
-        after: tuple[int, ...] = (),
-        layers: tuple[int, int] = (-1, -1),
-        takes: Memory = (),
-        gives: Memory = (),
-        holds: Memory = (),
-    ) -> None:
-        self.last[index] = self.result.add(
-            Operation(
-                kind, ((index, Stream.COMPUTE),), work, category, after, self.microbatch,
-                0 if self.microbatch >= 0 else -1, layers, takes, gives, holds,
-            )
-        )  # fmt: skip
+    def _add(self, index: int, operation: Operation) -> None:
+        """Append an operation on the microbatch at hand to the stream of a class."""
+        operation.lanes = ((index, Stream.COMPUTE),)
+        operation.microbatch = self.microbatch
+        operation.chunk = 0 if self.microbatch >= 0 else -1
+        self.last[index] = self.result.add(operation)
+
+
+def _operation(kind: Kind, category: Category, work: Work, run: Slice | None = None) -> Operation:
+    """An operation that is yet to be put on a stream."""
+    layers = (run.first, run.end) if run else (-1, -1)
+    return Operation(kind, (), work, category, layers=layers)
 
 
 def _whole_batch_job(job: Job) -> Job:

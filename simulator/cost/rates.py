@@ -28,18 +28,6 @@ NVIDIA's NVFP4 layout (one scale byte per 16 elements).
 
 _HALF_BYTES = 2.0
 
-_PEAK_FIELD: Mapping[Precision, str] = MappingProxyType(
-    {
-        "fp32": "fp32",
-        "tf32": "tf32",
-        "fp16": "fp16",
-        "bf16": "bf16",
-        "fp8": "fp8",
-        "mxfp8": "fp8",
-        "nvfp4": "fp4",
-    }
-)
-
 
 def activation_precision(precision: Precision) -> Precision:
     """Format of all that is not a product with a weight: of 8- and 4-bit training, bf16."""
@@ -57,17 +45,12 @@ def peak_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:
     Raises:
         InputError: The device has no matrix unit for the format.
     """
-    peak: float | None = getattr(profile.device.peak, f"{_PEAK_FIELD[precision]}_flop_per_s")
+    peak = profile.device.peak.of(precision)
     if peak is None:
         raise InputError.single(
             "plan.precision",
             f"{profile.name} has no {precision} matrix unit",
             precision,
-            f"choose one of {', '.join(_available(profile))}",
+            f"choose one of {', '.join(p for p in ELEMENT_BYTES if profile.device.peak.of(p))}",
         )
     return peak
-
-
-def _available(profile: HardwareProfile) -> list[str]:
-    peak = profile.device.peak
-    return [p for p, f in _PEAK_FIELD.items() if getattr(peak, f"{f}_flop_per_s") is not None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.cost.kernels import peak_flop_per_s
 from simulator.engine.timeline import Timeline
@@ -24,9 +26,7 @@ _ALONE = Steps(0, 0)
 def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult:
     """Everything about one simulated step of a job.
 
-    MFU and HFU relate :func:`model_flop_per_token` and :func:`hardware_flop_per_token` to
-    the dense peak of the format that the plan computes in, of the average GPU. Where there are
-    several kinds of GPUs, no error is known and no band is given.
+    Where there are several kinds of GPUs, no error is known and no band is given.
 
     Args:
         job: What was simulated.
@@ -43,31 +43,17 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     breakdowns = class_breakdowns(timeline, waits)
     breakdown = mean_over_ranks(timeline, breakdowns)
     exposed = {category: s for category, s in breakdown.items() if category in COMMUNICATION}
-    seq_len, gpus = job.batch.seq_len, job.cluster.gpus
-    tokens_per_s_per_gpu = job.batch.tokens / step_time_s / gpus
-    profile = job.cluster.profile
     pools = job.cluster.pools or (job.cluster,)
-    peaks = (pool.gpus * peak_flop_per_s(pool.profile, job.plan.precision) for pool in pools)
-    peak = sum(peaks) / gpus
-    model_rate = tokens_per_s_per_gpu * model_flop_per_token(job.model, seq_len)
-    stack = job.plan.stack
-    hardware_flop = hardware_flop_per_token(
-        job.model,
-        seq_len,
-        job.plan.recompute,
-        stack.selective_policy,
-        modules=job.plan.recompute_modules,
-        stops_early=stack.recompute_stops_early,
-        repeated_share=len(recomputed_layers(job)) / job.model.layers,
-    )
+    band = None if len(pools) > 1 else job.cluster.profile.step_time_band
+    throughput = _throughput(job, step_time_s)
     return StepResult(
         timeline=timeline,
         step_time_s=step_time_s,
-        step_time_band_s=_band_s(step_time_s, None if len(pools) > 1 else profile.step_time_band),
-        tokens_per_s_per_gpu=tokens_per_s_per_gpu,
-        model_tflops_per_gpu=model_rate / 1e12,
-        mfu=model_rate / peak,
-        hfu=tokens_per_s_per_gpu * hardware_flop / peak,
+        step_time_band_s=_band_s(step_time_s, band),
+        tokens_per_s_per_gpu=throughput.tokens_per_s_per_gpu,
+        model_tflops_per_gpu=throughput.model_flop_per_s_per_gpu / 1e12,
+        mfu=throughput.mfu,
+        hfu=throughput.hfu,
         bubble_fraction=breakdown.get(Category.BUBBLE, 0.0) / step_time_s,
         breakdown_s=breakdown,
         exposed_comm_s=exposed,
@@ -79,6 +65,46 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
         asynchrony=asynchrony(job, job_schedule(job)),
         host=host_memory(job, timeline.program),
     )
+
+
+class _Throughput(NamedTuple):
+    """What the average GPU of a job gets done.
+
+    Attributes:
+        tokens_per_s_per_gpu: Tokens of the batch.
+        model_flop_per_s_per_gpu: What the model needs for them [FLOP/s].
+        mfu, hfu: That, and what is executed for them, as shares of the dense peak.
+    """
+
+    tokens_per_s_per_gpu: float
+    model_flop_per_s_per_gpu: float
+    mfu: float
+    hfu: float
+
+
+def _throughput(job: Job, step_time_s: float) -> _Throughput:
+    """The throughput of a job whose step takes so long.
+
+    MFU and HFU relate :func:`model_flop_per_token` and :func:`hardware_flop_per_token` to
+    the dense peak of the format that the plan computes in, of the average GPU.
+    """
+    plan, seq_len, gpus = job.plan, job.batch.seq_len, job.cluster.gpus
+    pools = job.cluster.pools or (job.cluster,)
+    peaks = (pool.gpus * peak_flop_per_s(pool.profile, plan.precision) for pool in pools)
+    peak = sum(peaks) / gpus
+    tokens_per_s_per_gpu = job.batch.tokens / step_time_s / gpus
+    model_rate = tokens_per_s_per_gpu * model_flop_per_token(job.model, seq_len)
+    hardware_flop = hardware_flop_per_token(
+        job.model,
+        seq_len,
+        plan.recompute,
+        plan.stack.selective_policy,
+        modules=plan.recompute_modules,
+        stops_early=plan.stack.recompute_stops_early,
+        repeated_share=len(recomputed_layers(job)) / job.model.layers,
+    )
+    hfu = tokens_per_s_per_gpu * hardware_flop / peak
+    return _Throughput(tokens_per_s_per_gpu, model_rate, model_rate / peak, hfu)
 
 
 def _band_s(step_time_s: float, band: ErrorBand | None) -> tuple[float, float] | None:

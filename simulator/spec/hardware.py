@@ -31,7 +31,7 @@ from simulator.spec.base import (
     Spec,
     Watts,
 )
-from simulator.spec.kernels import KernelModel
+from simulator.spec.kernels import KernelModel, Precision
 from simulator.spec.network import Network
 
 SourceKind = Literal["measured", "fitted", "datasheet", "published", "assumed"]
@@ -60,6 +60,16 @@ class PeakRates(Spec):
     """8-bit operands, those of mxfp8 included."""
     fp4_flop_per_s: FlopPerSecond | None = None
     """4-bit operands (nvfp4)."""
+
+    def of(self, precision: Precision) -> float | None:
+        """Rate of products in a number format [FLOP/s]; None where no unit multiplies it."""
+        rate: float | None = getattr(self, f"{peak_name(precision)}_flop_per_s")
+        return rate
+
+
+def peak_name(precision: Precision) -> str:
+    """Field of the peak that a number format runs at: block scales do not change it."""
+    return {"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision)
 
 
 class Device(Spec):

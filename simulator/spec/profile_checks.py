@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from simulator.errors import Fault
-from simulator.spec.hardware import HardwareProfile
+from simulator.spec.hardware import HardwareProfile, peak_name
 from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
 from simulator.units import format_bytes, format_rate, format_seconds, parse_quantity
@@ -19,9 +19,6 @@ from simulator.units import format_bytes, format_rate, format_seconds, parse_qua
 _STEP_BETWEEN_FORMATS = 2.1
 """A format of half the width runs at most twice as fast on a matrix unit; some data-sheet
 figures are rounded. Sparse figures are twice the dense ones, so mixing them in exceeds it."""
-
-_PEAK_OF = {"mxfp8": "fp8", "nvfp4": "fp4"}
-"""Formats that run at the peak of another one."""
 
 _LONGEST_FLOOR_S = 1e-2
 """A thousand times the smallest kernel of any GPU; beyond it, a unit is wrong."""
@@ -69,10 +66,9 @@ def _peaks_are_dense(profile: HardwareProfile) -> Iterator[Fault]:
 
 def _products_have_a_peak(profile: HardwareProfile) -> Iterator[Fault]:
     for precision in profile.kernels.gemm:
-        name = _PEAK_OF.get(precision, precision)
-        if getattr(profile.device.peak, f"{name}_flop_per_s") is None:
+        if profile.device.peak.of(precision) is None:
             rule = "has kernels for a format that the device has no peak for"
-            hint = f"give device.peak.{name}, or leave the block out"
+            hint = f"give device.peak.{peak_name(precision)}, or leave the block out"
             yield Fault(f"kernels.gemm.{precision}", rule, hint=hint)
 
 

@@ -13,10 +13,11 @@ behind the other (:meth:`Costs.exposed_share`), which comes to the same sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import zip_longest
+from typing import NamedTuple
 
 from simulator.program.attachments import ActivationCopies, Attachment, Costs, Gather
 from simulator.program.boundary_buffers import BoundaryBuffers, PassBuffers
@@ -103,8 +104,51 @@ def add_pipeline(
     emitter.connect()
 
 
+@dataclass(frozen=True)
+class _RankOrder:
+    """What one rank runs, and which of its slots begin or end the work for an update.
+
+    Attributes:
+        rank: Which one.
+        first_forwards, first_backwards, last_backwards: Slots that are so for some weights.
+        buffers: What transfers hold around its passes.
+        alike: Passes that others repeat, by phase, stage and identity of buffers; filled in.
+    """
+
+    rank: int
+    first_forwards: frozenset[Slot]
+    first_backwards: frozenset[Slot]
+    last_backwards: frozenset[Slot]
+    buffers: Mapping[Slot, PassBuffers]
+    alike: dict[tuple[Phase, int, int], Operation] = field(default_factory=dict)
+
+    def is_inside(self, slot: Slot) -> bool:
+        """Whether a slot neither begins nor ends anything."""
+        edges = (self.first_forwards, self.first_backwards, self.last_backwards)
+        return not any(slot in slots for slots in edges)
+
+
+class _Task(NamedTuple):
+    """A slot about to become operations.
+
+    Attributes:
+        rank: Whose it is.
+        slot: What it is.
+        is_first, is_last: Whether it is the first or the last of its phase for some weights.
+        exposed: Share of its exchanges with experts that delays it.
+    """
+
+    rank: int
+    slot: Slot
+    is_first: bool
+    is_last: bool
+    exposed: float
+
+
 @dataclass
 class _Emitter:
+    """Adds one rank after another to a program."""
+
     program: Program
     pipeline: Pipeline
     costs: Costs
@@ -115,41 +159,44 @@ class _Emitter:
     """Operation after which the input of a slot is there."""
     waiting: list[tuple[int, _Key]] = field(default_factory=list)
     """Operations, and the slots whose input they wait for."""
-    buffers: Mapping[Slot, PassBuffers] = field(default_factory=dict)
-    """Of the passes of the rank at hand."""
-    alike: dict[tuple[Phase, int, int], Operation] = field(default_factory=dict)
-    """Passes of the rank at hand that others repeat, by phase, stage and identity of buffers."""
     shared: dict[tuple[Memory, Memory], Memory] = field(default_factory=dict)
-    exposed: float = 1.0
-    """Share of its expert exchanges that the slot at hand cannot hide."""
+    """Blocks that passes hold together, by what each of two causes holds."""
 
     @cached_property
     def routes(self) -> Routes:
+        """Where the passes of every virtual stage belong."""
         pipeline = self.pipeline
         stages = len(pipeline.order)
         return Routes(pipeline.placement, stages, pipeline.chunks, pipeline.runs)
 
     def add_rank(self, rank: int, slots: Sequence[Slot]) -> None:
-        forwards = (slot for slot in reversed(slots) if slot.phase is Phase.FORWARD)
-        backwards = [slot for slot in slots if slot.phase in _ENDS_BACKWARD]
-        first = {self._updated(slot): slot for slot in forwards}
-        last = {self._updated(slot): slot for slot in backwards}
-        edges = {*first.values(), *last.values()}
-        self.buffers = self.pipeline.buffers.of_passes(slots)
-        self.alike = {}
-        opening = set({self._updated(slot): slot for slot in reversed(backwards)}.values())
+        """Append what a rank runs; what it waits for is known once all ranks are there."""
+        order = self._order(rank, slots)
         for group in joint_groups(list(slots)):
-            self._add_group(rank, group, edges, opening)
-            if self.update and group[-1] in edges and group[-1].phase in _ENDS_BACKWARD:
+            self._add_group(order, group)
+            if self.update and group[-1] in order.last_backwards:
                 self.update(rank)
 
-    def _add_group(
-        self, rank: int, group: list[Slot], edges: set[Slot], opening: set[Slot]
-    ) -> None:
+    def _order(self, rank: int, slots: Sequence[Slot]) -> _RankOrder:
+        """Of slots that work for the same weights and update, the first and the last."""
+        forwards = [slot for slot in slots if slot.phase is Phase.FORWARD]
+        backwards = [slot for slot in slots if slot.phase in _ENDS_BACKWARD]
+        return _RankOrder(
+            rank,
+            first_forwards=self._last_of_each(reversed(forwards)),
+            first_backwards=self._last_of_each(reversed(backwards)),
+            last_backwards=self._last_of_each(backwards),
+            buffers=self.pipeline.buffers.of_passes(slots),
+        )
+
+    def _last_of_each(self, slots: Iterable[Slot]) -> frozenset[Slot]:
+        return frozenset({self._updated(slot): slot for slot in slots}.values())
+
+    def _add_group(self, order: _RankOrder, group: list[Slot]) -> None:
         """Slots that start on the inputs of all of them and whose results leave together."""
         first_wait, end = len(self.waiting), -1
         for slot in group:
-            end = self._add_slot(rank, slot, group, edges, opening)
+            end = self._add_slot(order, slot, group)
             if slot.phase is Phase.FORWARD:
                 self._turn(slot, end)
         start = self.waiting[first_wait][0]
@@ -158,27 +205,30 @@ class _Emitter:
             later = self.waiting[first_wait + 1 :]
             self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
         for slot in group:
-            self._send(rank, slot, end, blocks=self.pipeline.blocking and slot is group[-1])
+            blocks = self.pipeline.blocking and slot is group[-1]
+            self._send(order.rank, slot, end, blocks=blocks)
 
-    def _add_slot(
-        self, rank: int, slot: Slot, group: list[Slot], edges: set[Slot], opening: set[Slot]
-    ) -> int:
+    def _add_slot(self, order: _RankOrder, slot: Slot, group: list[Slot]) -> int:
         """The operations of a slot; returns the last of them."""
-        buffers = self.buffers.get(slot)
+        buffers = order.buffers.get(slot)
         alike = slot.phase, slot.stage, id(buffers)
-        repeats = self.repeats and len(group) == 1 and slot not in edges and slot not in opening
-        if repeats and alike in self.alike:
-            return self._repeat(rank, slot, self.alike[alike])
-        self.exposed = self._exposed(slot, group)
-        if slot.phase is Phase.FORWARD:
-            end = self._add_forward(rank, slot, is_first=slot in edges)
-        else:
-            end = self._add_backward(rank, slot, is_first=slot in opening, is_last=slot in edges)
+        repeats = self.repeats and len(group) == 1 and order.is_inside(slot)
+        if repeats and alike in order.alike:
+            return self._repeat(order.rank, slot, order.alike[alike])
+        task = _Task(
+            order.rank,
+            slot,
+            is_first=slot in order.first_forwards or slot in order.first_backwards,
+            is_last=slot in order.last_backwards,
+            exposed=self._exposed(slot, group),
+        )
+        is_forward = slot.phase is Phase.FORWARD
+        end = self._add_forward(task) if is_forward else self._add_backward(task)
         operation = self.program.operations[end]
         if buffers is not None:
             self._add_buffers(operation, buffers)
         if repeats:
-            self.alike[alike] = operation
+            order.alike[alike] = operation
         return end
 
     @cached_property
@@ -234,13 +284,14 @@ class _Emitter:
                 operation = self.program.operations[index]
                 operation.after = (*operation.after, arrival)
 
-    def _add_forward(self, rank: int, slot: Slot, *, is_first: bool) -> int:
-        runs = self._by_layer(self.attachment.forward_runs(self._run(slot), is_first=is_first))
-        end = -1
-        for run, after, gathered in self._with_gathers(
-            rank, runs, is_first=is_first, is_forward=True
-        ):
-            end = self._add_pass(rank, slot, run, after, receives=run is runs[0])
+    def _add_forward(self, task: _Task) -> int:
+        """A forward, piece by piece; returns the last one."""
+        rank, is_first, end = task.rank, task.is_first, -1
+        whole = self._run(task.slot)
+        runs = self._by_layer(self.attachment.forward_runs(whole, is_first=is_first))
+        gathers = self._with_gathers(rank, runs, is_first=is_first, is_forward=True)
+        for run, after, gathered in gathers:
+            end = self._add_pass(task, run, after, receives=run is runs[0])
             operation = self.program.operations[end]
             operation.takes = gathered + self.costs.saved(run)
             in_turn = self.attachment.weights_in_turn(run, is_forward=True)
@@ -254,41 +305,44 @@ class _Emitter:
         """Pieces of a layer each where activations leave or come layer by layer."""
         return [piece for run in runs for piece in cut(run, 1)] if self.pipeline.copies else runs
 
-    def _add_backward(self, rank: int, slot: Slot, *, is_first: bool, is_last: bool) -> int:
-        ends, copies = slot.phase in _ENDS_BACKWARD, self.pipeline.copies
-        run = self._run(slot)
-        runs = [run]
-        if ends:
-            runs = self.attachment.backward_runs(run, is_first=is_first, is_last=is_last)
-            if runs == [run]:
-                runs = self._by_layer(runs)[::-1]
+    def _add_backward(self, task: _Task) -> int:
+        """A backward or one half of it, piece by piece; returns the last one."""
+        rank, phase, copies, end = task.rank, task.slot.phase, self.pipeline.copies, -1
+        runs = self._backward_runs(task)
         # Weight gradients need no weights, so nothing is gathered for them.
-        uses_weights = slot.phase is not Phase.BACKWARD_WEIGHT
-        gathered = (
+        uses_weights = phase is not Phase.BACKWARD_WEIGHT
+        gathers = (
             self._with_gathers(rank, runs, is_first=False, is_forward=False)
             if uses_weights
-            else ((piece, (), ()) for piece in runs)
+            else ((run, (), ()) for run in runs)
         )
-        end = -1
-        for piece, after, weights in gathered:
-            fetched = copies.fetch(rank, piece) if copies else ()
-            waits = (*after, *fetched)
-            end = self._add_pass(rank, slot, piece, waits, receives=piece is runs[0])
+        for run, after, gathered in gathers:
+            fetched = copies.fetch(rank, run) if copies else ()
+            end = self._add_pass(task, run, (*after, *fetched), receives=run is runs[0])
             if copies is not None:
                 copies.ran_backward(rank, end)
             operation = self.program.operations[end]
-            operation.takes += weights
-            operation.holds = self.costs.working(piece, slot.phase)
+            kept, freed = self._kept_and_freed(run, phase)
+            operation.takes = gathered + kept
+            operation.holds = self.costs.working(run, phase)
             if uses_weights:
-                in_turn = self.attachment.weights_in_turn(piece, is_forward=False)
+                in_turn = self.attachment.weights_in_turn(run, is_forward=False)
                 operation.holds = self._joined(operation.holds, in_turn)
-                operation.gives += self.attachment.after_use(rank, end, piece, is_forward=False)
-            kept, freed = self._kept_and_freed(piece, slot.phase)
-            operation.takes += kept
+                operation.gives = self.attachment.after_use(rank, end, run, is_forward=False)
             operation.gives += freed
-            if ends:
-                operation.takes += self.attachment.after_backward(rank, end, piece, is_last=is_last)
+            if phase in _ENDS_BACKWARD:
+                operation.takes += self.attachment.after_backward(
+                    rank, end, run, is_last=task.is_last
+                )
         return end
+
+    def _backward_runs(self, task: _Task) -> list[Slice]:
+        """The pieces of a backward, in order of execution."""
+        run = self._run(task.slot)
+        if task.slot.phase not in _ENDS_BACKWARD:
+            return [run]
+        runs = self.attachment.backward_runs(run, is_first=task.is_first, is_last=task.is_last)
+        return self._by_layer(runs)[::-1] if runs == [run] else runs
 
     def _kept_and_freed(self, run: Slice, phase: Phase) -> tuple[Memory, Memory]:
         """Activations that a backward pass leaves for another, and those that it frees."""
@@ -320,18 +374,22 @@ class _Emitter:
             yield run, after, due + gather.takes if issues else due
             due = () if issues else gather.takes
 
-    def _add_pass(
-        self, rank: int, slot: Slot, run: Slice, after: tuple[int, ...], *, receives: bool
-    ) -> int:
-        kind, category = _KINDS[slot.phase]
+    def _add_pass(self, task: _Task, run: Slice, after: tuple[int, ...], *, receives: bool) -> int:
+        """One piece of a slot; the first one ``receives`` what another slot made."""
+        slot, (kind, category) = task.slot, _KINDS[task.slot.phase]
         waits_for_host = receives and slot.phase is Phase.FORWARD
         host_s = self.pipeline.forward_host_s if waits_for_host else 0.0
         operation = Operation(
-            kind, ((rank, Stream.COMPUTE),),
-            self.costs.work(run, slot.phase, self.exposed, host_s),
-            category, after, slot.microbatch, self.routes.of(slot).chunk, (run.first, run.end),
+            kind,
+            ((task.rank, Stream.COMPUTE),),
+            self.costs.work(run, slot.phase, task.exposed, host_s),
+            category,
+            after,
+            slot.microbatch,
+            self.routes.of(slot).chunk,
+            (run.first, run.end),
             scope=Scope.PASS,
-        )  # fmt: skip
+        )
         end = self.program.add(operation)
         if receives:
             self.waiting.append((end, _key(slot)))

@@ -31,10 +31,10 @@ from simulator.spec.network import Network
 from simulator.validate.collective_rows import (
     host_s,
     network_of,
-    profile_name_of,
     read_collective_rows,
     reason_to_skip,
 )
+from simulator.validate.gpu_names import profile_name_of
 
 KIN: Mapping[str, str] = MappingProxyType(
     {

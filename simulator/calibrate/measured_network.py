@@ -34,10 +34,10 @@ from simulator.units import format_quantity
 from simulator.validate.collective_rows import (
     network_of,
     predicted_s,
-    profile_name_of,
     read_collective_rows,
     reason_to_skip,
 )
+from simulator.validate.gpu_names import profile_name_of
 
 PARTS: Mapping[str, str] = {
     "scale_up": "no row stays inside a node",

@@ -101,14 +101,16 @@ def gpu(
 
 def _profile_of(facts: DeviceFacts) -> str | None:
     """The shipped profile of a GPU; None for a processor, which gets one of its own."""
-    from simulator.validate.kernel_rows import PROFILE_OF_GPU
+    from simulator.spec.load import profile_names
+    from simulator.validate.gpu_names import profile_name_of
 
     if facts.device.type == "cpu":
         return None
-    if facts.name not in PROFILE_OF_GPU:
+    name = profile_name_of(facts.name, profile_names())
+    if name is None:
         hint = "name the most similar one, see clustersim profile list"
         raise InputError.single("--base", f"no shipped profile describes {facts.name}", hint=hint)
-    return PROFILE_OF_GPU[facts.name]
+    return name
 
 
 def _measure(facts: DeviceFacts, journal: KernelJournal, minutes: float) -> list[str]:

@@ -7,6 +7,7 @@ out of place, the project's convention, unless a table says otherwise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,14 +17,42 @@ from simulator.spec.network import FabricKind
 SEND_RECV = "send_recv"
 
 KIND_OF_NAME: Mapping[str, str] = MappingProxyType(
-    {"alltoall": "all_to_all", "sendrecv": SEND_RECV}
+    {
+        "allreduce": "all_reduce",
+        "allgather": "all_gather",
+        "reducescatter": "reduce_scatter",
+        "alltoall": "all_to_all",
+        "bcast": "broadcast",
+        "sendrecv": SEND_RECV,
+        "sendreceive": SEND_RECV,
+        "p2p": SEND_RECV,
+        "pointtopoint": SEND_RECV,
+    }
 )
-"""Collectives that nccl-tests spells otherwise than we do."""
+"""Collectives that tables spell otherwise than we do, small letters only."""
+
+
+def kind_of(name: str) -> str:
+    """The collective of a name such as ``AllReduce``, ``all-reduce`` or ``all_reduce_perf``."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    plain = re.sub(r"^(nccl|rccl)|(perf|test|inplace|outofplace)$", "", plain)
+    return KIND_OF_NAME.get(plain, plain or name)
+
 
 ALGORITHM_OF_NAME: Mapping[str, str] = MappingProxyType(
     {"ring": "ring", "tree": "tree", "nvls": "in_switch", "nvlstree": "in_switch"}
 )
 """Key of our algorithms by NCCL's name in lower case."""
+
+
+def algorithm_of(name: str) -> str:
+    """Our algorithm of a cell such as ``NVLSTree``, ``NCCL_ALGO=Ring`` or ``Ring/Simple``.
+
+    Empty where it names none of ours, or several of which the library chose.
+    """
+    words = re.findall(r"[a-z]+", re.sub(r"nvls[_ -]tree", "nvlstree", name.lower()))
+    named = {ALGORITHM_OF_NAME[word] for word in words if word in ALGORITHM_OF_NAME}
+    return named.pop() if len(named) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from simulator.spec.network import Network
 from simulator.validate.collective_rows import (
     network_of,
     predicted_s,
-    profile_name_of,
     read_collective_rows,
     reason_to_skip,
 )
+from simulator.validate.gpu_names import profile_name_of
 
 _CURVE_POINTS = 60
 """Sizes at which a curve is computed between its smallest and largest measurement."""

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
 from simulator.errors import InputError
 from simulator.importers.measured_collective import (
-    ALGORITHM_OF_NAME,
-    KIND_OF_NAME,
     SEND_RECV,
     CollectiveRow,
+    algorithm_of,
+    bus_share,
     calls_per_gpu,
+    kind_of,
 )
 from simulator.spec.fabrics import library_fabric
-from simulator.spec.network import Fabric, FabricKind, Network
+from simulator.spec.load import profile_names
+from simulator.spec.network import Fabric, Network
+from simulator.validate import cells
+from simulator.validate.cells import Row
+from simulator.validate.gpu_names import profile_name_of
+from simulator.validate.spellings import fabric_kind
 
 LAUNCH_S = 4.5e-6
 """Host time to launch one kernel. Source: 4 to 6 us through the driver (Nsight Systems
@@ -36,17 +41,14 @@ _COLUMNS = ("id", "collective", "gpu", "gpus", "nodes", "gpus_per_node", "bytes"
 _ONE_PROCESS = re.compile(r"\b1 process\b|-g [2-9]|Azure/AI-benchmarking-guide")
 """Signs that one process drives all GPUs; the Azure guide runs nccl-tests so."""
 
-_FABRIC_OF_WORD: tuple[tuple[str, FabricKind], ...] = (
-    ("infiniband", "ib"),
-    ("roce", "roce"),
-    ("rdma", "roce"),
-    ("efa", "efa"),
-    ("tcpxo", "tcpxo"),
-    ("tcpx", "tcpx"),
-    ("slingshot", "slingshot"),
-    ("omni-path", "opa"),
-    ("ethernet", "ethernet"),
-)
+_ONE_SIDED = ("gather", "scatter")
+"""Collectives of sends and receives between one rank and all others. Its port carries what every
+port carries in an all-to-all of as many bytes, and so takes as long."""
+
+_RACK = re.compile(r"(?i)\bGB[23]00|nvl ?72")
+_RACK_GPUS = 72
+"""GPUs that the links of a GB200 or GB300 rack join, whatever hosts they are in."""
+
 _WIDEST_NODE_GPUS = 16
 """Scale-up domains of more GPUs than this are racks."""
 
@@ -57,81 +59,129 @@ def read_collective_rows(path: str | Path) -> list[CollectiveRow]:
     Raises:
         InputError: The file cannot be read, lacks a column or has a wrong number.
     """
+    rows = []
+    for number, cells_of_row in enumerate(read_collective_cells(path), start=1):
+        try:
+            rows.append(collective_row(cells_of_row))
+        except InputError as error:
+            rule = f"holds a wrong number: row {number}: {_first_rule(error)}"
+            raise InputError.single("", rule, file=str(path)) from error
+    return rows
+
+
+def read_collective_cells(path: str | Path) -> list[Row]:
+    """The rows of a table of measured collectives as they are written, in order.
+
+    Raises:
+        InputError: The file cannot be read or lacks a column.
+    """
     file_name = str(path)
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-            cells = list(reader)
+            rows: list[Row] = [
+                {key: cell or "" for key, cell in row.items() if key} for row in reader
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError.single("", f"cannot be read: {error}", file=file_name) from error
     if missing:
         rule = f"lacks the columns {', '.join(missing)}"
         raise InputError.single("", rule, hint="see the docstring for them", file=file_name)
-    try:
-        return [_parsed(row) for row in cells]
-    except ValueError as error:
-        raise InputError.single("", f"holds a wrong number: {error}", file=file_name) from error
+    return rows
 
 
-def _parsed(cells: Mapping[str, str]) -> CollectiveRow:
-    nodes = int(cells["nodes"])
-    nics, nic_gbps = cells.get("nics_per_node"), cells.get("nic_gbps")
-    ranks, kind = int(cells["gpus"]), cells["collective"]
-    kind = KIND_OF_NAME.get(kind, kind)
-    text = f"{cells.get('source', '')} {cells.get('notes', '')}"
+def _first_rule(error: InputError) -> str:
+    fault = error.faults[0]
+    return f"{fault.path}: {fault.rule}"
+
+
+def collective_row(row: Row) -> CollectiveRow:
+    """What one row of a table says.
+
+    Raises:
+        InputError: A cell is missing or cannot be read.
+    """
+    ranks, kind = cells.whole(row, "gpus"), kind_of(cells.text(row, "collective"))
+    nodes, gpus_per_node = _hosts(row, ranks)
+    num_bytes = cells.size_bytes(row, "bytes")
+    nics, nic_gbps = cells.number(row, "nics_per_node"), cells.number(row, "nic_gbps")
+    # Tables write 0 where nothing crosses hosts; what does cross has NICs.
+    is_stated = nodes == 1 or bool(nics)
     return CollectiveRow(
-        id=cells["id"],
-        gpu=cells["gpu"],
+        id=row["id"],
+        gpu=_gpu(row),
         kind=kind,
-        num_bytes=float(cells["bytes"]),
+        num_bytes=num_bytes,
         ranks=ranks,
         nodes=nodes,
-        gpus_per_node=int(cells["gpus_per_node"]),
-        nics_per_node=int(float(nics)) if nics else None,
-        nic_bytes_per_s=float(nic_gbps) * 1e9 / 8 if nic_gbps else None,
-        fabric=_fabric_of(cells.get("inter") or ""),
-        algorithm=ALGORITHM_OF_NAME.get((cells.get("algo") or "").lower(), ""),
-        one_process=nodes == 1 and _ONE_PROCESS.search(text) is not None,
-        calls=calls_per_gpu(kind, ranks, cells.get("nccl_version") or ""),
-        links=(cells.get("intra") or "").lower(),
-        seconds=float(cells["time_us"]) * 1e-6,
+        gpus_per_node=gpus_per_node,
+        nics_per_node=int(nics) if nics is not None and is_stated else None,
+        nic_bytes_per_s=nic_gbps * 1e9 / 8 if nic_gbps is not None and is_stated else None,
+        fabric=fabric_kind(cells.text(row, "inter")),
+        algorithm=algorithm_of(cells.text(row, "algo")),
+        one_process=nodes == 1 and _ONE_PROCESS.search(_said(row)) is not None,
+        calls=calls_per_gpu(kind, ranks, row.get("nccl_version") or ""),
+        links=cells.text(row, "intra").lower(),
+        seconds=_seconds(row, kind, ranks, num_bytes),
     )
 
 
-def _fabric_of(name: str) -> FabricKind | None:
-    lowered = name.lower()
-    return next((kind for word, kind in _FABRIC_OF_WORD if word in lowered), None)
+def _said(row: Row) -> str:
+    return f"{row.get('source', '')} {row.get('notes', '')}"
 
 
-def profile_name_of(gpu: str, names: Iterable[str]) -> str | None:
-    """The profile among ``names`` that describes a GPU, or None.
+def _gpu(row: Row) -> str:
+    """The GPU as the table spells it, with what joins the GPUs where that tells cards apart."""
+    gpu, links = cells.text(row, "gpu"), cells.text(row, "intra").lower()
+    states_form = re.search(r"sxm|pcie|nvl", gpu.lower())
+    only_pcie = "pcie" in links and not re.search(r"(?<!no )nvlink|xgmi|nvl\d", links)
+    is_card = only_pcie and not states_form and profile_name_of(f"{gpu} PCIe", profile_names())
+    return f"{gpu} PCIe" if is_card and profile_name_of(gpu, profile_names()) != is_card else gpu
 
-    The first word must be the same ("A100-SXM4-40GB" is never an H100); of several, the
-    one with most words in common wins, an SXM module if the form is not stated.
+
+def _hosts(row: Row, ranks: int) -> tuple[int, int]:
+    """Hosts, and GPUs of each that take part, whichever of the two the row leaves out.
+
+    Some tables state all GPUs of a host where only a part of them takes part.
     """
-    words = [re.sub(r"^sxm\d*$", "sxm", word) for word in re.split(r"[-\s]+", gpu.lower())]
-    exact = gpu.lower().replace(" ", "-")
-    candidates = [name for name in names if name.split("-")[0] == words[0]]
+    nodes = cells.whole_if_stated(row, "nodes")
+    per_node = cells.whole_if_stated(row, "gpus_per_node")
+    if not nodes:
+        nodes = -(-ranks // per_node) if per_node else 1
+    if not per_node or per_node * nodes != ranks:
+        per_node = -(-ranks // nodes)
+    if ranks < 1 or nodes > ranks:
+        raise InputError.single("nodes", f"{nodes} cannot hold {ranks} GPUs, one each at least")
+    return nodes, per_node
 
-    def likeness(name: str) -> tuple[int, int, bool, str]:
-        own = name.split("-")
-        shared = sum(any(word.startswith(w) for word in own) for w in words)
-        verbatim = sum(word in exact for word in own)
-        return shared, verbatim, "sxm" in name, name
 
-    return max(candidates, key=likeness, default=None)
+def _seconds(row: Row, kind: str, ranks: int, num_bytes: float) -> float:
+    """The measured time, from a bandwidth where no time is stated."""
+    time_us = cells.measured(row, "time_us")
+    if time_us is not None:
+        return time_us * 1e-6
+    rate_gbps = cells.measured(row, "algbw_GBs")
+    if rate_gbps is None:
+        bus_gbps, share = cells.measured(row, "busbw_GBs"), bus_share(kind, ranks)
+        rate_gbps = bus_gbps / share if bus_gbps and share else None
+    if not rate_gbps or not num_bytes:
+        raise InputError.single("time_us", "neither a time nor a bandwidth is stated")
+    return num_bytes / (rate_gbps * 1e9)
 
 
 def reason_to_skip(row: CollectiveRow) -> str:
     """Why a row cannot be answered, a fact about the row; empty if it can."""
-    if row.kind != SEND_RECV and row.kind not in set(CollectiveKind):
+    if row.kind not in (SEND_RECV, *_ONE_SIDED, *CollectiveKind):
         return f"{row.kind} is not a modelled collective"
-    if row.nodes > 1 and row.fabric is None and row.nics_per_node is None:
+    if row.ranks == 1:
+        return "one GPU exchanges nothing"
+    in_rack = _RACK.search(f"{row.gpu} {row.links}") and row.ranks <= _RACK_GPUS
+    if row.nodes > 1 and not in_rack and row.fabric is None and row.nics_per_node is None:
         return "the fabric between the nodes is not stated"
     if "bridge" in row.links:
         return "a bridge joins the cards, which the profile of the system does not have"
-    if row.gpu == "L40S" and row.gpus_per_node > 2:
+    if "l40s" in row.gpu.lower() and row.gpus_per_node > 2:
         return (
             "no direct path between the cards: 4 and 8 of them reach a quarter and a tenth of "
             "the PCIe rate that 2 reach, all traffic is copied through host memory"
@@ -146,14 +196,19 @@ def network_of(row: CollectiveRow, network: Network) -> Network:
         up = up.model_copy(update={"kind": "hybrid-cube-mesh"})
     if row.gpus_per_node > up.gpus:
         up = up.model_copy(update={"gpus": row.gpus_per_node})
-    fabric = network.fabric if row.nodes == 1 else _fabric_of_row(row, network.fabric)
+    fabric = network.fabric if row.nodes == 1 else _fabric_of_row(row, network)
     return network.model_copy(
         update={"gpus_per_node": row.gpus_per_node, "scale_up": up, "fabric": fabric}
     )
 
 
-def _fabric_of_row(row: CollectiveRow, fabric: Fabric) -> Fabric:
-    nics = fabric.nics_per_node if row.nics_per_node is None else row.nics_per_node
+def _fabric_of_row(row: CollectiveRow, network: Network) -> Fabric:
+    """The row's fabric; hosts of which fewer GPUs take part use their share of the NICs."""
+    fabric = network.fabric
+    share = min(1.0, row.gpus_per_node / network.gpus_per_node)
+    nics = row.nics_per_node
+    if nics is None:
+        nics = max(1, round(fabric.nics_per_node * share))
     rate = fabric.nic_bytes_per_s if row.nic_bytes_per_s is None else row.nic_bytes_per_s
     if row.fabric is None or row.fabric == fabric.kind:
         return fabric.model_copy(update={"nics_per_node": nics, "nic_bytes_per_s": rate})
@@ -174,14 +229,14 @@ def predicted_s(row: CollectiveRow, network: Network) -> float:
     if row.kind == SEND_RECV:
         pair = Group(2, 1 if row.nodes > 1 else 2)
         return send_recv_cost(row.num_bytes, pair, network).seconds
-    seconds = collective_cost(
-        CollectiveKind(row.kind),
-        row.num_bytes,
-        group_of(row, network),
-        network,
-        algorithm=row.algorithm or None,
-    ).seconds
-    return max(seconds, host_s(row))
+    kind = CollectiveKind.ALL_TO_ALL if row.kind in _ONE_SIDED else CollectiveKind(row.kind)
+    group = group_of(row, network)
+    try:
+        cost = collective_cost(kind, row.num_bytes, group, network, algorithm=row.algorithm or None)
+    except InputError:
+        # A library that was told an algorithm which these links do not have took another one.
+        cost = collective_cost(kind, row.num_bytes, group, network)
+    return max(cost.seconds, host_s(row))
 
 
 def host_s(row: CollectiveRow) -> float:

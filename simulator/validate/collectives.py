@@ -8,17 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from simulator.errors import InputError
 from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.load import load_profile, profile_names
 from simulator.validate.accuracy import Accuracy, error_pct
+from simulator.validate.cells import Row
 from simulator.validate.collective_rows import (
+    collective_row,
     network_of,
     predicted_s,
-    profile_name_of,
-    read_collective_rows,
+    read_collective_cells,
     reason_to_skip,
 )
+from simulator.validate.gpu_names import profile_name_of
 
 WITHIN_PCT = 25.0
 """Errors up to this one count as close [%]."""
@@ -32,7 +35,7 @@ class CollectiveResult:
         id: Name of the row.
         gpu: GPU as the table spells it.
         collective: Collective as this project spells it.
-        measured_us: Measured time [us].
+        measured_us: Measured time [us], None if it cannot be read.
         predicted_us: Predicted time [us], None if skipped.
         skipped: Why the row has no prediction; empty if it has one.
     """
@@ -40,7 +43,7 @@ class CollectiveResult:
     id: str
     gpu: str
     collective: str
-    measured_us: float
+    measured_us: float | None
     predicted_us: float | None = None
     skipped: str = ""
 
@@ -106,7 +109,15 @@ def validate_collectives(
     names = profile_names()
     cached_profile_of = cache(profile_of)
 
-    def result(row: CollectiveRow) -> CollectiveResult:
+    def result(cells_of_row: Row) -> CollectiveResult:
+        try:
+            return predicted(collective_row(cells_of_row))
+        except InputError as error:
+            reason = "; ".join(f"{fault.path}: {fault.rule}" for fault in error.faults)
+            row_id, gpu, kind = (cells_of_row[key] for key in ("id", "gpu", "collective"))
+            return CollectiveResult(row_id, gpu, kind, None, skipped=reason)
+
+    def predicted(row: CollectiveRow) -> CollectiveResult:
         measured = CollectiveResult(row.id, row.gpu, row.kind, row.seconds * 1e6)
         name = profile_name_of(row.gpu, names)
         skipped = reason_to_skip(row) or ("" if name else "no hardware profile describes the GPU")
@@ -115,4 +126,4 @@ def validate_collectives(
         network = network_of(row, cached_profile_of(name).network)
         return replace(measured, predicted_us=predicted_s(row, network) * 1e6)
 
-    return CollectiveReport([result(row) for row in read_collective_rows(csv_path)])
+    return CollectiveReport([result(row) for row in read_collective_cells(csv_path)])

@@ -11,67 +11,28 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from typing import get_args
 
-from simulator.cost.kernels import attention_s, gemm_s, grouped_gemm_s, memory_bound_s
+from simulator.cost.kernels import (
+    ELEMENT_BYTES,
+    attention_s,
+    gemm_s,
+    grouped_gemm_s,
+    memory_bound_s,
+)
 from simulator.errors import InputError
 from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import Precision
+from simulator.spec.kernels import FlashKernel, Precision
+from simulator.spec.load import profile_names
+from simulator.validate import cells
+from simulator.validate.gpu_names import profile_name_of as profile_of_gpu
 from simulator.validate.kernel_protocol import (
     cache_append_s,
     quantise_s,
     repeated_calls,
     under_power_limit_s,
 )
-
-PROFILE_OF_GPU: Mapping[str, str] = MappingProxyType(
-    {
-        "AMD MI300X": "mi300x",
-        "AMD MI325X": "mi325x",
-        "AMD MI355X": "mi355x",
-        "AMD Instinct MI300X": "mi300x",
-        "AMD Instinct MI325X": "mi325x",
-        "AMD Instinct MI355X": "mi355x",
-        "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
-        "NVIDIA A100 PCIe": "a100-pcie-80gb",
-        "NVIDIA A100 PCIe 80GB": "a100-pcie-80gb",
-        "NVIDIA A100 SXM": "a100-sxm-80gb",
-        "NVIDIA A100 SXM 40GB": "a100-sxm-40gb",
-        "NVIDIA A100 SXM 80GB": "a100-sxm-80gb",
-        "NVIDIA A100-SXM4-40GB": "a100-sxm-40gb",
-        "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
-        "NVIDIA A800 SXM": "a800-sxm-80gb",
-        "NVIDIA B200": "b200-sxm-180gb",
-        "NVIDIA B200 SXM": "b200-sxm-180gb",
-        "NVIDIA B300": "b300-sxm",
-        "NVIDIA B300 SXM": "b300-sxm",
-        "NVIDIA GB200": "gb200-nvl72",
-        "NVIDIA GB200 SXM": "gb200-nvl72",
-        "NVIDIA GB300": "gb300-nvl72",
-        "NVIDIA GB300 SXM": "gb300-nvl72",
-        "NVIDIA GH200": "gh200-96gb",
-        "NVIDIA GH200 480GB": "gh200-96gb",
-        "NVIDIA GH200 SXM": "gh200-96gb",
-        "NVIDIA GeForce RTX 4090": "rtx-4090",
-        "NVIDIA H100": "h100-sxm-80gb",
-        "NVIDIA H100 (HBM2e, 500 W)": "h100-hbm2e-96gb-500w",
-        "NVIDIA H100 80GB HBM3": "h100-sxm-80gb",
-        "NVIDIA H100 PCIe": "h100-pcie-80gb",
-        "NVIDIA H100 SXM": "h100-sxm-80gb",
-        "NVIDIA H20": "h20",
-        "NVIDIA H200": "h200-sxm-141gb",
-        "NVIDIA H200 SXM": "h200-sxm-141gb",
-        "NVIDIA H800": "h800",
-        "NVIDIA H800 SXM5": "h800",
-        "NVIDIA L40S": "l40s",
-        "NVIDIA RTX 4090": "rtx-4090",
-        "NVIDIA V100 SXM2 32GB": "v100-sxm2-32gb",
-        "NVIDIA V100 SXM3 32GB": "v100-sxm3-32gb",
-        "Tesla V100-SXM2-32GB": "v100-sxm2-32gb",
-        "Tesla V100-SXM3-32GB": "v100-sxm3-32gb",
-    }
-)
-"""Hardware profile of every GPU name that the tables, and torch, use."""
+from simulator.validate.spellings import precision_name
 
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""
@@ -99,14 +60,13 @@ class KernelRow:
 
     def text(self, name: str) -> str:
         """Text of a column, empty if absent."""
-        return (self.cells.get(name) or "").strip()
+        return cells.text(self.cells, name)
 
     def number(self, name: str) -> float | None:
-        """Number of a column, None if absent."""
-        text = self.text(name)
+        """Number of a column above 0, None if there is none."""
         try:
-            return float(text) if text else None
-        except ValueError:
+            return cells.measured(self.cells, name)
+        except InputError:
             return None
 
     def count(self, name: str) -> int:
@@ -124,6 +84,25 @@ class KernelRow:
         """Whole number that the notes give after ``pattern``."""
         match = re.search(pattern + r"\s*(\d+)", self.text("notes"))
         return int(match.group(1)) if match else default
+
+    def noted_before(self, pattern: str) -> int | None:
+        """Whole number that the notes give before ``pattern``."""
+        match = re.search(r"(\d+)\s*" + pattern, self.text("notes"))
+        return int(match.group(1)) if match else None
+
+    @property
+    def op(self) -> str:
+        """The operation in small letters, its words joined by underscores."""
+        return re.sub(r"[\s-]+", "_", self.text("op").lower())
+
+    @property
+    def direction(self) -> str:
+        """fwd, bwd, fwd+bwd, dgrad or wgrad; what the table says where it is none of them."""
+        said = re.sub(r"[\s_&,]+|(?<=d)/|\band\b", "+", self.text("direction").lower())
+        said = re.sub(r"forwards?|fprop|\bf\b", "fwd", said)
+        said = re.sub(r"backwards?|bprop|\bb\b", "bwd", said)
+        both = said in ("fwd+bwd", "bwd+fwd", "fwdbwd", "full", "both", "train", "training")
+        return "fwd+bwd" if both else said
 
     @property
     def is_best_shape(self) -> bool:
@@ -146,7 +125,7 @@ def read_kernel_rows(path: str | Path) -> list[KernelRow]:
         InputError: The file cannot be read or lacks a needed column.
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             missing = {"id", "op", "gpu", "dtype"} - set(reader.fieldnames or ())
             rows = [KernelRow(cells) for cells in reader]
@@ -165,9 +144,10 @@ def profile_name_of(row: KernelRow) -> str:
         SkippedRowError: No profile describes the GPU.
     """
     gpu = row.text("gpu")
-    if gpu not in PROFILE_OF_GPU:
+    name = profile_of_gpu(gpu, profile_names())
+    if name is None:
         raise SkippedRowError(f"no hardware profile describes {gpu or 'an unnamed GPU'}")
-    return PROFILE_OF_GPU[gpu]
+    return name
 
 
 def compared(row: KernelRow, profile: HardwareProfile) -> Comparison:
@@ -178,15 +158,20 @@ def compared(row: KernelRow, profile: HardwareProfile) -> Comparison:
     """
     if row.text("skipped"):
         raise SkippedRowError(row.text("skipped"))
-    op = row.text("op")
-    answer = _answer_of(op)
+    answer = _answer_of(row.op)
     if answer is None:
-        raise SkippedRowError(f"{op or 'an unnamed operation'} is no single modelled kernel")
-    return answer(row, profile)
+        op = row.text("op") or "an unnamed operation"
+        raise SkippedRowError(f"{op} is no single modelled kernel")
+    try:
+        return answer(row, profile)
+    except InputError as error:
+        raise SkippedRowError("; ".join(f"{f.path}: {f.rule}" for f in error.faults)) from error
 
 
 def _answer_of(op: str) -> _Answer | None:
-    return next((answer for prefix, answer in _ANSWERS.items() if op.startswith(prefix)), None)
+    if _SEVERAL_KERNELS.search(op):
+        return None
+    return next((answer for word, answer in _ANSWERS if re.match(word, op)), None)
 
 
 def family_of(row: KernelRow) -> str:
@@ -195,15 +180,15 @@ def family_of(row: KernelRow) -> str:
     Products of at least 256 rows are those of training; the best of a search over shapes
     is a maximum, not a typical time.
     """
-    op, direction = row.text("op"), row.text("direction")
+    op, direction, answer = row.text("op"), row.direction, _answer_of(row.op)
     if row.is_best_shape:
         return "best product of a search"
-    if op.startswith("gemm"):
+    if answer is _gemm:
         small = (row.number("m") or 0) < _FEWEST_TRAINING_ROWS
         return f"products of {'fewer than' if small else 'at least'} {_FEWEST_TRAINING_ROWS} rows"
-    if op.startswith("grouped_gemm"):
+    if answer is _grouped_gemm:
         return "grouped products"
-    if _answer_of(op) is _attention:
+    if answer is _attention:
         return f"flash attention, {direction or 'direction unstated'}"
     return f"{op}, {direction}" if direction else op
 
@@ -214,26 +199,22 @@ def precision_of(row: KernelRow) -> Precision:
     Raises:
         SkippedRowError: The row states none, or one that no profile knows.
     """
-    dtype = row.text("dtype").lower().replace("float", "fp").replace("bfp16", "bf16")
-    for precision in _PRECISIONS:
-        if dtype.startswith(precision):
-            return precision
+    dtype = row.text("dtype").lower()
+    precision = precision_name(dtype.replace("_", "-"))
+    if precision in get_args(Precision):
+        return precision  # type: ignore[return-value]
     raise SkippedRowError(f"number format {dtype or 'unstated'} is not modelled")
-
-
-_PRECISIONS: tuple[Precision, ...] = (
-    "mxfp8", "nvfp4", "bf16", "fp16", "fp32", "tf32", "fp8",
-)  # fmt: skip
 
 
 def _gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     m, n, k, batch = row.count("m"), row.count("n"), row.count("k"), row.number("batch") or 1.0
+    batch = max(1, round(batch))
     precision = precision_of(row)
     _require_peak(profile, precision)
     flop = 2.0 * m * n * k * batch
     accumulate = "accumulate=True" in row.text("notes")
     cool_s = gemm_s(
-        profile, m, n, k, batch=round(batch), precision=precision, accumulate=accumulate,
+        profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
         fits_tiles=row.is_best_shape,
     )  # fmt: skip
     calls = repeated_calls(row.text("notes"))
@@ -247,9 +228,9 @@ def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     m, n, k, groups = (row.count(name) for name in ("m", "n", "k", "batch"))
     precision = precision_of(row)
     _require_peak(profile, precision)
-    if row.text("direction") == "wgrad":
+    if row.direction == "wgrad":
         predicted_s = gemm_s(profile, n, k, m, batch=groups, precision=precision, accumulate=True)
-    elif row.text("direction") == "dgrad":
+    elif row.direction == "dgrad":
         predicted_s = grouped_gemm_s(profile, [m] * groups, k, n, precision=precision)
     else:
         predicted_s = grouped_gemm_s(profile, [m] * groups, n, k, precision=precision)
@@ -258,23 +239,21 @@ def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
 
 def _attention(row: KernelRow, profile: HardwareProfile) -> Comparison:
     batch, seq, head_dim = row.count("batch"), row.count("seq"), row.count("head_dim")
-    if row.text("causal").lower() not in ("true", "false"):
-        raise SkippedRowError("whether the mask is causal is not stated")
-    causal = row.text("causal").lower() == "true"
+    causal = _is_causal(row)
     heads, kv_heads = _heads(row, head_dim)
     v_dim = row.noted(r"\bv dim", head_dim) or head_dim
     precision = precision_of(row)
     _require_peak(profile, precision)
-    older = row.text("op").startswith(("flash_attention_2", "triton"))
+    kernel = _flash_kernel(row.op)
 
     def pass_s(*, backward: bool) -> float:
         return attention_s(
             profile, batch=batch, heads=heads, kv_heads=kv_heads, seq_q=seq, seq_kv=seq,
             head_dim=head_dim, v_head_dim=v_dim, causal=causal, backward=backward,
-            precision=precision, kernel="flash-2" if older else "best",
+            precision=precision, kernel=kernel,
         )  # fmt: skip
 
-    direction = row.text("direction")
+    direction = row.direction
     passes = {"fwd": (False,), "bwd": (True,), "fwd+bwd": (False, True)}
     if direction not in passes:
         raise SkippedRowError("direction is not stated")
@@ -286,24 +265,53 @@ def _attention(row: KernelRow, profile: HardwareProfile) -> Comparison:
     return Comparison(_measured_s(row, flop), predicted_s)
 
 
+def _is_causal(row: KernelRow) -> bool:
+    """Whether the mask is causal.
+
+    Raises:
+        SkippedRowError: The row does not say so.
+    """
+    said = row.text("causal").lower()
+    if said in ("causal", "non-causal", "full", "bidirectional"):
+        return said == "causal"
+    try:
+        causal = cells.flag(row.cells, "causal")
+    except InputError:
+        causal = None
+    if causal is None:
+        raise SkippedRowError("whether the mask is causal is not stated")
+    return causal
+
+
+def _flash_kernel(op: str) -> FlashKernel:
+    """The generation of fused attention that an operation's name states; the best by default."""
+    older = re.search(r"(?:fa|flash_?(?:attn|attention)?)_?v?([12])(?!\d)", op)
+    if older and older.group(1) == "1":
+        return "flash-1"
+    return "flash-2" if older or op.startswith("triton") else "best"
+
+
 def _heads(row: KernelRow, head_dim: int) -> tuple[int, int]:
     """Query and key heads, stated in the notes outright or through the hidden size."""
-    heads = row.noted(r"(?<!kv )\bheads")
+    heads = row.noted(r"(?<!kv )(?<!kv_)\b(?:num_|n_?)?(?:q_?)?heads?(?:_q)?\s*[=:]?")
+    if heads is None:
+        heads = row.noted_before(r"(?:query |q |attention )?heads\b")
     if heads is None:
         hidden = row.noted("hidden")
         if hidden is None:
             raise SkippedRowError("the number of heads is not stated")
         heads = hidden // head_dim
-    return heads, row.noted("kv heads", heads) or heads
+    kv_heads = row.noted(r"kv[ _]heads?\s*[=:]?") or row.noted_before(r"kv[ _]heads?\b")
+    return heads, kv_heads or heads
 
 
 def _memory_bound(row: KernelRow, profile: HardwareProfile) -> Comparison:
     """Streaming kernels; Liger's cross entropy reads the logits twice and writes a gradient."""
-    notes, op = row.text("notes"), row.text("op")
+    notes, op = row.text("notes"), row.op
     if "huggingface implementation" in notes:
         raise SkippedRowError("an eager implementation: several kernels of unstated traffic")
     num_bytes = _stated_bytes(row)
-    backward_norm = "norm" in op and row.text("direction") == "bwd"
+    backward_norm = "norm" in op and row.direction == "bwd"
     passes = 3.0 if op.startswith("cross_entropy") else 1.0
     kernel_s = memory_bound_s(profile, passes * num_bytes, reduces_rows=backward_norm)
     predicted_s = kernel_s + _launch_s(row, profile)
@@ -322,14 +330,28 @@ def _adam(row: KernelRow, profile: HardwareProfile) -> Comparison:
 
 
 def _stated_bytes(row: KernelRow) -> float:
-    """Bytes moved: noted, from time and rate, or nominal where only a rate is given."""
+    """Bytes moved: noted, from time and rate, from the shape, or nominal for a rate alone."""
     noted = re.search(r"\((\d+) B\)", row.text("notes"))
     if noted:
         return float(noted.group(1))
     gbps, time_us = row.number("gbps"), row.number("time_us")
     if gbps is None:
-        raise SkippedRowError("the bytes moved are not stated")
+        return _bytes_of_shape(row)
     return gbps * 1e3 * time_us if time_us is not None else _NOMINAL_BYTES
+
+
+def _bytes_of_shape(row: KernelRow) -> float:
+    """Least bytes that an m x n operand makes a kernel move, as benchmarks count them.
+
+    Raises:
+        SkippedRowError: The kernel's traffic does not follow from m and n.
+    """
+    passes = next((p for word, p in _PASSES if re.match(word, row.op)), None)
+    both_stated = row.number("m") and row.number("n")
+    if passes is None or row.direction not in passes or not both_stated:
+        raise SkippedRowError("the bytes moved are not stated")
+    element_bytes = ELEMENT_BYTES[precision_of(row)]
+    return float(passes[row.direction] * row.count("m") * row.count("n") * element_bytes)
 
 
 def _measured_s(row: KernelRow, flop: float = 0.0, num_bytes: float = 0.0) -> float:
@@ -351,28 +373,33 @@ def _require_peak(profile: HardwareProfile, precision: Precision) -> None:
 
 _Answer = Callable[[KernelRow, HardwareProfile], Comparison]
 
-_ANSWERS: Mapping[str, _Answer] = MappingProxyType(
-    {
-        "gemm": _gemm,
-        "grouped_gemm": _grouped_gemm,
-        "flash_attention": _attention,
-        "cudnn_attention": _attention,
-        "triton_attention": _attention,
-        "attention_prefill": _attention,
-        "cross_entropy": _memory_bound,
-        "fused_adam": _adam,
-        "rms_norm": _memory_bound,
-        "megatron_rms_norm": _memory_bound,
-        "fused_add_rms_norm": _memory_bound,
-        "layernorm": _memory_bound,
-        "softmax": _memory_bound,
-        "stream": _memory_bound,
-        "rope": _memory_bound,
-        "encoder_forward": _memory_bound,
-        "activation": _memory_bound,
-        "cast": _memory_bound,
-        "optimizer": _memory_bound,
-        "eager_cross_entropy": _memory_bound,
-    }
+_SEVERAL_KERNELS = re.compile(
+    r"unfused|decode|paged|sparse|moe_mlp|fused_moe|mlp \(|_mlp|mla_|mha_prefill|eager_attention"
+    r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|linear_cross_entropy"
+    r"|megatron_cross_entropy"
 )
+"""Operations that are several kernels, or that training does not run."""
+
+_ANSWERS: tuple[tuple[str, _Answer], ...] = (
+    (r"group(ed)?_?(gemm|mm|matmul)|moe_gemm|m_grouped_gemm", _grouped_gemm),
+    (r"((batched|strided_batched|cublas(lt)?|deep|torch|te|fp8|bf16|fp16|mx|nv)_?)*"
+     r"([hsb]?gemm|matmul|mm|bmm|linear|addmm|scaled_mm)(_|\b)", _gemm),
+    (r"flash|fa_?[1-4]?(_|\b)|cudnn_(attention|sdpa|fmha)|triton_attention|attention_prefill"
+     r"|(fused_attention|sdpa|fmha|scaled_dot_product|te_attention|attention)(_|\b)", _attention),
+    (r"(fused_)?adam", _adam),
+    (r"(fused_)?(linear_)?cross_entropy|eager_cross_entropy|(megatron_)?rms_?norm|layer_?norm"
+     r"|fused_add_rms_?norm|softmax|stream|rope|encoder_forward|activation|cast|optimizer|copy"
+     r"|memcpy|triad|gelu|silu|swiglu|geglu|dropout|embedding", _memory_bound),
+)  # fmt: skip
 """How rows are answered, by the beginning of the operation's name."""
+
+_FORWARD_2 = {"": 2.0, "fwd": 2.0, "bwd": 3.0}
+_PASSES: tuple[tuple[str, Mapping[str, float]], ...] = (
+    (r"(megatron_)?rms_?norm|layer_?norm|softmax|gelu|silu|activation", _FORWARD_2),
+    (r"fused_add_rms_?norm", {"": 4.0, "fwd": 4.0}),
+    (r"(fused_)?cross_entropy", {"": 1.0, "fwd": 1.0}),
+    (r"swiglu|geglu", {"": 3.0, "fwd": 3.0, "bwd": 5.0}),
+    (r"stream_(copy|mul)|copy|memcpy", {"": 2.0, "fwd": 2.0}),
+    (r"stream_(add|triad)|triad", {"": 3.0, "fwd": 3.0}),
+)
+"""Times that a kernel reads or writes an m x n operand, by direction: each tensor once."""

@@ -7,7 +7,6 @@ the table; rows that cannot run are listed with the fact that stands in the way.
 from __future__ import annotations
 
 import csv
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -15,12 +14,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simulator.errors import ClustersimError, InputError
+from simulator.errors import ClustersimError, Fault, InputError
 from simulator.results.run import Engine, run_step
 from simulator.results.step import StepResult
 from simulator.spec.load import job_from_document
+from simulator.validate import cells
 from simulator.validate.accuracy import Accuracy, error_pct
-from simulator.validate.published_rows import Row, job_document, memory_kind
+from simulator.validate.cells import Row
+from simulator.validate.published_models import assumptions
+from simulator.validate.published_rows import job_document, memory_kind
 
 _GIB = 2.0**30
 
@@ -46,6 +48,7 @@ class PublishedResult:
         ran: Whether it did not run out of memory.
         fits: Whether it is predicted to fit; None without a prediction.
         filled_share: Part of its memory that the fullest GPU is predicted to need.
+        assumed: Cells that are empty, and what was taken for them; empty where none was needed.
         skipped: Why there is no prediction; empty if there is one.
     """
 
@@ -61,6 +64,7 @@ class PublishedResult:
     ran: bool = True
     fits: bool | None = None
     filled_share: float | None = None
+    assumed: str = ""
     skipped: str = ""
 
 
@@ -160,12 +164,13 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
     try:
         result = replace(
             result,
-            measured_step_s=_positive(row, "measured_step_s"),
-            measured_mem_gib=_positive(row, "measured_mem_gib"),
+            measured_step_s=cells.measured(row, "measured_step_s"),
+            measured_mem_gib=cells.measured(row, "measured_mem_gib"),
+            assumed=", ".join(assumptions(row)),
         )
         step = run_step(job_from_document(job_document(row)), engine)
     except InputError as error:
-        return replace(result, skipped="; ".join(f"{f.path}: {f.rule}" for f in error.faults))
+        return replace(result, skipped="; ".join(_reason(fault) for fault in error.faults))
     except (ClustersimError, ArithmeticError, ValueError, KeyError) as error:
         return replace(result, skipped=f"{type(error).__name__}: {error}")
     memory_gib = _peak_bytes(step, memory_kind(row)) / _GIB
@@ -178,6 +183,12 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
         fits=step.fits,
         filled_share=step.fullest.filled_share,
     )
+
+
+def _reason(fault: Fault) -> str:
+    """The field, the rule, and what was given where the rule does not repeat it."""
+    given = "" if fault.value is None else f" (it is {fault.value!r})"
+    return f"{fault.path}: {fault.rule}{given}"
 
 
 def _passes(row: Row) -> float:
@@ -225,16 +236,3 @@ def _peak_bytes(step: StepResult, kind: str) -> float:
         "reserved": max(m.peak_reserved_bytes for m in step.memory),
     }
     return peaks.get(kind, max(m.peak_device_bytes for m in step.memory))
-
-
-def _positive(row: Row, key: str) -> float | None:
-    """A measured number; None where the cell is empty."""
-    if not row.get(key):
-        return None
-    try:
-        value = float(row[key])
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InputError.single(key, f"must be a positive number, not {row[key]!r}")
-    return value

@@ -7,18 +7,28 @@ table of phrases: each says what the run did, never how fast it was.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from simulator.errors import InputError
 from simulator.spec.documents import merged
-from simulator.spec.load import model_names
-from simulator.spec.stacks import STACKS
+from simulator.spec.load import load_profile, profile_names
+from simulator.validate import cells, spellings
+from simulator.validate.cells import Row
+from simulator.validate.framework_stacks import (
+    context_parallelism_of,
+    eager_model_facts,
+    runs_transformers,
+    stack_facts,
+    stack_of,
+    zero_of,
+)
+from simulator.validate.gpu_names import profile_name_of, stated_memory_gb
+from simulator.validate.published_models import has_experts, model_document
 from simulator.validate.recipe_facts import recipe_facts
 
-Row = Mapping[str, str]
+__all__ = ["Row", "job_document", "memory_kind", "stack_of"]
 
 _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"squared-ReLU", {"model": {"activation": "squared-relu"}}),
@@ -80,226 +90,269 @@ _DEVICE_MEMORY = re.compile("total memory in log")
 Sailor's pipeline engine (``deepspeed/pipe_engine.py`` in eth-easl/sailor) names it TOTAL,
 beside RESERVED and ALLOCATED."""
 
+_NOT_MODELLED = (
+    (r"(?i)\bq?lora\b|frozen base", "only adapters are trained, which is not modelled"),
+    (r"(?i)forward (pass )?only\b|inference only", "no training step is measured"),
+    (r"(?i)one MoE layer only|not a full step", "not a whole step is measured"),
+)
+"""Phrase in the notes of runs that are no training steps of whole models, and why they are left
+out."""
+
+_DRIVERS_SHARE = 0.986
+"""GiB that torch prints for a V100 over its nominal size: 15.78 of 16, and 31.73 of 32 less what
+error correction holds back."""
+
 
 def memory_kind(row: Row) -> str:
     """What the row's memory counts: allocated, reserved or device; oom if there was not enough."""
     if _DEVICE_MEMORY.search(row.get("notes", "")):
         return "device"
-    return row.get("mem_kind", "")
+    kind = cells.word(row, "mem_kind")
+    return next((k for k in ("oom", "reserved", "allocated", "device") if k in kind), kind)
 
 
 def job_document(row: Row) -> dict[str, Any]:
-    """The job that a published row describes, ready for ``job_from_document``."""
+    """The job that a published row describes, ready for ``job_from_document``.
+
+    Raises:
+        InputError: A cell lacks what only the row can say, or says something unreadable.
+    """
+    notes = row.get("notes", "")
+    refused = next((reason for word, reason in _NOT_MODELLED if re.search(word, notes)), None)
+    if refused:
+        raise InputError.single("notes", refused)
     document: dict[str, Any] = {
-        "model": _model(row),
+        "model": model_document(row),
         "cluster": _cluster(row),
         "batch": {
-            "global": _int(row, "global_batch"),
-            "micro": _int(row, "micro_batch"),
-            "seq_len": _int(row, "seq_len"),
+            "global": cells.whole(row, "global_batch"),
+            "micro": cells.whole_if_stated(row, "micro_batch") or 1,
+            "seq_len": cells.tokens(row, "seq_len"),
         },
         "plan": _plan(row),
     }
-    notes = row.get("notes", "")
     said = (facts for pattern, facts in _NOTE_FACTS if re.search(pattern, notes))
     for facts in (*recipe_facts(row), *said):
         document = merged(document, facts)
-    if document["plan"].get("tp", 1) == 1:
+    if not has_experts(document["model"]):
+        # Phrases of whole tables, which hold dense models, too.
+        document["model"].pop("experts", None)
+        for field in ("ep_dispatch", "overlap_ep"):
+            document["plan"].pop(field, None)
+    plan = document["plan"]
+    if plan.get("tp", 1) == 1:
         # Launch lines ask for it whatever the degree is.
-        document["plan"].pop("partition_activations", None)
+        plan.pop("partition_activations", None)
     return document
 
 
-def _model(row: Row) -> dict[str, Any]:
-    gated = row["gated_mlp"].lower() == "true"
-    name = row["model"].lower()
-    shipped = model_names()
-    known = next((n for n in (name, _full_model_name(name)) if n in shipped), None)
-    stated = {
-        "name": row["model"],
-        "layers": _int(row, "layers"),
-        "hidden": _int(row, "hidden"),
-        "heads": _int(row, "heads"),
-        "kv_heads": _int(row, "kv_heads"),
-        "vocab": _int(row, "vocab"),
-        "gated_mlp": gated,
-    }
-    if row.get("tied_embeddings"):
-        stated["tied_embeddings"] = row["tied_embeddings"].lower() == "true"
-    if row.get("experts"):
-        stated["experts"] = _experts(row)
-        stated["multi_token_layers"] = 0
-        unnamed = {**_llama_style(), "ffn_hidden": _int(row, "ffn_hidden")}
-        return {**({"base": known} if known else unnamed), **stated}
-    stated["ffn_hidden"] = _int(row, "ffn_hidden")
-    if known:
-        return {"base": known, **stated}
-    style = _llama_style() if gated else _gpt_style(_int(row, "seq_len"))
-    return {**style, **stated}
-
-
-def _full_model_name(name: str) -> str:
-    """The public model that a cut-down one was made from (``llama3-70b-12L``)."""
-    return re.sub(r"(-proxy)?-\d+l$", "", name).replace("deepseekv", "deepseek-v")
-
-
-def _llama_style() -> dict[str, Any]:
-    return {"positions": "rotary", "normalisation": "rmsnorm", "activation": "silu"}
-
-
-def _gpt_style(seq_len: int) -> dict[str, Any]:
-    """Models with a plain MLP are GPT-2's kin: learned positions, layer norm, biases."""
-    return {
-        "positions": "learned",
-        "max_positions": seq_len,
-        "normalisation": "layernorm",
-        "activation": "gelu",
-        "norm_bias": True,
-        "qkv_bias": True,
-        "attention_output_bias": True,
-        "mlp_bias": True,
-        "tied_embeddings": True,
-    }
-
-
-def _experts(row: Row) -> dict[str, Any]:
-    """Routed experts; dense layers and shared experts are those of the named model."""
-    columns = {"count": "experts", "top_k": "top_k", "ffn_hidden": "ffn_hidden"}
-    return {field: _int(row, column) for field, column in columns.items()}
-
-
 def _cluster(row: Row) -> dict[str, Any]:
+    name = _profile_name(row)
+    gpus = cells.whole(row, "gpus")
+    cluster: dict[str, Any] = {"profile": name, "gpus": gpus}
+    if (memory_gb := stated_memory_gb(row["profile"])) is not None:
+        cluster["device"] = {"memory": f"{_DRIVERS_SHARE * memory_gb:.2f} GiB"}
+    own = load_profile(name).network
     network: dict[str, Any] = {}
-    fabric: dict[str, Any] = {}
-    if row.get("gpus_per_node"):
-        network["gpus_per_node"] = _int(row, "gpus_per_node")
-        if "nvl72" not in row["profile"]:
-            network["scale_up"] = {"gpus": network["gpus_per_node"]}
-    if row.get("nics_per_node"):
-        fabric["nics_per_node"] = _int(row, "nics_per_node")
-    if row.get("nic_gbps"):
-        fabric["nic"] = f"{float(row['nic_gbps']):g} Gbit/s"
-    if row.get("fabric"):
-        fabric["kind"] = row["fabric"]
+    nics = cells.whole_if_stated(row, "nics_per_node")
+    if per_node := cells.whole_if_stated(row, "gpus_per_node"):
+        network["gpus_per_node"] = per_node
+        if "nvl72" not in name:
+            network["scale_up"] = {"gpus": per_node}
+        if not nics and per_node != own.gpus_per_node:
+            # A node with fewer or more GPUs than the standard one has its NICs per GPU.
+            nics = max(1, own.fabric.nics_per_node * per_node // own.gpus_per_node)
+    fabric: dict[str, Any] = {"nics_per_node": nics} if nics else {}
+    if rate_gbps := cells.number(row, "nic_gbps"):
+        fabric["nic"] = f"{rate_gbps:g} Gbit/s"
+    said = cells.text(row, "fabric")
+    if spellings.is_inside_nodes(said) and not spellings.fabric_kind(said):
+        said = ""
+    if said and gpus > network.get("scale_up", {}).get("gpus", own.scale_up.gpus):
+        # Within a node or a rack nothing crosses it.
+        fabric["kind"] = spellings.fabric_kind(said) or said
+    elif spellings.fabric_kind(said):
+        fabric["kind"] = spellings.fabric_kind(said)
     if fabric:
         network["fabric"] = fabric
-    cluster: dict[str, Any] = {"profile": row["profile"], "gpus": _int(row, "gpus")}
     return {**cluster, "network": network} if network else cluster
 
 
+def _profile_name(row: Row) -> str:
+    """The shipped profile that the row means, or the path of another one.
+
+    Raises:
+        InputError: No profile describes the device.
+    """
+    said = cells.text(row, "profile")
+    is_path = said.endswith((".yaml", ".yml"))
+    name = said if is_path else profile_name_of(said, profile_names())
+    if name is None:
+        raise InputError.single("profile", f"no hardware profile describes {said or 'no device'!r}")
+    # Nodes of eight V100 SXM2 are DGX-1s and the like, whose links make a cube mesh.
+    if name == "v100-sxm2-32gb" and cells.whole_if_stated(row, "gpus_per_node") == 8:
+        return "dgx1-v100-32gb"
+    return name
+
+
 def _plan(row: Row) -> dict[str, Any]:
-    stack = stack_of(row["framework"], row.get("framework_version", ""))
-    plan: dict[str, Any] = {"stack": {"base": stack}}
-    for key in ("tp", "pp", "vpp", "cp", "ep", "zero"):
-        if row.get(key):
-            plan[key] = _int(row, key)
-    if row.get("experts"):
-        plan |= _expert_tensor_degree(row)
-    if row.get("zero_group"):
-        plan["zero_group"] = _zero_group(row)
-    if plan.get("pp", 1) > 1:
-        plan |= _stated_layout(row)
+    framework, version = cells.text(row, "framework"), cells.text(row, "framework_version")
+    stack = stack_facts(framework, version, row.get("notes", ""))
+    plan: dict[str, Any] = {}
+    for key in ("tp", "pp", "vpp", "cp", "ep"):
+        if (degree := cells.whole_if_stated(row, key)) is not None:
+            plan[key] = degree
+    stages, chunks = plan.get("pp", 1), plan.get("vpp", 1)
+    if stages == 1:
+        plan.pop("vpp", None)  # chunks of a pipeline that there is not
+    _check_degrees(row, plan)
+    plan |= _sharding(row, plan, stack["base"])
+    if cells.text(row, "experts"):
+        plan |= _expert_tensor_degree(row, plan)
+    if stages > 1:
+        plan |= _stated_layout(row, plan)
+        schedule = spellings.schedule_name(cells.text(row, "schedule"), chunks)
+        plan |= {"schedule": schedule} if schedule else {}
+        if chunks == 1 and schedule in spellings.CHUNKS_OF_SCHEDULE:
+            plan["vpp"] = spellings.CHUNKS_OF_SCHEDULE[schedule]
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
-        if row.get(key):
-            plan[key] = row[key].lower() == "true"
-    for key in ("schedule", "recompute", "precision", "attention"):
-        if row.get(key):
-            plan[key] = row[key]
-    plan |= _recomputed_parts(row)
+        if (said := cells.flag(row, key)) is not None:
+            plan[key] = said
+    plan |= _recomputation(row)
+    plan |= _precision(row, stack["base"])
+    if plan.get("cp", 1) > 1 and context_parallelism_of(stack["base"]) != "ring":
+        plan["cp_method"] = context_parallelism_of(stack["base"])
+    plan = merged(plan, _attention(row, plan))
     if offloaded := _OFFLOADED_LAYERS.search(row.get("notes", "")):
         plan["offload"] = {"activations": "cpu", "activation_layers": int(offloaded.group(1))}
-    repeats_core = "core_attn" in plan.get("recompute_modules", ["core_attn"])
-    if not row.get("attention") and row.get("recompute") == "selective" and repeats_core:
-        # Core attention is only worth computing again where its scores would be kept.
-        plan["attention"] = "fused-softmax"
+    of_the_model = _stack_of_the_model(row, plan, stack["base"])
+    plan["stack"] = {**stack, **of_the_model, **plan.get("stack", {})}
     return plan
 
 
-def _recomputed_parts(row: Row) -> dict[str, Any]:
-    """Layers or modules that are computed again, where the notes say which."""
-    notes = row.get("notes", "")
+def _check_degrees(row: Row, plan: Mapping[str, Any]) -> None:
+    """Refuse a row whose GPUs and degrees contradict each other.
+
+    Tables count data-parallel ranks with or without those of the context and the experts, or
+    groups of ranks that share states.
+    """
+    copies, gpus = cells.whole_if_stated(row, "dp"), cells.whole(row, "gpus")
+    tp, pp, cp, ep = (plan.get(key, 1) for key in ("tp", "pp", "cp", "ep"))
+    width = tp * pp * cp
+    if not copies or not width or gpus % width:
+        return
+    group = cells.text(row, "zero_group")
+    shards = int(group) if group.isdecimal() else 1
+    factors = (cp, 1, ep, cp * ep, cp * max(1, shards))
+    if all(copies * tp * pp * factor != gpus for factor in factors):
+        rule = f"{copies} contradicts gpus / (tp x pp x cp) = {gpus // width}"
+        raise InputError.single("dp", rule)
+
+
+def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
+    """What data-parallel ranks share, and among how many of them."""
+    said = cells.word(row, "zero")
+    if not said:
+        stage = zero_of(base, row["framework"], row.get("framework_version", ""))
+    else:
+        stage = cells.whole({"zero": spellings.zero_stage(said)}, "zero")
+    sharding = {} if stage is None else {"zero": stage}
+    group = _zero_group(row, plan) if stage != 0 else 0
+    return {**sharding, "zero_group": group} if group else sharding
+
+
+def _zero_group(row: Row, plan: Mapping[str, Any]) -> int:
+    """Ranks that the states are sharded over; 0 where that is all of them."""
+    said = cells.word(row, "zero_group")
+    tensor_ranks = max(1, plan.get("tp", 1))
+    if said in ("node", "intra-node", "in-node", "per-node"):
+        standard = load_profile(_profile_name(row)).network.gpus_per_node
+        group = (cells.whole_if_stated(row, "gpus_per_node") or standard) // tensor_ranks or 1
+    elif said in ("", "all", "dp", "world", "full", "none", "0"):
+        return 0
+    else:
+        group = cells.whole(row, "zero_group")
+    width = cells.whole(row, "gpus") // (tensor_ranks * max(1, plan.get("pp", 1)))
+    return group if group <= width else 0
+
+
+def _precision(row: Row, base: str) -> dict[str, Any]:
+    """Number format; before Ampere and in frameworks of that time it was fp16."""
+    said = cells.word(row, "precision")
+    if said:
+        return {"precision": spellings.precision_name(said)}
+    of_fp16 = base.startswith(("megatron-lm-", "deepspeed-2021")) or "v100" in _profile_name(row)
+    return {"precision": "fp16"} if of_fp16 else {}
+
+
+def _recomputation(row: Row) -> dict[str, Any]:
+    """Whole layers, or parts of them, that are computed again."""
+    said, notes = cells.word(row, "recompute"), row.get("notes", "")
+    recomputation: dict[str, Any] = {"recompute": spellings.recompute_extent(said)} if said else {}
     if some_layers := _SOME_LAYERS_AGAIN.search(notes):
-        return {"recompute_layers": int(some_layers.group(1))}
-    if modules := _RECOMPUTED_MODULES.search(notes):
-        return {"recompute": "selective", "recompute_modules": modules.group(1).split("+")}
+        recomputation["recompute_layers"] = int(some_layers.group(1))
+    elif modules := _RECOMPUTED_MODULES.search(notes):
+        recomputation |= {
+            "recompute": "selective", "recompute_modules": modules.group(1).split("+"),
+        }  # fmt: skip
+    return recomputation
+
+
+def _attention(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
+    said = cells.word(row, "attention")
+    if said:
+        return spellings.attention_facts(said)
+    if plan.get("cp", 1) > 1:
+        return {"attention": "flash"}  # a ring or a trade of heads is built around one kernel
+    repeats_core = "core_attn" in plan.get("recompute_modules", ["core_attn"])
+    if plan.get("recompute") == "selective" and repeats_core and cells.word(row, "recompute"):
+        # Core attention is only worth computing again where its scores would be kept.
+        return {"attention": "fused-softmax"}
     return {}
 
 
-def _expert_tensor_degree(row: Row) -> dict[str, int]:
+def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
+    """What a stack does otherwise around this model, or in this number format."""
+    facts: dict[str, Any] = {}
+    if base.startswith("megatron-lm-") and plan.get("precision") == "bf16":
+        # ``arguments.py``: bf16 sets accumulate_allreduce_grads_in_fp32.
+        facts |= {"main_grad_precision": "fp32", "grad_reduce_precision": "fp32"}
+    if base in ("deepspeed", "megatron-deepspeed") and cells.flag(row, "gated_mlp"):
+        # Llama's kin, of 2023 and later, train without dropout and on flash attention.
+        facts |= {"dropout": False, "attention": "flash"}
+    of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
+    if of_transformers and base in ("deepspeed", "torch-fsdp"):
+        facts |= eager_model_facts()
+    return facts
+
+
+def _expert_tensor_degree(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Ranks that share an expert, where the notes or the framework's generation say so.
 
     Recipes before Megatron-Bridge (NeMo up to 25.02) leave it at Megatron-Core's default:
-    experts are split as the rest of the layer is.
+    experts are split as the rest of the layer is. Ranks of one tensor-parallel group must hold
+    other tokens than each other, so they cut the sequence where the row does not say.
     """
-    stated = re.search(r"\bETP ?=? ?(\d+)", row.get("notes", ""))
+    tp = plan.get("tp", 1)
+    cuts = {"sequence_parallel": True} if tp > 1 else {}
+    stated = re.search(r"\bETP ?=? ?(\d+)|expert tensor parallel (\d+)", row.get("notes", ""))
     if stated:
-        return {"etp": int(stated.group(1))}
-    inherits = re.search(r"NeMo (24\.\d\d|25\.0[0-2])", row.get("framework_version", ""))
-    return {"etp": _int(row, "tp")} if inherits else {}
+        return {**cuts, "etp": int(stated.group(1) or stated.group(2))}
+    said = f"{row['framework']} {row.get('framework_version', '')}"
+    inherits = re.search(r"(?i)\bnemo\b.*?(?<![\d.])(24\.\d\d|25\.0[0-2])", said)
+    return {**cuts, "etp": tp} if inherits else cuts
 
 
-def _stated_layout(row: Row) -> dict[str, Any]:
+def _stated_layout(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Layers per stage, or what counts as a layer, where the notes say so."""
     notes = row.get("notes", "")
     stated = re.search(r"units per stage incl\. embedding and head ([\d/]+)", notes)
     if stated:
         first, *middle, last = [int(units) for units in stated.group(1).split("/")]
         return {"layout": [first - 1, *middle, last - 1]}
-    if "first and last stage hold one layer fewer" in notes:
-        stages = _int(row, "pp") * (_int(row, "vpp") if row.get("vpp") else 1)
-        middle = [(_int(row, "layers") + 2) // stages] * stages
+    if re.search(r"first and last stages? (each )?(hold|have)s? one layer (fewer|less)", notes):
+        stages = plan["pp"] * plan.get("vpp", 1)
+        middle = [(cells.whole(row, "layers") + 2) // stages] * stages
         return {"layout": [middle[0] - 1, *middle[1:-1], middle[-1] - 1]}
     counted = re.search(r"embedding and (loss|head) (are )?count(ed)? as .*layers", notes)
     return {"account_for_embedding": True, "account_for_loss": True} if counted else {}
-
-
-def _zero_group(row: Row) -> int:
-    if row["zero_group"] == "node":
-        return _int(row, "gpus_per_node") // _int(row, "tp")
-    return _int(row, "zero_group")
-
-
-_FRAMEWORK_STACKS = {
-    "nemo": "megatron-core",
-    "megatron-bridge": "megatron-core",
-    "paddle": "megatron-core",
-    "gpt-neox": "megatron-deepspeed",
-    "axonn": "megatron-deepspeed",
-    "colossalai": "megatron-deepspeed",
-    "fsdp": "torch-fsdp",
-    "llm-foundry": "torch-fsdp",
-    "nanotron": "torch",
-    "picotron": "torch",
-    "maxtext": "jax",
-    "paxml": "jax",
-    "axlearn": "jax",
-    "alpa": "jax",
-}
-"""Stack that a framework without one of its own is closest to."""
-
-
-def stack_of(framework: str, version: str) -> str:
-    """The stack that stands for a framework's generation.
-
-    A framework that nobody has described is taken as Megatron-Core, the default of a plan.
-    """
-    name = framework.lower()
-    year = re.search(r"20(20|21)", version)
-    if name == "megatron":
-        return f"megatron-lm-{year.group()}" if year else "megatron-core"
-    if name == "deepspeed" and year:
-        return "deepspeed-2021"
-    if name == "torch-fsdp" and "torchtitan" in version.lower():
-        return "torchtitan"
-    return name if name in STACKS else _FRAMEWORK_STACKS.get(name, "megatron-core")
-
-
-def _int(row: Row, key: str) -> int:
-    """A whole number; spreadsheets write some of them as ``12.0``."""
-    try:
-        number = float(row[key])
-    except ValueError:
-        number = math.nan
-    if not number.is_integer():
-        raise InputError.single(key, f"must be a whole number, not {row[key]!r}")
-    return int(number)

@@ -6,10 +6,13 @@ never how fast they were or how much they took.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
+
+from simulator.validate import cells
 
 _BRIDGE = "Megatron-Bridge performance summary"
 """How the source begins whose recipes are in Megatron-Bridge."""
@@ -198,18 +201,19 @@ recipe trains (``mtp_num_layers = 1``) unless the table says otherwise."""
 def recipe_facts(row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Fields of a job that the recipe behind a row decides, one block after another."""
     source = row.get("source", "")
-    if source.startswith(_BRIDGE) and row["model"].lower() == "deepseek-v3":
-        stages = int(row["pp"]) * int(row.get("vpp") or 1)
+    if source.startswith(_BRIDGE) and cells.word(row, "model") == "deepseek-v3":
+        degrees = (cells.whole_if_stated(row, degree) or 1 for degree in ("pp", "vpp"))
+        stages = math.prod(degrees)
         layout = _BRIDGE_DEEPSEEK_LAYOUTS.get(stages)
         plan = {"layout": layout} if layout else {}
         yield {"model": {"multi_token_layers": 1}, "plan": plan}
     if source.startswith(_VTRAIN):
-        tp, vocab = int(row["tp"]), int(row["vocab"])
+        tp, vocab = cells.whole_if_stated(row, "tp") or 1, cells.whole(row, "vocab")
         yield {"model": {"vocab": vocab // tp * tp}}
     for pattern, facts in _SOURCE_FACTS:
         if re.search(pattern, source):
             yield facts
-    for pattern, cells, facts in _PRESET_FACTS:
-        is_of_preset = all(row.get(column) == value for column, value in cells.items())
+    for pattern, preset, facts in _PRESET_FACTS:
+        is_of_preset = all(row.get(column) == value for column, value in preset.items())
         if is_of_preset and re.search(pattern, source):
             yield facts

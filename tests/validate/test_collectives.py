@@ -16,11 +16,11 @@ from simulator.validate.collective_rows import (
     host_s,
     network_of,
     predicted_s,
-    profile_name_of,
     read_collective_rows,
     reason_to_skip,
 )
 from simulator.validate.collectives import validate_collectives
+from simulator.validate.gpu_names import profile_name_of
 
 HEADER = (
     "id,source,collective,gpu,gpus,nodes,gpus_per_node,intra,inter,nics_per_node,nic_gbps,"
@@ -143,7 +143,7 @@ def test_gpu_names_of_tables_find_their_profile(gpu: str, profile: str | None) -
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"kind": "gather"}, "gather is not a modelled collective"),
+        ({"kind": "barrier"}, "barrier is not a modelled collective"),
         ({"links": "nvlink bridge pair"}, "a bridge joins the cards"),
         ({"fabric": None, "nics_per_node": None}, "the fabric between the nodes is not stated"),
         ({"gpu": "L40S", "gpus_per_node": 4}, "no direct path between the cards"),

@@ -113,7 +113,7 @@ def test_rows_without_a_measurement_are_predicted_but_not_scored(table):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"profile": "abacus"}, "cluster.profile"),
+        ({"profile": "abacus"}, "profile: no hardware profile describes 'abacus'"),
         ({"layers": "many"}, "layers: must be a whole number, not 'many'"),
         ({"layers": "4.5"}, "layers: must be a whole number"),
         ({"layers": "0"}, "model.layers"),
@@ -125,14 +125,20 @@ def test_rows_without_a_measurement_are_predicted_but_not_scored(table):
         ({"global_batch": "3"}, "batch.global"),
         ({"tp": "3"}, "cluster.gpus"),
         ({"tp": "0"}, "plan.tp"),
-        ({"tp": "0", "zero_group": "node"}, "ZeroDivisionError"),
+        ({"tp": "0", "zero_group": "node"}, "plan.tp"),
+        ({"dp": "3"}, "dp: 3 contradicts gpus / (tp x pp x cp) = 2"),
+        ({"tp": "8", "pp": "4", "dp": ""}, "cluster.gpus: must be a multiple of tp x pp x cp"),
         ({"zero_group": "some"}, "zero_group: must be a whole number"),
         ({"precision": "bf17"}, "plan.precision"),
         ({"schedule": "magic"}, "plan.schedule"),
-        ({"vpp": "2"}, "plan.schedule"),
+        ({"vpp": "2", "schedule": "gpipe"}, "plan.schedule"),
         ({"recompute": "maybe"}, "plan.recompute"),
         ({"nic_gbps": "fast"}, "fast"),
-        ({"fabric": "string"}, "cluster.network.fabric.kind"),
+        ({"fabric": "string", "gpus": "16", "dp": "4"}, "cluster.network.fabric.kind"),
+        ({"gated_mlp": "perhaps"}, "gated_mlp: must be true or false, not 'perhaps'"),
+        ({"model": "t5-11b"}, "t5-11b is not a stack of like transformer layers"),
+        ({"notes": "LoRA rank 16"}, "only adapters are trained"),
+        ({"ffn_hidden": ""}, "ffn_hidden: must be a whole number, not ''"),
         ({"measured_step_s": "slow"}, "measured_step_s: must be a positive number, not 'slow'"),
         ({"measured_step_s": "-1"}, "measured_step_s: must be a positive number"),
         ({"measured_step_s": "nan"}, "measured_step_s: must be a positive number"),
@@ -246,8 +252,10 @@ def test_empty_cells_leave_the_default_of_the_stack():
 
 
 def test_states_sharded_inside_a_node_leave_out_the_tensor_ranks():
-    plan = job_document({**ROW, "zero_group": "node"})["plan"]
+    many = {**ROW, "gpus": "64", "dp": "16"}
+    plan = job_document({**many, "zero_group": "node"})["plan"]
     assert plan["zero_group"] == 8 // 2
+    assert job_document({**many, "zero_group": "node", "gpus_per_node": ""})["plan"] == plan
 
 
 def test_facts_that_only_the_notes_state_are_read():
@@ -324,7 +332,7 @@ def test_paxml_saves_what_its_recipe_says_and_not_what_that_of_another_model_doe
 @pytest.mark.parametrize(("tp", "parts"), [("1", None), ("4", True)])
 def test_checkpoints_of_bigscience_leave_for_the_cpu_in_parts_if_there_are_any(tp, parts):
     source = "BigScience Jean Zay V100 experiments, experiments/gpt2.md ZeRO section"
-    plan = job_document({**ROW, "source": source, "tp": tp})["plan"]
+    plan = job_document({**ROW, "source": source, "tp": tp, "dp": ""})["plan"]
     assert plan["offload"] == {"activations": "cpu"}
     assert plan.get("partition_activations") is parts
     assert plan["stack"]["base"] == "deepspeed-2021"
@@ -364,7 +372,7 @@ def test_facts_that_hold_for_all_runs_of_a_source_are_read():
 @pytest.mark.parametrize(("tp", "vocab"), [("1", 50257), ("2", 50256), ("8", 50256)])
 def test_ranks_of_vtrains_model_have_a_whole_number_of_tokens_each(tp, vocab):
     source = "vTrain shipped validation data, data/ground_truth_single.csv"
-    row = {**ROW, "source": source, "tp": tp, "vocab": "50257"}
+    row = {**ROW, "source": source, "tp": tp, "dp": "", "vocab": "50257"}
     assert job_document(row)["model"]["vocab"] == vocab
     assert job_document({**row, "source": "Narayanan et al."})["model"]["vocab"] == 50257
 

@@ -1,0 +1,131 @@
+"""What does one cell of a table say, however its author spells it?
+
+Tables come from people and from spreadsheets: ``12.0`` is twelve, ``1,024`` and ``yes`` are what
+they look like, and a dash is an empty cell. What cannot be read is refused with the name of its
+column and what it holds; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from simulator.errors import InputError
+
+Row = Mapping[str, str]
+
+_BLANK = {
+    "", "-", "--", "\N{EN DASH}", "\N{EM DASH}", "?", "n/a", "na", "null", "unknown", "unstated",
+    "not stated", "not given", "unspecified", "default", "auto",
+}  # fmt: skip
+_TRUE = {"true", "yes", "y", "t", "on", "1", "1.0", "enabled"}
+_FALSE = {"false", "no", "n", "f", "off", "0", "0.0", "none", "disabled"}
+
+
+def text(row: Row, key: str) -> str:
+    """What a column says, without blanks around it; empty where it says that it does not know."""
+    said = (row.get(key) or "").strip()
+    return "" if said.lower() in _BLANK else said
+
+
+def number(row: Row, key: str) -> float | None:
+    """A number of at least 0; None where the cell is empty.
+
+    Raises:
+        InputError: The cell holds something else.
+    """
+    said = text(row, key)
+    if not said or said.lower() == "none":
+        return None
+    value = _number(said)
+    if not 0 <= value < math.inf:
+        raise InputError.single(key, f"must be a number, not {said!r}")
+    return value
+
+
+def measured(row: Row, key: str) -> float | None:
+    """A number above 0; None where the cell is empty.
+
+    Raises:
+        InputError: The cell holds something else.
+    """
+    said = text(row, key)
+    if not said or said.lower() == "none":
+        return None
+    value = _number(said)
+    if not 0 < value < math.inf:
+        raise InputError.single(key, f"must be a positive number, not {said!r}")
+    return value
+
+
+def whole(row: Row, key: str) -> int:
+    """A whole number; ``12.0`` and ``1,024`` are some.
+
+    Raises:
+        InputError: The cell is empty or holds something else.
+    """
+    value = _number(text(row, key))
+    if not value.is_integer():
+        raise InputError.single(key, f"must be a whole number, not {row.get(key) or ''!r}")
+    return int(value)
+
+
+def tokens(row: Row, key: str) -> int:
+    """A length in tokens, where ``128k`` is 128 times 1024.
+
+    Raises:
+        InputError: The cell is empty or holds no length.
+    """
+    thousands = re.fullmatch(r"(\d+)\s*[kK]", text(row, key))
+    return 1024 * int(thousands.group(1)) if thousands else whole(row, key)
+
+
+def size_bytes(row: Row, key: str) -> float:
+    """A size in bytes; ``16M`` and ``16 MiB`` are those of nccl-tests, 16 times 1024 squared.
+
+    Raises:
+        InputError: The cell is empty or holds no size.
+    """
+    said = re.fullmatch(r"([\d.]+)\s*([KMGT]?)(?:i?B)?", text(row, key), flags=re.IGNORECASE)
+    value = _number(said.group(1)) if said else _number(text(row, key))
+    if not 0 <= value < math.inf:
+        raise InputError.single(key, f"must be a size in bytes, not {row.get(key) or ''!r}")
+    return value * (1024.0 ** " KMGT".index(said.group(2).upper() or " ") if said else 1.0)
+
+
+def whole_if_stated(row: Row, key: str) -> int | None:
+    """A whole number; None where the cell is empty.
+
+    Raises:
+        InputError: The cell holds something else.
+    """
+    return whole(row, key) if text(row, key).lower() not in ("", "none") else None
+
+
+def flag(row: Row, key: str) -> bool | None:
+    """Yes or no; None where the cell is empty.
+
+    Raises:
+        InputError: The cell says neither.
+    """
+    said = text(row, key).lower()
+    if not said:
+        return None
+    if said in _TRUE or said in _FALSE:
+        return said in _TRUE
+    raise InputError.single(key, f"must be true or false, not {row[key]!r}")
+
+
+def word(row: Row, key: str) -> str:
+    """A name in small letters, its words joined by dashes; empty where the cell is empty."""
+    return re.sub(r"[\s_]+", "-", text(row, key).lower())
+
+
+def _number(said: str) -> float:
+    """The number that a text is, NaN if it is none."""
+    digits = re.sub(r"(?<=\d)[,_ ](?=\d{3}\b)", "", said.strip())
+    try:
+        return float(digits)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,90 @@
+"""Which stack stands for a framework, by the words and versions of other tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.spec.stacks import STACKS
+from simulator.validate.framework_stacks import (
+    context_parallelism_of,
+    stack_facts,
+    stack_of,
+    zero_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "stack"),
+    [
+        ("Megatron-LM", "v1.1.5", "megatron-lm-2020"),
+        ("megatron", "v2.1", "megatron-lm-2021"),
+        ("Megatron_LM", "core_r0.12.0rc1", "megatron-core"),
+        ("megatron-core", "main", "megatron-core"),
+        ("NeMo", "24.12", "megatron-core"),
+        ("NeMo", "2.0.0rc1", "megatron-core"),
+        ("Megatron-Bridge", "0.2", "megatron-core"),
+        ("megatron", "Megatron-LM fork (zero-bubble)", "zero-bubble"),
+        ("Megatron-DeepSpeed", "", "megatron-deepspeed"),
+        ("GPT-NeoX", "2.0", "megatron-deepspeed"),
+        ("Colossal-AI", "0.4", "megatron-deepspeed"),
+        ("DeepSpeed", "0.3.16", "deepspeed-2021"),
+        ("DeepSpeed", "0.15.1", "deepspeed"),
+        ("LLaMA-Factory + DeepSpeed", "", "deepspeed"),
+        ("FSDP", "PyTorch 2.1", "torch-fsdp"),
+        ("FSDP2", "PyTorch 2.6", "torch"),
+        ("torch-fsdp", "torchtune (FSDP2)", "torch"),
+        ("torchtitan", "main", "torchtitan"),
+        ("llm-foundry", "v0.8", "torch-fsdp"),
+        ("HF accelerate", "0.30", "torch"),
+        ("PyTorch Lightning", "2.2", "torch"),
+        ("MaxText", "", "jax"),
+        ("JAX", "0.4.30", "jax"),
+        ("InternEvo", "", "internevo"),
+        ("PaddlePaddle", "2.6", "megatron-core"),
+        ("somebody's own", "", "megatron-core"),
+    ],
+)
+def test_every_framework_has_a_stack(framework, version, stack):
+    assert stack_of(framework, version) == stack
+
+
+def test_every_stack_stands_for_itself():
+    assert [stack_of(name, "") for name in STACKS] == list(STACKS)
+
+
+def test_megatron_of_2022_adds_weight_gradients_up_in_the_product():
+    for version in ("Megatron-LM 2022", "v3.0", "23.05"):
+        facts = stack_facts("megatron", version)
+        assert facts == {"base": "megatron-lm-2021", "fused_accumulation": True}
+
+
+def test_nemo_before_flash_attention_ran_a_fused_softmax():
+    assert stack_facts("NeMo", "22.11")["attention"] == "fused-softmax"
+    assert "attention" not in stack_facts("NeMo", "23.11")
+
+
+def test_a_compiled_model_has_fused_kernels_and_one_that_is_not_has_none_of_its_own():
+    compiled = stack_facts("FSDP2", "PyTorch 2.6", "torch.compile; sac")
+    assert compiled["fused_rmsnorm"] is compiled["fused_elementwise"] is True
+    assert stack_facts("FSDP2", "PyTorch 2.6", "no torch.compile") == {"base": "torch"}
+
+
+def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():
+    assert stack_facts("torch-fsdp", "Composer/llm-foundry PyTorch FSDP") == {"base": "torch-fsdp"}
+    assert stack_facts("FSDP", "PyTorch 2.3")["flash_kernel"] == "flash-2"
+    assert stack_facts("FSDP", "PyTorch 2.0")["flash_kernel"] == "flash-1"
+    assert stack_facts("FSDP", "PyTorch 2.3")["cross_entropy"] == "eager"
+
+
+@pytest.mark.parametrize(
+    ("base", "framework", "zero"),
+    [("torch-fsdp", "FSDP", 3), ("torch", "DDP", 0), ("torch", "FSDP2", 3), ("jax", "MaxText", 3),
+     ("megatron-lm-2021", "Megatron-LM", 0), ("megatron-core", "NeMo", None)],
+)  # fmt: skip
+def test_what_a_framework_shards_by_default(base, framework, zero):
+    assert zero_of(base, framework, "") == zero
+
+
+def test_deepspeed_trades_heads_and_megatron_sends_keys_round_a_ring():
+    assert context_parallelism_of("deepspeed") == "all_to_all"
+    assert context_parallelism_of("megatron-core") == "ring"

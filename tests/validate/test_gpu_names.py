@@ -1,0 +1,55 @@
+"""Names of GPUs in tables, and the profiles that describe them."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.spec.load import profile_names
+from simulator.validate.gpu_names import profile_name_of, stated_memory_gb
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_describes_itself_in_capitals_or_not(name):
+    assert profile_name_of(name.upper(), profile_names()) == name
+
+
+@pytest.mark.parametrize(
+    ("gpu", "profile"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),
+        ("a100-80gb", "a100-sxm-80gb"),
+        ("A100 40 GB", "a100-sxm-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("8xH100", "h100-sxm-80gb"),
+        ("H100SXM5 80G", "h100-sxm-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"),
+        ("NVIDIA H100 (HBM2e, 500 W)", "h100-hbm2e-96gb-500w"),
+        ("DGX H200", "h200-sxm-141gb"),
+        ("B200 192GB", "b200-sxm-180gb"),
+        ("GB200 SXM", "gb200-nvl72"),
+        ("NVIDIA GH200 480GB", "gh200-96gb"),
+        ("Tesla V100-SXM2-16GB", "v100-sxm2-32gb"),
+        ("V100", "v100-sxm2-32gb"),
+        ("DGX-1 V100", "dgx1-v100-32gb"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("H20-3e", "h20"),
+    ],
+)
+def test_a_device_is_known_in_every_spelling(gpu, profile):
+    assert profile_name_of(gpu, profile_names()) == profile
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    ["A100-PCIE-40GB", "A100 64GB", "H100 NVL 94GB", "GH200 144GB", "V100-PCIE-32GB", "H800 PCIe",
+     "A40", "L40", "MI250X", "MI300A", "TPU v5e", "Intel Gaudi 2", "RTX 3090", ""],
+)  # fmt: skip
+def test_another_device_is_none_of_them(gpu):
+    assert profile_name_of(gpu, profile_names()) is None
+
+
+def test_a_smaller_twin_states_its_own_memory():
+    assert stated_memory_gb("V100-SXM2-16GB") == 16
+    assert stated_memory_gb("V100-SXM2-32GB") is None
+    assert stated_memory_gb("NVIDIA GH200 480GB") is None

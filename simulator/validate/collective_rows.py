@@ -117,7 +117,7 @@ def collective_row(row: Row) -> CollectiveRow:
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         nics_per_node=int(nics) if nics is not None and is_stated else None,
-        nic_bytes_per_s=nic_gbps * 1e9 / 8 if nic_gbps is not None and is_stated else None,
+        nic_bytes_per_s=nic_gbps * 1e9 / 8 if nic_gbps and is_stated else None,
         fabric=fabric_kind(cells.text(row, "inter")),
         algorithm=algorithm_of(cells.text(row, "algo")),
         one_process=nodes == 1 and _ONE_PROCESS.search(_said(row)) is not None,
@@ -174,8 +174,8 @@ def reason_to_skip(row: CollectiveRow) -> str:
     """Why a row cannot be answered, a fact about the row; empty if it can."""
     if row.kind not in (SEND_RECV, *_ONE_SIDED, *CollectiveKind):
         return f"{row.kind} is not a modelled collective"
-    if row.ranks == 1:
-        return "one GPU exchanges nothing"
+    if row.ranks == 1 or not row.num_bytes:
+        return "nothing is exchanged"
     in_rack = _RACK.search(f"{row.gpu} {row.links}") and row.ranks <= _RACK_GPUS
     if row.nodes > 1 and not in_rack and row.fabric is None and row.nics_per_node is None:
         return "the fabric between the nodes is not stated"

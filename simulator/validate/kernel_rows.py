@@ -44,6 +44,12 @@ _ADAM_BYTES_PER_PARAMETER = 14.0
 """16-bit weight, gradient and two moments read, all but the gradient written."""
 
 
+_DIRECTION_OF_WORD = {
+    "forward": "fwd", "forwards": "fwd", "fprop": "fwd", "f": "fwd",
+    "backward": "bwd", "backwards": "bwd", "bprop": "bwd", "b": "bwd",
+}  # fmt: skip
+
+
 class SkippedRowError(Exception):
     """The row cannot be answered; the message says which fact it lacks."""
 
@@ -93,14 +99,13 @@ class KernelRow:
     @property
     def op(self) -> str:
         """The operation in small letters, its words joined by underscores."""
-        return re.sub(r"[\s-]+", "_", self.text("op").lower())
+        return re.sub(r"[\s.-]+", "_", self.text("op").lower())
 
     @property
     def direction(self) -> str:
         """fwd, bwd, fwd+bwd, dgrad or wgrad; what the table says where it is none of them."""
-        said = re.sub(r"[\s_&,]+|(?<=d)/|\band\b", "+", self.text("direction").lower())
-        said = re.sub(r"forwards?|fprop|\bf\b", "fwd", said)
-        said = re.sub(r"backwards?|bprop|\bb\b", "bwd", said)
+        words = re.findall(r"[a-z]+", self.text("direction").lower())
+        said = "+".join(_DIRECTION_OF_WORD.get(w, w) for w in words if w not in ("and", "pass"))
         both = said in ("fwd+bwd", "bwd+fwd", "fwdbwd", "full", "both", "train", "training")
         return "fwd+bwd" if both else said
 
@@ -395,11 +400,11 @@ _ANSWERS: tuple[tuple[str, _Answer], ...] = (
 
 _FORWARD_2 = {"": 2.0, "fwd": 2.0, "bwd": 3.0}
 _PASSES: tuple[tuple[str, Mapping[str, float]], ...] = (
-    (r"(megatron_)?rms_?norm|layer_?norm|softmax|gelu|silu|activation", _FORWARD_2),
     (r"fused_add_rms_?norm", {"": 4.0, "fwd": 4.0}),
     (r"(fused_)?cross_entropy", {"": 1.0, "fwd": 1.0}),
-    (r"swiglu|geglu", {"": 3.0, "fwd": 3.0, "bwd": 5.0}),
+    (r"swiglu|geglu|[sg][ie]lu_and_mul", {"": 3.0, "fwd": 3.0, "bwd": 5.0}),
     (r"stream_(copy|mul)|copy|memcpy", {"": 2.0, "fwd": 2.0}),
+    (r"(megatron_)?rms_?norm|layer_?norm|softmax|gelu|silu|activation", _FORWARD_2),
     (r"stream_(add|triad)|triad", {"": 3.0, "fwd": 3.0}),
 )
 """Times that a kernel reads or writes an m x n operand, by direction: each tensor once."""

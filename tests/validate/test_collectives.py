@@ -165,3 +165,101 @@ def test_a_table_without_a_needed_column_is_refused(write: Callable[..., Path]) 
 def test_a_missing_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         validate_collectives(tmp_path / "none.csv")
+
+
+NDR_HOSTS = f"{H100},16,2,8,NVLink4+NVSwitch"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"x,,AllReduce,{NDR_HOSTS},IB NDR,8,400,,1G,4485,,",
+        f"x,,all-reduce,{H100},16.0,,8.0,NVLink,infiniband-ndr,8.0,400.0,auto,1 GiB,4485,,",
+        "x,,all_reduce_perf,NVIDIA H100 80GB HBM3,16,2,,,InfiniBand,8,400,,1073741824,4485,,",
+        f"x,,all_reduce,{H100},16,2,-,,ib,8,400,\"Ring,Tree\",1073741824.0,4485,,",
+    ],
+)  # fmt: skip
+def test_a_row_in_other_words_is_the_same_collective(
+    table: Callable[[Sequence[str]], Path], line: str
+) -> None:
+    given, other = validate_collectives(table([PUBLISHED[2], line])).rows
+    assert other.skipped == ""
+    assert other.predicted_us == given.predicted_us
+
+
+def test_one_row_that_cannot_be_read_stops_no_other(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    odd = [
+        f"x,,all_reduce,{H100},many,2,8,{NDR},,1024,10,,",
+        f"x,,all_reduce,{H100},16,2,8,{NDR},,1024,0,,",
+        f"x,,all_reduce,{H100},16,2,8,{NDR},,1024,,,",
+        f"x,,all_reduce,{H100},1,1,1,{NDR},,1024,10,,",
+        f"x,,all_reduce,{H100},16,32,8,{NDR},,1024,10,,",
+    ]
+    report = validate_collectives(table([*odd, PUBLISHED[0]]))
+    reasons = [row.skipped for row in report.rows]
+    assert reasons == [
+        "gpus: must be a whole number, not 'many'",
+        "time_us: must be a positive number, not '0'",
+        "time_us: neither a time nor a bandwidth is stated",
+        "nothing is exchanged",
+        "nodes: 32 cannot hold 16 GPUs, one each at least",
+        "",
+    ]
+    assert (report.summary.n, report.summary.skipped) == (1, 5)
+
+
+def test_hosts_of_which_some_gpus_take_part_use_their_share_of_the_nics(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    """Two hosts with one GPU each are two hosts, whichever number of GPUs they hold."""
+    line = f"x,,all_reduce,{H100},2,2,8,NVLink,InfiniBand NDR,,,,1G,100000,,"
+    row = read_collective_rows(table([line]))[0]
+    network = network_of(row, load_profile("h100-sxm-80gb").network)
+    assert (row.gpus_per_node, network.fabric.nics_per_node) == (1, 1)
+
+
+def test_a_gather_takes_its_root_as_long_as_an_exchange_of_all_with_all(
+    row: CollectiveRow,
+) -> None:
+    network = network_of(row, load_profile("h100-sxm-80gb").network)
+    everyone = predicted_s(replace(row, kind="all_to_all"), network)
+    assert predicted_s(replace(row, kind="gather"), network) == everyone
+    assert predicted_s(replace(row, kind="scatter"), network) == everyone
+
+
+def test_an_algorithm_that_the_links_do_not_have_was_not_the_one_that_ran(
+    row: CollectiveRow,
+) -> None:
+    network = load_profile("a100-sxm-80gb").network
+    here = network_of(replace(row, nodes=1, ranks=8), network)
+    forced = replace(row, nodes=1, ranks=8, algorithm="in_switch")
+    assert predicted_s(forced, here) == predicted_s(replace(forced, algorithm=""), here)
+
+
+def test_cards_that_only_pcie_joins_are_the_cards(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    line = "x,,all_reduce,A100-80GB,8,1,8,{},,,,,1G,100000,,"
+    card, module = read_collective_rows(
+        table([line.format("PCIe4 (no NVLink)"), line.format("NVLink3")])
+    )
+    names = [profile_name_of(each.gpu, profile_names()) for each in (card, module)]
+    assert names == ["a100-pcie-80gb", "a100-sxm-80gb"]
+
+
+def test_hosts_of_one_rack_need_no_fabric(row: CollectiveRow) -> None:
+    rack = replace(row, gpu="GB200", ranks=64, nodes=16, fabric=None, nics_per_node=None)
+    assert reason_to_skip(rack) == ""
+    assert reason_to_skip(replace(rack, ranks=128, nodes=32)).startswith("the fabric")
+
+
+def test_a_bandwidth_tells_the_time_where_none_is_stated(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    path = table([PUBLISHED[2].replace("4485", "")])
+    head, line = path.read_text().splitlines()
+    path.write_text(f"{head},algbw_GBs,busbw_GBs\n{line},,375\n")
+    (row,) = read_collective_rows(path)
+    assert row.seconds == pytest.approx(2**30 * 2 * 15 / 16 / 375e9)

@@ -174,3 +174,76 @@ def test_a_table_without_the_needed_columns_is_refused(tmp_path):
     path.write_text("id,gpu\n1,x\n")
     with pytest.raises(InputError, match="lacks the columns dtype, op"):
         validate_kernels(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"op": "GEMM"}, {"op": "torch.matmul"}, {"op": "cublas gemm"}, {"op": "linear"},
+        {"op": "bmm"}, {"gpu": "H100-SXM5-80GB"}, {"gpu": "8xH100"}, {"dtype": "torch.bfloat16"},
+        {"dtype": "BF16 in, fp32 acc"}, {"m": "256.0", "batch": ""}, {"batch": "1.0"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_product_in_other_words_is_the_same(report_of, change):
+    (row,) = report_of({**GEMM, "time_us": 100, **change}).rows
+    assert row.skipped == ""
+    assert row.predicted_us == pytest.approx(GEMM_US)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"op": "FlashAttention-3"}, {"op": "fa3"}, {"op": "sdpa"}, {"causal": "1"},
+        {"causal": "causal"}, {"direction": "Forward"}, {"notes": "16 heads, 4 kv heads"},
+        {"notes": "nheads=16, kv_heads=4"}, {"notes": "num_heads: 16; kv_heads: 4"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_attention_in_other_words_is_the_same(report_of, change):
+    (row,) = report_of({**ATTENTION, "dtype": "bf16", **change}).rows
+    assert row.skipped == ""
+    assert row.predicted_us == pytest.approx(attention_us())
+
+
+@pytest.mark.parametrize("said", ["fwd_bwd", "forward+backward", "Fwd + Bwd", "fwd/bwd", "full"])
+def test_both_directions_have_many_names(report_of, said):
+    both = {**ATTENTION, "dtype": "bf16", "direction": "fwd+bwd"}
+    given, other = report_of(both, {**both, "direction": said}).rows
+    assert other.predicted_us == given.predicted_us
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"m": "nan"}, "m is not stated"),
+        ({"m": "inf"}, "m is not stated"),
+        ({"m": "-4"}, "m is not stated"),
+        ({"time_us": "-3"}, "neither a time nor a rate is stated"),
+        ({"gpu": "NVIDIA A40"}, "no hardware profile describes NVIDIA A40"),
+        ({"op": "attention_decode"}, "attention_decode is no single modelled kernel"),
+        ({"op": "gemm_reduce_scatter"}, "gemm_reduce_scatter is no single modelled kernel"),
+        ({"dtype": "int8"}, "number format int8 is not modelled"),
+    ],
+    ids=str,
+)
+def test_an_odd_row_says_what_it_lacks_and_stops_no_other(report_of, change, reason):
+    odd, sound = report_of({**GEMM, "time_us": 1, **change}, {**GEMM, "time_us": 1}).rows
+    assert odd.skipped == reason
+    assert sound.skipped == ""
+
+
+@pytest.mark.parametrize(
+    ("op", "direction", "passes"),
+    [("RMSNorm", "fwd", 2), ("layernorm", "bwd", 3), ("softmax", "", 2), ("swiglu", "fwd", 3),
+     ("silu_and_mul", "fwd", 3), ("gelu", "fwd", 2), ("fused_add_rms_norm", "fwd", 4)],
+)  # fmt: skip
+def test_bytes_of_a_streaming_kernel_follow_from_its_shape(report_of, op, direction, passes):
+    shape = {"op": op, "gpu": "H100", "dtype": "bf16", "m": 512, "n": 1024, "time_us": 9}
+    noted = passes * 2 * 512 * 1024
+    derived, stated = report_of(
+        {**shape, "direction": direction},
+        {**shape, "direction": direction, "notes": f"minimal bytes ({noted} B)"},
+    ).rows
+    assert derived.skipped == ""
+    assert derived.predicted_us == pytest.approx(stated.predicted_us)

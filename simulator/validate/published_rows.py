@@ -121,12 +121,13 @@ def job_document(row: Row) -> dict[str, Any]:
     refused = next((reason for word, reason in _NOT_MODELLED if re.search(word, notes)), None)
     if refused:
         raise InputError.single("notes", refused)
+    micro_batch = cells.whole_if_stated(row, "micro_batch")
     document: dict[str, Any] = {
         "model": model_document(row),
         "cluster": _cluster(row),
         "batch": {
             "global": cells.whole(row, "global_batch"),
-            "micro": cells.whole_if_stated(row, "micro_batch") or 1,
+            "micro": 1 if micro_batch is None else micro_batch,
             "seq_len": cells.tokens(row, "seq_len"),
         },
         "plan": _plan(row),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from simulator.validate import cells
 from simulator.validate.published import PublishedResult, row_source
 from simulator.validate.published_rows import Row, job_document
 
@@ -81,6 +82,7 @@ def _layouts(sweep: Sequence[PublishedResult], rows: dict[str, Row]) -> pd.DataF
             "predicted": (run.predicted_step_s or 0.0) / tokens,
         }
         for run in sweep
-        for tokens in [float(rows[run.id]["global_batch"]) * float(rows[run.id]["seq_len"])]
+        for row in [rows[run.id]]
+        for tokens in [cells.whole(row, "global_batch") * cells.tokens(row, "seq_len")]
     ]
     return pd.DataFrame(runs).groupby("job").mean()

@@ -118,6 +118,7 @@ def test_rows_without_a_measurement_are_predicted_but_not_scored(table):
         ({"layers": "4.5"}, "layers: must be a whole number"),
         ({"layers": "0"}, "model.layers"),
         ({"layers": "-3"}, "model.layers"),
+        ({"micro_batch": "0"}, "batch.micro"),
         ({"gpus": "nan"}, "gpus: must be a whole number"),
         ({"gpus": "1e999"}, "gpus: must be a whole number"),
         ({"gpus": "7"}, "cluster.gpus: must be a multiple of tp x pp x cp"),

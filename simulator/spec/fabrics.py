@@ -7,14 +7,18 @@ system can be looked at on it.
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 from simulator.errors import InputError
 from simulator.spec.documents import data_folder, is_number_with_source, read_yaml, validated
 from simulator.spec.network import Fabric, FabricKind
 from simulator.units import format_quantity
 
-_NOT_FIELDS = {"description", "source"}
+
+def library_document(kind: FabricKind) -> dict[str, Any]:
+    """What the library says of a kind of fabric: fields with their sources, without NICs."""
+    document = read_yaml(data_folder("hardware_profiles") / "fabrics" / f"{kind}.yaml")
+    return {key: value for key, value in document.items() if key != "description"}
 
 
 def library_fabric(kind: FabricKind, nics_per_node: int, nic_bytes_per_s: float) -> Fabric:
@@ -28,11 +32,10 @@ def library_fabric(kind: FabricKind, nics_per_node: int, nic_bytes_per_s: float)
         raise InputError.single(
             "fabric.kind", "is not a known kind of fabric", kind, f"use one of {', '.join(kinds)}"
         )
-    document = read_yaml(data_folder("hardware_profiles") / "fabrics" / f"{kind}.yaml")
     parameters = {
         key: value["value"] if isinstance(value, dict) and is_number_with_source(value) else value
-        for key, value in document.items()
-        if key not in _NOT_FIELDS
+        for key, value in library_document(kind).items()
+        if key != "source"
     }
     nics = {
         "kind": kind,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from errno import EFBIG
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from simulator.errors import Fault, InputError
 from simulator.spec.checks import job_faults
@@ -31,9 +31,11 @@ from simulator.spec.documents import (
     with_changes,
     yaml_mapping,
 )
+from simulator.spec.fabrics import library_document
 from simulator.spec.hardware import HardwareProfile, Provenance
 from simulator.spec.job import Job, Pool
 from simulator.spec.model import Model
+from simulator.spec.network import FabricKind
 from simulator.spec.written_schedule import WrittenSchedule
 
 Document = dict[str, Any]
@@ -41,6 +43,8 @@ Document = dict[str, Any]
 _OVERRIDE = Provenance(kind="assumed", reference="set in the job")
 _OWN_FIELDS = ("profile", "gpus")
 """Fields of a job's cluster block, or of a pool of it; all others override the profile."""
+_SHAPE_OF_FABRIC = ("nics_per_node", "nic", "wiring", "leaf", "pod")
+"""Fields of a fabric that say how it is built, not how it behaves."""
 _REPORTED = object()
 """Stands for a field whose faults are known already."""
 _MAX_TABLE_BYTES = 32 * 1024**2
@@ -262,11 +266,37 @@ def _profile(cluster: Mapping[str, Any], folder: Path, path: str = "cluster") ->
     if not overrides:
         return profile
     changes, sources = _split_sources(overrides, path, _OVERRIDE)
+    base = profile.model_dump(by_alias=True, exclude_unset=True)
+    base, of_library = _on_another_fabric(base, changes)
     document = {
-        **merged(profile.model_dump(by_alias=True, exclude_unset=True), changes),
-        "provenance": {**profile.provenance, **sources},
+        **merged(base, changes),
+        "provenance": {**profile.provenance, **of_library, **sources},
     }
     return validated(HardwareProfile, document, path, siblings=_OWN_FIELDS)
+
+
+def _on_another_fabric(
+    base: Document, changes: Mapping[str, Any]
+) -> tuple[Document, dict[str, Provenance]]:
+    """A profile's document on the kind of fabric that the changes name, and its new sources.
+
+    NICs, their rate and the switches stay those of the profile; how they behave is what the
+    library says of the other kind.
+    """
+    network = changes.get("network")
+    fabric = network.get("fabric") if isinstance(network, Mapping) else None
+    named = fabric.get("kind") if isinstance(fabric, Mapping) else None
+    own = base["network"]["fabric"]
+    kind = next((each for each in get_args(FabricKind) if each == named != own["kind"]), None)
+    if kind is None:
+        return base, {}
+    plain, sources = _split_sources(library_document(kind))
+    kept = {key: own[key] for key in _SHAPE_OF_FABRIC if key in own}
+    path = "network.fabric"
+    return (
+        {**base, "network": {**base["network"], "fabric": {**plain, **kept, "kind": kind}}},
+        {f"{path}.{key}": source for key, source in sources.items()},
+    )
 
 
 def _named_profile(name: str, field: str, folder: Path) -> HardwareProfile:

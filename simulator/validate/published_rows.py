@@ -31,12 +31,20 @@ from simulator.validate.recipe_facts import recipe_facts
 __all__ = ["Row", "job_document", "memory_kind", "stack_of"]
 
 _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (r"squared-ReLU", {"model": {"activation": "squared-relu"}}),
-    (r"CP by all-to-all", {"plan": {"cp_method": "all_to_all"}}),
-    (r"TP comm overlap on", {"plan": {"overlap_tp": True}}),
-    (r"synchronous p2p", {"plan": {"overlap_p2p": False}}),
+    (r"(?i)squared[- ]relu|sq_?relu|relu\^2", {"model": {"activation": "squared-relu"}}),
+    (r"(?i)ring[- ]attention", {"plan": {"cp_method": "ring"}}),
+    (r"(?i)CP (by|with|over) all[- ]?to[- ]?all|ulysses", {"plan": {"cp_method": "all_to_all"}}),
+    (r"(?i)CP (by|with|over) all[- ]?gather", {"plan": {"cp_method": "all_gather"}}),
     (
-        r"no comm/compute overlap",
+        r"(?i)\bTP(/[DP]P)* comm(unication)? overlap( is)? on|tp_comm_overlap[ =:]*(true|on)",
+        {"plan": {"overlap_tp": True}},
+    ),
+    (
+        r"(?i)\bsynchronous p2p|(p2p|pipeline)[^;]{0,25} not overlapped",
+        {"plan": {"overlap_p2p": False}},
+    ),
+    (
+        r"(?i)no comm(unication)?[/-]comp(ute|utation)? overlap|no overlap anywhere",
         {
             "plan": {
                 "overlap_grad_reduce": False,
@@ -45,23 +53,36 @@ _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
             }
         },
     ),
-    (r"not overlapped|no gradient-bucket overlap", {"plan": {"overlap_grad_reduce": False}}),
-    (r"grad sync overlapped|grad/param comm overlap", {"plan": {"overlap_grad_reduce": True}}),
-    (r"capacity factor 1\b|tokendrop", {"model": {"experts": {"capacity_factor": 1.0}}}),
-    (r"(?<!no )grouped GEMM", {"plan": {"stack": {"grouped_experts": True}}}),
-    (r"a2a overlap on", {"plan": {"overlap_ep": True}}),
+    (
+        r"(?i)(grad|\bDP\b|data[- ]parallel)[^;]{0,25} not overlapped"
+        r"|(?i:no gradient(-bucket)? overlap)",
+        {"plan": {"overlap_grad_reduce": False}},
+    ),
+    (
+        r"(?i)grad(ient)? sync overlapped|grad/param comm overlap|overlapped grad",
+        {"plan": {"overlap_grad_reduce": True}},
+    ),
+    (
+        r"(?i)capacity factor 1(\.0)?\b(?!\.)|tokendrop",
+        {"model": {"experts": {"capacity_factor": 1.0}}},
+    ),
+    (r"(?i)(?<!no )grouped gemm", {"plan": {"stack": {"grouped_experts": True}}}),
+    (r"(?i)a2a overlap on|EP (comm )?overlap on", {"plan": {"overlap_ep": True}}),
     (r"w/ MTP", {"model": {"multi_token_layers": 1}}),
     (r"w/o MTP", {"model": {"multi_token_layers": 0}}),
     (r"^(?!.*tokendrop).*\b(Deep|Hybrid)EP\b", {"plan": {"ep_dispatch": "hierarchical"}}),
-    (r"bf16 grad sync", {"plan": {"grad_reduce_precision": "bf16"}}),
-    (r"MP mode PURE", {"plan": {"grad_reduce_precision": "bf16"}}),
-    (r"async TP", {"plan": {"overlap_tp": True}}),
     (
-        r"float8 rowwise",
+        r"(?i)bf16 grad(ient)?s? (sync|reduc|all-?reduce)",
+        {"plan": {"grad_reduce_precision": "bf16"}},
+    ),
+    (r"MP mode PURE", {"plan": {"grad_reduce_precision": "bf16"}}),
+    (r"(?i)async[- ]TP\b", {"plan": {"overlap_tp": True}}),
+    (
+        r"(?i)(float8|fp8) row-?wise|row-?wise (float8|fp8)",
         {"plan": {"stack": {"float8_scaling": "rows", "gathers_casted": False}}},
     ),
     (
-        r"\beager\b",
+        r"(?i)\beager\b(?! attention)",
         {
             "plan": {
                 "stack": {"fused_elementwise": False, "fused_rmsnorm": False, "fused_rotary": False}

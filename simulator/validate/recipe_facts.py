@@ -14,7 +14,7 @@ from typing import Any
 
 from simulator.validate import cells
 
-_BRIDGE = "Megatron-Bridge performance summary"
+_BRIDGE = "Megatron-Bridge performance"
 """How the source begins whose recipes are in Megatron-Bridge."""
 
 _VTRAIN = "vTrain shipped validation data"
@@ -36,10 +36,10 @@ _SOURCE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (r"^DGX Cloud benchmarking recipes", {"plan": {"overlap_tp": True}}),
     (
-        rf"^{_BRIDGE}",
+        rf"^{_BRIDGE}|^NeMo (Framework )?(long sequence )?performance",
         {"plan": {"overlap_tp": True, "grad_reduce_precision": "bf16"}},
     ),
-    (r"^MLPerf Training ", {"plan": {"overlap_tp": True}}),
+    (r"^MLPerf Training (?!.*\bAMD)", {"plan": {"overlap_tp": True}}),
     (
         r"^MLPerf Training v3\.0 .*gpt3",
         {"plan": {"stack": {"flash_kernel": "flash-1"}}},
@@ -114,8 +114,9 @@ kernel.
 
 NVIDIA's own recipes pipeline tensor-parallel exchanges with their products: those of DGX Cloud
 (the table's README says so of all its runs), of Megatron-Bridge (``CommOverlapConfig`` of
-``scripts/performance/configs``, which also reduces gradients in bf16: ``grad_reduce_in_fp32``), and
-of MLPerf's submissions (``TP_COMM_OVERLAP`` of the systems' ``config_*.sh``).
+``scripts/performance/configs``, which also reduces gradients in bf16: ``grad_reduce_in_fp32``) and
+NeMo before it (``ub_tp_comm_overlap`` and ``grad_sync_dtype: bf16`` of the launcher's configs), and
+of its MLPerf submissions (``TP_COMM_OVERLAP`` of the systems' ``config_*.sh``).
 
 NeMo 1 runs these models with Apex's ``distributed_fused_adam`` (``optim.name`` in the launcher's
 ``conf/training`` and in ``nemotron4-340b-synth.yaml`` and ``gpt3_175b_hydra.yaml`` of DGX Cloud's

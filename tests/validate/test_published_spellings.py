@@ -182,3 +182,27 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
            "schedule": "", "attention": "", "dp": ""}  # fmt: skip
     plan = job_of(row).plan
     assert (plan.cp_method, plan.attention) == ("all_to_all", "flash")
+
+
+@pytest.mark.parametrize(
+    ("notes", "field", "value"),
+    [
+        ("Squared ReLU", "model.activation", "squared-relu"),
+        ("Ulysses", "plan.cp_method", "all_to_all"),
+        ("CP with all-gather", "plan.cp_method", "all_gather"),
+        ("DP/TP/PP comm overlap on", "plan.overlap_tp", True),
+        ("TP/PP comm overlap on", "plan.overlap_tp", True),
+        ("Synchronous p2p", "plan.overlap_p2p", False),
+        ("asynchronous p2p", "plan.overlap_p2p", None),
+        ("gradient all-reduce not overlapped", "plan.overlap_grad_reduce", False),
+        ("a2a not overlapped", "plan.overlap_grad_reduce", None),
+        ("bf16 gradient all-reduce", "plan.grad_reduce_precision", "bf16"),
+        ("fp8 rowwise", "plan.stack.float8_scaling", "rows"),
+        ("eager attention", "plan.stack.fused_elementwise", None),
+    ],
+)
+def test_phrases_of_notes_are_read_in_other_words(notes, field, value):
+    node = job_document({**ROW, "notes": notes})
+    for name in field.split("."):
+        node = node.get(name) if isinstance(node, dict) else None
+    assert node == value

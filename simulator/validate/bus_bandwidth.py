@@ -15,7 +15,7 @@ from simulator.spec.network import Network
 from simulator.validate.collective_rows import (
     network_of,
     predicted_s,
-    read_collective_rows,
+    readable_collective_rows,
     reason_to_skip,
 )
 from simulator.validate.gpu_names import profile_name_of
@@ -45,7 +45,7 @@ def bus_bandwidths(csv_path: str | Path) -> Mapping[str, Sequence[BusBandwidth]]
     """
     names = profile_names()
     systems: dict[str, list[CollectiveRow]] = {}
-    for row in read_collective_rows(csv_path):
+    for row in readable_collective_rows(csv_path):
         if not reason_to_skip(row) and profile_name_of(row.gpu, names):
             systems.setdefault(row.gpu, []).append(row)
     return {gpu: _system(rows, names) for gpu, rows in sorted(systems.items())}

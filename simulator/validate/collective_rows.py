@@ -7,8 +7,10 @@ fabric library where the row names another fabric than the profile's.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
@@ -67,6 +69,17 @@ def read_collective_rows(path: str | Path) -> list[CollectiveRow]:
             rule = f"holds a wrong number: row {number}: {_first_rule(error)}"
             raise InputError.single("", rule, file=str(path)) from error
     return rows
+
+
+def readable_collective_rows(path: str | Path) -> Iterator[CollectiveRow]:
+    """The rows of a table of measured collectives whose cells can all be read, in order.
+
+    Raises:
+        InputError: The file cannot be read or lacks a column.
+    """
+    for cells_of_row in read_collective_cells(path):
+        with contextlib.suppress(InputError):
+            yield collective_row(cells_of_row)
 
 
 def read_collective_cells(path: str | Path) -> list[Row]:

@@ -276,6 +276,8 @@ def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
     said = cells.word(row, "zero")
     if not said:
         stage = zero_of(base, row["framework"], row.get("framework_version", ""))
+        # Inside a pipeline few shard parameters, and those who do say so.
+        stage = None if stage == 3 and plan.get("pp", 1) > 1 else stage
     else:
         stage = cells.whole({"zero": spellings.zero_stage(said)}, "zero")
     sharding = {} if stage is None else {"zero": stage}

@@ -53,3 +53,12 @@ def test_a_picture_per_system_is_written(table, tmp_path):
     names = [path.name for path in draw_bus_bandwidths(table, tmp_path / "new")]
     assert names == ["h100-sxm5-80gb.png", "mi300x.png"]
     assert all((tmp_path / "new" / name).stat().st_size > 5000 for name in names)
+
+
+def test_a_row_that_cannot_be_read_leaves_the_picture_of_the_others(write):
+    head = "id,collective,gpu,gpus,nodes,gpus_per_node,intra,inter,bytes,time_us"
+    sound = "a,all_reduce,H100-SXM5-80GB,8,1,8,NVLink,,1048576,50"
+    odd = "b,all_reduce,H100-SXM5-80GB,8,1,8,NVLink,,1048576,slow"
+    path = write("\n".join([head, sound, odd]) + "\n", "measured.csv")
+    (drawn,) = bus_bandwidths(path).values()
+    assert len(drawn) == 1

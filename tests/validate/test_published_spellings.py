@@ -171,6 +171,11 @@ def test_what_is_sharded_by_default_is_a_matter_of_the_framework(framework, vers
     assert job_of(row).plan.zero == zero
 
 
+def test_parameters_are_not_taken_as_sharded_inside_a_pipeline():
+    row = {**ROW, "framework": "Alpa", "framework_version": "", "zero": ""}
+    assert job_of(row).plan.zero == 1
+
+
 def test_bf16_gradients_of_old_megatron_are_added_up_in_fp32():
     old = {**ROW, "framework_version": "Megatron-LM 2021"}
     assert job_of({**old, "precision": "bf16"}).plan.stack.main_grad_precision == "fp32"

@@ -215,6 +215,6 @@ def recipe_facts(row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         if re.search(pattern, source):
             yield facts
     for pattern, preset, facts in _PRESET_FACTS:
-        is_of_preset = all(row.get(column) == value for column, value in preset.items())
+        is_of_preset = all(cells.word(row, name) == value for name, value in preset.items())
         if is_of_preset and re.search(pattern, source):
             yield facts

@@ -7,7 +7,6 @@ wrong; 3 a bug of ours.
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ from simulator.cli import (
     traffic,
     validating,
 )
-from simulator.cli.console import note
+from simulator.cli.console import close_stdout, note
 from simulator.errors import ClustersimError, DoesNotFitError
 
 INPUT_WRONG, DOES_NOT_FIT, BUG = 2, 1, 3
@@ -73,8 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         note(str(error))
         sys.exit(DOES_NOT_FIT if isinstance(error, DoesNotFitError) else INPUT_WRONG)
     except BrokenPipeError:
-        # The reader of a pipe has seen enough; nothing may be written at exit any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        close_stdout()
         sys.exit(0)
     except OSError as error:
         if error.errno in _DISK_IS_FULL:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def status_line() -> Iterator[Callable[[str], None]]:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout; infinite and undefined numbers become null."""
-    typer.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+    _write(json.dumps(_finite(document), indent=2, allow_nan=False))
 
 
 def print_table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -160,7 +161,20 @@ def print_table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[s
         console.print(f"[bold]{escape(title)}[/bold]")
         console.print(table)
     lines = (line.rstrip() for line in captured.get().splitlines())
-    typer.echo("\n".join(lines) + "\n")
+    _write("\n".join(lines) + "\n")
+
+
+def _write(text: str) -> None:
+    """Write to stdout; where its reader has seen enough, the command goes on with its files."""
+    try:
+        typer.echo(text)
+    except BrokenPipeError:
+        close_stdout()
+
+
+def close_stdout() -> None:
+    """Let nothing more be written to a pipe that nobody reads, at exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _least_width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:

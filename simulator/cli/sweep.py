@@ -87,7 +87,7 @@ def sweep(
         raise InputError.single("--dask", "brings its own workers", dask, "leave --workers out")
     if out is not None:
         _check_table(out, fresh=fresh)
-    with progress("combinations", count) as counted, _executor(dask) as executor:
+    with progress("combinations", count) as counted, _executor(dask) as executor, _kept(out):
         table = sweep(
             job,
             axes,
@@ -163,6 +163,19 @@ def _executor(dask: str | None) -> Iterator[Executor | None]:
 
     with dask_executor(dask) as executor:
         yield executor
+
+
+@contextlib.contextmanager
+def _kept(out: Path | None) -> Iterator[None]:
+    """Say, where somebody interrupts, that finished rows are not lost."""
+    from simulator.planning.journal import journal_path
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is not None and journal_path(out).exists():
+            note(f"\n{journal_path(out)} keeps the finished rows; the same command goes on there")
+        raise
 
 
 def _write_table(table: pd.DataFrame, out: Path) -> None:

@@ -201,15 +201,27 @@ def test_output_that_is_no_terminal_is_plain_text_with_whole_columns():
     assert all(line == line.rstrip() for line in done.stdout.splitlines())
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+@pytest.fixture
+def left_pipe():
+    """A pipe that nobody reads any more."""
     reading, writing = os.pipe()
     os.close(reading)
-    try:
-        done = run_process("schema", "job", stdout=writing)
-    finally:
-        os.close(writing)
+    yield writing
+    os.close(writing)
+
+
+def test_a_reader_that_leaves_early_is_no_error(left_pipe):
+    done = run_process("schema", "job", stdout=left_pipe)
     assert "Traceback" not in done.stderr
     assert "internal error" not in done.stderr
+
+
+@pytest.mark.parametrize("shape", [[], ["--json"]])
+def test_files_are_written_though_the_reader_of_the_tables_left(left_pipe, job_file, shape):
+    trace = job_file.with_name("trace.json")
+    done = run_process("run", str(job_file), *shape, "--trace", str(trace), stdout=left_pipe)
+    assert (done.returncode, done.stderr) == (0, f"wrote {trace}\n")
+    assert trace.exists()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from simulator.planning.journal import journal_path
+
 ROOT = Path(__file__).parent.parent.parent
 TP = ("--grid", "plan.tp=1,2,3")
 
@@ -138,6 +140,20 @@ def test_a_sweep_killed_half_way_loses_no_finished_row_and_repeats_none(
     whole = tmp_path / "whole.csv"
     clustersim("sweep", *command[1:-1], whole)
     assert table.read_text() == whole.read_text()
+
+
+def test_an_interrupted_sweep_says_where_its_finished_rows_are(
+    clustersim, job_file, tmp_path, monkeypatch
+):
+    def interrupted(*_: object, table: Path, **__: object) -> None:
+        journal_path(table).write_text("a row\n")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.planning.sweep.sweep", interrupted)
+    out = tmp_path / "table.csv"
+    outcome = clustersim("sweep", job_file, "--grid", "plan.tp=1,2", "--out", out)
+    assert outcome.code == 130
+    assert f"{out}.journal keeps the finished rows" in outcome.err
 
 
 def test_a_sweep_is_drawn_where_asked(clustersim, job_file, tmp_path):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from functools import lru_cache
 
@@ -48,6 +48,14 @@ UNITS: Mapping[str, Mapping[str, Fraction]] = {
 }
 """Factor to SI of every accepted unit, per dimension (named by its SI suffix)."""
 
+_OTHER_SPELLINGS = (
+    (r"(?i)flops(/s)?\Z", "FLOP/s"),
+    (r"(?<=[a-zA-Z])ps\Z", "/s"),
+    (r"(?<=[kKmMgGtTpP])b(?=(/s)?\Z)", "bit"),
+    (r"[\u00b5\u03bc]", "u"),
+)
+"""How others write units, and how they are written here."""
+
 # Digits and exponents are bounded, because an exact 1e999999999 would never be finished.
 _DIGITS = r"[0-9](?:_?[0-9]){0,30}"
 _NUMBER = rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]{{1,2}})?"
@@ -80,8 +88,19 @@ def parse_quantity(text: str, dimension: str) -> float:
     if unit is None:
         raise ValueError(f"{text!r} has no unit; write {wanted}")
     if unit not in units:
-        raise ValueError(f"unknown unit {unit!r}; known: {', '.join(units)}")
+        meant = _meant_unit(unit, units)
+        way_out = f"did you mean {meant!r}?" if meant else f"known: {', '.join(units)}"
+        raise ValueError(f"unknown unit {unit!r}; {way_out}")
     return float(Fraction(number) * units[unit])
+
+
+def _meant_unit(unit: str, units: Collection[str]) -> str | None:
+    """The known unit that differs only in how it is spelled; a small b is a bit, if it may be."""
+    spelled = unit
+    for other, ours in _OTHER_SPELLINGS:
+        spelled = re.sub(other, ours, spelled)
+    by_small = {known.lower(): known for known in units}
+    return by_small.get(spelled.lower()) or by_small.get(unit.lower())
 
 
 def _typical_unit(dimension: str) -> str:

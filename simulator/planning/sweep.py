@@ -14,9 +14,10 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import InputError
+from simulator.errors import Fault, InputError
 from simulator.planning.journal import Journal, Row, fingerprint, journal_path
 from simulator.results.run import Engine, check_step, run_step
+from simulator.spec.faults import NO_SUCH_FIELD
 from simulator.spec.job import Job
 from simulator.version import __version__
 
@@ -76,6 +77,7 @@ def sweep(
 
     check_step(job, engine)
     points = grid_points(grid)
+    _check_fields(job, points[0])
     kept = nullcontext() if table is None else _journal(job, grid, engine, Path(table))
     with kept as journal:
         rows = {} if journal is None else dict(journal.rows)
@@ -130,6 +132,19 @@ def _axis(paths: str, values: Sequence[Any]) -> Iterator[_Changes]:
             rule = f"moves {len(names)} fields together, so each value must be a list of as many"
             raise InputError.single(paths, rule, value, "write for example [1, 8],[8, 1]")
         yield dict(zip(names, value, strict=True))
+
+
+def _check_fields(job: Job, changes: _Changes) -> None:
+    """Refuse a misspelt field once, not in every row."""
+    unknown: list[Fault] = []
+    for path, value in changes.items():
+        try:
+            job.replace({path: value})
+        except InputError as error:
+            faults = error.faults
+            unknown += [f for f in faults if f.path == path and f.rule == NO_SUCH_FIELD]
+    if unknown:
+        raise InputError(unknown)
 
 
 def _journal(job: Job, grid: Grid, engine: Engine, table: Path) -> Journal:

@@ -51,7 +51,8 @@ def names_in(folder: Path) -> list[str]:
 class _StrictLoader(SafeLoader):
     """Safe YAML that refuses duplicate keys instead of silently taking the last.
 
-    Merge keys are refused too: chains of them grow without bound while they are read.
+    Merge keys are refused too: chains of them grow without bound while they are read. What YAML
+    1.1 alone takes for a number stays text: to it ``1:8`` is 68 and ``010`` is 8.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -66,6 +67,17 @@ class _StrictLoader(SafeLoader):
                 raise _malformed(f"the key {key!r} appears twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        text = node.value.lstrip("+-")
+        if ":" in text or (text[:1] == "0" and text[1:2].isdigit() and "." not in text):
+            return self.construct_scalar(node)
+        is_whole = node.tag.endswith(":int")
+        return self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_number)
+_StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.construct_number)
 
 
 def _malformed(problem: str, node: yaml.Node) -> yaml.YAMLError:
@@ -92,6 +104,8 @@ def yaml_mapping(text: str, file: str = "") -> dict[str, Any]:
         InputError: It is not YAML, too large, or not a mapping.
     """
     document = parse_yaml(text, file)
+    if document is None:
+        raise InputError.single("", "is empty; it must be a mapping of fields", file=file)
     if not isinstance(document, dict):
         raise InputError.single("", "must be a mapping of fields", document, file=file)
     return document

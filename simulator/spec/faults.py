@@ -40,6 +40,9 @@ _TYPES = {
     "bool": "write true or false",
     "string": "write it as text, in quotes if it looks like a number",
 }
+NO_SUCH_FIELD = "no such field"
+"""Rule that a misspelt name breaks."""
+
 _MANY = 12
 """More names than this are not listed in a hint."""
 
@@ -48,7 +51,8 @@ def nearest_hint(word: str, known: Collection[str]) -> str:
     """What a user probably meant, or else which names there are; empty if there are none."""
     parts = [name for name in known if len(word) > 1 and word.lower() in name.lower()]
     begun = [name for name in parts if name.lower().startswith(word.lower())]
-    close = begun or _alike(word, known, 0.75) or parts or _alike(word, known, 0.6)
+    longer = [name for name in known if word.lower().startswith(f"{name.lower()}-")]
+    close = begun or longer or _alike(word, known, 0.75) or parts or _alike(word, known, 0.6)
     if close:
         return f"did you mean {' or '.join(map(repr, close[:3]))}?"
     names = list(known)
@@ -97,7 +101,7 @@ def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Faul
         return Fault(path, "is missing", hint="add it")
     if kind == "extra_forbidden":
         word = path.rpartition(".")[2]
-        return Fault(path, "no such field", value, nearest_hint(word, names_beside))
+        return Fault(path, NO_SUCH_FIELD, value, nearest_hint(word, names_beside))
     if kind == "value_error":
         return Fault(path, str(detail["ctx"]["error"]), _plain(value))
     if kind == "literal_error":

@@ -32,6 +32,7 @@ from simulator.spec.documents import (
     yaml_mapping,
 )
 from simulator.spec.fabrics import library_document
+from simulator.spec.faults import NO_SUCH_FIELD
 from simulator.spec.hardware import HardwareProfile, Provenance
 from simulator.spec.job import Job, Pool
 from simulator.spec.model import Model
@@ -349,8 +350,8 @@ def _split_sources(
 
     stripped = plain(document, "", inherited)
     if "provenance" in document:
-        rule = "no such field"
-        faults.append(Fault(_joined(prefix, "provenance"), rule, hint="put source beside a value"))
+        path, hint = _joined(prefix, "provenance"), "put source beside a value"
+        faults.append(Fault(path, NO_SUCH_FIELD, hint=hint))
     if faults:
         raise InputError(faults)
     return dict(stripped), provenance  # type: ignore[call-overload]

@@ -86,6 +86,13 @@ def test_a_field_appears_once_in_a_grid(job):
         sim.sweep(job, {"plan.tp": [1], "plan.tp,plan.pp": [(1, 4)]})
 
 
+def test_a_misspelt_field_is_refused_before_anything_is_simulated(job):
+    with pytest.raises(InputError) as caught:
+        sim.sweep(job, {"plan.tpp": [1, 2], "layers": [4], "plan.zero": [7]})
+    assert [fault.path for fault in caught.value.faults] == ["plan.tpp", "layers"]
+    assert "did you mean model.layers?" in str(caught.value)
+
+
 def test_any_field_of_a_job_can_be_swept(job):
     grid = {
         "model.layers": [4, 8],

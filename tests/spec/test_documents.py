@@ -63,6 +63,17 @@ def test_broken_or_hostile_yaml_is_refused_with_the_reason(text, says):
         parse_yaml(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1:8", "1:8"), ("1:30.5", "1:30.5"), ("010", "010"), ("-08", "-08"), ("0", 0),
+        ("-3", -3), ("1_000", 1000), ("0x10", 16), ("0.5", 0.5), ("00.5", 0.5), ("1.5e+3", 1500.0),
+    ],
+)  # fmt: skip
+def test_what_only_yaml_takes_for_a_number_stays_text(text, value):
+    assert parse_yaml(text) == value
+
+
 @given(st.text(alphabet=string.printable, max_size=60))
 def test_any_text_is_a_value_or_an_input_error(text):
     with suppress(InputError):
@@ -145,6 +156,7 @@ def test_a_name_is_a_shipped_file_and_a_path_starts_at_the_folder(tmp_path, writ
         ("h100", "did you mean 'h100-sxm-80gb' or 'h100-pcie-80gb'?"),
         ("H200-SXM", "did you mean 'h200-sxm-141gb'?"),
         ("h100-sxm-80g", "did you mean 'h100-sxm-80gb'?"),
+        ("h100-sxm-80gb-nvl", "did you mean 'h100-sxm-80gb'?"),
         ("tpu", "known: h100-sxm-80gb, h100-pcie-80gb, h200-sxm-141gb"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_group_may_not_cross_a_fabric_that_is_not_described() -> None:
         ({"scale_up": {"bandwidth": "-450 GB/s"}}, "leave out the minus sign"),
         ({"scale_up": {"bandwidth": 450}}, 'write for example "450 GB/s"'),
         ({"fabric": {"nic": "400"}}, "'400' has no unit"),
-        ({"fabric": {"nic": "400 Gbps"}}, "unknown unit 'Gbps'; known:"),
+        ({"fabric": {"nic": "400 Gbps"}}, "unknown unit 'Gbps'; did you mean 'Gbit/s'?"),
     ],
 )
 def test_a_job_on_such_a_network_is_refused(change: dict[str, Any], says: str) -> None:

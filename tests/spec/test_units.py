@@ -79,6 +79,34 @@ def test_what_is_no_quantity_of_the_dimension_is_refused(text, dimension, says):
         parse_quantity(text, dimension)
 
 
+@pytest.mark.parametrize(
+    ("unit", "dimension", "meant"),
+    [
+        ("Gb/s", "bytes_per_s", "Gbit/s"),
+        ("Gbps", "bytes_per_s", "Gbit/s"),
+        ("gbps", "bytes_per_s", "Gbit/s"),
+        ("gbit/s", "bytes_per_s", "Gbit/s"),
+        ("GBps", "bytes_per_s", "GB/s"),
+        ("GBit/s", "bytes_per_s", "Gbit/s"),
+        ("gib", "bytes", "GiB"),
+        ("KB", "bytes", "kB"),
+        ("TFLOPS", "flop_per_s", "TFLOP/s"),
+        ("TFlops/s", "flop_per_s", "TFLOP/s"),
+        ("\u00b5s", "s", "us"),
+        ("usd/H", "usd_per_s", "USD/h"),
+    ],
+)
+def test_a_unit_spelled_another_way_gets_the_one_that_was_meant(unit, dimension, meant):
+    with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
+        parse_quantity(f"1 {unit}", dimension)
+
+
+@pytest.mark.parametrize(("unit", "dimension"), [("GB", "bytes_per_s"), ("bps", "s"), ("x", "w")])
+def test_a_unit_of_something_else_gets_all_that_are_known(unit, dimension):
+    with pytest.raises(ValueError, match="known: "):
+        parse_quantity(f"1 {unit}", dimension)
+
+
 @given(value=SIZES, dimension=DIMENSIONS)
 def test_a_written_quantity_is_read_back_to_the_same_float(value, dimension):
     assert parse_quantity(format_quantity(value, dimension), dimension) == value

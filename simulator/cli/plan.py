@@ -335,7 +335,7 @@ def _nothing_fits_text(found: PlanSearch, nearest: FitSearch | None) -> str:
     way_out = nearest.nearest
     return (
         f"{text}\nNearest to it that fits: {_options({**found.smallest, **way_out.changes})}\n"
-        f"With it a step takes about {format_seconds(way_out.step_time_s)} "
+        f"With it a step takes {format_seconds(way_out.step_time_s)} "
         f"and the fullest GPU holds {format_bytes(way_out.peak_device_bytes)}."
     )
 

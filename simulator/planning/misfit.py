@@ -82,6 +82,6 @@ def _way_out(search: FitSearch) -> Iterator[str]:
     options = " ".join(f"--set {path}={value}" for path, value in nearest.changes.items())
     yield f"Nearest change that fits ({tried} simulated): {options}"
     yield (
-        f"With it a step takes about {format_seconds(nearest.step_time_s)} "
+        f"With it a step takes {format_seconds(nearest.step_time_s)} "
         f"and the fullest GPU holds {format_bytes(nearest.peak_device_bytes)}."
     )

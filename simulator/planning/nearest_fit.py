@@ -27,7 +27,7 @@ from simulator.planning.feasible import (
     is_data_parallel_only,
 )
 from simulator.planning.recompute_change import recompute_change
-from simulator.results.run import run_step
+from simulator.results.run import Engine, run_step
 from simulator.spec.job import Job
 from simulator.spec.load import load_profile, profile_names
 from simulator.spec.plan import Recompute
@@ -59,7 +59,7 @@ class NearestFit:
 
     Attributes:
         changes: New values by dotted path, ready for :meth:`Job.replace`.
-        step_time_s: Step of the changed job, without contention [s].
+        step_time_s: Step of the changed job [s].
         peak_device_bytes: What its fullest GPU holds [B].
     """
 
@@ -103,9 +103,9 @@ def nearest_fit(job: Job) -> FitSearch:
     """The change that asks least and makes the job fit, found by simulating candidates.
 
     Among changes that ask the same the one with the fastest step wins. Each candidate is
-    replayed without contention; at most :data:`MOST_TRIED` are. The same job always gives
-    the same answer. Combinations are made of changes that help alone, and only the most
-    promising of them are tried, so a remote one may be missed.
+    replayed without contention; at most :data:`MOST_TRIED` are, and the winner is simulated
+    in full. The same job always gives the same answer. Combinations are made of changes that
+    help alone, and only the most promising of them are tried, so a remote one may be missed.
 
     Args:
         job: A job that does not fit.
@@ -145,20 +145,20 @@ class _Search:
     def _on_the_same_gpus(self) -> Trial | None:
         singles = list(islice(self.trials(_single_changes(self.job)), _MOST_SINGLES))
         return (
-            _fastest(singles)
+            self._fastest(singles)
             or self._combined(singles, 2, _MOST_PAIRS)
             or self._combined(singles, 3, _MOST_TRIPLES)
         )
 
     def _combined(self, singles: list[Trial], size: int, most: int) -> Trial | None:
         candidates = _combined_changes(self.job, self.base, singles, size)
-        return _fastest(islice(self.trials(candidates), most))
+        return self._fastest(islice(self.trials(candidates), most))
 
     def _on_more_gpus(self) -> Trial | None:
         """The fewest GPUs that help, and what is fastest on them."""
         for factor in _MORE_GPUS:
             trials = self.trials(_changes_with_more_gpus(self.job, factor))
-            best = _fastest(islice(trials, _MOST_WITH_MORE_GPUS // len(_MORE_GPUS)))
+            best = self._fastest(islice(trials, _MOST_WITH_MORE_GPUS // len(_MORE_GPUS)))
             if best is not None:
                 return best
         return None
@@ -166,7 +166,16 @@ class _Search:
     def _on_another_device(self) -> Trial | None:
         """The device with the least memory that is enough."""
         trials = self.trials({"cluster.profile": name} for name in _larger_devices(self.base))
-        return next((trial for trial in islice(trials, _MOST_DEVICES) if trial.fits), None)
+        return self._first_in_full(trial for trial in islice(trials, _MOST_DEVICES) if trial.fits)
+
+    def _fastest(self, trials: Iterable[Trial]) -> Trial | None:
+        fitting = (trial for trial in trials if trial.fits)
+        return self._first_in_full(sorted(fitting, key=lambda trial: trial.step_time_s))
+
+    def _first_in_full(self, trials: Iterable[Trial]) -> Trial | None:
+        """The first that fits when it is simulated with contention, as the job will be."""
+        full = (_simulate(self.job.replace(t.changes), t.changes, "des") for t in trials)
+        return next((trial for trial in full if trial.fits), None)
 
     def trials(self, candidates: Iterable[Changes]) -> Iterator[Trial]:
         """The candidates simulated one by one; those that cannot run are left out."""
@@ -182,19 +191,14 @@ class _Search:
             yield trial
 
 
-def _simulate(job: Job, changes: Changes) -> Trial:
-    step = run_step(job, "replay")
+def _simulate(job: Job, changes: Changes, engine: Engine = "replay") -> Trial:
+    step = run_step(job, engine)
     fullest = max(step.memory, key=lambda memory: memory.peak_device_bytes)
     peak = fullest.peak_device_bytes
     held = {owner.value: num_bytes for owner, num_bytes in fullest.by_owner.items()}
     held["allocator and context"] = peak - fullest.peak_allocated_bytes
     host_fits = step.host is None or step.host.fits
     return Trial(changes, step.step_time_s, peak, step.capacity_bytes, held, host_fits)
-
-
-def _fastest(trials: Iterable[Trial]) -> Trial | None:
-    fitting = (trial for trial in trials if trial.fits)
-    return min(fitting, key=lambda trial: trial.step_time_s, default=None)
 
 
 def _can_shard(job: Job, changes: Changes) -> bool:

@@ -21,6 +21,7 @@ from simulator.results.advice import Advice, WhatIf
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.spec.schemas import job_schema
+from simulator.spec.stacks import STACKS
 from simulator.units import UNITS, format_quantity
 
 ROOT = Path(__file__).parent.parent
@@ -90,6 +91,8 @@ def fields_page() -> str:
         lines.append(f"## {part}\n")
         for name in names:
             lines.extend(_block(name, blocks))
+            if name == "Stack":
+                lines.extend(_stacks())
     return "\n".join(lines)
 
 
@@ -105,6 +108,15 @@ def _block(name: str, blocks: Mapping[str, Schema]) -> Iterator[str]:
             default = _default(field, value, block.get("required", ()))
             cells = (f"`{field}`", _values(value), default, _markdown(meaning))
             yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+    yield ""
+
+
+def _stacks() -> Iterator[str]:
+    """Which framework each name stands for, and what attention it brings."""
+    yield "| stack | stands for | attention by default |\n|---|---|---|"
+    for name, stack in STACKS.items():
+        kernel = f", {stack.flash_kernel} kernel" if stack.attention == "flash" else ""
+        yield f"| `{name}` | {stack.description} | {stack.attention}{kernel} |"
     yield ""
 
 

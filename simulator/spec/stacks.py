@@ -152,7 +152,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "torch-fsdp": Stack(
             offloads="shards",
-            description="PyTorch FSDP1 around an eager model, as in llm-foundry",
+            description="PyTorch FSDP1 around an eager model, as in llm-foundry of 2023",
             scales_gradients="clipping",
             sharding_units="root",
             gathers_on_own_stream=True,

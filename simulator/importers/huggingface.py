@@ -30,7 +30,11 @@ MAX_FILE_BYTES = 4 * 1024**2
 
 _WANTED = "give a config.json of Hugging Face transformers or its folder"
 _LIKE_LLAMA = "rotary positions, rmsnorm twice per layer, gated MLP, grouped queries"
-_STRANGE_KEY = re.compile(r".*experts.*|moe_.*|.*_lora_rank|ssm_.*|mamba_.*|state_size|conv_.*")
+_STRANGE_KEY = re.compile(
+    r".*experts.*|moe_.*|.*_lora_rank|ssm_.*|mamba_.*|state_size|conv_.*|layer_norm_.*|norm_epsilon"
+    r"|norm_type|mlp_type|(use_)?bias|(use_)?parallel_(residual|attn)|multi_query"
+)
+"""Keys of other layers than Llama's: experts, recurrences, layer norms, plain MLPs, biases."""
 
 
 def read_huggingface_config(

@@ -44,7 +44,9 @@ _FREE = frozenset(
     ]
 )
 _FREE_PATTERN = re.compile(r"_.*|rope_.*|summary_.*|.*_token_id|.*_eps|.*_token_index")
-_COSTLY_PATTERN = re.compile(r"quantization_config|.*dropout(_prob|_rate)?|.*pdrop")
+_COSTLY_PATTERN = re.compile(
+    r"quantization_config|.*dropout(_prob|_rate)?|.*pdrop|sliding_window|(vision|audio)_config"
+)
 
 
 def fate_of_unread_key(key: str, value: object) -> Fate:

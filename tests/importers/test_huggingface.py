@@ -56,6 +56,12 @@ def test_dropout_that_is_switched_on_is_not_modelled() -> None:
     assert not report.is_complete
 
 
+@pytest.mark.parametrize("key", ["sliding_window", "vision_config", "audio_config"])
+def test_what_a_family_does_not_read_but_costs_is_not_modelled(key: str) -> None:
+    _, report = read_huggingface_config(config("llama3.1-8b", **{key: {"depth": 32}}))
+    assert f"{key} is set and not modelled" in report.unsupported
+
+
 def test_dropout_that_is_switched_off_is_ignored() -> None:
     _, report = read_huggingface_config(config("llama3.1-8b"))
     assert "attention_dropout" in report.ignored
@@ -73,7 +79,13 @@ def test_unknown_family_is_read_like_llama_and_says_so() -> None:
     assert "model_type 'lama9' is not known; read like llama" in report.assumed[0]
 
 
-@pytest.mark.parametrize("key", ["num_experts", "kv_lora_rank", "mamba_d_state"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "num_experts", "kv_lora_rank", "mamba_d_state", "layer_norm_eps", "norm_epsilon",
+        "use_bias", "use_parallel_residual", "parallel_attn", "multi_query",
+    ],
+)  # fmt: skip
 def test_unknown_family_unlike_llama_is_refused(key: str) -> None:
     with pytest.raises(UnsupportedError, match=key):
         read_huggingface_config(config("llama3.1-8b", model_type="new", **{key: 8}))

@@ -375,17 +375,53 @@ _OLMO2: Table = {
     "attention_output_bias": flag("attention_bias", default=False),
     "qk_norm": "full",
 }
+_STARCODER2_BIAS = flag("use_bias", default=True)
+_STARCODER2: Table = {
+    **_SIZES,
+    **_ALL_BIASES,
+    "kv_heads": count("num_key_value_heads", default=2),
+    "qkv_bias": _STARCODER2_BIAS,
+    "attention_output_bias": _STARCODER2_BIAS,
+    "mlp_bias": _STARCODER2_BIAS,
+    "activation": _activation("hidden_act", default="gelu_pytorch_tanh"),
+    "tied_embeddings": flag("tie_word_embeddings", default=True),
+    "sliding_window": count("sliding_window", default=0),
+}
+_COHERE: Table = {
+    **_ROTARY_GATED,
+    "qkv_bias": flag("attention_bias", default=False),
+    "attention_output_bias": flag("attention_bias", default=False),
+    "tied_embeddings": flag("tie_word_embeddings", default=True),
+    "normalisation": "layernorm",
+    "parallel_block": True,
+    "norms_per_layer": 1,
+}
+
+
+def _switched_qk_norm(config: ForeignConfig) -> str:
+    return "head" if config.take(("use_qk_norm",), bool, False) else "none"
+
+
+_GLM4_MOE: Table = {
+    **_ROTARY_GATED,
+    "qkv_bias": flag("attention_bias", default=False),
+    "qk_norm": _switched_qk_norm,
+    "experts": {**_DEEPSEEK_V3["experts"], "every": 1},
+    "multi_token_layers": count("num_nextn_predict_layers", default=0),
+}
 
 FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "bert": _BERT,
         "bloom": _BLOOM,
+        "cohere": {**_COHERE, "qk_norm": _switched_qk_norm},
         "deepseek_v2": _DEEPSEEK_V2,
         "deepseek_v3": _DEEPSEEK_V3,
         "gemma": _GEMMA,
         "gemma2": _GEMMA2,
         "gemma3": _GEMMA3,
         "gemma3_text": _GEMMA3,
+        "glm4_moe": _GLM4_MOE,
         "gpt2": _GPT2,
         "gpt_neox": _GPT_NEOX,
         "gpt_oss": _GPT_OSS,
@@ -403,6 +439,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "qwen2_moe": {**_QWEN2, "experts": {**_QWEN_EXPERTS, **_SHARED_QWEN_EXPERT}},
         "qwen3": _QWEN3,
         "qwen3_moe": {**_QWEN3, "experts": _QWEN_EXPERTS},
+        "starcoder2": _STARCODER2,
     }
 )
 """Table of every ``model_type`` that is read exactly."""

@@ -207,7 +207,10 @@ def compare_schedules(
     from simulator.schedule.text import costs_text, sizes_text
 
     if job is not None:
-        sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp, "--plot": plot}
+        if plot is not None:
+            hint = "draw one step: clustersim schedule show NAME --job JOB.yaml --plot FILE"
+            raise InputError.single("--plot", "does not go with --job", hint=hint)
+        sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp}
         refuse_sizes({**sizes, "--forward": forward, "--backward": backward, "--weight": weight})
         compare_steps(job, changes, names, as_json=as_json)
         return

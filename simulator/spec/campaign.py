@@ -40,14 +40,16 @@ from simulator.spec.base import (
 
 CheckpointMode = Literal["synchronous", "asynchronous", "in-memory"]
 
-_COUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMBT]?)\s*")
+_COUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?)\s*([kMBT]?)\s*")
 _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def _tokens(given: object) -> int:
-    """Number of tokens of a whole number or of a text such as 15T."""
+    """Number of tokens of a whole number or of a text such as 15T or 1.5e13."""
     if type(given) is int and given > 0:
         return given
+    if type(given) is float and given.is_integer() and given > 0:  # 1.5e+13, as YAML reads it
+        return int(given)
     match = _COUNT.fullmatch(given) if isinstance(given, str) else None
     tokens = round(float(match[1]) * _FACTOR[match[2]]) if match else 0
     if tokens < 1:

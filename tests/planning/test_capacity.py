@@ -210,6 +210,19 @@ def test_a_wrong_campaign_says_what_is_wrong(campaign, says):
         job(**campaign)
 
 
+@pytest.mark.parametrize("given", [15_000_000_000_000, "15T", "15 T", "1.5e13", "15e3B", 1.5e13])
+def test_tokens_are_a_number_or_a_text(given):
+    assert job(tokens=given).campaign.tokens == 15 * 10**12
+
+
+@pytest.mark.parametrize(
+    "given", ["15 TB", "-1", 0.5, 0, float("inf"), float("nan"), True, "1e999"]
+)
+def test_what_is_no_number_of_tokens_is_refused(given):
+    with pytest.raises(InputError, match="must be a number of tokens"):
+        job(tokens=given)
+
+
 def test_failures_without_a_checkpoint_are_asked_for():
     with pytest.raises(InputError, match=r"campaign\.checkpoint: is missing"):
         capacity(job(failures=FAILURES))

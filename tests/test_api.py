@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
 import simulator as sim
 from simulator.errors import InputError
@@ -28,6 +29,17 @@ def test_the_package_offers_what_its_list_says_and_nothing_by_accident():
         assert getattr(sim, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = sim.simulat
+
+
+def test_a_job_in_place_is_that_of_the_file_that_says_the_same(job):
+    document = yaml.safe_load(JOB)
+    in_place = sim.load_job(document)
+    assert in_place.model_dump() == job.model_dump()
+    assert sim.load_job(document, {"plan.tp": 4}).plan.tp == 4
+    document["plan"]["tp"] = 8
+    assert in_place.replace(**{"plan.pp": 2}).model_dump() == job.model_dump()
+    with pytest.raises(InputError, match="did you mean 'precision'"):
+        sim.load_job(document, {"plan.precison": "fp8"})
 
 
 def test_a_job_file_becomes_a_result(job):

@@ -67,18 +67,22 @@ def job_names() -> list[str]:
     return names_in(data_folder("workloads"))
 
 
-def load_job(name_or_path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
-    """A job from a YAML file, or a shipped one by name, with some fields changed.
+def load_job(
+    source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
+) -> Job:
+    """A job from a YAML file, a shipped one by name, or one in place, with some fields changed.
 
     Args:
-        name_or_path: The job file, or a shipped name. Relative paths inside a file are relative
-            to its folder.
+        source: The job file, a shipped name, or what such a file says as a dictionary. Relative
+            paths inside a file are relative to its folder.
         changes: New values by dotted path, for example ``{"plan.tp": 4}``.
 
     Raises:
-        InputError: With every fault of the file.
+        InputError: With every fault of the job.
     """
-    path = _job_file(Path(name_or_path))
+    if isinstance(source, Mapping):
+        return job_from_document(with_changes(source, changes or {}))
+    path = _job_file(Path(source))
     return job_from_document(with_changes(read_yaml(path), changes or {}), source=str(path))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.console import note
 from simulator.errors import InputError
 from simulator.plots.formats import PICTURES
 
@@ -34,14 +35,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object to s
 
 
 def read_job(path: Path, assignments: Sequence[str] | None) -> Job:
-    """The job of a file with the ``--set`` assignments applied.
+    """The job of a file with the ``--set`` assignments applied; doubts about hardware are said.
 
     Raises:
         InputError: The file or an assignment is wrong.
     """
     from simulator.api import load_job
+    from simulator.spec.profile_checks import doubts
 
-    return load_job(path, parse_assignments(assignments or ()))
+    job = load_job(path, parse_assignments(assignments or ()))
+    for cluster in job.cluster.pools or (job.cluster,):
+        for doubt in doubts(cluster.profile):
+            note(f"doubtful: cluster.{doubt}")
+    return job
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:

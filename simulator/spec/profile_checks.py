@@ -14,7 +14,13 @@ from simulator.errors import Fault
 from simulator.spec.hardware import HardwareProfile, peak_name
 from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
-from simulator.units import format_bytes, format_rate, format_seconds, parse_quantity
+from simulator.units import (
+    format_bytes,
+    format_quantity,
+    format_rate,
+    format_seconds,
+    parse_quantity,
+)
 
 _STEP_BETWEEN_FORMATS = 2.1
 """A format of half the width runs at most twice as fast on a matrix unit; some data-sheet
@@ -33,6 +39,11 @@ def profile_faults(profile: HardwareProfile, file: str = "") -> list[Fault]:
     """
     faults = [fault for rule in _RULES for fault in rule(profile)]
     return [replace(fault, file=file) for fault in faults]
+
+
+def doubts(profile: HardwareProfile) -> list[Fault]:
+    """Numbers that a job can be simulated with but no hardware has; most are slips of units."""
+    return [fault for rule in _PLAUSIBLE for fault in rule(profile)]
 
 
 def _every_number_has_a_source(profile: HardwareProfile) -> Iterator[Fault]:
@@ -61,7 +72,8 @@ def _peaks_are_dense(profile: HardwareProfile) -> Iterator[Fault]:
         if faster > limit * slower:
             ratio = faster / slower
             rule = f"is {ratio:.1f} times the {wide} peak, so it is probably a sparse figure"
-            yield Fault(f"device.peak.{narrow}", rule, faster, "give dense figures throughout")
+            given = format_quantity(faster, "flop_per_s")
+            yield Fault(f"device.peak.{narrow}", rule, given, "give dense figures throughout")
 
 
 def _products_have_a_peak(profile: HardwareProfile) -> Iterator[Fault]:
@@ -117,13 +129,12 @@ def _values(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, ob
             yield f"{prefix}{key}", value
 
 
+_PLAUSIBLE = (_peaks_are_dense, _kernels_come_to_an_end, _memory_is_the_fastest_and_the_largest)
 _RULES = (
     _every_number_has_a_source,
     _sources_say_where_to_look,
-    _peaks_are_dense,
     _products_have_a_peak,
-    _kernels_come_to_an_end,
-    _memory_is_the_fastest_and_the_largest,
+    *_PLAUSIBLE,
     _network_is_sound,
     _links_carry_data,
 )

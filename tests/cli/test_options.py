@@ -64,3 +64,25 @@ def test_what_a_command_takes_as_a_picture_is_what_a_picture_is_written_as(tmp_p
 def test_asking_how_pictures_are_written_loads_nothing_that_draws():
     code = "import sys, simulator.cli.memory; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "doubt"),
+    [
+        (
+            "cluster.device.peak.bf16=1979 TFLOP/s",
+            "device.peak.bf16 = '1979 TFLOP/s': is 4.0 times",
+        ),
+        (
+            "cluster.device.memory_bandwidth=3.35 GB/s",
+            "network.scale_up.bandwidth = '450 GB/s': is",
+        ),
+    ],
+)
+def test_hardware_that_does_not_exist_is_simulated_but_said_to_be_doubtful(
+    clustersim, job_file, change, doubt
+):
+    outcome = clustersim("run", job_file, "--set", change)
+    assert outcome.code == 0
+    assert f"doubtful: cluster.{doubt}" in outcome.err
+    assert clustersim("run", job_file).err == ""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -102,8 +106,33 @@ def import_huggingface(
     note("cluster, batch and plan are yours to choose; the file does not know them")
 
 
-def import_megatron(
-    file: Annotated[Path, typer.Argument(metavar="SCRIPT.sh", help="A launch script or line.")],
+def _with_given(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of :func:`_given` in place of its parameter ``given``."""
+    shared, own = _options_of(_given), _options_of(command)
+    parameters = {name: each for name, each in own.items() if name != "given"} | shared
+
+    @wraps(command)
+    def with_options(**values: Any) -> None:
+        given = _given(**{name: values.pop(name) for name in shared})
+        command(**values, given=given)
+
+    # What typer reads of a function.
+    with_options.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    with_options.__annotations__ = {name: each.annotation for name, each in parameters.items()}
+    return with_options
+
+
+def _options_of(function: Callable[..., object]) -> dict[str, Parameter]:
+    """Parameters by name, with their types as they are instead of as they are written."""
+    # The one name among them that is not loaded before it is needed.
+    types = get_type_hints(function, localns={"Given": object}, include_extras=True)
+    return {
+        name: each.replace(annotation=types[name])
+        for name, each in signature(function).parameters.items()
+    }
+
+
+def _given(
     *,
     profile: Profile = "h100-sxm-80gb",
     gpus: Gpus = None,
@@ -111,9 +140,45 @@ def import_megatron(
     global_batch: GlobalBatch = None,
     micro_batch: MicroBatch = None,
     seq_len: SeqLen = None,
-    define: Define = None,
     ignore: Ignore = None,
     changes: Changes = None,
+) -> Given:
+    """What the user says beside the file; these are the options of all frameworks.
+
+    Raises:
+        InputError: A change is not ``FIELD=VALUE``.
+    """
+    from simulator.importers.assembly import Given
+
+    return Given(
+        profile=profile,
+        gpus=gpus,
+        model=model,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+        ignore=tuple(ignore or ()),
+        changes=parse_assignments(changes or ()),
+    )
+
+
+def _with_definitions(given: Given, define: Sequence[str] | None) -> Given:
+    """The same with the variables that the user defines.
+
+    Raises:
+        InputError: A definition is not ``NAME=VALUE``.
+    """
+    from simulator.importers.assembly import definitions_of
+
+    return replace(given, definitions=definitions_of(define or ()))
+
+
+@_with_given
+def import_megatron(
+    file: Annotated[Path, typer.Argument(metavar="SCRIPT.sh", help="A launch script or line.")],
+    given: Given,
+    *,
+    define: Define = None,
 ) -> None:
     """Turn a launch script of Megatron-LM into a job.
 
@@ -123,29 +188,13 @@ def import_megatron(
     """
     from simulator.importers.megatron import read_megatron_script
 
-    given = _given(
-        profile,
-        gpus=gpus,
-        model=model,
-        batch=(global_batch, micro_batch, seq_len),
-        define=define,
-        ignore=ignore,
-        changes=changes,
-    )
-    _tell(*read_megatron_script(file, given))
+    _tell(*read_megatron_script(file, _with_definitions(given, define)))
 
 
+@_with_given
 def import_deepspeed(
     file: Annotated[Path, typer.Argument(metavar="CONFIG.json", help="A ds_config.json.")],
-    *,
-    profile: Profile = "h100-sxm-80gb",
-    gpus: Gpus = None,
-    model: ModelName = None,
-    global_batch: GlobalBatch = None,
-    micro_batch: MicroBatch = None,
-    seq_len: SeqLen = None,
-    ignore: Ignore = None,
-    changes: Changes = None,
+    given: Given,
 ) -> None:
     """Turn a DeepSpeed configuration and a model into a job.
 
@@ -154,18 +203,10 @@ def import_deepspeed(
     """
     from simulator.importers.deepspeed import read_deepspeed_config
 
-    given = _given(
-        profile,
-        gpus=gpus,
-        model=model,
-        batch=(global_batch, micro_batch, seq_len),
-        define=None,
-        ignore=ignore,
-        changes=changes,
-    )
     _tell(*read_deepspeed_config(file, given))
 
 
+@_with_given
 def import_torchtitan(
     file: Annotated[
         Path,
@@ -173,15 +214,7 @@ def import_torchtitan(
             metavar="CONFIG", help="A TOML, the JSON it is resolved to, or FILE.py:FUNCTION."
         ),
     ],
-    *,
-    profile: Profile = "h100-sxm-80gb",
-    gpus: Gpus = None,
-    model: ModelName = None,
-    global_batch: GlobalBatch = None,
-    micro_batch: MicroBatch = None,
-    seq_len: SeqLen = None,
-    ignore: Ignore = None,
-    changes: Changes = None,
+    given: Given,
 ) -> None:
     """Turn a torchtitan configuration into a job.
 
@@ -191,18 +224,10 @@ def import_torchtitan(
     """
     from simulator.importers.torchtitan import read_torchtitan_config
 
-    given = _given(
-        profile,
-        gpus=gpus,
-        model=model,
-        batch=(global_batch, micro_batch, seq_len),
-        define=None,
-        ignore=ignore,
-        changes=changes,
-    )
     _tell(*read_torchtitan_config(file, given))
 
 
+@_with_given
 def import_accelerate(
     files: Annotated[
         list[Path],
@@ -210,15 +235,7 @@ def import_accelerate(
             metavar="FILE...", help="A configuration of accelerate, TrainingArguments, or both."
         ),
     ],
-    *,
-    profile: Profile = "h100-sxm-80gb",
-    gpus: Gpus = None,
-    model: ModelName = None,
-    global_batch: GlobalBatch = None,
-    micro_batch: MicroBatch = None,
-    seq_len: SeqLen = None,
-    ignore: Ignore = None,
-    changes: Changes = None,
+    given: Given,
 ) -> None:
     """Turn files of Hugging Face accelerate into a job.
 
@@ -229,32 +246,17 @@ def import_accelerate(
     """
     from simulator.importers.accelerate import read_accelerate_files
 
-    given = _given(
-        profile,
-        gpus=gpus,
-        model=model,
-        batch=(global_batch, micro_batch, seq_len),
-        define=None,
-        ignore=ignore,
-        changes=changes,
-    )
     _tell(*read_accelerate_files(files, given))
 
 
+@_with_given
 def import_nemo(
     file: Annotated[
         Path, typer.Argument(metavar="RECIPE.yaml", help="A recipe of NeMo or Megatron-Bridge.")
     ],
+    given: Given,
     *,
-    profile: Profile = "h100-sxm-80gb",
-    gpus: Gpus = None,
-    model: ModelName = None,
-    global_batch: GlobalBatch = None,
-    micro_batch: MicroBatch = None,
-    seq_len: SeqLen = None,
     define: Define = None,
-    ignore: Ignore = None,
-    changes: Changes = None,
 ) -> None:
     """Turn a YAML recipe of NeMo or Megatron-Bridge into a job.
 
@@ -262,46 +264,7 @@ def import_nemo(
     """
     from simulator.importers.nemo import read_nemo_recipe
 
-    given = _given(
-        profile,
-        gpus=gpus,
-        model=model,
-        batch=(global_batch, micro_batch, seq_len),
-        define=define,
-        ignore=ignore,
-        changes=changes,
-    )
-    _tell(*read_nemo_recipe(file, given))
-
-
-def _given(
-    profile: str,
-    *,
-    gpus: int | None,
-    model: str | None,
-    batch: tuple[int | None, int | None, int | None],
-    define: list[str] | None,
-    ignore: list[str] | None,
-    changes: list[str] | None,
-) -> Given:
-    """What the user says beside the file.
-
-    Raises:
-        InputError: A definition or change is not ``NAME=VALUE``.
-    """
-    from simulator.importers.assembly import Given, definitions_of
-
-    return Given(
-        profile=profile,
-        gpus=gpus,
-        model=model,
-        global_batch=batch[0],
-        micro_batch=batch[1],
-        seq_len=batch[2],
-        definitions=definitions_of(define or ()),
-        ignore=tuple(ignore or ()),
-        changes=parse_assignments(changes or ()),
-    )
+    _tell(*read_nemo_recipe(file, _with_definitions(given, define)))
 
 
 def _tell(job: Job, report: ImportReport) -> None:

@@ -184,6 +184,8 @@ def _print_factors(found: Capacity) -> None:
 
 
 def _print_goodput(found: Goodput | None) -> None:
+    from simulator.planning.goodput import SEARCH_MEMBERS
+
     if found is None:
         return
     columns = [text_column("where the time goes"), number_column("mean"), number_column("share")]
@@ -199,7 +201,7 @@ def _print_goodput(found: Goodput | None) -> None:
         columns = [number_column("checkpoint every"), number_column("goodput")]
         rows = [[format_seconds(each.interval_s), percent(each.goodput, 2)] for each in found.tried]
         guess = format_seconds(found.first_guess_s)
-        title = f"intervals, each tried on 40 campaigns; Daly's is {guess}"
+        title = f"intervals, each tried on {SEARCH_MEMBERS} campaigns; Daly's is {guess}"
         print_table(title, columns, rows)
 
 

@@ -27,7 +27,7 @@ PERCENTILES = (5, 25, 50, 75, 95)
 
 _STEPS_AROUND_GUESS = range(-4, 5)
 """Intervals that are tried: the first guess times these powers of the square root of 2."""
-_SEARCH_MEMBERS = 40
+SEARCH_MEMBERS = 40
 """Campaigns per interval that is tried."""
 _MOST_FAILURES = 20_000
 """A campaign with more is called hopeless."""
@@ -210,7 +210,7 @@ class _Ensemble:
         return [self._try(guess_s * 2 ** (step / 2)) for step in _STEPS_AROUND_GUESS]
 
     def _try(self, interval_s: float) -> TriedInterval:
-        lives = self.lives(interval_s, _SEARCH_MEMBERS)
+        lives = self.lives(interval_s, SEARCH_MEMBERS)
         if lives is None:
             return TriedInterval(interval_s, 0.0)
         return TriedInterval(

@@ -65,16 +65,18 @@ def money(job: Job, time: CampaignTime, energy: Energy) -> Money:
         idle_share = 1 - time.wall_s / paid_s
     if system.owned is not None:
         depreciation_usd = time.gpu_s * owned_usd_per_s(system.owned)
-    known = energy.total_j is not None and price is not None
-    electricity_usd = energy.total_j * price if known else None  # type: ignore[operator]
-    both = depreciation_usd is not None and electricity_usd is not None
+    electricity_usd = owned_usd = None
+    if energy.total_j is not None and price is not None:
+        electricity_usd = energy.total_j * price
+    if depreciation_usd is not None and electricity_usd is not None:
+        owned_usd = depreciation_usd + electricity_usd
     return Money(
         on_demand_usd=on_demand_usd,
         reserved_usd=reserved_usd,
         reserved_idle_share=idle_share,
         depreciation_usd=depreciation_usd,
         electricity_usd=electricity_usd,
-        owned_usd=depreciation_usd + electricity_usd if both else None,  # type: ignore[operator]
+        owned_usd=owned_usd,
     )
 
 

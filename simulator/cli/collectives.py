@@ -88,7 +88,6 @@ def show_collective(
     if plot is not None:
         from simulator.plots.chunk_steps import draw_chunk_steps
 
-        plot.parent.mkdir(parents=True, exist_ok=True)
         draw_chunk_steps(collective, timeline, rate, plot)
         note(f"wrote {plot}")
     whole_s = CLOSED_FORMS[algorithm](num_bytes, ranks, rate, hop_s)

@@ -85,7 +85,6 @@ def compare(
     if plot is not None:
         from simulator.plots.difference import draw_differences
 
-        plot.parent.mkdir(parents=True, exist_ok=True)
         draw_differences(found, [run.name for run in runs], plot)
         note(f"wrote {plot}")
     if html is not None:

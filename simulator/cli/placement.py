@@ -30,7 +30,6 @@ def placement(
     if plot is not None:
         from simulator.plots.placement import draw_placement
 
-        plot.parent.mkdir(parents=True, exist_ok=True)
         draw_placement(placed, plot)
         note(f"wrote {plot}")
     if as_json:

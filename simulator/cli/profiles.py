@@ -106,7 +106,6 @@ def show_profile(
     if plot is not None:
         from simulator.plots.system import draw_system
 
-        plot.parent.mkdir(parents=True, exist_ok=True)
         draw_system(loaded, plot)
         note(f"wrote {plot}")
     if as_yaml:

@@ -153,7 +153,6 @@ def show_schedule(
     if plot is not None:
         from simulator.plots.schedule import draw_schedule
 
-        plot.parent.mkdir(parents=True, exist_ok=True)
         draw_schedule(run, plot)
         note(f"wrote {plot}")
     if csv is not None:
@@ -222,7 +221,6 @@ def compare_schedules(
     if plot is not None:
         from simulator.plots.schedule_comparison import draw_schedule_comparison
 
-        plot.parent.mkdir(parents=True, exist_ok=True)
         draw_schedule_comparison(comparison.runs, plot)
         note(f"wrote {plot}")
     if as_json:

@@ -56,7 +56,6 @@ def show_step(
     job, info = _job_under(job_file, changes, name)
     result = simulate(job)
     if plot is not None:
-        plot.parent.mkdir(parents=True, exist_ok=True)
         note(f"wrote {result.plot_pipeline(plot)}")
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)

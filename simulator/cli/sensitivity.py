@@ -63,6 +63,7 @@ def sensitivity(
 
         rows = [(each.field, each.lower or 0.0, each.higher or 0.0) for each in shown]
         draw_tornado(job.title, rows, share, plot)
+        note(f"wrote {plot}")
     if as_json:
         print_json({"job": job.title, "share": share, "numbers": [asdict(each) for each in found]})
         return

@@ -58,7 +58,6 @@ def strategies(
     if plot is not None:
         from simulator.planning.strategies_report import draw_comparisons
 
-        plot.parent.mkdir(parents=True, exist_ok=True)
         draw_comparisons(found, plot)
         note(f"wrote {plot}")
     if not any(outcome.fits for comparison in found for outcome in comparison.outcomes):

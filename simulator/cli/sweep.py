@@ -192,7 +192,6 @@ def _draw_table(table: pd.DataFrame, title: str, plot: Path) -> None:
     from simulator.planning.sweep import RESULTS
     from simulator.plots.sweep import draw_sweep
 
-    plot.parent.mkdir(parents=True, exist_ok=True)
     draw_sweep(table, [name for name in table.columns if name not in RESULTS], title, plot)
 
 

@@ -154,10 +154,7 @@ def search_plans(
     refuse_pools(job, "the best plan")
     candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
     search = _Search(candidates, top, (1 - headroom) * job.cluster.profile.device.memory_bytes)
-    for progress in search.run():
-        if on_progress is not None:
-            on_progress(progress)
-    return search.result()
+    return search.run(on_progress)
 
 
 def pareto_front(
@@ -187,15 +184,12 @@ def pareto_front(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
+    refuse_pools(job, "the best plans")
     candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
     limit_bytes = (1 - headroom) * job.cluster.profile.device.memory_bytes
     front: list[PlanChoice] = []
     while len(front) < most:
-        search = _Search(candidates, 1, limit_bytes)
-        for progress in search.run():
-            if on_progress is not None:
-                on_progress(progress)
-        choices = search.result().choices
+        choices = _Search(candidates, 1, limit_bytes).run(on_progress).choices
         if not choices:
             break
         front.append(choices[0])
@@ -259,7 +253,7 @@ class _Search:
         self._misfits = 0
         self._refused = Counter(self._space.refused)
 
-    def run(self) -> Iterator[Progress]:
+    def run(self, on_progress: Callable[[Progress], None] | None) -> PlanSearch:
         """Take plans to their next tiers until the fastest are known."""
         while len(self._found) < self._top and self._heap:
             batch = self._next_batch(self._candidates.at_a_time)
@@ -268,9 +262,11 @@ class _Search:
             trials = self._candidates.trials(wanted)
             for entry, tier, trial in zip(batch, tiers, trials, strict=True):
                 self._book(entry, tier, trial)
-                yield self._progress()
+                if on_progress is not None:
+                    on_progress(self._progress())
+        return self._result()
 
-    def result(self) -> PlanSearch:
+    def _result(self) -> PlanSearch:
         """What was found, and why the other plans are not among it."""
         left = [entry.tier for entry in self._heap]
         space, choices = self._space, tuple(self._choice(entry) for entry in self._found)

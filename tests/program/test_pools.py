@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import simulator as sim
 from simulator.errors import InputError
-from simulator.planning.search import search_plans
+from simulator.planning.search import pareto_front, search_plans
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
 
@@ -170,6 +170,7 @@ def test_what_is_not_modelled_is_refused_where_it_stands(cluster, plan, path, sa
     assert says in faults[path]
 
 
-def test_questions_about_one_kind_of_gpu_are_refused_for_several():
+@pytest.mark.parametrize("question", [search_plans, pareto_front])
+def test_questions_about_one_kind_of_gpu_are_refused_for_several(question):
     with pytest.raises(InputError, match="one kind of GPU only"):
-        search_plans(job_on(pools(SLOW, FAST)))
+        question(job_on(pools(SLOW, FAST)))

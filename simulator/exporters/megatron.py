@@ -95,17 +95,21 @@ def megatron_script(job: Job) -> str:
 
 
 def _refuse(job: Job, plan: Plan) -> None:
-    model, refusals = job.model, Refusals("Megatron-LM")
-    refusals.unless_default(model, "model", _ONLY_MODEL)
+    refusals = Refusals("Megatron-LM")
     refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
     refusals.stack(plan.stack, _STACK, _FACTS)
+    _refuse_model(job.model, refusals)
+    _refuse_pipeline(plan, refusals)
+    _refuse_formats(plan, refusals)
+    _refuse_sharding_and_update(plan, refusals)
+    _refuse_the_rest(plan, refusals)
+    refusals.raise_if_any()
+
+
+def _refuse_model(model: Model, refusals: Refusals) -> None:
+    refusals.unless_default(model, "model", _ONLY_MODEL)
     refusals.unless(model.qk_norm != "full", "model.qk_norm", model.qk_norm)
     refusals.unless(model.positions != "alibi", "model.positions", model.positions)
-    refusals.unless(
-        "moe_act" not in plan.recompute_modules or plan.stack.grouped_experts,
-        "plan.recompute_modules", "moe_act",
-        "it needs --moe-grouped-gemm: export with --set plan.stack.grouped_experts=true",
-    )  # fmt: skip
     gates = ("silu",) if model.gated_mlp else ("gelu", "squared-relu")
     refusals.unless(model.activation in gates, "model.activation", model.activation)
     refusals.unless(
@@ -117,7 +121,9 @@ def _refuse(job: Job, plan: Plan) -> None:
         model.attention_output_bias,
         "Megatron-LM has biases in all matrices, in query, key and value, or in none",
     )
-    refusals.unless(plan.precision in _FORMATS, "plan.precision", plan.precision)
+
+
+def _refuse_pipeline(plan: Plan, refusals: Refusals) -> None:
     refusals.unless(
         plan.pp == 1 or plan.schedule in ("1f1b", "interleaved-1f1b"),
         "plan.schedule",
@@ -126,6 +132,12 @@ def _refuse(job: Job, plan: Plan) -> None:
     )
     is_interleaved = plan.schedule == "interleaved-1f1b"
     refusals.unless(plan.pp == 1 or is_interleaved == (plan.vpp > 1), "plan.vpp", plan.vpp)
+    refusals.unless(not plan.post_validation, "plan.post_validation", plan.post_validation)
+    refusals.unless(plan.overlap_p2p is not True, "plan.overlap_p2p", plan.overlap_p2p)
+
+
+def _refuse_formats(plan: Plan, refusals: Refusals) -> None:
+    refusals.unless(plan.precision in _FORMATS, "plan.precision", plan.precision)
     reduced = {"bf16": ("fp32", "bf16"), "fp16": ("fp32", "fp16"), "fp32": ("fp32",)}
     formats = reduced.get(plan.precision, ("fp32", "bf16"))
     refusals.unless(
@@ -134,16 +146,32 @@ def _refuse(job: Job, plan: Plan) -> None:
         plan.grad_reduce_precision,
         f"with plan.precision: {plan.precision} Megatron-LM reduces in {' or '.join(formats)}",
     )
+    refusals.unless(
+        plan.stack.copies_gradients or (plan.grad_reduce_precision == "bf16" and plan.zero > 0),
+        "plan.stack.copies_gradients", plan.stack.copies_gradients,
+        "only Megatron's precision-aware distributed optimizer works on bf16 gradients as they are",
+    )  # fmt: skip
+
+
+def _refuse_sharding_and_update(plan: Plan, refusals: Refusals) -> None:
     refusals.unless(not (plan.zero_group and plan.zero == 0), "plan.zero_group", plan.zero_group)
+    refusals.unless(
+        bool(plan.reshard_after_forward) == (plan.zero == 3),
+        "plan.reshard_after_forward",
+        plan.reshard_after_forward,
+    )
     refusals.unless(plan.optimizer in _OPTIMIZERS, "plan.optimizer", plan.optimizer)
     refusals.unless(
         plan.optimizer != "muon" or plan.zero == 0, "plan.optimizer", plan.optimizer,
         "Megatron-LM runs Muon without its distributed optimizer: plan.zero: 0",
     )  # fmt: skip
+
+
+def _refuse_the_rest(plan: Plan, refusals: Refusals) -> None:
     refusals.unless(
-        plan.stack.copies_gradients or (plan.grad_reduce_precision == "bf16" and plan.zero > 0),
-        "plan.stack.copies_gradients", plan.stack.copies_gradients,
-        "only Megatron's precision-aware distributed optimizer works on bf16 gradients as they are",
+        "moe_act" not in plan.recompute_modules or plan.stack.grouped_experts,
+        "plan.recompute_modules", "moe_act",
+        "it needs --moe-grouped-gemm: export with --set plan.stack.grouped_experts=true",
     )  # fmt: skip
     orders = (_RANK_ORDER, PIPELINE_BEFORE_DATA)
     refusals.unless(plan.rank_order in orders, "plan.rank_order", plan.rank_order)
@@ -152,14 +180,6 @@ def _refuse(job: Job, plan: Plan) -> None:
     )
     refusals.unless(plan.tp_method == "1d", "plan.tp_method", plan.tp_method)
     refusals.unless(plan.expert_load is None, "plan.expert_load", plan.expert_load)
-    refusals.unless(
-        bool(plan.reshard_after_forward) == (plan.zero == 3),
-        "plan.reshard_after_forward",
-        plan.reshard_after_forward,
-    )
-    refusals.unless(not plan.post_validation, "plan.post_validation", plan.post_validation)
-    refusals.unless(plan.overlap_p2p is not True, "plan.overlap_p2p", plan.overlap_p2p)
-    refusals.raise_if_any()
 
 
 def _counts(job: Job, plan: Plan) -> Iterator[str]:

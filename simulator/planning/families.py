@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from simulator.errors import InputError
 from simulator.planning.search import PlanChoice, search_plans
-from simulator.planning.space import Axes
+from simulator.planning.space import Axes, powers_of_two
 from simulator.spec.job import Job
 from simulator.spec.pool_checks import refuse_pools
 
@@ -124,7 +124,7 @@ def _best(job: Job, family: Family, executor: Executor | None, at_a_time: int) -
         return FamilyResult(family, None, "needs more GPUs")
     axes = {**AXES, **degrees}
     if job.model.experts:
-        axes["plan.ep"] = [1, *_powers(min(job.cluster.gpus, job.model.experts.count))[1:]]
+        axes["plan.ep"] = [1, *powers_of_two(min(job.cluster.gpus, job.model.experts.count))[1:]]
     try:
         found = search_plans(job, axes, executor=executor, at_a_time=at_a_time)
     except InputError as error:
@@ -138,7 +138,11 @@ def _best(job: Job, family: Family, executor: Executor | None, at_a_time: int) -
 
 def _degree_axes(job: Job, family: Family) -> Iterator[tuple[str, list[int]]]:
     tp = [degree for degree in _degrees(job) if degree > 1] if family.has_tp else [1]
-    pp = [degree for degree in _powers(job.cluster.gpus) if degree > 1] if family.has_pp else [1]
+    pp = (
+        [degree for degree in powers_of_two(job.cluster.gpus) if degree > 1]
+        if family.has_pp
+        else [1]
+    )
     alone = job.cluster.gpus == 1
     yield "plan.tp", tp
     yield "plan.pp", pp
@@ -147,8 +151,4 @@ def _degree_axes(job: Job, family: Family) -> Iterator[tuple[str, list[int]]]:
 
 def _degrees(job: Job) -> list[int]:
     """Tensor-parallel degrees inside a node."""
-    return _powers(min(job.cluster.gpus, job.cluster.profile.network.scale_up.gpus))
-
-
-def _powers(most: int) -> list[int]:
-    return [2**power for power in range(most.bit_length())]
+    return powers_of_two(min(job.cluster.gpus, job.cluster.profile.network.scale_up.gpus))

@@ -27,6 +27,7 @@ from simulator.planning.feasible import (
     is_data_parallel_only,
 )
 from simulator.planning.recompute_change import recompute_change
+from simulator.planning.space import divisors
 from simulator.results.run import Engine, run_step
 from simulator.spec.job import Job
 from simulator.spec.load import load_profile, profile_names
@@ -211,7 +212,7 @@ def _can_shard(job: Job, changes: Changes) -> bool:
 def _single_changes(job: Job) -> Iterator[Changes]:
     """Every change of one field on the GPUs that there are."""
     yield from _kept_changes(job)
-    yield from _degree_changes(job, _divisors(job.dp)[1:])
+    yield from _degree_changes(job, divisors(job.dp)[1:])
 
 
 def _changes_with_more_gpus(job: Job, factor: int) -> Iterator[Changes]:
@@ -226,7 +227,7 @@ def _kept_changes(job: Job) -> Iterator[Changes]:
     plan, micro = job.plan, job.batch.micro_batch
     for recompute in _RECOMPUTE[_RECOMPUTE.index(plan.recompute) + 1 :]:
         yield recompute_change(plan, recompute)
-    for smaller in _divisors(micro)[-2::-1][:_VALUES_PER_FIELD]:
+    for smaller in divisors(micro)[-2::-1][:_VALUES_PER_FIELD]:
         yield {"batch.micro": smaller}
     for stage in range(plan.zero + 1, 4):
         yield {"plan.zero": stage}
@@ -298,7 +299,3 @@ def _larger_devices(base: Trial) -> list[str]:
     sizes = {name: load_profile(name).device.memory_bytes for name in profile_names()}
     large = [name for name in sizes if sizes[name] >= base.peak_device_bytes]
     return sorted(large, key=lambda name: (sizes[name], name))
-
-
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]

@@ -126,7 +126,7 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
 def default_axes(job: Job) -> dict[str, list[Any]]:
     """Values of each field that are tried where the user does not say."""
     gpus, model, network = job.cluster.gpus, job.model, job.cluster.profile.network
-    micro = _powers_of_two(min(job.batch.global_batch, _MOST_MICRO))
+    micro = powers_of_two(min(job.batch.global_batch, _MOST_MICRO))
     options: dict[str, list[Any]] = {
         "plan.zero": [0, 1, 2, 3],
         "plan.recompute": ["none", "selective", "full"],
@@ -137,11 +137,11 @@ def default_axes(job: Job) -> dict[str, list[Any]]:
     units = plan_units(job)
     contexts = max(1, job.batch.seq_len // MIN_TOKENS_PER_CONTEXT_RANK)
     return {
-        "plan.tp": [tp for tp in _divisors(gpus) if tp <= network.scale_up.gpus],
-        "plan.pp": [pp for pp in _divisors(gpus) if pp <= units],
-        "plan.vpp": [vpp for vpp in _divisors(units) if vpp == 1 or vpp <= units // 2],
-        "plan.cp": [cp for cp in _powers_of_two(contexts) if gpus % cp == 0],
-        **({"plan.ep": _divisors(model.experts.count)} if model.experts else {}),
+        "plan.tp": [tp for tp in divisors(gpus) if tp <= network.scale_up.gpus],
+        "plan.pp": [pp for pp in divisors(gpus) if pp <= units],
+        "plan.vpp": [vpp for vpp in divisors(units) if vpp == 1 or vpp <= units // 2],
+        "plan.cp": [cp for cp in powers_of_two(contexts) if gpus % cp == 0],
+        **({"plan.ep": divisors(model.experts.count)} if model.experts else {}),
         **options,
     }
 
@@ -213,9 +213,11 @@ def _with_plan(job: Job, changes: Mapping[str, Any]) -> Job:
     return job.model_copy(update=update)
 
 
-def _powers_of_two(most: int) -> list[int]:
+def powers_of_two(most: int) -> list[int]:
+    """From 1 up to a largest value."""
     return [2**power for power in range(most.bit_length())]
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """All of them, ascending."""
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]

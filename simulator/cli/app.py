@@ -11,41 +11,49 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from simulator.cli import (
-    advise,
-    balance,
-    calibrating,
-    capacity,
-    collectives,
-    comparing,
-    exporting,
-    importing,
-    limits,
-    memory,
-    models,
-    placement,
-    plan,
-    profiles,
-    replaying,
-    run,
-    schedules,
-    schemas,
-    sensitivity,
-    strategies,
-    sweep,
-    tracing,
-    traffic,
-    validating,
-)
 from simulator.cli.console import close_stdout, note
 from simulator.errors import ClustersimError, DoesNotFitError
 
 INPUT_WRONG, DOES_NOT_FIT, BUG = 2, 1, 3
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+_COMMANDS = {
+    "run": "run",
+    "compare": "comparing",
+    "replay": "replaying",
+    "memory": "memory",
+    "placement": "placement",
+    "traffic": "traffic",
+    "limits": "limits",
+    "balance": "balance",
+    "strategies": "strategies",
+    "sweep": "sweep",
+    "plan": "plan",
+    "advise": "advise",
+    "sensitivity": "sensitivity",
+    "capacity": "capacity",
+    "schema": "schemas",
+}
+"""Module of each command; the function has the command's name."""
+
+_GROUPS = {
+    "import": "importing",
+    "export": "exporting",
+    "profile": "profiles",
+    "models": "models",
+    "calibrate": "calibrating",
+    "validate": "validating",
+    "schedule": "schedules",
+    "collective": "collectives",
+    "trace": "tracing",
+}
+"""Module of each group of commands; its ``build_group`` makes them."""
 
 
 @dataclass
@@ -66,8 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after the program's name; by default those of this process.
     """
     settings = Settings()
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        build_app()(args=arguments, prog_name="clustersim", obj=settings)
+        build_app(*words[:1])(args=words, prog_name="clustersim", obj=settings)
     except ClustersimError as error:
         note(str(error))
         sys.exit(DOES_NOT_FIT if isinstance(error, DoesNotFitError) else INPUT_WRONG)
@@ -89,8 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(BUG)
 
 
-def build_app() -> typer.Typer:
-    """The application with all its commands."""
+def build_app(first_word: str = "") -> typer.Typer:
+    """The application with the command that a line's first word names, or with all of them.
+
+    To import and build all takes longer than many a command runs.
+    """
     app = typer.Typer(
         name="clustersim",
         callback=_options,
@@ -99,27 +111,17 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.command("run")(run.run)
-    app.command("compare")(comparing.compare)
-    app.command("replay")(replaying.replay)
-    app.command("memory")(memory.memory)
-    app.command("placement")(placement.placement)
-    app.command("traffic")(traffic.traffic)
-    app.command("limits")(limits.limits)
-    app.command("balance")(balance.balance)
-    app.command("strategies")(strategies.strategies)
-    app.command("sweep")(sweep.sweep)
-    app.command("plan")(plan.plan)
-    app.command("advise")(advise.advise)
-    app.command("sensitivity")(sensitivity.sensitivity)
-    app.command("capacity")(capacity.capacity)
-    app.command("schema")(schemas.schema)
-    for group in (
-        importing, exporting, profiles, models, calibrating, validating, schedules, collectives,
-        tracing,
-    ):  # fmt: skip
-        app.add_typer(group.build_group())
+    known = (*_COMMANDS, *_GROUPS)
+    for name in (first_word,) if first_word in known else known:
+        if name in _COMMANDS:
+            app.command(name)(getattr(_module(_COMMANDS[name]), name))
+        else:
+            app.add_typer(_module(_GROUPS[name]).build_group())
     return app
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"simulator.cli.{name}")
 
 
 def _print_version(wanted: bool) -> None:

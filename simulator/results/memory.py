@@ -161,7 +161,7 @@ def _changes(
     order = np.lexsort((np.append(-1, orders), np.append(0.0, times)))
     owner = np.append(-1, events.owner)[order]
     change_bytes = np.append(0.0, events.num_bytes)[order]
-    present = set(np.unique(events.owner).tolist())
+    present = set(events.owner.tolist())
     changes = {
         name: np.where(owner == number, change_bytes, 0.0)
         for name, number in _OWNERS.items()

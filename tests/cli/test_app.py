@@ -71,6 +71,17 @@ def test_no_command_is_missing_from_this_test(clustersim):
     assert names == {command.partition(" ")[0] for command in COMMANDS}
 
 
+def test_a_command_loads_no_other_command():
+    words = (
+        "import sys; from simulator.cli.app import build_app; build_app('run'); print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", words], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "simulator.cli.run" in loaded
+    assert not {"simulator.cli.plan", "simulator.cli.importing", "simulator.api"} & set(loaded)
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from simulator.spec.model import Experts, LatentAttention, Model
 from simulator.spec.tensor_grid import TensorGrid
@@ -91,8 +92,7 @@ class ParameterTensor:
         return len(self.shape) == 1 or self.name.endswith((".bias", ".norm"))
 
 
-@dataclass(frozen=True, slots=True)
-class LayerKind:
+class LayerKind(NamedTuple):
     """What distinguishes the layers of one model; equal kinds cost the same.
 
     Attributes:

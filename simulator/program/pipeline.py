@@ -112,7 +112,8 @@ class _RankOrder:
         rank: Which one.
         first_forwards, first_backwards, last_backwards: Slots that are so for some weights.
         buffers: What transfers hold around its passes.
-        alike: Passes that others repeat, by phase, stage and identity of buffers; filled in.
+        alike: Passes that others repeat, by what makes them so: phase and stage, those of the
+            slot beside it, identity of buffers. Filled in.
     """
 
     rank: int
@@ -120,7 +121,7 @@ class _RankOrder:
     first_backwards: frozenset[Slot]
     last_backwards: frozenset[Slot]
     buffers: Mapping[Slot, PassBuffers]
-    alike: dict[tuple[Phase, int, int], Operation] = field(default_factory=dict)
+    alike: dict[object, Operation] = field(default_factory=dict)
 
     def is_inside(self, slot: Slot) -> bool:
         """Whether a slot neither begins nor ends anything."""
@@ -172,7 +173,7 @@ class _Emitter:
     def add_rank(self, rank: int, slots: Sequence[Slot]) -> None:
         """Append what a rank runs; what it waits for is known once all ranks are there."""
         order = self._order(rank, slots)
-        for group in joint_groups(list(slots)):
+        for group in joint_groups(slots):
             self._add_group(order, group)
             if self.update and group[-1] in order.last_backwards:
                 self.update(rank)
@@ -192,15 +193,15 @@ class _Emitter:
     def _last_of_each(self, slots: Iterable[Slot]) -> frozenset[Slot]:
         return frozenset({self._updated(slot): slot for slot in slots}.values())
 
-    def _add_group(self, order: _RankOrder, group: list[Slot]) -> None:
+    def _add_group(self, order: _RankOrder, group: Sequence[Slot]) -> None:
         """Slots that start on the inputs of all of them and whose results leave together."""
         first_wait, end = len(self.waiting), -1
         for slot in group:
             end = self._add_slot(order, slot, group)
             if slot.phase is Phase.FORWARD:
                 self._turn(slot, end)
-        start = self.waiting[first_wait][0]
         if len(group) > 1:
+            start = self.waiting[first_wait][0]
             inner = {_key(slot)[1:] for slot in group[:-1]}
             later = self.waiting[first_wait + 1 :]
             self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
@@ -208,11 +209,12 @@ class _Emitter:
             blocks = self.pipeline.blocking and slot is group[-1]
             self._send(order.rank, slot, end, blocks=blocks)
 
-    def _add_slot(self, order: _RankOrder, slot: Slot, group: list[Slot]) -> int:
+    def _add_slot(self, order: _RankOrder, slot: Slot, group: Sequence[Slot]) -> int:
         """The operations of a slot; returns the last of them."""
         buffers = order.buffers.get(slot)
-        alike = slot.phase, slot.stage, id(buffers)
-        repeats = self.repeats and len(group) == 1 and order.is_inside(slot)
+        beside = next((other for other in group if other is not slot), None)
+        alike = slot[:2], beside and beside[:2], id(buffers)
+        repeats = self.repeats and order.is_inside(slot)
         if repeats and alike in order.alike:
             return self._repeat(order.rank, slot, order.alike[alike])
         task = _Task(
@@ -220,7 +222,7 @@ class _Emitter:
             slot,
             is_first=slot in order.first_forwards or slot in order.first_backwards,
             is_last=slot in order.last_backwards,
-            exposed=self._exposed(slot, group),
+            exposed=self._exposed(slot, beside),
         )
         is_forward = slot.phase is Phase.FORWARD
         end = self._add_forward(task) if is_forward else self._add_backward(task)
@@ -262,14 +264,13 @@ class _Emitter:
         if self.routes.of(slot).fed is None:
             self._arrive(slot, Phase.BACKWARD, slot.stage, end)
 
-    def _exposed(self, slot: Slot, group: list[Slot]) -> float:
-        """Share of a slot's expert exchanges that the other half of its group leaves."""
-        for other in group:
-            if other is not slot:
-                return self.costs.exposed_share(
-                    self._run(slot), slot.phase, self._run(other), other.phase
-                )
-        return 1.0
+    def _exposed(self, slot: Slot, beside: Slot | None) -> float:
+        """Share of a slot's expert exchanges that the one beside it leaves."""
+        if beside is None:
+            return 1.0
+        return self.costs.exposed_share(
+            self._run(slot), slot.phase, self._run(beside), beside.phase
+        )
 
     def _updated(self, slot: Slot) -> tuple[int, int]:
         """Weights and update that a slot works for: (virtual stage, number of the update)."""

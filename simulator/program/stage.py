@@ -276,12 +276,16 @@ class StageCosts:
     def _collectives(self, run: Slice, phase: Phase) -> tuple[Collective, ...]:
         """What one microbatch through the run issues; backward starts at the last unit."""
         units = self._run_units(run)
-        return tuple(
-            collective
-            for unit in (units if phase is Phase.FORWARD else reversed(units))
-            for pass_time in _directions(self.units.of(unit).time, phase)
-            for collective in pass_time.collectives
-        )
+        issued = {
+            unit: [
+                collective
+                for pass_time in _directions(self.units.of(unit).time, phase)
+                for collective in pass_time.collectives
+            ]
+            for unit in dict.fromkeys(units)
+        }
+        in_order = units if phase is Phase.FORWARD else reversed(units)
+        return tuple(chain.from_iterable(issued[unit] for unit in in_order))
 
     def _sharding_copies(self, run: Slice, phase: Phase) -> Part | None:
         """What ZeRO 3 copies on the compute stream.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.cost.kernels import output_bytes
 from simulator.cost.parameters import (
@@ -232,9 +233,8 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     With ``data_parallel: data-parallel`` that is GPU 0; the others hold nothing.
     """
     per, zero = state_bytes(job), job.plan.zero
-    kept = [
-        shard_numel(job, parameters) if zero >= level else parameters.total for level in range(4)
-    ]
+    sharded = shard_numel(job, parameters) if zero else parameters.total
+    kept = [sharded if zero >= level else parameters.total for level in range(4)]
     plan, stack = job.plan, job.plan.stack
     updated, further = kept[1], further_moment_bytes(job, parameters)
     if plan.data_parallel == "parameter-server":
@@ -307,16 +307,31 @@ def further_moment_bytes(job: Job, parameters: ParameterCount) -> float:
     """Optimizer states on one rank that belong to some tensors only, after sharding [B]."""
     dense, expert = parameters.dense_state_bytes, parameters.expert_state_bytes
     if job.plan.zero and (dense or expert):
-        dense, expert = dense / shard_group(job).ranks, expert / expert_shard_group(job).ranks
+        ways = shard_ways(job)
+        dense, expert = dense / ways.dense, expert / ways.expert
     return (dense + expert) * _state_share(job)
+
+
+class ShardWays(NamedTuple):
+    """Over how many ranks states are sharded: those of dense parameters, of routed experts."""
+
+    dense: int
+    expert: int
+
+    def numel(self, parameters: ParameterCount) -> float:
+        """Parameters whose states one rank keeps."""
+        return parameters.dense / self.dense + parameters.expert / self.expert
+
+
+def shard_ways(job: Job) -> ShardWays:
+    """Over how many ranks the job's states are sharded, where they are."""
+    expert = expert_shard_group(job).ranks if job.model.experts else 1
+    return ShardWays(shard_group(job).ranks, expert)
 
 
 def shard_numel(job: Job, parameters: ParameterCount) -> float:
     """Parameters whose states one rank keeps where they are sharded."""
-    dense = parameters.dense / shard_group(job).ranks
-    if not parameters.expert:
-        return dense
-    return dense + parameters.expert / expert_shard_group(job).ranks
+    return shard_ways(job).numel(parameters)
 
 
 def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:

@@ -160,7 +160,7 @@ class Units:
         return tuple(pieces) or (Piece(run, (), ()),)
 
     def _sharding_unit(self, run: Slice, *, stays: bool, is_root: bool = False) -> Unit:
-        plan, shards = self.job.plan, shard_group(self.job).ranks
+        plan = self.job.plan
         asked = plan.reshard_after_forward
         # A root is used first and last in forward, so it stays whatever is asked.
         keeps = is_root or (stays if asked is None else not asked)
@@ -171,7 +171,7 @@ class Units:
             return replace(whole, stays=keeps)
         for part in _parts(run):
             for tensor, count in self._tensors(part):
-                padded = padded_shard_numel(tensor, plan.tp, shards)
+                padded = padded_shard_numel(tensor, plan.tp, self._shards)
                 total += count if count.expert else ParameterCount(float(padded))
         return Unit(run, total, whole.partial, keeps)
 
@@ -224,6 +224,11 @@ class Units:
         if kind not in self._layers:
             self._layers[kind] = self._counted(layer_tensors(self.job.model, part.first))
         return self._layers[kind]
+
+    @cached_property
+    def _shards(self) -> int:
+        """Ranks that parameters are sharded over."""
+        return shard_group(self.job).ranks
 
     @cached_property
     def _kinds(self) -> tuple[LayerKind, ...]:

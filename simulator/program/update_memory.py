@@ -21,9 +21,10 @@ from simulator.cost.kernels import output_bytes
 from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layout import Slice
 from simulator.program.states import (
+    ShardWays,
     device_shares,
     flattens_gradients,
-    shard_numel,
+    shard_ways,
     slice_tensors,
     state_bytes,
     tensor_parameters,
@@ -91,10 +92,8 @@ def _updated(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[float]
     """Elements of each parameter whose states a rank keeps."""
     held = (pair for run in runs for pair in slice_tensors(job, run, tied_copy=tied_copy))
     counts = ((tensor_parameters(job, tensor), layers) for tensor, layers in held)
-    kept = (
-        (shard_numel(job, count) if job.plan.zero else count.total, layers)
-        for count, layers in counts
-    )
+    ways = shard_ways(job) if job.plan.zero else ShardWays(1, 1)
+    kept = ((ways.numel(count), layers) for count, layers in counts)
     return [numel for numel, layers in kept for _ in range(layers)]
 
 

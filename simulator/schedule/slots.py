@@ -46,7 +46,7 @@ Order = list[list[Slot]]
 """What every rank runs, in order: ``order[rank]``."""
 
 
-def joint_groups(slots: list[Slot]) -> Iterator[list[Slot]]:
+def joint_groups(slots: Iterable[Slot]) -> Iterator[list[Slot]]:
     """The slots in order, those that run together in one list."""
     group: list[Slot] = []
     for slot in slots:

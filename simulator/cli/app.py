@@ -7,6 +7,7 @@ wrong; 3 a bug of ours.
 from __future__ import annotations
 
 import errno
+import gc
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ from simulator.errors import ClustersimError, DoesNotFitError
 
 INPUT_WRONG, DOES_NOT_FIT, BUG = 2, 1, 3
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+_NEW_OBJECTS_PER_COLLECTION = 100_000
+"""Looking for garbage after every 700, as Python does, is a tenth of a short command."""
 
 _COMMANDS = {
     "run": "run",
@@ -73,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Words after the program's name; by default those of this process.
     """
+    gc.set_threshold(_NEW_OBJECTS_PER_COLLECTION)
     settings = Settings()
     words = sys.argv[1:] if arguments is None else arguments
     try:

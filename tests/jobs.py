@@ -272,9 +272,9 @@ class NoDataParallel:
         del is_first
         return [run]
 
-    def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
+    def backward_runs(self, run: Slice, *, is_first: bool, reduces: bool) -> list[Slice]:
         """One piece."""
-        del is_last
+        del is_first, reduces
         return [run]
 
     def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
@@ -297,9 +297,9 @@ class NoDataParallel:
         del run, is_forward
         return ()
 
-    def reduces_after(self, *, is_last: bool) -> bool:
+    def reduces_after(self, *, is_last: bool, ends_turn: bool) -> bool:
         """Never."""
-        del is_last
+        del is_last, ends_turn
         return False
 
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
@@ -307,9 +307,11 @@ class NoDataParallel:
         del rank, operation, run, is_forward
         return ()
 
-    def after_backward(self, rank: int, operation: int, run: Slice, *, is_last: bool) -> Memory:
+    def after_backward(
+        self, rank: int, operation: int, run: Slice, *, is_last: bool, reduces: bool
+    ) -> Memory:
         """Gives nothing back."""
-        del rank, operation, run, is_last
+        del rank, operation, run, is_last, reduces
         return ()
 
 

@@ -61,11 +61,17 @@ class Attachment(Protocol):
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """Pieces of a forward pass, in order."""
 
-    def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
+    def backward_runs(self, run: Slice, *, is_first: bool, reduces: bool) -> list[Slice]:
         """Pieces of a backward pass, in order."""
 
-    def reduces_after(self, *, is_last: bool) -> bool:
-        """Whether a backward's gradients are reduced while it runs."""
+    def reduces_after(self, *, is_last: bool, ends_turn: bool) -> bool:
+        """Whether a backward's gradients are reduced while it runs.
+
+        Args:
+            is_last: Whether no other of its virtual stage follows before the update.
+            ends_turn: Whether the rank's next backward is of another virtual stage; where there
+                is only one, every backward ends its turn.
+        """
 
     def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
         """What a piece must wait for."""
@@ -82,7 +88,9 @@ class Attachment(Protocol):
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Memory that a piece gives back because it no longer needs its weights."""
 
-    def after_backward(self, rank: int, operation: int, run: Slice, *, is_last: bool) -> Memory:
+    def after_backward(
+        self, rank: int, operation: int, run: Slice, *, is_last: bool, reduces: bool
+    ) -> Memory:
         """Memory that a piece's finished gradients take."""
 
 

@@ -1,8 +1,9 @@
 """What does data parallelism add to a pipeline: gradient reduction, sharding, gathers?
 
 - ZeRO 0 and 1 reduce gradients once all microbatches are done, ZeRO 2 and 3 after every
-  microbatch, because nobody keeps whole gradients. ZeRO 3 gathers each run of weights before
-  every use, too.
+  microbatch, because nobody keeps whole gradients. Of several virtual stages on a rank ZeRO 2
+  keeps those of the one whose turn it is, and reduces them when the rank turns to another.
+  ZeRO 3 gathers each run of weights before every use, too.
 - With overlap the work runs on its own stream, unit by unit
   (:mod:`simulator.program.units`): reduction follows the last backward, gathers precede the
   first forward. Without, it blocks the compute stream.
@@ -10,7 +11,8 @@
 When this happens is decided here; what ranks exchange then is the matter of :class:`Exchanges`.
 
 Source: ZeRO (arXiv 1910.02054, sections 5 and 7); Megatron-LM's distributed optimizer;
-PyTorch FSDP (arXiv 2304.11277, section 3.3) for prefetch and its limit.
+PyTorch FSDP (arXiv 2304.11277, section 3.3) for prefetch and its limit; Breadth-First Pipeline
+Parallelism (arXiv 2211.05953) for one reduction of all microbatches of a virtual stage.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from simulator.program.offload import Shard, StateOffload
 from simulator.program.states import ParameterCount, added_up, shard_numel, state_bytes
 from simulator.program.unit_memory import UnitMemory
 from simulator.program.units import Piece, Unit, Units
+from simulator.program.whole_gradients import WholeGradients
 from simulator.spec.job import Job
 
 
@@ -109,6 +112,7 @@ class DataParallel:
         self._memory = UnitMemory(job)
         self._bucket_copies = BucketCopies(job)
         self._made = MadeGradients(job, units)
+        self._whole = WholeGradients(self._memory)
         streams = self._offload.streams_gradients or self._offload.fetches_parameters
         self._is_active = exchanges.is_needed or streams
         reduce, gather = plan.overlap_grad_reduce, plan.overlap_param_gather
@@ -128,17 +132,21 @@ class DataParallel:
         """Last update of each rank's weights."""
         self._awaited: dict[int, tuple[int, ...]] = {}
         """Reductions that the next pass of each rank waits for, where every backward reduces."""
+        self._backward: tuple[Piece, ...] = ()
+        """Pieces of the backward at hand, as its gradients are reduced."""
         self._ends_backward: Slice | None = None
-        """Last piece of the backward at hand."""
+        """Last piece of the backward at hand, if its gradients are reduced."""
 
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """The pieces in which a forward is run, so that gathers can precede them."""
         gathers = self._zero == 3 or (self._gathers_once and is_first)
         return [piece.run for piece in self._cut(run)] if self._is_active and gathers else [run]
 
-    def backward_runs(self, run: Slice, *, is_first: bool, is_last: bool) -> list[Slice]:
+    def backward_runs(self, run: Slice, *, is_first: bool, reduces: bool) -> list[Slice]:
         """The pieces in which a backward is run, in order of execution (last layer first)."""
-        if self.reduces_after(is_last=is_last):
+        self._backward = self._cut(run) if self._is_active else ()
+        self._ends_backward = None
+        if reduces:
             runs = [piece.run for piece in reversed(self._cut(run))]
             self._ends_backward = runs[-1]
             return runs
@@ -205,14 +213,19 @@ class DataParallel:
         self._held.difference_update((rank, unit) for unit in given)
         return self._memory.weights(given)
 
-    def after_backward(self, rank: int, operation: int, run: Slice, *, is_last: bool) -> Memory:
+    def after_backward(
+        self, rank: int, operation: int, run: Slice, *, is_last: bool, reduces: bool
+    ) -> Memory:
         """Reduces gradients that a run completes, where due; returns the memory they take."""
         taken = self._made.by_backward(rank, run)
-        if self.reduces_after(is_last=is_last) and (units := self._piece(run).closes):
+        if reduces and (units := self._piece(run).closes):
             self._reduce_after(operation, _Due(rank, run, units), is_last=is_last)
-            taken += self._memory.gradients(units)
+            taken += self._whole.complete(rank, units)
+        elif not reduces and self._zero == 2:
+            taken += self._whole.keep(rank, self._backward)
         if run == self._ends_backward:
             self._offload.end_backward(rank)
+            self._whole.end_turn(rank)
         return taken
 
     def _reduce_after(self, operation: int, due: _Due, *, is_last: bool) -> None:
@@ -228,10 +241,16 @@ class DataParallel:
         if self._zero < 2 and not is_last and due.run == self._ends_backward:
             self._awaited[due.rank] = tuple(self._reductions.pop(due.rank))
 
-    def reduces_after(self, *, is_last: bool) -> bool:
-        """Whether a backward's gradients are reduced while it runs."""
-        every = self._zero >= 2 or not self._job.plan.no_sync
-        return self._is_active and (every or (is_last and self._overlaps_reduce))
+    def reduces_after(self, *, is_last: bool, ends_turn: bool) -> bool:
+        """Whether a backward's gradients are reduced while it runs.
+
+        Those that are streamed to the host are, after every backward.
+        """
+        if not self._is_active:
+            return False
+        if self._zero == 3 or not self._job.plan.no_sync or self._offload.streams_gradients:
+            return True
+        return ends_turn if self._zero == 2 else is_last and self._overlaps_reduce
 
     def _send_gradients(self, operation: int, due: _Due, *, is_last: bool) -> None:
         """Reduces gradients and copies them to the host; backward waits for both."""
@@ -259,7 +278,7 @@ class DataParallel:
     def finish_gradients(self, rank: int, runs: Sequence[Slice]) -> tuple[int, ...]:
         """Whatever reduction is left once backward is done; returns what to wait for."""
         units = [self._units.whole(run) for run in runs]
-        if self._is_active and not self.reduces_after(is_last=True):
+        if self._is_active and not self.reduces_after(is_last=True, ends_turn=True):
             for unit in units:
                 self._bucket_copies.add(self._program, self._computed[rank], unit.parameters.total)
                 self._emit_reduction(_Due(rank, unit.run, (unit,)), (), overlapped=False)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 from simulator.program.attachments import ActivationCopies, Attachment, Costs, Gather
@@ -111,6 +111,8 @@ class _RankOrder:
     Attributes:
         rank: Which one.
         first_forwards, first_backwards, last_backwards: Slots that are so for some weights.
+        turn_starts, turn_ends: First and last of the backwards in a row that are of one virtual
+            stage, where gradients are reduced turn by turn.
         buffers: What transfers hold around its passes.
         alike: Passes that others repeat, by what makes them so: phase and stage, those of the
             slot beside it, identity of buffers. Filled in.
@@ -120,12 +122,17 @@ class _RankOrder:
     first_forwards: frozenset[Slot]
     first_backwards: frozenset[Slot]
     last_backwards: frozenset[Slot]
+    turn_starts: frozenset[Slot]
+    turn_ends: frozenset[Slot]
     buffers: Mapping[Slot, PassBuffers]
     alike: dict[object, Operation] = field(default_factory=dict)
 
     def is_inside(self, slot: Slot) -> bool:
         """Whether a slot neither begins nor ends anything."""
-        edges = (self.first_forwards, self.first_backwards, self.last_backwards)
+        edges = (
+            self.first_forwards, self.first_backwards, self.last_backwards, self.turn_starts,
+            self.turn_ends,
+        )  # fmt: skip
         return not any(slot in slots for slots in edges)
 
 
@@ -136,6 +143,7 @@ class _Task(NamedTuple):
         rank: Whose it is.
         slot: What it is.
         is_first, is_last: Whether it is the first or the last of its phase for some weights.
+        ends_turn: Whether the rank's next backward is of another virtual stage.
         exposed: Share of its exchanges with experts that delays it.
     """
 
@@ -143,6 +151,7 @@ class _Task(NamedTuple):
     slot: Slot
     is_first: bool
     is_last: bool
+    ends_turn: bool
     exposed: float
 
 
@@ -182,13 +191,27 @@ class _Emitter:
         """Of slots that work for the same weights and update, the first and the last."""
         forwards = [slot for slot in slots if slot.phase is Phase.FORWARD]
         backwards = [slot for slot in slots if slot.phase in _ENDS_BACKWARD]
+        turns = self._turns(backwards) if self._reduces_by_turn else []
         return _RankOrder(
             rank,
             first_forwards=self._last_of_each(reversed(forwards)),
             first_backwards=self._last_of_each(reversed(backwards)),
             last_backwards=self._last_of_each(backwards),
+            turn_starts=frozenset(turn[0] for turn in turns),
+            turn_ends=frozenset(turn[-1] for turn in turns),
             buffers=self.pipeline.buffers.of_passes(slots),
         )
+
+    def _turns(self, backwards: Sequence[Slot]) -> list[list[Slot]]:
+        """Backwards of one virtual stage that follow one another; each alone where all are."""
+        if self.pipeline.chunks == 1:
+            return [[slot] for slot in backwards]
+        return [list(turn) for _, turn in groupby(backwards, key=self._updated)]
+
+    @cached_property
+    def _reduces_by_turn(self) -> bool:
+        reduces = partial(self.attachment.reduces_after, is_last=False)
+        return reduces(ends_turn=True) and not reduces(ends_turn=False)
 
     def _last_of_each(self, slots: Iterable[Slot]) -> frozenset[Slot]:
         return frozenset({self._updated(slot): slot for slot in slots}.values())
@@ -222,6 +245,7 @@ class _Emitter:
             slot,
             is_first=slot in order.first_forwards or slot in order.first_backwards,
             is_last=slot in order.last_backwards,
+            ends_turn=slot in order.turn_ends,
             exposed=self._exposed(slot, beside),
         )
         is_forward = slot.phase is Phase.FORWARD
@@ -239,7 +263,8 @@ class _Emitter:
 
         Weights are only gathered for each pass where gradients are reduced after each.
         """
-        return self.pipeline.copies is None and not self.attachment.reduces_after(is_last=False)
+        reduces = self.attachment.reduces_after(is_last=False, ends_turn=False)
+        return self.pipeline.copies is None and not reduces
 
     def _repeat(self, rank: int, slot: Slot, like: Operation) -> int:
         """A pass like another one."""
@@ -333,7 +358,7 @@ class _Emitter:
             operation.gives += freed
             if phase in _ENDS_BACKWARD:
                 operation.takes += self.attachment.after_backward(
-                    rank, end, run, is_last=task.is_last
+                    rank, end, run, is_last=task.is_last, reduces=self._reduces(task)
                 )
         return end
 
@@ -342,8 +367,13 @@ class _Emitter:
         run = self._run(task.slot)
         if task.slot.phase not in _ENDS_BACKWARD:
             return [run]
-        runs = self.attachment.backward_runs(run, is_first=task.is_first, is_last=task.is_last)
+        reduces = self._reduces(task)
+        runs = self.attachment.backward_runs(run, is_first=task.is_first, reduces=reduces)
         return self._by_layer(runs)[::-1] if runs == [run] else runs
+
+    def _reduces(self, task: _Task) -> bool:
+        """Whether gradients are reduced while a task runs, which ends a backward."""
+        return self.attachment.reduces_after(is_last=task.is_last, ends_turn=task.ends_turn)
 
     def _kept_and_freed(self, run: Slice, phase: Phase) -> tuple[Memory, Memory]:
         """Activations that a backward pass leaves for another, and those that it frees."""

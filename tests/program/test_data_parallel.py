@@ -170,6 +170,42 @@ def test_only_the_last_microbatch_is_reduced_unless_gradients_are_sharded():
         assert reduced == microbatches
 
 
+@pytest.mark.parametrize(
+    ("schedule", "last"),
+    [("interleaved-1f1b", [1, 1, 3, 3]), ("looped-bfs", [0, 0])],
+)
+def test_sharded_gradients_of_a_virtual_stage_are_reduced_once_per_turn(schedule, last):
+    """Two stages of two chunks; breadth first, as torch runs it, ends with microbatch 0."""
+    job = small_job(
+        gpus=4, pp=2, vpp=2, zero=2, global_batch=8, schedule=schedule, overlap_grad_reduce=True
+    )
+    program = build_program(job)
+    reduced = [
+        (program.operations[before].chunk, program.operations[before].microbatch)
+        for op in exchanges(program, Kind.REDUCE_SCATTER)
+        for before in op.after[:1]
+        if op.lanes[0][0] == 0
+    ]
+    turns = list(dict.fromkeys(reduced))
+    assert [microbatch for _, microbatch in turns] == last
+    assert [chunk for chunk, _ in turns] == [1, 0] * (len(last) // 2)
+
+
+@pytest.mark.parametrize("schedule", ["interleaved-1f1b", "looped-bfs", "zb-v"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_whole_gradients_of_a_turn_are_taken_once_and_given_back(schedule, recompute):
+    job = small_job(
+        gpus=4, pp=2, vpp=2, zero=2, global_batch=8, schedule=schedule, recompute=recompute
+    )
+    program = build_program(job)
+    for rank in (0, 1):
+        own = [op for op in program.operations if op.lanes[0][0] == rank]
+        taken = Counter(block for op in own for block in op.takes if block[0] is Owner.GRADIENTS)
+        given = Counter(block for op in own for block in op.gives if block[0] is Owner.GRADIENTS)
+        assert taken == given
+        assert taken
+
+
 def test_gathered_weights_precede_the_first_forward_and_hide_behind_it():
     stack = {"base": "megatron-core", "bucket": "1 B", "bucket_per_rank": "0 B"}
     program = build_program(data_job(zero=1, stack=stack, overlap_param_gather=True))

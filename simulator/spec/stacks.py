@@ -81,7 +81,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "megatron-deepspeed": Stack(
             offloads="infinity",
             attention="fused-softmax",
-            host_work_per_launch=15.8,  # fitted to the small runs of one source, vtrain-single
+            host_work_per_launch=15.85,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
             scales_gradients="always",

@@ -1,7 +1,8 @@
 """Which gradients of ZeRO 2 are whole while backwards of one virtual stage follow one another?
 
 The first backward of such a turn makes them, the later ones add to them, and the reductions
-after the last one shard them.
+after the last one shard them. Ignores the memory traffic of adding up, and that frameworks may
+add up in fp32.
 """
 
 from __future__ import annotations

@@ -155,7 +155,8 @@ class Plan(Spec):
     no_sync: Flag = True
     """Whether gradients are added up on their rank and reduced after the last microbatch of a
     step, as under DDP's ``no_sync``. Without, every backward reduces them and waits until all of
-    them are back; ZeRO 2 and 3 reduce after every microbatch anyway."""
+    them are back; ZeRO 3 reduces after every microbatch anyway, and so does ZeRO 2 with
+    one virtual stage per rank; with several it reduces when the rank turns to another one."""
     zero_group: CountOrZero = 0
     """Ranks the states are sharded over; 0 is all data-parallel ranks."""
     sequence_parallel: Flag | None = None

@@ -319,18 +319,19 @@ class DataParallel:
         self._program.add(operation)
 
     def _cut(self, run: Slice) -> tuple[Piece, ...]:
+        """The pieces of a virtual stage."""
         if run not in self._cuts:
             cuts = self._cuts[run] = self._units.pieces(run)
-            needs = dict.fromkeys(unit for piece in cuts for unit in piece.needs)
-            closes = tuple(unit for piece in reversed(cuts) for unit in piece.closes)
-            self._pieces[run] = Piece(run, tuple(needs), closes)
             self._pieces.update((piece.run, piece) for piece in cuts)
         return self._cuts[run]
 
     def _piece(self, run: Slice) -> Piece:
-        """A piece, or a whole run that is not cut."""
+        """A piece of a virtual stage, or any other run as one."""
         if run not in self._pieces:
-            self._cut(run)
+            cuts = self._units.pieces(run)
+            needs = dict.fromkeys(unit for piece in cuts for unit in piece.needs)
+            closes = tuple(unit for piece in reversed(cuts) for unit in piece.closes)
+            self._pieces[run] = Piece(run, tuple(needs), closes)
         return self._pieces[run]
 
     def _emit_reduction(self, due: _Due, after: tuple[int, ...], *, overlapped: bool) -> None:

@@ -155,7 +155,7 @@ CASES = {
         "2 min, or 1 min of two cores",
         1,
     ),
-    "chunks": Case("405B with vpp 8 and ZeRO 2 (10,353 operations)", _chunks),
+    "chunks": Case("405B with vpp 8 and ZeRO 2 (8,451 operations)", _chunks),
     "trace": Case("kernel-level trace of 70B on 64 GPUs, written", _trace),
     "sweep": Case("sweep of 12 combinations of 70B on 64 GPUs, one process", _sweep),
     "bounds": Case("closed-form tier over 11,928 plans, costs known", _bounds, "120 ms"),

@@ -120,7 +120,7 @@ _INFOS = (
     ScheduleInfo(
         name="looped-bfs",
         order=looped_bfs,
-        summary="breadth first over the chunks; fewest gathers under ZeRO-3",
+        summary="breadth first over the chunks; fewest reductions under ZeRO-2",
         source="Breadth-First Pipeline Parallelism, arXiv 2211.05953",
         in_flight=limits.all_in_flight,
         buffers=limits.looped_bfs_messages,

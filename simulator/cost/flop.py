@@ -44,7 +44,7 @@ _MODULE_WEIGHTS: Mapping[RecomputeModule, tuple[str, ...]] = MappingProxyType(
 
 def model_flop_per_token(model: Model, seq_len: int) -> float:
     """FLOP that one token of training needs, forward and backward: 6 N + 12 l a d s."""
-    forward = _layers_flop(model, seq_len) + _head_flop(model)
+    forward = _layers_flop(model, seq_len) + _ends_flop(model)
     return _FORWARD_AND_BACKWARD * forward
 
 
@@ -126,6 +126,8 @@ def _attention_flop(model: Model, seq_len: int) -> float:
     return 2.0 * model.layers * model.heads * dims * seq_len
 
 
-def _head_flop(model: Model) -> float:
-    """What one token needs forward for its logits [FLOP]."""
-    return 2.0 * model.vocab * model.hidden
+def _ends_flop(model: Model) -> float:
+    """What one token needs forward for its logits, and to and from a narrower embedding [FLOP]."""
+    width = model.embedding_dim or model.hidden
+    projections = 4.0 * model.hidden * width if model.embedding_dim else 0.0
+    return 2.0 * model.vocab * width + projections

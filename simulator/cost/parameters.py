@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -402,4 +402,4 @@ def _multi_token_module(model: Model, name: str) -> Iterator[ParameterTensor]:
     join_shape = (model.hidden, 2 * model.hidden)
     yield ParameterTensor(f"{name}.join", join_shape, split=Split.TENSOR)
     for tensor in layer_tensors(model, model.layers - 1):
-        yield ParameterTensor(f"{name}.{tensor.name}", tensor.shape, tensor.group, tensor.split)
+        yield replace(tensor, name=f"{name}.{tensor.name}")

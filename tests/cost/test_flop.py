@@ -64,9 +64,13 @@ def test_without_recompute_hardware_does_what_the_model_needs():
     assert hardware_flop_per_token(model, 64, "none") == model_flop_per_token(model, 64)
 
 
-def test_palm_counts_six_per_parameter_and_twelve_lads_of_attention():
-    """PaLM (arXiv 2204.02311), appendix B; the token table is looked up, not multiplied."""
-    model = small_model(vocab=1000, tied_embeddings=True)
+@pytest.mark.parametrize("embedding_dim", [0, 32])
+def test_palm_counts_six_per_parameter_and_twelve_lads_of_attention(embedding_dim):
+    """PaLM (arXiv 2204.02311), appendix B; the token table is looked up, not multiplied.
+
+    A narrower one, as OPT-350M has, is projected to the hidden size and back.
+    """
+    model = small_model(vocab=1000, tied_embeddings=True, embedding_dim=embedding_dim)
     norms = (2 * model.layers + 1) * model.hidden
     matrices = parameter_count(model) - norms
     attention = 12 * model.layers * model.heads * model.head_dim * 64

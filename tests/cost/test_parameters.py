@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,14 @@ def test_multi_token_prediction_adds_one_layer_a_join_and_three_norms() -> None:
     added = sum(t.numel for t in multi_token_tensors(model))
     assert added == layer + 2 * h * h + 3 * h
     assert parameter_count(model, with_multi_token=True) == parameter_count(model) + added
+
+
+def test_a_multi_token_module_has_the_last_layer_as_it_is_stored() -> None:
+    model = named("deepseek-v3")
+    layer = layer_tensors(model, model.layers - 1)
+    module = {t.name: t for t in multi_token_tensors(model)}
+    assert any(t.inputs_first for t in layer)
+    assert [replace(module[f"multi_token.0.{t.name}"], name=t.name) for t in layer] == list(layer)
 
 
 def test_a_tied_head_has_only_the_final_norm() -> None:

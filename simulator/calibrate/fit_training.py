@@ -30,8 +30,8 @@ from simulator.calibrate.profile_text import with_value
 from simulator.calibrate.training_response import KNOB_VALUES, Knob, Response, responses
 from simulator.spec.documents import data_folder
 from simulator.spec.load import profile_names
+from simulator.validate.cells import Row
 from simulator.validate.published import read_rows, row_source
-from simulator.validate.published_rows import Row
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"
 """Beside the table of runs: its predictions with their own source left out."""

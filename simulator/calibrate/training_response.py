@@ -19,7 +19,9 @@ from simulator.errors import InputError
 from simulator.results.run import run_step
 from simulator.spec.documents import merged
 from simulator.spec.load import job_from_document
-from simulator.validate.published_rows import Row, job_document, stack_of
+from simulator.validate.cells import Row
+from simulator.validate.framework_stacks import stack_of
+from simulator.validate.published_rows import job_document
 
 Knob = Literal["clock", "host_work"]
 """``sustained_clock`` of a profile, or ``host_work_per_launch`` of a stack."""

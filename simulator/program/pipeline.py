@@ -13,10 +13,10 @@ behind the other (:meth:`Costs.exposed_share`), which comes to the same sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 from simulator.program.attachments import ActivationCopies, Attachment, Costs, Gather
@@ -33,6 +33,7 @@ from simulator.program.ir import (
 )
 from simulator.program.layout import Slice, cut
 from simulator.program.pipeline_routes import Routes
+from simulator.program.slot_edges import ENDS_BACKWARD, SlotEdges, slot_edges
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 _KINDS = {
@@ -41,9 +42,6 @@ _KINDS = {
     Phase.BACKWARD_INPUT: (Kind.BACKWARD_INPUT, Category.BACKWARD),
     Phase.BACKWARD_WEIGHT: (Kind.BACKWARD_WEIGHT, Category.BACKWARD),
 }
-
-_ENDS_BACKWARD = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
-"""Phases after which a microbatch's activations are free and its gradients are there."""
 
 TransferWork = Callable[[int, int], Work]
 """(sender, receiver) -> cost."""
@@ -105,35 +103,21 @@ def add_pipeline(
 
 
 @dataclass(frozen=True)
-class _RankOrder:
-    """What one rank runs, and which of its slots begin or end the work for an update.
+class _Rank:
+    """One rank while its slots become operations.
 
     Attributes:
-        rank: Which one.
-        first_forwards, first_backwards, last_backwards: Slots that are so for some weights.
-        turn_starts, turn_ends: First and last of the backwards in a row that are of one virtual
-            stage, where gradients are reduced turn by turn.
+        number: Which one.
+        edges: Its first and last slots.
         buffers: What transfers hold around its passes.
         alike: Passes that others repeat, by what makes them so: phase and stage, those of the
             slot beside it, identity of buffers. Filled in.
     """
 
-    rank: int
-    first_forwards: frozenset[Slot]
-    first_backwards: frozenset[Slot]
-    last_backwards: frozenset[Slot]
-    turn_starts: frozenset[Slot]
-    turn_ends: frozenset[Slot]
+    number: int
+    edges: SlotEdges
     buffers: Mapping[Slot, PassBuffers]
     alike: dict[object, Operation] = field(default_factory=dict)
-
-    def is_inside(self, slot: Slot) -> bool:
-        """Whether a slot neither begins nor ends anything."""
-        edges = (
-            self.first_forwards, self.first_backwards, self.last_backwards, self.turn_starts,
-            self.turn_ends,
-        )  # fmt: skip
-        return not any(slot in slots for slots in edges)
 
 
 class _Task(NamedTuple):
@@ -143,7 +127,7 @@ class _Task(NamedTuple):
         rank: Whose it is.
         slot: What it is.
         is_first, is_last: Whether it is the first or the last of its phase for some weights.
-        ends_turn: Whether the rank's next backward is of another virtual stage.
+        reduces: Whether gradients are reduced while it runs.
         exposed: Share of its exchanges with experts that delays it.
     """
 
@@ -151,7 +135,7 @@ class _Task(NamedTuple):
     slot: Slot
     is_first: bool
     is_last: bool
-    ends_turn: bool
+    reduces: bool
     exposed: float
 
 
@@ -179,48 +163,30 @@ class _Emitter:
         stages = len(pipeline.order)
         return Routes(pipeline.placement, stages, pipeline.chunks, pipeline.runs)
 
-    def add_rank(self, rank: int, slots: Sequence[Slot]) -> None:
+    def add_rank(self, number: int, slots: Sequence[Slot]) -> None:
         """Append what a rank runs; what it waits for is known once all ranks are there."""
-        order = self._order(rank, slots)
-        for group in joint_groups(slots):
-            self._add_group(order, group)
-            if self.update and group[-1] in order.last_backwards:
-                self.update(rank)
-
-    def _order(self, rank: int, slots: Sequence[Slot]) -> _RankOrder:
-        """Of slots that work for the same weights and update, the first and the last."""
-        forwards = [slot for slot in slots if slot.phase is Phase.FORWARD]
-        backwards = [slot for slot in slots if slot.phase in _ENDS_BACKWARD]
-        turns = self._turns(backwards) if self._reduces_by_turn else []
-        return _RankOrder(
-            rank,
-            first_forwards=self._last_of_each(reversed(forwards)),
-            first_backwards=self._last_of_each(reversed(backwards)),
-            last_backwards=self._last_of_each(backwards),
-            turn_starts=frozenset(turn[0] for turn in turns),
-            turn_ends=frozenset(turn[-1] for turn in turns),
-            buffers=self.pipeline.buffers.of_passes(slots),
+        edges = slot_edges(
+            slots,
+            chunks=self.pipeline.chunks,
+            update_every=self.pipeline.update_every,
+            reduces_by_turn=self._reduces_by_turn,
         )
-
-    def _turns(self, backwards: Sequence[Slot]) -> list[list[Slot]]:
-        """Backwards of one virtual stage that follow one another; each alone where all are."""
-        if self.pipeline.chunks == 1:
-            return [[slot] for slot in backwards]
-        return [list(turn) for _, turn in groupby(backwards, key=self._updated)]
+        rank = _Rank(number, edges, self.pipeline.buffers.of_passes(slots))
+        for group in joint_groups(slots):
+            self._add_group(rank, group)
+            if self.update and group[-1] in edges.last_backwards:
+                self.update(number)
 
     @cached_property
     def _reduces_by_turn(self) -> bool:
         reduces = partial(self.attachment.reduces_after, is_last=False)
         return reduces(ends_turn=True) and not reduces(ends_turn=False)
 
-    def _last_of_each(self, slots: Iterable[Slot]) -> frozenset[Slot]:
-        return frozenset({self._updated(slot): slot for slot in slots}.values())
-
-    def _add_group(self, order: _RankOrder, group: Sequence[Slot]) -> None:
+    def _add_group(self, rank: _Rank, group: Sequence[Slot]) -> None:
         """Slots that start on the inputs of all of them and whose results leave together."""
         first_wait, end = len(self.waiting), -1
         for slot in group:
-            end = self._add_slot(order, slot, group)
+            end = self._add_slot(rank, slot, group)
             if slot.phase is Phase.FORWARD:
                 self._turn(slot, end)
         if len(group) > 1:
@@ -230,22 +196,23 @@ class _Emitter:
             self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
         for slot in group:
             blocks = self.pipeline.blocking and slot is group[-1]
-            self._send(order.rank, slot, end, blocks=blocks)
+            self._send(rank.number, slot, end, blocks=blocks)
 
-    def _add_slot(self, order: _RankOrder, slot: Slot, group: Sequence[Slot]) -> int:
+    def _add_slot(self, rank: _Rank, slot: Slot, group: Sequence[Slot]) -> int:
         """The operations of a slot; returns the last of them."""
-        buffers = order.buffers.get(slot)
+        buffers, edges = rank.buffers.get(slot), rank.edges
         beside = next((other for other in group if other is not slot), None)
         alike = slot[:2], beside and beside[:2], id(buffers)
-        repeats = self.repeats and order.is_inside(slot)
-        if repeats and alike in order.alike:
-            return self._repeat(order.rank, slot, order.alike[alike])
+        repeats = self.repeats and slot not in edges.all
+        if repeats and alike in rank.alike:
+            return self._repeat(rank.number, slot, rank.alike[alike])
+        is_last = slot in edges.last_backwards
         task = _Task(
-            order.rank,
+            rank.number,
             slot,
-            is_first=slot in order.first_forwards or slot in order.first_backwards,
-            is_last=slot in order.last_backwards,
-            ends_turn=slot in order.turn_ends,
+            is_first=slot in edges.first_forwards or slot in edges.first_backwards,
+            is_last=is_last,
+            reduces=self._reduces(slot, is_last=is_last, ends_turn=slot in edges.turn_ends),
             exposed=self._exposed(slot, beside),
         )
         is_forward = slot.phase is Phase.FORWARD
@@ -254,8 +221,13 @@ class _Emitter:
         if buffers is not None:
             self._add_buffers(operation, buffers)
         if repeats:
-            order.alike[alike] = operation
+            rank.alike[alike] = operation
         return end
+
+    def _reduces(self, slot: Slot, *, is_last: bool, ends_turn: bool) -> bool:
+        return slot.phase in ENDS_BACKWARD and self.attachment.reduces_after(
+            is_last=is_last, ends_turn=ends_turn
+        )
 
     @cached_property
     def repeats(self) -> bool:
@@ -296,11 +268,6 @@ class _Emitter:
         return self.costs.exposed_share(
             self._run(slot), slot.phase, self._run(beside), beside.phase
         )
-
-    def _updated(self, slot: Slot) -> tuple[int, int]:
-        """Weights and update that a slot works for: (virtual stage, number of the update)."""
-        every = self.pipeline.update_every
-        return slot.stage, slot.microbatch // every if every else 0
 
     def connect(self) -> None:
         """Make every pass wait for its input, now that all producers are known."""
@@ -356,24 +323,20 @@ class _Emitter:
                 operation.holds = self._joined(operation.holds, in_turn)
                 operation.gives = self.attachment.after_use(rank, end, run, is_forward=False)
             operation.gives += freed
-            if phase in _ENDS_BACKWARD:
+            if phase in ENDS_BACKWARD:
                 operation.takes += self.attachment.after_backward(
-                    rank, end, run, is_last=task.is_last, reduces=self._reduces(task)
+                    rank, end, run, is_last=task.is_last, reduces=task.reduces
                 )
         return end
 
     def _backward_runs(self, task: _Task) -> list[Slice]:
         """The pieces of a backward, in order of execution."""
         run = self._run(task.slot)
-        if task.slot.phase not in _ENDS_BACKWARD:
+        if task.slot.phase not in ENDS_BACKWARD:
             return [run]
-        reduces = self._reduces(task)
-        runs = self.attachment.backward_runs(run, is_first=task.is_first, reduces=reduces)
+        is_first, reduces = task.is_first, task.reduces
+        runs = self.attachment.backward_runs(run, is_first=is_first, reduces=reduces)
         return self._by_layer(runs)[::-1] if runs == [run] else runs
-
-    def _reduces(self, task: _Task) -> bool:
-        """Whether gradients are reduced while a task runs, which ends a backward."""
-        return self.attachment.reduces_after(is_last=task.is_last, ends_turn=task.ends_turn)
 
     def _kept_and_freed(self, run: Slice, phase: Phase) -> tuple[Memory, Memory]:
         """Activations that a backward pass leaves for another, and those that it frees."""

@@ -30,6 +30,7 @@ from simulator.results.run import run_step
 from simulator.spec.load import job_from_document
 from simulator.validate.accuracy import CLOSE_PCT, Accuracy, error_pct
 from simulator.validate.accuracy_table import COLUMNS, accuracy_table
+from simulator.validate.cells import Row
 from simulator.validate.memory_accuracy import memory_section
 from simulator.validate.published import (
     PublishedReport,
@@ -39,7 +40,7 @@ from simulator.validate.published import (
     step_accuracy,
     validate_published,
 )
-from simulator.validate.published_rows import Row, job_document
+from simulator.validate.published_rows import job_document
 from simulator.validate.ranking import FEWEST_LAYOUTS, TOP, sweep_rankings
 
 _WORST = 20

@@ -35,13 +35,11 @@ def number(row: Row, key: str) -> float | None:
     Raises:
         InputError: The cell holds something else.
     """
-    said = text(row, key)
-    if not said or said.lower() == "none":
-        return None
-    value = _number(said)
-    if not 0 <= value < math.inf:
-        raise InputError.single(key, f"must be a number, not {said!r}")
-    return value
+    said = _stated(row, key)
+    value = None if said is None else _number(said)
+    if value is None or 0 <= value < math.inf:
+        return value
+    raise InputError.single(key, f"must be a number, not {said!r}")
 
 
 def measured(row: Row, key: str) -> float | None:
@@ -50,13 +48,11 @@ def measured(row: Row, key: str) -> float | None:
     Raises:
         InputError: The cell holds something else.
     """
-    said = text(row, key)
-    if not said or said.lower() == "none":
-        return None
-    value = _number(said)
-    if not 0 < value < math.inf:
-        raise InputError.single(key, f"must be a positive number, not {said!r}")
-    return value
+    said = _stated(row, key)
+    value = None if said is None else _number(said)
+    if value is None or 0 < value < math.inf:
+        return value
+    raise InputError.single(key, f"must be a positive number, not {said!r}")
 
 
 def whole(row: Row, key: str) -> int:
@@ -100,7 +96,7 @@ def whole_if_stated(row: Row, key: str) -> int | None:
     Raises:
         InputError: The cell holds something else.
     """
-    return whole(row, key) if text(row, key).lower() not in ("", "none") else None
+    return None if _stated(row, key) is None else whole(row, key)
 
 
 def flag(row: Row, key: str) -> bool | None:
@@ -120,6 +116,12 @@ def flag(row: Row, key: str) -> bool | None:
 def word(row: Row, key: str) -> str:
     """A name in small letters, its words joined by dashes; empty where the cell is empty."""
     return re.sub(r"[\s_]+", "-", text(row, key).lower())
+
+
+def _stated(row: Row, key: str) -> str | None:
+    """What a number's column says; None where it says nothing."""
+    said = text(row, key)
+    return None if said.lower() in ("", "none") else said
 
 
 def _number(said: str) -> float:

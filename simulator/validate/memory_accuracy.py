@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from simulator.validate.accuracy import Accuracy
 from simulator.validate.accuracy_table import COLUMNS, accuracy_table
+from simulator.validate.cells import Row
 from simulator.validate.published import PublishedReport, PublishedResult
-from simulator.validate.published_rows import Row, memory_kind
+from simulator.validate.published_rows import memory_kind
 
 _KINDS = """Of the fullest GPU, by the kind of memory that the source states.
 """

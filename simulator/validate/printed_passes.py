@@ -18,7 +18,8 @@ from simulator.results.run import run_step
 from simulator.schedule import Phase
 from simulator.spec.documents import merged
 from simulator.spec.load import job_from_document
-from simulator.validate.published_rows import Row, job_document
+from simulator.validate.cells import Row
+from simulator.validate.published_rows import job_document
 
 _PHASES = {
     Phase.FORWARD: "forward",

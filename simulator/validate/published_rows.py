@@ -21,14 +21,11 @@ from simulator.validate.framework_stacks import (
     eager_model_facts,
     runs_transformers,
     stack_facts,
-    stack_of,
     zero_of,
 )
 from simulator.validate.gpu_names import profile_name_of, stated_memory_gb
 from simulator.validate.published_models import has_experts, model_document
 from simulator.validate.recipe_facts import recipe_facts
-
-__all__ = ["Row", "job_document", "memory_kind", "stack_of"]
 
 _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"(?i)squared[- ]relu|sq_?relu|relu\^2", {"model": {"activation": "squared-relu"}}),
@@ -188,13 +185,11 @@ def _cluster(row: Row) -> dict[str, Any]:
     if rate_gbps := cells.number(row, "nic_gbps"):
         fabric["nic"] = f"{rate_gbps:g} Gbit/s"
     said = cells.text(row, "fabric")
-    if spellings.is_inside_nodes(said) and not spellings.fabric_kind(said):
-        said = ""
-    if said and gpus > network.get("scale_up", {}).get("gpus", own.scale_up.gpus):
-        # Within a node or a rack nothing crosses it.
-        fabric["kind"] = spellings.fabric_kind(said) or said
-    elif spellings.fabric_kind(said):
-        fabric["kind"] = spellings.fabric_kind(said)
+    crosses = gpus > network.get("scale_up", {}).get("gpus", own.scale_up.gpus)
+    if kind := spellings.fabric_kind(said):
+        fabric["kind"] = kind
+    elif said and crosses and not spellings.is_inside_nodes(said):
+        fabric["kind"] = said  # refused by name; within a node or a rack nothing crosses it
     if fabric:
         network["fabric"] = fabric
     return {**cluster, "network": network} if network else cluster

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simulator.validate import cells
+from simulator.validate.cells import Row
 from simulator.validate.published import PublishedResult, row_source
-from simulator.validate.published_rows import Row, job_document
+from simulator.validate.published_rows import job_document
 
 if TYPE_CHECKING:
     import pandas as pd

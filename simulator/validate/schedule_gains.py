@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.errors import InputError
+from simulator.validate.cells import Row
 from simulator.validate.printed_passes import (
     BASELINE,
     PrintedPasses,
@@ -26,7 +27,6 @@ from simulator.validate.printed_passes import (
     read_printed,
 )
 from simulator.validate.published import PublishedResult, read_rows, validate_published
-from simulator.validate.published_rows import Row
 
 _CLOSE_POINTS = 3.0
 """Points by which a gain may differ and still be called right."""

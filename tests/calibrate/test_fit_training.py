@@ -10,7 +10,7 @@ from simulator.program.layout import Slice
 from simulator.program.stage import StageCosts
 from simulator.schedule import Phase
 from simulator.spec.load import job_from_document
-from simulator.validate.published_rows import Row
+from simulator.validate.cells import Row
 
 
 def run(name: str, measured_s: float, *, profile: str = "h100-sxm-80gb", grade: str = "A") -> Row:

@@ -14,8 +14,9 @@ from simulator.errors import InputError
 from simulator.results.run import run_step
 from simulator.spec.load import job_from_document
 from simulator.validate.accuracy import Accuracy, error_pct
+from simulator.validate.framework_stacks import stack_of
 from simulator.validate.published import predicted, row_source, validate_published
-from simulator.validate.published_rows import job_document, stack_of
+from simulator.validate.published_rows import job_document
 
 ROW = {
     "id": "lab-small-001", "grade": "A", "model": "small", "layers": "4", "hidden": "1024",

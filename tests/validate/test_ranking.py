@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.validate.cells import Row
 from simulator.validate.published import PublishedResult
-from simulator.validate.published_rows import Row
 from simulator.validate.ranking import SweepRanking, sweep_rankings
 
 COLUMNS = (

@@ -169,6 +169,8 @@ class DataParallel:
         after = self._prefetch_limit(rank) if per_use else self._last_update(rank)
         after = (*after, *self._offload.launched_after(rank))
         takes = self._memory.weights(needed) if per_use else ()
+        if per_use and is_forward:
+            takes += self._memory.kept_weights(needed)
         shard: Memory = ()
         if self._offload.fetches_parameters:
             shard = self._memory.shard(needed) if self._exchanges.is_needed else ()
@@ -192,7 +194,7 @@ class DataParallel:
         is_gathered = self._is_active and self._zero == 3
         if not is_gathered:
             return ()
-        return self._memory.weights_in_turn(self._piece(run).needs, is_forward=is_forward)
+        return self._memory.weights_in_turn(self._piece(run), is_forward=is_forward)
 
     def launched_after(self, rank: int) -> tuple[int, ...]:
         """What the host waits for before it launches a rank's next piece."""
@@ -211,7 +213,8 @@ class DataParallel:
         done = [u for u in piece.needs if not u.stays] if is_forward else piece.closes
         given = [unit for unit in done if (rank, unit) in self._held]
         self._held.difference_update((rank, unit) for unit in given)
-        return self._memory.weights(given)
+        kept = () if is_forward else self._memory.kept_weights(given)
+        return self._memory.weights(given) + kept
 
     def after_backward(
         self, rank: int, operation: int, run: Slice, *, is_last: bool, reduces: bool
@@ -331,7 +334,8 @@ class DataParallel:
             cuts = self._units.pieces(run)
             needs = dict.fromkeys(unit for piece in cuts for unit in piece.needs)
             closes = tuple(unit for piece in reversed(cuts) for unit in piece.closes)
-            self._pieces[run] = Piece(run, tuple(needs), closes)
+            ahead_numel = max((piece.ahead_numel for piece in cuts), default=0.0)
+            self._pieces[run] = Piece(run, tuple(needs), closes, ahead_numel)
         return self._pieces[run]
 
     def _emit_reduction(self, due: _Due, after: tuple[int, ...], *, overlapped: bool) -> None:

@@ -21,7 +21,7 @@ from simulator.cost.collectives import CollectiveKind, Group
 from simulator.program.communication import Call, collectives_work
 from simulator.program.ir import Category, Kind, Work
 from simulator.program.layout import Slice
-from simulator.program.lone_parameters import gathered, gathered_twice, stays_whole
+from simulator.program.lone_parameters import is_small
 from simulator.program.ranks import (
     data_group,
     expert_data_group,
@@ -99,7 +99,7 @@ class Collectives:
             per = self._state.gathered
             sizes = (numel * per for unit in units for numel in unit.partial)
             calls += _partial_gradient_calls(self._job, sizes)
-        counts = (count for unit in units for count in unit.apart or (unit.parameters,))
+        counts = (count for unit in units for count in _reduced(unit))
         for numel, groups in self._split_by_groups(counts):
             calls += self._reduction_calls(numel * self._state.reduced, groups)
         return self._work(calls)
@@ -116,9 +116,11 @@ class Collectives:
 
     def gather(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
         """Brings the weights of units together for a pass."""
-        counts = [count for unit in units for count in gathered(unit, self._job)]
+        counts = [count for unit in units for count in _gathered(unit, is_forward=is_forward)]
         if not is_forward:
-            counts += [count for unit in units for count in gathered_twice(unit, self._job)]
+            reuse_numel = self._job.plan.stack.reuse_numel
+            apart = (unit.apart for unit in units if unit.apart)
+            counts += [count for lone in apart for count in lone.gathered_twice(reuse_numel)]
         return self._work(self._weight_calls(CollectiveKind.ALL_GATHER, counts))
 
     def hand_out(self, run: Slice) -> tuple[Kind, Work]:
@@ -136,7 +138,7 @@ class Collectives:
         if self._zero < 3 or not self._job.plan.stack.whole_below_numel:
             return None
         held = (count for run in runs for count in self._units.stored_counts(run))
-        if not (small := [count for count in held if stays_whole(count, self._job)]):
+        if not (small := [count for count in held if is_small(count, self._job)]):
             return None
         work = self._work(self._weight_calls(CollectiveKind.ALL_GATHER, [added_up(small)]))
         return with_unpacking(work, len(small), self._dense.shards.ranks, self._job)
@@ -164,6 +166,14 @@ class Collectives:
             work = collectives_work(key, network, Category.DATA_PARALLEL)
             self._works[key] = with_list_copies(work, key, self._job)
         return self._works[key]
+
+
+def _reduced(unit: Unit) -> Sequence[ParameterCount]:
+    return unit.apart.counts if unit.apart else (unit.parameters,)
+
+
+def _gathered(unit: Unit, *, is_forward: bool) -> Sequence[ParameterCount]:
+    return unit.apart.gathered(is_forward=is_forward) if unit.apart else (unit.parameters,)
 
 
 def partial_gradients_work(job: Job, units: Sequence[Unit]) -> Work | None:

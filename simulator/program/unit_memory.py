@@ -12,15 +12,12 @@ Source: DeepSpeed 0.3.13, deepspeed/runtime/zero/stage3.py, ``prefetch_next_sub_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 
-from simulator.cost.parameters import embedding_tensors
 from simulator.program.ir import Memory, Owner
-from simulator.program.layout import recomputed_layers
-from simulator.program.lone_parameters import gathered, gathered_twice
-from simulator.program.states import padded_vocab, shard_numel, state_bytes, tensor_parameters
-from simulator.program.units import Unit
+from simulator.program.lone_parameters import LoneParameters, kept_embedding_numel
+from simulator.program.states import shard_numel, state_bytes
+from simulator.program.units import Piece, Unit
 from simulator.spec.job import Job
 
 
@@ -37,24 +34,20 @@ class UnitMemory:
         sizes = (u.parameters.total * self._state.gathered for u in units if not u.apart)
         return tuple((Owner.GATHERED_WEIGHTS, num_bytes) for num_bytes in sizes if num_bytes)
 
-    def weights_in_turn(self, units: Sequence[Unit], *, is_forward: bool) -> Memory:
-        """The most that is gathered at once of units whose parameters come one after another."""
-        apart = [unit for unit in units if unit.apart]
-        each = (whole_parameters(unit, self.job, is_forward=is_forward) for unit in apart)
-        numels = max(each, key=sum, default=[])
-        if not any(unit.run.has_embedding for unit in apart):
-            numels = [*numels, self._embedding_numel]
+    def kept_weights(self, units: Sequence[Unit]) -> Memory:
+        """Weights that stay whole from forward to backward, of units where others do not."""
+        numel = sum(unit.apart.kept_numel for unit in units if unit.apart)
+        return ((Owner.GATHERED_WEIGHTS, numel * self._state.gathered),) if numel else ()
+
+    def weights_in_turn(self, piece: Piece, *, is_forward: bool) -> Memory:
+        """The most that is gathered at once while parameters come and go one after another."""
+        apart = [unit.apart for unit in piece.needs if unit.apart]
+        each = (whole_parameters(lone, self.job, is_forward=is_forward) for lone in apart)
+        numels = [*max(each, key=sum, default=[]), piece.ahead_numel]
+        if not piece.run.has_embedding:
+            numels.append(kept_embedding_numel(self.job))
         per = self._state.gathered
         return tuple((Owner.GATHERED_WEIGHTS, numel * per) for numel in numels if numel)
-
-    @cached_property
-    def _embedding_numel(self) -> float:
-        """Elements of a token embedding that stays whole because it is the output matrix, too."""
-        job = self.job
-        if not (job.model.tied_embeddings and job.plan.stack.keeps_tied_embedding):
-            return 0.0
-        tokens, *_ = embedding_tensors(job.model, padded_vocab(job))
-        return tensor_parameters(job, tokens).total
 
     def shard(self, units: Sequence[Unit]) -> Memory:
         """Shards that lie on the GPU between their copy and their gather."""
@@ -84,33 +77,40 @@ class UnitMemory:
         return sum(unsharded_numel(unit, bucket_numel) for unit in units)
 
 
-def whole_parameters(unit: Unit, job: Job, *, is_forward: bool) -> list[float]:
-    """Elements of those of a unit's parameters that are whole at once, where the most are.
+def whole_parameters(lone: LoneParameters, job: Job, *, is_forward: bool) -> list[float]:
+    """Elements of those parameters that are whole at once, where the most are, but for any kept.
 
     The next parameter is gathered ahead, that of the next layer with the last of this one; layers
-    are taken as alike.
+    are taken as alike. What backward keeps of a repeated layer is whole as its gradients begin.
     """
-    counts = gathered(unit, job)
-    sizes = [count.total for count in counts]
-    if len(sizes) < 2:
-        return sizes
-    limit = job.plan.stack.live_numel
-    turns = (
-        [used, ahead] if limit is None or used < limit else [used]
-        for used, ahead in pairwise([*sizes, sizes[0]])
-    )
-    most = max(turns, key=sum)
-    layers = range(unit.run.first, unit.run.end)
-    if is_forward or not layers or not recomputed_layers(job).issuperset(layers):
-        return most
-    released = list(gathered_twice(unit, job))
-    kept = [count.total for count in counts if not any(count is other for other in released)]
-    return max(most, kept, key=sum)
+    coming = lone.gathered(is_forward=False)
+    sizes = [count.total for count in coming]
+    if not sizes:
+        return []
+    turns = [_with_next([used], ahead, job) for used, ahead in pairwise([*sizes, sizes[0]])]
+    if not is_forward and lone.is_repeated:
+        again = list(lone.gathered_twice(job.plan.stack.reuse_numel))
+        kept = [count.total for count in coming if not any(count is other for other in again)]
+        turns.append(_with_next(kept, again[0].total, job) if again else kept)
+    return max(turns, key=sum)
+
+
+def _with_next(whole: list[float], ahead: float, job: Job) -> list[float]:
+    """With the one that is gathered ahead, once more where a list of shards is made of it."""
+    stack = job.plan.stack
+    live = kept_embedding_numel(job) + sum(whole)
+    if stack.live_numel is not None and live >= stack.live_numel:
+        return whole
+    return [*whole, *[ahead] * (2 if stack.lists_of_shards else 1)]
 
 
 def unsharded_numel(unit: Unit, bucket_numel: float) -> float:
-    """Elements of a unit's gradients that are whole at once: the newest and those in the bucket."""
+    """Elements of a unit's gradients that are whole at once: those in the bucket and the largest.
+
+    One that is larger than the bucket stays until others have left it: that of an MLP while
+    attention runs backward, which is when most else is there.
+    """
     if not unit.apart:
         return unit.parameters.total
-    largest = max(count.total for count in unit.apart)
+    largest = max(count.total for count in unit.apart.counts)
     return min(unit.parameters.total, largest + bucket_numel)

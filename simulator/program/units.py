@@ -29,7 +29,8 @@ from simulator.cost.parameters import (
     layer_tensors,
     padded_shard_numel,
 )
-from simulator.program.layout import Slice, cut
+from simulator.program.layout import Slice, cut, recomputed_layers
+from simulator.program.lone_parameters import LoneParameter, LoneParameters, is_small, over_the_loss
 from simulator.program.ranks import shard_group
 from simulator.program.states import (
     ParameterCount,
@@ -56,14 +57,14 @@ class Unit:
         partial: Elements of each parameter whose gradient the tensor-parallel ranks have to
             add up, because each saw only its part of the sequence.
         stays: Whether gathered weights are kept from forward to backward.
-        apart: Each parameter, in order of the model, where each has collectives of its own.
+        apart: Each parameter, where each has collectives of its own.
     """
 
     run: Slice
     parameters: ParameterCount
     partial: tuple[float, ...] = ()
     stays: bool = False
-    apart: tuple[ParameterCount, ...] = ()
+    apart: LoneParameters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,13 @@ class Piece:
         run: The layers.
         needs: Units whose weights forward and backward read.
         closes: Units whose gradients are complete after its backward.
+        ahead_numel: Elements that are gathered meanwhile, because backward begins with them.
     """
 
     run: Slice
     needs: tuple[Unit, ...]
     closes: tuple[Unit, ...]
+    ahead_numel: float = 0.0
 
 
 @dataclass
@@ -123,16 +126,36 @@ class Units:
         """
         if self.job.plan.zero >= 2 and run.has_loss:
             body = run._replace(has_loss=False)
-            loss = Piece(Slice(run.end, run.end, has_loss=True), (), ())
-            return (*(self.pieces(body) if _parts(body) else ()), loss)
+            before = self.pieces(body) if _parts(body) else ()
+            ahead = before[-1].ahead_numel if before else 0.0
+            return (*before, Piece(Slice(run.end, run.end, has_loss=True), (), (), ahead))
         if self.job.plan.zero < 3:
             return self._bucket_pieces(run)
         sharding = self.job.plan.stack.sharding_units
-        if sharding in ("layers", "parameters"):
-            parts = cut(run, 1) if sharding == "layers" else _parts(run)
-            units = (self._sharding_unit(part, stays=False) for part in parts)
+        if sharding == "parameters":
+            return self._pieces_of_lone_parameters(run)
+        if sharding == "layers":
+            units = (self._sharding_unit(part, stays=False) for part in cut(run, 1))
             return tuple(Piece(unit.run, (unit,), (unit,)) for unit in units)
         return self._pieces_with_ends(run)
+
+    def _pieces_of_lone_parameters(self, run: Slice) -> tuple[Piece, ...]:
+        """Layers and ends of the model; the last ones may stay whole until backward."""
+        parts = _parts(run)
+        apart = [self._lone_parameters(part) for part in parts]
+        ahead_numel = 0.0
+        if run.has_head:
+            apart, ahead_numel = over_the_loss(apart, self.job)
+        pairs = zip(parts, apart, strict=True)
+        units = (replace(self.whole(part), apart=lone) for part, lone in pairs)
+        pieces = [Piece(unit.run, (unit,), (unit,)) for unit in units]
+        return (*pieces[:-1], replace(pieces[-1], ahead_numel=ahead_numel))
+
+    def _lone_parameters(self, part: Slice) -> LoneParameters:
+        is_repeated = not _is_end(part) and part.first in recomputed_layers(self.job)
+        counts = self.stored_counts(part)
+        each = (LoneParameter(count, is_small(count, self.job)) for count in counts)
+        return LoneParameters(tuple(each), is_repeated)
 
     def _pieces_with_ends(self, run: Slice) -> tuple[Piece, ...]:
         """Every layer is a unit; embedding, norm and head are one root, or two units.
@@ -165,8 +188,6 @@ class Units:
         # A root is used first and last in forward, so it stays whatever is asked.
         keeps = is_root or (stays if asked is None else not asked)
         whole, total = self.whole(run), ParameterCount()
-        if self.job.plan.stack.sharding_units == "parameters":
-            return replace(whole, apart=self.stored_counts(run))
         if not plan.stack.pads_shards:
             return replace(whole, stays=keeps)
         for part in _parts(run):

@@ -23,7 +23,7 @@ MODEL = gpt_model(
 
 
 def zero_job(*, recompute: str = "none", **facts: object) -> Job:
-    known = {"whole_below_numel": 1000, "keeps_tied_embedding": False}
+    known = {"whole_below_numel": 1000, "keeps_tied_embedding": False, "reuse_numel": None}
     stack = {"base": "deepspeed-2021", **known, **facts}
     return small_job(
         MODEL, gpus=RANKS, global_batch=RANKS, zero=3, recompute=recompute, stack=stack,
@@ -58,22 +58,81 @@ def test_the_device_waits_for_every_collective():
     assert {stream for op in operations for _, stream in op.lanes} == {Stream.COMPUTE}
 
 
+def gathers_of(job: Job, layer: int) -> list[list[float]]:
+    """Elements that come before forward and before backward of a layer, one by one."""
+    gathers = issued(build_program(job), Kind.ALL_GATHER)
+    return [elements([op]) for op in gathers if op.layers == (layer, layer + 1)]
+
+
 @pytest.mark.parametrize(
     ("reuse", "again"),
     [
-        (None, 0),
-        (1e9, 0),
-        (2 * (DOWN + SMALL), QKV + OUTPUT),
-        (2 * DOWN, QKV + OUTPUT + UP),
-        (0, QKV + OUTPUT + UP + DOWN),
+        (None, []),
+        (2 * (DOWN + SMALL), [OUTPUT, QKV]),
+        (2 * DOWN, [UP, OUTPUT, QKV]),
+        (0, [DOWN, UP, OUTPUT, QKV]),
     ],
 )
 def test_backward_gathers_again_what_lies_too_far_from_its_use_in_a_repeated_layer(reuse, again):
-    def gathered(recompute: str) -> float:
-        program = build_program(zero_job(recompute=recompute, reuse_numel=reuse))
-        return sum(elements(issued(program, Kind.ALL_GATHER)))
+    forward, backward = gathers_of(zero_job(recompute="full", reuse_numel=reuse), layer=0)
+    assert forward == [QKV, OUTPUT, UP, DOWN]
+    assert backward == [*forward, *again]
 
-    assert gathered("full") - gathered("none") == LAYERS * again
+
+NORM = 2 * 64
+BEHIND_DOWN = 64 + NORM
+"""Elements of a layer's last bias and of the last norm."""
+LAYER = QKV + OUTPUT + UP + DOWN + SMALL
+
+
+def kept_over_the_loss(job: Job) -> list[float]:
+    """Elements of weights that forward takes for longer than a pass, and backward gives back."""
+    program, weights = build_program(job), Owner.GATHERED_WEIGHTS
+    taken = [block for op in issued(program, Kind.FORWARD) for block in op.takes]
+    given = [block for op in issued(program, Kind.BACKWARD) for block in op.gives]
+    return [sum(b / 2 for owner, b in blocks if owner is weights) for blocks in (taken, given)]
+
+
+@pytest.mark.parametrize(
+    ("recompute", "reuse", "kept"),
+    [
+        # Forward uses what is behind a weight once more, and so does backward.
+        ("none", 2 * BEHIND_DOWN + 1, [DOWN]),
+        ("none", 2 * BEHIND_DOWN, []),
+        # A repeated layer is used from its beginning: everything but the weight itself.
+        ("full", LAYER - DOWN + 2 * NORM + 1, [UP, DOWN]),
+        ("full", LAYER - DOWN + 2 * NORM, []),
+        ("full", LAYER + 2 * NORM, [QKV, OUTPUT, UP, DOWN]),
+    ],
+)
+def test_what_backward_soon_uses_stays_whole_from_forward(recompute, reuse, kept):
+    job = zero_job(recompute=recompute, reuse_numel=reuse)
+    forward, backward = gathers_of(job, layer=LAYERS - 1)
+    first_use = backward[: len(forward) - len(kept)]
+    assert sum(first_use) == sum(forward) - sum(kept)
+    assert kept_over_the_loss(job) == [sum(kept)] * 2
+
+
+def test_a_small_model_is_gathered_once_per_step():
+    *uses, _ = issued(build_program(zero_job(recompute="full", reuse_numel=1e9)), Kind.ALL_GATHER)
+    assert sum(elements(uses)) == EMBEDDING + POSITIONS + LAYERS * (QKV + OUTPUT + UP + DOWN)
+
+
+def test_a_tied_embedding_lies_between_the_two_uses_of_a_weight():
+    near = LAYER - DOWN + 2 * NORM + 1
+    job = zero_job(recompute="full", reuse_numel=near + EMBEDDING, keeps_tied_embedding=True)
+    *_, backward = gathers_of(job, layer=LAYERS - 1)
+    assert backward[:2] == [QKV, OUTPUT]
+    assert UP not in backward[:2]
+
+
+@pytest.mark.parametrize(("live", "ahead"), [(1e9, [QKV]), (UP + DOWN, [])])
+def test_the_first_weight_that_backward_lacks_is_gathered_while_the_loss_runs(live, ahead):
+    near = LAYER - DOWN + 2 * NORM + 1
+    job = zero_job(recompute="full", reuse_numel=near, live_numel=live)
+    passes = [op for op in build_program(job).operations if op.layers == (LAYERS, LAYERS)]
+    loss = next(op for op in reversed(passes) if op.kind is Kind.FORWARD)
+    assert [b / 2 for owner, b in loss.holds if owner is Owner.GATHERED_WEIGHTS] == ahead
 
 
 def held(job: Job, kind: Kind, owner: Owner) -> list[float]:
@@ -87,12 +146,18 @@ def held(job: Job, kind: Kind, owner: Owner) -> list[float]:
     [(None, UP + DOWN), (UP, OUTPUT + UP), (QKV, OUTPUT + UP), (OUTPUT, UP)],
 )
 def test_one_weight_is_whole_and_the_next_unless_too_much_is(live, most):
+    job = zero_job(live_numel=live, lists_of_shards=False)
     for kind in (Kind.FORWARD, Kind.BACKWARD):
-        assert held(zero_job(live_numel=live), kind, Owner.GATHERED_WEIGHTS) == [most] * LAYERS
+        assert held(job, kind, Owner.GATHERED_WEIGHTS) == [most] * LAYERS
+
+
+def test_a_list_of_shards_holds_what_is_gathered_ahead_twice():
+    for kind in (Kind.FORWARD, Kind.BACKWARD):
+        assert held(zero_job(), kind, Owner.GATHERED_WEIGHTS) == [UP + 2 * DOWN] * LAYERS
 
 
 def test_an_embedding_that_is_the_output_matrix_too_stays_whole():
-    job = zero_job(live_numel=OUTPUT, keeps_tied_embedding=True)
+    job = zero_job(live_numel=OUTPUT, keeps_tied_embedding=True, lists_of_shards=False)
     for kind in (Kind.FORWARD, Kind.BACKWARD):
         assert held(job, kind, Owner.GATHERED_WEIGHTS) == [UP + EMBEDDING] * LAYERS
     tied = zero_job().model
@@ -102,12 +167,19 @@ def test_an_embedding_that_is_the_output_matrix_too_stays_whole():
 
 @pytest.mark.parametrize(
     ("reuse", "most"),
-    [(1e9, QKV + OUTPUT + UP + DOWN), (2 * (DOWN + SMALL), UP + DOWN), (0, OUTPUT + UP)],
+    [(None, QKV + OUTPUT + UP + DOWN), (2 * (DOWN + SMALL), UP + DOWN), (0, OUTPUT + UP)],
 )
 def test_backward_of_a_repeated_layer_keeps_what_it_soon_uses_again(reuse, most):
-    job = zero_job(recompute="full", reuse_numel=reuse, live_numel=UP)
-    assert held(job, Kind.BACKWARD, Owner.GATHERED_WEIGHTS) == [most] * LAYERS
-    assert held(job, Kind.FORWARD, Owner.GATHERED_WEIGHTS) == [OUTPUT + UP] * LAYERS
+    job = zero_job(recompute="full", reuse_numel=reuse, live_numel=UP, lists_of_shards=False)
+    # The last layers also keep what backward soon uses.
+    assert held(job, Kind.BACKWARD, Owner.GATHERED_WEIGHTS)[2:] == [most] * 2
+    assert held(job, Kind.FORWARD, Owner.GATHERED_WEIGHTS)[:2] == [OUTPUT + UP] * 2
+
+
+def test_what_gradients_need_next_is_gathered_while_a_layer_keeps_the_rest():
+    job = zero_job(recompute="full", reuse_numel=2 * (DOWN + SMALL), lists_of_shards=False)
+    *_, last = held(job, Kind.BACKWARD, Owner.GATHERED_WEIGHTS)
+    assert last == UP + DOWN + OUTPUT
 
 
 @pytest.mark.parametrize(
@@ -115,7 +187,7 @@ def test_backward_of_a_repeated_layer_keeps_what_it_soon_uses_again(reuse, most)
     [(OUTPUT, UP + OUTPUT), (1e9, QKV + OUTPUT + UP + DOWN + SMALL)],
 )
 def test_gradients_wait_whole_in_a_bucket_and_one_outside_of_it(bucket_numel, whole):
-    job = zero_job(bucket=f"{2 * bucket_numel:.0f} B")
+    job = zero_job(bucket=f"{2 * bucket_numel:.0f} B", frees_gradients=False)
     assert held(job, Kind.BACKWARD, Owner.GRADIENTS) == [whole] * LAYERS
 
 

@@ -20,13 +20,13 @@ from simulator.program.activation_offload import (
     offloaded_layers,
 )
 from simulator.program.asynchronous import refuse_shared_updates
-from simulator.program.communicators import communicator_bytes
 from simulator.program.data_parallel import DataParallel, Exchanges
 from simulator.program.data_parallel_collectives import Collectives
 from simulator.program.expert_load import ExpertShare
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
 from simulator.program.offloaded_states import offloaded_states
 from simulator.program.order import StepOrder, boundary_buffers, job_schedule, overlaps_p2p
+from simulator.program.outside_memory import outside_bytes
 from simulator.program.parameter_server import ServerTransfers
 from simulator.program.pipeline import Pipeline, add_pipeline
 from simulator.program.pipeline_ranks import PipelineRanks
@@ -161,7 +161,7 @@ class _Builder:
             ports={**self.profile.network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
             expandable_segments=stack.expandable_segments,
-            communicator_bytes=communicator_bytes(job),
+            outside_bytes=outside_bytes(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
             own_stream=_GATHERED if stack.gathers_on_own_stream else frozenset(),
         )

@@ -303,8 +303,8 @@ class Program:
         sm_count: Streaming multiprocessors of the device, for interference.
         expandable_segments: Whether the caching allocator maps pages into one segment that
             grows, instead of asking the driver for separate ones.
-        communicator_bytes: Device memory of one rank's communicators, outside the allocator
-            [B].
+        outside_bytes: Device memory of one rank outside the allocator, beyond the driver's
+            context [B].
         preallocated: Owners whose blocks lie in one buffer each, as large as they need at
             their most, that is there from the start.
         own_stream: Owners whose blocks are asked for on a stream of their own, so that no
@@ -317,7 +317,7 @@ class Program:
     ports: dict[str, float] = field(default_factory=dict)
     sm_count: int = 0
     expandable_segments: bool = False
-    communicator_bytes: float = 0.0
+    outside_bytes: float = 0.0
     preallocated: frozenset[Owner] = frozenset()
     own_stream: frozenset[Owner] = frozenset()
 

@@ -1,13 +1,15 @@
-"""How much device memory do one rank's communicators take, outside the allocator?
+"""How much device memory does one rank take outside the allocator, beyond the driver's context?
 
 NCCL allocates its channels' buffers when a communicator is first used. A rank is in one per
-kind of group that has more than one rank, and in the one of all ranks.
-
-One process for all GPUs has one communicator, and workers of parameter servers have none.
+kind of group that has more than one rank, and in the one of all ranks. One process for all GPUs
+has one communicator, and workers of parameter servers have none. Old software loads all kernels
+of PyTorch and of CUDA's libraries, whether they are used or not.
 
 Source: 342 MB for 2 GPUs and 392 MB for 4 to 8, as NVIDIA's AIConfigurator books them; taken
-for larger groups, too (assumption: channels, not ranks, decide). Ignored: what the
-point-to-point transfers of a pipeline add.
+for larger groups, too (assumption: channels, not ranks, decide). Context and all kernels of
+CUDA 11.2: 1,343 MiB on a V100, ``model_memory_anatomy`` of Hugging Face's Transformers (January
+2022); taken for other GPUs, too (assumption). Ignored: what the point-to-point transfers of a
+pipeline add.
 """
 
 from __future__ import annotations
@@ -24,6 +26,19 @@ from simulator.spec.job import Job
 
 _PAIR_BYTES = 342e6
 _GROUP_BYTES = 392e6
+_ALL_KERNELS_BYTES = 1343 * 2.0**20
+
+
+def outside_bytes(job: Job) -> float:
+    """Device memory of one rank's communicators and of kernels that it does not use [B]."""
+    return communicator_bytes(job) + unused_kernel_bytes(job)
+
+
+def unused_kernel_bytes(job: Job) -> float:
+    """What kernels take beyond the context that a profile states, where all are loaded [B]."""
+    if not job.plan.stack.loads_all_kernels:
+        return 0.0
+    return max(0.0, _ALL_KERNELS_BYTES - job.cluster.profile.device.context_bytes)
 
 
 def communicator_bytes(job: Job) -> float:

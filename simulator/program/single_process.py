@@ -33,7 +33,6 @@ from functools import cached_property
 from simulator.cost.collectives import CollectiveKind, collective_cost
 from simulator.cost.kernels import memory_bound_s, output_bytes
 from simulator.program.communication import Call, collectives_work, communication_work
-from simulator.program.communicators import communicator_bytes
 from simulator.program.conditions import Condition, rank_conditions, slowed, with_slow_links, worst
 from simulator.program.ir import (
     Category,
@@ -50,6 +49,7 @@ from simulator.program.ir import (
 )
 from simulator.program.layout import Slice, cut, ends_apart, stage_slices
 from simulator.program.optimizer import optimizer_work
+from simulator.program.outside_memory import outside_bytes
 from simulator.program.ranks import data_group
 from simulator.program.stage import StageCosts
 from simulator.program.states import (
@@ -168,7 +168,7 @@ class _Emitter:
             ports=dict(job.cluster.profile.network.ports_bytes_per_s),
             sm_count=job.cluster.profile.device.sm_count,
             expandable_segments=job.plan.stack.expandable_segments,
-            communicator_bytes=communicator_bytes(job),
+            outside_bytes=outside_bytes(job),
         )
 
     @cached_property

@@ -54,7 +54,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
     resident_bytes = total_bytes(rank_class.resident) + sum(buffers_bytes.values())
-    outside_bytes = device.context_bytes + timeline.program.communicator_bytes
+    outside_bytes = device.context_bytes + timeline.program.outside_bytes
     room_bytes = device.memory_bytes - outside_bytes
     reserved = _reserved(timeline.program, booked, resident_bytes, allocated, room_bytes)
     return ClassMemory(

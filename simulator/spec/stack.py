@@ -114,6 +114,9 @@ class Stack(Spec):
     update_copies: int = Field(default=0, ge=0, le=4, strict=True)
     """fp32 tensors as large as the weights it updates that an optimizer makes on the way; a
     fused one makes none, AdamW of PyTorch 2.0 and before makes 2."""
+    loads_all_kernels: Flag = False
+    """All kernels of PyTorch and of CUDA's libraries are loaded as training starts, not when they
+    are first used, as CUDA 11.7 and PyTorch 1.13 can (``CUDA_MODULE_LOADING``)."""
     frees_gradients: Flag = False
     """Gradients are made by the first backward and freed after the step (PyTorch's
     ``zero_grad(set_to_none=True)``); else they live in buffers that stay."""

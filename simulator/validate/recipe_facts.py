@@ -165,6 +165,21 @@ _PRESET_FACTS: tuple[tuple[str, dict[str, str], dict[str, Any]], ...] = (
         {"batch": {"micro": 1}},
     ),
     (
+        r"^NeMo Framework Launcher",
+        {"model": "gpt3-175b"},
+        {
+            "batch": {"micro": 2},
+            "plan": {
+                "tp": 8,
+                "pp": 8,
+                "vpp": 1,
+                "schedule": "1f1b",
+                "zero": 0,
+                "stack": {"dropout": True, "keeps_weight_remainders": False},
+            },
+        },
+    ),
+    (
         r"^Sailor ",
         {"model": "opt-350m"},
         {
@@ -174,6 +189,14 @@ _PRESET_FACTS: tuple[tuple[str, dict[str, str], dict[str, Any]], ...] = (
     ),
 )
 """Pattern of a source, cells of its rows, and what the preset behind these rows says.
+
+The launcher's table of GPT-3 175B is older than the configuration that its rows were completed
+from. It stands already in the README of BigNLP-Scripts, the launcher before it was renamed, under
+release 22.06 (commit 61aac95 of its history, which is kept with NVIDIA/NeMo), when distributed
+Adam (22.08) and interleaved schedules (22.11) did not exist by its own changelog.
+``conf/training/gpt3/175b.yaml`` of then has tp 8, pp 8, microbatches of 2, sequence parallelism,
+selective recomputation, dropout of 0.1 and ``fused_adam``; 8 nodes, where the table begins, hold
+one such model.
 
 Sailor's OPT (``megatron/model/opt_model.py`` of its Megatron-DeepSpeed) has embeddings as wide as
 its layers, a last norm, and no dropout.

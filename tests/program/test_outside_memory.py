@@ -1,0 +1,38 @@
+"""Device memory that no tensor takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.program.outside_memory import communicator_bytes, outside_bytes
+from simulator.spec.job import Job
+from tests.jobs import small_job
+
+MIB = 2.0**20
+
+
+def a_job(*, gpus: int = 1, tp: int = 1, **stack: object) -> Job:
+    return small_job(gpus=gpus, tp=tp, global_batch=gpus, stack={"base": "torch", **stack})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tp", "communicators"),
+    [(1, 1, 0), (2, 1, 2 * 342e6), (8, 1, 2 * 392e6), (8, 2, 342e6 + 2 * 392e6)],
+)
+def test_a_rank_pays_for_every_group_it_is_in_and_for_that_of_all(gpus, tp, communicators):
+    assert communicator_bytes(a_job(gpus=gpus, tp=tp)) == communicators
+
+
+def test_old_software_loads_1343_mib_of_kernels_used_or_not():
+    job = a_job(loads_all_kernels=True)
+    context_bytes = job.cluster.profile.device.context_bytes
+    assert context_bytes + outside_bytes(job) == 1343 * MIB
+    assert outside_bytes(a_job()) == 0.0
+
+
+def test_a_context_that_is_larger_than_that_stays_as_it_is():
+    job = a_job(loads_all_kernels=True)
+    device = job.cluster.profile.device.model_copy(update={"context_bytes": 2048 * MIB})
+    profile = job.cluster.profile.model_copy(update={"device": device})
+    cluster = job.cluster.model_copy(update={"profile": profile})
+    assert outside_bytes(job.model_copy(update={"cluster": cluster})) == 0.0

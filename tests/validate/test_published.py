@@ -340,6 +340,16 @@ def test_checkpoints_of_bigscience_leave_for_the_cpu_in_parts_if_there_are_any(t
     assert plan["stack"]["base"] == "deepspeed-2021"
 
 
+def test_the_launchers_table_of_175b_is_of_a_release_without_interleaving():
+    source = "NeMo Framework Launcher README scaling tables (repo NVIDIA/NeMo-Framework-Launcher)"
+    cells = {"gpus": "64", "tp": "4", "pp": "8", "vpp": "12", "dp": "2", "zero": "1"}
+    row = {**ROW, **cells, "source": source, "schedule": "interleaved-1f1b", "global_batch": "2048"}
+    plan = job_document({**row, "model": "gpt3-175b"})["plan"]
+    layout = [plan[name] for name in ("tp", "pp", "vpp", "schedule", "zero")]
+    assert layout == [8, 8, 1, "1f1b", 0]
+    assert job_document({**row, "model": "gpt3-5b"})["plan"]["vpp"] == 12
+
+
 @pytest.mark.parametrize(
     ("change", "micro"),
     [({}, 1), ({"precision": "fp8"}, 2), ({"source": "Megatron-Bridge, container 25.11"}, 2)],

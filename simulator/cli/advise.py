@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
 from simulator.cli.console import (
     counting,
+    need_one_that_fits,
     number_column,
     print_json,
     print_table,
@@ -56,9 +55,7 @@ def advise(
         cluster = job.cluster
         title = f"{job.model.name} on {cluster.gpus} x {cluster.profile.name}"
         print_table(title, columns, [_row(result, results[0]) for result in results])
-    if results[0].choice is None:
-        typer.echo("No strategy fits; clustersim plan says what would.", err=True)
-        raise typer.Exit(1)
+    need_one_that_fits((result.choice is not None for result in results), "strategy")
 
 
 def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:

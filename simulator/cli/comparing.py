@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
+from simulator.cli.console import (
+    need_one_that_fits,
+    note,
+    number_column,
+    percent,
+    print_json,
+    print_table,
+    text_column,
+)
 from simulator.cli.options import (
     PAGES,
     AsJson,
@@ -92,6 +100,7 @@ def compare(
 
         write_compare_report(runs, html)
         note(f"wrote {html}")
+    need_one_that_fits((run.result.fits for run in runs), "job")
 
 
 def _runs(

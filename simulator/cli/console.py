@@ -53,6 +53,18 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def need_one_that_fits(fit: Iterable[bool], what: str) -> None:
+    """End with exit code 1 where nothing of what was compared fits into memory.
+
+    Args:
+        fit: Whether each does; what cannot run does not fit either.
+        what: What was compared, in the singular.
+    """
+    if not any(fit):
+        note(f"No {what} fits; clustersim plan says what would.")
+        raise typer.Exit(1)
+
+
 @contextlib.contextmanager
 def counting(things: str) -> Iterator[Callable[[], None]]:
     """Show how many things are done, on a terminal only; yields what counts one more."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from simulator.cli.console import (
+    need_one_that_fits,
     note,
     number_column,
     percent,
@@ -82,6 +83,7 @@ def compare_steps(
         print_json(_comparison_document(runs))
     else:
         _print_comparison(runs)
+    need_one_that_fits((result.fits for result, _ in runs), "schedule")
 
 
 def _job_under(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.console import (
+    need_one_that_fits,
     note,
     number_column,
     percent,
@@ -60,9 +61,8 @@ def strategies(
 
         draw_comparisons(found, plot)
         note(f"wrote {plot}")
-    if not any(outcome.fits for comparison in found for outcome in comparison.outcomes):
-        note("No strategy fits.")
-        raise typer.Exit(1)
+    fit = (outcome.fits for comparison in found for outcome in comparison.outcomes)
+    need_one_that_fits(fit, "strategy")
 
 
 def _print_comparison(comparison: Comparison) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.console import (
+    need_one_that_fits,
     note,
     number_column,
     print_json,
@@ -106,6 +107,7 @@ def sweep(
         print_json({"rows": json.loads(table.to_json(orient="records"))})
     elif out is None and plot is None:
         _print_table(table, f"{job.title}, but for {', '.join(axes)}")
+    need_one_that_fits(table["fits"] == True, "combination")  # noqa: E712
 
 
 def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[Any]]:

@@ -81,3 +81,18 @@ def test_files_of_one_name_are_told_apart_by_their_folders(clustersim, job_file,
     document = json.loads(clustersim("compare", job_file, twin, "--json").out)
     names = [run["name"] for run in document["runs"]]
     assert names == [str(job_file.with_suffix("")), str(twin.with_suffix(""))]
+
+
+MEMORY = "cluster.device.memory=1 GiB"
+
+
+def test_a_comparison_in_which_nothing_fits_ends_with_1_and_one_that_fits_is_enough(
+    clustersim, job_file
+):
+    none = clustersim("compare", job_file, "--variant", "plan.tp=4", "--set", MEMORY, "--json")
+    assert none.code == 1
+    assert none.err.startswith("No job fits;")
+    assert [run["fits"] for run in json.loads(none.out)["runs"]] == [False, False]
+    one = clustersim("compare", job_file, "--variant", MEMORY, "--json")
+    assert (one.code, one.err) == (0, "")
+    assert [run["fits"] for run in json.loads(one.out)["runs"]] == [True, False]

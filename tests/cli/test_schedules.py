@@ -248,6 +248,13 @@ def test_a_job_is_compared_under_several_schedules(clustersim, job_file):
     assert found[-1]["bubble_fraction"] == run["bubble_fraction"]
 
 
+def test_schedules_of_which_none_fits_end_with_1(clustersim, job_file):
+    memory = ("--set", "cluster.device.memory=1 GiB")
+    outcome = clustersim("schedule", "compare", "1f1b", "zb-h1", "--job", job_file, *memory)
+    assert outcome.code == 1
+    assert outcome.err.startswith("No schedule fits;")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

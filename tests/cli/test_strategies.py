@@ -51,4 +51,4 @@ def test_nodes_are_whole_numbers(clustersim, job_file, nodes):
 def test_nothing_that_fits_ends_with_1(clustersim, job_file):
     outcome = clustersim("strategies", job_file, *ONE, "--set", "cluster.device.memory=1 GiB")
     assert outcome.code == 1
-    assert "No strategy fits." in outcome.err
+    assert "No strategy fits;" in outcome.err

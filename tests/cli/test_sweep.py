@@ -43,6 +43,23 @@ def test_set_changes_every_row(clustersim, job_file):
     assert [row["fits"] for row in rows] == [False, False, None]
 
 
+def test_a_table_in_which_nothing_fits_ends_with_1_and_is_written(clustersim, job_file, tmp_path):
+    table = tmp_path / "table.csv"
+    memory = ("--set", "cluster.device.memory=1 GiB", "--out", table)
+    for _ in ("simulated", "read back"):
+        outcome = clustersim("sweep", job_file, *TP, *memory)
+        assert outcome.code == 1
+        assert "No combination fits;" in outcome.err
+        assert len(pd.read_csv(table)) == 3
+
+
+def test_one_combination_that_fits_is_enough(clustersim, job_file):
+    grid = ("--grid", "cluster.device.memory=1 GiB,80 GiB", "--json")
+    outcome = clustersim("sweep", job_file, *grid)
+    assert outcome.code == 0
+    assert [row["fits"] for row in json.loads(outcome.out)["rows"]] == [False, True]
+
+
 @pytest.mark.parametrize(("suffix", "read"), [("csv", pd.read_csv), ("parquet", pd.read_parquet)])
 def test_the_table_is_written_to_a_file(clustersim, job_file, tmp_path, suffix, read):
     pytest.importorskip("pyarrow")

@@ -39,11 +39,10 @@ class Fault:
     file: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.file}: " if self.file else ""
-        field = self.path or "(whole file)"
+        where = ": ".join(part for part in (self.file, self.path) if part) or "the whole of it"
         given = "" if self.value is None else f" = {_shorten(self.value)}"
         hint = f"; {self.hint}" if self.hint else ""
-        return f"{where}{field}{given}: {self.rule}{hint}"
+        return f"{where}{given}: {self.rule}{hint}"
 
 
 class InputError(ClustersimError):

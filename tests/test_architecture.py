@@ -20,7 +20,7 @@ MODULES = {
 }
 
 FLOORS = (
-    {"errors", "processor", "units", "version"},
+    {"errors", "files", "processor", "units", "version"},
     {"spec", "importers"},
     {"cost"},
     {"schedule"},

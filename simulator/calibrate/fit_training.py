@@ -32,9 +32,11 @@ from simulator.spec.documents import data_folder
 from simulator.spec.load import profile_names
 from simulator.validate.cells import Row
 from simulator.validate.published import read_rows, row_source
+from simulator.validate.tables import read_table
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"
 """Beside the table of runs: its predictions with their own source left out."""
+_LEFT_OUT_COLUMNS = ("id", "fitted_elsewhere", "predicted_step_s")
 
 _GRADES = ("A", "A-")
 _ERROR_LIMIT = 0.25
@@ -218,17 +220,16 @@ def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:
 
 def read_left_out(path: Path) -> list[LeftOut]:
     """The cross-validation that a fit has written."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [
-            LeftOut(row["id"], row["fitted_elsewhere"] == "true", float(row["predicted_step_s"]))
-            for row in csv.DictReader(file)
-        ]
+    return [
+        LeftOut(row["id"], row["fitted_elsewhere"] == "true", float(row["predicted_step_s"]))
+        for row in read_table(path, _LEFT_OUT_COLUMNS)
+    ]
 
 
 def _write_cross_validation(left_out: Sequence[LeftOut], folder: Path) -> None:
     with (folder / CROSS_VALIDATION_FILE).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("id", "fitted_elsewhere", "predicted_step_s"))
+        writer.writerow(_LEFT_OUT_COLUMNS)
         for run in sorted(left_out, key=lambda run: run.id):
             writer.writerow((run.id, str(run.fitted).lower(), f"{run.predicted_step_s:.6g}"))
 

@@ -7,6 +7,10 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulator.files import read_text
+
+_WANTED = "give a table that clustersim calibrate wrote"
+
 
 def write_head(path: Path, columns: Sequence[str]) -> None:
     """Begin a table with the line of its columns."""
@@ -24,9 +28,9 @@ def whole_lines(path: Path) -> csv.DictReader[str]:
     """Its rows by column; half a line of a killed run is left out.
 
     Raises:
-        OSError, UnicodeDecodeError: The file cannot be read as text.
+        InputError: The file cannot be read.
     """
-    return csv.DictReader(io.StringIO(_whole(path.read_text(encoding="utf-8"))))
+    return csv.DictReader(io.StringIO(_whole(read_text(path, _WANTED)), newline=""))
 
 
 def cut_half_line(path: Path) -> None:

@@ -127,10 +127,7 @@ class KernelJournal:
 
 def _rows_of(path: Path) -> list[KernelRow]:
     """The rows of a journal; half a line, of a run that was killed, is cut off the file."""
-    try:
-        reader = whole_lines(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError.single("", f"cannot be read: {error}", file=str(path)) from error
+    reader = whole_lines(path)
     if tuple(reader.fieldnames or ()) != COLUMNS:
         rule = "is no journal of a calibration: its columns are others"
         raise InputError.single("--resume", rule, hint="choose another --out", file=str(path))

@@ -110,7 +110,10 @@ def _done_in(path: Path, world: CollectiveWorld, *, resume: bool) -> set[str] | 
     if not resume:
         hint = "go on with --resume, or choose another file"
         return InputError.single("--measure", "holds measurements already", str(path), hint)
-    own = own_table(path)
+    try:
+        own = own_table(path)
+    except InputError as error:
+        return error
     ours = {"gpu": world.gpu, "nccl_version": world.library}
     if own is None or any(row[name] != ours[name] for row in own.rows for name in ours):
         rule = f"holds rows that are not of {world.gpu} with {world.library}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.chakra.messages import message_types, read_messages, write_message
+from simulator.chakra.messages import broken_file, message_types, read_messages, write_message
 from simulator.chakra.trace import SECONDS, STEP, Node, NodeType, RankTrace, Scalar
 from simulator.errors import InputError
 
@@ -88,7 +88,7 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     """
     files = [file for path in paths for file in (path.glob("*.et") if path.is_dir() else [path])]
     if not files:
-        rule, hint = "holds no traces", "files are named NAME.RANK.et, one per rank"
+        rule, hint = "holds no traces", "give files named NAME.RANK.et, one per rank"
         raise InputError.single("", rule, hint=hint, file=", ".join(map(str, paths)))
     by_rank: dict[int, Path] = {}
     for file in files:
@@ -136,8 +136,7 @@ def read_trace(path: Path, max_nodes: int = MAX_NODES) -> RankTrace:
     messages = read_messages(path)
     head = _parsed("GlobalMetadata", next(messages, b""), origin)
     if not head.version:
-        rule = "is no Chakra trace: it does not begin with a version"
-        raise InputError.single("", rule, file=origin)
+        raise broken_file(path, "is no Chakra trace: it does not begin with a version")
     nodes: dict[int, Node] = {}
     groups: dict[str, tuple[int, ...]] = {}
     for content in messages:

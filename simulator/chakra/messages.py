@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 from simulator.errors import InputError
+from simulator.files import why_unreadable
 
 MAX_MESSAGE_BYTES = 16 * 1024**2
 """A longer message is no node; the longest real ones list the ranks of process groups."""
@@ -112,10 +113,10 @@ def read_messages(path: Path) -> Iterator[bytes]:
             while (size := _length(file, path)) is not None:
                 content = file.read(size)
                 if len(content) < size:
-                    raise _broken(path, f"ends inside a message of {size} bytes: it is cut off")
+                    raise broken_file(path, f"ends inside a message of {size} bytes: it is cut off")
                 yield content
     except OSError as error:
-        raise InputError.single("", f"cannot be read: {error.strerror}", file=str(path)) from error
+        raise broken_file(path, why_unreadable(error)) from error
 
 
 def _length(file: BinaryIO, path: Path) -> int | None:
@@ -126,16 +127,17 @@ def _length(file: BinaryIO, path: Path) -> int | None:
         if not byte:
             if place == 0:
                 return None
-            raise _broken(path, "ends inside the length of a message: it is cut off")
+            raise broken_file(path, "ends inside the length of a message: it is cut off")
         size |= (byte[0] & 0x7F) << 7 * place
         if byte[0] < 0x80:
             break
     if size > MAX_MESSAGE_BYTES:
         rule = f"is no Chakra trace: a message of it would have more than {MAX_MESSAGE_BYTES} bytes"
-        raise _broken(path, rule)
+        raise broken_file(path, rule)
     return size
 
 
-def _broken(path: Path, rule: str) -> InputError:
+def broken_file(path: Path, rule: str) -> InputError:
+    """The error of a file that is no trace, or not all of one."""
     hint = "give files NAME.RANK.et as Chakra's tools or clustersim export chakra write them"
     return InputError.single("", rule, hint=hint, file=str(path))

@@ -136,9 +136,9 @@ def _read(
 
     assigned = parse_assignments(changes or ())
     if campaign_file is not None:
-        document = read_yaml(path)
+        document = read_yaml(path, "give a job as YAML")
         ours = document.get("campaign") or {}
-        theirs = read_yaml(campaign_file)
+        theirs = read_yaml(campaign_file, "give prices, power and failures as YAML")
         theirs = theirs.get("campaign", theirs)
         if isinstance(ours, dict) and isinstance(theirs, dict):
             theirs = merged(ours, theirs)

@@ -13,7 +13,7 @@ assumed, and what the simulator cannot model.
 
 Files of training frameworks give whole jobs:
 
-- ``foreign_file.py``: how a file from anyone is read without harm.
+- ``foreign_file.py``: how the text of a file from anyone is parsed without harm.
 - ``settings.py``: how each setting is accounted for.
 - ``assembly.py``: how a file and what the user adds to it become a job.
 - ``megatron.py``, ``deepspeed.py``, ``torchtitan.py``, ``accelerate.py``, ``nemo.py``: one

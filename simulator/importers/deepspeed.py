@@ -15,8 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished
-from simulator.importers.foreign_file import flat, parse_mapping, read_text
+from simulator.importers.foreign_file import flat, parse_mapping
 from simulator.importers.report import ImportReport
 from simulator.importers.settings import Cost, Rules, Settings
 from simulator.spec.job import Job

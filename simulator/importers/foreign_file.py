@@ -1,8 +1,7 @@
-"""How is a file that anyone may have written read without harm?
+"""How is the text of a file that anyone may have written parsed without harm?
 
-Files are read up to a limit, decoded strictly and parsed by parsers that execute
-nothing. Nested mappings become flat ones with dotted keys, so that every setting of a
-file can be told apart in a report.
+By parsers that execute nothing. Nested mappings become flat ones with dotted keys, so that
+every setting of a file can be told apart in a report.
 """
 
 from __future__ import annotations
@@ -16,38 +15,8 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.spec.documents import parse_yaml
 
-MAX_FILE_BYTES = 1024**2
-"""Larger files are refused; real configurations have some ten thousand bytes."""
-
 _MAX_DEPTH = 50
 _MAX_KEY_LETTERS = 500
-
-
-def read_text(
-    path: Path, wanted: str = "", *, max_bytes: int = MAX_FILE_BYTES, errors: str = "strict"
-) -> str:
-    """The text of a file.
-
-    Args:
-        path: Where it lies.
-        wanted: What kind of file would do, as the way out of an error.
-        max_bytes: A larger one is refused.
-        errors: What becomes of bytes that are no UTF-8, as ``bytes.decode`` has it.
-
-    Raises:
-        InputError: It is no file, too large, or not UTF-8 text.
-    """
-    try:
-        if not path.is_file():
-            raise InputError.single("", "is not a file", file=str(path), hint=wanted)
-        with path.open("rb") as file:
-            content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            rule = f"has more than the {max_bytes:,} bytes that such a file ever has"
-            raise InputError.single("", rule, file=str(path), hint=wanted)
-        return content.decode("utf-8-sig", errors)
-    except (OSError, ValueError) as error:
-        raise InputError.single("", f"cannot be read ({error})", file=str(path)) from error
 
 
 def parse_mapping(text: str, origin: str, wanted: str = "") -> dict[str, Any]:

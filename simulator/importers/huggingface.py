@@ -9,6 +9,7 @@ has no table is read like Llama, and the report says so.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.errors import Fault, InputError, UnsupportedError
+from simulator.files import read_text
 from simulator.importers.foreign_config import ForeignConfig, read_table
 from simulator.importers.huggingface_families import FAMILIES, LLAMA
 from simulator.importers.huggingface_keys import Fate, fate_of_unread_key
@@ -77,17 +79,9 @@ def _load(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], st
 
 def _file(path: Path) -> tuple[Path, str]:
     """Return the file that ``path`` means, and its text."""
-    try:
-        if path.is_dir():
-            path /= "config.json"
-        if not path.is_file():
-            raise InputError.single("", "is not a file", file=str(path), hint=_WANTED)
-        if (size := path.stat().st_size) > MAX_FILE_BYTES:
-            rule = f"has {size} bytes, more than the {MAX_FILE_BYTES} of any configuration"
-            raise InputError.single("", rule, file=str(path), hint=_WANTED)
-        return path, path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise InputError.single("", f"cannot be read ({error})", file=str(path)) from error
+    if os.path.isdir(path):  # false, too, for names that no file can have
+        path /= "config.json"
+    return path, read_text(path, _WANTED, max_bytes=MAX_FILE_BYTES)
 
 
 def _parsed(text: str, origin: str) -> Mapping[str, Any]:

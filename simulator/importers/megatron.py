@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, UnsupportedError
+from simulator.files import read_text
 from simulator.importers.assembly import Given, finished
 from simulator.importers.deepspeed import RULES as DEEPSPEED_RULES
 from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan, read_settings
-from simulator.importers.foreign_file import read_text
 from simulator.importers.megatron_core import is_language_model, megatron_draft
 from simulator.importers.megatron_options import RULES
 from simulator.importers.report import ImportReport

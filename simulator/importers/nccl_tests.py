@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from simulator.importers.foreign_file import read_text as read_file
+from simulator.files import read_text as read_file
 from simulator.importers.nccl_tests_json import read_json
 from simulator.importers.nccl_tests_run import CollectiveFile, file_of_runs
 from simulator.importers.nccl_tests_text import read_text

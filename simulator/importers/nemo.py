@@ -19,8 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from simulator.files import read_text
 from simulator.importers.assembly import Given, finished
-from simulator.importers.foreign_file import flat, parse_mapping, read_text
+from simulator.importers.foreign_file import flat, parse_mapping
 from simulator.importers.megatron_core import megatron_draft
 from simulator.importers.megatron_options import RULES
 from simulator.importers.report import ImportReport

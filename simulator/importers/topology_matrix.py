@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.errors import InputError
-from simulator.importers.foreign_file import read_text
+from simulator.files import read_text
 
 NVIDIA, AMD = "nvidia-smi topo -m", "rocm-smi --showtopo"
 SELF = "X"

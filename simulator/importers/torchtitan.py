@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished
-from simulator.importers.foreign_file import flat, parse_mapping, read_text
+from simulator.importers.foreign_file import flat, parse_mapping
 from simulator.importers.python_config import TARGET, read_python_config
 from simulator.importers.report import ImportReport
 from simulator.importers.settings import Settings, leave_out

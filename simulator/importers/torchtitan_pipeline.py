@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.importers.foreign_file import read_text
+from simulator.files import read_text
 from simulator.importers.settings import Settings, leave_out
 from simulator.importers.torchtitan_options import ONE_CHUNK, SCHEDULES
 

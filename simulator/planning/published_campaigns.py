@@ -7,13 +7,16 @@ make both equal is printed beside it.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.planning.capacity import Capacity, capacity
 from simulator.spec.load import load_job
+from simulator.validate.cells import Row
+from simulator.validate.tables import read_table
+
+_COLUMNS = ("name", "job", "published_gpu_hours", "published_days", "source", "remark")
 
 
 @dataclass(frozen=True)
@@ -55,18 +58,16 @@ def published_campaigns(table: Path) -> list[PublishedCampaign]:
     """Every campaign of a table, predicted.
 
     Args:
-        table: CSV with name, job, published_gpu_hours or published_days, source, remark; the
-            job files lie in a folder of the table's name.
+        table: CSV; of published_gpu_hours and published_days one is filled in. The job files
+            lie in a folder of the table's name.
 
     Raises:
-        InputError: A job file is wrong.
+        InputError: The table cannot be read, or a job file is wrong.
     """
-    with table.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [_predicted(row, table.with_suffix("")) for row in rows]
+    return [_predicted(row, table.with_suffix("")) for row in read_table(table, _COLUMNS)]
 
 
-def _predicted(row: dict[str, str], folder: Path) -> PublishedCampaign:
+def _predicted(row: Row, folder: Path) -> PublishedCampaign:
     found = capacity(load_job(folder / f"{row['job']}.yaml"))
     hours = row["published_gpu_hours"]
     published = float(hours) if hours else float(row["published_days"]) * 24 * found.time.gpus

@@ -22,13 +22,13 @@ except ImportError:
 
 import simulator
 from simulator.errors import InputError
+from simulator.files import read_text
 from simulator.spec.faults import faults_of, nearest_hint
 
 _SpecT = TypeVar("_SpecT", bound=BaseModel)
 _NAMED_BLOCKS = ("model", "stack")
 """Blocks that a name can stand for."""
 
-_MAX_FILE_BYTES = 2**20
 _MAX_DEPTH = 50
 _MAX_VALUES = 50_000
 
@@ -84,13 +84,17 @@ def _malformed(problem: str, node: yaml.Node) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, wanted: str = "") -> dict[str, Any]:
     """The mapping that a YAML file holds.
+
+    Args:
+        path: The file.
+        wanted: What kind of file would do, as the way out of an error.
 
     Raises:
         InputError: The file is missing, too large, not YAML, or not a mapping.
     """
-    return yaml_mapping(read_text(path), str(path))
+    return yaml_mapping(read_text(path, wanted), str(path))
 
 
 def yaml_mapping(text: str, file: str = "") -> dict[str, Any]:
@@ -132,24 +136,6 @@ def parse_yaml(text: str, file: str = "") -> Any:
         raise InputError.single("", "is nested too deeply", file=file) from error
     _check_extent(value, file)
     return value
-
-
-def read_text(path: Path) -> str:
-    """The text of a configuration file.
-
-    Raises:
-        InputError: The file is missing, too large, or not text.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-        text = content.decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError.single("", f"cannot be read: {reason}", file=str(path)) from error
-    if len(content) > _MAX_FILE_BYTES:
-        raise InputError.single("", "is larger than 1 MiB, so no configuration", file=str(path))
-    return text
 
 
 def _problem(error: yaml.YAMLError) -> str:

@@ -12,12 +12,12 @@ import contextlib
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from errno import EFBIG
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
 from simulator.errors import Fault, InputError
+from simulator.files import read_text
 from simulator.spec.checks import job_faults
 from simulator.spec.documents import (
     data_folder,
@@ -25,7 +25,6 @@ from simulator.spec.documents import (
     merged,
     named_file,
     names_in,
-    read_text,
     read_yaml,
     validated,
     with_changes,
@@ -48,6 +47,9 @@ _SHAPE_OF_FABRIC = ("nics_per_node", "nic", "wiring", "leaf", "pod")
 """Fields of a fabric that say how it is built, not how it behaves."""
 _REPORTED = object()
 """Stands for a field whose faults are known already."""
+_A_JOB = "give a job as YAML, or the name of a shipped one"
+_A_MODEL = "give a model as YAML or a config.json, or a name that clustersim models list shows"
+_A_PROFILE = "give a profile as YAML, or a name that clustersim profile list shows"
 _MAX_TABLE_BYTES = 32 * 1024**2
 """A pipeline order of a million slots takes less."""
 
@@ -83,7 +85,7 @@ def load_job(
     if isinstance(source, Mapping):
         return job_from_document(with_changes(source, changes or {}))
     path = _job_file(Path(source))
-    return job_from_document(with_changes(read_yaml(path), changes or {}), source=str(path))
+    return job_from_document(with_changes(read_yaml(path, _A_JOB), changes or {}), source=str(path))
 
 
 def _job_file(path: Path) -> Path:
@@ -183,39 +185,23 @@ def read_schedule_file(path: Path, field: str) -> WrittenSchedule:
     Raises:
         InputError: The file cannot be read.
     """
-    try:
-        text = _short_text(path).rstrip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        rule = f"must be a readable file with a row per rank ({reason})"
-        raise InputError.single(field, rule, str(path)) from None
+    wanted = "give a file with a row per rank"
+    text = read_text(path, wanted, field=field, max_bytes=_MAX_TABLE_BYTES).rstrip()
     return WrittenSchedule(file=str(path), rows=tuple(text.splitlines()))
-
-
-def _short_text(path: Path) -> str:
-    """The text of a table that a plan names.
-
-    Raises:
-        OSError: It cannot be read, or is longer than any such table.
-        UnicodeDecodeError: It is no text.
-    """
-    with path.open("rb") as file:
-        content = file.read(_MAX_TABLE_BYTES + 1)
-    if len(content) > _MAX_TABLE_BYTES:
-        raise OSError(EFBIG, f"it has more than {_MAX_TABLE_BYTES:,} bytes")
-    return content.decode("utf-8-sig")
 
 
 def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """The load as given, with the numbers of its file, one per expert, in place of its name."""
     if "file" not in given:
         return given
-    path = folder / str(given["file"])
+    path, field = folder / str(given["file"]), "plan.expert_load.file"
+    wanted = "give a file with one number per expert"
+    text = read_text(path, wanted, field=field, max_bytes=_MAX_TABLE_BYTES)
     try:
-        numbers = [float(word) for word in _short_text(path).replace(",", " ").split()]
-    except (OSError, ValueError) as error:
-        rule = f"must be a readable file with one number per expert ({error})"
-        raise InputError.single("plan.expert_load.file", rule, given["file"]) from None
+        numbers = [float(word) for word in text.replace(",", " ").split()]
+    except ValueError as error:
+        rule = f"{path} holds something else than numbers ({error})"
+        raise InputError.single(field, rule, hint=wanted) from None
     return {**{key: value for key, value in given.items() if key != "file"}, "loads": numbers}
 
 
@@ -227,7 +213,7 @@ def _named_model(name: str, field: str, folder: Path) -> Model:
         model, _ = read_huggingface_config(folder / name)
         return model
     file = named_file(field, name, data_folder("workloads") / "models", folder)
-    return _written_model(read_text(file), str(file))
+    return _written_model(read_text(file, _A_MODEL), str(file))
 
 
 @lru_cache
@@ -306,7 +292,7 @@ def _on_another_fabric(
 
 def _named_profile(name: str, field: str, folder: Path) -> HardwareProfile:
     file = named_file(field, name, data_folder("hardware_profiles"), folder)
-    return _written_profile(read_text(file), str(file))
+    return _written_profile(read_text(file, _A_PROFILE), str(file))
 
 
 @lru_cache

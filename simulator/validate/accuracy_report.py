@@ -8,7 +8,6 @@ simulated.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import sys
 from collections import Counter
@@ -42,6 +41,7 @@ from simulator.validate.published import (
 )
 from simulator.validate.published_rows import job_document
 from simulator.validate.ranking import FEWEST_LAYOUTS, TOP, sweep_rankings
+from simulator.validate.tables import read_table
 
 _WORST = 20
 _PARTS = 3
@@ -295,16 +295,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = validate_published(options.table, executor=executor)
         out_of_memory = validate_published(options.out_of_memory, executor=executor)
     left_out = {run.id: run for run in read_left_out(options.left_out)}
-    known = [KnownMiss(r["runs"], r["why"]) for r in _records(options.known_misses)]
+    misses = read_table(options.known_misses, ("runs", "why"))
+    known = [KnownMiss(row["runs"], row["why"]) for row in misses]
     rows = read_rows(options.table)
     draw_accuracy(_run_errors(report, rows), options.picture, "Published training runs", CLOSE_PCT)
     sys.stdout.write(accuracy_report(report, rows, left_out, known, out_of_memory.rows))
     return 0
-
-
-def _records(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def _run_errors(report: PublishedReport, rows: Sequence[Row]) -> list[RunError]:

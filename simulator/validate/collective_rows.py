@@ -8,7 +8,6 @@ fabric library where the row names another fabric than the profile's.
 from __future__ import annotations
 
 import contextlib
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from simulator.validate import cells
 from simulator.validate.cells import Row
 from simulator.validate.gpu_names import profile_name_of
 from simulator.validate.spellings import fabric_kind
+from simulator.validate.tables import read_table
 
 LAUNCH_S = 4.5e-6
 """Host time to launch one kernel. Source: 4 to 6 us through the driver (Nsight Systems
@@ -88,20 +88,7 @@ def read_collective_cells(path: str | Path) -> list[Row]:
     Raises:
         InputError: The file cannot be read or lacks a column.
     """
-    file_name = str(path)
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-            rows: list[Row] = [
-                {key: cell or "" for key, cell in row.items() if key} for row in reader
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError.single("", f"cannot be read: {error}", file=file_name) from error
-    if missing:
-        rule = f"lacks the columns {', '.join(missing)}"
-        raise InputError.single("", rule, hint="see the docstring for them", file=file_name)
-    return rows
+    return read_table(path, _COLUMNS)
 
 
 def _first_rule(error: InputError) -> str:

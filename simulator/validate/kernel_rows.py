@@ -6,7 +6,6 @@ is always a fact about the row, never about how well it is predicted.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +32,9 @@ from simulator.validate.kernel_protocol import (
     under_power_limit_s,
 )
 from simulator.validate.spellings import precision_name
+from simulator.validate.tables import read_table
+
+_COLUMNS = ("id", "op", "gpu", "dtype")
 
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""
@@ -129,17 +131,7 @@ def read_kernel_rows(path: str | Path) -> list[KernelRow]:
     Raises:
         InputError: The file cannot be read or lacks a needed column.
     """
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            missing = {"id", "op", "gpu", "dtype"} - set(reader.fieldnames or ())
-            rows = [KernelRow(cells) for cells in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError.single("", f"cannot be read: {error}", file=str(path)) from error
-    if missing:
-        rule = f"lacks the columns {', '.join(sorted(missing))}"
-        raise InputError.single("", rule, file=str(path))
-    return rows
+    return [KernelRow(cells_of_row) for cells_of_row in read_table(path, _COLUMNS)]
 
 
 def profile_name_of(row: KernelRow) -> str:

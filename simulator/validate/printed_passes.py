@@ -6,7 +6,6 @@ printed times need the orders alone.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from simulator.spec.documents import merged
 from simulator.spec.load import job_from_document
 from simulator.validate.cells import Row
 from simulator.validate.published_rows import job_document
+from simulator.validate.tables import read_table
 
 _PHASES = {
     Phase.FORWARD: "forward",
@@ -70,7 +70,7 @@ class PrintedPasses:
 
 def read_printed(path: Path) -> dict[tuple[str, int], PrintedPasses]:
     """The rows of a table, by model and microbatches."""
-    rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    rows = read_table(path, ("model", "microbatches", *_PHASES.values(), "transfer", BASELINE))
     return {printed.key: printed for printed in map(PrintedPasses, rows)}
 
 

@@ -6,7 +6,6 @@ the table; rows that cannot run are listed with the fact that stands in the way.
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -23,6 +22,7 @@ from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.cells import Row
 from simulator.validate.published_models import assumptions
 from simulator.validate.published_rows import job_document, memory_kind
+from simulator.validate.tables import read_table
 
 _GIB = 2.0**30
 
@@ -216,18 +216,7 @@ def read_rows(path: Path) -> list[Row]:
     Raises:
         InputError: The file cannot be read, is empty, or lacks columns.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError.single("", f"cannot be read: {error}", file=str(path)) from error
-    if not rows:
-        raise InputError.single("", "holds no rows", file=str(path))
-    missing = [name for name in _NEEDED_COLUMNS if name not in rows[0]]
-    if missing:
-        rule = f"lacks the columns {', '.join(missing)}"
-        raise InputError.single("", rule, file=str(path))
-    return [{key: value or "" for key, value in row.items() if key} for row in rows]
+    return read_table(path, _NEEDED_COLUMNS)
 
 
 def _peak_bytes(step: StepResult, kind: str) -> float:

@@ -165,7 +165,10 @@ def test_a_schedule_in_a_file_is_shown_and_compared_at_its_own_sizes(clustersim,
     ("words", "said"),
     [
         (("1f1b", "--pp", 4), "--microbatches: is missing"),
-        (("missing.csv",), "must be a readable file with a row per rank"),
+        (
+            ("missing.csv",),
+            "No such file or directory; give a file with a row per rank",
+        ),
         (("mine.csv", "--pp", 3), "mine.csv is an order for 2; take as many ranks as it has rows"),
     ],
 )

@@ -376,7 +376,7 @@ def test_a_schedule_file_that_is_not_there_is_an_error(tmp_path):
     job = job_with(stack="torchtitan", zero=3, pp=2, schedule="zb-h1")
     path = tmp_path / "job.toml"
     path.write_text(torchtitan_config(job), encoding="utf-8")
-    with pytest.raises(InputError, match=r"schedule_csv.*is not a file"):
+    with pytest.raises(InputError, match=r"schedule_csv.*cannot be read: No such file"):
         read_torchtitan_config(path, Given(gpus=8))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError
+from simulator.files import MAX_FILE_BYTES
 from simulator.importers.assembly import Given
 from simulator.importers.deepspeed import read_deepspeed_config
-from simulator.importers.foreign_file import MAX_FILE_BYTES
 from simulator.importers.megatron import read_megatron_script
 from simulator.importers.nemo import read_nemo_recipe
 from simulator.importers.torchtitan import read_torchtitan_config
@@ -49,5 +49,5 @@ def test_bad_files_are_clear_errors(tmp_path, kind, ending):
 
 @pytest.mark.parametrize("ending", READERS)
 def test_a_missing_file_is_a_clear_error(tmp_path, ending):
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="cannot be read: No such file"):
         READERS[ending](tmp_path / f"none.{ending}", Given())

@@ -224,7 +224,7 @@ WHOLE = text_output(ALL_REDUCE, SIZES)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is no output of nccl-tests or rccl-tests"),
+        ("", "is empty; give what nccl-tests or rccl-tests print"),
         ("name: h100\n", "is no output of nccl-tests or rccl-tests"),
         ("{}", "lacks config and results"),
         (WHOLE[: WHOLE.index("# Out of bounds")], "line 20: all_reduce_perf of line 3 was cut off "
@@ -289,7 +289,7 @@ def test_a_file_that_ends_too_early_is_always_refused(end: int) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="cannot be read: No such file"):
         read_nccl_tests(tmp_path / "none.txt")
 
 

@@ -158,5 +158,5 @@ def test_a_rate_without_unit_is_refused() -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path) -> None:
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="cannot be read: No such file"):
         read_topology_matrix(tmp_path / "none.txt")

@@ -92,10 +92,15 @@ def test_any_file_is_a_mapping_or_an_input_error_that_names_it(tmp_path_factory,
     assert (type(document), named) == (dict, str(path))
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n- b\n", "just words", "3", "null"])
+@pytest.mark.parametrize("text", ["# nothing\n", "- a\n- b\n", "just words", "3", "null"])
 def test_a_file_that_is_no_mapping_is_refused(write, text):
     with pytest.raises(InputError, match="must be a mapping of fields"):
         read_yaml(write(text))
+
+
+def test_an_empty_file_is_refused_with_what_would_do(write):
+    with pytest.raises(InputError, match="is empty; give a job"):
+        read_yaml(write(" \n"), "give a job")
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
@@ -114,7 +119,7 @@ def test_a_huge_file_is_refused_without_reading_all_of_it(tmp_path):
     path = tmp_path / "huge.yaml"
     with path.open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(InputError, match="larger than 1 MiB"):
+    with pytest.raises(InputError, match="more than the 1,048,576 bytes"):
         read_yaml(path)
 
 

@@ -172,7 +172,7 @@ def test_the_json_form_has_the_promised_fields(report_of):
 def test_a_table_without_the_needed_columns_is_refused(tmp_path):
     path = tmp_path / "wrong.csv"
     path.write_text("id,gpu\n1,x\n")
-    with pytest.raises(InputError, match="lacks the columns dtype, op"):
+    with pytest.raises(InputError, match="lacks the columns op, dtype"):
         validate_kernels(path)
 
 

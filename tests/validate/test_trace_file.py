@@ -92,7 +92,7 @@ def test_what_is_no_trace_is_refused_with_the_way_out(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["", "none.json"])
 def test_what_is_no_file_is_refused(tmp_path, name):
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_rows(tmp_path / name)
 
 

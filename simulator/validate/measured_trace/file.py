@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
 from simulator.errors import InputError
+from simulator.files import why_unreadable
 
 MAX_TEXT_BYTES = 16 * 1024**3
 """Unpacked; more is no trace of a few steps but a trap."""
@@ -62,8 +63,6 @@ class TraceFile:
             InputError: It is no file, no trace, damaged, or larger than any trace.
         """
         try:
-            if not self._path.is_file():
-                self._refuse("is not a file")
             with self._path.open("rb") as raw:
                 is_packed = raw.read(2) == _GZIP
                 raw.seek(0)
@@ -72,8 +71,10 @@ class TraceFile:
                     yield from self._fields()
         except EOFError:
             self._refuse("is cut off")
-        except (OSError, zlib.error) as error:
-            self._refuse(f"cannot be read ({error})")
+        except zlib.error as error:
+            self._refuse(f"cannot be read: its archive is damaged ({error})")
+        except OSError as error:
+            self._refuse(why_unreadable(error))
 
     def _fields(self) -> Iterator[Event]:
         if self._next() != "{":

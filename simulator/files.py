@@ -1,0 +1,62 @@
+"""How is a file that anybody may have named read, and one written, so that none does harm?
+
+Whoever reads says what would do instead, so that every reader of the project refuses what it
+cannot read in the same words: the file, what is wrong with it, the way out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simulator.errors import InputError
+
+MAX_FILE_BYTES = 2**20
+"""Larger files are refused; real configurations have some ten thousand bytes."""
+
+
+def read_text(
+    path: Path,
+    wanted: str = "",
+    *,
+    field: str = "",
+    max_bytes: int = MAX_FILE_BYTES,
+    errors: str = "strict",
+) -> str:
+    """The text of a file; a byte-order mark is no part of it.
+
+    Args:
+        path: Where it lies.
+        wanted: What would do, as the way out of an error.
+        field: What named the file, where that is a field of another one.
+        max_bytes: A larger one is refused, unread.
+        errors: What becomes of bytes that are no UTF-8, as ``bytes.decode`` has it.
+
+    Raises:
+        InputError: It cannot be read, is too large, empty, or not UTF-8 text.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            rule = f"has more than the {max_bytes:,} bytes that such a file ever has"
+            raise _refusal(path, field, rule, wanted)
+        text = content.decode("utf-8-sig", errors)
+    except (OSError, ValueError) as error:
+        raise _refusal(path, field, why_unreadable(error), wanted) from error
+    if not text or text.isspace():
+        raise _refusal(path, field, "is empty", wanted)
+    return text
+
+
+def why_unreadable(error: OSError | ValueError) -> str:
+    """What was wrong with a file, as the rule of a fault."""
+    if isinstance(error, UnicodeDecodeError):
+        return "cannot be read: it is not UTF-8 text"
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"cannot be read: {reason or error}"
+
+
+def _refusal(path: Path, field: str, rule: str, wanted: str) -> InputError:
+    if field:
+        return InputError.single(field, f"{path} {rule}", hint=wanted)
+    return InputError.single("", rule, hint=wanted, file=str(path))

@@ -22,6 +22,7 @@ from simulator.cli.options import (
     AsJson,
     Changes,
     JobFile,
+    note_doubts,
     parse_assignments,
     quantity,
     whole_numbers,
@@ -145,7 +146,9 @@ def _read(
         assigned = {"campaign": theirs, **assigned}
     if tokens is not None:
         assigned["campaign.tokens"] = tokens
-    return load_job(path, assigned)
+    job = load_job(path, assigned)
+    note_doubts(job)
+    return job
 
 
 def _draw(found: Capacity, path: Path) -> None:

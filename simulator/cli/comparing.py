@@ -22,6 +22,7 @@ from simulator.cli.options import (
     PAGES,
     AsJson,
     Changes,
+    note_doubts,
     parse_assignments,
     read_job,
     written_as,
@@ -114,7 +115,10 @@ def _runs(
         hint = "name two files, or add --variant plan.tp=2"
         raise InputError.single("JOB.yaml", "needs something to compare with", str(files[0]), hint)
     jobs = [(_name(path, files), read_job(path, changes)) for path in files]
-    jobs += [(text, jobs[0][1].replace(parse_assignments(_assignments(text)))) for text in variants]
+    for text in variants:
+        variant = jobs[0][1].replace(parse_assignments(_assignments(text)))
+        note_doubts(variant)
+        jobs.append((text, variant))
     return [Run(name, simulate(job), job) for name, job in jobs]
 
 

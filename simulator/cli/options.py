@@ -14,6 +14,7 @@ from simulator.plots.formats import PICTURES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simulator.spec.hardware import HardwareProfile
     from simulator.spec.job import Job
 
 JobFile = Annotated[
@@ -41,13 +42,24 @@ def read_job(path: Path, assignments: Sequence[str] | None) -> Job:
         InputError: The file or an assignment is wrong.
     """
     from simulator.api import load_job
-    from simulator.spec.profile_checks import doubts
 
     job = load_job(path, parse_assignments(assignments or ()))
-    for cluster in job.cluster.pools or (job.cluster,):
-        for doubt in doubts(cluster.profile):
-            note(f"doubtful: cluster.{doubt}")
+    note_doubts(job)
     return job
+
+
+def note_doubts(job: Job) -> None:
+    """Say which numbers of a job's hardware no machine has."""
+    for cluster in job.cluster.pools or (job.cluster,):
+        note_doubts_on(cluster.profile, "cluster.")
+
+
+def note_doubts_on(profile: HardwareProfile, block: str = "") -> None:
+    """Say which numbers of a profile no machine has; ``block`` is where a job holds it."""
+    from simulator.spec.profile_checks import doubts
+
+    for doubt in doubts(profile):
+        note(f"doubtful: {block}{doubt}")
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:

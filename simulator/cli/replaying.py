@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.console import note, number_column, print_json, print_table, text_column, working
-from simulator.cli.options import AsJson, complete_profile
+from simulator.cli.options import AsJson, complete_profile, note_doubts_on
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def replay(
     from simulator.spec.load import load_profile
 
     links = load_profile(profile)
+    note_doubts_on(links)
     with working("reading and replaying traces"):
         read = read_traces(traces)
         step = replay_traces(read, links, contention=contention)

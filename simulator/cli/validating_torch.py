@@ -25,6 +25,7 @@ from simulator.cli.options import (
     Changes,
     JobFile,
     complete_profile,
+    note_doubts,
     parse_assignments,
     quantity,
     written_as,
@@ -124,6 +125,7 @@ def torch(
     if profile is not None:
         assigned["cluster.profile"] = _found(profile)
     loaded = load_job(job, assigned)
+    note_doubts(loaded)
     rate = None if shaped is None else quantity(shaped, "--shaped", "bytes_per_s")
     if rank >= loaded.cluster.gpus:
         rule = f"must be below the job's {loaded.cluster.gpus} ranks"

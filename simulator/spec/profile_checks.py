@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from simulator.errors import Fault
+from simulator.spec.fastest_hardware import rates_beyond_hardware
 from simulator.spec.hardware import HardwareProfile, peak_name
 from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
@@ -43,7 +44,7 @@ def profile_faults(profile: HardwareProfile, file: str = "") -> list[Fault]:
 
 def doubts(profile: HardwareProfile) -> list[Fault]:
     """Numbers that a job can be simulated with but no hardware has; most are slips of units."""
-    return [fault for rule in _PLAUSIBLE for fault in rule(profile)]
+    return [fault for rule in (*_PLAUSIBLE, rates_beyond_hardware) for fault in rule(profile)]
 
 
 def _every_number_has_a_source(profile: HardwareProfile) -> Iterator[Fault]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.cost.kernels import attention_s, gemm_s, memory_bound_s, peak_flop_per_s
 from simulator.spec.base import file_name_of_field
+from simulator.spec.fastest_hardware import rates_beyond_hardware
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import Precision
 from simulator.spec.load import load_profile, profile_names
@@ -41,12 +42,12 @@ class Remark:
     """Something about a profile that is no fault, but that its author should see.
 
     Attributes:
-        kind: ``missing`` or ``unlike``.
+        kind: ``missing``, ``unlike`` its neighbours, or ``doubtful`` for any hardware.
         path: The field or the behaviour.
         text: What is remarkable.
     """
 
-    kind: Literal["missing", "unlike"]
+    kind: Literal["doubtful", "missing", "unlike"]
     path: str
     text: str
 
@@ -72,8 +73,12 @@ class Behaviour:
 
 
 def remarks(profile: HardwareProfile) -> list[Remark]:
-    """Everything remarkable about a profile, gaps first."""
-    return [*_gaps(profile), *_unlike(profile, neighbours_of(profile))]
+    """Everything remarkable about a profile: what is doubtful, then gaps."""
+    doubtful = [
+        Remark("doubtful", fault.path, f"{fault.value} {fault.rule}; {fault.hint}")
+        for fault in rates_beyond_hardware(profile)
+    ]
+    return [*doubtful, *_gaps(profile), *_unlike(profile, neighbours_of(profile))]
 
 
 def neighbours_of(profile: HardwareProfile) -> list[HardwareProfile]:

@@ -83,6 +83,13 @@ def test_files_of_one_name_are_told_apart_by_their_folders(clustersim, job_file,
     assert names == [str(job_file.with_suffix("")), str(twin.with_suffix(""))]
 
 
+def test_a_variant_on_hardware_that_does_not_exist_is_said_to_be_doubtful(clustersim, job_file):
+    variant = "cluster.network.fabric.nic=400 GB/s"
+    outcome = clustersim("compare", job_file, "--variant", variant, "--json")
+    assert outcome.code == 0
+    assert outcome.err.startswith("doubtful: cluster.network.fabric.nic = '400 GB/s'")
+
+
 MEMORY = "cluster.device.memory=1 GiB"
 
 

@@ -77,6 +77,10 @@ def test_asking_how_pictures_are_written_loads_nothing_that_draws():
             "cluster.device.memory_bandwidth=3.35 GB/s",
             "network.scale_up.bandwidth = '450 GB/s': is",
         ),
+        (
+            "cluster.network.fabric.nic=400 GB/s",
+            "network.fabric.nic = '400 GB/s': is more than the fastest of today reaches",
+        ),
     ],
 )
 def test_hardware_that_does_not_exist_is_simulated_but_said_to_be_doubtful(

@@ -48,6 +48,16 @@ def test_a_profile_like_its_neighbours_draws_no_remark():
     assert remarks(load_profile(BASE)) == []
 
 
+def test_a_network_in_bytes_where_bits_were_meant_is_doubtful():
+    network = load_profile(BASE).network
+    fabric = network.fabric.model_copy(update={"nic_bytes_per_s": 400e9})
+    network = network.model_copy(update={"fabric": fabric})
+    profile = load_profile(BASE).model_copy(update={"network": network})
+    (remark,) = remarks(profile)
+    assert (remark.kind, remark.path) == ("doubtful", "network.fabric.nic")
+    assert remark.text.endswith("did you mean 400 Gbit/s?")
+
+
 def test_half_the_rate_of_all_neighbours_is_remarked_upon_with_theirs():
     gemm = dict(load_profile(BASE).kernels.gemm)
     gemm["bf16"] = gemm["bf16"].model_copy(update={"efficiency": 0.4})

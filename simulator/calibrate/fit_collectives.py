@@ -16,14 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from simulator.calibrate.network_files import Fit, write_fabric_fit, write_profile_fit
-from simulator.calibrate.network_fit import (
-    FEW_ROWS,
-    Case,
-    centred,
-    fit_links,
-    priors_of,
-    with_values,
-)
+from simulator.calibrate.network_fit import FEW_ROWS, Case, fit_links, with_values
+from simulator.calibrate.network_priors import centred, priors_of
 from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.base import file_name_of_field
 from simulator.spec.load import load_profile, profile_names

@@ -14,13 +14,8 @@ from pathlib import Path
 from simulator.calibrate.collective_table import own_table
 from simulator.calibrate.fit_collectives import hidden_by_launches
 from simulator.calibrate.network_files import Fit, value_text
-from simulator.calibrate.network_fit import (
-    FEW_ROWS,
-    Case,
-    fit_links,
-    priors_around,
-    with_values,
-)
+from simulator.calibrate.network_fit import FEW_ROWS, Case, fit_links, with_values
+from simulator.calibrate.network_priors import priors_around
 from simulator.calibrate.profile_text import SourcedValue
 from simulator.errors import InputError
 from simulator.importers.measured_collective import CollectiveRow
@@ -134,12 +129,30 @@ def calibrate_collectives(files: Sequence[CollectiveFile], base: HardwareProfile
     Raises:
         InputError: No row was measured on such a system.
     """
+    cases, excluded = _cases(files, base)
+    said = [f"{file.name}: {sentence}" for file in files for sentence in file.assumed]
+    said += _said_of_machines(cases, files, base)
+    fits, fitted, said_of_fits = _fitted(cases, base)
+    points = [
+        Point(
+            before.row,
+            predicted_s(before.row, before.network),
+            predicted_s(after.row, after.network),
+        )
+        for before, after in zip(cases, fitted, strict=True)
+    ]
+    return Calibration(base, files, fits, points, excluded, [*said, *said_of_fits])
+
+
+def _cases(
+    files: Sequence[CollectiveFile], base: HardwareProfile
+) -> tuple[list[Case], list[Excluded]]:
+    """The rows that are fitted to, each on its machine's network, and the others."""
     excluded = [
         replace(lost, place=f"{file.name}: {lost.place}")
         for file in files
         for lost in file.excluded
     ]
-    said = [f"{file.name}: {sentence}" for file in files for sentence in file.assumed]
     cases = []
     for file in files:
         for row in file.rows:
@@ -151,9 +164,15 @@ def calibrate_collectives(files: Sequence[CollectiveFile], base: HardwareProfile
                 cases.append(Case(stated, base.name, network_of(stated, base.network)))
     if not cases:
         raise _nothing_to_fit(excluded, base)
-    said += _said_of_machines(cases, files, base)
+    return cases, excluded
 
+
+def _fitted(
+    cases: Sequence[Case], base: HardwareProfile
+) -> tuple[list[Fit], Sequence[Case], list[str]]:
+    """One fit per part that the rows tell of, the rows on the fitted network, and what to say."""
     fits: list[Fit] = []
+    said: list[str] = []
     fitted = cases
     for part, why_not in PARTS.items():
         own = [case for case in fitted if case.crosses == (part == "fabric")]
@@ -171,15 +190,7 @@ def calibrate_collectives(files: Sequence[CollectiveFile], base: HardwareProfile
             replace(case, network=with_values(case.network, part, fit.values)) for case in fitted
         ]
         said += _said_of_fit(fit, own, base)
-    points = [
-        Point(
-            before.row,
-            predicted_s(before.row, before.network),
-            predicted_s(after.row, after.network),
-        )
-        for before, after in zip(cases, fitted, strict=True)
-    ]
-    return Calibration(base, files, fits, points, excluded, said)
+    return fits, fitted, said
 
 
 def _with_nics_of(network: Network, row: CollectiveRow) -> CollectiveRow:

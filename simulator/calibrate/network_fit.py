@@ -11,65 +11,14 @@ import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from simulator.calibrate.network_files import Fit
+from simulator.calibrate.network_priors import Prior
 from simulator.errors import InputError
 from simulator.importers.measured_collective import CollectiveRow
-from simulator.spec.base import file_name_of_field
-from simulator.spec.hardware import HardwareProfile
 from simulator.spec.network import Network
 from simulator.validate.collective_rows import group_of, predicted_s
-
-
-class Prior(NamedTuple):
-    """What is believed of a parameter before any row is seen.
-
-    Attributes:
-        value: Best guess, SI unit.
-        spread: Factor, as a natural logarithm, by which it may well be wrong.
-        most: Upper bound.
-    """
-
-    value: float
-    spread: float
-    most: float = math.inf
-
-
-SCALE_UP_PRIORS: Mapping[str, Prior] = MappingProxyType(
-    {
-        "launch_s": Prior(6e-6, 0.4),
-        "latency_s": Prior(0.8e-6, 0.4),
-        "bulk_latency_s": Prior(1.2e-6, 0.7),
-        "efficiency": Prior(0.78, 0.1, 0.95),
-        "low_latency_share": Prior(0.5, 0.4, 1.0),
-        "pipeline_fill": Prior(0.4, 0.4, 1.5),
-        "local_copy_bytes_per_s": Prior(1e12, 0.5),
-    }
-)
-"""The bulk hop is what it takes beyond the small-message hop.
-
-Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth); local
-copies: an assumption, 24 channels (connect.cc), each an SM that moves about 40 GB/s.
-"""
-
-IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(
-    {"in_switch_efficiency": Prior(0.6, 0.2, 0.9), "in_switch_latency_s": Prior(25e-6, 0.5)}
-)
-"""Source: NCCL src/graph/tuning.cc, NVLS hop; large-message rates of H100 and B200."""
-
-FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
-    {
-        "efficiency": Prior(0.93, 0.05, 0.98),
-        "latency_s": Prior(5e-6, 1.0),
-        "bulk_latency_s": Prior(15e-6, 1.0),
-        "low_latency_share": Prior(0.15, 0.5, 1.0),
-        "pipeline_fill": Prior(0.4, 0.4, 1.5),
-        "tree_piece_bytes": Prior(1.5e6, 0.5),
-    }
-)
-"""Source: NCCL src/graph/tuning.cc (network hops of LL and Simple on InfiniBand)."""
 
 FEW_ROWS = 5
 """Fewer rows than this fit nothing."""
@@ -81,21 +30,12 @@ _START_SHIFT = {"bulk_latency_s": 2.0, "low_latency_share": -1.0, "pipeline_fill
 _ROBUST_SCALE = 0.1
 """Log error from which on a row's pull stops growing with its square."""
 
-_OTHER_MACHINE = 0.3
-"""Spread, at the least, between machines of one kind: cabling, drivers, settings (assumption)."""
-
-_GUESS = 1.0
-"""Spread, at the least, of a parameter that a profile assumes: a factor of 2.7 (assumption)."""
-
 _LEAST_SCATTER = 0.03
 """Rows are taken as off by this much at the least: repeated runs differ by 0.05 to 2 %, and
 the model is no better either (assumption)."""
 
 _MEDIAN_OF_NORMAL = 0.6745
 """Median absolute deviation of a normal distribution over its standard deviation."""
-
-_LEAST = 1e-3
-"""Parameters that are 0 are taken as this share of their usual value: they have logarithms."""
 
 _TOLD = 0.5
 """Rows tell a parameter if they leave less than this share of its prior's spread."""
@@ -126,44 +66,6 @@ class Case:
         return None not in (self.row.nics_per_node, self.row.nic_bytes_per_s)
 
 
-def priors_of(part: str, network: Network) -> dict[str, Prior]:
-    """What NCCL's own model says of the parameters of ``scale_up`` or ``fabric``."""
-    if part == "fabric":
-        return dict(FABRIC_PRIORS)
-    in_switch = IN_SWITCH_PRIORS if network.scale_up.in_switch_reduction else {}
-    return {**SCALE_UP_PRIORS, **in_switch}
-
-
-def priors_around(part: str, profile: HardwareProfile) -> dict[str, Prior]:
-    """The same parameters, believed to be what the profile has already.
-
-    What the profile only assumes is believed less.
-    """
-    block, priors = getattr(profile.network, part), priors_of(part, profile.network)
-    # What a network leaves open limits nothing in it, and is not fitted.
-    given = {name: value for name in priors if (value := getattr(block, name)) is not None}
-
-    def spread(name: str, prior: Prior) -> float:
-        source = profile.provenance.get(f"network.{part}.{file_name_of_field(name)}")
-        is_guess = source is not None and source.kind == "assumed"
-        return max(prior.spread, _GUESS if is_guess else _OTHER_MACHINE)
-
-    return {
-        name: Prior(prior.value, spread(name, prior), max(prior.most, prior.value))
-        for name, prior in centred(priors, given).items()
-    }
-
-
-def centred(priors: Mapping[str, Prior], values: Mapping[str, float]) -> dict[str, Prior]:
-    """The priors of parameters that have values, with these as their best guesses."""
-    found = {**values, "bulk_latency_s": values["bulk_latency_s"] - values["latency_s"]}
-    return {
-        name: prior._replace(value=max(found[name], _LEAST * prior.value))
-        for name, prior in priors.items()
-        if name in found
-    }
-
-
 def fit_links(
     cases: Sequence[Case],
     part: str,
@@ -181,10 +83,10 @@ def fit_links(
         held: Parameters that stay at their prior's value.
         hold_untold: Leave also those at their prior's value that the rows hardly tell.
     """
-    fit, information = _fit(cases, part, priors, held)
+    fit, information = _fit(_Search(cases, part, priors, held))
     untold = _untold(information, priors) if hold_untold else []
     if untold:
-        fit, _ = _fit(cases, part, priors, [*held, *untold])
+        fit, _ = _fit(_Search(cases, part, priors, [*held, *untold]))
     return fit
 
 
@@ -199,67 +101,108 @@ class _Information(NamedTuple):
     matrix: Any
 
 
-def _fit(
-    cases: Sequence[Case], part: str, priors: Mapping[str, Prior], held: Collection[str]
-) -> tuple[Fit, _Information]:
-    import numpy as np
+@dataclass(frozen=True)
+class _Search:
+    """Rows, and the parameters of one part of the network that are looked for in them.
 
-    least_squares = _least_squares()
-    names = [name for name in priors if name not in held]
-    fixed = {name: priors[name].value for name in priors if name in held}
-    centre = np.log([priors[name].value for name in names])
-    spread = np.array([priors[name].spread for name in names])
-    most = np.log([priors[name].most for name in names])
+    Points of the search are the natural logarithms of the free parameters, in order.
 
-    def log_errors(logs: Sequence[float]) -> list[float]:
-        free = dict(zip(names, np.exp(logs).tolist(), strict=True))
-        values = _in_si(fixed | free, priors, held)
+    Attributes:
+        cases: The rows.
+        part: ``scale_up`` or ``fabric``.
+        priors: What is believed of each parameter.
+        held: Parameters that stay at their prior's value.
+    """
+
+    cases: Sequence[Case]
+    part: str
+    priors: Mapping[str, Prior]
+    held: Collection[str]
+
+    @property
+    def names(self) -> list[str]:
+        """The free parameters."""
+        return [name for name in self.priors if name not in self.held]
+
+    def of_free(self, field: str) -> Any:
+        """One field of the priors of all free parameters, as an array."""
+        import numpy as np
+
+        return np.array([getattr(self.priors[name], field) for name in self.names])
+
+    def values(self, point: Sequence[float]) -> dict[str, float]:
+        """All parameters there, held ones included; SI units."""
+        import numpy as np
+
+        held = {name: self.priors[name].value for name in self.priors if name in self.held}
+        free = dict(zip(self.names, np.exp(point).tolist(), strict=True))
+        return _in_si(held | free, self.priors, self.held)
+
+    def log_errors(self, point: Sequence[float]) -> list[float]:
+        """Logarithm of predicted over measured time of each row."""
+        values = self.values(point)
         return [
             math.log(
-                predicted_s(case.row, with_values(case.network, part, values)) / case.row.seconds
+                predicted_s(case.row, with_values(case.network, self.part, values))
+                / case.row.seconds
             )
-            for case in cases
+            for case in self.cases
         ]
 
-    def residuals(logs: Sequence[float]) -> object:
-        pulls = _ROBUST_SCALE * (np.asarray(logs) - centre) / spread
-        return np.concatenate([log_errors(logs), pulls])
+    def median_error(self, point: Sequence[float]) -> float:
+        """Half of the rows are predicted better than by this share of their time."""
+        return statistics.median(abs(math.expm1(error)) for error in self.log_errors(point))
 
-    if not names:
-        errors = [abs(math.expm1(error)) for error in log_errors([])]
-        fit = Fit(part, {}, len(cases), statistics.median(errors), tuple(held))
-        return fit, _Information(names, np.zeros((0, 0)))
-    shift = np.array([_START_SHIFT.get(name, 0.0) for name in names])
-    solutions = [
-        least_squares(
-            residuals,
-            np.minimum(start, most),
-            bounds=(-_FAR, most),
-            loss="soft_l1",
-            f_scale=_ROBUST_SCALE,
-            diff_step=1e-3,
-        )
-        for start in (centre, centre + spread * shift)
-    ]
-    best = min(solutions, key=lambda found: found.cost)
-    scatter = max(
-        _LEAST_SCATTER, statistics.median(map(abs, log_errors(best.x))) / _MEDIAN_OF_NORMAL
-    )
-    rows = best.jac[: len(cases)] / scatter
-    information = _Information(names, rows.T @ rows + np.diag(1 / spread**2))
-    logs = dict(zip(names, best.x.tolist(), strict=True))
-    free = {name: math.exp(log) for name, log in logs.items()}
-    values = _in_si(fixed | free, priors, held)
-    errors = [abs(math.expm1(error)) for error in log_errors(best.x)]
-    fit = Fit(
-        part,
-        {name: _rounded(value) for name, value in values.items()},
-        len(cases),
-        statistics.median(errors),
-        tuple(held),
-        _spreads(information),
-    )
-    return fit, information
+    def best(self) -> Any:
+        """The better of the solutions from two starts, as scipy gives it."""
+        import numpy as np
+
+        least_squares = _least_squares()
+        centre, most = np.log(self.of_free("value")), np.log(self.of_free("most"))
+        spread = self.of_free("spread")
+        shift = np.array([_START_SHIFT.get(name, 0.0) for name in self.names])
+
+        def residuals(point: Sequence[float]) -> object:
+            pulls = _ROBUST_SCALE * (np.asarray(point) - centre) / spread
+            return np.concatenate([self.log_errors(point), pulls])
+
+        solutions = [
+            least_squares(
+                residuals,
+                np.minimum(start, most),
+                bounds=(-_FAR, most),
+                loss="soft_l1",
+                f_scale=_ROBUST_SCALE,
+                diff_step=1e-3,
+            )
+            for start in (centre, centre + spread * shift)
+        ]
+        return min(solutions, key=lambda found: found.cost)
+
+    def information(self, best: Any) -> _Information:
+        """What the rows and the priors tell of the free parameters at the best point."""
+        import numpy as np
+
+        deviation = statistics.median(map(abs, self.log_errors(best.x)))
+        scatter = max(_LEAST_SCATTER, deviation / _MEDIAN_OF_NORMAL)
+        rows = best.jac[: len(self.cases)] / scatter
+        priors = np.diag(1 / self.of_free("spread") ** 2)
+        return _Information(self.names, rows.T @ rows + priors)
+
+
+def _fit(search: _Search) -> tuple[Fit, _Information]:
+    """The best point of a search, and what is known there."""
+    import numpy as np
+
+    part, rows, held = search.part, len(search.cases), tuple(search.held)
+    if not search.names:
+        nothing = _Information([], np.zeros((0, 0)))
+        return Fit(part, {}, rows, search.median_error([]), held), nothing
+    best = search.best()
+    information = search.information(best)
+    values = {name: _rounded(value) for name, value in search.values(best.x).items()}
+    error, spreads = search.median_error(best.x), _spreads(information)
+    return Fit(part, values, rows, error, held, spreads), information
 
 
 def _least_squares() -> Any:

@@ -6,6 +6,9 @@ cannot read in the same words: the file, what is wrong with it, the way out.
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from simulator.errors import InputError
@@ -60,3 +63,28 @@ def _refusal(path: Path, field: str, rule: str, wanted: str) -> InputError:
     if field:
         return InputError.single(field, f"{path} {rule}", hint=wanted)
     return InputError.single("", rule, hint=wanted, file=str(path))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file at once: it is there with all of its text or not at all."""
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Where to write a file, beside it; it takes its place once all is written.
+
+    Its folder is made. A link, a device or a pipe is written as it is: nothing takes its place.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        yield path
+        return
+    # Several processes may write the same file.
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

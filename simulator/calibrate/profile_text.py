@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import yaml
 
@@ -148,11 +147,3 @@ def _end_of_value(tokens: Sequence[yaml.Token], first: int) -> int:
         if depth == 0:
             return int(token.end_mark.index)
     raise KeyError("an anchor (&) stands before a block")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file at once: it is there with all of its text or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

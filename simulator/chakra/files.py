@@ -14,6 +14,7 @@ from typing import Any
 from simulator.chakra.messages import broken_file, message_types, read_messages, write_message
 from simulator.chakra.trace import SECONDS, STEP, Node, NodeType, RankTrace, Scalar
 from simulator.errors import InputError
+from simulator.files import whole_file
 
 VERSION = "0.0.4"
 """Of Chakra's schema, that the fields here are of."""
@@ -37,20 +38,18 @@ def write_trace(trace: RankTrace, path: Path) -> None:
         InputError: The extra ``chakra`` is not installed.
     """
     types = message_types()
-    started = path.with_suffix(".part")
-    with started.open("wb") as file:
-        head = types.GlobalMetadata(version=VERSION)
-        if trace.step_s is not None:
-            _set(head.attr.add(name=STEP), trace.step_s)
+    head = types.GlobalMetadata(version=VERSION)
+    if trace.step_s is not None:
+        _set(head.attr.add(name=STEP), trace.step_s)
+    first = types.Node(id=0, name=_GROUPS, type=int(NodeType.METADATA))
+    first.inputs.values = json.dumps(
+        [{"pg_name": name, "ranks": list(ranks)} for name, ranks in trace.groups.items()]
+    )
+    with whole_file(path) as draft, draft.open("wb") as file:
         write_message(file, head)
-        first = types.Node(id=0, name=_GROUPS, type=int(NodeType.METADATA))
-        first.inputs.values = json.dumps(
-            [{"pg_name": name, "ranks": list(ranks)} for name, ranks in trace.groups.items()]
-        )
         write_message(file, first)
         for node in trace.nodes:
             write_message(file, _message(node, types))
-    started.replace(path)
 
 
 def _message(node: Node, types: Any) -> Any:

@@ -21,6 +21,7 @@ from simulator.cli.console import (
 from simulator.cli.measuring_collectives import MeasuredBackend, measured
 from simulator.cli.options import AsJson, complete_profile, written_as
 from simulator.errors import InputError
+from simulator.files import write_whole
 from simulator.plots.formats import PICTURES
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
     Example:  clustersim calibrate collectives *.txt --profile h100-sxm-80gb --out ours.yaml
     """
     from simulator.calibrate.measured_network import calibrate_collectives, read_measured
-    from simulator.calibrate.profile_text import with_sourced_values, write_whole
+    from simulator.calibrate.profile_text import with_sourced_values
     from simulator.calibrate.residuals import to_dict
     from simulator.spec.load import load_profile, profile_file
 

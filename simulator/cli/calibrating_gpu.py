@@ -19,6 +19,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import AsJson, complete_profile
 from simulator.errors import InputError
+from simulator.files import write_whole
 
 if TYPE_CHECKING:
     from simulator.calibrate.device_facts import DeviceFacts
@@ -73,7 +74,6 @@ def gpu(
     require("scipy", "fits")
     from simulator.calibrate.device_facts import device_facts
     from simulator.calibrate.kernel_journal import KernelJournal
-    from simulator.calibrate.profile_text import write_whole
 
     facts = device_facts(device)
     base_name = base or _profile_of(facts)

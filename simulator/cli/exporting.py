@@ -10,6 +10,7 @@ import typer
 from simulator.cli.console import counting, note
 from simulator.cli.options import Changes, JobFile, read_job
 from simulator.errors import InputError
+from simulator.files import write_whole
 
 
 def build_group() -> typer.Typer:
@@ -143,6 +144,5 @@ def _ranks(text: str, gpus: int) -> list[int]:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     note(f"wrote {path}")

@@ -27,6 +27,7 @@ from simulator.cli.options import (
     read_job,
     written_as,
 )
+from simulator.files import whole_file
 from simulator.plots.formats import PICTURES
 from simulator.units import format_bytes, format_seconds
 
@@ -222,7 +223,7 @@ def _write_over_time(result: Result, path: Path) -> None:
 def _write_table(result: Result, path: Path) -> None:
     """One row per moment at which a stage's memory changes, one column per owner."""
     owners = list(dict.fromkeys(o for stage in result.memory for o in stage.owner_bytes))
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with whole_file(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["rank_class", "stage", "time_s", *(f"{owner}_bytes" for owner in owners)])
         for index, stage in enumerate(result.memory):

@@ -20,6 +20,7 @@ from simulator.cli.options import AsJson, Changes, Picture, complete_schedule
 from simulator.cli.schedule_picture import print_lines
 from simulator.cli.schedules_of_job import compare_steps, refuse_sizes, show_step
 from simulator.errors import InputError
+from simulator.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -156,10 +157,9 @@ def show_schedule(
         draw_schedule(run, plot)
         note(f"wrote {plot}")
     if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
         drains = run.info.synchronous
         order = run.order if drains else run.info.order(pp, run.chunks, microbatches)
-        csv.write_text(write_order(order), encoding="utf-8")
+        write_whole(csv, write_order(order))
         note(f"wrote {csv}")
     if as_json:
         print_json(run.to_dict())

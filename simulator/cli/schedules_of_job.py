@@ -22,6 +22,7 @@ from simulator.cli.console import (
 from simulator.cli.options import read_job
 from simulator.cli.schedule_picture import print_lines
 from simulator.errors import InputError
+from simulator.files import write_whole
 from simulator.units import format_bytes, format_seconds, signed_percent
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ def show_step(
     if plot is not None:
         note(f"wrote {result.plot_pipeline(plot)}")
     if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        csv.write_text(write_order(StepOrder(job).slots(job.microbatches)), encoding="utf-8")
+        write_whole(csv, write_order(StepOrder(job).slots(job.microbatches)))
         note(f"wrote {csv}")
     if as_json:
         print_json(_run_document(result, info))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +22,7 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, Changes, JobFile, read_job, written_as
 from simulator.cli.workers import Workers
 from simulator.errors import InputError
+from simulator.files import whole_file
 from simulator.plots.formats import PICTURES
 
 if TYPE_CHECKING:
@@ -182,12 +182,11 @@ def _kept(out: Path | None) -> Iterator[None]:
 
 def _write_table(table: pd.DataFrame, out: Path) -> None:
     """Write the whole table or nothing."""
-    partial = out.with_name(f"{out.name}.partial")
-    if out.suffix == _CSV:
-        table.to_csv(partial, index=False)
-    else:
-        _of_one_type(table).to_parquet(partial, index=False)
-    os.replace(partial, out)
+    with whole_file(out) as draft:
+        if out.suffix == _CSV:
+            table.to_csv(draft, index=False)
+        else:
+            _of_one_type(table).to_parquet(draft, index=False)
 
 
 def _draw_table(table: pd.DataFrame, title: str, plot: Path) -> None:

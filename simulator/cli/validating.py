@@ -20,6 +20,7 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, complete_profile
 from simulator.cli.validating_torch import torch
 from simulator.cli.workers import Workers, worker_pool
+from simulator.files import whole_file
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
 Out = Annotated[
@@ -172,8 +173,7 @@ def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with whole_file(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0] if rows else [])
         writer.writeheader()
         writer.writerows(rows)

@@ -31,6 +31,7 @@ from simulator.cli.options import (
     written_as,
 )
 from simulator.errors import InputError
+from simulator.files import write_whole
 from simulator.plots.formats import PICTURES
 
 if TYPE_CHECKING:
@@ -161,8 +162,6 @@ def _found(profile: str) -> str:
 
 def _show(report: TorchReport, *, as_json: bool, out: Path | None, plot: Path | None) -> None:
     if out is not None:
-        from simulator.calibrate.profile_text import write_whole
-
         # Before anything is shown: what reads along may stop reading.
         write_whole(out, json.dumps(report.to_dict(), indent=1) + "\n")
         note(f"wrote {out}")

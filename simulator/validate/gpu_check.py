@@ -17,8 +17,8 @@ from pathlib import Path
 
 import yaml
 
-from simulator.calibrate.profile_text import write_whole
 from simulator.errors import InputError
+from simulator.files import write_whole
 from simulator.validate.gpu_grid import GridRun, read_grid
 from simulator.validate.gpu_page import KeptRun, draw_page, page, read_kept
 

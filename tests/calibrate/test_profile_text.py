@@ -10,9 +10,9 @@ from simulator.calibrate.profile_text import (
     SourcedValue,
     with_sourced_values,
     without_aliases,
-    write_whole,
 )
 from simulator.errors import InputError
+from simulator.files import write_whole
 from simulator.spec.load import load_profile, profile_file, profile_names
 
 NIC = {"network.fabric.nic": SourcedValue("100 Gbit/s", "measured", 'a "quoted" file')}

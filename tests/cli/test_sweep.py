@@ -71,7 +71,7 @@ def test_the_table_is_written_to_a_file(clustersim, job_file, tmp_path, suffix, 
     table = read(file)
     assert len(table) == 18
     assert table["step_time_s"].notna().sum() == 12
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_finished_sweep_is_read_back_and_not_run_again(clustersim, job_file, tmp_path):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from simulator.errors import ClustersimError
+from simulator.files import whole_file
 
 Count = Callable[[], None]
 Answer = TypeVar("Answer")
@@ -172,9 +173,8 @@ def main() -> None:
     try:
         answer = task(count)
     except ClustersimError as error:
-        draft = folder / f"{_FAULT}.{rank}"
-        draft.write_bytes(pickle.dumps(error))
-        draft.replace(folder / _FAULT)
+        with whole_file(folder / _FAULT) as draft:
+            draft.write_bytes(pickle.dumps(error))
         sys.exit(1)
     if answer is not None:
         (folder / _ANSWER).write_bytes(pickle.dumps(answer))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from simulator.files import write_whole
 from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
 from simulator.version import __version__
 
@@ -43,11 +43,7 @@ def write_page(
         scripts: Names of scripts beside this module, in the order in which they run.
         data: What the scripts draw.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(render(template, context, scripts=scripts, data=data), encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(Path(path), render(template, context, scripts=scripts, data=data))
 
 
 def render(

@@ -1,0 +1,87 @@
+"""Is a file that anybody named read with clear errors, and written whole or not at all?"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.files import read_text, whole_file, write_whole
+
+
+def test_a_text_is_read_without_its_byte_order_mark(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_bytes(b"\xef\xbb\xbfmodel: gpt2\n")
+    assert read_text(path) == "model: gpt2\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (b"", "is empty"),
+        (b" \n\t\n", "is empty"),
+        (b"\xff\xfe\x00", "cannot be read: it is not UTF-8 text"),
+        (b"a" * 11, "has more than the 10 bytes that such a file ever has"),
+        (b"a" * 10 + "\N{EM DASH}".encode(), "has more than the 10 bytes"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_what_would_do(tmp_path, content, rule):
+    path = tmp_path / "job.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as raised:
+        read_text(path, "give a job", max_bytes=10)
+    assert f"{path}: {rule}" in str(raised.value)
+    assert str(raised.value).endswith("; give a job")
+
+
+def test_the_field_that_names_a_file_is_named_with_it(tmp_path):
+    with pytest.raises(InputError, match=r"plan\.schedule: .*none\.csv cannot be read: No such"):
+        read_text(tmp_path / "none.csv", field="plan.schedule")
+
+
+def test_a_pipe_is_read_like_a_file():
+    reading, writing = os.pipe()
+    os.write(writing, b"model: gpt2\n")
+    os.close(writing)
+    assert read_text(Path(f"/dev/fd/{reading}")) == "model: gpt2\n"
+    os.close(reading)
+
+
+def test_a_file_is_written_whole_into_a_new_folder_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "new" / "page.html"
+    for text in ("first", "second"):
+        write_whole(path, text)
+        assert path.read_text() == text
+    assert list(path.parent.iterdir()) == [path]
+
+
+def _write_half(path: Path) -> None:
+    with whole_file(path) as draft:
+        draft.write_text("half of it")
+        raise KeyboardInterrupt
+
+
+def test_writing_that_is_interrupted_leaves_what_was_there(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("before")
+    with pytest.raises(KeyboardInterrupt):
+        _write_half(path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_followed_and_a_pipe_written_to(tmp_path):
+    target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
+    link.symlink_to(target)
+    write_whole(link, "text")
+    assert link.is_symlink()
+    assert target.read_text() == "text"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, "text")
+    assert os.read(reading, 10) == b"text"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reading)

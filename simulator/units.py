@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping
 from fractions import Fraction
 from functools import lru_cache
 
+HOUR_S, DAY_S = 3600.0, 86400.0
+
 # Factors are exact fractions, so that "2.5 us" is the float nearest to 2.5e-6.
 _DECIMAL = {p: Fraction(1000) ** i for i, p in enumerate(["", "k", "M", "G", "T", "P", "E"])}
 _BINARY = {p: Fraction(1024) ** i for i, p in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi"], start=1)}
@@ -21,8 +23,8 @@ _BYTES = {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()}
 _BITS = {f"{p}bit": f / 8 for p, f in _DECIMAL.items()}
 _FLOP = {f"{p}FLOP": f for p, f in _DECIMAL.items()}
 _TIME = {
-    "d": Fraction(86400),
-    "h": Fraction(3600),
+    "d": Fraction(DAY_S),
+    "h": Fraction(HOUR_S),
     "min": Fraction(60),
     "s": Fraction(1),
     "ms": Fraction(1, 10**3),
@@ -153,10 +155,10 @@ def format_bytes(num_bytes: float) -> str:
 def format_seconds(seconds: float) -> str:
     """Time for people, three significant digits ("12.9 s", "34.0 us")."""
     magnitude = abs(seconds)
-    if magnitude >= 86400:
-        return f"{_significant(seconds / 86400)} d"
-    if magnitude >= 7200:
-        return f"{_significant(seconds / 3600)} h"
+    if magnitude >= DAY_S:
+        return f"{_significant(seconds / DAY_S)} d"
+    if magnitude >= 2 * HOUR_S:
+        return f"{_significant(seconds / HOUR_S)} h"
     for unit in ("s", "ms", "us"):
         if magnitude >= _TIME[unit]:
             return f"{_significant(seconds / float(_TIME[unit]))} {unit}"

@@ -30,7 +30,7 @@ from simulator.cli.options import (
 )
 from simulator.errors import InputError
 from simulator.plots.formats import PICTURES
-from simulator.units import format_seconds
+from simulator.units import HOUR_S, format_seconds
 
 if TYPE_CHECKING:
     from simulator.planning.capacity import Capacity, Refusal
@@ -272,7 +272,7 @@ def _where(found: Capacity) -> str:
     money = "" if cheapest is None else f", {cheapest[1]:,.0f} USD {cheapest[0]}"
     return (
         f"{time.gpus} x {found.job.cluster.profile.name}, {format_seconds(time.wall_s)}, "
-        f"{time.gpu_s / 3600:,.0f} GPU-hours{money}"
+        f"{time.gpu_s / HOUR_S:,.0f} GPU-hours{money}"
     )
 
 
@@ -290,7 +290,7 @@ def _cluster(found: Capacity | Refusal) -> dict[str, Any]:
         "mfu": found.step.mfu,
         "goodput": time.goodput_share,
         "wall_s": time.wall_s,
-        "gpu_hours": time.gpu_s / 3600,
+        "gpu_hours": time.gpu_s / HOUR_S,
         "money": asdict(found.money),
         "energy_kwh": None if found.energy.total_j is None else found.energy.total_j / 3.6e6,
         "co2_kg": found.energy.co2_kg,
@@ -328,7 +328,7 @@ def _row(found: Capacity | Refusal) -> list[str]:
         percent(found.step.mfu),
         "open" if time.goodput_share is None else percent(time.goodput_share),
         format_seconds(time.wall_s),
-        f"{time.gpu_s / 3600:,.0f}",
+        f"{time.gpu_s / HOUR_S:,.0f}",
         "open" if cheapest is None else f"{cheapest[1]:,.0f}",
         "" if cheapest is None else cheapest[0],
     ]

@@ -130,13 +130,12 @@ def _name(path: Path, files: Sequence[Path]) -> str:
 
 def _print_headlines(runs: Sequence[Run]) -> None:
     results = [run.result for run in runs]
-    peaks = [max(m.peak_device_bytes for m in result.memory) for result in results]
     rows = [
         ("step time", *(format_seconds(r.step_time_s) for r in results)),
         ("tokens/s per GPU", *(f"{r.tokens_per_s_per_gpu:,.1f}" for r in results)),
         ("MFU", *(percent(r.mfu) for r in results)),
         ("pipeline bubble", *(percent(r.bubble_fraction) for r in results)),
-        ("fullest GPU", *(format_bytes(peak) for peak in peaks)),
+        ("fullest GPU", *(format_bytes(r.peak_device_bytes) for r in results)),
         ("fits", *("yes" if r.fits else "no" for r in results)),
     ]
     columns = [text_column(""), *(number_column(run.name) for run in runs)]
@@ -178,7 +177,7 @@ def _document(runs: Sequence[Run], found: Sequence[Difference]) -> dict[str, Any
                 "step_time_s": run.result.step_time_s,
                 "tokens_per_s_per_gpu": run.result.tokens_per_s_per_gpu,
                 "mfu": run.result.mfu,
-                "peak_device_bytes": max(m.peak_device_bytes for m in run.result.memory),
+                "peak_device_bytes": run.result.peak_device_bytes,
                 "fits": run.result.fits,
                 "breakdown_s": {c.value: s for c, s in run.result.breakdown_s.items()},
             }

@@ -193,9 +193,10 @@ def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], 
 
 
 def _short_name(choice: PlanChoice) -> str:
-    degrees = [(name, choice.changes.get(f"plan.{name}", 1)) for name in ("tp", "pp", "cp", "ep")]
-    words = [f"{name}{degree}" for name, degree in degrees if degree > 1]
-    return " ".join([*words, f"dp{choice.dp}"])
+    from simulator.spec.plan_text import degrees_text
+
+    degrees = {name: choice.changes.get(f"plan.{name}", 1) for name in ("tp", "pp", "cp", "ep")}
+    return degrees_text(degrees, choice.dp)
 
 
 def _progress_text(progress: Progress) -> str:

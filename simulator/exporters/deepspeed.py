@@ -114,11 +114,7 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.unless_default(
         plan.offload, "plan.offload", {"overlap": True, "delayed_update": False}
     )
-    default = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
-    refusals.unless(
-        plan.attention == default, "plan.attention", plan.attention,
-        "it is the model's code: export with --set plan.attention=null",
-    )  # fmt: skip
+    refusals.attention(plan)
     refusals.unless(
         plan.cp == 1 or plan.cp_method == "all_to_all", "plan.cp_method", plan.cp_method,
         "DeepSpeed trades heads: plan.cp_method: all_to_all",

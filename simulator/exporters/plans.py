@@ -109,6 +109,12 @@ class Refusals:
             hint = f"plans for {self._framework} have --set plan.stack={base}"
             self.unless(name in set(expressible), f"plan.stack.{name}", value, hint)
 
+    def attention(self, plan: Plan) -> None:
+        """Note kernels that are not those of the stack: they stand in the model's code."""
+        usual = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
+        hint = "it is the model's code: export with --set plan.attention=null"
+        self.unless(plan.attention == usual, "plan.attention", plan.attention, hint)
+
     def raise_if_any(self) -> None:
         """Raise what has been noted.
 

@@ -129,9 +129,7 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
                     f"take {' or '.join(_ROTATION)}")  # fmt: skip
     refusals.unless(plan.ep > 1 or plan.etp in (None, plan.tp), "plan.etp", plan.etp,
                     "torchtitan cuts experts like the rest where they are not spread")  # fmt: skip
-    kernel = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
-    refusals.unless(plan.attention == kernel, "plan.attention", plan.attention,
-                    "it is the model's code: export with --set plan.attention=null")  # fmt: skip
+    refusals.attention(plan)
     refusals.unless(plan.offload in (Offload(), FSDP_OFFLOAD), "plan.offload",
                     plan.offload.model_dump(exclude_defaults=True),
                     "torchtitan offloads {optimizer: cpu, parameters: cpu} or nothing")  # fmt: skip

@@ -32,7 +32,7 @@ from simulator.program.order import job_schedule
 from simulator.program.stage import StageCosts
 from simulator.program.states import copies_embedding, resident_memory, slice_parameters
 from simulator.results.run import run_step
-from simulator.results.step import ClassMemory, StepResult
+from simulator.results.step import StepResult
 from simulator.schedule.slots import Phase
 from simulator.spec.job import Job
 from simulator.spec.pool_checks import refuse_pools
@@ -317,7 +317,7 @@ class _Costs:
 
 def _allocatable_bytes(step: StepResult) -> float:
     """What tensors may take of a device, after its context and what the allocator wastes [B]."""
-    fullest: ClassMemory = max(step.memory, key=lambda memory: memory.peak_device_bytes)
+    fullest = step.fullest
     context = fullest.peak_device_bytes - fullest.peak_reserved_bytes
     wasted = fullest.peak_reserved_bytes / fullest.peak_allocated_bytes
     return (step.capacity_bytes - context) / wasted

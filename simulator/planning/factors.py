@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from simulator.planning.campaign import CampaignTime
 from simulator.planning.capacity import Capacity
 from simulator.planning.energy import system_of
-from simulator.units import format_count, format_quantity, format_seconds
+from simulator.units import DAY_S, HOUR_S, format_count, format_quantity, format_seconds
 
 _J_PER_KWH = 3.6e6
 
@@ -46,17 +46,17 @@ def _time(found: Capacity) -> Iterator[Factor]:
     yield Factor("tokens per step", time.tokens_per_step, "tokens", origin)
     yield Factor("steps", time.steps, "steps", "tokens / tokens per step, rounded up")
     yield Factor("step time", time.step_time_s, "s", "simulated")
-    yield Factor("without failures", time.work_s / 86400, "d", "steps x step time")
+    yield Factor("without failures", time.work_s / DAY_S, "d", "steps x step time")
     share = time.goodput_share
     yield Factor("goodput", share, "", _goodput_origin(time))
     formula = "without failures / goodput"
     missing = "" if share else "; goodput taken as 1"
-    yield Factor("duration", time.wall_s / 86400, "d", formula + missing)
+    yield Factor("duration", time.wall_s / DAY_S, "d", formula + missing)
     if time.goodput is not None:
-        low, high = (time.goodput.wall_percentiles_s[p] / 86400 for p in (5, 95))
+        low, high = (time.goodput.wall_percentiles_s[p] / DAY_S for p in (5, 95))
         yield Factor("duration, 5th percentile", low, "d", "of the simulated campaigns")
         yield Factor("duration, 95th percentile", high, "d", "of the simulated campaigns")
-    yield Factor("GPU-hours", time.gpu_s / 3600, "GPU-h", f"duration x {time.gpus} GPUs")
+    yield Factor("GPU-hours", time.gpu_s / HOUR_S, "GPU-h", f"duration x {time.gpus} GPUs")
 
 
 def _goodput_origin(time: CampaignTime) -> str:

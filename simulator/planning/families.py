@@ -16,6 +16,7 @@ from simulator.errors import InputError
 from simulator.planning.search import PlanChoice, search_plans
 from simulator.planning.space import Axes, powers_of_two
 from simulator.spec.job import Job
+from simulator.spec.plan_text import degrees_text
 from simulator.spec.pool_checks import refuse_pools
 
 
@@ -83,8 +84,7 @@ class FamilyResult:
         if self.choice is None:
             return ""
         given, dp = self.choice.changes, self.choice.dp
-        degrees = [(name, given[f"plan.{name}"]) for name in ("tp", "pp")]
-        words = [f"{name}{degree}" for name, degree in degrees if degree > 1] + [f"dp{dp}"]
+        words = [degrees_text({name: given[f"plan.{name}"] for name in ("tp", "pp")}, dp)]
         words += [f"ZeRO {given['plan.zero']}"] if dp > 1 else []
         words += [f"micro {given['batch.micro']}"]
         recompute = given["plan.recompute"]

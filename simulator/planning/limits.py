@@ -152,7 +152,7 @@ class _Bisection:
             self.on_trial()
         if step.host is not None and not step.host.fits:
             return inf
-        return max(one.peak_device_bytes for one in step.memory)
+        return step.peak_device_bytes
 
     def _fits(self, peak_bytes: float) -> bool:
         return peak_bytes <= self.job.cluster.profile.device.memory_bytes

@@ -194,7 +194,7 @@ class _Search:
 
 def _simulate(job: Job, changes: Changes, engine: Engine = "replay") -> Trial:
     step = run_step(job, engine)
-    fullest = max(step.memory, key=lambda memory: memory.peak_device_bytes)
+    fullest = step.fullest
     peak = fullest.peak_device_bytes
     held = {owner.value: num_bytes for owner, num_bytes in fullest.by_owner.items()}
     held["allocator and context"] = peak - fullest.peak_allocated_bytes

@@ -16,8 +16,9 @@ from simulator.planning.campaign import CampaignTime
 from simulator.planning.energy import Energy, system_of
 from simulator.spec.campaign import Owned
 from simulator.spec.job import Job
+from simulator.units import DAY_S
 
-YEAR_S = 365.25 * 86400
+YEAR_S = 365.25 * DAY_S
 """A year [s]."""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from simulator.planning.capacity import Capacity, capacity
 from simulator.spec.load import load_job
+from simulator.units import DAY_S, HOUR_S
 from simulator.validate.cells import Row
 from simulator.validate.tables import read_table
 
@@ -40,7 +41,7 @@ class PublishedCampaign:
     @property
     def predicted_gpu_hours(self) -> float:
         """GPU time of the prediction [h]."""
-        return self.found.time.gpu_s / 3600
+        return self.found.time.gpu_s / HOUR_S
 
     @property
     def error(self) -> float:
@@ -50,7 +51,7 @@ class PublishedCampaign:
     @property
     def implied_goodput(self) -> float:
         """Goodput at which both would be equal; above 1 where the step itself is too slow."""
-        hours = self.found.time.work_s * self.found.time.gpus / 3600
+        hours = self.found.time.work_s * self.found.time.gpus / HOUR_S
         return hours / self.published_gpu_hours
 
 
@@ -97,7 +98,7 @@ def _row(campaign: PublishedCampaign) -> str:
         f"{time.step_time_s:.2f} s",
         f"{100 * campaign.found.step.mfu:.1f} %",
         f"{time.goodput_share:.2f}" if time.goodput_share else "unknown",
-        f"{time.wall_s / 86400:.1f}",
+        f"{time.wall_s / DAY_S:.1f}",
         f"{campaign.predicted_gpu_hours:,.0f}",
         f"{campaign.published_gpu_hours:,.0f}",
         f"{100 * campaign.error:+.1f} %",

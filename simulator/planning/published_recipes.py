@@ -20,6 +20,7 @@ from simulator.results.run import run_step
 from simulator.results.step import StepResult
 from simulator.spec.job import Job
 from simulator.spec.load import job_from_document
+from simulator.spec.plan_text import degrees_text
 from simulator.units import format_bytes, format_quantity
 from simulator.validate.published import read_rows
 from simulator.validate.published_rows import job_document
@@ -96,10 +97,10 @@ def _with_room(job: Job) -> Job:
     A plan that ran did fit; otherwise the search could not choose it.
     """
     step = run_step(job)
-    peak = max(memory.peak_device_bytes for memory in step.memory)
-    if peak <= step.capacity_bytes:
+    if step.peak_device_bytes <= step.capacity_bytes:
         return job
-    return job.replace({"cluster.device.memory": format_quantity(peak, "bytes")})
+    memory = format_quantity(step.peak_device_bytes, "bytes")
+    return job.replace({"cluster.device.memory": memory})
 
 
 def options_of_its_time(job: Job) -> Axes:
@@ -156,7 +157,7 @@ def _left_on_the_table(recipe: Recipe) -> str:
     largest = sorted(causes.items(), key=lambda item: -abs(item[1]))[:_CAUSES]
     step_s = recipe.published.step_time_s
     parts = ", ".join(f"{cause.value} {100 * -s / step_s:+.1f} %" for cause, s in largest)
-    peak = max(memory.peak_device_bytes for memory in recipe.best.memory)
+    peak = recipe.best.peak_device_bytes
     saved = 100 * (1 - 1 / recipe.ratio)
     return (
         f"- **{recipe.name}**, {recipe.job.model.name}: {saved:.1f} % of the step. "
@@ -169,8 +170,7 @@ def plan_text(job: Job) -> str:
     """The degrees and options of a plan that a search varies, those that do nothing left out."""
     plan = job.plan
     degrees = {"tp": plan.tp, "pp": plan.pp, "vpp": plan.vpp, "cp": plan.cp, "ep": plan.ep}
-    words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-    words += [f"dp{job.dp}", f"micro {job.batch.micro_batch}", f"ZeRO {plan.zero}"]
+    words = [degrees_text(degrees, job.dp), f"micro {job.batch.micro_batch}", f"ZeRO {plan.zero}"]
     return " ".join(
         [*words, *([f"{plan.recompute} recompute"] if plan.recompute != "none" else [])]
     )

@@ -349,5 +349,5 @@ def _try(job: Job, tier: Tier) -> _Trial:
         return _Trial(inf, refused=error.faults[0].path)
     # A node without room for what leaves its GPUs makes the plan as useless as a full GPU.
     has_room = step.host is None or step.host.fits
-    peak_bytes = max(each.peak_device_bytes for each in step.memory) if has_room else inf
+    peak_bytes = step.peak_device_bytes if has_room else inf
     return _Trial(step.step_time_s, peak_bytes, step.breakdown_s)

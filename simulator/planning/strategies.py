@@ -201,7 +201,7 @@ class Outcome:
     def fullest(self) -> ClassMemory:
         """Memory of the fullest GPU of a strategy that was not refused."""
         assert self.step is not None
-        return max(self.step.memory, key=lambda memory: memory.peak_device_bytes)
+        return self.step.fullest
 
     @property
     def fits(self) -> bool:

@@ -180,15 +180,14 @@ def _row(job: Job, engine: Engine, changes: _Changes) -> Row:
         step = run_step(changed, engine)
     except Exception as error:
         return _failure(changes, error)
-    peak_device_bytes = max(memory.peak_device_bytes for memory in step.memory)
     return {
         **changes,
         "step_time_s": step.step_time_s,
         "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
         "mfu": step.mfu,
         "bubble_fraction": step.bubble_fraction,
-        "peak_allocated_bytes": max(memory.peak_allocated_bytes for memory in step.memory),
-        "peak_device_bytes": peak_device_bytes,
+        "peak_allocated_bytes": step.peak_allocated_bytes,
+        "peak_device_bytes": step.peak_device_bytes,
         "fits": step.fits,
         "error": "",
     }

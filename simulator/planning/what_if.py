@@ -54,9 +54,8 @@ def what_ifs(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[W
 
 
 def _what_if(words: str, changes: Changes, step: StepResult, base: StepResult) -> WhatIf:
-    peak = max(memory.peak_device_bytes for memory in step.memory)
     gain = step.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu - 1
-    return WhatIf(words, changes, gain, step.step_time_s, peak, step.fits)
+    return WhatIf(words, changes, gain, step.step_time_s, step.peak_device_bytes, step.fits)
 
 
 def _candidates(job: Job) -> Iterator[tuple[str, Changes]]:

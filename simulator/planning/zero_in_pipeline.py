@@ -40,7 +40,7 @@ class ZeroRun:
     @property
     def peak_bytes(self) -> float:
         """Device memory of the fullest GPU [B]."""
-        return max(memory.peak_device_bytes for memory in self.step.memory)
+        return self.step.peak_device_bytes
 
 
 def zero_runs(job: Job, microbatches: Sequence[int]) -> tuple[ZeroRun, ...]:

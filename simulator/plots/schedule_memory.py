@@ -61,7 +61,7 @@ def build_schedule_memory_figure(
         f"{title}; allocated, lighter for later stages",
         left=_LEFT_IN,
     )
-    most = max(memory.peak_allocated_bytes for _, step in results for memory in step.memory)
+    most = max(step.peak_allocated_bytes for _, step in results)
     longest_s = max(step.step_time_s for _, step in results)
     for row, (changes, step) in enumerate(results):
         _draw_row(figure, row, changes, step, most / _GIB, longest_s)

@@ -129,6 +129,21 @@ class StepResult:
         return has_room and (self.host is None or self.host.fits)
 
     @property
+    def peak_allocated_bytes(self) -> float:
+        """Of the ranks that allocate most [B]."""
+        return max(memory.peak_allocated_bytes for memory in self.memory)
+
+    @property
+    def peak_reserved_bytes(self) -> float:
+        """Of the ranks that reserve most [B]."""
+        return max(memory.peak_reserved_bytes for memory in self.memory)
+
+    @property
+    def peak_device_bytes(self) -> float:
+        """Of the ranks whose GPU holds most [B]."""
+        return max(memory.peak_device_bytes for memory in self.memory)
+
+    @property
     def fullest(self) -> ClassMemory:
         """The ranks that use the largest share of their memory."""
         return max(self.memory, key=lambda memory: memory.filled_share)

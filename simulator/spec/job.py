@@ -13,6 +13,7 @@ from simulator.spec.hardware import HardwareProfile
 from simulator.spec.model import Model
 from simulator.spec.perturbations import Perturbation
 from simulator.spec.plan import Plan
+from simulator.spec.plan_text import degrees_text
 
 
 class Pool(Spec):
@@ -106,8 +107,7 @@ class Job(Spec):
         plan = self.plan
         tensor = "tp" if plan.tp_method == "1d" else f"{plan.tp_method}-tp"
         degrees = {tensor: plan.tp, "pp": plan.pp, "vpp": plan.vpp, "cp": plan.cp, "ep": plan.ep}
-        split = " ".join([*(f"{k}{v}" for k, v in degrees.items() if v > 1), f"dp{self.dp}"])
-        return f"{self.model.name} on {self.cluster.name}, {split}"
+        return f"{self.model.name} on {self.cluster.name}, {degrees_text(degrees, self.dp)}"
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Job:
         """The same job with some fields changed, checked anew.

@@ -220,8 +220,5 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _peak_bytes(step: StepResult, kind: str) -> float:
-    peaks = {
-        "allocated": max(m.peak_allocated_bytes for m in step.memory),
-        "reserved": max(m.peak_reserved_bytes for m in step.memory),
-    }
-    return peaks.get(kind, max(m.peak_device_bytes for m in step.memory))
+    peaks = {"allocated": step.peak_allocated_bytes, "reserved": step.peak_reserved_bytes}
+    return peaks.get(kind, step.peak_device_bytes)

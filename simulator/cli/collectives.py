@@ -42,7 +42,7 @@ def list_algorithms(*, as_json: AsJson = False) -> None:
     from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
 
     rows = [
-        (name, (algorithm.__doc__ or "").splitlines()[0].replace("``", ""))
+        (name, (algorithm.transfers.__doc__ or "").splitlines()[0].replace("``", ""))
         for name, algorithm in CHUNK_ALGORITHMS.items()
     ]
     if as_json:
@@ -77,7 +77,7 @@ def show_collective(
 
     Example:  clustersim collective show ring_all_reduce --ranks 4 --size "64 MiB" --plot ring.png
     """
-    from simulator.cost.collectives import CLOSED_FORMS
+    from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
     from simulator.engine.chunk_contents import contents
     from simulator.engine.chunked import ChunkedCollective, simulate_collectives
 
@@ -90,7 +90,7 @@ def show_collective(
 
         draw_chunk_steps(collective, timeline, rate, plot)
         note(f"wrote {plot}")
-    whole_s = CLOSED_FORMS[algorithm](num_bytes, ranks, rate, hop_s)
+    whole_s = CHUNK_ALGORITHMS[algorithm].closed_form_s(num_bytes, ranks, rate, hop_s)
     if as_json:
         print_json(_to_dict(collective, timeline, whole_s))
         return

@@ -1,15 +1,26 @@
 """Which chunk goes from which rank to which, and after which others?
 
 An algorithm is one function that yields the transfers of a collective, each after those
-that it depends on. :mod:`simulator.engine.chunked` says when they happen.
+that it depends on, and one entry in a table that says the rest. When transfers happen is for
+:mod:`simulator.engine.chunked` to say, who holds what for
+:mod:`simulator.engine.chunk_contents`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from simulator.cost.collectives import (
+    all_to_all_s,
+    chain_broadcast_s,
+    ring_all_gather_s,
+    ring_all_reduce_s,
+    ring_reduce_scatter_s,
+    tree_all_reduce_s,
+)
 from simulator.cost.collectives.tree import double_tree_parents
 
 
@@ -34,8 +45,31 @@ class Transfer(NamedTuple):
     channel: int = 0
 
 
-ChunkAlgorithm = Callable[[int, int], Iterator[Transfer]]
-"""(ranks, chunks) -> transfers, each after those that it depends on."""
+@dataclass(frozen=True, slots=True)
+class ChunkAlgorithm:
+    """A collective that can be simulated chunk by chunk.
+
+    Attributes:
+        transfers: (ranks, chunks) -> transfers, each after those that it depends on.
+        closed_form_s: (bytes, ranks, link rate, hop latency) -> seconds on equal links, with
+            messages in one piece.
+        starts_with: What ranks hold before the first step: a summand of ``all`` of the buffer,
+            their ``own`` part of it, or all of it on rank 0, the ``root``.
+        segments: Parts of the buffer that take ways of their own; one per rank if None.
+        keeps_senders_apart: Whether parts are told apart by who sent them, not by their place in
+            the buffer: in an all-to-all every rank has a buffer of its own.
+    """
+
+    transfers: Callable[[int, int], Iterator[Transfer]]
+    closed_form_s: Callable[[float, int, float, float], float]
+    starts_with: Literal["all", "own", "root"]
+    segments: int | None = None
+    keeps_senders_apart: bool = False
+
+    @property
+    def reduces(self) -> bool:
+        """Whether data are added up on their way, not only copied."""
+        return self.starts_with == "all"
 
 
 def ring_reduce_scatter(ranks: int, chunks: int) -> Iterator[Transfer]:
@@ -129,12 +163,14 @@ def _deepest_first(parents: Sequence[int]) -> list[int]:
 
 CHUNK_ALGORITHMS: Mapping[str, ChunkAlgorithm] = MappingProxyType(
     {
-        "ring_all_reduce": ring_all_reduce,
-        "ring_all_gather": ring_all_gather,
-        "ring_reduce_scatter": ring_reduce_scatter,
-        "tree_all_reduce": tree_all_reduce,
-        "chain_broadcast": chain_broadcast,
-        "pairwise_all_to_all": pairwise_all_to_all,
+        "ring_all_reduce": ChunkAlgorithm(ring_all_reduce, ring_all_reduce_s, "all"),
+        "ring_all_gather": ChunkAlgorithm(ring_all_gather, ring_all_gather_s, "own"),
+        "ring_reduce_scatter": ChunkAlgorithm(ring_reduce_scatter, ring_reduce_scatter_s, "all"),
+        "tree_all_reduce": ChunkAlgorithm(tree_all_reduce, tree_all_reduce_s, "all", segments=2),
+        "chain_broadcast": ChunkAlgorithm(chain_broadcast, chain_broadcast_s, "root", segments=1),
+        "pairwise_all_to_all": ChunkAlgorithm(
+            pairwise_all_to_all, all_to_all_s, "own", keeps_senders_apart=True
+        ),
     }
 )
 """Every algorithm that can be simulated chunk by chunk."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS, Transfer
+from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS, ChunkAlgorithm, Transfer
 
 
 @dataclass(frozen=True)
@@ -52,50 +52,38 @@ def contents(algorithm: str, ranks: int, chunks: int = 1) -> Contents:
         ranks: Group size.
         chunks: Pieces that each message is cut into.
     """
-    transfers = list(CHUNK_ALGORITHMS[algorithm](ranks, chunks)) if ranks > 1 else []
-    columns = _columns(algorithm, ranks, chunks)
-    held = _start(algorithm, ranks, columns)
+    described = CHUNK_ALGORITHMS[algorithm]
+    transfers = list(described.transfers(ranks, chunks)) if ranks > 1 else []
+    held = _start(described, ranks, chunks)
     steps = max((transfer.step for transfer in transfers), default=-1) + 1
     history = np.zeros((steps + 1, *held.shape), dtype=bool)
     moves: list[list[tuple[int, int, int]]] = [[]]
     history[0] = held
     for step in range(steps):
         sent = [transfer for transfer in transfers if transfer.step == step]
-        moves.append([(t.source, t.destination, _column(algorithm, t)) for t in sent])
+        moves.append([(t.source, t.destination, _column(described, t)) for t in sent])
         before = held.copy()
         for sender, receiver, column in moves[-1]:
             held[receiver, column] |= before[sender, column]
         history[step + 1] = held
-    reduces = algorithm in _REDUCTIONS
-    return Contents(history, moves, ranks if reduces else 1)
+    return Contents(history, moves, ranks if described.reduces else 1)
 
 
-_REDUCTIONS = ("ring_all_reduce", "ring_reduce_scatter", "tree_all_reduce")
+def _column(algorithm: ChunkAlgorithm, transfer: Transfer) -> int:
+    return transfer.source if algorithm.keeps_senders_apart else transfer.chunk
 
 
-def _columns(algorithm: str, ranks: int, chunks: int) -> int:
-    if algorithm == "pairwise_all_to_all":
-        return ranks
-    segments = {"tree_all_reduce": 2, "chain_broadcast": 1}.get(algorithm, ranks)
-    return segments * chunks
-
-
-def _column(algorithm: str, transfer: Transfer) -> int:
-    return transfer.source if algorithm == "pairwise_all_to_all" else transfer.chunk
-
-
-def _start(algorithm: str, ranks: int, columns: int) -> NDArray[np.bool_]:
+def _start(algorithm: ChunkAlgorithm, ranks: int, chunks: int) -> NDArray[np.bool_]:
     """Contributions before the first step, shape (ranks, columns, ranks)."""
+    per_segment = 1 if algorithm.keeps_senders_apart else chunks
+    columns = (algorithm.segments or ranks) * per_segment
     held = np.zeros((ranks, columns, ranks), dtype=bool)
-    own: Sequence[int] = range(ranks)
-    if algorithm in _REDUCTIONS:
-        held[own, :, own] = True
-    elif algorithm == "chain_broadcast":
-        held[0, :, 0] = True
-    elif algorithm == "pairwise_all_to_all":
-        held[own, own, own] = True
-    else:
-        pieces = columns // ranks
-        for rank in own:
-            held[rank, rank * pieces : (rank + 1) * pieces, rank] = True
+    for rank in range(ranks):
+        match algorithm.starts_with:
+            case "all":
+                held[rank, :, rank] = True
+            case "own":
+                held[rank, rank * per_segment : (rank + 1) * per_segment, rank] = True
+            case "root":
+                held[rank, :, rank] = rank == 0
     return held

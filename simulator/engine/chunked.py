@@ -267,7 +267,7 @@ def _transfers(collective: ChunkedCollective) -> Sequence[Transfer]:
     if ranks < 2:
         return []
     algorithm = CHUNK_ALGORITHMS[collective.algorithm]
-    transfers = list(islice(algorithm(ranks, collective.chunks), _MOST_TRANSFERS + 1))
+    transfers = list(islice(algorithm.transfers(ranks, collective.chunks), _MOST_TRANSFERS + 1))
     if len(transfers) > _MOST_TRANSFERS:
         rule = f"makes more than {_MOST_TRANSFERS:,} transfers, too many to follow one by one"
         raise InputError.single("ranks", rule, ranks, "take fewer ranks or chunks")

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.collectives import (
-    CLOSED_FORMS,
     CollectiveKind,
     Group,
     all_to_all_s,
@@ -102,11 +101,6 @@ def test_all_to_all_sends_n_minus_one_nth_of_the_buffer() -> None:
 
 def test_send_recv_is_one_hop_and_the_bytes() -> None:
     assert send_recv_s(2e9, 1e9, 0.5) == 2.5
-
-
-@pytest.mark.parametrize("name", CLOSED_FORMS)
-def test_closed_forms_of_one_rank_are_zero(name: str) -> None:
-    assert CLOSED_FORMS[name](1e9, 1, 1e9, 1.0) == 0.0
 
 
 @given(st.integers(2, 300))

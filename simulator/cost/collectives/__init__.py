@@ -11,7 +11,6 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -33,7 +32,6 @@ from simulator.spec.network import PAIR_PORT, Network
 
 __all__ = [
     "ALGORITHMS",
-    "CLOSED_FORMS",
     "NO_COST",
     "CollectiveCost",
     "CollectiveKind",
@@ -49,18 +47,6 @@ __all__ = [
     "send_recv_s",
     "tree_all_reduce_s",
 ]
-
-CLOSED_FORMS: Mapping[str, Callable[[float, int, float, float], float]] = MappingProxyType(
-    {
-        "ring_all_reduce": ring_all_reduce_s,
-        "ring_all_gather": ring_all_gather_s,
-        "ring_reduce_scatter": ring_reduce_scatter_s,
-        "chain_broadcast": chain_broadcast_s,
-        "tree_all_reduce": tree_all_reduce_s,
-        "pairwise_all_to_all": all_to_all_s,
-    }
-)
-"""(bytes, ranks, link rate, hop latency) -> seconds on equal links, by algorithm."""
 
 _LIBRARIES = MappingProxyType({"nccl": ALGORITHMS, "gloo": GLOO_ALGORITHMS})
 """Algorithms by ``network.library``."""

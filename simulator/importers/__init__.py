@@ -22,5 +22,5 @@ Files of training frameworks give whole jobs:
   and Megatron-Bridge share.
 - ``torchtitan_pipeline.py``: torchtitan's schedules, by name or from a CSV file.
 - ``python_config.py``: configurations that are Python functions, read and never run.
-- ``shell.py``, ``shell_words.py``: a launch script, read and never run.
+- ``shell.py``, ``shell_words.py``, ``shell_expansion.py``: a launch script, read and never run.
 """

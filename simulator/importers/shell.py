@@ -14,45 +14,26 @@ arrays and conditional constructs.
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from simulator.errors import InputError
+from simulator.importers.shell_expansion import MAX_LETTERS, Expansion, too_long
 from simulator.importers.shell_words import Command, commands_of
 
-_MAX_LETTERS = 2**18
-"""Longest value of a variable, and longest command; doubling loops stop here."""
 _MAX_LETTERS_IN_ALL = 2**22
 """Of all values and commands together."""
 _MAX_BRANCHES = 20
 """Deepest nesting of ``if`` and ``case``."""
-_MAX_REFERENCE = 1024
-"""Longest reference such as ``${NAME:-default}``."""
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<append>\+?)=(?P<value>.*)", re.DOTALL)
-_REFERENCE = re.compile(
-    r"\$(?:(?P<plain>[A-Za-z_]\w*|[0-9@*#?$!])"
-    r"|\{(?P<name>[A-Za-z_]\w*|[0-9@*])(?:\[(?P<index>[@*0-9]+)\])?"
-    r"(?:(?P<how>:?[-=+?])(?P<word>.*))?\})",
-    re.DOTALL,
-)
 _REDIRECTION = re.compile(r"[0-9]*(?:&>|>>?&?|<)(?P<target>.*)")
 _OPENING, _MIDDLE = ("if", "elif"), ("then", "do", "{", "!")
 _IGNORED = ("fi", "done", "esac", "}", "while", "until", "for")
 _WORD_PREFIXES = ("export", "declare", "local", "readonly", "typeset", "set", "eval", "exec")
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyType(
-    {
-        ast.Add: operator.add,
-        ast.Sub: operator.sub,
-        ast.Mult: operator.mul,
-        ast.Div: operator.floordiv,
-        ast.Mod: operator.mod,
-    }
-)
 _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
     {
         "-eq": operator.eq,
@@ -124,6 +105,7 @@ class _Reader:
     def __init__(self, definitions: Mapping[str, str], origin: str) -> None:
         self._fixed = frozenset(definitions)
         self._script = Script(variables=dict(definitions))
+        self._words = Expansion(self._script.variables, origin)
         self._branches: list[_Branch] = []
         self._origin = origin
         self._condition = True
@@ -176,7 +158,7 @@ class _Reader:
     def _open_case(self, words: list[str]) -> None:
         if len(self._branches) > _MAX_BRANCHES:
             raise InputError.single("", "is nested too deeply", file=self._origin)
-        subject = self._text(words[1]) if words[1:] else ""
+        subject = self._words.text(words[1]) if words[1:] else ""
         self._branches.append(_Branch(is_on=False, subject=subject, pattern=""))
         self._pattern(words[3:])
 
@@ -226,7 +208,7 @@ class _Reader:
         if words[:1] == ["!"]:
             outcome = self._outcome(words[1:])
             return None if outcome is None else not outcome
-        match [self._text(word, is_condition=True) for word in words]:
+        match [self._words.text(word, is_condition=True) for word in words]:
             case ["-z" | "-n" as sign, value]:
                 return (sign == "-z") == (not value)
             case [left, "=" | "==" | "!=" as sign, right]:
@@ -249,7 +231,7 @@ class _Reader:
         if not bracket:
             branch.pattern = f"{branch.pattern}{text}|" if text else branch.pattern
             return
-        options = [self._text(o.strip(" (")) for o in f"{branch.pattern}{text}".split("|")]
+        options = [self._words.text(o.strip(" (")) for o in f"{branch.pattern}{text}".split("|")]
         branch.pattern = None
         self._enter(not branch.was_taken and (branch.subject in options or "*" in options))
         for command in commands_of(rest, self._origin):
@@ -265,7 +247,7 @@ class _Reader:
         while words and (assignment := _ASSIGNMENT.fullmatch(words[0])):
             self._assign(assignment["name"], assignment["value"], bool(assignment["append"]))
             words = words[1:]
-        expanded = [text for word in words for text in self._fields(word)]
+        expanded = [text for word in words for text in self._words.fields(word)]
         if expanded[:1] == ["eval"]:
             expanded = " ".join(expanded[1:]).split()
         self._spend(sum(map(len, expanded)), expanded[0] if expanded else "")
@@ -283,7 +265,8 @@ class _Reader:
                 continue
             target = redirection["target"] or next(remaining, "")
             if document is not None and ">" in word:
-                self._script.documents[self._text(target)] = self._text(f'"{_escaped(document)}"')
+                text = self._words.text(f'"{_escaped(document)}"')
+                self._script.documents[self._words.text(target)] = text
         return kept
 
     def _assign(self, name: str, value: str, is_appended: bool) -> None:
@@ -293,11 +276,11 @@ class _Reader:
         new: str | list[str]
         if value.startswith("(") and value.endswith(")"):
             items = [word for part in commands_of(value[1:-1]) for word in part.words]
-            new = [text for item in items for text in self._fields(item)]
+            new = [text for item in items for text in self._words.fields(item)]
             if is_appended:
                 new = [*(old if isinstance(old, list) else [old] if old else []), *new]
         else:
-            new = self._text(value)
+            new = self._words.text(value)
             if is_appended:
                 new = (old if isinstance(old, str) else " ".join(old or ())) + new
         self._spend(len(new) if isinstance(new, str) else sum(map(len, new)), name)
@@ -310,168 +293,21 @@ class _Reader:
             InputError: It is too long, or all of them together are.
         """
         self._letters_left -= letters
-        if letters > _MAX_LETTERS:
-            raise self._too_long(what)
+        if letters > MAX_LETTERS:
+            raise too_long(what, self._origin)
         if self._letters_left < 0:
             rule = f"grows to more than {_MAX_LETTERS_IN_ALL:,} letters"
             raise InputError.single("", rule, file=self._origin)
 
-    # Expansion
-
-    def _text(self, word: str, *, is_condition: bool = False) -> str:
-        """A word's value as one text, without its quotes."""
-        return "".join(text for text, _ in self._parts(word, is_condition=is_condition))
-
-    def _fields(self, word: str) -> list[str]:
-        """The words that a word becomes: quoted arrays by item, unquoted values by space."""
-        if array := re.fullmatch(r"\"?\$\{(?P<name>\w+)\[[@*]\]\}\"?", word):
-            value = self._script.variables.get(array["name"], [])
-            items = value if isinstance(value, list) else [value]
-            return list(items) if word.startswith('"') else " ".join(items).split()
-        fields: list[str] = []
-        is_open = False
-        for text, is_quoted in self._parts(word):
-            pieces = [text] if is_quoted else text.split()
-            if is_open and pieces and (is_quoted or not text[:1].isspace()):
-                fields[-1] += pieces.pop(0)
-            fields += pieces
-            is_open = bool(fields) and (is_quoted or not text[-1:].isspace())
-        return fields
-
-    def _parts(self, word: str, *, is_condition: bool = False) -> Iterator[tuple[str, bool]]:
-        """Parts of a word with their references expanded, and whether they were quoted."""
-        at = 0
-        while at < len(word):
-            letter = word[at]
-            if letter == "'":
-                end = word.find("'", at + 1)
-                yield word[at + 1 : end], True
-                at = end + 1
-            elif letter == '"':
-                end = _closing_quote(word, at)
-                yield self._expanded(word[at + 1 : end], is_condition), True
-                at = end + 1
-            elif letter == "\\":
-                yield word[at + 1 : at + 2], True
-                at += 2
-            else:
-                end = _end_of_bare(word, at)
-                yield self._expanded(word[at:end], is_condition), False
-                at = end
-
-    def _expanded(self, text: str, is_condition: bool) -> str:
-        result = ""
-        at = 0
-        while at < len(text):
-            if text[at] == "\\" and text[at + 1 : at + 2] in ('"', "$", "`", "\\", "\n"):
-                result += text[at + 1].strip("\n")
-                at += 2
-            elif text.startswith("$((", at):
-                end = _closing_bracket(text, at + 1)
-                result += self._sum(text[at + 3 : end - 2], text[at:end])
-                at = end
-            elif text.startswith("$(", at):
-                end = _closing_bracket(text, at + 1)
-                result += text[at:end]
-                at = end
-            elif text[at] == "$":
-                reach = text[at : at + _MAX_REFERENCE]
-                end = _closing_bracket(reach, 1) if reach[1:2] == "{" else 0
-                found = _REFERENCE.match(reach[: end or None])
-                result += self._value(found, is_condition) if found else "$"
-                at += found.end() if found else 1
-            else:
-                result += text[at]
-                at += 1
-            if len(result) > _MAX_LETTERS:
-                raise self._too_long(text[:40])
-        return result
-
-    def _value(self, found: re.Match[str], is_condition: bool) -> str:
-        """Value of a reference; as written where it is unknown, or empty in conditions."""
-        name = found["plain"] or found["name"]
-        value = self._script.variables.get(name)
-        if isinstance(value, list):
-            index = found["index"] or "0"
-            if index in "@*":
-                value = " ".join(value)
-            else:
-                value = value[int(index)] if int(index) < len(value) else None
-        how = found["how"] or ""
-        # With a colon, an empty value counts as none.
-        is_missing = value is None or (how.startswith(":") and not value)
-        if how.endswith(("-", "=")) and is_missing:
-            return self._text(found["word"])
-        if how.endswith("+"):
-            return "" if is_missing else self._text(found["word"])
-        if value is None:
-            return "" if is_condition else found[0]
-        return value
-
-    def _sum(self, text: str, written: str) -> str:
-        """Outcome of whole-number arithmetic; as written where it is anything else."""
-        text = self._text(re.sub(r"(?<![\w$\{])([A-Za-z_]\w*)", r"${\1}", text))
-        try:
-            if len(text) <= 200:
-                return str(_arithmetic(ast.parse(text.strip(), mode="eval").body))
-        except (ValueError, SyntaxError, ZeroDivisionError, RecursionError, MemoryError):
-            pass
-        return written
-
     def _note(self, sentence: str) -> None:
         if sentence not in self._script.notes:
             self._script.notes.append(sentence)
-
-    def _too_long(self, what: str) -> InputError:
-        rule = f"{what!r} grows to more than {_MAX_LETTERS} letters"
-        return InputError.single("", rule, file=self._origin)
 
 
 def _are_whole(*texts: str) -> bool:
     return all(re.fullmatch(r"-?\d{1,18}", text) for text in texts)
 
 
-def _arithmetic(node: ast.expr) -> int:
-    """Value of a tree of whole numbers; nothing else is evaluated.
-
-    Raises:
-        ValueError: It holds anything else, or grows too large.
-    """
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        value = _ARITHMETIC[type(node.op)](_arithmetic(node.left), _arithmetic(node.right))
-        if abs(value) < 10**18:
-            return value
-    raise ValueError("no whole-number arithmetic")
-
-
 def _escaped(document: str) -> str:
     """A here-document's text as it would stand in double quotes."""
     return re.sub(r'(?<!\\)"', r"\"", document)
-
-
-def _closing_quote(word: str, start: int) -> int:
-    at = start + 1
-    while at < len(word) and word[at] != '"':
-        at += 2 if word[at] == "\\" else 1
-    return at
-
-
-def _closing_bracket(text: str, start: int) -> int:
-    """Behind the bracket that closes the one at ``start``, or the end of the text."""
-    pattern = re.compile({"(": r"[()]", "{": r"[{}]"}[text[start]])
-    depth = 0
-    for found in pattern.finditer(text, start):
-        depth += 1 if found[0] in "({" else -1
-        if depth == 0:
-            return found.end()
-    return len(text)
-
-
-def _end_of_bare(word: str, start: int) -> int:
-    """Where an unquoted part ends: at a quote outside of brackets."""
-    at = start
-    while at < len(word) and word[at] not in "'\"\\":
-        at = _closing_bracket(word, at + 1) if word.startswith(("$(", "${"), at) else at + 1
-    return at

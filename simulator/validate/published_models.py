@@ -28,8 +28,6 @@ _GPT_VOCAB, _LLAMA_VOCAB = 50_257, 32_000
 
 Source: assumption, for rows that state no vocabulary and name no public model."""
 
-_DIMENSIONS = ("layers", "hidden", "heads", "vocab")
-
 
 def model_document(row: Row) -> dict[str, Any]:
     """The model of a row, ready for a job's ``model`` block.

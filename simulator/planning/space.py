@@ -29,9 +29,10 @@ from simulator.planning.feasible import (
 )
 from simulator.program.layout import stage_slices
 from simulator.program.order import job_schedule
-from simulator.spec.checks import job_faults, plan_units
+from simulator.spec.checks import job_faults
 from simulator.spec.documents import validated
 from simulator.spec.job import Batch, Job
+from simulator.spec.pipeline_checks import plan_units
 from simulator.spec.plan import Plan
 
 Axes = Mapping[str, Sequence[Any]]

@@ -7,16 +7,16 @@ message says what to change.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
-from simulator.errors import Fault, InputError
+from simulator.errors import Fault
 from simulator.spec.data_parallel_checks import data_parallel_faults
+from simulator.spec.expert_checks import expert_faults
 from simulator.spec.job import Job
-from simulator.spec.layout_text import Layout, layers_per_stage, parse_layout
 from simulator.spec.link_checks import link_faults
 from simulator.spec.network_checks import network_faults
 from simulator.spec.offload_checks import contiguity_faults, offload_faults, partition_faults
 from simulator.spec.optimizer_checks import optimizer_faults
+from simulator.spec.pipeline_checks import pipeline_faults
 from simulator.spec.pool_checks import pool_faults
 from simulator.spec.recompute_checks import recompute_faults
 from simulator.spec.tensor_grid_checks import tensor_grid_faults
@@ -127,178 +127,6 @@ def _heads_divide_over_traded_sequences(job: Job) -> Iterator[Fault]:
         )
 
 
-def _experts_divide_over_expert_ranks(job: Job) -> Iterator[Fault]:
-    plan, experts = job.plan, job.model.experts
-    if experts is None:
-        if plan.ep > 1:
-            yield Fault("plan.ep", "needs a model with experts", plan.ep, "take plan.ep: 1")
-        for path, given in (("plan.etp", plan.etp), ("plan.ep_dispatch", plan.ep_dispatch)):
-            if given not in (None, "all_to_all"):
-                yield Fault(path, "needs a model with experts", given, "leave it out")
-        return
-    if experts.count % plan.ep:
-        yield Fault("plan.ep", f"must divide the model's {experts.count} experts", plan.ep)
-    if experts.ffn_hidden % plan.expert_tp:
-        rule = f"must divide the width {experts.ffn_hidden} of an expert"
-        yield Fault("plan.etp", rule, plan.expert_tp)
-    ranks = job.dp * plan.cp * plan.tp
-    if ranks % (plan.ep * plan.expert_tp):
-        yield Fault(
-            "plan.ep",
-            f"ep x etp = {plan.ep} x {plan.expert_tp} must divide dp x cp x tp = {ranks}",
-            plan.ep,
-            "lower plan.ep or plan.etp, or take fewer pipeline stages",
-        )
-
-
-def _experts_share_the_pipeline(job: Job) -> Iterator[Fault]:
-    """The ranks of a pipeline must be the same for the experts as for the rest of a layer."""
-    plan = job.plan
-    words = plan.rank_order.split("-")
-    inner = words[: words.index("pp")]
-    ranks, holders = job.dp * plan.cp * plan.tp, plan.ep * plan.expert_tp
-    if job.model.experts is None or plan.pp == 1 or ranks % holders:
-        return
-    dense = {"tp": plan.tp, "cp": plan.cp, "dp": job.dp}
-    routed = {"tp": plan.expert_tp, "ep": plan.ep, "dp": ranks // holders}
-    strides = [prod(sizes.get(word, 1) for word in inner) for sizes in (dense, routed)]
-    if strides[0] != strides[1]:
-        yield Fault(
-            "plan.rank_order",
-            f"puts the next pipeline stage {strides[0]} ranks on for dense layers and "
-            f"{strides[1]} for routed experts",
-            plan.rank_order,
-            "put pp last, or choose etp x ep so that what comes before pp is as wide",
-        )
-
-
-def _experts_need_their_own_tokens(job: Job) -> Iterator[Fault]:
-    plan = job.plan
-    in_line = plan.tp > 1 and plan.tp_method == "1d"
-    if job.model.experts and in_line and not plan.cuts_sequence:
-        yield Fault(
-            "plan.sequence_parallel",
-            "must be on for experts with tp > 1: else every rank would route the same tokens",
-            plan.sequence_parallel,
-            "take plan.sequence_parallel: true, or plan.tp: 1",
-        )
-
-
-def _two_level_dispatch_needs_gpu_kernels(job: Job) -> Iterator[Fault]:
-    if job.plan.ep_dispatch == "hierarchical" and job.cluster.profile.network.library == "gloo":
-        rule = "is done by kernels on GPUs, and cluster.network.library is gloo"
-        hint = "take plan.ep_dispatch: all_to_all"
-        yield Fault("plan.ep_dispatch", rule, job.plan.ep_dispatch, hint)
-
-
-def _experts_receive_what_is_possible(job: Job) -> Iterator[Fault]:
-    load, experts = job.plan.expert_load, job.model.experts
-    if load is None:
-        return
-    path, hint = "plan.expert_load", "leave it out"
-    if experts is None:
-        yield Fault(path, "needs a model with experts", load, hint)
-        return
-    if job.plan.data_parallel == "data-parallel":
-        rule = "is not modelled with plan.data_parallel: data-parallel"
-        yield Fault(path, rule, load, f"{hint}, or take ddp")
-    if experts.capacity_factor is not None:
-        rule = "changes nothing with a capacity, to which every expert is padded and cut"
-        yield Fault(path, rule, load, f"{hint}, or leave out model.experts.capacity_factor")
-    given = len(load.loads) if load.loads is not None else experts.count
-    if given != experts.count:
-        rule = f"has {given} loads, but a layer has {experts.count} experts"
-        yield Fault(f"{path}.loads", rule, given, "give one number per expert")
-        return
-    most = experts.count / experts.top_k
-    if max(load.over_mean(experts.count)) > most:
-        rule = (
-            f"gives an expert more than {most:g} times the mean, which is every token: "
-            f"each visits {experts.top_k} of {experts.count} experts, and none twice"
-        )
-        yield Fault(path, rule, load, "spread the load wider")
-
-
-def _experts_overlap_between_chunks(job: Job) -> Iterator[Fault]:
-    plan = job.plan
-    if plan.overlap_ep and job.model.experts is None:
-        rule = "needs a model with experts"
-        yield Fault("plan.overlap_ep", rule, plan.overlap_ep, "leave it out")
-    can_pair = plan.joins_passes or (plan.vpp > 1 and plan.schedule in (None, "interleaved-1f1b"))
-    if plan.overlap_ep and plan.pp > 1 and not can_pair:
-        rule = "needs a schedule that runs a forward beside a backward"
-        hint = "take plan.vpp: 2 or more with interleaved-1f1b, or dualpipe or dualpipev"
-        yield Fault("plan.overlap_ep", rule, plan.overlap_ep, hint)
-
-
-def _virtual_stages_need_a_pipeline(job: Job) -> Iterator[Fault]:
-    plan = job.plan
-    if plan.vpp > 1 and plan.pp == 1:
-        yield Fault("plan.vpp", "needs a pipeline, plan.pp > 1", plan.vpp, "take plan.vpp: 1")
-    units = plan_units(job)
-    if plan.layout is None and units < plan.pp * plan.vpp:
-        yield Fault(
-            "plan.pp",
-            f"pp x vpp = {plan.pp * plan.vpp} stages for only {units} layers",
-            plan.pp,
-            "lower plan.pp or plan.vpp",
-        )
-
-
-def _post_validation_needs_a_pipeline(job: Job) -> Iterator[Fault]:
-    plan = job.plan
-    if plan.post_validation and plan.pp == 1:
-        rule = "needs a pipeline, plan.pp > 1: else there is no other stage to wait for"
-        yield Fault("plan.post_validation", rule, plan.post_validation, "leave it out")
-
-
-def plan_units(job: Job) -> int:
-    """Things that are dealt out to pipeline stages: layers, and what counts as one."""
-    plan = job.plan
-    layers = job.model.layers + job.model.multi_token_layers
-    return layers + plan.account_for_embedding + plan.account_for_loss
-
-
-def _layout_holds_the_model(job: Job) -> Iterator[Fault]:
-    layout, plan, layers = job.plan.layout, job.plan, job.model.layers
-    if layout is None:
-        return
-    try:
-        counts = layers_per_stage(layout)
-    except InputError as error:
-        yield from error.faults
-        return
-    given, stages = len(counts), plan.pp * plan.vpp
-    if given != stages:
-        rule = f"has {given} stages, but pp x vpp = {plan.pp} x {plan.vpp} = {stages}"
-        divides = given and given % plan.pp == 0
-        hint = f"or take plan.vpp: {given // plan.pp}" if divides else "add or remove stages"
-        yield Fault("plan.layout", rule, layout, hint)
-    if sum(counts) != layers:
-        rule = f"has {sum(counts)} layers, but the model has {layers}"
-        yield Fault("plan.layout", rule, layout, "put every layer on one stage")
-    yield from _wrong_modules(layout, job.model.multi_token_layers)
-
-
-def _wrong_modules(layout: Layout, modules: int) -> Iterator[Fault]:
-    """Lists leave the multi-token-prediction modules to the last stage; strings name them."""
-    given = parse_layout(layout)[-1].count("m") if isinstance(layout, str) else modules
-    if given != modules:
-        rule = f"has {given} multi-token-prediction modules (m), but the model has {modules}"
-        yield Fault("plan.layout", rule, layout, "put them before L")
-
-
-def _layout_is_given_once(job: Job) -> Iterator[Fault]:
-    plan = job.plan
-    ways = (
-        "first_stage_layers", "last_stage_layers", "account_for_embedding", "account_for_loss",
-    )  # fmt: skip
-    others = [f"plan.{way}" for way in ways if getattr(plan, way)]
-    if plan.layout is not None and others:
-        rule = f"already says which layers each stage holds, as {' and '.join(others)} would"
-        yield Fault("plan.layout", rule, plan.layout, "leave one of them out")
-
-
 def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:
     group, width = job.plan.zero_group, job.dp * job.plan.cp
     if group and not job.plan.zero:
@@ -375,16 +203,8 @@ _RULES = (
     _heads_divide_over_tensor_ranks,
     tensor_grid_faults,
     _heads_divide_over_traded_sequences,
-    _experts_divide_over_expert_ranks,
-    _experts_share_the_pipeline,
-    _experts_need_their_own_tokens,
-    _two_level_dispatch_needs_gpu_kernels,
-    _experts_receive_what_is_possible,
-    _experts_overlap_between_chunks,
-    _virtual_stages_need_a_pipeline,
-    _post_validation_needs_a_pipeline,
-    _layout_holds_the_model,
-    _layout_is_given_once,
+    expert_faults,
+    pipeline_faults,
     _states_shard_over_a_divisor,
     _perturbed_ranks_exist,
     _frameworks_shard_inside_pipelines,

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.errors import UnsupportedError
 from simulator.program.layer import Axis, Exchange, FlashAttention, Layer, Piece, RingAttention
 
 _FP32_BYTES = 4.0
@@ -62,19 +61,6 @@ def context_parallel(
 def _exchanged(
     piece: Piece, cp: int, heads_ranks: int, *, method: str, element_bytes: float
 ) -> Iterator[Piece]:
-    if piece.name == "scores":
-        raise UnsupportedError.single(
-            "plan.attention",
-            "context parallelism needs one fused attention kernel",
-            hint="take plan.attention: flash, or plan.cp: 1",
-        )
-    if isinstance(piece, FlashAttention) and piece.window:
-        raise UnsupportedError.single(
-            "plan.cp",
-            f"context parallelism is not simulated for attention windows ({piece.window} tokens)",
-            cp,
-            "take plan.cp: 1",
-        )
     if not isinstance(piece, FlashAttention):
         yield piece
     elif method == "ring":

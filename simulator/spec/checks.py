@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.errors import Fault
+from simulator.spec.context_checks import context_faults
 from simulator.spec.data_parallel_checks import data_parallel_faults
 from simulator.spec.expert_checks import expert_faults
 from simulator.spec.job import Job
@@ -109,24 +110,6 @@ def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
         yield Fault("plan.tp", f"must divide the MLP width {model.ffn_hidden}", tp)
 
 
-def _heads_divide_over_traded_sequences(job: Job) -> Iterator[Fault]:
-    plan, heads = job.plan, job.model.heads
-    combines = plan.cp_method == "all_to_all+ring"
-    if not combines and plan.cp_heads > 1:
-        rule = f"has no meaning with plan.cp_method: {plan.cp_method}"
-        yield Fault("plan.cp_heads", rule, plan.cp_heads, "take all_to_all+ring, or leave it out")
-    if combines and plan.cp % plan.cp_heads:
-        yield Fault("plan.cp_heads", f"must divide plan.cp = {plan.cp}", plan.cp_heads)
-    name, traders = ("cp_heads", plan.cp_heads) if combines else ("cp", plan.cp)
-    if plan.cp > 1 and plan.cp_method.startswith("all_to_all") and heads % (plan.tp * traders):
-        yield Fault(
-            f"plan.{name}",
-            f"tp x {name} = {plan.tp * traders} must divide the {heads} heads that ranks trade",
-            traders,
-            f"take plan.cp_method: ring, or a smaller plan.{name}",
-        )
-
-
 def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:
     group, width = job.plan.zero_group, job.dp * job.plan.cp
     if group and not job.plan.zero:
@@ -202,7 +185,7 @@ _RULES = (
     _sequence_divides_over_ranks,
     _heads_divide_over_tensor_ranks,
     tensor_grid_faults,
-    _heads_divide_over_traded_sequences,
+    context_faults,
     expert_faults,
     pipeline_faults,
     _states_shard_over_a_divisor,

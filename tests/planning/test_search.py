@@ -181,6 +181,16 @@ def test_plans_that_nobody_can_build_are_refused_and_not_a_crash():
     assert found.pruned.refused["plan.schedule"] > 0
 
 
+@pytest.mark.parametrize(
+    ("model", "plan"), [({"sliding_window": 8}, {}), ({}, {"attention": "unfused"})]
+)
+def test_plans_that_cannot_share_a_sequence_are_left_out_and_do_not_end_the_search(model, plan):
+    job = with_memory(small_job(small_model(**model), gpus=4, global_batch=8, **plan), 64e9)
+    found = search_plans(job, {"plan.tp": [1], "plan.pp": [1], "plan.cp": [1, 2]})
+    assert found.choices[0].changes["plan.cp"] == 1
+    assert found.pruned.refused["plan.cp"] > 0
+
+
 def test_the_answer_does_not_depend_on_where_plans_are_simulated():
     job = ROOMY
     alone = search_plans(job, SMALL, top=4)

@@ -6,7 +6,6 @@ import pytest
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.cost.parameters import LayerKind
-from simulator.errors import UnsupportedError
 from simulator.program.block import microbatch_shape
 from simulator.program.context_parallel import context_parallel
 from simulator.program.layer import Axis, Exchange, FlashAttention, Layer, RingAttention
@@ -147,10 +146,3 @@ def test_tensor_ranks_move_their_own_heads_only(method):
 
 def test_selective_recompute_repeats_the_ring():
     assert "attention" in layer(2).core
-
-
-@pytest.mark.parametrize("attention", ["unfused", "fused-softmax"])
-def test_attention_that_stores_its_scores_cannot_be_shared(attention):
-    with pytest.raises(UnsupportedError) as raised:
-        layer(2, attention=attention)
-    assert raised.value.faults[0].path == "plan.attention"

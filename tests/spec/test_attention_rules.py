@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.errors import InputError, UnsupportedError
-from simulator.program.build import build_program
+from simulator.errors import InputError
 from simulator.spec.plan import Plan
 from tests.jobs import small_job, small_model
 
@@ -37,6 +36,16 @@ def test_ranks_can_only_trade_whole_heads():
 
 def test_windows_and_context_parallelism_are_refused_together():
     model = small_model(sliding_window=64)
-    job = small_job(model, gpus=2, cp=2, seq_len=1024, global_batch=1)
-    with pytest.raises(UnsupportedError, match="attention windows"):
-        build_program(job)
+    with pytest.raises(InputError, match="attention windows"):
+        small_job(model, gpus=2, cp=2, seq_len=1024, global_batch=1)
+
+
+def test_a_window_that_holds_the_whole_sequence_is_none():
+    model = small_model(sliding_window=1024)
+    assert small_job(model, gpus=2, cp=2, seq_len=1024, global_batch=1).plan.cp == 2
+
+
+@pytest.mark.parametrize("attention", ["unfused", "fused-softmax"])
+def test_ranks_share_no_attention_that_stores_its_scores(attention):
+    with pytest.raises(InputError, match="one fused attention kernel"):
+        small_job(gpus=2, cp=2, seq_len=1024, global_batch=1, attention=attention)

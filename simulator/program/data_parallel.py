@@ -221,9 +221,11 @@ class DataParallel:
     ) -> Memory:
         """Reduces gradients that a run completes, where due; returns the memory they take."""
         taken = self._made.by_backward(rank, run)
-        if reduces and (units := self._piece(run).closes):
-            self._reduce_after(operation, _Due(rank, run, units), is_last=is_last)
-            taken += self._whole.complete(rank, units)
+        if reduces:
+            piece = self._piece(run)
+            if piece.closes:
+                self._reduce_after(operation, _Due(rank, run, piece.closes), is_last=is_last)
+            taken += self._whole.complete(rank, piece)
         elif not reduces and self._zero == 2:
             taken += self._whole.keep(rank, self._backward)
         if run == self._ends_backward:

@@ -62,7 +62,10 @@ class UnitMemory:
         """
         if self._zero < 2:
             return ()
-        return ((Owner.GRADIENTS, self._unsharded(units) * self._state.gathered),)
+        parts = [[part] for unit in units for part in unit.parts]
+        others = [unit for unit in units if not unit.parts]
+        made = [*parts, others] if others else parts
+        return tuple((Owner.GRADIENTS, self._unsharded(u) * self._state.gathered) for u in made)
 
     def reduced(self, units: Sequence[Unit]) -> Memory:
         """Whole gradients of ZeRO 2 and 3 in the format they are reduced in, if it is another."""

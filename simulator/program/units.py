@@ -58,6 +58,7 @@ class Unit:
             add up, because each saw only its part of the sequence.
         stays: Whether gathered weights are kept from forward to backward.
         apart: Each parameter, where each has collectives of its own.
+        parts: What each of several pieces reads and makes of it.
     """
 
     run: Slice
@@ -65,6 +66,7 @@ class Unit:
     partial: tuple[float, ...] = ()
     stays: bool = False
     apart: LoneParameters | None = None
+    parts: tuple[Unit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,12 @@ class Piece:
     needs: tuple[Unit, ...]
     closes: tuple[Unit, ...]
     ahead_numel: float = 0.0
+
+    @property
+    def makes(self) -> tuple[Unit, ...]:
+        """Units, or parts of them, whose gradients its backward makes."""
+        parts = (part for unit in self.needs for part in unit.parts if part.run == self.run)
+        return (*parts, *(unit for unit in self.closes if not unit.parts))
 
 
 @dataclass
@@ -160,13 +168,14 @@ class Units:
     def _pieces_with_ends(self, run: Slice) -> tuple[Piece, ...]:
         """Every layer is a unit; embedding, norm and head are one root, or two units.
 
-        The gradients of the root are reduced when backward has ended.
+        The gradients of the root are made where it is read, and reduced when backward has ended.
         """
         parts = _parts(run)
         # Tied weights have to be in one unit.
         has_root = self.job.plan.stack.sharding_units == "root" or self.job.model.tied_embeddings
         root_run = Slice(run.first, run.first, run.has_embedding, run.has_head)
-        root = self._sharding_unit(root_run, stays=True, is_root=True)
+        ends = tuple(self._sharding_unit(part, stays=True) for part in parts if _is_end(part))
+        root = replace(self._sharding_unit(root_run, stays=True, is_root=True), parts=ends)
         units = {
             part: root
             if has_root and _is_end(part)

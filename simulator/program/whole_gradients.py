@@ -7,11 +7,11 @@ add up in fp32.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from simulator.program.ir import Memory
 from simulator.program.unit_memory import UnitMemory
-from simulator.program.units import Piece, Unit
+from simulator.program.units import Piece
 
 
 class WholeGradients:
@@ -31,12 +31,13 @@ class WholeGradients:
         if rank in self._ranks:
             return ()
         self._ranks.add(rank)
-        closing = (piece.closes for piece in pieces if piece.closes)
-        return tuple(taken for units in closing for taken in self._memory.gradients(units))
+        made = (piece.makes for piece in pieces if piece.makes)
+        return tuple(taken for units in made for taken in self._memory.gradients(units))
 
-    def complete(self, rank: int, units: Sequence[Unit]) -> Memory:
+    def complete(self, rank: int, piece: Piece) -> Memory:
         """What a backward takes whose gradients are reduced: nothing where they were kept."""
-        return () if rank in self._ranks else self._memory.gradients(units)
+        made = () if rank in self._ranks else piece.makes
+        return self._memory.gradients(made) if made else ()
 
     def end_turn(self, rank: int) -> None:
         """The rank turns to other gradients."""

@@ -334,6 +334,19 @@ def test_sharded_gradients_exist_whole_until_they_are_reduced_and_never_pile_up(
     assert memory.owner_bytes[Owner.GRADIENTS].max() <= resident + 2 * largest
 
 
+def test_the_gradient_of_a_roots_head_waits_for_that_of_its_embedding():
+    job = small_job(gpus=4, zero=3, global_batch=4, stack="torch")
+    whole = Slice(0, 4, has_embedding=True, has_head=True)
+    head, *_, embedding = Units(job).pieces(whole)[::-1]
+    (root,) = embedding.closes
+    assert head.closes == ()
+    made = [unit.parameters.total for piece in (head, embedding) for unit in piece.makes]
+    assert sum(made) == root.parameters.total
+    backwards = [op for op in build_program(job).operations if op.kind is Kind.BACKWARD]
+    taken = [dict(op.takes).get(Owner.GRADIENTS, 0.0) for op in backwards]
+    assert taken[1] >= made[0] * GATHERED
+
+
 def test_a_reduction_in_another_format_holds_a_copy_only_while_it_runs():
     job = small_job(small_model(layers=8), gpus=4, zero=3, global_batch=8, stack="torchtitan")
     program = build_program(job)

@@ -254,10 +254,15 @@ class EqualPasses:
         del run
         return ()
 
-    def working(self, run: Slice, phase: Phase) -> Memory:
+    def working(self, run: Slice, phase: Phase, *, makes_gradients: bool = False) -> Memory:
         """Held during backward."""
-        del run, phase
+        del run, phase, makes_gradients
         return ((Owner.TEMPORARIES, self.working_bytes),)
+
+    @property
+    def waiting_gradient(self) -> Memory:
+        """Nothing waits."""
+        return ()
 
     def halves(self, run: Slice) -> Halves:
         """Nothing is freed half-way."""
@@ -271,6 +276,11 @@ class NoDataParallel:
         """One piece."""
         del is_first
         return [run]
+
+    def makes_gradients(self, *, is_first: bool) -> bool:
+        """None."""
+        del is_first
+        return False
 
     def backward_runs(self, run: Slice, *, is_first: bool, reduces: bool) -> list[Slice]:
         """One piece."""

@@ -36,8 +36,18 @@ class Costs(Protocol):
     def passing(self, run: Slice) -> Memory:
         """Memory held while forward runs."""
 
-    def working(self, run: Slice, phase: Phase) -> Memory:
-        """Memory held while a backward pass runs."""
+    def working(self, run: Slice, phase: Phase, *, makes_gradients: bool) -> Memory:
+        """Memory held while a backward pass runs.
+
+        Args:
+            run: The layers.
+            phase: Direction.
+            makes_gradients: Whether the pass takes its gradients, so that none were there.
+        """
+
+    @property
+    def waiting_gradient(self) -> Memory:
+        """What backward of a tied head leaves for that of the embedding."""
 
     def halves(self, run: Slice) -> Halves:
         """What the halves of a split backward take and free."""
@@ -63,6 +73,9 @@ class Attachment(Protocol):
 
     def backward_runs(self, run: Slice, *, is_first: bool, reduces: bool) -> list[Slice]:
         """Pieces of a backward pass, in order."""
+
+    def makes_gradients(self, *, is_first: bool) -> bool:
+        """Whether a backward takes the gradients that it makes; else they are there already."""
 
     def reduces_after(self, *, is_last: bool, ends_turn: bool) -> bool:
         """Whether a backward's gradients are reduced while it runs.

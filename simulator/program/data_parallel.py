@@ -154,6 +154,10 @@ class DataParallel:
         makes = is_first and self._job.plan.stack.frees_gradients
         return ends_apart(cut(run, 1))[::-1] if makes else [run]
 
+    def makes_gradients(self, *, is_first: bool) -> bool:
+        """Whether a backward makes its gradients anew."""
+        return self._zero >= 2 or (is_first and self._job.plan.stack.frees_gradients)
+
     def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
         """Gathers the weights that a run needs."""
         if rank in self._awaited:

@@ -302,6 +302,9 @@ class _Emitter:
         """A backward or one half of it, piece by piece; returns the last one."""
         rank, phase, copies, end = task.rank, task.slot.phase, self.pipeline.copies, -1
         runs = self._backward_runs(task)
+        makes_gradients = self.attachment.makes_gradients(is_first=task.is_first)
+        waiting = self.costs.waiting_gradient if phase is Phase.BACKWARD else ()
+        after_loss = next((run for run in runs if not run.has_loss), None)
         # Weight gradients need no weights, so nothing is gathered for them.
         uses_weights = phase is not Phase.BACKWARD_WEIGHT
         gathers = (
@@ -317,7 +320,11 @@ class _Emitter:
             operation = self.program.operations[end]
             kept, freed = self._kept_and_freed(run, phase)
             operation.takes = gathered + kept
-            operation.holds = self.costs.working(run, phase)
+            operation.holds = self.costs.working(run, phase, makes_gradients=makes_gradients)
+            if run is after_loss:
+                operation.takes += waiting
+            if run.has_embedding and after_loss is not None:
+                freed += waiting
             if uses_weights:
                 in_turn = self.attachment.weights_in_turn(run, is_forward=False)
                 operation.holds = self._joined(operation.holds, in_turn)

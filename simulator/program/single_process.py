@@ -255,10 +255,12 @@ class _Emitter:
         costs = self.costs
         for run, made in zip(self.backward_runs, self.made_gradients, strict=True):
             work = costs.work(run, Phase.BACKWARD)
+            waiting = costs.waiting_gradient
             for index in range(len(self.gpus)):
                 backward = _operation(Kind.BACKWARD, Category.BACKWARD, work, run)
-                backward.takes, backward.gives = (made,), costs.saved(run)
-                backward.holds = costs.working(run)
+                backward.takes = (made, *waiting) if run.has_head else (made,)
+                backward.gives = costs.saved(run) + (waiting if run.has_embedding else ())
+                backward.holds = costs.working(run, makes_gradients=True)
                 self._compute(index, backward)
 
     def _reduce(self, *, is_first: bool) -> None:

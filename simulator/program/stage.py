@@ -32,6 +32,7 @@ from simulator.program.layout import Slice
 from simulator.program.ranks import shard_group
 from simulator.program.split_backward import Halves
 from simulator.program.states import slice_parameters
+from simulator.program.tied_gradient import TiedGradient
 from simulator.program.timing import PieceTimer
 from simulator.program.unit_cost import End, LayerUnit, Unit, UnitCost, UnitCosts
 from simulator.schedule.slots import Phase
@@ -93,6 +94,7 @@ class StageCosts:
     _contents: dict[Slice, _Contents] = field(default_factory=dict)
     _distinct: dict[tuple[tuple[Unit, int], ...], _Contents] = field(default_factory=dict)
     _work: dict[tuple[Phase, _Contents, float, float], Work] = field(default_factory=dict)
+    _tied: dict[tuple[Slice, bool], Memory] = field(default_factory=dict)
 
     @cached_property
     def units(self) -> UnitCosts:
@@ -142,17 +144,43 @@ class StageCosts:
         """Activations that a run keeps from forward to backward, per microbatch."""
         return self._contents_of(run).saved
 
-    def working(self, run: Slice, phase: Phase = Phase.BACKWARD) -> Memory:
+    @cached_property
+    def tied_gradient(self) -> TiedGradient:
+        """What waits of the gradient of a tied embedding."""
+        return TiedGradient(self.job, self)
+
+    def working(
+        self, run: Slice, phase: Phase = Phase.BACKWARD, *, makes_gradients: bool = False
+    ) -> Memory:
         """Memory held while a backward pass of a run is under way: its largest unit's.
 
         What is computed again is part of it unless it stays beyond the pass, and no part of a
         weight gradient.
+
+        Args:
+            run: The layers.
+            phase: Direction.
+            makes_gradients: Whether the pass takes its gradients, so that none were there.
         """
-        contents = self._contents_of(run)
-        keeps = self.job.plan.stack.keeps_graph_for_weights
-        if phase is Phase.BACKWARD or (phase is Phase.BACKWARD_INPUT and not keeps):
-            return contents.working
-        return contents.gradients
+        if phase is not Phase.BACKWARD:
+            contents = self._contents_of(run)
+            keeps = self.job.plan.stack.keeps_graph_for_weights
+            is_whole = phase is Phase.BACKWARD_INPUT and not keeps
+            return contents.working if is_whole else contents.gradients
+        key = run, makes_gradients
+        if key not in self._tied:
+            tied = self.tied_gradient.working(run, is_new=makes_gradients)
+            self._tied[key] = self.plain_working(run) + tied
+        return self._tied[key]
+
+    def plain_working(self, run: Slice) -> Memory:
+        """The same of a backward in one piece, without gradients of a tied embedding."""
+        return self._contents_of(run).working
+
+    @property
+    def waiting_gradient(self) -> Memory:
+        """Gradient of a tied head that waits for that of the embedding."""
+        return self.tied_gradient.waiting
 
     def halves(self, run: Slice) -> Halves:
         """What a backward in two halves takes and frees, per microbatch."""

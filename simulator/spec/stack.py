@@ -216,6 +216,10 @@ class Stack(Spec):
     make their own."""
     fused_accumulation: Flag = True
     """Weight gradients are added to their accumulators by the product itself."""
+    holds_tied_gradients: Flag = True
+    """Of an embedding that is the output matrix on the same rank, too, the head's gradient is held
+    until that of the lookup is there (PyTorch's autograd, which adds up all uses of a parameter
+    first); false for a compiler that may order and reduce them as it likes."""
     fused_softmax: Flag = True
     """Scale, mask and softmax of unfused attention are one kernel."""
     cross_entropy: CrossEntropy = "fused"

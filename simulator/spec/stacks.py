@@ -242,6 +242,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             recompute_stops_early=True,
             shards_matrices=True,
             pads_vocab=False,
+            holds_tied_gradients=False,
         ),
         "torch": Stack(
             offloads="shards",

@@ -5,6 +5,10 @@ torch 2.13 counted for the second step of one rank under fake tensors and a fake
 group: eager layers, one fused kernel for attention and for each norm, repeated key and value
 heads, AdamW without fused kernels, cross-entropy of fp32 logits. Sequence parallelism beside
 tensor parallelism; every rank gathers all logits.
+
+Where the head is tied to the embedding the update is one fused kernel, so that the fullest moment
+is in backward: the end, but for the first of these rows and FSDP2's, whose fullest is the loss.
+FSDP2 wraps them as one root.
 """
 
 from __future__ import annotations
@@ -48,9 +52,17 @@ def tracked_job(case: dict[str, str]) -> Job:
         zero = 0
     return job_from_document(
         {
-            "model": {**_SIZES[case["size"]], "vocab": _VOCAB[case["size"]]},
+            "model": {
+                **_SIZES[case["size"]],
+                "vocab": _VOCAB[case["size"]],
+                "tied_embeddings": case["tied"] == "true",
+            },
             "cluster": {"profile": "h100-sxm-80gb", "gpus": ranks * tp},
-            "batch": {"global": micro * ranks, "micro": micro, "seq_len": int(case["seq_len"])},
+            "batch": {
+                "global": micro * ranks * int(case["microbatches"]),
+                "micro": micro,
+                "seq_len": int(case["seq_len"]),
+            },
             "plan": {
                 "tp": tp,
                 "zero": zero,

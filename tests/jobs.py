@@ -302,9 +302,11 @@ class NoDataParallel:
         del run
         return False
 
-    def weights_in_turn(self, run: Slice, *, is_forward: bool) -> Memory:
+    def weights_in_turn(
+        self, run: Slice, *, is_forward: bool, in_attention: bool = False
+    ) -> Memory:
         """Nothing is gathered."""
-        del run, is_forward
+        del run, is_forward, in_attention
         return ()
 
     def reduces_after(self, *, is_last: bool, ends_turn: bool) -> bool:

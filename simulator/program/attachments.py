@@ -45,6 +45,9 @@ class Costs(Protocol):
             makes_gradients: Whether the pass takes its gradients, so that none were there.
         """
 
+    def peaks_in_attention(self, run: Slice) -> bool:
+        """Whether a backward pass holds the most while attention runs."""
+
     @property
     def waiting_gradient(self) -> Memory:
         """What backward of a tied head leaves for that of the embedding."""
@@ -95,8 +98,16 @@ class Attachment(Protocol):
     def reads_weights(self, run: Slice) -> bool:
         """Whether a piece has weights of its own, so that the next gather is issued with it."""
 
-    def weights_in_turn(self, run: Slice, *, is_forward: bool) -> Memory:
-        """Weights that come and go one by one while a piece runs: the most at once."""
+    def weights_in_turn(
+        self, run: Slice, *, is_forward: bool, in_attention: bool = False
+    ) -> Memory:
+        """Weights that come and go one by one while a piece runs: the most at once.
+
+        Args:
+            run: The piece.
+            is_forward: Direction.
+            in_attention: Whether only the moments count in which backward of attention runs.
+        """
 
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Memory that a piece gives back because it no longer needs its weights."""

@@ -193,12 +193,16 @@ class DataParallel:
         )
         return Gather((self._program.add(gather),), takes)
 
-    def weights_in_turn(self, run: Slice, *, is_forward: bool) -> Memory:
+    def weights_in_turn(
+        self, run: Slice, *, is_forward: bool, in_attention: bool = False
+    ) -> Memory:
         """What is gathered at once while a piece runs whose parameters come one by one."""
         is_gathered = self._is_active and self._zero == 3
         if not is_gathered:
             return ()
-        return self._memory.weights_in_turn(self._piece(run), is_forward=is_forward)
+        return self._memory.weights_in_turn(
+            self._piece(run), is_forward=is_forward, in_attention=in_attention
+        )
 
     def launched_after(self, rank: int) -> tuple[int, ...]:
         """What the host waits for before it launches a rank's next piece."""

@@ -17,7 +17,7 @@ Source: DeepSpeed 0.3.13, deepspeed/runtime/zero/stage3.py, ``persistent_paramet
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.cost.parameters import embedding_tensors
@@ -32,11 +32,13 @@ class LoneParameter:
     Attributes:
         count: Its elements on one rank.
         is_small: Whether it is whole while the model runs.
+        in_attention: Whether it is of attention, and not of what follows it in a layer.
         stays: Whether it stays whole from forward to backward, which soon uses it again.
     """
 
     count: ParameterCount
     is_small: bool = False
+    in_attention: bool = False
     stays: bool = False
 
 
@@ -71,15 +73,26 @@ class LoneParameters:
         """What comes before a pass, one by one."""
         return [one.count for one in self._large if is_forward or not one.stays]
 
-    def gathered_twice(self, reuse_numel: float | None) -> Iterator[ParameterCount]:
+    def gathered_twice(self, reuse_numel: float | None) -> list[ParameterCount]:
         """What backward gathers to compute a repeated layer, and again for the gradients."""
-        if reuse_numel is None or not self.is_repeated:
-            return
-        later = 0.0
+        return [one.count for one in self.kept_and_gathered_twice(reuse_numel)[1]]
+
+    def kept_and_gathered_twice(
+        self, reuse_numel: float | None
+    ) -> tuple[list[LoneParameter], list[LoneParameter]]:
+        """What backward of a repeated layer keeps for the gradients, and gathers again for them.
+
+        Both in the order of the gradients, without what is whole all the time.
+        """
+        kept, again, later = list[LoneParameter](), list[LoneParameter](), 0.0
         for one in reversed(self.each):
-            if 2 * later >= reuse_numel and not one.is_small:
-                yield one.count
+            far = reuse_numel is not None and self.is_repeated and 2 * later >= reuse_numel
+            if far and not one.is_small:
+                again.append(one)
+            elif not one.is_small and not one.stays:
+                kept.append(one)
             later += one.count.total
+        return kept, again
 
     def first_of_backward(self) -> float:
         """Elements of the first weight that backward has to gather; 0 without any."""

@@ -326,7 +326,9 @@ class _Emitter:
             if run.has_embedding and after_loss is not None:
                 freed += waiting
             if uses_weights:
-                in_turn = self.attachment.weights_in_turn(run, is_forward=False)
+                in_turn = self.attachment.weights_in_turn(
+                    run, is_forward=False, in_attention=self.costs.peaks_in_attention(run)
+                )
                 operation.holds = self._joined(operation.holds, in_turn)
                 operation.gives = self.attachment.after_use(rank, end, run, is_forward=False)
             operation.gives += freed

@@ -98,7 +98,19 @@ def _gathers_again(pieces: Sequence[Piece], index: int) -> bool:
     return isinstance(before, Exchange) and before.axis is Axis.TENSOR and before.gathers_again
 
 
-def backward_memory(layer: Layer, restored_bytes: Sequence[float]) -> Memory:
+class BackwardPeak(NamedTuple):
+    """Memory that backward of a layer holds at its most.
+
+    Attributes:
+        memory: What is held.
+        in_attention: Whether that is while attention runs, after the MLP.
+    """
+
+    memory: Memory
+    in_attention: bool = False
+
+
+def backward_peak(layer: Layer, restored_bytes: Sequence[float]) -> BackwardPeak:
     """What backward holds beyond what forward left: gradients, and what was computed again.
 
     Its second part, the MLP, goes first; autograd frees what that read, so what was computed again
@@ -112,13 +124,16 @@ def backward_memory(layer: Layer, restored_bytes: Sequence[float]) -> Memory:
     later = sum(restored_bytes[middle : len(layer.saved)])
     of_all = temporaries(layer), tuple(restored_bytes)
     if layer.working_bytes or not later:
-        return _working(*of_all)
+        return BackwardPeak(_working(*of_all))
     first, second = (
         replace(layer, saved=part) for part in (layer.saved[:middle], layer.saved[middle:])
     )
     kept = (*restored_bytes[:middle], *restored_bytes[len(layer.saved) :])
-    turns = (_working(temporaries(second), of_all[1]), _working(temporaries(first), kept))
-    return max(turns, key=total_bytes)
+    turns = (
+        BackwardPeak(_working(temporaries(second), of_all[1])),
+        BackwardPeak(_working(temporaries(first), kept), in_attention=True),
+    )
+    return max(turns, key=lambda turn: total_bytes(turn.memory))
 
 
 def checkpoint_ends(layer: Layer) -> Memory:

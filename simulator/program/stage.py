@@ -72,7 +72,16 @@ class _Contents:
     @cached_property
     def working(self) -> Memory:
         """Held while backward runs: the largest unit's."""
-        return max((unit.working for unit, _ in self.units), key=total_bytes, default=())
+        return self._largest.working if self.units else ()
+
+    @property
+    def peaks_in_attention(self) -> bool:
+        """Whether backward of the largest unit holds the most while attention runs."""
+        return bool(self.units) and self._largest.peaks_in_attention
+
+    @cached_property
+    def _largest(self) -> UnitCost:
+        return max((unit for unit, _ in self.units), key=lambda unit: total_bytes(unit.working))
 
     @cached_property
     def gradients(self) -> Memory:
@@ -172,6 +181,10 @@ class StageCosts:
             tied = self.tied_gradient.working(run, is_new=makes_gradients)
             self._tied[key] = self.plain_working(run) + tied
         return self._tied[key]
+
+    def peaks_in_attention(self, run: Slice) -> bool:
+        """Whether backward of a run holds the most while attention runs."""
+        return self._contents_of(run).peaks_in_attention
 
     def plain_working(self, run: Slice) -> Memory:
         """The same of a backward in one piece, without gradients of a tied embedding."""

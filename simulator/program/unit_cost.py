@@ -30,7 +30,7 @@ from simulator.program.ranks import (
 from simulator.program.recompute import Recomputation, recomputation
 from simulator.program.split_backward import (
     Halves,
-    backward_memory,
+    backward_peak,
     checkpoint_ends,
     freed_half_way,
     pending_bytes,
@@ -77,6 +77,7 @@ class UnitCost:
         saved: Kept from forward to backward.
         passing: Held while forward runs.
         working: Held while backward runs.
+        peaks_in_attention: Whether backward holds the most while attention runs.
         halves: What the halves of a split backward take and free.
     """
 
@@ -84,6 +85,7 @@ class UnitCost:
     saved: Memory
     passing: Memory
     working: Memory
+    peaks_in_attention: bool
     halves: Halves
 
 
@@ -190,11 +192,13 @@ class UnitCosts:
         # Without reentrant autograd no function of its own computes a layer again.
         calls_backward = recompute == "full" and not plan.stack.recompute_stops_early
         ends = checkpoint_ends(layer) if calls_backward else ()
+        peak = backward_peak(layer, outcome.restored_bytes)
         return UnitCost(
             time=time,
             saved=saved,
             passing=_blocks(Owner.TEMPORARIES, passing_bytes),
-            working=ends + backward_memory(layer, outcome.restored_bytes),
+            working=ends + peak.memory,
+            peaks_in_attention=peak.in_attention,
             halves=self._halves(layer, outcome, owner, saved),
         )
 

@@ -39,10 +39,15 @@ class UnitMemory:
         numel = sum(unit.apart.kept_numel for unit in units if unit.apart)
         return ((Owner.GATHERED_WEIGHTS, numel * self._state.gathered),) if numel else ()
 
-    def weights_in_turn(self, piece: Piece, *, is_forward: bool) -> Memory:
+    def weights_in_turn(
+        self, piece: Piece, *, is_forward: bool, in_attention: bool = False
+    ) -> Memory:
         """The most that is gathered at once while parameters come and go one after another."""
         apart = [unit.apart for unit in piece.needs if unit.apart]
-        each = (whole_parameters(lone, self.job, is_forward=is_forward) for lone in apart)
+        if in_attention:
+            each = [whole_in_attention(lone, self.job) for lone in apart]
+        else:
+            each = [whole_parameters(lone, self.job, is_forward=is_forward) for lone in apart]
         numels = [*max(each, key=sum, default=[]), piece.ahead_numel]
         if not piece.run.has_embedding:
             numels.append(kept_embedding_numel(self.job))
@@ -86,16 +91,25 @@ def whole_parameters(lone: LoneParameters, job: Job, *, is_forward: bool) -> lis
     The next parameter is gathered ahead, that of the next layer with the last of this one; layers
     are taken as alike. What backward keeps of a repeated layer is whole as its gradients begin.
     """
-    coming = lone.gathered(is_forward=False)
-    sizes = [count.total for count in coming]
-    if not sizes:
-        return []
-    turns = [_with_next([used], ahead, job) for used, ahead in pairwise([*sizes, sizes[0]])]
+    sizes = [count.total for count in lone.gathered(is_forward=False)]
+    turns = [_with_next([used], ahead, job) for used, ahead in pairwise([*sizes, *sizes[:1]])]
     if not is_forward and lone.is_repeated:
-        again = list(lone.gathered_twice(job.plan.stack.reuse_numel))
-        kept = [count.total for count in coming if not any(count is other for other in again)]
-        turns.append(_with_next(kept, again[0].total, job) if again else kept)
-    return max(turns, key=sum)
+        kept, again = lone.kept_and_gathered_twice(job.plan.stack.reuse_numel)
+        numels = [one.count.total for one in kept]
+        turns.append(_with_next(numels, again[0].count.total, job) if again else numels)
+    return max(turns, key=sum, default=[])
+
+
+def whole_in_attention(lone: LoneParameters, job: Job) -> list[float]:
+    """The same while attention itself runs backward, after its output's weight and before others.
+
+    What is kept for the gradients of these, or else the next of them, which is gathered ahead.
+    """
+    kept, _ = lone.kept_and_gathered_twice(job.plan.stack.reuse_numel)
+    inputs = [one for one in lone.each if one.in_attention and not one.is_small][:-1]
+    waiting = [one.count.total for one in kept if one in inputs] if lone.is_repeated else []
+    coming = [one for one in inputs if not one.stays]
+    return waiting or (_with_next([], coming[-1].count.total, job) if coming else [])
 
 
 def _with_next(whole: list[float], ahead: float, job: Job) -> list[float]:

@@ -117,6 +117,10 @@ class Units:
 
     def stored_counts(self, run: Slice) -> tuple[ParameterCount, ...]:
         """The same, where the framework stores projections that are one product as one."""
+        return tuple(self._stored(run).values())
+
+    def _stored(self, run: Slice) -> dict[tuple[Slice, str], ParameterCount]:
+        """Stored parameters by part of the model and name."""
         fuses = self.job.plan.stack.fused_projections
         stored: dict[tuple[Slice, str], ParameterCount] = {}
         for part in _parts(run):
@@ -124,7 +128,7 @@ class Units:
                 names = tensor.name.split(".")
                 key = part, ".".join(_FUSED.get(name, name) if fuses else name for name in names)
                 stored[key] = stored.get(key, ParameterCount()) + count
-        return tuple(stored.values())
+        return stored
 
     def pieces(self, run: Slice) -> tuple[Piece, ...]:
         """How the run of a virtual stage is cut, in order of the model.
@@ -161,8 +165,10 @@ class Units:
 
     def _lone_parameters(self, part: Slice) -> LoneParameters:
         is_repeated = not _is_end(part) and part.first in recomputed_layers(self.job)
-        counts = self.stored_counts(part)
-        each = (LoneParameter(count, is_small(count, self.job)) for count in counts)
+        each = (
+            LoneParameter(count, is_small(count, self.job), name.startswith("attention"))
+            for (_, name), count in self._stored(part).items()
+        )
         return LoneParameters(tuple(each), is_repeated)
 
     def _pieces_with_ends(self, run: Slice) -> tuple[Piece, ...]:

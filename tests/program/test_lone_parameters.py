@@ -6,6 +6,9 @@ import pytest
 
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Operation, Owner, Program, Stream
+from simulator.program.layout import Slice
+from simulator.program.unit_memory import whole_in_attention
+from simulator.program.units import Units
 from simulator.spec.job import Job
 from tests.jobs import free_latency_profile, gpt_model, small_job
 
@@ -180,6 +183,26 @@ def test_what_gradients_need_next_is_gathered_while_a_layer_keeps_the_rest():
     job = zero_job(recompute="full", reuse_numel=2 * (DOWN + SMALL), lists_of_shards=False)
     *_, last = held(job, Kind.BACKWARD, Owner.GATHERED_WEIGHTS)
     assert last == UP + DOWN + OUTPUT
+
+
+@pytest.mark.parametrize(
+    ("recompute", "facts", "whole"),
+    [
+        # A layer that was computed again keeps what its gradients need,
+        ("full", {"reuse_numel": None}, [QKV]),
+        # or gives it up and gathers the next one ahead, unless too much is whole.
+        ("full", {"reuse_numel": 0}, [QKV]),
+        ("none", {}, [QKV]),
+        ("none", {"lists_of_shards": True}, [QKV, QKV]),
+        ("none", {"live_numel": 0}, []),
+    ],
+)
+def test_while_attention_runs_backward_only_weights_before_it_are_whole(recompute, facts, whole):
+    job = zero_job(recompute=recompute, **{"lists_of_shards": False, **facts})
+    (piece,) = Units(job).pieces(Slice(1, 2))
+    (unit,) = piece.needs
+    assert unit.apart is not None
+    assert whole_in_attention(unit.apart, job) == whole
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ def _sweep() -> Callable[[], object]:
 
 
 def _bounds() -> Callable[[], object]:
-    from simulator.planning.bound import CostTables, plan_bounds
+    from simulator.planning.bound import plan_bounds
+    from simulator.planning.plan_costs import CostTables
     from simulator.planning.space import plan_space
 
     vary = {

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.planning.bound import _active_interleaved, _Pipeline, plan_bounds
+from simulator.planning.bound import _active_interleaved, plan_bounds
+from simulator.planning.plan_costs import Pipeline
 from simulator.planning.space import plan_space
 from simulator.results.run import run_step
 from simulator.schedule.one_f_one_b import interleaved_one_f_one_b, round_length
@@ -101,7 +102,7 @@ def test_the_fullest_moment_of_an_interleaved_order_is_within_its_first_round(
     ]
     parts = np.arange(stages)[:, None] + stages * np.arange(chunks)
     shapes = np.zeros(stages * chunks, dtype=np.int64)
-    pipeline = _Pipeline(
+    pipeline = Pipeline(
         "interleaved-1f1b", stages, chunks, (), shapes, parts, 1, True, False, False
     )
     saved_bytes, working_bytes = np.moveaxis(np.asarray([sizes], dtype=float), -1, 0)

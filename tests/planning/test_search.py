@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.planning import search as search_module
-from simulator.planning.bound import CostTables, plan_bounds
+from simulator.planning.bound import plan_bounds
+from simulator.planning.plan_costs import CostTables
 from simulator.planning.search import pareto_front, search_plans
 from simulator.planning.space import plan_space
 from simulator.results.run import run_step

@@ -28,10 +28,10 @@ from simulator.spec.hardware import HardwareProfile
 from simulator.spec.kernels import KernelModel
 from simulator.spec.load import load_profile, profile_names
 from simulator.units import format_quantity
+from simulator.validate.kernel_answers import compared
 from simulator.validate.kernel_rows import (
     KernelRow,
     SkippedRowError,
-    compared,
     profile_name_of,
     read_kernel_rows,
 )

@@ -14,11 +14,10 @@ from typing import Any
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.load import load_profile
 from simulator.validate.accuracy import Accuracy, error_pct
+from simulator.validate.kernel_answers import compared, family_of
 from simulator.validate.kernel_rows import (
     KernelRow,
     SkippedRowError,
-    compared,
-    family_of,
     profile_name_of,
     read_kernel_rows,
 )

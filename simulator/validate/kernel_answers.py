@@ -1,0 +1,289 @@
+"""Which prediction answers a row of a kernel table?
+
+Every row either yields a measured and a predicted time or a reason why not; the reason
+is always a fact about the row, never about how well it is predicted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from simulator.cost.kernels import (
+    ELEMENT_BYTES,
+    attention_s,
+    gemm_s,
+    grouped_gemm_s,
+    memory_bound_s,
+)
+from simulator.errors import InputError
+from simulator.spec.hardware import HardwareProfile
+from simulator.spec.kernels import FlashKernel, Precision
+from simulator.validate import cells
+from simulator.validate.kernel_protocol import (
+    cache_append_s,
+    quantise_s,
+    repeated_calls,
+    under_power_limit_s,
+)
+from simulator.validate.kernel_rows import KernelRow, SkippedRowError, precision_of
+
+_NOMINAL_BYTES = 2.0**30
+"""Size that a bandwidth stated without a size is compared at."""
+
+_FEWEST_TRAINING_ROWS = 256
+"""Rows from which on a product is one of training, not of generating single tokens."""
+
+_ADAM_BYTES_PER_PARAMETER = 14.0
+"""16-bit weight, gradient and two moments read, all but the gradient written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a row measured and what the profile predicts [s]."""
+
+    measured_s: float
+    predicted_s: float
+
+
+def compared(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    """Measured and predicted time of one row.
+
+    Raises:
+        SkippedRowError: The row lacks a fact that every prediction needs.
+    """
+    if row.text("skipped"):
+        raise SkippedRowError(row.text("skipped"))
+    answer = _answer_of(row.op)
+    if answer is None:
+        op = row.text("op") or "an unnamed operation"
+        raise SkippedRowError(f"{op} is no single modelled kernel")
+    try:
+        return answer(row, profile)
+    except InputError as error:
+        raise SkippedRowError("; ".join(f"{f.path}: {f.rule}" for f in error.faults)) from error
+
+
+def _answer_of(op: str) -> _Answer | None:
+    if _SEVERAL_KERNELS.search(op):
+        return None
+    return next((answer for word, answer in _ANSWERS if re.match(word, op)), None)
+
+
+def family_of(row: KernelRow) -> str:
+    """Kernels that a reader judges together: what they do, in which size or direction.
+
+    Products of at least 256 rows are those of training; the best of a search over shapes
+    is a maximum, not a typical time.
+    """
+    op, direction, answer = row.text("op"), row.direction, _answer_of(row.op)
+    if row.is_best_shape:
+        return "best product of a search"
+    if answer is _gemm:
+        small = (row.number("m") or 0) < _FEWEST_TRAINING_ROWS
+        return f"products of {'fewer than' if small else 'at least'} {_FEWEST_TRAINING_ROWS} rows"
+    if answer is _grouped_gemm:
+        return "grouped products"
+    if answer is _attention:
+        return f"flash attention, {direction or 'direction unstated'}"
+    return f"{op}, {direction}" if direction else op
+
+
+def _gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    m, n, k, batch = row.count("m"), row.count("n"), row.count("k"), row.number("batch") or 1.0
+    batch = max(1, round(batch))
+    precision = precision_of(row)
+    _require_peak(profile, precision)
+    flop = 2.0 * m * n * k * batch
+    accumulate = "accumulate=True" in row.text("notes")
+    cool_s = gemm_s(
+        profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
+        fits_tiles=row.is_best_shape,
+    )  # fmt: skip
+    calls = repeated_calls(row.text("notes"))
+    predicted_s = under_power_limit_s(profile, precision, cool_s, calls)
+    if precision == "fp8" and "framework linear" in row.text("notes"):
+        predicted_s += quantise_s(profile, m * k)
+    return Comparison(_measured_s(row, flop), predicted_s)
+
+
+def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    m, n, k, groups = (row.count(name) for name in ("m", "n", "k", "batch"))
+    precision = precision_of(row)
+    _require_peak(profile, precision)
+    if row.direction == "wgrad":
+        predicted_s = gemm_s(profile, n, k, m, batch=groups, precision=precision, accumulate=True)
+    elif row.direction == "dgrad":
+        predicted_s = grouped_gemm_s(profile, [m] * groups, k, n, precision=precision)
+    else:
+        predicted_s = grouped_gemm_s(profile, [m] * groups, n, k, precision=precision)
+    return Comparison(_measured_s(row, 2.0 * m * n * k * groups), predicted_s)
+
+
+def _attention(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    batch, seq, head_dim = row.count("batch"), row.count("seq"), row.count("head_dim")
+    causal = _is_causal(row)
+    heads, kv_heads = _heads(row, head_dim)
+    v_dim = row.noted(r"\bv dim", head_dim) or head_dim
+    precision = precision_of(row)
+    _require_peak(profile, precision)
+    kernel = _flash_kernel(row.op)
+
+    def pass_s(*, backward: bool) -> float:
+        return attention_s(
+            profile, batch=batch, heads=heads, kv_heads=kv_heads, seq_q=seq, seq_kv=seq,
+            head_dim=head_dim, v_head_dim=v_dim, causal=causal, backward=backward,
+            precision=precision, kernel=kernel,
+        )  # fmt: skip
+
+    direction = row.direction
+    passes = {"fwd": (False,), "bwd": (True,), "fwd+bwd": (False, True)}
+    if direction not in passes:
+        raise SkippedRowError("direction is not stated")
+    forward_flop = 2.0 * batch * heads * seq * seq * (head_dim + v_dim) * (0.5 if causal else 1.0)
+    flop = forward_flop * {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}[direction]
+    predicted_s = sum(pass_s(backward=backward) for backward in passes[direction])
+    if "incl. KV handling" in row.text("notes"):
+        predicted_s += cache_append_s(profile, batch * seq, heads, kv_heads, head_dim)
+    return Comparison(_measured_s(row, flop), predicted_s)
+
+
+def _is_causal(row: KernelRow) -> bool:
+    """Whether the mask is causal.
+
+    Raises:
+        SkippedRowError: The row does not say so.
+    """
+    said = row.text("causal").lower()
+    if said in ("causal", "non-causal", "full", "bidirectional"):
+        return said == "causal"
+    try:
+        causal = cells.flag(row.cells, "causal")
+    except InputError:
+        causal = None
+    if causal is None:
+        raise SkippedRowError("whether the mask is causal is not stated")
+    return causal
+
+
+def _flash_kernel(op: str) -> FlashKernel:
+    """The generation of fused attention that an operation's name states; the best by default."""
+    older = re.search(r"(?:fa|flash_?(?:attn|attention)?)_?v?([12])(?!\d)", op)
+    if older and older.group(1) == "1":
+        return "flash-1"
+    return "flash-2" if older or op.startswith("triton") else "best"
+
+
+def _heads(row: KernelRow, head_dim: int) -> tuple[int, int]:
+    """Query and key heads, stated in the notes outright or through the hidden size."""
+    heads = row.noted(r"(?<!kv )(?<!kv_)\b(?:num_|n_?)?(?:q_?)?heads?(?:_q)?\s*[=:]?")
+    if heads is None:
+        heads = row.noted_before(r"(?:query |q |attention )?heads\b")
+    if heads is None:
+        hidden = row.noted("hidden")
+        if hidden is None:
+            raise SkippedRowError("the number of heads is not stated")
+        heads = hidden // head_dim
+    kv_heads = row.noted(r"kv[ _]heads?\s*[=:]?") or row.noted_before(r"kv[ _]heads?\b")
+    return heads, kv_heads or heads
+
+
+def _memory_bound(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    """Streaming kernels; Liger's cross entropy reads the logits twice and writes a gradient."""
+    notes, op = row.text("notes"), row.op
+    if "huggingface implementation" in notes:
+        raise SkippedRowError("an eager implementation: several kernels of unstated traffic")
+    num_bytes = _stated_bytes(row)
+    backward_norm = "norm" in op and row.direction == "bwd"
+    passes = 3.0 if op.startswith("cross_entropy") else 1.0
+    kernel_s = memory_bound_s(profile, passes * num_bytes, reduces_rows=backward_norm)
+    predicted_s = kernel_s + _launch_s(row, profile)
+    return Comparison(_measured_s(row, num_bytes=num_bytes), predicted_s)
+
+
+def _launch_s(row: KernelRow, profile: HardwareProfile) -> float:
+    """Launch time inside the measurement: rows that give a median time single calls."""
+    return profile.kernels.launch_s if "implementation, median" in row.text("notes") else 0.0
+
+
+def _adam(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    num_bytes = _ADAM_BYTES_PER_PARAMETER * row.count("m")
+    measured_s = _measured_s(row, num_bytes=num_bytes)
+    return Comparison(measured_s, memory_bound_s(profile, num_bytes))
+
+
+def _stated_bytes(row: KernelRow) -> float:
+    """Bytes moved: noted, from time and rate, from the shape, or nominal for a rate alone."""
+    noted = re.search(r"\((\d+) B\)", row.text("notes"))
+    if noted:
+        return float(noted.group(1))
+    gbps, time_us = row.number("gbps"), row.number("time_us")
+    if gbps is None:
+        return _bytes_of_shape(row)
+    return gbps * 1e3 * time_us if time_us is not None else _NOMINAL_BYTES
+
+
+def _bytes_of_shape(row: KernelRow) -> float:
+    """Least bytes that an m x n operand makes a kernel move, as benchmarks count them.
+
+    Raises:
+        SkippedRowError: The kernel's traffic does not follow from m and n.
+    """
+    passes = next((p for word, p in _PASSES if re.match(word, row.op)), None)
+    both_stated = row.number("m") and row.number("n")
+    if passes is None or row.direction not in passes or not both_stated:
+        raise SkippedRowError("the bytes moved are not stated")
+    element_bytes = ELEMENT_BYTES[precision_of(row)]
+    return float(passes[row.direction] * row.count("m") * row.count("n") * element_bytes)
+
+
+def _measured_s(row: KernelRow, flop: float = 0.0, num_bytes: float = 0.0) -> float:
+    """Measured time, from the stated rate where no time is stated."""
+    time_us, tflops, gbps = (row.number(name) for name in ("time_us", "tflops", "gbps"))
+    if time_us:
+        return time_us * 1e-6
+    if flop and tflops:
+        return flop / (tflops * 1e12)
+    if num_bytes and gbps:
+        return num_bytes / (gbps * 1e9)
+    raise SkippedRowError("neither a time nor a rate is stated")
+
+
+def _require_peak(profile: HardwareProfile, precision: Precision) -> None:
+    if precision not in profile.kernels.gemm:
+        raise SkippedRowError(f"{profile.name} has no {precision} matrix unit")
+
+
+_Answer = Callable[[KernelRow, HardwareProfile], Comparison]
+
+_SEVERAL_KERNELS = re.compile(
+    r"unfused|decode|paged|sparse|moe_mlp|fused_moe|mlp \(|_mlp|mla_|mha_prefill|eager_attention"
+    r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|linear_cross_entropy"
+    r"|megatron_cross_entropy"
+)
+"""Operations that are several kernels, or that training does not run."""
+
+_ANSWERS: tuple[tuple[str, _Answer], ...] = (
+    (r"group(ed)?_?(gemm|mm|matmul)|moe_gemm|m_grouped_gemm", _grouped_gemm),
+    (r"((batched|strided_batched|cublas(lt)?|deep|torch|te|fp8|bf16|fp16|mx|nv)_?)*"
+     r"([hsb]?gemm|matmul|mm|bmm|linear|addmm|scaled_mm)(_|\b)", _gemm),
+    (r"flash|fa_?[1-4]?(_|\b)|cudnn_(attention|sdpa|fmha)|triton_attention|attention_prefill"
+     r"|(fused_attention|sdpa|fmha|scaled_dot_product|te_attention|attention)(_|\b)", _attention),
+    (r"(fused_)?adam", _adam),
+    (r"(fused_)?(linear_)?cross_entropy|eager_cross_entropy|(megatron_)?rms_?norm|layer_?norm"
+     r"|fused_add_rms_?norm|softmax|stream|rope|encoder_forward|activation|cast|optimizer|copy"
+     r"|memcpy|triad|gelu|silu|swiglu|geglu|dropout|embedding", _memory_bound),
+)  # fmt: skip
+"""How rows are answered, by the beginning of the operation's name."""
+
+_FORWARD_2 = {"": 2.0, "fwd": 2.0, "bwd": 3.0}
+_PASSES: tuple[tuple[str, Mapping[str, float]], ...] = (
+    (r"fused_add_rms_?norm", {"": 4.0, "fwd": 4.0}),
+    (r"(fused_)?cross_entropy", {"": 1.0, "fwd": 1.0}),
+    (r"swiglu|geglu|[sg][ie]lu_and_mul", {"": 3.0, "fwd": 3.0, "bwd": 5.0}),
+    (r"stream_(copy|mul)|copy|memcpy", {"": 2.0, "fwd": 2.0}),
+    (r"(megatron_)?rms_?norm|layer_?norm|softmax|gelu|silu|activation", _FORWARD_2),
+    (r"stream_(add|triad)|triad", {"": 3.0, "fwd": 3.0}),
+)
+"""Times that a kernel reads or writes an m x n operand, by direction: each tensor once."""

@@ -1,77 +1,21 @@
 """How do execution traces become a program again, on the links of some cluster?
 
-Computation takes as long as was recorded; every communication is priced anew, from its bytes
-and from where its ranks sit. What was hidden of it stays hidden by as many seconds. Ranks
-without a file are taken to behave like those with one.
-
 A collective of several ranks' files is one operation on a stream of each: the k-th of a
 process group on one rank meets the k-th on the others, and likewise between a sender and a
-receiver. Where a trace does not name streams, computation, collectives, sends and receives
-have one each.
+receiver. Ranks without a file are taken to behave like those with one.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
-from types import MappingProxyType
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from simulator.chakra import trace as names
-from simulator.chakra.groups import group_on
-from simulator.chakra.trace import (
-    BARRIER,
-    COMM_TYPES,
-    REDUCE_SCATTER_BLOCK,
-    Node,
-    NodeType,
-    RankTrace,
-    Scalar,
-)
-from simulator.cost.collectives import (
-    NO_COST,
-    CollectiveCost,
-    CollectiveKind,
-    collective_cost,
-    send_recv_cost,
-)
+from simulator.chakra.rank_parts import RankPart, RankReader, category_of, kind_of
+from simulator.chakra.trace import RankTrace
 from simulator.errors import InputError
-from simulator.program.communication import communication_work
-from simulator.program.ir import (
-    COMMUNICATION,
-    Category,
-    Kind,
-    Lane,
-    Operation,
-    Part,
-    Program,
-    RankClass,
-    Stream,
-    Work,
-)
+from simulator.program.ir import Lane, Operation, Program, RankClass
 from simulator.spec.hardware import HardwareProfile
-from simulator.spec.network import Network
-
-_KINDS: Mapping[int, CollectiveKind] = MappingProxyType(
-    {
-        **{number: kind for kind, number in COMM_TYPES.items()},
-        REDUCE_SCATTER_BLOCK: CollectiveKind.REDUCE_SCATTER,
-        BARRIER: CollectiveKind.ALL_REDUCE,
-    }
-)
-_BARRIER_BYTES = 4.0
-_COMMUNICATES = (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL)
-_STREAMS: Mapping[NodeType, Stream] = MappingProxyType(
-    {
-        NodeType.COMP: Stream.COMPUTE,
-        NodeType.MEM_LOAD: Stream.TO_DEVICE,
-        NodeType.MEM_STORE: Stream.TO_HOST,
-        NodeType.COMM_SEND: Stream.SEND_NEXT,
-        NodeType.COMM_RECV: Stream.RECV_PREVIOUS,
-        NodeType.COMM_COLL: Stream.DATA_PARALLEL,
-    }
-)
 
 
 def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Program:
@@ -94,8 +38,7 @@ def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Pro
     )
     everybody = tuple(trace.rank for trace in traces)
     readers = [
-        _RankReader(number, trace, profile.network, everybody)
-        for number, trace in enumerate(traces)
+        RankReader(number, trace, profile.network, everybody) for number, trace in enumerate(traces)
     ]
     joint = _joined([reader.operations() for reader in readers])
     waits = _Waits(traces)
@@ -107,34 +50,10 @@ def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Pro
 
 
 @dataclass(slots=True)
-class _Part:
-    """What one rank does of an operation.
-
-    Attributes:
-        number: Class of the rank.
-        nodes: Its nodes.
-        stream: Where they run.
-        works: Their cost.
-        key: What meets on other ranks; None where the rank is by itself.
-    """
-
-    number: int
-    nodes: tuple[Node, ...]
-    stream: Stream
-    work: Work
-    key: Hashable
-
-    @property
-    def sends(self) -> bool:
-        """Whether it is the end of a transfer that sends."""
-        return self.nodes[0].type is NodeType.COMM_SEND
-
-
-@dataclass(slots=True)
 class _Joint:
     """What several ranks do as one."""
 
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[RankPart] = field(default_factory=list)
 
     def operation(self) -> Operation:
         """As a program has it, without what it waits for; senders come first."""
@@ -142,172 +61,10 @@ class _Joint:
         longest = max(parts, key=lambda part: len(part.nodes))
         first = longest.nodes[0]
         lanes = tuple((part.number, part.stream) for part in parts)
-        return Operation(_kind(first), lanes, longest.work, _category(first))
+        return Operation(kind_of(first), lanes, longest.work, category_of(first))
 
 
-@dataclass
-class _RankReader:
-    """Cuts one rank's trace into operations."""
-
-    number: int
-    trace: RankTrace
-    network: Network
-    everybody: tuple[int, ...]
-    _met: Counter[Hashable] = field(default_factory=Counter)
-    _costs: dict[Hashable, CollectiveCost] = field(default_factory=dict)
-
-    def operations(self) -> list[_Part]:
-        """What the rank does, in the order of its trace."""
-        runs = groupby(enumerate(self.trace.nodes), key=lambda pair: _operation_of(*pair))
-        return [self._part(tuple(node for _, node in run)) for _, run in runs]
-
-    def _part(self, nodes: tuple[Node, ...]) -> _Part:
-        keys = [self._key(node) for node in nodes]
-        computes = any(node.type is NodeType.COMP for node in nodes)
-        meets = [
-            key
-            for node, key in zip(nodes, keys, strict=True)
-            if key is not None and (node.type is NodeType.COMM_COLL or not computes)
-        ]
-        stream = self._stream(nodes[0])
-        return _Part(self.number, nodes, stream, self._work(nodes), next(iter(meets), None))
-
-    def _stream(self, node: Node) -> Stream:
-        if node.type is NodeType.COMP and node.attributes.get(names.IS_CPU) is True:
-            return Stream.HOST
-        given = node.attributes.get(names.STREAM)
-        return Stream(str(given)) if given in set(Stream) else _STREAMS[node.type]
-
-    def _key(self, node: Node) -> Hashable:
-        """What a communication is called by all of its ranks."""
-        if node.type is NodeType.COMM_COLL:
-            called: Hashable = ("group", self._ranks(node))
-        elif node.type in _COMMUNICATES:
-            tag = node.attributes.get(names.TAG, 0)
-            called = ("pair", *self._ends(node), tag)
-        else:
-            return None
-        self._met[called] += 1
-        return called, self._met[called]
-
-    def _ranks(self, node: Node) -> tuple[int, ...]:
-        """Ranks of a node's process group; everybody where it names none."""
-        name = node.attributes.get(names.GROUP)
-        if name is None or name == "":
-            return self.everybody
-        ranks = self.trace.groups.get(str(name))
-        if ranks is None:
-            raise self._fault(node, f"names the process group {name}, which is not listed")
-        return ranks
-
-    def _ends(self, node: Node) -> tuple[int, int]:
-        """Rank that sends and rank that receives; a missing one is the rank itself."""
-        own = self.trace.rank
-        ends = [node.attributes.get(name, own) for name in (names.SOURCE, names.TARGET)]
-        if not all(type(end) is int and end >= 0 for end in ends) or own not in ends:
-            raise self._fault(node, "must be between this rank and another", ends)
-        return int(ends[0]), int(ends[1])
-
-    # Costs
-
-    def _work(self, nodes: tuple[Node, ...]) -> Work:
-        computes = any(node.type not in _COMMUNICATES for node in nodes)
-        sends = any(node.type is NodeType.COMM_SEND for node in nodes)
-        exchanged, parts = [], []
-        for node in nodes:
-            if node.type not in _COMMUNICATES:
-                parts.append(Part(node.name, _category(node), node.seconds))
-                continue
-            cost = NO_COST if node.type is NodeType.COMM_RECV and sends else self._cost(node)
-            hidden_s = self._number(node, names.HIDDEN, 0.0)
-            cost = replace(cost, seconds=max(0.0, cost.seconds - hidden_s))
-            exchanged.append((_kind(node).value, cost))
-            parts.append(Part(node.name, _category(node), cost.seconds))
-        flop = sum(self._number(node, names.NUM_OPS, 0.0) for node in nodes)
-        seconds = sum(part.seconds for part in parts)
-        contends = nodes[0].attributes.get(names.CONTENDS, not computes)
-        if not exchanged or contends is not True:
-            return Work(seconds, tuple(parts), flop)
-        num_bytes = self._number(nodes[0], names.NUM_BYTES, 0.0)
-        work = communication_work(exchanged, num_bytes, _category(nodes[0]))
-        return replace(work, seconds=seconds, parts=tuple(parts))
-
-    def _cost(self, node: Node) -> CollectiveCost:
-        num_bytes = self._number(node, names.COMM_SIZE, 0.0)
-        if node.type is not NodeType.COMM_COLL:
-            num_bytes = self._number(node, names.NUM_BYTES, num_bytes)
-            # A hop of a ring is as wide as the ring: others cross its links at the same time.
-            inside = node.attributes.get(names.GROUP) in self.trace.groups
-            ranks = self._ranks(node) if inside else tuple(sorted(set(self._ends(node))))
-            return self._once("send_recv", num_bytes, ranks)
-        ranks, number = self._ranks(node), node.attributes.get(names.COMM_TYPE)
-        kind = _KINDS.get(number) if type(number) is int else None
-        if kind is None:
-            rule = f"is a collective (comm_type) that is not modelled; known: {sorted(_KINDS)}"
-            raise self._fault(node, rule, number)
-        if number == BARRIER:
-            return self._once(kind.value, _BARRIER_BYTES, ranks)
-        if kind is CollectiveKind.ALL_GATHER:
-            num_bytes *= len(ranks)
-        return self._once(kind.value, self._number(node, names.NUM_BYTES, num_bytes), ranks)
-
-    def _once(self, kind: str, num_bytes: float, ranks: tuple[int, ...]) -> CollectiveCost:
-        key = kind, num_bytes, ranks
-        if key not in self._costs:
-            group = group_on(ranks, self.network)
-            if kind == "send_recv":
-                self._costs[key] = send_recv_cost(num_bytes, group, self.network)
-            else:
-                self._costs[key] = collective_cost(
-                    CollectiveKind(kind), num_bytes, group, self.network
-                )
-        return self._costs[key]
-
-    def _number(self, node: Node, name: str, default: float) -> float:
-        """A number of 0 or more among the attributes."""
-        value: Scalar = node.attributes.get(name, default)
-        if isinstance(value, bool | str) or not 0 <= value < float("inf"):
-            raise self._fault(node, f"must have a number of 0 or more as {name}", value)
-        return float(value)
-
-    def _fault(self, node: Node, rule: str, value: object = None) -> InputError:
-        return InputError.single(f"node {node.id}", rule, value, file=self.trace.file)
-
-
-def _operation_of(place: int, node: Node) -> Hashable:
-    """What neighbouring nodes of one operation have in common."""
-    number = node.attributes.get(names.OPERATION)
-    return ("alone", place) if number is None else ("operation", number)
-
-
-def _kind(node: Node) -> Kind:
-    """What a node does, for colours and tables."""
-    given = node.attributes.get(names.KIND)
-    if given in set(Kind):
-        return Kind(str(given))
-    if node.type is NodeType.COMM_COLL:
-        number = node.attributes.get(names.COMM_TYPE)
-        return (
-            Kind(_KINDS[number].value)
-            if type(number) is int and number in _KINDS
-            else (Kind.ALL_REDUCE)
-        )
-    copies = {NodeType.MEM_LOAD: Kind.COPY_TO_DEVICE, NodeType.MEM_STORE: Kind.COPY_TO_HOST}
-    return Kind.SEND_RECV if node.type in _COMMUNICATES else copies.get(node.type, Kind.FORWARD)
-
-
-def _category(node: Node) -> Category:
-    """Where a node's time is booked: a communication's never as computation."""
-    given = node.attributes.get(names.CATEGORY)
-    category = Category(str(given)) if given in set(Category) else None
-    if node.type in _COMMUNICATES:
-        usual = Category.DATA_PARALLEL if node.type is NodeType.COMM_COLL else Category.PIPELINE
-        return category if category in COMMUNICATION else usual
-    usual = Category.FORWARD if node.type is NodeType.COMP else Category.OFFLOAD
-    return category or usual
-
-
-def _joined(ranks: Sequence[list[_Part]]) -> list[list[_Joint]]:
+def _joined(ranks: Sequence[list[RankPart]]) -> list[list[_Joint]]:
     """Operations of every rank; those that meet are one."""
     met: dict[Hashable, _Joint] = {}
     found: list[list[_Joint]] = []
@@ -357,7 +114,7 @@ class _Waits:
     def __init__(self, traces: Sequence[RankTrace]) -> None:
         self._traces = traces
         self._operation_of: dict[tuple[int, int], int] = {}
-        self._parts: list[list[_Part]] = []
+        self._parts: list[list[RankPart]] = []
 
     def added(self, joint: _Joint, index: int) -> None:
         """Note the index that an operation has in the program."""

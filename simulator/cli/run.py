@@ -109,7 +109,6 @@ def run(
     for file in _write_files(result, plot, html):
         note(f"wrote {file}")
     if trace is not None:
-        trace.parent.mkdir(parents=True, exist_ok=True)
         result.write_trace(trace, ranks=ranks, max_events=trace_events, kernels=trace_kernels)
         note(f"wrote {trace}")
     if not result.fits:

@@ -22,16 +22,17 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
 from simulator.engine.timeline import STREAMS
 from simulator.errors import InputError
 from simulator.exporters.selection import spread
+from simulator.files import whole_file
 from simulator.program.ir import Kind, Lane, Operation, Stream
 from simulator.results.links import LinkLoad, link_loads
 from simulator.results.parts import part_spans
@@ -150,23 +151,19 @@ def _about(result: StepResult, left_out: Sequence[int]) -> dict[str, Any]:
 
 @contextmanager
 def _open_text(path: Path) -> Iterator[TextIO]:
-    """A text file for writing, through gzip where the name says so."""
+    """A text file to write whole or not at all, through gzip where the name says so."""
     name = path.name.lower()
-    if name.endswith(".json"):
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-    elif name.endswith(".json.gz"):
-        # No name and no time in the header: the same step gives the same bytes.
-        with (
-            path.open("wb") as raw,
-            gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed,
-            io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as file,
-        ):
-            yield file
-    else:
+    if not name.endswith((".json", ".json.gz")):
         raise InputError.single(
             "path", "a trace is written as .json or .json.gz", str(path), "change the suffix"
         )
+    with whole_file(path) as draft, draft.open("wb") as raw, ExitStack() as opened:
+        binary: BinaryIO | gzip.GzipFile = raw
+        if name.endswith(".gz"):
+            # No name and no time in the header: the same step gives the same bytes.
+            packed = gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0)
+            binary = opened.enter_context(packed)
+        yield opened.enter_context(io.TextIOWrapper(binary, encoding="utf-8", newline="\n"))
 
 
 def _fitting_classes(wanted: Sequence[int], cost: Sequence[int], max_events: int) -> list[int]:

@@ -20,7 +20,7 @@ MODULES = {
 }
 
 FLOORS = (
-    {"errors", "files", "processor", "units", "version"},
+    {"errors", "extras", "files", "processor", "units", "version"},
     {"spec", "importers"},
     {"cost"},
     {"schedule"},

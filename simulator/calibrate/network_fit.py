@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from simulator.calibrate.network_files import Fit
 from simulator.calibrate.network_priors import Prior
-from simulator.errors import InputError
+from simulator.extras import require
 from simulator.importers.measured_collective import CollectiveRow
 from simulator.spec.network import Network
 from simulator.validate.collective_rows import group_of, predicted_s
@@ -155,9 +155,10 @@ class _Search:
 
     def best(self) -> Any:
         """The better of the solutions from two starts, as scipy gives it."""
+        require("scipy.optimize", "fits")
         import numpy as np
+        from scipy.optimize import least_squares
 
-        least_squares = _least_squares()
         centre, most = np.log(self.of_free("value")), np.log(self.of_free("most"))
         spread = self.of_free("spread")
         shift = np.array([_START_SHIFT.get(name, 0.0) for name in self.names])
@@ -203,17 +204,6 @@ def _fit(search: _Search) -> tuple[Fit, _Information]:
     values = {name: _rounded(value) for name, value in search.values(best.x).items()}
     error, spreads = search.median_error(best.x), _spreads(information)
     return Fit(part, values, rows, error, held, spreads), information
-
-
-def _least_squares() -> Any:
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as error:
-        hint = "install the extra: pip install 'clustersim[calibrate]'"
-        raise InputError.single(
-            "scipy", "is needed to fit, and not installed", hint=hint
-        ) from error
-    return least_squares
 
 
 def _spreads(information: _Information) -> dict[str, float]:

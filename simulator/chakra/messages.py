@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 from simulator.errors import InputError
+from simulator.extras import require
 from simulator.files import why_unreadable
 
 MAX_MESSAGE_BYTES = 16 * 1024**2
@@ -55,12 +56,9 @@ def message_types() -> SimpleNamespace:
     Raises:
         InputError: The library that they need is not installed.
     """
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        rule = "is needed for Chakra traces, but not installed"
-        hint = "pip install 'clustersim[chakra]'"
-        raise InputError.single("protobuf", rule, hint=hint) from error
+    require("google.protobuf", "reads and writes Chakra traces")
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
     file = descriptor_pb2.FileDescriptorProto(
         name="clustersim_chakra.proto", package=_PACKAGE, syntax="proto3"
     )

@@ -19,6 +19,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import AsJson, complete_profile
 from simulator.errors import InputError
+from simulator.extras import require
 from simulator.files import write_whole
 
 if TYPE_CHECKING:
@@ -68,10 +69,8 @@ def gpu(
 
     Example:  clustersim calibrate gpu --out ours.yaml --minutes 10
     """
-    from simulator.calibrate.extras import require
-
     require("torch", "runs what is measured")
-    require("scipy", "fits")
+    require("scipy.optimize", "fits")
     from simulator.calibrate.device_facts import device_facts
     from simulator.calibrate.kernel_journal import KernelJournal
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from simulator.cli.console import note, progress
 from simulator.cli.options import quantity
+from simulator.extras import require
 from simulator.units import format_bytes
 
 MeasuredBackend = Literal["nccl", "gloo"]
@@ -29,8 +30,6 @@ def measured(
     Raises:
         InputError: There are no ranks, their library is not there, or the table or a size is wrong.
     """
-    from simulator.calibrate.extras import require
-
     require("torch", "runs what is measured")
     from simulator.calibrate.collective_world import launched_world
     from simulator.calibrate.measure_collectives import collective_cases, measure_collectives

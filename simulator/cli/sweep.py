@@ -22,6 +22,7 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, Changes, JobFile, read_job, written_as
 from simulator.cli.workers import Workers
 from simulator.errors import InputError
+from simulator.extras import require
 from simulator.files import whole_file
 from simulator.plots.formats import PICTURES
 
@@ -142,12 +143,7 @@ def _check_table(out: Path, *, fresh: bool) -> None:
     if out.suffix not in (_CSV, _PARQUET):
         raise InputError.single("--out", "must end in .csv or .parquet", str(out))
     if out.suffix == _PARQUET:
-        try:
-            import pyarrow  # noqa: F401
-        except ModuleNotFoundError as error:
-            hint = "install it with: pip install 'clustersim[parquet]', or write a .csv"
-            rule = "needs pyarrow, which is not installed"
-            raise InputError.single("--out", rule, str(out), hint) from error
+        require("pyarrow", "writes .parquet (.csv goes without)")
     journal = journal_path(out)
     if fresh:
         journal.unlink(missing_ok=True)

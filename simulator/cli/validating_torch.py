@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from simulator.cli.options import (
     written_as,
 )
 from simulator.errors import InputError
+from simulator.extras import require
 from simulator.files import write_whole
 from simulator.plots.formats import PICTURES
 
@@ -117,9 +117,7 @@ def torch(
     """
     from simulator.api import load_job
 
-    if importlib.util.find_spec("torch") is None:
-        hint = "pip install 'clustersim[calibrate]'"
-        raise InputError.single("torch", "is not installed, and nothing else runs a job", hint=hint)
+    require("torch", "runs the job")
     from simulator.validate.torch_run.run import validate_torch
 
     assigned = parse_assignments(changes or ())

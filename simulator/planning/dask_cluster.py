@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator.errors import InputError
+from simulator.extras import require
 from simulator.version import __version__
 
 if TYPE_CHECKING:
@@ -27,13 +28,9 @@ def dask_executor(address: str) -> Iterator[Executor]:
         InputError: Dask is not installed, nobody answers, or a worker has no clustersim, or
             another version of it.
     """
-    try:
-        import distributed
-    except ModuleNotFoundError as error:
-        hint = "install it with: pip install 'clustersim[dask]'"
-        raise InputError.single(
-            "--dask", "needs Dask, which is not installed", hint=hint
-        ) from error
+    require("distributed", "hands out work on Dask clusters")
+    import distributed
+
     connect: Any = distributed.Client  # untyped, and absent without the extra
     try:
         client = connect(address, timeout=_TIMEOUT_S)

@@ -1,0 +1,35 @@
+"""Are the libraries there that only some commands need?"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from simulator.errors import InputError
+
+_EXTRA_OF = {
+    "torch": "calibrate",
+    "scipy.optimize": "calibrate",
+    "distributed": "dask",
+    "pyarrow": "parquet",
+    "google.protobuf": "chakra",
+}
+"""Extra of the distribution that brings a library."""
+
+
+def require(library: str, purpose: str) -> None:
+    """Refuse to go on without a library of one of the extras.
+
+    Args:
+        library: One of those above.
+        purpose: What it does, for the message: ``fits``.
+
+    Raises:
+        InputError: It is not installed.
+    """
+    try:
+        is_there = find_spec(library) is not None
+    except ModuleNotFoundError:  # of the package that it is a part of
+        is_there = False
+    if not is_there:
+        hint = f"install the extra: pip install 'clustersim[{_EXTRA_OF[library]}]'"
+        raise InputError.single(library, f"{purpose}, and is not installed", hint=hint)

@@ -95,45 +95,59 @@ def _checkpoints(job: Job, plan: Plan) -> dict[str, Any]:
 
 
 def _refuse(job: Job, plan: Plan) -> None:
-    refusals = Refusals("DeepSpeed's JSON")
-    says = "full" if _checkpoints(job, plan) else "none"
-    refusals.unless(
-        plan.recompute == says, "plan.recompute", plan.recompute,
-        f"it is the model's code: export with --set plan.recompute={says}",
-    )  # fmt: skip
-    refusals.unless(
-        not plan.contiguous_checkpoints or plan.partition_activations == (plan.tp > 1),
-        "plan.contiguous_checkpoints", plan.contiguous_checkpoints,
-        "DeepSpeed divides such checkpoints: add plan.partition_activations: true",
-    )  # fmt: skip
+    refusals = Refusals("DeepSpeed's JSON", plan)
     refusals.unless_default(plan, "plan", _ONLY)
     refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
     refusals.stack(plan.stack, _STACK, {"main_grad_precision"})
-    refusals.unless(plan.precision in ("bf16", "fp16", "fp32"), "plan.precision", plan.precision)
-    refusals.unless(plan.optimizer in _OPTIMIZERS, "plan.optimizer", plan.optimizer)
+    refusals.unusual_attention()
+    refusals.unless_plan(plan.precision in ("bf16", "fp16", "fp32"), "precision")
+    refusals.unless_plan(plan.optimizer in _OPTIMIZERS, "optimizer")
+    _refuse_checkpoints(job, plan, refusals)
+    _refuse_inner_degrees(job, plan, refusals)
+    _refuse_sharding(plan, refusals)
+    refusals.raise_if_any()
+
+
+def _refuse_checkpoints(job: Job, plan: Plan, refusals: Refusals) -> None:
+    says = "full" if _checkpoints(job, plan) else "none"
+    refusals.unless_plan(
+        plan.recompute == says,
+        "recompute",
+        f"it is the model's code: export with --set plan.recompute={says}",
+    )
+    refusals.unless_plan(
+        not plan.contiguous_checkpoints or plan.partition_activations == (plan.tp > 1),
+        "contiguous_checkpoints",
+        "DeepSpeed divides such checkpoints: add plan.partition_activations: true",
+    )
+
+
+def _refuse_inner_degrees(job: Job, plan: Plan, refusals: Refusals) -> None:
+    """Tensor, context and expert parallelism."""
+    sequence = plan.tp > 1 and plan.stack.sequence_parallel
+    refusals.unless_plan(plan.sequence_parallel == sequence, "sequence_parallel")
+    refusals.unless_plan(
+        plan.cp == 1 or plan.cp_method == "all_to_all",
+        "cp_method",
+        "DeepSpeed trades heads: plan.cp_method: all_to_all",
+    )
+    refusals.unless_plan(job.model.experts is None or plan.etp == 1, "etp")
+
+
+def _refuse_sharding(plan: Plan, refusals: Refusals) -> None:
     refusals.unless_default(
         plan.offload, "plan.offload", {"overlap": True, "delayed_update": False}
     )
-    refusals.attention(plan)
-    refusals.unless(
-        plan.cp == 1 or plan.cp_method == "all_to_all", "plan.cp_method", plan.cp_method,
-        "DeepSpeed trades heads: plan.cp_method: all_to_all",
-    )  # fmt: skip
-    refusals.unless(
-        plan.zero == 3 or not plan.zero_group, "plan.zero_group", plan.zero_group,
+    refusals.unless_plan(
+        plan.zero == 3 or not plan.zero_group,
+        "zero_group",
         "DeepSpeed shards over part of the ranks with plan.zero: 3 only",
-    )  # fmt: skip
-    refusals.unless(
-        plan.overlap_param_gather == (plan.zero == 3), "plan.overlap_param_gather",
-        plan.overlap_param_gather, "DeepSpeed gathers ahead with plan.zero: 3, and only then",
-    )  # fmt: skip
-    refusals.unless(
-        bool(plan.reshard_after_forward) == (plan.zero == 3), "plan.reshard_after_forward",
-        plan.reshard_after_forward,
-    )  # fmt: skip
-    sequence = plan.tp > 1 and plan.stack.sequence_parallel
-    refusals.unless(
-        plan.sequence_parallel == sequence, "plan.sequence_parallel", plan.sequence_parallel
     )
-    refusals.unless(job.model.experts is None or plan.etp == 1, "plan.etp", plan.etp)
-    refusals.raise_if_any()
+    refusals.unless_plan(
+        plan.overlap_param_gather == (plan.zero == 3),
+        "overlap_param_gather",
+        "DeepSpeed gathers ahead with plan.zero: 3, and only then",
+    )
+    refusals.unless_plan(
+        bool(plan.reshard_after_forward) == (plan.zero == 3), "reshard_after_forward"
+    )

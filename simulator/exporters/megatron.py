@@ -95,7 +95,7 @@ def megatron_script(job: Job) -> str:
 
 
 def _refuse(job: Job, plan: Plan) -> None:
-    refusals = Refusals("Megatron-LM")
+    refusals = Refusals("Megatron-LM", plan)
     refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
     refusals.stack(plan.stack, _STACK, _FACTS)
     _refuse_model(job.model, refusals)
@@ -124,26 +124,24 @@ def _refuse_model(model: Model, refusals: Refusals) -> None:
 
 
 def _refuse_pipeline(plan: Plan, refusals: Refusals) -> None:
-    refusals.unless(
+    refusals.unless_plan(
         plan.pp == 1 or plan.schedule in ("1f1b", "interleaved-1f1b"),
-        "plan.schedule",
-        plan.schedule,
+        "schedule",
         "Megatron-LM runs 1f1b, and interleaved-1f1b with chunks",
     )
     is_interleaved = plan.schedule == "interleaved-1f1b"
-    refusals.unless(plan.pp == 1 or is_interleaved == (plan.vpp > 1), "plan.vpp", plan.vpp)
-    refusals.unless(not plan.post_validation, "plan.post_validation", plan.post_validation)
-    refusals.unless(plan.overlap_p2p is not True, "plan.overlap_p2p", plan.overlap_p2p)
+    refusals.unless_plan(plan.pp == 1 or is_interleaved == (plan.vpp > 1), "vpp")
+    refusals.unless_plan(not plan.post_validation, "post_validation")
+    refusals.unless_plan(plan.overlap_p2p is not True, "overlap_p2p")
 
 
 def _refuse_formats(plan: Plan, refusals: Refusals) -> None:
-    refusals.unless(plan.precision in _FORMATS, "plan.precision", plan.precision)
+    refusals.unless_plan(plan.precision in _FORMATS, "precision")
     reduced = {"bf16": ("fp32", "bf16"), "fp16": ("fp32", "fp16"), "fp32": ("fp32",)}
     formats = reduced.get(plan.precision, ("fp32", "bf16"))
-    refusals.unless(
+    refusals.unless_plan(
         plan.grad_reduce_precision in formats,
-        "plan.grad_reduce_precision",
-        plan.grad_reduce_precision,
+        "grad_reduce_precision",
         f"with plan.precision: {plan.precision} Megatron-LM reduces in {' or '.join(formats)}",
     )
     refusals.unless(
@@ -154,17 +152,16 @@ def _refuse_formats(plan: Plan, refusals: Refusals) -> None:
 
 
 def _refuse_sharding_and_update(plan: Plan, refusals: Refusals) -> None:
-    refusals.unless(not (plan.zero_group and plan.zero == 0), "plan.zero_group", plan.zero_group)
-    refusals.unless(
-        bool(plan.reshard_after_forward) == (plan.zero == 3),
-        "plan.reshard_after_forward",
-        plan.reshard_after_forward,
+    refusals.unless_plan(not (plan.zero_group and plan.zero == 0), "zero_group")
+    refusals.unless_plan(
+        bool(plan.reshard_after_forward) == (plan.zero == 3), "reshard_after_forward"
     )
-    refusals.unless(plan.optimizer in _OPTIMIZERS, "plan.optimizer", plan.optimizer)
-    refusals.unless(
-        plan.optimizer != "muon" or plan.zero == 0, "plan.optimizer", plan.optimizer,
+    refusals.unless_plan(plan.optimizer in _OPTIMIZERS, "optimizer")
+    refusals.unless_plan(
+        plan.optimizer != "muon" or plan.zero == 0,
+        "optimizer",
         "Megatron-LM runs Muon without its distributed optimizer: plan.zero: 0",
-    )  # fmt: skip
+    )
 
 
 def _refuse_the_rest(plan: Plan, refusals: Refusals) -> None:
@@ -174,12 +171,10 @@ def _refuse_the_rest(plan: Plan, refusals: Refusals) -> None:
         "it needs --moe-grouped-gemm: export with --set plan.stack.grouped_experts=true",
     )  # fmt: skip
     orders = (_RANK_ORDER, PIPELINE_BEFORE_DATA)
-    refusals.unless(plan.rank_order in orders, "plan.rank_order", plan.rank_order)
-    refusals.unless(
-        not plan.contiguous_checkpoints, "plan.contiguous_checkpoints", plan.contiguous_checkpoints
-    )
-    refusals.unless(plan.tp_method == "1d", "plan.tp_method", plan.tp_method)
-    refusals.unless(plan.expert_load is None, "plan.expert_load", plan.expert_load)
+    refusals.unless_plan(plan.rank_order in orders, "rank_order")
+    refusals.unless_plan(not plan.contiguous_checkpoints, "contiguous_checkpoints")
+    refusals.unless_plan(plan.tp_method == "1d", "tp_method")
+    refusals.unless_plan(plan.expert_load is None, "expert_load")
 
 
 def _counts(job: Job, plan: Plan) -> Iterator[str]:

@@ -77,9 +77,9 @@ collectives, once for all microbatches of a step."""
 class Refusals:
     """What a framework cannot express of a job, collected and raised at once."""
 
-    def __init__(self, framework: str) -> None:
-        """Start with nothing refused by ``framework``."""
-        self._framework = framework
+    def __init__(self, framework: str, plan: Plan) -> None:
+        """Start with nothing refused by ``framework`` of a job with this plan."""
+        self._framework, self._plan = framework, plan
         self._faults: list[Fault] = []
 
     def unless(self, is_expressible: bool, path: str, value: object, hint: str = "") -> None:
@@ -87,6 +87,10 @@ class Refusals:
         if not is_expressible:
             rule = f"cannot be said to {self._framework}"
             self._faults.append(Fault(path, rule, value, hint))
+
+    def unless_plan(self, is_expressible: bool, name: str, hint: str = "") -> None:
+        """Note that a field of the plan cannot be said, unless it can."""
+        self.unless(is_expressible, f"plan.{name}", getattr(self._plan, name), hint)
 
     def unless_default(self, spec: object, path: str, defaults: Mapping[str, object]) -> None:
         """Note every field of ``spec`` that differs from the only value that can be said."""
@@ -109,11 +113,12 @@ class Refusals:
             hint = f"plans for {self._framework} have --set plan.stack={base}"
             self.unless(name in set(expressible), f"plan.stack.{name}", value, hint)
 
-    def attention(self, plan: Plan) -> None:
+    def unusual_attention(self) -> None:
         """Note kernels that are not those of the stack: they stand in the model's code."""
+        plan = self._plan
         usual = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
         hint = "it is the model's code: export with --set plan.attention=null"
-        self.unless(plan.attention == usual, "plan.attention", plan.attention, hint)
+        self.unless_plan(plan.attention == usual, "attention", hint)
 
     def raise_if_any(self) -> None:
         """Raise what has been noted.

@@ -108,50 +108,84 @@ def _flavor(model: Model) -> tuple[str, str] | None:
 
 
 def _refuse(job: Job, plan: Plan, flavor: str) -> None:
-    refusals = Refusals("torchtitan's TOML")
+    refusals = Refusals("torchtitan's TOML", plan)
     known = ", ".join(MODELS.values())
     refusals.unless(bool(flavor), "model", job.model.name, f"its code knows {known}")
     refusals.unless_default(plan, "plan", _ONLY)
     refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
+    refusals.unusual_attention()
+    _refuse_stack(plan, refusals)
+    _refuse_formats(plan, refusals)
+    _refuse_inner_degrees(plan, refusals)
+    _refuse_sharding(job, plan, refusals)
+    _refuse_pipeline(job, plan, refusals)
+    refusals.raise_if_any()
+
+
+def _refuse_stack(plan: Plan, refusals: Refusals) -> None:
     refusals.stack(plan.stack, _STACK, (*EAGER, EAGER_LOSS[0]))
     loss = plan.stack.cross_entropy
     refusals.unless(loss in ("fused", EAGER_LOSS[1]), "plan.stack.cross_entropy", loss)
     eager = set(changed_facts(plan.stack, _STACK)) & set(EAGER)
-    refusals.unless(len(eager) in (0, len(EAGER)), "plan.stack", sorted(eager),
-                    "the compiler fuses all of it or nothing")  # fmt: skip
-    refusals.unless(plan.precision in ("bf16", "fp32", *_CONVERTERS), "plan.precision",
-                    plan.precision)  # fmt: skip
-    refusals.unless(plan.tp == 1 or plan.sequence_parallel is True, "plan.sequence_parallel",
-                    plan.sequence_parallel)  # fmt: skip
-    refusals.unless(plan.grad_reduce_precision in ("fp32", "bf16"), "plan.grad_reduce_precision",
-                    plan.grad_reduce_precision)  # fmt: skip
-    refusals.unless(plan.cp_method in _ROTATION, "plan.cp_method", plan.cp_method,
-                    f"take {' or '.join(_ROTATION)}")  # fmt: skip
-    refusals.unless(plan.ep > 1 or plan.etp in (None, plan.tp), "plan.etp", plan.etp,
-                    "torchtitan cuts experts like the rest where they are not spread")  # fmt: skip
-    refusals.attention(plan)
-    refusals.unless(plan.offload in (Offload(), FSDP_OFFLOAD), "plan.offload",
-                    plan.offload.model_dump(exclude_defaults=True),
-                    "torchtitan offloads {optimizer: cpu, parameters: cpu} or nothing")  # fmt: skip
+    is_whole = len(eager) in (0, len(EAGER))
+    hint = "the compiler fuses all of it or nothing"
+    refusals.unless(is_whole, "plan.stack", sorted(eager), hint)
+
+
+def _refuse_formats(plan: Plan, refusals: Refusals) -> None:
+    refusals.unless_plan(plan.precision in ("bf16", "fp32", *_CONVERTERS), "precision")
+    refusals.unless_plan(plan.grad_reduce_precision in ("fp32", "bf16"), "grad_reduce_precision")
+
+
+def _refuse_inner_degrees(plan: Plan, refusals: Refusals) -> None:
+    """Tensor, context and expert parallelism."""
+    refusals.unless_plan(plan.tp == 1 or plan.sequence_parallel is True, "sequence_parallel")
+    refusals.unless_plan(plan.cp_method in _ROTATION, "cp_method", f"take {' or '.join(_ROTATION)}")
+    refusals.unless_plan(
+        plan.ep > 1 or plan.etp in (None, plan.tp),
+        "etp",
+        "torchtitan cuts experts like the rest where they are not spread",
+    )
+    refusals.unless_plan(not plan.overlap_ep or plan.schedule == "dualpipev", "overlap_ep")
+
+
+def _refuse_sharding(job: Job, plan: Plan, refusals: Refusals) -> None:
     refusals.unless(
-        plan.zero in (0, 3), "plan.zero", plan.zero,
+        plan.offload in (Offload(), FSDP_OFFLOAD),
+        "plan.offload",
+        plan.offload.model_dump(exclude_defaults=True),
+        "torchtitan offloads {optimizer: cpu, parameters: cpu} or nothing",
+    )
+    refusals.unless_plan(
+        plan.zero in (0, 3),
+        "zero",
         "fully_shard is plan.zero: 3, with or without plan.reshard_after_forward",
-    )  # fmt: skip
-    is_alone = job.dp * plan.cp == 1
-    refusals.unless(plan.zero != 0 or (plan.cp == 1 and not is_alone), "plan.zero", plan.zero,
-                    "torchtitan replicates weights over data-parallel ranks only")  # fmt: skip
-    refusals.unless(not plan.zero_group or (plan.zero_group % plan.cp == 0 and
-                    plan.zero_group // plan.cp >= 1 and plan.zero_group > 1),
-                    "plan.zero_group", plan.zero_group)  # fmt: skip
-    refusals.unless(not plan.overlap_ep or plan.schedule == "dualpipev", "plan.overlap_ep",
-                    plan.overlap_ep)  # fmt: skip
-    refusals.unless(plan.pp == 1 or _runs_in_torch(job_schedule(job)), "plan.schedule",
-                    str(plan.schedule), "torch runs synchronous orders of one copy of the "
-                    "model, without waiting for every transfer")  # fmt: skip
-    if plan.pp > 1:
-        refusals.unless(_layers_per_stage(job, plan) is not None or _is_usual(plan), "plan.vpp",
-                        plan.vpp, "no number of layers per stage makes as many")  # fmt: skip
-    refusals.raise_if_any()
+    )
+    is_replicated = plan.cp == 1 and job.dp > 1
+    refusals.unless_plan(
+        plan.zero != 0 or is_replicated,
+        "zero",
+        "torchtitan replicates weights over data-parallel ranks only",
+    )
+    group = plan.zero_group
+    refusals.unless_plan(not group or (group > 1 and group % plan.cp == 0), "zero_group")
+
+
+def _refuse_pipeline(job: Job, plan: Plan, refusals: Refusals) -> None:
+    if plan.pp == 1:
+        return
+    refusals.unless(
+        _runs_in_torch(job_schedule(job)),
+        "plan.schedule",
+        str(plan.schedule),
+        "torch runs synchronous orders of one copy of the model, without waiting for every "
+        "transfer",
+    )
+    refusals.unless_plan(
+        _layers_per_stage(job, plan) is not None or _is_usual(plan),
+        "vpp",
+        "no number of layers per stage makes as many",
+    )
 
 
 def _runs_in_torch(schedule: ScheduleInfo) -> bool:

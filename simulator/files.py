@@ -75,7 +75,8 @@ def write_whole(path: Path, text: str) -> None:
 def whole_file(path: Path) -> Iterator[Path]:
     """Where to write a file, beside it; it takes its place once all is written.
 
-    Its folder is made. A link, a device or a pipe is written as it is: nothing takes its place.
+    Its folder is made, and who may read it stays so. A link, a device or a pipe is written as it
+    is: nothing takes its place.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -85,6 +86,13 @@ def whole_file(path: Path) -> Iterator[Path]:
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         yield draft
+        if path.exists():
+            draft.chmod(path.stat().st_mode)
         draft.replace(path)
+    except OSError as error:
+        if error.filename == str(draft):
+            error.filename = str(path)  # what the user has named
+        raise
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()

@@ -58,6 +58,21 @@ def test_a_file_is_written_whole_into_a_new_folder_and_nothing_else_is_left(tmp_
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_file_that_is_written_anew_may_be_read_by_the_same(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("before")
+    path.chmod(0o600)
+    write_whole(path, "after")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("after", 0o600)
+
+
+def test_a_file_that_cannot_be_written_is_called_by_its_own_name(tmp_path):
+    path = tmp_path / ("x" * 250)
+    with pytest.raises(OSError, match="too long") as raised:
+        write_whole(path, "text")
+    assert raised.value.filename == str(path)
+
+
 def _write_half(path: Path) -> None:
     with whole_file(path) as draft:
         draft.write_text("half of it")

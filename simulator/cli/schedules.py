@@ -132,7 +132,9 @@ def show_schedule(
     Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8 --csv 1f1b.csv
 
     Example:  clustersim schedule show 1f1b.csv
+
     Example:  clustersim schedule show zb-2p --pp 4 --microbatches 8 --weight 0.6
+
     Example:  clustersim schedule show zb-h1 --job job.yaml --set plan.pp=4 --plot step.png
     """
     from simulator.schedule.csv import write_order
@@ -200,6 +202,7 @@ def compare_schedules(
     Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
 
     Example:  clustersim schedule compare mine.csv 1f1b zb-h1
+
     Example:  clustersim schedule compare 1f1b zb-h1 zb-v --job job.yaml --set plan.pp=4
     """
     from simulator.schedule.comparison import compare

@@ -1,8 +1,8 @@
 """Which single change would make training faster, found by simulating a few?
 
 Each candidate changes one decision of the job on the GPUs there are: microbatches,
-recomputation, pipeline order, degrees. It is replayed without contention and compared with
-the job replayed likewise, so that gains are of one kind. Doubling the microbatches also
+recomputation, pipeline order, degrees, dispatch to experts, sharding. It is replayed without
+contention and compared with the job replayed likewise, so that gains are of one kind. Doubling the microbatches also
 doubles the global batch, which decides what is learned; its gain says what the bubble and
 the reductions of a step cost.
 """
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from simulator.errors import InputError
 from simulator.planning.feasible import can_shard, is_data_parallel_only
 from simulator.planning.recompute_change import recompute_change
+from simulator.planning.space import powers_of_two
+from simulator.program.ranks import shard_group
 from simulator.results.advice import WhatIf
 from simulator.results.run import run_step
 from simulator.results.step import StepResult
@@ -24,7 +26,7 @@ Changes = Mapping[str, object]
 
 _FLAGS = ("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p", "overlap_tp")
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-MOST_TRIED = 16
+MOST_TRIED = 24
 """Changes that one search simulates at most."""
 
 
@@ -46,10 +48,11 @@ def what_ifs(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[W
             step = run_step(changed, "replay") if can_shard(changed) else None
         except InputError:
             continue  # a rule forbids it
+        if step is None:
+            continue
         if on_trial:
             on_trial()
-        if step is not None:
-            found.append(_what_if(words, changes, step, base))
+        found.append(_what_if(words, changes, step, base))
     return tuple(sorted(found, key=lambda each: -each.gain))
 
 
@@ -64,6 +67,7 @@ def _candidates(job: Job) -> Iterator[tuple[str, Changes]]:
     if not is_data_parallel_only(job):
         yield from _pipeline_candidates(job)
         yield from _degree_candidates(job)
+    yield from _sharding_candidates(job)
     yield from _flag_candidates(job)
 
 
@@ -102,6 +106,38 @@ def _degree_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
         for other in (now // 2, 2 * now):
             if other and not (name == "cp" and now == 1):
                 yield _moved(name, now, other), {f"plan.{name}": other}
+    yield from _expert_candidates(job)
+
+
+def _expert_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
+    """Fewer or more ranks, as many as the scale-up links join, and two-level dispatch."""
+    if job.model.experts is None:
+        return
+    now, domain = job.plan.ep, job.cluster.profile.network.scale_up.gpus
+    inside = max(n for n in powers_of_two(domain) if job.model.experts.count % n == 0)
+    for other in sorted({now // 2, 2 * now, inside} - {0, now}):
+        yield _moved("ep", now, other), {"plan.ep": other}
+    dispatch = job.plan.ep_dispatch
+    if now > 1 and dispatch != "hierarchical":
+        words = f"changing ep_dispatch from {dispatch} to hierarchical"
+        yield words, {"plan.ep_dispatch": "hierarchical"}
+
+
+def _sharding_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
+    """Other ZeRO stages, and shards of weights inside a scale-up domain or over all ranks."""
+    plan, ranks = job.plan, job.dp * job.plan.cp
+    if ranks == 1 or plan.offload.is_used:
+        return
+    for other in (1, 2, 3):
+        if other != plan.zero:
+            yield _moved("zero", plan.zero, other), {"plan.zero": other}
+    if plan.zero == 3:
+        now = plan.zero_group or ranks
+        domain = shard_group(job).local_ranks
+        other = ranks if plan.zero_group else domain
+        if other != now:
+            words = f"sharding over {other} ranks instead of {now}"
+            yield words, {"plan.zero_group": 0 if other == ranks else other}
 
 
 def _flag_candidates(job: Job) -> Iterator[tuple[str, Changes]]:

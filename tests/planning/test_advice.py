@@ -59,7 +59,46 @@ def test_a_stack_with_data_parallelism_only_is_offered_no_other_degree(write):
         """)
     )
     paths = {path for each in what_ifs(job) for path in each.changes}
-    assert paths <= {"batch.global", "batch.micro", "plan.recompute"}
+    assert paths <= {"batch.global", "batch.micro", "plan.recompute", "plan.zero"}
+
+
+MIXTURE = """
+    model: {base: qwen3-30b-a3b, layers: 4}
+    cluster: {profile: h100-sxm-80gb, gpus: 32}
+    batch: {global: 64, seq_len: 4096}
+    plan: {ep: 32}
+"""
+
+
+def test_experts_that_are_spread_over_nodes_are_tried_inside_one_and_by_another_dispatch(write):
+    found = what_ifs(sim.load_job(write(MIXTURE)))
+    gain = {each.words: each.gain for each in found}
+    assert found[0].words == "lowering ep from 32 to 8"
+    assert gain["lowering ep from 32 to 8"] > gain["lowering ep from 32 to 16"] > 0.1
+    assert gain["changing ep_dispatch from all_to_all to hierarchical"] > 0.1
+
+
+def test_experts_that_are_divided_are_tried_spread_over_the_ranks_that_divide_them(write):
+    job = sim.load_job(write(MIXTURE)).replace(**{"plan.tp": 8, "plan.ep": 1})
+    gain = {each.words: each.gain for each in what_ifs(job)}
+    assert gain["raising ep from 1 to 8"] > 0.3
+
+
+def test_sharding_less_or_over_fewer_ranks_is_tried(write):
+    job = sim.load_job(
+        write("""
+        model: {base: llama3.1-8b, layers: 4}
+        cluster: {profile: h100-sxm-80gb, gpus: 256}
+        batch: {global: 256, seq_len: 2048}
+        plan: {stack: torch-fsdp, zero: 3}
+        """)
+    )
+    words = {each.words: each.changes for each in what_ifs(job)}
+    assert words["lowering zero from 3 to 1"] == {"plan.zero": 1}
+    assert words["sharding over 8 ranks instead of 256"] == {"plan.zero_group": 8}
+    within = job.replace({"plan.zero_group": 8})
+    words = {each.words: each.changes for each in what_ifs(within)}
+    assert words["sharding over 256 ranks instead of 8"] == {"plan.zero_group": 0}
 
 
 def test_a_worse_number_never_makes_the_step_shorter_and_none_costs_more_than_it_lost(job):

@@ -37,7 +37,7 @@ from simulator.spec.pool_checks import refuse_pools
 Changes = Mapping[str, object]
 """New values by dotted field path, as :meth:`Job.replace` takes them."""
 
-_MOST_SINGLES, _MOST_PAIRS, _MOST_TRIPLES, _MOST_WITH_MORE_GPUS, _MOST_DEVICES = 21, 12, 9, 15, 3
+_MOST_SINGLES, _MOST_PAIRS, _MOST_TRIPLES, _MOST_WITH_MORE_GPUS, _MOST_DEVICES = 25, 12, 9, 15, 3
 MOST_TRIED = _MOST_SINGLES + _MOST_PAIRS + _MOST_TRIPLES + _MOST_WITH_MORE_GPUS + _MOST_DEVICES
 """Jobs that one search simulates at most."""
 
@@ -236,7 +236,7 @@ def _kept_changes(job: Job) -> Iterator[Changes]:
 
 
 def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:
-    """Model-parallel degrees multiplied by one of the factors, taken from dp."""
+    """Model-parallel degrees multiplied by one of the factors, all but ep taken from dp."""
     plan, model, network = job.plan, job.model, job.cluster.profile.network
     if is_data_parallel_only(job):
         return
@@ -244,6 +244,7 @@ def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:
         "tp": network.scale_up.gpus,
         "pp": model.layers // plan.vpp,
         "cp": job.batch.seq_len // MIN_TOKENS_PER_CONTEXT_RANK,
+        "ep": model.experts.count if model.experts else 0,
     }
     for degree, limit in most.items():
         grown = [getattr(plan, degree) * factor for factor in factors]

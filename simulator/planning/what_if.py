@@ -2,9 +2,9 @@
 
 Each candidate changes one decision of the job on the GPUs there are: microbatches,
 recomputation, pipeline order, degrees, dispatch to experts, sharding. It is replayed without
-contention and compared with the job replayed likewise, so that gains are of one kind. Doubling the microbatches also
-doubles the global batch, which decides what is learned; its gain says what the bubble and
-the reductions of a step cost.
+contention and compared with the job replayed likewise, so that gains are of one kind.
+Doubling the microbatches also doubles the global batch, which decides what is learned; its
+gain says what the bubble and the reductions of a step cost.
 """
 
 from __future__ import annotations

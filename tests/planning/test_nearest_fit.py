@@ -104,6 +104,13 @@ def test_one_change_is_preferred_and_of_several_the_fastest():
     assert best_s <= min(run_step(j, "replay").step_time_s for j in fitting)
 
 
+def test_experts_that_fill_every_gpu_are_spread_over_several():
+    model = {**MODEL, "gated_mlp": True, "experts": {"count": 8, "top_k": 2, "ffn_hidden": 8192}}
+    job = a_job("25 GiB").replace({"model": model})
+    assert not fits(job)
+    assert nearest_fit(job).nearest.changes == {"plan.ep": 8}
+
+
 def test_whole_layers_are_computed_again_whatever_modules_were():
     job = a_job("9 GiB", recompute="selective", recompute_modules=["mlp"])
     changes = [change for change in _single_changes(job) if "plan.recompute" in change]

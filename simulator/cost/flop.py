@@ -1,9 +1,10 @@
 """How many floating-point operations does training need, by which convention?
 
 MFU counts what the model needs: six per matrix parameter and token, and attention over
-the *whole* sequence, masked half included (PaLM, arXiv 2204.02311, appendix B). HFU adds
-what recomputation repeats. Norms, activations, embedding lookups and modules that predict
-further tokens are left out.
+the *whole* sequence, masked half included (PaLM, arXiv 2204.02311, appendix B), or in a
+layer with a window over the window (``calculate_gemma2_tflops_training_per_device`` of
+AI-Hypercomputer/maxtext). HFU adds what recomputation repeats. Norms, activations, embedding
+lookups and modules that predict further tokens are left out.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ def _attention_flop(model: Model, seq_len: int) -> float:
     """What one token needs forward for scores and weighted values of all layers [FLOP]."""
     latent = model.latent_attention
     dims = latent.qk_head_dim + latent.v_head_dim if latent else 2 * model.head_dim
-    return 2.0 * model.layers * model.heads * dims * seq_len
+    keys = sum(min(model.window(layer) or seq_len, seq_len) for layer in range(model.layers))
+    return 2.0 * model.heads * dims * keys
 
 
 def _ends_flop(model: Model) -> float:

@@ -77,6 +77,15 @@ def test_palm_counts_six_per_parameter_and_twelve_lads_of_attention(embedding_di
     assert model_flop_per_token(model, 64) == 6 * matrices + attention
 
 
+def test_a_layer_with_a_window_needs_attention_over_no_more_than_that():
+    """Every other layer sees 16 tokens of 64, as maxtext counts Gemma 2."""
+    whole = small_model(layers=4)
+    windowed = small_model(layers=4, sliding_window=16, sliding_window_every=2)
+    saved = 12 * 2 * whole.heads * whole.head_dim * (64 - 16)
+    assert model_flop_per_token(windowed, 64) == model_flop_per_token(whole, 64) - saved
+    assert model_flop_per_token(windowed, 16) == model_flop_per_token(whole, 16)
+
+
 def test_an_untied_token_table_adds_no_products():
     tied, untied = (
         model_flop_per_token(small_model(tied_embeddings=flag), 64) for flag in (True, False)

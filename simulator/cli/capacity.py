@@ -134,10 +134,11 @@ def _read(
     """The job with its campaign: the job file's, then the campaign file's, then options."""
     from simulator.api import load_job
     from simulator.spec.documents import merged, read_yaml
+    from simulator.spec.load import job_file
 
     assigned = parse_assignments(changes or ())
     if campaign_file is not None:
-        document = read_yaml(path, "give a job as YAML")
+        document = read_yaml(job_file(path), "give a job as YAML")
         ours = document.get("campaign") or {}
         theirs = read_yaml(campaign_file, "give prices, power and failures as YAML")
         theirs = theirs.get("campaign", theirs)

@@ -84,11 +84,11 @@ def load_job(
     """
     if isinstance(source, Mapping):
         return job_from_document(with_changes(source, changes or {}))
-    path = _job_file(Path(source))
+    path = job_file(Path(source))
     return job_from_document(with_changes(read_yaml(path, _A_JOB), changes or {}), source=str(path))
 
 
-def _job_file(path: Path) -> Path:
+def job_file(path: Path) -> Path:
     """The file itself where there is one, else the shipped one of that name."""
     if path.exists():
         return path

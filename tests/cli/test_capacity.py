@@ -24,6 +24,12 @@ def test_the_document_has_the_same_factors_as_the_table(clustersim, job_file):
     assert amounts["money, on demand"] is None
 
 
+def test_a_campaign_file_is_laid_over_a_shipped_job(clustersim, write):
+    campaign = write("goodput: 0.5", "campaign.yaml")
+    words = ("capacity", "llama3-8b-8xh100", "--campaign", campaign, "--tokens", "1B")
+    assert "50.0 %" in clustersim(*words).out
+
+
 def test_a_campaign_file_is_laid_over_the_jobs_own(clustersim, job_file, write):
     campaign = write(
         """

@@ -84,7 +84,8 @@ class FamilyResult:
         if self.choice is None:
             return ""
         given, dp = self.choice.changes, self.choice.dp
-        words = [degrees_text({name: given[f"plan.{name}"] for name in ("tp", "pp")}, dp)]
+        degrees = {name: given.get(f"plan.{name}", 1) for name in ("tp", "pp", "ep")}
+        words = [degrees_text(degrees, dp)]
         words += [f"ZeRO {given['plan.zero']}"] if dp > 1 else []
         words += [f"micro {given['batch.micro']}"]
         recompute = given["plan.recompute"]

@@ -61,6 +61,15 @@ def test_families_are_ranked_and_those_without_a_plan_come_last():
     assert all(each.choice is None and each.obstacle for each in results[1:])
 
 
+def test_the_plan_of_a_mixture_says_over_how_many_ranks_its_experts_are_spread():
+    experts = {"count": 8, "top_k": 2, "ffn_hidden": 4096}
+    results = compare_families(job().replace({"model.experts": experts, "model.gated_mlp": True}))
+    chosen = [(each.plan_text, each.choice.changes["plan.ep"]) for each in results if each.choice]
+    assert max(ep for _, ep in chosen) > 1
+    for text, ep in chosen:
+        assert (f"ep{ep} " in text) == (ep > 1)
+
+
 def test_a_model_too_large_for_a_gpu_is_divided():
     memory = "2.5 GiB"
     results = {each.family.name: each for each in compare_families(job(memory=memory))}

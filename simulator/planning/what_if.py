@@ -126,6 +126,8 @@ def _expert_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
 def _sharding_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
     """Other ZeRO stages, and shards of weights inside a scale-up domain or over all ranks."""
     plan, ranks = job.plan, job.dp * job.plan.cp
+    if plan.offload.is_used:
+        yield "offloading nothing", {"plan.offload": {}}
     if ranks == 1 or plan.offload.is_used:
         return
     for other in (1, 2, 3):

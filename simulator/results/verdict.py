@@ -1,8 +1,8 @@
 """What is a step bound by, in one sentence?
 
 A step is *memory-bound* where a simulated change would be faster than anything that fits, but
-does not fit. Otherwise it is bound by what takes the most time of the mean rank: computing,
-exposed communication, the pipeline bubble, or the host.
+does not fit. Otherwise it is bound by what takes the most time of the mean rank: computing
+passes, the optimizer, exposed communication, the pipeline bubble, or the host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulator.units import format_bytes
 WORTH = 0.005
 """Gains below this share are within the noise of any prediction. Assumption."""
 _WORTH_MENTIONING = 0.03
-_COMPUTING = (Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE, Category.OPTIMIZER)
+_COMPUTING = (Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE)
 _NEARLY_FULL = 0.9
 
 
@@ -62,6 +62,7 @@ def _shares(result: StepResult) -> dict[str, float]:
     spent = result.breakdown_s
     seconds = {
         "compute": sum(spent.get(category, 0.0) for category in _COMPUTING),
+        "optimizer": spent.get(Category.OPTIMIZER, 0.0),
         "communication": sum(result.exposed_comm_s.values()),
         "bubble": spent.get(Category.BUBBLE, 0.0),
         "host": spent.get(Category.HOST, 0.0),
@@ -80,9 +81,13 @@ def _losses(result: StepResult) -> list[str]:
         largest = max(exposed, key=lambda category: exposed[category])
         name = largest.value.replace("_", "-")
         said.append(f"{_percent(share)} exposed communication, most of it {name}")
-    recompute = result.breakdown_s.get(Category.RECOMPUTE, 0.0) / step_s
-    if recompute >= _WORTH_MENTIONING:
-        said.append(f"{_percent(recompute)} recomputation")
+    for category, words in (
+        (Category.RECOMPUTE, "recomputation"),
+        (Category.OPTIMIZER, "optimizer"),
+    ):
+        share = result.breakdown_s.get(category, 0.0) / step_s
+        if share >= _WORTH_MENTIONING:
+            said.append(f"{_percent(share)} {words}")
     return said
 
 

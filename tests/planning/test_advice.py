@@ -7,6 +7,7 @@ import pytest
 import simulator as sim
 from simulator.planning.influences import influences
 from simulator.planning.what_if import MOST_TRIED, what_ifs
+from simulator.program.ir import Category
 
 JOB = """
     model: {base: llama3.1-8b, layers: 8}
@@ -99,6 +100,25 @@ def test_sharding_less_or_over_fewer_ranks_is_tried(write):
     within = job.replace({"plan.zero_group": 8})
     words = {each.words: each.changes for each in what_ifs(within)}
     assert words["sharding over 256 ranks instead of 8"] == {"plan.zero_group": 0}
+
+
+def test_an_update_on_the_cpus_is_named_and_tried_without(write):
+    job = sim.load_job(
+        write("""
+        model: {base: llama3.1-8b, layers: 4}
+        cluster: {profile: a100-sxm-80gb, gpus: 8}
+        batch: {global: 8, seq_len: 2048}
+        plan: {stack: deepspeed, zero: 2, offload: {optimizer: cpu}}
+        """)
+    )
+    result = sim.simulate(job)
+    advice = result.advice()
+    share = result.breakdown_s[Category.OPTIMIZER] / result.step_time_s
+    assert share > 0.4
+    assert f"{100 * share:.1f} % optimizer" in advice.verdict
+    assert "Compute-bound: 9" not in advice.verdict
+    gain = {each.words: each.gain for each in advice.what_ifs}
+    assert gain["offloading nothing"] > 0.4
 
 
 def test_a_worse_number_never_makes_the_step_shorter_and_none_costs_more_than_it_lost(job):

@@ -124,10 +124,11 @@ class StepEnd:
         """The optimizer of one rank, and the weights that it hands out."""
         offload, runs = self.job.plan.offload, self.ranks.runs_of(rank)
         after, last = self._add_momentum_gather(rank, after), -1
+        backward_end = self.program.lanes[rank, Stream.COMPUTE][-1]
         if not offload.optimizer or offload.share < 1:
             last = self._add_update_on_gpu(rank, after)
         if offload.optimizer:
-            last = self._add_update_on_host(rank, after)
+            last = self._add_update_on_host(rank, (*after, backward_end))
         self.program.operations[last].gives = self.data_parallel.freed_gradients(rank)
         self.data_parallel.updated(rank, last)
         self.data_parallel.finish_weights(rank, runs)

@@ -438,6 +438,16 @@ def test_a_host_that_a_profile_does_not_describe_is_asked_for(plan, missing):
         offload_job(profile=profile, **plan)
 
 
+@pytest.mark.parametrize("clips", [True, False])
+def test_a_gpu_without_peers_updates_on_the_cpu_after_its_last_backward(clips):
+    timeline = replay(build_program(offload_job(gpus=1, clip_gradients=clips, **MEGATRON)))
+    rows = timeline.to_frame()
+    backward_end_s = rows[rows.kind == Kind.BACKWARD].end_s.max()
+    sent = rows[rows.kind == Kind.COPY_TO_HOST]
+    assert len(sent)
+    assert sent.start_s.min() >= backward_end_s
+
+
 def test_a_pipeline_updates_on_the_cpu_after_its_last_backward():
     job = offload_job(gpus=4, pp=2, global_batch=8, **MEGATRON)
     step = run_step(job)

@@ -259,6 +259,11 @@ class EqualPasses:
         del run, phase, makes_gradients
         return ((Owner.TEMPORARIES, self.working_bytes),)
 
+    def peaks_in_attention(self, run: Slice) -> bool:
+        """There is no attention."""
+        del run
+        return False
+
     @property
     def waiting_gradient(self) -> Memory:
         """Nothing waits."""

@@ -55,7 +55,7 @@ def test_the_file_lies_relative_to_the_job_and_travels_with_it(write_job, tmp_pa
 
 def test_a_file_that_is_missing_or_cannot_run_is_a_fault_of_the_plan(write_job, tmp_path):
     path = write_job("1f1b", 1)
-    with pytest.raises(InputError, match=r"plan\.schedule.*readable file"):
+    with pytest.raises(InputError, match=r"plan\.schedule.*cannot be read"):
         load_job(path, {"plan.schedule": "no.csv"})
     (tmp_path / "orders" / "mine.csv").write_text("0F0,0B0\n1F0,1B0,1B0\n")
     with pytest.raises(InputError, match=r"mine\.csv: row 2, column 3 = '1B0': comes a second"):

@@ -228,7 +228,8 @@ class DataParallel:
         self, rank: int, operation: int, run: Slice, *, is_last: bool, reduces: bool
     ) -> Memory:
         """Reduces gradients that a run completes, where due; returns the memory they take."""
-        taken = self._made.by_backward(rank, run)
+        shards_later = self._is_active and self._zero >= 2
+        taken = () if shards_later else self._made.by_backward(rank, run)
         if reduces:
             piece = self._piece(run)
             if piece.closes:
@@ -251,6 +252,10 @@ class DataParallel:
             self._send_gradients(operation, due, is_last=is_last)
         else:
             self._emit_reduction(due, (operation,), overlapped=self._overlaps_reduce)
+        if self._zero >= 2:
+            shards = (self._made.by_backward(due.rank, unit.run) for unit in due.units)
+            reduction = self._program.operations[self._reductions[due.rank][-1]]
+            reduction.takes += tuple(block for shard in shards for block in shard)
         if self._zero < 2 and not is_last and due.run == self._ends_backward:
             self._awaited[due.rank] = tuple(self._reductions.pop(due.rank))
 
@@ -349,6 +354,13 @@ class DataParallel:
         return self._pieces[run]
 
     def _emit_reduction(self, due: _Due, after: tuple[int, ...], *, overlapped: bool) -> None:
+        gradients, buffer = self._memory.gradients(due.units), self._memory.reduced(due.units)
+        turns: tuple[Memory, ...] = ()
+        if self._memory.copies_gradients:
+            turns = (gradients + buffer,)
+            for computed in after:
+                self._program.operations[computed].gives += gradients
+            gradients = ()
         operation = Operation(
             self._exchanges.reduction_kind,
             ((due.rank, Stream.DATA_PARALLEL if overlapped else Stream.COMPUTE),),
@@ -356,8 +368,9 @@ class DataParallel:
             Category.DATA_PARALLEL,
             after=after,
             layers=(due.run.first, due.run.end),
-            gives=self._memory.gradients(due.units),
-            holds=self._memory.reduced(due.units),
+            gives=gradients,
+            holds=buffer,
+            turns=turns,
             scope=Scope.COPIES,
         )
         self._reductions.setdefault(due.rank, []).append(self._program.add(operation))

@@ -27,7 +27,8 @@ class MadeGradients:
     def by_backward(self, rank: int, run: Slice) -> Memory:
         """Gradients that a run's first backward makes and that stay until the step.
 
-        Those of ZeRO 2 and 3 are shards, made by the reduction that follows.
+        Those of ZeRO 2 and 3 are shards, made by the reduction that follows; then ``run`` is what
+        it reduces.
         """
         if not self._job.plan.stack.frees_gradients:
             return ()

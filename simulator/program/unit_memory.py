@@ -72,10 +72,16 @@ class UnitMemory:
         made = [*parts, others] if others else parts
         return tuple((Owner.GRADIENTS, self._unsharded(u) * self._state.gathered) for u in made)
 
+    @property
+    def copies_gradients(self) -> bool:
+        """Whether gradients of ZeRO 2 and 3 are free once they are in the reduced buffer."""
+        return self._zero >= 2 and self.job.plan.stack.frees_copied_gradients
+
     def reduced(self, units: Sequence[Unit]) -> Memory:
-        """Whole gradients of ZeRO 2 and 3 in the format they are reduced in, if it is another."""
+        """Whole gradients of ZeRO 2 and 3 that are reduced, if they are a copy."""
         state = self._state
-        if self._zero < 2 or state.reduced == state.gathered:
+        is_copy = state.reduced != state.gathered or self.copies_gradients
+        if self._zero < 2 or not is_copy:
             return ()
         return ((Owner.COMMUNICATION, self._unsharded(units) * state.reduced),)
 

@@ -92,6 +92,10 @@ class Stack(Spec):
     keeps_gradient_copies: Flag = False
     """That copy stays from one step to the next (Megatron-LM in early 2021, whose ``zero_grad`` of
     ``Float16OptimizerWithFloat16Params`` leaves it out)."""
+    frees_copied_gradients: Flag = False
+    """With ZeRO 2 and 3, gradients are copied into the buffer that is reduced before the next layer
+    computes, and free from then on (FSDP2's ``foreach_reduce``); else they stay until they are
+    reduced (FSDP1, which records them on the stream that reduces)."""
     flattens_gradients: Flag = False
     """Without sharding, all gradients are reduced in one flat copy of them once backward is over,
     on one data-parallel rank, too: copied, divided, and copied back (``allreduce_params`` of

@@ -347,14 +347,37 @@ def test_the_gradient_of_a_roots_head_waits_for_that_of_its_embedding():
     assert taken[1] >= made[0] * GATHERED
 
 
+def test_fsdp2_frees_gradients_once_they_are_copied_and_fsdp1_once_they_are_reduced():
+    freed = {}
+    for stack in ("torch", "torch-fsdp"):
+        program = build_program(small_job(gpus=4, zero=3, global_batch=4, stack=stack))
+        ops = program.operations
+        freed[stack] = {op.kind for op in ops if Owner.GRADIENTS in dict(op.gives)}
+        reductions = [op for op in ops if op.kind is Kind.REDUCE_SCATTER]
+        assert all((op.turns != ()) is (stack == "torch") for op in reductions)
+    assert freed["torch"] == {Kind.BACKWARD, Kind.OPTIMIZER}
+    assert freed["torch-fsdp"] == {Kind.REDUCE_SCATTER, Kind.OPTIMIZER}
+
+
+@pytest.mark.parametrize("stack", ["torch", "torch-fsdp"])
+def test_shards_of_gradients_come_with_their_reduction(stack):
+    program = build_program(small_job(gpus=4, zero=3, global_batch=8, stack=stack))
+    reductions = [op for op in program.operations if op.kind is Kind.REDUCE_SCATTER]
+    update = next(op for op in program.operations if op.kind is Kind.OPTIMIZER)
+    first, second = reductions[: len(reductions) // 2], reductions[len(reductions) // 2 :]
+    made = [block for op in first for block in op.takes]
+    assert sorted(made) == sorted(update.gives)
+    assert not any(op.takes for op in second)
+
+
 def test_a_reduction_in_another_format_holds_a_copy_only_while_it_runs():
-    job = small_job(small_model(layers=8), gpus=4, zero=3, global_batch=8, stack="torchtitan")
+    job = small_job(small_model(layers=8), gpus=4, zero=3, global_batch=8, stack="torch-fsdp")
     program = build_program(job)
     holders = [op for op in program.operations if Owner.COMMUNICATION in dict(op.holds)]
     assert {op.kind for op in holders} == {Kind.REDUCE_SCATTER}
     for operation in holders:
-        ratio = dict(operation.holds)[Owner.COMMUNICATION] / dict(operation.gives)[Owner.GRADIENTS]
-        assert ratio == REDUCED / GATHERED
+        given = sum(size for owner, size in operation.gives if owner is Owner.GRADIENTS)
+        assert dict(operation.holds)[Owner.COMMUNICATION] / given == REDUCED / GATHERED
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])

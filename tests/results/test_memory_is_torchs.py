@@ -6,9 +6,9 @@ group: eager layers, one fused kernel for attention and for each norm, repeated 
 heads, AdamW without fused kernels, cross-entropy of fp32 logits. Sequence parallelism beside
 tensor parallelism; every rank gathers all logits.
 
-Where the head is tied to the embedding the update is one fused kernel, so that the fullest moment
-is in backward: the end, but for the first of these rows and FSDP2's, whose fullest is the loss.
-FSDP2 wraps them as one root.
+Where the head is tied to the embedding the update is one fused kernel, so that it is not the
+fullest moment: that is the end of backward, or the loss in the first of these rows and with eight
+shards. FSDP2 wraps a tied embedding as one root.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ On more nodes every GPU keeps its share of the batch (weak scaling).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from simulator.errors import InputError
+from simulator.errors import Fault, InputError
 from simulator.results.run import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import class_traffic
@@ -267,7 +267,16 @@ def on_nodes(job: Job, nodes: int) -> Job:
     # The plan as it stands may be one that runs on one node only.
     alone = job.plan.data_parallel == "data-parallel" and nodes > 1
     changes = {"plan.data_parallel": "ddp"} if alone else {}
-    return job.replace({**changes, "cluster.gpus": gpus, "batch.global": sequences})
+    try:
+        return job.replace({**changes, "cluster.gpus": gpus, "batch.global": sequences})
+    except InputError as error:
+        where = f"on {nodes} node{'' if nodes == 1 else 's'} ({gpus} GPUs)"
+        raise InputError([_elsewhere(fault, where) for fault in error.faults]) from error
+
+
+def _elsewhere(fault: Fault, where: str) -> Fault:
+    hints = (fault.hint, "or compare other numbers of nodes")
+    return replace(fault, rule=f"{where} {fault.rule}", hint=", ".join(filter(None, hints)))
 
 
 def _outcome(job: Job, strategy: Strategy) -> Outcome:

@@ -155,6 +155,14 @@ def test_a_number_of_nodes_that_divides_nothing_is_refused():
         compare_strategies(job_of(24, sequences=48, tp=1, pp=3, zero=1), [1])
 
 
+def test_the_number_of_nodes_that_a_job_does_not_run_on_is_said():
+    with pytest.raises(InputError) as raised:
+        compare_strategies(job_of(16, tp=4, pp=4), [2, 1])
+    (fault,) = raised.value.faults
+    assert fault.rule.startswith("on 1 node (8 GPUs) ")
+    assert fault.hint.endswith("or compare other numbers of nodes")
+
+
 @pytest.mark.slow
 def test_the_report_has_every_strategy_and_every_picture_that_it_shows(tmp_path):
     written = list(write_report(job_of(), tmp_path))

@@ -235,7 +235,7 @@ class DataParallel:
             if piece.closes:
                 self._reduce_after(operation, _Due(rank, run, piece.closes), is_last=is_last)
             taken += self._whole.complete(rank, piece)
-        elif not reduces and self._zero == 2:
+        elif self._zero == 2:
             taken += self._whole.keep(rank, self._backward)
         if run == self._ends_backward:
             self._offload.end_backward(rank)

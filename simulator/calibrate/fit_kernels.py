@@ -74,22 +74,39 @@ RELATIVES: Mapping[str, str] = MappingProxyType(
 )
 """Device of the same or the nearest generation that stands in where rows are missing."""
 
+OTHER_BOARDS: Mapping[str, str] = MappingProxyType({"a100-sxm-80gb": "a100-pcie-80gb"})
+"""Board with the same chip, whose rows tell how long tiles take to start: clock cycles, which no
+power limit changes. Where calls are repeated until the limit is felt, the same rows tell of both,
+and the fit has several valleys (263 and 106 steps of the inner dimension on the A100)."""
+
+_OF_THE_CHIP = "k_ramp"
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fitted parameters of one block and how far its rows are off."""
+    """Fitted parameters of one block and how far its rows are off.
+
+    Attributes:
+        profile: Name of the profile whose rows were fitted.
+        block: What was fitted.
+        values: Parameters by their Python names.
+        errors: Relative error of every row.
+        board: Name of the board with the same chip that told one of them; "" where none did.
+    """
 
     profile: str
     block: Block
     values: Mapping[str, float]
     errors: Sequence[float]
+    board: str = ""
 
     @property
     def residual(self) -> str:
         """Rows and errors in words."""
         size = [abs(error) for error in self.errors]
         mape, median = statistics.fmean(size), statistics.median(size)
-        return f"{len(size)} rows, mean error {mape:.1%}, median {median:.1%}"
+        told = f"; {_OF_THE_CHIP} as {self.board}, the same chip" if self.board else ""
+        return f"{len(size)} rows, mean error {mape:.1%}, median {median:.1%}{told}"
 
     def __str__(self) -> str:
         values = "  ".join(f"{name} {value:.4g}" for name, value in self.values.items())
@@ -97,7 +114,10 @@ class Fit:
 
 
 def fit_profile(
-    profile: HardwareProfile, rows: Sequence[KernelRow], inherited: Sequence[Fit] = ()
+    profile: HardwareProfile,
+    rows: Sequence[KernelRow],
+    inherited: Sequence[Fit] = (),
+    other_board: Sequence[Fit] = (),
 ) -> list[Fit]:
     """One fit per block: the rows' own, else the relative's, else none.
 
@@ -105,26 +125,43 @@ def fit_profile(
         profile: Profile whose other numbers (peaks, bandwidth) stay as they are.
         rows: Rows of this device only.
         inherited: Fits of the nearest relative.
+        other_board: Fits of the board that tells of the chip, see :data:`OTHER_BOARDS`.
     """
     fits = []
     current = without_sustained_clock(profile)
     for block in BLOCKS:
-        relative = next((fit for fit in inherited if fit.block is block), None)
-        fit = fit_block(current, block, rows) or relative
+        relative = _of_block(block, inherited)
+        fit = fit_block(current, block, rows, _of_block(block, other_board)) or relative
         if fit is not None and _has(current.kernels, block.path):
             fits.append(fit)
             current = with_values(current, block, fit.values)
     return fits
 
 
-def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow]) -> Fit | None:
-    """Best parameters of one block, or None where too few rows can be answered."""
+def _of_block(block: Block, fits: Sequence[Fit]) -> Fit | None:
+    return next((fit for fit in fits if fit.block is block), None)
+
+
+def fit_block(
+    profile: HardwareProfile,
+    block: Block,
+    rows: Sequence[KernelRow],
+    other_board: Fit | None = None,
+) -> Fit | None:
+    """Best parameters of one block, or None where too few rows can be answered.
+
+    What only the chip decides is taken from the ``other_board`` where it has been fitted.
+    """
     from scipy.optimize import minimize  # heavy; only calibration needs it
 
     answerable = [row for row in rows if block.rows(row) and _is_answerable(row, profile)]
     if len(answerable) < _FEWEST_ROWS or not _has(profile.kernels, block.path):
         return None
     prior = block.prior_told_by(answerable)
+    told = other_board if other_board is not None and _OF_THE_CHIP in prior else None
+    of_chip = {_OF_THE_CHIP: told.values[_OF_THE_CHIP]} if told else {}
+    profile = with_values(profile, block, of_chip)
+    prior = {name: typical for name, typical in prior.items() if name not in of_chip}
 
     def values_of(point: Sequence[float]) -> dict[str, float]:
         pairs = zip(prior.items(), point, strict=True)
@@ -153,8 +190,8 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
     best = best_of([[1.0] * len(prior), [0.7] * len(prior)])
     if "boost_s" in prior:
         best = min(best, best_of(_other_valleys(best.x, prior)), key=lambda result: result.fun)
-    values = _rounded(values_of(best.x))
-    return Fit(profile.name, block, values, errors_of(values))
+    values = of_chip | _rounded(values_of(best.x))
+    return Fit(profile.name, block, values, errors_of(values), told.profile if told else "")
 
 
 def _other_valleys(point: Sequence[float], prior: Mapping[str, float]) -> Sequence[Sequence[float]]:
@@ -276,7 +313,9 @@ def _fit_lineage(
     if name not in fits:
         relative = RELATIVES.get(name)
         inherited = _fit_lineage(relative, rows, fits) if relative else []
-        fits[name] = fit_profile(load_profile(name), rows.get(name, ()), inherited)
+        board = OTHER_BOARDS.get(name)
+        of_board = fit_profile(load_profile(board), rows.get(board, ())) if board else []
+        fits[name] = fit_profile(load_profile(name), rows.get(name, ()), inherited, of_board)
     return fits[name]
 
 

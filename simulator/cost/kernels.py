@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from simulator.cost.attention import attention_s
 from simulator.cost.gemm import gemm_s, grouped_gemm_s, rows_are_aligned
-from simulator.cost.memory_bound import memory_bound_s
+from simulator.cost.memory_bound import memory_bound_s, strided_s
 from simulator.cost.rates import (
     ELEMENT_BYTES,
     activation_precision,
@@ -32,4 +32,5 @@ __all__ = [
     "output_bytes",
     "peak_flop_per_s",
     "rows_are_aligned",
+    "strided_s",
 ]

@@ -192,6 +192,20 @@ class Block:
             )
         )  # fmt: skip
 
+    def bias(self, name: str, elements: float, region: Region, *, added: bool = False) -> None:
+        """What a bias on so many outputs costs where products do not see to it.
+
+        Its gradient is summed up over tokens. It is ``added`` by a kernel of its own where no
+        kernel that follows the product does that.
+        """
+        if self.stack.fused_biases:
+            return
+        made_bytes = elements * self.shape.element_bytes
+        if added:
+            kernel = MemoryBound(f"{name}_bias", 2 * made_bytes, 0.0, region, strided=True)
+            self.pieces.append(kernel)
+        self.memory_bound(f"{name}_bias_gradient", 0.0, made_bytes, region)
+
     def cast_bytes(self, elements: float) -> float:
         """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""
         is_cast = self.shape.gemm_bytes < self.shape.element_bytes
@@ -213,9 +227,13 @@ class Block:
             self.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.GATHERED)
         columns, branches = self.branches * width, self.branches
         self.linear(up, columns, hidden, Split.COLUMN, after_kernel=True, products=branches)
+        if self.model.mlp_bias:
+            self.bias(up, tokens * columns, Region.TENSOR)
         self.activation(f"{prefix}activation", tokens * width, Region.TENSOR)
         self.save(f"{down}_input", tokens * width * operand, Region.TENSOR)
         self.linear(down, hidden, width, Split.ROW, after_kernel=True)
+        if self.model.mlp_bias:
+            self.bias(down, tokens * hidden, Region.SEQUENCE)
 
     def activation(self, name: str, elements: float, region: Region) -> None:
         """The MLP's nonlinearity with so many outputs, and its product with the gate."""

@@ -173,6 +173,8 @@ class MemoryBound:
         reduces_rows: Whether backward also sums over tokens for a weight's gradient.
         per_expert: Whether each routed expert has a kernel of its own.
         scatters_rows: Whether rows are picked up or put down at indices, one by one.
+        strided: Whether operands are broadcast or permuted, so that an eager kernel computes
+            where each element lies.
     """
 
     name: str
@@ -183,6 +185,7 @@ class MemoryBound:
     reduces_rows: bool = False
     per_expert: bool = False
     scatters_rows: bool = False
+    strided: bool = False
 
     def scaled(self, share: float) -> MemoryBound:
         """The same kernels on so much of the data."""

@@ -28,6 +28,7 @@ from simulator.cost.kernels import (
     grouped_gemm_s,
     memory_bound_s,
     rows_are_aligned,
+    strided_s,
 )
 from simulator.program.ir import Collective, Kind
 from simulator.program.layer import (
@@ -117,6 +118,10 @@ class PieceTimer:
             reduces_rows=backward and piece.reduces_rows,
             efficiency=_SCATTER_EFFICIENCY[backward] if piece.scatters_rows else None,
         )
+        if piece.strided:
+            read_and_written = 2 * ELEMENT_BYTES[self._half_precision]
+            elements = num_bytes / piece.kernels / read_and_written
+            kernel_s = max(kernel_s, strided_s(self.profile, elements))
         return piece.kernels * kernel_s
 
     def attention_s(self, attention: FlashAttention, *, backward: bool) -> float:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from simulator.cost.parameters import LayerKind
 from simulator.program.block import MASK_BYTES, NORMS_BEFORE, Block, Shape, norm_traffic
-from simulator.program.layer import FlashAttention, Gemm, Layer, Region, Split
+from simulator.program.layer import FlashAttention, Gemm, Layer, MemoryBound, Region, Split
 from simulator.spec.model import LatentAttention, Model
 from simulator.spec.plan import Plan
 
@@ -101,6 +101,8 @@ def _attention(block: Block, kind: LayerKind) -> None:
         "qkv", query + key_value, model.hidden, Split.COLUMN,
         kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True, products=3,
     )  # fmt: skip
+    if model.qkv_bias:
+        block.bias("qkv", tokens * (query + key_value), Region.TENSOR, added=True)
     if model.qk_norm != "none":
         _query_key_norm(block)
     if model.positions == "rotary":
@@ -114,6 +116,8 @@ def _attention(block: Block, kind: LayerKind) -> None:
     _core_attention(block, heads, kind.window)
     block.save("attention_context", tokens * query * size, Region.TENSOR)
     block.linear("attention_output", model.hidden, query, Split.ROW)
+    if model.attention_output_bias:
+        block.bias("attention_output", tokens * model.hidden, Region.SEQUENCE)
 
 
 def _latent_attention(block: Block, latent: LatentAttention) -> None:
@@ -209,12 +213,37 @@ def _separate_attention(block: Block, heads: _Heads) -> None:
     _softmax(block, float(batch) * length * length)
     block.pieces.append(product("weighted_values", length, heads.v_dim, length))
     block.core |= {"scores", "weighted_values"}
+    _layout(block, heads)
+
+
+def _layout(block: Block, heads: _Heads) -> None:
+    """What attention in separate kernels copies around its products.
+
+    Forward puts the heads' outputs beside each other again; backward joins the gradients of
+    queries, keys and values, and scales those of queries and keys where the product of the
+    scores does that forward.
+
+    Source: ``CoreAttention`` of Megatron-LM, and PyTorch's derivative of ``baddbmm``.
+    """
+    copied = 2 * block.shape.tokens * heads.number * block.shape.element_bytes
+    forward, backward = copied * heads.v_dim, copied * (2 * heads.dim + heads.v_dim)
+    block.pieces.append(
+        MemoryBound("attention_layout", forward, backward, Region.TENSOR, strided=True)
+    )
+    block.core.add("attention_layout")
+    if _has_softmax_kernel(block):
+        block.memory_bound("attention_scale", 0.0, 2 * copied * heads.dim, Region.TENSOR, 2)
+
+
+def _has_softmax_kernel(block: Block) -> bool:
+    """Whether mask and softmax are one kernel, and scores are scaled by their product."""
+    return block.plan.attention_kernel == "fused-softmax" or block.stack.fused_softmax
 
 
 def _softmax(block: Block, scores: float) -> None:
     """Mask, softmax and dropout of so many scores, and what their backward reads."""
     size = block.shape.element_bytes
-    has_kernel = block.plan.attention_kernel == "fused-softmax" or block.stack.fused_softmax
+    has_kernel = _has_softmax_kernel(block)
     if has_kernel and size >= _FULL_BYTES:
         forward = _IN_PLACE_MASK_PASSES * scores * size
         backward = _IN_PLACE_MASK_BACKWARD_PASSES * scores * size

@@ -197,6 +197,11 @@ class Stack(Spec):
     are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
+    fused_biases: Flag = True
+    """Products add biases and sum up their gradients in their epilogues (Transformer Engine); else
+    the gradients are summed up by kernels of their own, and so is the bias of queries, keys and
+    values added (``F.linear`` on three dimensions before PyTorch 1.12; Megatron-LM's
+    ``LinearWithGradAccumulationAndAsyncCommunication``)."""
     fused_casts: Flag = True
     """Norms and activations write 8-bit outputs themselves, and keep their own maxima."""
     float8_scaling: Float8Scaling = "tensor"

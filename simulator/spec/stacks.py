@@ -38,6 +38,15 @@ Source: ``stage3.py`` and ``partition_parameters.py`` of DeepSpeed 0.3.13; "the 
 not async at all, because each all_gather calls torch.cuda.synchronize()" (DeepSpeed's pull
 request 1188, June 2021)."""
 
+_BATCH_READ = "500 us"
+"""What every forward waits for on every stage of Megatron-LM until late 2023: the host reads the
+sizes of a batch back from the device, sends it to the tensor-parallel ranks and makes masks.
+
+Source: ``batch-generator`` of its logs, a timer that waits for the device on both sides, per
+microbatch of GPT: 0.51 ms on two tensor-parallel ranks (520 ms in a step of 1,024, September 2021),
+0.59 to 0.68 ms on four (bigscience-workshop/bigscience, experiments/gpt2-16gb-nodes.md). Some of
+it precedes the read; what the model's Python does before its first kernel comes on top."""
+
 STACKS: Mapping[str, Stack] = MappingProxyType(
     {
         "megatron-core": Stack(
@@ -51,6 +60,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "megatron-lm-2021": Stack(
             attention="fused-softmax",
+            fused_biases=False,
             fused_accumulation=False,
             description="Megatron-LM v2 (arXiv 2104.04473), gradients reduced at the end",
             loads_all_kernels=True,
@@ -63,9 +73,11 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             grad_reduce_precision="fp16",
             cross_entropy="in-place",
             dropout=True,
+            forward_host_s=_BATCH_READ,  # type: ignore[arg-type]
         ),
         "megatron-lm-2020": Stack(
             attention="fused-softmax",
+            fused_biases=False,
             fused_accumulation=False,
             description="Megatron-LM v1 (arXiv 1909.08053), without a pipeline",
             loads_all_kernels=True,
@@ -79,11 +91,13 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             fused_softmax=True,
             cross_entropy="in-place",
             dropout=True,
+            forward_host_s=_BATCH_READ,  # type: ignore[arg-type]
         ),
         "megatron-deepspeed": Stack(
             offloads="infinity",
             attention="fused-softmax",
-            host_work_per_launch=15.85,  # fitted to the small runs of one source, vtrain-single
+            fused_biases=False,
+            host_work_per_launch=13.7,  # fitted to the small runs of one source, vtrain-single
             fused_accumulation=False,
             description="Megatron-DeepSpeed, DeepSpeed's pipeline engine, eager PyTorch",
             scales_gradients="always",
@@ -127,6 +141,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             always_takes_norm=True,
             offloads="infinity",
             attention="fused-softmax",
+            fused_biases=False,
             copies_gradients=False,
             fused_accumulation=False,
             zero_in_pipeline=1,
@@ -142,6 +157,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "zero-bubble": Stack(
             description="Sea AI Lab's fork of Megatron-LM (arXiv 2401.10241), 2023",
             attention="fused-softmax",
+            fused_biases=False,
             sequence_parallel=False,
             overlap_grad_reduce=False,
             overlap_param_gather=False,
@@ -151,8 +167,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             cross_entropy="in-place",
             dropout=True,
             post_validation=True,
-            # Assumption, made with the rows of this source in view.
-            forward_host_s="400 us",  # type: ignore[arg-type]  # quantities are said with units
+            forward_host_s=_BATCH_READ,  # type: ignore[arg-type]
         ),
         "torch-fsdp": Stack(
             offloads="shards",

@@ -107,7 +107,10 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
     if year is None or year > 2022:
         return {"base": "megatron-core"}
     if "nemo" in said:
-        return {"base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place"}
+        return {
+            "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",
+            "fused_biases": False,
+        }  # fmt: skip
     if year == 2022:
         # Weight gradients are added up by the product itself since v3.0.
         return {"base": "megatron-lm-2021", "fused_accumulation": True}

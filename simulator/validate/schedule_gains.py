@@ -47,11 +47,11 @@ blocking calls, interleaved 1F1B once per forward and backward; the zero-bubble 
 and update without waiting for the norm of all stages (post-validation); between the halves of a
 backward 32 h of 34 h + 5 a s bytes per token stay; ZB-1p is ZB-H1, whose bubble rates the paper
 prints for it; ZB-2p is searched with the times and memory of these very passes; every forward waits
-for the host, which reads the sizes of the batch back from the device (`broadcast_data` of
-Megatron-LM, on every stage until late 2023).
+0.5 ms for the host, which reads the sizes of the batch back from the device (`broadcast_data` of
+Megatron-LM, on every stage until late 2023; the time is what its logs print); biases and the layout
+of the heads cost kernels of their own (below).
 Inferred, not stated by the paper: the vocabulary of 32,000 (with an untied head, 16,000 fits the
-printed parameter counts as well) and that host time of 0.4 ms, an assumption made with these rows
-in view.
+printed parameter counts as well).
 """
 
 _EVIDENCE = """
@@ -72,13 +72,13 @@ the paper does not tell apart, and nothing here is set to make up for it.
 
 **Mostly the passes.** What ZB-1p gains follows from three pass times alone (table below): at the
 printed ones all 12 gains are within 3 points of the measured ones; the simulated ones make up
-to 3.5 points more of them. Weight gradients, matrix products alone, are printed 10 to 22 %
+to 1.7 points more of them. Weight gradients, matrix products alone, are printed 10 to 14 %
 shorter than simulated. What belongs to which half is not the reason: in the authors' code a weight
 gradient is the queue of Megatron-LM's fused products, which add to 16-bit sums in their epilogue,
 and gradients of norms and biases and all of attention are in the other half, as here. Nor is it
-work that is left out: forwards and both halves together are simulated up to 11 % longer
+work that is left out: forwards and both halves together are simulated 2 % shorter to 9 % longer
 than printed. Forwards as printed spend as much outside products with weights as input gradients do
-(if the three products of a weight take equally long), simulated ones two thirds to four fifths.
+(if the three products of a weight take equally long), simulated ones two thirds to three quarters.
 
 **And the exchanges.** A printed transfer takes 0.4 to 0.6 ms, its bytes a quarter or a third of
 that: it was timed in Megatron-LM's blocking calls, which wait for the device after every exchange.
@@ -86,10 +86,35 @@ that: it was timed in Megatron-LM's blocking calls, which wait for the device af
 brings interleaved 1F1B to within 2 points at the fewest microbatches, and adds 1 to 2 points to
 ZB-1p; it is left out as long as nothing is charged for what slows the zero-bubble schedules down.
 
+## What decides, besides the schedules
+
+**Kernels around attention and biases.** Megatron-LM adds the bias of queries, keys and values by a
+kernel of its own, copies the heads' outputs together, scales and joins gradients, and sums the
+gradients of biases up: 16 bytes per token and unit of the hidden size forward and 38 backward.
+Those that find each operand by dividing its index run at the rate that the mask below tells.
+Forwards get 3 to 6 % longer by them, input gradients 4 to 8 %, and ZB-1p gains 0.4 to 0.5 points
+less at the fewest microbatches.
+
+**How long tiles take to start.** An A100 is one chip on two boards, whose products are measured
+apart. Fitted to the SXM board's alone, a tile costs as much as 263 more steps of the inner
+dimension, beside a power limit that the same rows tell of; fitted to the PCIe board's, where
+nothing else is told, 106, as on other devices (56 to 107). The chip's is 106 here. With 263 the
+weight gradients of the two large models, whose inner dimension is 1,024, take 10 % longer, and 35
+gains are within 3 points, the largest error 3.4.
+
+**What the figure of FlashAttention-2 tells** of attention without a fused kernel
+(`kernels_open.csv`, 20 rows, forward and backward together): 1.3 to 2.1 times as long as products
+and softmax here. Adding a mask takes 4.4 to 5.6 ps per score in all ten pairs of rows, 2.3 times
+its bytes: PyTorch computes where each element lies if an operand is broadcast or permuted, 1.26
+elements per cycle and multiprocessor. At that rate the benchmark's own copies explain what grows
+with the hidden size. What is left is 4 to 6 ps per score at every sequence length and head size,
+as much as 8 bytes: of products or of PyTorch's softmax, which the figure does not tell apart.
+Megatron-LM has another softmax, which reads only what the causal mask leaves (3 bytes less of 10
+here, 1.7 ps per score), so neither is charged or taken off.
+
 ## What was tried and does not stand
 
-Each with the kernel parameters of its day; fitting these anew has since moved no gain by more
-than 0.5 points.
+The first three with the kernel parameters of their day.
 
 **Two rates for one clock.** The A100 profile's clock slows matrix products alone. Fitted beside a
 rate of kernels bound by memory, to 58 runs on A100s of seven sources, it comes out at 0.81, with
@@ -102,51 +127,20 @@ and vTrain's runs and these do ask for more than others (0.88 to 0.95, and 0.95,
 power p c^3 while products run at clock c, and m at other times, the five sources of runs on A100s
 of 80 GB are met as before (mean error 4.5 %, p 1.7 and m 0.9 of the limit).
 
-**Kernels around attention and biases.** Megatron-LM adds the bias of queries, keys and values by a
-kernel of its own, copies the heads' outputs together, scales and joins gradients, and sums the
-gradients of biases up: 16 bytes per token and unit of the hidden size forward and 38 backward,
-which are not charged here. Charged at the rate that the mask below tells, forwards get 3 to 6 %
-longer and input gradients 4 to 8 %. ZB-1p then gains 0.4 to 0.5 points less at the fewest
-microbatches and interleaved 1F1B up to 0.4 more, and as many gains are missed, by 3.3 points at
-most. With clocks fitted anew the paper of 2021 (arXiv 2104.04473) is met without its trend
-over model sizes (spread 2.0 % for 2.5 %) and the README of Megatron-LM better on A100s (2.7 % for
-3.1 %), but worse on V100s (3.1 % for 2.8 %), and vTrain's runs that are not bound by launches
-much worse (10.0 % for 6.8 %, all too long), though what is too long in them is products: 0.87 of
-their simulated time and 1.02 of all other meet them best.
-
 **Tiles that share a multiprocessor.** If of small output tiles two run on one multiprocessor and
-hide how the other starts and ends, products with a short inner dimension (1,024 tokens in the two
-large models) get faster. Fitted anew to the measured kernels, that is as good on every device but
-one (A100: 5.4 % and 5.4 %, without the 4.5 % by which products of 2,048 and less came out slow) and
-all four printed weight gradients then ask for one clock, 0.95 within 1 %. But training runs on
-A100s are met no better (3.0 % for 2.9 %), because it speeds the products of unfused attention up,
-and as many gains here are within 3 points, other ones.
-
-**Both together.** What tiles gain in attention the kernels around it take. Runs on A100s are then
-met as before where memory is 80 GB (4.4 % for 4.3 %, the mean of five sources) and better where it
-is 40 (2.4 % for 3.1 %, one source); 33 gains are within 3 points, the largest error is 3.3, and
-those of ZB-1p are right but one (3.1). Nothing was fitted anew on other devices, whose products the
-tiles change as well, so it is not taken.
+hide how the other starts and ends, products with a short inner dimension get faster. Fitted anew to
+the measured kernels, that is as good on every device but one, and training runs on A100s are met
+no better (3.0 % for 2.9 %).
 
 **Persistent layer norms.** Megatron-LM takes apex's for these hidden sizes where apex was built
-with them, which the authors do not say. Input gradients are then 2 % shorter to 6 % longer than
-printed, not 1 to 9 % longer, and 31 gains are within 3 points.
+with them, which the authors do not say. Input gradients are then 2 to 9 % longer than printed, not
+5 to 12 %, and 35 gains are within 3 points, the largest error 3.1.
 
 **Random numbers and exponentials.** Philox makes four random numbers in ten rounds of four 32-bit
 products, two logical operations and two additions: 20 integer instructions a number, 0.3 cycles of
 a multiprocessor with 64 integer lanes, 2.0 ps on an A100. Dropout of one score moves 5 bytes, 2.8
 ps. An exponential takes 0.4 ps (16 per cycle and multiprocessor), and softmax moves 4 bytes, 2.2
 ps. Counted so, neither is what bounds its kernel.
-
-**What the figure of FlashAttention-2 tells** of attention without a fused kernel
-(`kernels_open.csv`, 20 rows, forward and backward together): 1.3 to 2.1 times as long as products
-and softmax here. Adding a mask takes 4.4 to 5.6 ps per score in all ten pairs of rows, 2.3 times
-its bytes: PyTorch computes where each element lies if an operand is broadcast or permuted, 1.26
-elements per cycle and multiprocessor. At that rate the benchmark's own copies explain what grows
-with the hidden size. What is left is 4 to 6 ps per score at every sequence length and head size,
-as much as 8 bytes: of products or of PyTorch's softmax, which the figure does not tell apart.
-Megatron-LM has another softmax, which reads only what the causal mask leaves (3 bytes less of 10
-here, 1.7 ps per score), so neither is charged or taken off.
 """
 
 

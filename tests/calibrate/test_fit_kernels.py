@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from simulator.calibrate.fit_kernels import BLOCKS, fit_block, with_values
+from simulator.calibrate.fit_kernels import BLOCKS, Fit, fit_block, with_values
 from simulator.calibrate.profile_text import with_value
 from simulator.cost.kernels import attention_s, gemm_s, memory_bound_s
 from simulator.validate.kernel_rows import KernelRow
@@ -107,6 +107,24 @@ def test_no_fit_leaves_more_of_the_longest_tile_than_list_scheduling_can():
 def test_too_few_rows_give_no_fit():
     pytest.importorskip("scipy")
     assert fit_block(tiny_profile(), STREAM, [stream_row(1e6, 1.0)] * 5) is None
+
+
+def test_a_board_takes_the_ramp_of_its_chip_from_the_other_board():
+    """Rows made with a ramp of 200, another board's rows that told 100."""
+    pytest.importorskip("scipy")
+    truth = with_values(tiny_profile(), GEMM, {"k_ramp": 200.0})
+    sizes = [(512, 512, 512), (2048, 2048, 256), (4096, 1024, 4096)] * 4
+    rows = [gemm_row(m, n, k, gemm_s(truth, m, n, k)) for m, n, k in sizes]
+    other = Fit("other-board", GEMM, {"k_ramp": 100.0}, [0.01])
+    fit = fit_block(tiny_profile(), GEMM, rows, other)
+    assert fit is not None
+    assert fit.values["k_ramp"] == 100.0
+    assert "k_ramp as other-board, the same chip" in fit.residual
+
+
+def gemm_row(m: int, n: int, k: int, seconds: float) -> KernelRow:
+    sizes = {"m": str(m), "n": str(n), "k": str(k), "dtype": "bf16"}
+    return KernelRow({"op": "gemm", **sizes, "time_us": str(seconds * 1e6), "notes": ""})
 
 
 def test_a_block_of_one_format_changes_that_format_only():

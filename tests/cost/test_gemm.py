@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.kernels import gemm_s, grouped_gemm_s, memory_bound_s, rows_are_aligned
+from simulator.cost.kernels import (
+    gemm_s,
+    grouped_gemm_s,
+    memory_bound_s,
+    rows_are_aligned,
+    strided_s,
+)
 from simulator.errors import InputError
 from simulator.results.run import run_step
 from simulator.spec.load import job_from_document
@@ -182,3 +188,8 @@ def test_summing_over_rows_has_its_own_efficiency_where_the_profile_states_one()
     profile = tiny_profile(row_reduction_efficiency=0.25)
     assert memory_bound_s(profile, 1e9, reduces_rows=True) == pytest.approx(4 + 1e-6)
     assert memory_bound_s(profile, 1e9) == memory_bound_s(TINY, 1e9, reduces_rows=True)
+
+
+def test_a_strided_kernel_finds_126_elements_in_100_cycles_on_every_multiprocessor():
+    """Four multiprocessors of 1 GHz, 1 us to start."""
+    assert strided_s(TINY, 1.26 * 4 * 1e9) == pytest.approx(1 + 1e-6)

@@ -240,3 +240,27 @@ def test_input_gradients_of_products_apart_are_added_up():
     assert apart["qkv_gradient_sum"].backward_bytes == (3 + 1) * gradient
     assert apart["mlp_up_gradient_sum"].backward_bytes == (2 + 1) * gradient
     assert not any("gradient_sum" in name for name in fused)
+
+
+@pytest.mark.parametrize("t", [1, 2])
+def test_biases_and_the_layout_of_heads_move_16_sbh_forward_and_38_backward(t):
+    """The 4 of biases behind row products stay whole on tensor-parallel ranks.
+
+    Forward, the bias of queries, keys and values reads 3 widths and writes them (12), and the
+    heads' outputs are copied (4). Backward, three gradients are joined (12) and two scaled (8),
+    and those of biases are summed up over 3 + 1 + 4 + 1 widths (18).
+    """
+    biased = gpt_model(qkv_bias=True, attention_output_bias=True, mlp_bias=True)
+    plan = {"stack": "megatron-lm-2021", "attention": "unfused", "micro_batch": B, "seq_len": S}
+    costs = StageCosts(small_job(biased, gpus=t, tp=t, **plan))
+    pieces, _ = costs.layer_pieces(layer_kinds(biased)[0])
+    names = ("qkv_bias", "attention_layout", "attention_scale")
+    extra = [each for each in pieces if each.name in names or each.name.endswith("_bias_gradient")]
+    assert sum(each.forward_bytes for each in extra) == SBH * 16 / t
+    assert sum(each.backward_bytes for each in extra) == SBH * (34 / t + 4)
+
+
+def test_a_fused_bias_costs_no_kernel():
+    biased = gpt_model(qkv_bias=True, attention_output_bias=True, mlp_bias=True)
+    pieces, _ = StageCosts(small_job(biased, gpus=1)).layer_pieces(layer_kinds(biased)[0])
+    assert not any("bias" in each.name for each in pieces)

@@ -68,11 +68,17 @@ def group_on(ranks: Sequence[int], network: Network) -> Group:
     def near(gpus: int) -> int:
         return sum(rank // gpus == first // gpus for rank in ranks) if gpus else len(ranks)
 
-    local = near(network.scale_up.gpus)
+    up, fabric = network.scale_up, network.fabric
+    local = near(up.gpus)
 
     def nodes_below(gpus: int) -> int:
         below = near(gpus)
         return -(-below // local) if below < len(ranks) else 0
 
-    fabric = network.fabric
-    return Group(len(ranks), local, nodes_below(fabric.leaf.gpus), nodes_below(fabric.pod.gpus))
+    return Group(
+        len(ranks),
+        local,
+        nodes_below(fabric.leaf.gpus),
+        nodes_below(fabric.pod.gpus),
+        tuple(rank ^ first for rank in ranks[1:local]) if up.kind == "full-mesh" else (),
+    )

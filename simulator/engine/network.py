@@ -1,9 +1,10 @@
 """How do communications share the ports of a GPU and its NICs?
 
 Every rank class has one set of ports ("scale_up", "fabric"), each per direction: what a
-rank sends never slows what it receives, unless two ranks share one connection (gloo). A
-communication loads ports in proportion to the bytes it moves over them; all active
-communications share every port max-min fairly, and none goes faster than it would alone.
+rank sends never slows what it receives, unless two ranks share one connection (gloo). In a
+full mesh the link to every other rank is a port as well. A communication loads ports in
+proportion to the bytes it moves over them; all active communications share every port
+max-min fairly, and none goes faster than it would alone.
 Rates change when a communication starts or ends, and only among those that meet, directly
 or through others (a connected part of the network). Latency is waited out before bytes
 flow.
@@ -24,7 +25,7 @@ import simpy
 from simulator.engine.instant import Action, Alarm, EndOfInstant, after
 from simulator.engine.sharing import FULL_SPEED, Port, max_min_rates
 from simulator.program.ir import Traffic
-from simulator.spec.network import PAIR_PORT
+from simulator.spec.network import LINK_PORT, PAIR_PORT
 
 _WHOLE: Mapping[str, float] = MappingProxyType({})
 """Shares of a rank class whose ports have all their capacity."""
@@ -164,7 +165,9 @@ class FluidNetwork:
         if flow_s <= 0:
             return {}
         loads: dict[Port, float] = {}
-        for port, num_bytes in traffic.port_bytes.items():
+        passing = [(port, port, num_bytes) for port, num_bytes in traffic.port_bytes.items()]
+        passing += [(LINK_PORT, f"{LINK_PORT} {p}", size) for p, size in traffic.link_bytes.items()]
+        for port, name, num_bytes in passing:
             if port not in self._capacity or num_bytes <= 0:
                 continue
             load = num_bytes / flow_s / self._capacity[port]
@@ -174,7 +177,7 @@ class FluidNetwork:
                 continue
             for rank_class, direction in ends:
                 share = self._shares.get(rank_class, _WHOLE).get(port, 1.0)
-                loads[rank_class, port, direction] = min(1.0, load / share)
+                loads[rank_class, name, direction] = min(1.0, load / share)
         return loads
 
     def _share_again(self, ports: Iterable[Port]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from simulator.cost.collectives import CollectiveCost, CollectiveKind, Group, collective_cost
 from simulator.program.ir import Category, Collective, Kind, Part, Traffic, Work
 from simulator.spec.network import Network
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +55,12 @@ def communication_work(
     collectives: tuple[Collective, ...] = (),
 ) -> Work:
     """One operation that runs named transfers or collectives one after another."""
-    ports: dict[str, float] = {}
-    for _, cost in costs:
-        for port, size in cost.port_bytes.items():
-            ports[port] = ports.get(port, 0.0) + size
     parts = tuple(Part(str(name), category, cost.seconds) for name, cost in costs if cost.seconds)
     traffic = Traffic(
-        ports,
+        _total(cost.port_bytes for _, cost in costs),
         sum(cost.latency_s for _, cost in costs),
         max((cost.sm_count for _, cost in costs), default=0),
+        _total(cost.link_bytes for _, cost in costs),
     )
     return Work(
         sum(cost.seconds for _, cost in costs),
@@ -69,3 +69,11 @@ def communication_work(
         traffic=traffic,
         collectives=collectives,
     )
+
+
+def _total(shares: Iterable[Mapping[_Key, float]]) -> dict[_Key, float]:
+    total: dict[_Key, float] = {}
+    for share in shares:
+        for key, num_bytes in share.items():
+            total[key] = total.get(key, 0.0) + num_bytes
+    return total

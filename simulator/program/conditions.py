@@ -20,6 +20,7 @@ from simulator.program.ir import COMMUNICATION, Category, Part, Work
 from simulator.program.scopes import rank_grid
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.job import Job, Pool
+from simulator.spec.network import LINK_PORT
 from simulator.spec.perturbations import Perturbation
 
 
@@ -41,7 +42,11 @@ class Condition:
     @property
     def port_shares(self) -> Mapping[str, float]:
         """Share left of each port that has not all of its capacity."""
-        shares = {"fabric": self.nic_share, "scale_up": self.scale_up_share}
+        shares = {
+            "fabric": self.nic_share,
+            "scale_up": self.scale_up_share,
+            LINK_PORT: self.scale_up_share,
+        }
         return {port: share for port, share in shares.items() if share < 1.0}
 
     def __str__(self) -> str:

@@ -175,11 +175,13 @@ class Traffic:
         port_bytes: Bytes that pass each port of one rank, by port name.
         latency_s: Part of the time that is waiting, not transferring [s].
         sm_count: Streaming multiprocessors held while it runs.
+        link_bytes: Bytes that pass the link to each other rank of a full mesh.
     """
 
     port_bytes: Mapping[str, float]
     latency_s: float = 0.0
     sm_count: int = 0
+    link_bytes: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,11 +154,14 @@ def pipeline_pair(job: Job, stage: int, other: int) -> Group:
     def apart(gpus: int) -> bool:
         return gpus > 0 and first // gpus != last // gpus
 
+    domain = network.scale_up
+    is_near = not apart(domain.gpus)
     return Group(
         2,
-        1 if apart(network.scale_up.gpus) else 2,
+        2 if is_near else 1,
         nodes_per_leaf=int(apart(network.fabric.leaf.gpus)),
         nodes_per_pod=int(apart(network.fabric.pod.gpus)),
+        peers=(first ^ last,) if is_near and domain.kind == "full-mesh" else (),
     )
 
 
@@ -207,13 +210,24 @@ def _group(job: Job, axes: Sequence[Axis]) -> Group:
         below = _within(joined, gpus) if gpus else ranks
         return -(-below // local) if below < ranks else 0
 
-    fabric = network.fabric
-    return Group(ranks, local, nodes_below(fabric.leaf.gpus), nodes_below(fabric.pod.gpus))
+    fabric, up = network.fabric, network.scale_up
+    return Group(
+        ranks,
+        local,
+        nodes_below(fabric.leaf.gpus),
+        nodes_below(fabric.pod.gpus),
+        ranks_along(0, _near(joined, up.gpus))[1:] if up.kind == "full-mesh" else (),
+    )
 
 
 def _within(axes: Sequence[Axis], gpus: int) -> int:
     """Ranks of the group among so many consecutive ones."""
-    return prod(min(axis.ranks, max(1, gpus // axis.stride)) for axis in axes)
+    return prod(axis.ranks for axis in _near(axes, gpus))
+
+
+def _near(axes: Sequence[Axis], gpus: int) -> Sequence[Axis]:
+    """The part of the axes that stays among so many consecutive ranks."""
+    return [Axis(min(a.ranks, max(1, gpus // a.stride)), a.stride) for a in axes]
 
 
 def _joined(axes: Sequence[Axis]) -> Sequence[Axis]:

@@ -136,6 +136,9 @@ class Fabric(Spec):
 PAIR_PORT = "pair"
 """Port of two ranks that send to each other over one connection, one direction at a time."""
 
+LINK_PORT = "link"
+"""Port of a rank to one other rank of a full mesh."""
+
 
 class Network(Spec):
     """All links of a system."""
@@ -175,6 +178,8 @@ class Network(Spec):
     def ports_bytes_per_s(self) -> Mapping[str, float]:
         """Rate of every port that ranks share, per rank and direction [B/s], by name."""
         ports = {"scale_up": self.scale_up_bytes_per_s, "fabric": self.fabric_bytes_per_s}
+        if self.scale_up.kind == "full-mesh" and self.scale_up.gpus > 1:
+            ports[LINK_PORT] = self.scale_up_bytes_per_s / (self.scale_up.gpus - 1)
         if self.fabric.leaf.gpus:
             ports["leaf_uplink"] = self.leaf_uplink_bytes_per_s
         if self.fabric.pod.gpus:

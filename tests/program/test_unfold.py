@@ -54,6 +54,7 @@ def clusters(draw: st.DrawFn) -> HardwareProfile:
     rates, sm_count = st.sampled_from(["10 MB/s", "1 GB/s", "100 GB/s"]), draw(st.integers(0, 3))
     return network_profile(
         {
+            "kind": draw(st.sampled_from(["nvswitch", "full-mesh"])),
             "gpus": draw(st.sampled_from([2, 4, 8])),
             "bandwidth": draw(rates),
             "sm_count": sm_count,

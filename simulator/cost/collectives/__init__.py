@@ -91,7 +91,7 @@ def collective_cost(
         raise InputError.single("algorithm", f"cannot run {kind} here", algorithm, known)
     timing, name, demand = min(candidates)
     sm_count = (network.fabric if demand.fabric_bytes else network.scale_up).sm_count
-    return _cost(timing, name, demand, sm_count, climb)
+    return _cost(timing, name, demand, sm_count, climb, group.peers)
 
 
 def send_recv_cost(num_bytes: float, group: Group, network: Network) -> CollectiveCost:
@@ -110,7 +110,8 @@ def send_recv_cost(num_bytes: float, group: Group, network: Network) -> Collecti
     crosses_fabric = group.nodes > 1
     demand = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
     timing = demand_timing(demand, 2, network_above(climb, network))
-    cost = _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb)
+    next_peer = group.peers[:1]
+    cost = _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb, next_peer)
     if network.library == "gloo":
         return replace(cost, port_bytes={**cost.port_bytes, PAIR_PORT: num_bytes}, sm_count=0)
     return cost
@@ -140,11 +141,16 @@ def hierarchical_exchange_cost(
     demand = Demand(2 if r > 1 else 0, int(crosses), scale_up_bytes, fabric_bytes)
     timing = demand_timing(demand, r, network_above(climb, network))
     sm_count = (network.fabric if crosses else network.scale_up).sm_count
-    return _cost(timing, "hierarchical", demand, sm_count, climb)
+    return _cost(timing, "hierarchical", demand, sm_count, climb, group.peers)
 
 
 def _cost(
-    timing: Timing, algorithm: str, demand: Demand, sm_count: int, climb: Climb
+    timing: Timing,
+    algorithm: str,
+    demand: Demand,
+    sm_count: int,
+    climb: Climb,
+    peers: tuple[int, ...],
 ) -> CollectiveCost:
     ports = {"scale_up": demand.scale_up_bytes, "fabric": demand.fabric_bytes}
     return CollectiveCost(
@@ -154,4 +160,5 @@ def _cost(
         protocol=timing.protocol,
         port_bytes=ports | climb.uplink_bytes(demand.fabric_bytes),
         sm_count=sm_count,
+        link_bytes={peer: demand.scale_up_bytes / len(peers) for peer in peers},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -30,12 +30,17 @@ class Group:
         nodes_per_leaf: How many of its nodes have their NICs below the same leaf
             switches; 0 if all have.
         nodes_per_pod: The same for pods.
+        peers: In a full mesh, where every pair has a link of its own, the others of the group
+            in a rank's domain, each named by the exclusive or of the two ranks' numbers:
+            both ends of a link say the same, and so do all ranks of an aligned group of
+            2, 4 or 8. Empty elsewhere.
     """
 
     ranks: int
     ranks_per_node: int
     nodes_per_leaf: int = 0
     nodes_per_pod: int = 0
+    peers: tuple[int, ...] = ()
 
     @property
     def local_ranks(self) -> int:
@@ -61,6 +66,8 @@ class CollectiveCost:
             its share of ``leaf_uplink`` and ``pod_uplink`` where any climb that far, one
             direction [B].
         sm_count: Streaming multiprocessors that its kernel holds.
+        link_bytes: Of what passes ``scale_up``, the part on the link to each of the group's
+            ``peers`` [B].
     """
 
     seconds: float
@@ -69,6 +76,7 @@ class CollectiveCost:
     protocol: str
     port_bytes: Mapping[str, float]
     sm_count: int
+    link_bytes: Mapping[int, float] = field(default_factory=dict)
 
 
 NO_COST = CollectiveCost(0.0, 0.0, "none", "none", {}, 0)

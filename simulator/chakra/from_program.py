@@ -214,7 +214,7 @@ class _RankWriter:
         return group_ranks(self.job, self.rank, str(each.axis), each.ranks)
 
     def _cost(self, each: Collective, ranks: tuple[int, ...]) -> CollectiveCost:
-        network = self.job.cluster.profile.network
+        network = self.job.cluster.network
         group = group_on(ranks, network)
         if each.kind is Kind.SEND_RECV:
             return send_recv_cost(each.num_bytes, group, network)

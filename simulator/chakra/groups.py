@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from simulator.cost.collectives import Group
 from simulator.errors import UnsupportedError
 from simulator.program.ranks import (
@@ -13,6 +15,7 @@ from simulator.program.ranks import (
     ranks_along,
     replica_axes,
     shard_axes,
+    spread_over,
 )
 from simulator.spec.job import Job
 from simulator.spec.network import Network
@@ -59,9 +62,10 @@ def _candidates(job: Job, axis: str) -> Sequence[Sequence[Axis]]:
 
 
 def group_on(ranks: Sequence[int], network: Network) -> Group:
-    """How the first of some ranks, ascending, sees the others on a network.
+    """How some ranks, ascending, sit on a network that is as the job takes it.
 
-    Domains and leafs hold consecutive ranks, as in :mod:`simulator.program.ranks`.
+    Domains and leafs hold consecutive ranks, as in :mod:`simulator.program.ranks`; leafs and
+    pods are those of the first rank.
     """
     first = ranks[0]
 
@@ -75,10 +79,12 @@ def group_on(ranks: Sequence[int], network: Network) -> Group:
         below = near(gpus)
         return -(-below // local) if below < len(ranks) else 0
 
+    fewest, unequal_nodes = spread_over(np.asarray(ranks), up.gpus)
     return Group(
         len(ranks),
-        local,
+        fewest,
         nodes_below(fabric.leaf.gpus),
         nodes_below(fabric.pod.gpus),
         tuple(rank ^ first for rank in ranks[1:local]) if up.kind == "full-mesh" else (),
+        unequal_nodes,
     )

@@ -37,9 +37,8 @@ def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Pro
         sm_count=profile.device.sm_count,
     )
     everybody = tuple(trace.rank for trace in traces)
-    readers = [
-        RankReader(number, trace, profile.network, everybody) for number, trace in enumerate(traces)
-    ]
+    network = profile.network.taken_by(len(traces))
+    readers = [RankReader(number, trace, network, everybody) for number, trace in enumerate(traces)]
     joint = _joined([reader.operations() for reader in readers])
     waits = _Waits(traces)
     for each in _in_order(joint):

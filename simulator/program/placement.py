@@ -53,7 +53,7 @@ class PlacedGroups:
         purpose: What its ranks do together.
         members: Ranks, shape (groups, ranks of a group); neighbours stand side by side.
         hop_share: Part of the hops between neighbours that crosses each level.
-        bytes_per_s: Rate of one rank of rank 0's group where its traffic goes widest,
+        bytes_per_s: Rate of one rank of the slowest group where its traffic goes widest,
             nothing else under way, one direction [B/s].
     """
 
@@ -77,7 +77,7 @@ class Placement:
         title: The job in one line.
         rank_order: Words of the grid, the fastest first.
         gpus: How many ranks there are.
-        domain_gpus: GPUs that the scale-up links join: a node or a rack.
+        domain_gpus: GPUs of the job that the scale-up links join: of a node or a rack.
         leaf_gpus, pod_gpus: GPUs below one leaf and pod; 0 where all are.
         coordinates: tp, cp, dp and pp of every rank, shape (gpus,) each.
         groups: Every kind of group that has more than one rank.
@@ -96,7 +96,7 @@ class Placement:
 def placement(job: Job) -> Placement:
     """Where every rank of a job is, and what each kind of group crosses."""
     refuse_pools(job, "placement")
-    network = job.cluster.profile.network
+    network = job.cluster.network
     return Placement(
         title=job.title,
         rank_order=job.plan.rank_order,
@@ -162,7 +162,7 @@ def _all_groups(job: Job) -> list[PlacedGroups]:
 def _placed(
     job: Job, name: str, purpose: str, words: tuple[str, ...], *, experts: bool
 ) -> PlacedGroups:
-    network = job.cluster.profile.network
+    network = job.cluster.network
     members = groups_along(job, *words, experts=experts)
     levels = level_between(network, members[:, :-1], members[:, 1:])
     found, counts = np.unique(levels, return_counts=True)
@@ -177,7 +177,7 @@ def _placed(
 
 
 def _bytes_per_s(job: Job, words: tuple[str, ...], *, experts: bool) -> float:
-    network = job.cluster.profile.network
+    network = job.cluster.network
     if words == ("pp",):
         hops = [pipeline_pair(job, stage, stage + 1) for stage in range(job.plan.pp - 1)]
         return min((_group_bytes_per_s(hop, None, network) for hop in hops), default=0.0)

@@ -11,13 +11,17 @@ section 3.1; its ``RankGenerator`` orders both grids by the same words).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd, prod
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.cost.collectives import Group
 from simulator.spec.job import Job
-from simulator.spec.network import Network
+
+Ranks = NDArray[np.int64]
 
 
 class Axis(NamedTuple):
@@ -144,11 +148,11 @@ def expert_replica_group(job: Job) -> Group:
 
 
 def pipeline_pair(job: Job, stage: int, other: int) -> Group:
-    """The first ranks of two pipeline stages, which send to each other.
+    """Two ranks of two pipeline stages that send to each other, the farthest apart.
 
-    Where they are below different leafs, so are all pairs of a leaf, at the worst.
+    Where the first ranks are below different leafs, so are all pairs of a leaf, at the worst.
     """
-    network = job.cluster.profile.network
+    network = job.cluster.network
     first, last = first_rank(job, stage), first_rank(job, other)
 
     def apart(gpus: int) -> bool:
@@ -156,6 +160,9 @@ def pipeline_pair(job: Job, stage: int, other: int) -> Group:
 
     domain = network.scale_up
     is_near = not apart(domain.gpus)
+    if is_near and not _are_alike([rank_axes(job)["pp"]], domain.gpus):
+        ranks = _ranks_of_stage(job, stage)
+        is_near = bool(np.all(ranks // domain.gpus == (ranks + last - first) // domain.gpus))
     return Group(
         2,
         2 if is_near else 1,
@@ -163,6 +170,13 @@ def pipeline_pair(job: Job, stage: int, other: int) -> Group:
         nodes_per_pod=int(apart(network.fabric.pod.gpus)),
         peers=(first ^ last,) if is_near and domain.kind == "full-mesh" else (),
     )
+
+
+def _ranks_of_stage(job: Job, stage: int) -> Ranks:
+    axis = rank_axes(job)["pp"]
+    ranks: Ranks = np.arange(job.cluster.gpus)
+    found: Ranks = ranks[ranks // axis.stride % axis.ranks == stage]
+    return found
 
 
 def first_rank(job: Job, stage: int) -> int:
@@ -201,23 +215,69 @@ def ranks_along(rank: int, axes: Sequence[Axis]) -> tuple[int, ...]:
 
 
 def _group(job: Job, axes: Sequence[Axis]) -> Group:
-    """The group of rank 0 that counts along ``axes``; the others look like it."""
-    network: Network = job.cluster.profile.network
-    joined = _joined(axes)
-    ranks, local = prod(a.ranks for a in joined), _within(joined, network.scale_up.gpus)
+    """The group that counts along ``axes``.
+
+    Where domains cut groups of the kind in different places it is the one with the fewest
+    ranks in a domain, for which the others wait; leafs and pods are taken as rank 0's.
+    """
+    network, joined = job.cluster.network, _joined(axes)
+    fabric, up = network.fabric, network.scale_up
+    ranks, local = prod(a.ranks for a in joined), _within(joined, up.gpus)
 
     def nodes_below(gpus: int) -> int:
         below = _within(joined, gpus) if gpus else ranks
         return -(-below // local) if below < ranks else 0
 
-    fabric, up = network.fabric, network.scale_up
+    fewest, unequal_nodes = local, 0
+    if not _are_alike(joined, up.gpus):
+        fewest, unequal_nodes = _most_scattered(joined, job.cluster.gpus, up.gpus)
     return Group(
         ranks,
-        local,
+        fewest,
         nodes_below(fabric.leaf.gpus),
         nodes_below(fabric.pod.gpus),
         ranks_along(0, _near(joined, up.gpus))[1:] if up.kind == "full-mesh" else (),
+        unequal_nodes,
     )
+
+
+def _are_alike(axes: Sequence[Axis], gpus: int) -> bool:
+    """Whether domains of so many GPUs cut all groups along these axes as they cut rank 0's."""
+    return all(
+        gpus % (axis.stride * axis.ranks) == 0
+        or axis.stride % gpus == 0
+        or (gpus % axis.stride == 0 and axis.stride * axis.ranks % gpus == 0)
+        for axis in axes
+    )
+
+
+def _most_scattered(axes: Sequence[Axis], gpus: int, domain: int) -> tuple[int, int]:
+    """What :func:`spread_over` says of all groups along these axes."""
+    ranks = np.arange(gpus)
+    is_first = np.ones(gpus, dtype=bool)
+    for axis in axes:
+        is_first &= ranks // axis.stride % axis.ranks == 0
+    # Groups that begin at the same place of a domain are cut alike.
+    starts = np.unique(ranks[is_first] % domain)
+    return spread_over(np.asarray(ranks_along(0, axes)), domain, starts)
+
+
+def spread_over(ranks: Ranks, domain: int, starts: Iterable[int] = (0,)) -> tuple[int, int]:
+    """How the most scattered of some groups lies over domains of so many GPUs.
+
+    Args:
+        ranks: Ranks of each group, counted from where it begins.
+        domain: GPUs of a domain.
+        starts: Where the groups begin.
+
+    Returns:
+        The fewest of its ranks in one domain, and, if domains hold unequal parts of it, how many
+        it spans, else 0.
+    """
+    parts = (np.bincount((start + ranks) // domain) for start in starts)
+    held = (counts[counts > 0] for counts in parts)
+    fewest, spanned = min((int(c.min()), -len(c)) for c in held)
+    return fewest, 0 if fewest * -spanned == len(ranks) else -spanned
 
 
 def _within(axes: Sequence[Axis], gpus: int) -> int:

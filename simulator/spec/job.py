@@ -11,6 +11,7 @@ from simulator.spec.base import Count, Spec
 from simulator.spec.campaign import Campaign
 from simulator.spec.hardware import HardwareProfile
 from simulator.spec.model import Model
+from simulator.spec.network import Network
 from simulator.spec.perturbations import Perturbation
 from simulator.spec.plan import Plan
 from simulator.spec.plan_text import degrees_text
@@ -39,6 +40,11 @@ class Cluster(Spec):
     def nodes(self) -> int:
         """Hosts that the GPUs stand in."""
         return -(-self.gpus // self.profile.network.gpus_per_node)
+
+    @property
+    def network(self) -> Network:
+        """The links, and which of the job's GPUs they join."""
+        return self.profile.network.taken_by(self.gpus)
 
     @property
     def name(self) -> str:

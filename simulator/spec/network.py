@@ -150,6 +150,32 @@ class Network(Spec):
     library: Library = "nccl"
     """Who carries collectives: NCCL (or a library like it), or gloo between CPUs."""
 
+    def taken_by(self, gpus: int) -> Network:
+        """The network as a job of so many GPUs takes it: of racks only the nodes it is given.
+
+        Every rack gives as many segments as it has room for. A segment is the most nodes, no
+        more than a rack has, that divide those of the job: 256 GPUs are given 64 of each rack
+        of 72. Leafs and pods then hold as many racks as before.
+
+        Source: ``--segment`` of Slurm's block topology, and how NVIDIA's Megatron-Bridge sets
+        it (scripts/performance/utils/executors.py).
+        """
+        node, domain = self.gpus_per_node, self.scale_up.gpus
+        if domain <= node or gpus % node:
+            return self
+        nodes, rack = gpus // node, domain // node
+        segment = max(size for size in range(1, rack + 1) if nodes % size == 0)
+        given = rack // segment * segment * node
+        if given == domain:
+            return self
+        tiers = {
+            name: tier.model_copy(update={"gpus": tier.gpus // domain * given})
+            for name, tier in (("leaf", self.fabric.leaf), ("pod", self.fabric.pod))
+        }
+        scale_up = self.scale_up.model_copy(update={"gpus": given})
+        fabric = self.fabric.model_copy(update=tiers)
+        return self.model_copy(update={"scale_up": scale_up, "fabric": fabric})
+
     @property
     def scale_up_bytes_per_s(self) -> float:
         """Rate of one GPU's scale-up port in large collectives, one direction [B/s]."""

@@ -25,7 +25,8 @@ class Group:
     Attributes:
         ranks: How many ranks.
         ranks_per_node: How many of them share one scale-up domain (a node, or a rack
-            for NVL72). Where it does not divide ``ranks``, the last domain is taken as
+            for NVL72); where domains hold unequal parts, the fewest, which have the fewest
+            NICs. Where it does not divide ``ranks`` otherwise, the last domain is taken as
             full.
         nodes_per_leaf: How many of its nodes have their NICs below the same leaf
             switches; 0 if all have.
@@ -34,6 +35,7 @@ class Group:
             in a rank's domain, each named by the exclusive or of the two ranks' numbers:
             both ends of a link say the same, and so do all ranks of an aligned group of
             2, 4 or 8. Empty elsewhere.
+        unequal_nodes: Domains that it spans, where they hold unequal parts of it; else 0.
     """
 
     ranks: int
@@ -41,6 +43,7 @@ class Group:
     nodes_per_leaf: int = 0
     nodes_per_pod: int = 0
     peers: tuple[int, ...] = ()
+    unequal_nodes: int = 0
 
     @property
     def local_ranks(self) -> int:
@@ -50,7 +53,7 @@ class Group:
     @property
     def nodes(self) -> int:
         """Scale-up domains that the group spans."""
-        return -(-self.ranks // self.ranks_per_node)
+        return self.unequal_nodes or -(-self.ranks // self.ranks_per_node)
 
 
 @dataclass(frozen=True, slots=True)

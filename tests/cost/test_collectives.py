@@ -146,6 +146,28 @@ def test_a_ring_over_nodes_passes_one_link_in_r_over_the_fabric() -> None:
     assert cost.port_bytes == pytest.approx({"scale_up": 15e9 * 7 / 8, "fabric": 15e9 / 8})
 
 
+def test_what_a_gpu_sends_over_the_fabric_leaves_through_its_pcie_port_as_well() -> None:
+    """A ring passes 15 GB out of every GPU, to a neighbour or to a NIC."""
+    network = round_network(scale_up__kind="pcie", fabric__nic="100 GB/s")
+    ring = collective_cost(CollectiveKind.ALL_GATHER, 16e9, Group(16, 8), network)
+    assert ring.port_bytes == pytest.approx({"scale_up": 15e9, "fabric": 15e9 / 8})
+    assert ring.seconds == pytest.approx(15.0)
+    everyone = collective_cost(CollectiveKind.ALL_TO_ALL, 16e9, Group(16, 8), network)
+    assert everyone.seconds == pytest.approx(15.0)
+    assert send_recv_cost(3e9, Group(2, 1), network).seconds == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("nodes", [2, 5, 64])
+def test_pcie_ports_are_no_faster_over_nodes_than_inside_one(
+    kind: CollectiveKind, nodes: int
+) -> None:
+    """However fast the NICs; a buffer is passed (n-1)/n times, or twice that."""
+    network = round_network(scale_up__kind="pcie", fabric__nic="100 GB/s")
+    one, many = (collective_cost(kind, 1e9, Group(8 * n, 8), network) for n in (1, nodes))
+    assert many.seconds >= one.seconds * (1 - 1e-9)
+
+
 def test_ranks_of_a_node_pool_their_shares_of_the_nics() -> None:
     network = round_network(scale_up__bandwidth="1000 GB/s")
     alone = collective_cost(CollectiveKind.ALL_GATHER, 16e9, Group(16, 1), network)

@@ -80,11 +80,15 @@ def collective_cost(
     climb = climb_of(kind, group, network)
     network = network_above(climb, network)
     algorithms = _LIBRARIES[network.library][kind]
-    candidates = [
-        (demand_timing(demand, group.local_ranks, network), name, demand)
+    asked = {
+        name: demand_of(num_bytes, group, network)
         for name, demand_of in algorithms.items()
         if algorithm in {None, name}
-        and (demand := demand_of(num_bytes, group, network)) is not None
+    }
+    demands = {name: _on_ports(each, network) for name, each in asked.items() if each is not None}
+    candidates = [
+        (demand_timing(demand, group.local_ranks, network), name, demand)
+        for name, demand in demands.items()
     ]
     if not candidates:
         known = f"one of {', '.join(algorithms)}, as far as the links allow"
@@ -108,7 +112,8 @@ def send_recv_cost(num_bytes: float, group: Group, network: Network) -> Collecti
         return NO_COST
     climb = climb_of(None, group, network)
     crosses_fabric = group.nodes > 1
-    demand = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
+    asked = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
+    demand = _on_ports(asked, network)
     timing = demand_timing(demand, 2, network_above(climb, network))
     next_peer = group.peers[:1]
     cost = _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb, next_peer)
@@ -138,10 +143,19 @@ def hierarchical_exchange_cost(
         return NO_COST
     climb = climb_of(CollectiveKind.ALL_TO_ALL, group, network)
     crosses, r = group.nodes > 1, group.local_ranks
-    demand = Demand(2 if r > 1 else 0, int(crosses), scale_up_bytes, fabric_bytes)
+    asked = Demand(2 if r > 1 else 0, int(crosses), scale_up_bytes, fabric_bytes)
+    demand = _on_ports(asked, network)
     timing = demand_timing(demand, r, network_above(climb, network))
     sm_count = (network.fabric if crosses else network.scale_up).sm_count
     return _cost(timing, "hierarchical", demand, sm_count, climb, group.peers)
+
+
+def _on_ports(demand: Demand, network: Network) -> Demand:
+    """What passes the ports: over PCIe, a GPU reaches its neighbours and the NIC through one."""
+    up = network.scale_up
+    if up.kind != "pcie" or up.gpus == 1:
+        return demand
+    return demand._replace(scale_up_bytes=demand.scale_up_bytes + demand.fabric_bytes)
 
 
 def _cost(

@@ -2,7 +2,8 @@
 
 ``plan.rank_order`` numbers the ranks, its first word fastest; scale-up domains (nodes, or
 racks for NVL72) hold consecutive ranks, and so do leafs and pods. In Megatron's order,
-tp-cp-ep-dp-pp, tensor-parallel ranks are neighbours.
+tp-cp-ep-dp-pp, tensor-parallel ranks are neighbours. Where domains cut the groups of a kind in
+different places, the most scattered one stands for all: a step waits for it.
 
 Routed experts are laid over the same ranks of a stage in another grid: etp in place of tp,
 then ep, and dp for what is left (Megatron-Core's parallel folding, arXiv 2504.14960,

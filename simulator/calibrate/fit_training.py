@@ -47,11 +47,11 @@ _FEWEST: Mapping[Knob, int] = {"clock": 1, "host_work": 10}
 
 _STEP: Mapping[Knob, float] = {"clock": 0.001, "host_work": 0.01}
 
-EAGER_HOST_WORK = 15.0
+EAGER_HOST_WORK = 13.6
 """Host work per launch of a stack of eager PyTorch for which nothing is fitted: a transformer
 layer forward holds the host for 1.2 ms (a Llama-7B of 32 layers in plain PyTorch on an A100: 25.5
 tokens/s, bound by its host; PyTorch team, Accelerating Generative AI with PyTorch II, 2023), in
-which an unfused GPT layer launches 16 of the kernels modelled here, at 5 us each."""
+which an unfused GPT layer launches 18 of the kernels modelled here, at 5 us each."""
 
 _RELATIVES = {**RELATIVES, "v100-sxm2-32gb": "v100-sxm3-32gb"}
 """Device that stands in where no run is published."""

@@ -98,12 +98,11 @@ def is_launch_bound(row: Row) -> bool:
 
 
 def _document_at(row: Row, knob: Knob, value: float) -> dict[str, Any]:
-    change = (
-        {"cluster": {"kernels": {"sustained_clock": value}}}
-        if knob == "clock"
-        else {"plan": {"stack": {"host_work_per_launch": value}}}
-    )
-    return merged(job_document(row), change)
+    """The run's job with a value of the knob, but for a clock that the source itself tells."""
+    document = job_document(row)
+    if knob == "host_work":
+        return merged(document, {"plan": {"stack": {"host_work_per_launch": value}}})
+    return merged({"cluster": {"kernels": {"sustained_clock": value}}}, document)
 
 
 def _step_s(document: dict[str, Any]) -> float | None:

@@ -132,6 +132,16 @@ class StepEnd:
         self.program.operations[last].gives = self.data_parallel.freed_gradients(rank)
         self.data_parallel.updated(rank, last)
         self.data_parallel.finish_weights(rank, runs)
+        if host_s := self.job.plan.stack.step_host_s:
+            self._add_host_work(rank, "between_steps", host_s)
+
+    def _add_host_work(
+        self, rank: int, name: str, seconds: float, after: Sequence[int] = ()
+    ) -> int:
+        """Time in which a GPU waits for its host; the id of the operation."""
+        work, lane = Work(seconds, (Part(name, Category.HOST, seconds),)), (rank, Stream.COMPUTE)
+        wait = Operation(Kind.OPTIMIZER, (lane,), work, Category.OPTIMIZER, tuple(after))
+        return self.program.add(wait)
 
     def _add_momentum_gather(self, rank: int, after: Sequence[int]) -> Sequence[int]:
         """Brings matrices together that shards cut, for Muon; what its update waits for."""
@@ -166,9 +176,7 @@ class StepEnd:
         waits = self.data_parallel.update_on_host(rank, self.ranks.parameters(rank), after)
         # The GPU goes on when its host has been told that all copies are there.
         launch_s = self.job.cluster.profile.kernels.launch_s
-        work = Work(launch_s, (Part("wait_for_host", Category.HOST, launch_s),))
-        lane = ((rank, Stream.COMPUTE),)
-        return self.program.add(Operation(Kind.OPTIMIZER, lane, work, Category.OPTIMIZER, waits))
+        return self._add_host_work(rank, "wait_for_host", launch_s, waits)
 
     def _add_shared_reductions(self, after: Sequence[int]) -> list[int]:
         """Adds up gradients of what two ranks of the pipeline hold copies of."""

@@ -59,6 +59,9 @@ class Stack(Spec):
     """Host time before the first kernel of a forward that the device waits for, where the
     framework reads sizes of the batch back from the device there, and so cannot launch ahead
     (Megatron's ``broadcast_data``, on every stage until late 2023): batch, masks, Python."""
+    step_host_s: Seconds = 0.0
+    """Host time after every update that the device waits for, where the framework waits for the
+    device, too: it reads losses back, writes its log and fetches the next batch."""
     fused_projections: Flag = True
     """Query, key and value are one product, and so are gate and up; without, each is a product of
     its own, backward adds their input gradients up, and without sequence parallelism each of

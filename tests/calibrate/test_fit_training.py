@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from simulator.calibrate.fit_training import EAGER_HOST_WORK, cross_validation, fit, loss
-from simulator.calibrate.training_response import KNOB_VALUES, Response
+from simulator.calibrate.training_response import KNOB_VALUES, Response, responses
 from simulator.program.layout import Slice
 from simulator.program.stage import StageCosts
 from simulator.schedule import Phase
@@ -62,6 +64,23 @@ def test_a_source_is_predicted_from_the_others_alone() -> None:
     assert predicted["a-1"].predicted_step_s == pytest.approx(1 / 0.7, rel=5e-3)
     assert predicted["b-1"].predicted_step_s == pytest.approx(1 / 0.9, rel=5e-3)
     assert all(left.fitted for left in predicted.values())
+
+
+def test_a_clock_that_a_source_tells_is_not_fitted() -> None:
+    """vTrain's rows are sums of traces on a cool device; a long run of the same job is not."""
+    job = {
+        "id": "x-1", "grade": "A-", "model": "gpt", "layers": "4", "hidden": "2048", "heads": "16",
+        "vocab": "51200", "profile": "a100-sxm-80gb", "gpus": "1", "framework": "Megatron-DeepSpeed",
+        "tp": "1", "pp": "1", "dp": "1", "micro_batch": "4", "global_batch": "4",
+        "seq_len": "1024", "precision": "fp16", "attention": "unfused", "measured_step_s": "1",
+    }  # fmt: skip
+    sources = ("vTrain shipped validation data, data/ground_truth_single.csv", "a paper")
+    rows = [{**job, "source": source} for source in sources]
+    with ThreadPoolExecutor(1) as executor:
+        told, fitted = responses(rows, executor)
+    assert told.knob == fitted.knob == "clock"
+    assert len(set(told.simulated_s)) == 1
+    assert list(fitted.simulated_s) == sorted(set(fitted.simulated_s), reverse=True)
 
 
 def test_a_device_of_one_source_takes_the_clock_of_its_relative() -> None:

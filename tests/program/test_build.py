@@ -187,6 +187,16 @@ def test_every_stage_updates_once_after_a_norm_that_all_stages_share():
     assert all(op.after == (index,) for op in updates)
 
 
+def test_a_device_waits_for_what_its_host_does_after_every_update():
+    stack = {"base": "internevo", "step_host": "0 s"}
+    without = run_step(small_job(gpus=2, pp=2, stack=stack))
+    waiting = run_step(small_job(gpus=2, pp=2, stack={**stack, "step_host": "1 s"}))
+    assert waiting.step_time_s == pytest.approx(without.step_time_s + 1.0, rel=1e-9)
+    assert waiting.breakdown_s[Category.HOST] == pytest.approx(
+        without.breakdown_s.get(Category.HOST, 0.0) + 1.0
+    )
+
+
 def test_first_and_last_stage_add_up_the_gradient_of_a_tied_embedding():
     program = build_program(small_job(small_model(tied_embeddings=True), gpus=4, pp=4))
     (reduction,) = [

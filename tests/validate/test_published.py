@@ -372,8 +372,10 @@ def test_the_rowwise_recipe_of_float8_gathers_in_16_bits():
 
 def test_facts_that_hold_for_all_runs_of_a_source_are_read():
     source = "vTrain shipped validation data, data/ground_truth_single.csv"
-    plan = job_document({**ROW, "source": source, "recompute": "full"})["plan"]
+    document = job_document({**ROW, "source": source, "recompute": "full"})
+    plan = document["plan"]
     assert plan["recompute"] == "none"
+    assert document["cluster"]["kernels"] == {"sustained_clock": 1.0}
     assert plan["stack"] == {
         "base": "megatron-core", "pads_vocab": False, "fused_softmax": False,
         "launches_ahead": False,

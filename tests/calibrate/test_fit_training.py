@@ -67,11 +67,11 @@ def test_a_source_is_predicted_from_the_others_alone() -> None:
 
 
 def test_a_clock_that_a_source_tells_is_not_fitted() -> None:
-    """vTrain's rows are sums of traces on a cool device; a long run of the same job is not."""
+    """Rows of vTrain are sums of traces on a cool device; a long run of the same job is not."""
     job = {
         "id": "x-1", "grade": "A-", "model": "gpt", "layers": "4", "hidden": "2048", "heads": "16",
-        "vocab": "51200", "profile": "a100-sxm-80gb", "gpus": "1", "framework": "Megatron-DeepSpeed",
-        "tp": "1", "pp": "1", "dp": "1", "micro_batch": "4", "global_batch": "4",
+        "profile": "a100-sxm-80gb", "gpus": "1", "framework": "megatron-deepspeed",
+        "vocab": "51200", "tp": "1", "pp": "1", "dp": "1", "micro_batch": "4", "global_batch": "4",
         "seq_len": "1024", "precision": "fp16", "attention": "unfused", "measured_step_s": "1",
     }  # fmt: skip
     sources = ("vTrain shipped validation data, data/ground_truth_single.csv", "a paper")

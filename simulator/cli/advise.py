@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from simulator.cli.console import (
-    counting,
     need_one_that_fits,
     number_column,
     print_json,
@@ -14,6 +13,8 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.cli.searching import Vary, search_status
+from simulator.cli.sweep import parse_grid
 from simulator.cli.workers import Workers, worker_pool
 from simulator.units import format_bytes, format_seconds
 
@@ -23,23 +24,29 @@ if TYPE_CHECKING:
 
 def advise(
     job_file: JobFile,
+    *,
+    vary: Vary = None,
     changes: Changes = None,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare DDP, ZeRO, TP, PP and combinations, each at its best.
 
-    The job's degrees, ZeRO stage, recomputation and microbatch do not matter: each strategy
-    takes its own. For the last percent, search all plans with clustersim plan.
+    The plans are those that clustersim plan searches, so the best strategy's plan is the best
+    plan. Fewer of them are quicker to search: --vary plan.vpp=1 --vary plan.cp=1.
 
     Example:  clustersim advise job.yaml --set cluster.gpus=32
     """
     from simulator.planning.families import compare_families
 
     job = read_job(job_file, changes)
-    with counting("strategies") as count, worker_pool(workers) as (executor, processes):
+    with search_status() as show, worker_pool(workers) as (executor, processes):
         results = compare_families(
-            job, executor=executor, at_a_time=processes, on_family=lambda _: count()
+            job,
+            parse_grid(vary or (), "--vary"),
+            executor=executor,
+            at_a_time=processes,
+            on_progress=lambda name, progress: show(progress, name),
         )
     if as_json:
         print_json({"job": job.title, "strategies": [asdict(result) for result in results]})

@@ -17,7 +17,6 @@ from simulator.cli.console import (
     percent,
     print_json,
     print_table,
-    status_line,
     text_column,
 )
 from simulator.cli.options import (
@@ -28,6 +27,7 @@ from simulator.cli.options import (
     whole_numbers,
     written_as,
 )
+from simulator.cli.searching import Vary, search_status
 from simulator.cli.sweep import parse_grid
 from simulator.cli.workers import Workers, worker_pool
 from simulator.errors import InputError
@@ -37,7 +37,7 @@ from simulator.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from simulator.planning.nearest_fit import FitSearch
     from simulator.planning.reasons import Reasons
-    from simulator.planning.search import PlanChoice, PlanSearch, Progress
+    from simulator.planning.search import PlanChoice, PlanSearch
     from simulator.planning.space import Axes
     from simulator.program.ir import Category
     from simulator.spec.job import Job
@@ -52,14 +52,7 @@ predictions lie from the measured memory in reports/accuracy.md."""
 def plan(
     job_file: JobFile,
     *,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUE,VALUE,…",
-            help="Values of a field to try in place of the default ones, for example "
-            "plan.schedule=1f1b,zb-h1 or plan.zero=1; may be repeated.",
-        ),
-    ] = None,
+    vary: Vary = None,
     changes: Changes = None,
     top: Annotated[
         int, typer.Option(min=1, metavar="N", help="Plans to find, fastest first.")
@@ -112,13 +105,13 @@ def plan(
     if pareto is not None and global_batch is not None:
         rule = "draws plans of one global batch"
         raise InputError.single("--pareto", rule, hint="set it: --set batch.global=N")
-    with status_line() as show, worker_pool(workers) as (executor, processes):
+    with search_status() as show, worker_pool(workers) as (executor, processes):
         settings = {
             "vary": _axes(job, vary, max_tp),
             "headroom": headroom,
             "executor": executor,
             "at_a_time": processes,
-            "on_progress": lambda progress: show(_progress_text(progress)),
+            "on_progress": show,
         }
         found = _search(job, top, global_batch, settings)
         if pareto is not None:
@@ -197,14 +190,6 @@ def _short_name(choice: PlanChoice) -> str:
 
     degrees = {name: choice.changes.get(f"plan.{name}", 1) for name in ("tp", "pp", "cp", "ep")}
     return degrees_text(degrees, choice.dp)
-
-
-def _progress_text(progress: Progress) -> str:
-    best = "" if progress.best_s == float("inf") else f"; best {format_seconds(progress.best_s)}"
-    return (
-        f"{progress.replayed} plans replayed, {progress.simulated} simulated{best}; "
-        f"{progress.open} could still be faster"
-    )
 
 
 def _document(

@@ -1,23 +1,28 @@
 """Which parallel strategy suits this model on this cluster?
 
-A strategy is a family of plans: which degrees may be more than 1, and which ZeRO stage. The
-best plan of each family is found by the exact search, so that families are compared at their
-best: with their own microbatch, recomputation and degrees.
+A strategy is a family of plans: which of tp and pp are more than 1, and which ZeRO stage. The
+families divide the plans that :func:`~simulator.planning.search.search_plans` looks at, and the
+best plan of each is found by the same exact search. So families are compared at their best, with
+their own degrees, virtual stages, recomputation and microbatch, and the best plan of the best
+family is the best plan of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-from simulator.errors import InputError
-from simulator.planning.search import PlanChoice, search_plans
-from simulator.planning.space import Axes, powers_of_two
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.planning.feasible import is_data_parallel_only
+from simulator.planning.search import PlanChoice, PlanSearch, Progress, search_parts
+from simulator.planning.space import Axes, PlanSpace
 from simulator.spec.job import Job
 from simulator.spec.plan_text import degrees_text
-from simulator.spec.pool_checks import refuse_pools
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,14 @@ class Family:
     idea: str
     has_tp: bool = False
     has_pp: bool = False
-    zero: tuple[int, ...] = (0, 1)
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+
+    def plans(self, space: PlanSpace) -> NDArray[np.bool_]:
+        """Which plans of a space belong to it, shape (plans,)."""
+        has_tp, has_pp = space.column("plan.tp") > 1, space.column("plan.pp") > 1
+        has_stage = np.isin(space.column("plan.zero"), self.zero)
+        home: NDArray[np.bool_] = (has_tp == self.has_tp) & (has_pp == self.has_pp) & has_stage
+        return home
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
@@ -48,20 +60,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             Family("ZeRO-3", "and divided weights, gathered layer by layer (FSDP)", zero=(3,)),
             Family("TP + DP", "matrix products are divided inside a node", has_tp=True),
             Family("PP + DP", "each GPU holds some layers", has_pp=True),
-            Family("TP + PP + DP", "both, with ZeRO-1 or without", has_tp=True, has_pp=True),
+            Family("TP + PP + DP", "both at once", has_tp=True, has_pp=True),
         )
     }
 )
 """Families by name, the simplest first."""
-
-AXES: Axes = {
-    "plan.vpp": (1,),
-    "plan.cp": (1,),
-    "plan.recompute": ("none", "full"),
-    "batch.micro": (1, 2, 4),
-}
-"""What every family may choose besides its degrees. Interleaving, context parallelism and
-selective recomputation are left to ``clustersim plan``: they refine a strategy."""
 
 
 @dataclass(frozen=True)
@@ -71,85 +74,82 @@ class FamilyResult:
     Attributes:
         family: Which one.
         choice: Its fastest plan that fits; None where there is none.
+        plan_text: Its degrees and options in short; empty where there is no plan.
         obstacle: Why there is none; empty otherwise.
     """
 
     family: Family
     choice: PlanChoice | None
+    plan_text: str = ""
     obstacle: str = ""
-
-    @property
-    def plan_text(self) -> str:
-        """Its degrees and options in short; empty where there is no plan."""
-        if self.choice is None:
-            return ""
-        given, dp = self.choice.changes, self.choice.dp
-        degrees = {name: given.get(f"plan.{name}", 1) for name in ("tp", "pp", "ep")}
-        words = [degrees_text(degrees, dp)]
-        words += [f"ZeRO {given['plan.zero']}"] if dp > 1 else []
-        words += [f"micro {given['batch.micro']}"]
-        recompute = given["plan.recompute"]
-        return " ".join([*words, *([f"{recompute} recompute"] if recompute != "none" else [])])
 
 
 def compare_families(
     job: Job,
+    vary: Axes | None = None,
     *,
     executor: Executor | None = None,
     at_a_time: int = 1,
-    on_family: Callable[[str], None] | None = None,
+    on_progress: Callable[[str, Progress], None] | None = None,
 ) -> list[FamilyResult]:
     """The best plan of every family, the fastest family first, those that do not fit last.
 
     Args:
-        job: Model, cluster, batch; its degrees do not matter.
+        job: Model, cluster, batch, and the fields of the plan that are not varied.
+        vary: Values by field; see :func:`~simulator.planning.space.plan_space`.
         executor: Where plans are simulated; in this process if None.
         at_a_time: Plans that are handed to the executor together.
-        on_family: Called with the name of each family when it is done.
+        on_progress: Called after each plan that was replayed or simulated, with the name of
+            the family that it is for.
+
+    Raises:
+        InputError: A field cannot be varied, or a value of it is wrong.
     """
-    refuse_pools(job, "the best family of plans")
-    results = []
-    for family in FAMILIES.values():
-        results.append(_best(job, family, executor, at_a_time))
-        if on_family:
-            on_family(family.name)
+    found = search_parts(
+        job,
+        {family.name: family.plans for family in FAMILIES.values()},
+        vary,
+        executor=executor,
+        at_a_time=at_a_time,
+        on_progress=on_progress,
+    )
+    results = [_result(job, family, found[family.name]) for family in FAMILIES.values()]
     # Ties go to the simpler one, which comes first.
     return sorted(
         results, key=lambda each: each.choice.step_time_s if each.choice else float("inf")
     )
 
 
-def _best(job: Job, family: Family, executor: Executor | None, at_a_time: int) -> FamilyResult:
-    degrees = dict(_degree_axes(job, family))
-    if not all(degrees.values()):
-        return FamilyResult(family, None, "needs more GPUs")
-    axes = {**AXES, **degrees}
-    if job.model.experts:
-        axes["plan.ep"] = [1, *powers_of_two(min(job.cluster.gpus, job.model.experts.count))[1:]]
-    try:
-        found = search_plans(job, axes, executor=executor, at_a_time=at_a_time)
-    except InputError as error:
-        return FamilyResult(family, None, error.faults[0].rule)
+def _result(job: Job, family: Family, found: PlanSearch) -> FamilyResult:
     if found.choices:
-        return FamilyResult(family, found.choices[0])
-    if found.plans == 0:
-        return FamilyResult(family, None, "cannot be built from this model and batch")
-    return FamilyResult(family, None, "does not fit into memory")
+        choice = found.choices[0]
+        return FamilyResult(family, choice, plan_text=_plan_text(job, choice))
+    return FamilyResult(family, None, obstacle=_obstacle(job, family, found))
 
 
-def _degree_axes(job: Job, family: Family) -> Iterator[tuple[str, list[int]]]:
-    tp = [degree for degree in _degrees(job) if degree > 1] if family.has_tp else [1]
-    pp = (
-        [degree for degree in powers_of_two(job.cluster.gpus) if degree > 1]
-        if family.has_pp
-        else [1]
-    )
-    alone = job.cluster.gpus == 1
-    yield "plan.tp", tp
-    yield "plan.pp", pp
-    yield "plan.zero", [stage for stage in family.zero if stage == 0 or not alone]
+def _obstacle(job: Job, family: Family, found: PlanSearch) -> str:
+    if found.plans:
+        return "does not fit into memory"
+    if job.cluster.gpus == 1:
+        return "needs more GPUs"
+    if (family.has_tp or family.has_pp) and is_data_parallel_only(job):
+        return "the job's stack has no model parallelism"
+    return "cannot be built from this model and batch"
 
 
-def _degrees(job: Job) -> list[int]:
-    """Tensor-parallel degrees inside a node."""
-    return powers_of_two(min(job.cluster.gpus, job.cluster.profile.network.scale_up.gpus))
+def _plan_text(job: Job, choice: PlanChoice) -> str:
+    """Degrees, and what else is varied where it says something."""
+    given = choice.changes
+
+    def value(field: str) -> Any:
+        return given.get(f"plan.{field}", getattr(job.plan, field))
+
+    dp, recompute = choice.dp, value("recompute")
+    degrees = {name: value(name) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    words = [degrees_text(degrees, dp)]
+    if dp * degrees["cp"] > 1:
+        words.append(f"ZeRO {value('zero')}")
+    words.append(f"micro {given.get('batch.micro', job.batch.micro_batch)}")
+    if recompute != "none":
+        words.append(f"{recompute} recompute")
+    return " ".join(words)

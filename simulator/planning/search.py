@@ -23,10 +23,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.engine.replay import replay
 from simulator.errors import InputError
@@ -37,6 +39,9 @@ from simulator.program.ir import Category
 from simulator.results.run import run_step
 from simulator.spec.job import Job
 from simulator.spec.pool_checks import refuse_pools
+
+Part = Callable[[PlanSpace], NDArray[np.bool_]]
+"""Which plans of a space belong to a part of it, shape (plans,)."""
 
 _MEMORY_STEP = 0.02
 """How much less the next plan of a Pareto front holds."""
@@ -157,6 +162,42 @@ def search_plans(
     return search.run(on_progress)
 
 
+def search_parts(
+    job: Job,
+    parts: Mapping[str, Part],
+    vary: Axes | None = None,
+    *,
+    executor: Executor | None = None,
+    at_a_time: int = 1,
+    on_progress: Callable[[str, Progress], None] | None = None,
+) -> dict[str, PlanSearch]:
+    """The fastest plan of each part of one space, proven as in :func:`search_plans`.
+
+    What is known of a plan is shared, so all parts cost little more than the whole space. How
+    many combinations break a rule is known of the whole space only.
+
+    Args:
+        job: As for :func:`search_plans`.
+        parts: Which plans belong to it, by the name of the part.
+        vary: As for :func:`search_plans`.
+        executor: As for :func:`search_plans`.
+        at_a_time: As for :func:`search_plans`.
+        on_progress: As for :func:`search_plans`, after the name of the part.
+
+    Raises:
+        InputError: A field cannot be varied, or a value of it is wrong.
+    """
+    refuse_pools(job, "the best plans")
+    candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
+    limit_bytes = job.cluster.profile.device.memory_bytes
+    return {
+        name: _Search(candidates, 1, limit_bytes, part(candidates.space)).run(
+            None if on_progress is None else partial(on_progress, name)
+        )
+        for name, part in parts.items()
+    }
+
+
 def pareto_front(
     job: Job,
     vary: Axes | None = None,
@@ -236,12 +277,22 @@ class _Candidates:
 
 
 class _Search:
-    def __init__(self, candidates: _Candidates, top: int, limit_bytes: float) -> None:
+    """The fastest plans of a space, or of those of it that are looked at."""
+
+    def __init__(
+        self,
+        candidates: _Candidates,
+        top: int,
+        limit_bytes: float,
+        among: NDArray[np.bool_] | None = None,
+    ) -> None:
         self._candidates, self._space, self._top = candidates, candidates.space, top
         self._capacity_bytes = limit_bytes
         bounds = candidates.bounds
-        self._least_bytes = bounds.peak_device_bytes
-        fits = np.flatnonzero(bounds.peak_device_bytes <= self._capacity_bytes)
+        everything = np.ones(len(self._space), dtype=np.bool_)
+        self._plans = np.flatnonzero(everything if among is None else among)
+        self._least_bytes = bounds.peak_device_bytes[self._plans]
+        fits = self._plans[self._least_bytes <= self._capacity_bytes]
         self._heap = [
             _Entry(float(bounds.step_time_s[plan]), int(plan), Tier.BOUND) for plan in fits
         ]
@@ -270,11 +321,12 @@ class _Search:
         """What was found, and why the other plans are not among it."""
         left = [entry.tier for entry in self._heap]
         space, choices = self._space, tuple(self._choice(entry) for entry in self._found)
-        nothing_fits = not choices and len(space) > 0
-        smallest = space.changes(int(self._least_bytes.argmin())) if nothing_fits else None
+        smallest = None
+        if not choices and len(self._plans):
+            smallest = space.changes(int(self._plans[self._least_bytes.argmin()]))
         return PlanSearch(
             choices=choices,
-            plans=len(space),
+            plans=len(self._plans),
             replayed=self._counts[Tier.REPLAY],
             simulated=self._counts[Tier.SIMULATION],
             pruned=Pruned(

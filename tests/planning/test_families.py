@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.planning.families import AXES, FAMILIES, compare_families
+from simulator.planning.families import FAMILIES, compare_families
 from simulator.planning.search import search_plans
+from simulator.planning.space import plan_space
 from simulator.planning.which_strategy import (
     SITUATIONS,
     map_cell,
@@ -33,25 +34,63 @@ def job(gpus: int = 8, memory: str = "80 GiB", **network):
     )
 
 
-def test_every_plan_belongs_to_exactly_one_family():
-    for tp in (1, 2):
-        for pp in (1, 4):
-            stages = (0, 1, 2, 3) if tp == pp == 1 else (0, 1)
-            for zero in stages:
-                homes = [
-                    each.name
-                    for each in FAMILIES.values()
-                    if (tp > 1, pp > 1) == (each.has_tp, each.has_pp) and zero in each.zero
-                ]
-                assert len(homes) == 1, (tp, pp, zero)
+EXPERTS = {"experts": {"count": 8, "top_k": 2, "ffn_hidden": 4096}, "gated_mlp": True}
+MIXTURE = job().replace({f"model.{field}": value for field, value in EXPERTS.items()})
+JOBS = {
+    "dense": job(),
+    "mixture": MIXTURE,
+    "little memory": job(memory="2.5 GiB"),
+    "more ranks than sequences": job().replace(
+        {"batch.global": 2, "batch.seq_len": 8192, "plan.cp": 4}
+    ),
+    "data parallelism only": job().replace({"plan.stack": "deepspeed"}),
+}
+FEWER = {"plan.recompute": ["none", "full"], "batch.micro": [1, 2]}
+"""So that tests take seconds."""
 
 
-def test_the_best_family_has_the_best_plan_of_all():
-    results = compare_families(job())
-    axes = {**AXES, "plan.tp": [1, 2, 4, 8], "plan.pp": [1, 2, 4, 8], "plan.zero": [0, 1]}
-    best = search_plans(job(), axes).choices[0]
-    simple = [each for each in results if each.choice and max(each.family.zero) <= 1]
-    assert simple[0].choice.step_time_s == best.step_time_s
+@pytest.mark.parametrize("case", JOBS)
+def test_every_plan_belongs_to_exactly_one_family(case):
+    space = plan_space(JOBS[case], FEWER)
+    homes = sum(family.plans(space).astype(int) for family in FAMILIES.values())
+    assert len(homes) > 10
+    assert (homes == 1).all()
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_the_best_family_has_the_best_plan_of_all(case):
+    results = compare_families(JOBS[case], FEWER)
+    best = search_plans(JOBS[case], FEWER).choices[0]
+    assert results[0].choice.step_time_s == best.step_time_s
+
+
+def test_virtual_stages_context_ranks_and_sharded_tensor_parallelism_are_tried():
+    dense, long, tight = (
+        {each.family.name: each for each in compare_families(JOBS[case], {**FEWER, **vary})}
+        for case, vary in (
+            ("dense", {"plan.zero": [1]}),
+            ("more ranks than sequences", {"plan.zero": [1]}),
+            ("little memory", {"plan.zero": [0, 3]}),
+        )
+    )
+    assert dense["PP + DP"].choice.changes["plan.vpp"] > 1
+    assert "vpp" in dense["PP + DP"].plan_text
+    assert long["ZeRO-1"].choice.changes["plan.cp"] > 1
+    assert "cp" in long["ZeRO-1"].plan_text
+    assert tight["TP + DP"].choice.changes["plan.zero"] == 3
+
+
+def test_a_stack_without_model_parallelism_is_offered_none():
+    results = {each.family.name: each for each in compare_families(JOBS["data parallelism only"])}
+    assert results["TP + DP"].obstacle == "the job's stack has no model parallelism"
+    assert results["ZeRO-1"].choice is not None
+
+
+def test_what_is_varied_narrows_every_family():
+    results = compare_families(job(), {"plan.tp": [1], "batch.micro": [1]})
+    chosen = [each.choice for each in results if each.choice]
+    assert {choice.changes["batch.micro"] for choice in chosen} == {1}
+    assert all(each.choice is None for each in results if each.family.has_tp)
 
 
 def test_families_are_ranked_and_those_without_a_plan_come_last():
@@ -62,8 +101,7 @@ def test_families_are_ranked_and_those_without_a_plan_come_last():
 
 
 def test_the_plan_of_a_mixture_says_over_how_many_ranks_its_experts_are_spread():
-    experts = {"count": 8, "top_k": 2, "ffn_hidden": 4096}
-    results = compare_families(job().replace({"model.experts": experts, "model.gated_mlp": True}))
+    results = compare_families(MIXTURE, FEWER)
     chosen = [(each.plan_text, each.choice.changes["plan.ep"]) for each in results if each.choice]
     assert max(ep for _, ep in chosen) > 1
     for text, ep in chosen:
@@ -80,7 +118,7 @@ def test_a_model_too_large_for_a_gpu_is_divided():
 
 def test_a_slow_network_turns_plain_data_parallelism_into_the_wrong_choice():
     fast, slow = (
-        map_cell(compare_families(job(gpus=16, fabric={"nics_per_node": 1, "nic": nic})))
+        map_cell(compare_families(job(gpus=16, fabric={"nics_per_node": 1, "nic": nic}), FEWER))
         for nic in ("3200 Gbit/s", "1 Gbit/s")
     )
     assert slow[1] > fast[1] >= 1

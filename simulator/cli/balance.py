@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import typer
@@ -37,11 +36,13 @@ def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False)
 
 
 def _print_layouts(found: Balance, title: str) -> None:
+    from simulator.planning.balance import layout_text
+
     layouts = [("even", found.even_layout, found.even_step_time_s, found.even_fits)]
     if not found.is_even:
         layouts.append(("balanced", found.layout, found.step_time_s, found.fits))
     rows = [
-        (name, _in_runs(layout), format_seconds(step_time_s), "yes" if fits else "no")
+        (name, layout_text(layout), format_seconds(step_time_s), "yes" if fits else "no")
         for name, layout, step_time_s, fits in layouts
     ]
     columns = [
@@ -61,12 +62,6 @@ def _verdict(found: Balance) -> str:
     kind = "shorter" if found.saved_share >= 0 else "longer, but it fits"
     gain = f"The balanced step is {percent(abs(found.saved_share), digits=2)} {kind}"
     return f"{gain} ({found.tried} layouts simulated). To take it:\n{options}"
-
-
-def _in_runs(layout: tuple[int, ...]) -> str:
-    """Layers per stage with equal neighbours counted ("7, 14 x 8, 7")."""
-    runs = [(layers, len(list(group))) for layers, group in groupby(layout)]
-    return ", ".join(f"{times} x {layers}" if times > 1 else str(layers) for layers, times in runs)
 
 
 def _as_yaml(value: object) -> str:

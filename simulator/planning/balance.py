@@ -18,9 +18,9 @@ Source: pipeline planning by dynamic programming over contiguous runs, PipeDream
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, permutations
+from itertools import accumulate, groupby, pairwise, permutations
 from math import inf
 from operator import add
 from typing import NamedTuple
@@ -46,7 +46,8 @@ _DEALT_OTHERWISE = {
 """Fields of a plan that a layout takes the place of, as they are where they say nothing."""
 
 _MOST_MOVES = 32
-"""Layouts that are simulated to improve the first one."""
+_FEW_MOVES = 8
+"""Layouts that are simulated to improve the first one, at leisure and beside other questions."""
 
 RunCost = Callable[[int, Slice], float]
 """(virtual stage, its run) -> seconds; infinite where the stage cannot hold the run."""
@@ -88,7 +89,7 @@ class Balance:
         return 1 - self.step_time_s / self.even_step_time_s
 
 
-def balance(job: Job) -> Balance:
+def balance(job: Job, *, is_quick: bool = False) -> Balance:
     """The fastest layout of layers over virtual stages that was found.
 
     Layouts that fit into memory go before those that do not. Where the one whose slowest
@@ -98,6 +99,8 @@ def balance(job: Job) -> Balance:
 
     Args:
         job: Its ``plan.layout``, if it has one, is left aside.
+        is_quick: Whether to simulate few layouts, and only one where even is best for the
+            objective.
 
     Raises:
         InputError: The plan has no pipeline, or the even layout cannot run.
@@ -108,7 +111,10 @@ def balance(job: Job) -> Balance:
         raise InputError.single("plan.pp", rule, job.plan.pp, "take for example plan.pp: 2")
     search = _Search(job.replace({"plan.layout": None}))
     search.start()
-    search.improve()
+    if not is_quick:
+        search.improve(_MOST_MOVES)
+    elif search.best is not search.even:
+        search.improve(_FEW_MOVES)
     best = search.best
     return Balance(
         layout=best.layout,
@@ -149,14 +155,17 @@ class _Search:
 
     def start(self) -> None:
         """Try what is best for the objective: the layout whose slowest stage is fastest."""
-        for cost in (self._costs.seconds, self._costs.seconds_within_memory):
-            layout = least_bottleneck(self._job.model.layers, self._stages, cost)
+        layers, stages = self._job.model.layers, self._stages
+        even_s = self._bottleneck_s(self.even.layout)[0]
+        # The even layout bounds the best one, but not the best one that has room.
+        for cost, most in ((self._costs.seconds, even_s), (self._costs.seconds_within_memory, inf)):
+            layout = least_bottleneck(layers, stages, cost, most)
             if layout is not None and self._try(layout).fits:
                 return
 
-    def improve(self) -> None:
+    def improve(self, most_moves: int) -> None:
         """Move single layers for as long as that helps, the most promising moves first."""
-        most = len(self.trials) + _MOST_MOVES
+        most = len(self.trials) + most_moves
         improves = True
         while improves:
             before = self.best
@@ -208,26 +217,54 @@ def _moves(layout: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             yield tuple(moved)
 
 
-def least_bottleneck(layers: int, stages: int, cost: RunCost) -> tuple[int, ...] | None:
+def better_layout(job: Job) -> tuple[str, Mapping[str, object]] | None:
+    """Another layout that few trials found to be best, in words, and what gives it to the job.
+
+    None where the job has it, has no pipeline, or cannot be balanced.
+    """
+    if job.plan.pp == 1 or job.cluster.pools:
+        return None
+    try:
+        found = balance(job, is_quick=True)
+    except InputError:
+        return None
+    own = job.plan.layout
+    if found.layout == (found.even_layout if own is None else tuple(own)):
+        return None
+    stages = "stages" if job.plan.vpp == 1 else "virtual stages"
+    words = f"dealing {layout_text(found.layout)} layers to the {stages}"
+    return words, found.changes or {"plan.layout": None}
+
+
+def layout_text(layout: Sequence[int]) -> str:
+    """Layers per stage with equal neighbours counted (``7, 14 x 8, 7``)."""
+    runs = [(layers, len(list(group))) for layers, group in groupby(layout)]
+    return ", ".join(f"{times} x {layers}" if times > 1 else str(layers) for layers, times in runs)
+
+
+def least_bottleneck(
+    layers: int, stages: int, cost: RunCost, most: float = inf
+) -> tuple[int, ...] | None:
     """Layers of each stage such that the most expensive stage costs least.
 
     Of several such layouts, one with the smallest sum of squared costs. Every stage holds
     at least one layer, but the first may hold the embedding alone, and the last the head.
-    None where no layout has a finite cost.
+    None where no layout has a finite cost, or none costs as little as ``most``.
 
     Args:
         layers: Layers to deal out.
         stages: Stages, >= 2.
-        cost: Cost of a run of layers on a stage.
+        cost: Cost of a run of layers on a stage; more layers never cost less.
+        most: Runs that cost more need not be looked at.
     """
-    table = _cost_table(layers, stages, cost)
+    table = _cost_table(layers, stages, cost, most)
     first = _deal(table, layers, max)
     if first is None:
         return None
     runs = pairwise((0, *accumulate(first)))
-    most = max(costs[run] for costs, run in zip(table, runs, strict=True))
+    least = max(costs[run] for costs, run in zip(table, runs, strict=True))
     squares = [
-        {run: seconds**2 for run, seconds in costs.items() if seconds <= most} for costs in table
+        {run: seconds**2 for run, seconds in costs.items() if seconds <= least} for costs in table
     ]
     return _deal(squares, layers, add)
 
@@ -236,7 +273,7 @@ _Run = tuple[int, int]
 """First layer and end of a run."""
 
 
-def _cost_table(layers: int, stages: int, cost: RunCost) -> list[dict[_Run, float]]:
+def _cost_table(layers: int, stages: int, cost: RunCost, most: float) -> list[dict[_Run, float]]:
     """Cost of every run that a stage can hold, one table per stage."""
     table: list[dict[_Run, float]] = []
     last = stages - 1
@@ -254,6 +291,8 @@ def _cost_table(layers: int, stages: int, cost: RunCost) -> list[dict[_Run, floa
                     has_loss=stage == last,
                 )
                 seconds = cost(stage, run)
+                if seconds > most:
+                    break
                 if seconds < inf:
                     costs[first, end] = seconds
         table.append(costs)

@@ -25,6 +25,12 @@ def can_shard(job: Job) -> bool:
     return plan.pp == 1 or plan.zero <= 1 or stack_name(job) in _SHARDING_UNDER_A_PIPELINE
 
 
+def still_shards(changed: Job, job: Job) -> bool:
+    """Whether a changed job shards as its stack does, or no more than the job itself does."""
+    asks_no_more = not can_shard(job) and changed.plan.zero <= job.plan.zero
+    return can_shard(changed) or asks_no_more
+
+
 def stack_name(job: Job) -> str:
     """The stack that the plan names or starts from."""
     default = "megatron-core"

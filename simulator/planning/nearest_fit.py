@@ -23,8 +23,8 @@ from typing import NamedTuple
 from simulator.errors import InputError
 from simulator.planning.feasible import (
     MIN_TOKENS_PER_CONTEXT_RANK,
-    can_shard,
     is_data_parallel_only,
+    still_shards,
 )
 from simulator.planning.recompute_change import recompute_change
 from simulator.planning.space import divisors
@@ -183,7 +183,7 @@ class _Search:
         for changes in candidates:
             try:
                 changed = self.job.replace(changes)
-                if not _can_shard(changed, changes):
+                if not _can_shard(changed, changes, self.job):
                     continue
                 trial = _simulate(changed, changes)
             except InputError:
@@ -202,11 +202,11 @@ def _simulate(job: Job, changes: Changes, engine: Engine = "replay") -> Trial:
     return Trial(changes, step.step_time_s, peak, step.capacity_bytes, held, host_fits)
 
 
-def _can_shard(job: Job, changes: Changes) -> bool:
+def _can_shard(changed: Job, changes: Changes, job: Job) -> bool:
     """Whether the stack shards as the plan says, and a new ZeRO stage has ranks to use."""
-    if "plan.zero" in changes and job.dp * job.plan.cp == 1:
+    if "plan.zero" in changes and changed.dp * changed.plan.cp == 1:
         return False
-    return can_shard(job)
+    return still_shards(changed, job)
 
 
 def _single_changes(job: Job) -> Iterator[Changes]:

@@ -6,12 +6,13 @@ knob that the search leaves alone, turned alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from simulator.errors import InputError
+from simulator.planning.balance import better_layout
 from simulator.program.ir import Category
 from simulator.results.run import run_step
 from simulator.spec.job import Job
@@ -82,7 +83,7 @@ def reasons(job: Job, *, on_trial: Callable[[], None] | None = None) -> Reasons:
     """
     step_s = run_step(job).step_time_s
     return Reasons(
-        knobs=_gains(job, step_s, _plan_changes(), on_trial),
+        knobs=_gains(job, step_s, _plan_changes(job), on_trial),
         links=_gains(job, step_s, _link_changes(job), on_trial),
     )
 
@@ -105,8 +106,10 @@ def losses(breakdown_s: Mapping[Category, float]) -> list[tuple[Category, float]
     return sorted(lost, key=lambda item: -item[1])
 
 
-def _plan_changes() -> list[dict[str, Any]]:
-    return [{path: value} for path, values in _PLAN_KNOBS.items() for value in values]
+def _plan_changes(job: Job) -> list[Mapping[str, Any]]:
+    knobs = [{path: value} for path, values in _PLAN_KNOBS.items() for value in values]
+    layout = better_layout(job)
+    return [*knobs, *([] if layout is None else [layout[1]])]
 
 
 def _link_changes(job: Job) -> list[dict[str, Any]]:
@@ -121,7 +124,7 @@ def _link_changes(job: Job) -> list[dict[str, Any]]:
 def _gains(
     job: Job,
     step_s: float,
-    trials: list[dict[str, Any]],
+    trials: Sequence[Mapping[str, Any]],
     on_trial: Callable[[], None] | None,
 ) -> tuple[Knob, ...]:
     found = []

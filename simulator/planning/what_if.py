@@ -1,7 +1,8 @@
 """Which single change would make training faster, found by simulating a few?
 
 Each candidate changes one decision of the job on the GPUs there are: microbatches,
-recomputation, pipeline order, degrees, dispatch to experts, sharding. It is replayed without
+recomputation, pipeline order, layers of the stages, degrees, dispatch to experts, sharding. It is
+replayed without
 contention and compared with the job replayed likewise, so that gains are of one kind.
 Doubling the microbatches also doubles the global batch, which decides what is learned; its
 gain says what the bubble and the reductions of a step cost.
@@ -12,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from simulator.errors import InputError
-from simulator.planning.feasible import can_shard, is_data_parallel_only
+from simulator.planning.balance import better_layout
+from simulator.planning.feasible import is_data_parallel_only, still_shards
 from simulator.planning.recompute_change import recompute_change
 from simulator.planning.space import powers_of_two
 from simulator.program.ranks import shard_group
@@ -45,7 +47,7 @@ def what_ifs(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[W
     for words, changes in list(_candidates(job))[:MOST_TRIED]:
         try:
             changed = job.replace(changes)
-            step = run_step(changed, "replay") if can_shard(changed) else None
+            step = run_step(changed, "replay") if still_shards(changed, job) else None
         except InputError:
             continue  # a rule forbids it
         if step is None:
@@ -98,6 +100,9 @@ def _pipeline_candidates(job: Job) -> Iterator[tuple[str, Changes]]:
         yield _moved("vpp", plan.vpp, 2 * plan.vpp), changes
     if plan.vpp == 1 and plan.schedule in (None, "1f1b"):
         yield "changing the schedule from 1f1b to zb-h1", {"plan.schedule": "zb-h1"}
+    layout = better_layout(job)
+    if layout is not None:
+        yield layout
 
 
 def _degree_candidates(job: Job) -> Iterator[tuple[str, Changes]]:

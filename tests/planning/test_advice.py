@@ -159,7 +159,7 @@ def test_advice_ends_in_a_sentence_and_explains_a_misfit(job):
     assert advice.misfit == ""
     assert advice.what_ifs
     assert advice.influences
-    assert len(counted) == len(advice.what_ifs) + len(advice.influences)
+    assert len(counted) == len(what_ifs(job)) + len(advice.influences)
 
 
 def test_advice_on_a_job_that_does_not_fit_says_what_would(job):
@@ -176,3 +176,49 @@ def test_other_recomputation_is_tried_without_what_only_the_old_one_has(job):
         now = start.plan.recompute
         words = {each.words for each in what_ifs(start)}
         assert f"changing recompute from {now} to {other}" in words
+
+
+def test_a_change_that_reads_as_nothing_is_no_advice_unless_it_saves_memory_that_lacks(write):
+    job = sim.load_job(
+        write("""
+        model: {base: llama3.1-8b, layers: 4}
+        cluster: {profile: h100-sxm-80gb, gpus: 8}
+        batch: {global: 8, seq_len: 4096}
+        plan: {zero: 1}
+        """)
+    )
+    small = job.replace({"cluster.device.memory": "18 GiB"})
+    words = "raising zero from 1 to 2"
+    assert abs({each.words: each.gain for each in what_ifs(job)}[words]) < 0.0005
+    enough, too_little = (
+        [each.words for each in sim.simulate(each).advice().what_ifs] for each in (job, small)
+    )
+    assert words not in enough
+    assert words in too_little
+
+
+def test_layers_are_dealt_anew_where_that_helps(write):
+    """Four layers per stage, and the head takes as long as almost three."""
+    heavy_head = sim.load_job(write(JOB)).replace({"model.layers": 16, "plan.recompute": "none"})
+    dealt = [each for each in what_ifs(heavy_head) if "plan.layout" in each.changes]
+    assert len(dealt) == 1
+    layout = dealt[0].changes["plan.layout"]
+    assert dealt[0].words.startswith("dealing ")
+    assert dealt[0].words.endswith(" layers to the stages")
+    assert layout[-1] < 4
+    assert sum(layout) == 16
+    assert dealt[0].gain > 0.1
+    again = what_ifs(heavy_head.replace(dealt[0].changes))
+    assert all(each.gain <= 1e-9 for each in again if "plan.layout" in each.changes)
+
+
+def test_no_layout_is_offered_where_even_is_best(write):
+    no_head = sim.load_job(write(JOB)).replace({"model.vocab": 128, "model.layers": 16})
+    assert not [each for each in what_ifs(no_head) if "plan.layout" in each.changes]
+
+
+def test_a_job_that_shards_more_than_its_stack_is_offered_what_shards_no_more(write):
+    job = sim.load_job(write(JOB)).replace({"plan.zero": 2})
+    words = {each.words for each in what_ifs(job)}
+    assert {"changing recompute from full to none", "lowering zero from 2 to 1"} <= words
+    assert "raising zero from 2 to 3" not in words

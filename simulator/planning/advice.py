@@ -7,10 +7,13 @@ from collections.abc import Callable
 from simulator.planning.influences import influences
 from simulator.planning.misfit import explain_misfit
 from simulator.planning.what_if import what_ifs
-from simulator.results.advice import Advice
+from simulator.results.advice import Advice, WhatIf
 from simulator.results.step import StepResult
 from simulator.results.verdict import verdict
 from simulator.spec.job import Job
+
+_LEAST_GAIN = 0.0005
+"""A smaller share, gained or lost, reads as 0.0 %."""
 
 
 def advice(
@@ -22,7 +25,8 @@ def advice(
 ) -> Advice:
     """The verdict, the changes and the numbers that it rests on.
 
-    Some twenty changed jobs are replayed. What a number of a profile decides is worked out for
+    Some twenty changed jobs are replayed; those whose step is as long are not told of, unless they
+    save memory of a job that does not fit. What a number of a profile decides is worked out for
     clusters of one kind of GPU.
 
     Args:
@@ -36,6 +40,12 @@ def advice(
     return Advice(
         verdict=verdict(result, tried),
         misfit=misfit or explain_misfit(job, result),
-        what_ifs=tried,
+        what_ifs=tuple(each for each in tried if _says_something(each, result)),
         influences=() if job.cluster.pools else influences(job, on_trial=on_trial),
     )
+
+
+def _says_something(what_if: WhatIf, result: StepResult) -> bool:
+    """Whether it changes the step, or saves memory of a job that lacks it."""
+    saves_memory = what_if.peak_device_bytes < result.peak_device_bytes
+    return abs(what_if.gain) >= _LEAST_GAIN or (not result.fits and saves_memory)

@@ -51,7 +51,7 @@ class Advice:
     Attributes:
         verdict: One sentence: what binds the step, what it loses, what would help.
         misfit: Why the job does not fit and what would; empty where it fits.
-        what_ifs: Single changes, the largest gain first.
+        what_ifs: Single changes that make a difference, the largest gain first.
         influences: Numbers of the profile that the step rests on, the weightiest first.
     """
 

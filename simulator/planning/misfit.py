@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.planning.nearest_fit import FitSearch, nearest_fit
+from simulator.planning.nearest_fit import FitSearch, NearestFit, nearest_fit
 from simulator.results.host_memory import HostMemory
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
@@ -79,9 +79,17 @@ def _way_out(search: FitSearch) -> Iterator[str]:
     if nearest is None:
         yield f"No change that was tried makes it fit ({tried} simulated)."
         return
-    options = " ".join(f"--set {path}={value}" for path, value in nearest.changes.items())
-    yield f"Nearest change that fits ({tried} simulated): {options}"
-    yield (
-        f"With it a step takes {format_seconds(nearest.step_time_s)} "
-        f"and the fullest GPU holds {format_bytes(nearest.peak_device_bytes)}."
-    )
+    yield f"Nearest change that fits ({tried} simulated): {_options(nearest)}"
+    yield f"With it {_outcome(nearest)}."
+    if search.faster is not None:
+        yield f"Faster, with two changes: {_options(search.faster)}"
+        yield f"With them {_outcome(search.faster)}."
+
+
+def _options(change: NearestFit) -> str:
+    return " ".join(f"--set {path}={value}" for path, value in change.changes.items())
+
+
+def _outcome(change: NearestFit) -> str:
+    step, held = format_seconds(change.step_time_s), format_bytes(change.peak_device_bytes)
+    return f"a step takes {step} and the fullest GPU holds {held}"

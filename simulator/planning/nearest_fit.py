@@ -8,7 +8,8 @@ the order of what they ask of the user:
 3. more GPUs of the same kind, alone or with one change;
 4. another device with more memory.
 
-The first of these that yields anything ends the search. Model, global batch, sequence
+The first of these that yields anything ends the search; only where one change is enough, two are
+tried all the same, and told of where their step is much shorter. Model, global batch, sequence
 length and number formats stay as they are, because they decide what is learned.
 """
 
@@ -51,6 +52,8 @@ _OFFLOADED = {
     "optimizer": ("optimizer",), "infinity": ("optimizer",), "shards": ("optimizer", "parameters"),
 }  # fmt: skip
 """What leaves the GPU first, by what the stack can move."""
+_MUCH_SHORTER = 0.95
+"""Share of the step with one change that a second one must get below. Assumption."""
 _RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
@@ -76,10 +79,13 @@ class FitSearch:
     Attributes:
         nearest: The nearest change that fits; None where nothing that was tried fits.
         tried: Changed jobs that were simulated.
+        faster: Two changes whose step is much shorter than with the nearest, a single one;
+            None where there are none.
     """
 
     nearest: NearestFit | None
     tried: int
+    faster: NearestFit | None = None
 
 
 class Trial(NamedTuple):
@@ -137,19 +143,17 @@ class _Search:
         self.base = _simulate(job, {})
 
     def run(self) -> FitSearch:
-        best = self._on_the_same_gpus() or self._on_more_gpus() or self._on_another_device()
-        if best is None:
-            return FitSearch(None, self.tried)
-        nearest = NearestFit(best.changes, best.step_time_s, best.peak_device_bytes)
-        return FitSearch(nearest, self.tried)
-
-    def _on_the_same_gpus(self) -> Trial | None:
         singles = list(islice(self.trials(_single_changes(self.job)), _MOST_SINGLES))
-        return (
-            self._fastest(singles)
-            or self._combined(singles, 2, _MOST_PAIRS)
+        one, two = self._fastest(singles), self._combined(singles, 2, _MOST_PAIRS)
+        best = (
+            one
+            or two
             or self._combined(singles, 3, _MOST_TRIPLES)
+            or self._on_more_gpus()
+            or self._on_another_device()
         )
+        is_faster = one and two and two.step_time_s < _MUCH_SHORTER * one.step_time_s
+        return FitSearch(_found(best), self.tried, _found(two if is_faster else None))
 
     def _combined(self, singles: list[Trial], size: int, most: int) -> Trial | None:
         candidates = _combined_changes(self.job, self.base, singles, size)
@@ -190,6 +194,12 @@ class _Search:
                 continue
             self.tried += 1
             yield trial
+
+
+def _found(trial: Trial | None) -> NearestFit | None:
+    if trial is None:
+        return None
+    return NearestFit(trial.changes, trial.step_time_s, trial.peak_device_bytes)
 
 
 def _simulate(job: Job, changes: Changes, engine: Engine = "replay") -> Trial:

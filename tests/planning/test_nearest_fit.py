@@ -255,3 +255,22 @@ def test_leaving_the_gpu_is_a_way_out_where_the_stack_knows_it():
     nearest = nearest_fit(job).nearest
     assert nearest is not None
     assert nearest.changes == {"plan.offload.optimizer": "cpu"}
+
+
+def test_two_changes_are_told_of_beside_a_single_one_where_they_are_much_faster():
+    """Sharding gradients is enough where every GPU holds all experts, and slow."""
+    model = {**MODEL, "gated_mlp": True, "experts": {"count": 8, "top_k": 2, "ffn_hidden": 8192}}
+    job = a_job("16 GiB", gpus=32, zero=0).replace({"model": model})
+    search = nearest_fit(job)
+    assert len(search.nearest.changes) == 1
+    assert len(search.faster.changes) == 2
+    step = run_step(job.replace(search.faster.changes))
+    assert step.fits
+    assert search.faster.step_time_s == step.step_time_s < 0.95 * search.nearest.step_time_s
+    assert "Faster, with two changes: --set " in explain_misfit(job, run_step(job))
+
+
+def test_two_changes_are_not_told_of_where_one_is_as_fast():
+    search = nearest_fit(MISFITS["activations of a large microbatch"])
+    assert len(search.nearest.changes) == 1
+    assert search.faster is None

@@ -9,6 +9,7 @@ import typer
 
 from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
+from simulator.results.advice import LEAST_SHARE
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def _print_layouts(found: Balance, title: str) -> None:
 def _verdict(found: Balance) -> str:
     if found.is_even:
         return f"Even is best of the {found.tried} layouts that were simulated."
+    if 0 <= found.saved_share < LEAST_SHARE:
+        return f"None of the {found.tried} layouts that were simulated is worth the change."
     options = " ".join(f"--set '{path}={_as_yaml(new)}'" for path, new in found.changes.items())
     kind = "shorter" if found.saved_share >= 0 else "longer, but it fits"
     gain = f"The balanced step is {percent(abs(found.saved_share), digits=2)} {kind}"

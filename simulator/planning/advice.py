@@ -7,13 +7,10 @@ from collections.abc import Callable
 from simulator.planning.influences import influences
 from simulator.planning.misfit import explain_misfit
 from simulator.planning.what_if import what_ifs
-from simulator.results.advice import Advice, WhatIf
+from simulator.results.advice import LEAST_SHARE, Advice, WhatIf
 from simulator.results.step import StepResult
 from simulator.results.verdict import verdict
 from simulator.spec.job import Job
-
-_LEAST_GAIN = 0.0005
-"""A smaller share, gained or lost, reads as 0.0 %."""
 
 
 def advice(
@@ -48,4 +45,4 @@ def advice(
 def _says_something(what_if: WhatIf, result: StepResult) -> bool:
     """Whether it changes the step, or saves memory of a job that lacks it."""
     saves_memory = what_if.peak_device_bytes < result.peak_device_bytes
-    return abs(what_if.gain) >= _LEAST_GAIN or (not result.fits and saves_memory)
+    return abs(what_if.gain) >= LEAST_SHARE or (not result.fits and saves_memory)

@@ -134,7 +134,7 @@ def _obstacle(job: Job, family: Family, found: PlanSearch) -> str:
         return "needs more GPUs"
     if (family.has_tp or family.has_pp) and is_data_parallel_only(job):
         return "the job's stack has no model parallelism"
-    return "cannot be built from this model and batch"
+    return "no valid plan for this job"
 
 
 def _plan_text(job: Job, choice: PlanChoice) -> str:

@@ -28,7 +28,6 @@ _PLAN_KNOBS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "plan.sequence_parallel": (True,),
         "plan.attention": ("flash",),
         "plan.cp_method": ("all_to_all",),
-        "plan.grad_reduce_precision": ("bf16",),
         "plan.reshard_after_forward": (False,),
         "plan.schedule": ("interleaved-1f1b", "zb-h1", "zb-v"),
         "plan.rank_order": ("tp-cp-ep-pp-dp",),
@@ -108,8 +107,14 @@ def losses(breakdown_s: Mapping[Category, float]) -> list[tuple[Category, float]
 
 def _plan_changes(job: Job) -> list[Mapping[str, Any]]:
     knobs = [{path: value} for path, values in _PLAN_KNOBS.items() for value in values]
+    knobs.append({"plan.grad_reduce_precision": _half_format(job)})
     layout = better_layout(job)
     return [*knobs, *([] if layout is None else [layout[1]])]
+
+
+def _half_format(job: Job) -> str:
+    """The 16-bit format that the job's GPUs train in."""
+    return "fp16" if job.plan.precision == "fp16" else "bf16"
 
 
 def _link_changes(job: Job) -> list[dict[str, Any]]:

@@ -187,7 +187,7 @@ def search_parts(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
-    refuse_pools(job, "the best plans")
+    refuse_pools(job, "the best plan")
     candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
     limit_bytes = job.cluster.profile.device.memory_bytes
     return {
@@ -225,7 +225,7 @@ def pareto_front(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
-    refuse_pools(job, "the best plans")
+    refuse_pools(job, "the best plan")
     candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
     limit_bytes = (1 - headroom) * job.cluster.profile.device.memory_bytes
     front: list[PlanChoice] = []

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+LEAST_SHARE = 0.0005
+"""A smaller share of a step reads as 0.0 %: a change that gains it is no advice."""
+
 
 @dataclass(frozen=True)
 class WhatIf:

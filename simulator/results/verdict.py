@@ -42,14 +42,14 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
     need, capacity = fullest.peak_device_bytes, fullest.capacity_bytes
     if need > capacity:
         excess = format_bytes(need - capacity)
-        return f"Does not fit: stage {fullest.stage} needs {excess} more than there is"
+        return f"Does not fit: {_holder(result)} needs {excess} more than there is"
     if not result.fits:
         return "Does not fit: a node holds more in its memory or on its drives than there is"
     within = max((w.gain for w in what_ifs if w.fits), default=0.0)
     beyond = max((w for w in what_ifs if not w.fits), key=lambda w: w.gain, default=None)
     if beyond is not None and beyond.gain >= max(within, 0.0) + WORTH:
         return (
-            f"Memory-bound on stage {fullest.stage}: {beyond.words} would gain "
+            f"Memory-bound{_on_stage(result)}: {beyond.words} would gain "
             f"{_percent(beyond.gain)} but needs {format_bytes(beyond.peak_device_bytes)} "
             f"of {format_bytes(capacity)}"
         )
@@ -92,10 +92,23 @@ def _losses(result: StepResult) -> list[str]:
 
 
 def _fullness(result: StepResult) -> list[str]:
-    fullest, share = result.fullest, result.fullest.filled_share
+    share = result.fullest.filled_share
     if _NEARLY_FULL <= share <= 1:
-        return [f"stage {fullest.stage} fills {_percent(share)} of its memory"]
+        return [f"{_holder(result)} fills {_percent(share)} of its memory"]
     return []
+
+
+def _holder(result: StepResult) -> str:
+    """Who holds most."""
+    return f"stage {result.fullest.stage}" if _has_stages(result) else "a GPU"
+
+
+def _on_stage(result: StepResult) -> str:
+    return f" on stage {result.fullest.stage}" if _has_stages(result) else ""
+
+
+def _has_stages(result: StepResult) -> bool:
+    return any(memory.stage > 0 for memory in result.memory)
 
 
 def _percent(share: float) -> str:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
+
+from simulator.cli.balance import _verdict
+from simulator.planning.balance import Balance
 
 
 @pytest.fixture
@@ -57,3 +61,10 @@ def test_a_job_without_pipeline_is_the_users_to_mend(clustersim, heavy_head):
     outcome = clustersim("balance", heavy_head, "--set", "plan.pp=1")
     assert outcome.code == 2
     assert "plan.pp" in outcome.err
+
+
+def test_a_gain_that_reads_as_nothing_is_not_to_be_taken():
+    almost = Balance((5, 3), (4, 4), 0.9999, 1.0, True, True, 9, {"plan.layout": [5, 3]})
+    said = _verdict(almost)
+    assert said == "None of the 9 layouts that were simulated is worth the change."
+    assert "--set" in _verdict(replace(almost, step_time_s=0.9))

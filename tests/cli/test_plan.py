@@ -108,3 +108,20 @@ def test_the_pareto_front_is_drawn(clustersim, job_file, tmp_path):
     assert clustersim("plan", job_file, *FEW, *words).code == 0
     assert picture.stat().st_size > 10_000
     assert clustersim("plan", job_file, *FEW, "--gpus", "8").code == 2
+
+
+def test_gradients_of_an_fp16_job_are_never_told_to_be_reduced_in_bf16(clustersim, write):
+    job = write("""
+        model: {base: bert-large, layers: 2}
+        cluster: {profile: v100-sxm2-32gb, gpus: 8}
+        batch: {global: 64, micro: 8, seq_len: 512}
+        plan: {precision: fp16}
+    """)
+    narrow = ("--vary", "plan.tp=1", "--vary", "plan.pp=1", "--vary", "plan.zero=1")
+    found = json.loads(clustersim("plan", job, *narrow, "--top", "1", "--json").out)
+    formats = {
+        knob["changes"]["plan.grad_reduce_precision"]
+        for knob in found["reasons"]["knobs"]
+        if "plan.grad_reduce_precision" in knob["changes"]
+    }
+    assert formats == {"fp16"}

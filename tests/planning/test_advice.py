@@ -6,6 +6,7 @@ import pytest
 
 import simulator as sim
 from simulator.planning.influences import influences
+from simulator.planning.reasons import reasons
 from simulator.planning.what_if import MOST_TRIED, what_ifs
 from simulator.program.ir import Category
 
@@ -208,6 +209,8 @@ def test_layers_are_dealt_anew_where_that_helps(write):
     assert layout[-1] < 4
     assert sum(layout) == 16
     assert dealt[0].gain > 0.1
+    knobs = [knob for knob in reasons(heavy_head).knobs if "plan.layout" in knob.changes]
+    assert [knob.changes["plan.layout"] for knob in knobs] == [layout]
     again = what_ifs(heavy_head.replace(dealt[0].changes))
     assert all(each.gain <= 1e-9 for each in again if "plan.layout" in each.changes)
 

@@ -70,3 +70,13 @@ def test_a_job_that_does_not_fit_is_told_so_first():
     said = verdict(small, [what_if("a", 0.1)])
     assert said.startswith("Does not fit: stage 0 needs 2.00 GiB more than there is")
     assert "a gains" not in said
+
+
+def test_one_stage_is_not_numbered():
+    alone = replace(spending(forward=1.0), memory=tuple(m for m in PIPELINE.memory if m.stage == 0))
+    faster = what_if("a", 0.1, fits=False)
+    assert verdict(alone, [faster]).startswith("Memory-bound: a would gain 10.0 %")
+    peak = max(memory.peak_device_bytes for memory in alone.memory)
+    memory = tuple(replace(each, capacity_bytes=peak - 2 * GIB) for each in alone.memory)
+    said = verdict(replace(alone, memory=memory))
+    assert said.startswith("Does not fit: a GPU needs 2.00 GiB more than there is")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+import typer
+
 from simulator.cli.console import (
     need_one_that_fits,
     number_column,
@@ -13,7 +15,7 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
-from simulator.cli.searching import Vary, search_status
+from simulator.cli.searching import Headroom, Vary, note_tightness, options_text, search_status
 from simulator.cli.sweep import parse_grid
 from simulator.cli.workers import Workers, worker_pool
 from simulator.units import format_bytes, format_seconds
@@ -27,6 +29,7 @@ def advise(
     *,
     vary: Vary = None,
     changes: Changes = None,
+    headroom: Headroom = 0.0,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
@@ -44,6 +47,7 @@ def advise(
         results = compare_families(
             job,
             parse_grid(vary or (), "--vary"),
+            headroom=headroom,
             executor=executor,
             at_a_time=processes,
             on_progress=lambda name, progress: show(progress, name),
@@ -62,6 +66,10 @@ def advise(
         cluster = job.cluster
         title = f"{job.model.name} on {cluster.gpus} x {cluster.profile.name}"
         print_table(title, columns, [_row(result, results[0]) for result in results])
+        best = results[0].choice
+        if best is not None:
+            typer.echo(f"The first one: {options_text(best.changes)}")
+            note_tightness(job, best)
     need_one_that_fits((result.choice is not None for result in results), "strategy")
 
 

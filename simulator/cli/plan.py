@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +26,7 @@ from simulator.cli.options import (
     whole_numbers,
     written_as,
 )
-from simulator.cli.searching import Vary, search_status
+from simulator.cli.searching import Headroom, Vary, note_tightness, options_text, search_status
 from simulator.cli.sweep import parse_grid
 from simulator.cli.workers import Workers, worker_pool
 from simulator.errors import InputError
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 
 _SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
 """Shares of a step below which nothing is said."""
-_LITTLE_ROOM = 0.05
-"""Free share of the device memory below which a plan may not fit after all: about how far
-predictions lie from the measured memory in reports/accuracy.md."""
 
 
 def plan(
@@ -57,10 +53,7 @@ def plan(
     top: Annotated[
         int, typer.Option(min=1, metavar="N", help="Plans to find, fastest first.")
     ] = 10,
-    headroom: Annotated[
-        float,
-        typer.Option(min=0.0, max=0.9, metavar="SHARE", help="Device memory to leave free: 0.05."),
-    ] = 0.0,
+    headroom: Headroom = 0.0,
     max_tp: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Largest tensor-parallel degree.")
     ] = None,
@@ -130,8 +123,8 @@ def plan(
         _print_choices(job, found)
         _print_reasons(found, causes)
         if found.choices:
-            typer.echo(f"The first one: {_options(found.choices[0].changes)}")
-            _note_tightness(job, found.choices[0])
+            typer.echo(f"The first one: {options_text(found.choices[0].changes)}")
+            note_tightness(job, found.choices[0])
         note(_pruned_text(found))
     if not found.choices:
         note(_nothing_fits_text(found, nearest))
@@ -274,21 +267,11 @@ def _print_reasons(found: PlanSearch, causes: Reasons | None) -> None:
     for what, knobs in (("knob outside the search", causes.knobs), ("link", causes.links)):
         fitting = [knob for knob in knobs if knob.fits and knob.gain >= _SMALLEST_GAIN]
         for knob in fitting[:2]:
-            typer.echo(f"Next {what}: {_options(knob.changes)} saves {percent(knob.gain)}")
+            typer.echo(f"Next {what}: {options_text(knob.changes)} saves {percent(knob.gain)}")
     if not any(
         knob.fits and knob.gain >= _SMALLEST_GAIN for knob in (*causes.knobs, *causes.links)
     ):
         typer.echo("No knob outside the search, and no link of twice the rate, saves 0.1 %.")
-
-
-def _note_tightness(job: Job, best: PlanChoice) -> None:
-    """Where the best plan fits by less than memory predictions are off."""
-    free = 1 - best.peak_device_bytes / job.cluster.profile.device.memory_bytes
-    if free < _LITTLE_ROOM:
-        note(
-            f"It leaves {percent(free)} of the memory free, less than a prediction may be off: "
-            f"--headroom {_LITTLE_ROOM} finds plans with room."
-        )
 
 
 def _signed(seconds: float) -> str:
@@ -315,17 +298,12 @@ def _pruned_text(found: PlanSearch) -> str:
 def _nothing_fits_text(found: PlanSearch, nearest: FitSearch | None) -> str:
     if found.smallest is None:
         return "No combination is a valid plan."
-    text = f"No plan fits. The one that needs least memory: {_options(found.smallest)}"
+    text = f"No plan fits. The one that needs least memory: {options_text(found.smallest)}"
     if nearest is None or nearest.nearest is None:
         return f"{text}\nNo change of it that was tried fits either."
     way_out = nearest.nearest
     return (
-        f"{text}\nNearest to it that fits: {_options({**found.smallest, **way_out.changes})}\n"
+        f"{text}\nNearest to it that fits: {options_text({**found.smallest, **way_out.changes})}\n"
         f"With it a step takes {format_seconds(way_out.step_time_s)} "
         f"and the fullest GPU holds {format_bytes(way_out.peak_device_bytes)}."
     )
-
-
-def _options(changes: Mapping[str, Any]) -> str:
-    words = (f"{path}={value}".replace("=True", "=true") for path, value in changes.items())
-    return " ".join(f"--set {shlex.quote(word.replace('=False', '=false'))}" for word in words)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.console import status_line
+from simulator.cli.console import note, percent, status_line
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
-    from simulator.planning.search import Progress
+    from simulator.planning.search import PlanChoice, Progress
+    from simulator.spec.job import Job
+
+_LITTLE_ROOM = 0.05
+"""Free share of the device memory below which a plan may not fit after all: about how far
+predictions lie from the measured memory in reports/accuracy.md."""
 
 Vary = Annotated[
     list[str] | None,
@@ -21,6 +27,12 @@ Vary = Annotated[
         metavar="FIELD=VALUE,VALUE,…",
         help="Values of a field to try in place of the default ones, for example "
         "plan.schedule=1f1b,zb-h1 or plan.zero=1; may be repeated.",
+    ),
+]
+Headroom = Annotated[
+    float,
+    typer.Option(
+        "--headroom", min=0.0, max=0.9, metavar="SHARE", help="Device memory to leave free: 0.05."
     ),
 ]
 
@@ -44,3 +56,19 @@ def _progress_text(progress: Progress, what: str) -> str:
         f"{name}{progress.replayed} plans replayed, {progress.simulated} simulated{best}; "
         f"{progress.open} could still be faster"
     )
+
+
+def note_tightness(job: Job, best: PlanChoice) -> None:
+    """Say where the best plan fits by less than memory predictions are off."""
+    free = 1 - best.peak_device_bytes / job.cluster.profile.device.memory_bytes
+    if free < _LITTLE_ROOM:
+        note(
+            f"It leaves {percent(free)} of the memory free, less than a prediction may be off: "
+            f"--headroom {_LITTLE_ROOM} finds plans with room."
+        )
+
+
+def options_text(changes: Mapping[str, Any]) -> str:
+    """Changes as a shell takes them: ``--set plan.tp=2 --set batch.micro=1``."""
+    words = (f"{path}={value}".replace("=True", "=true") for path, value in changes.items())
+    return " ".join(f"--set {shlex.quote(word.replace('=False', '=false'))}" for word in words)

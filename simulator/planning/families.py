@@ -88,6 +88,7 @@ def compare_families(
     job: Job,
     vary: Axes | None = None,
     *,
+    headroom: float = 0.0,
     executor: Executor | None = None,
     at_a_time: int = 1,
     on_progress: Callable[[str, Progress], None] | None = None,
@@ -97,6 +98,7 @@ def compare_families(
     Args:
         job: Model, cluster, batch, and the fields of the plan that are not varied.
         vary: Values by field; see :func:`~simulator.planning.space.plan_space`.
+        headroom: Share of the device memory that must stay free.
         executor: Where plans are simulated; in this process if None.
         at_a_time: Plans that are handed to the executor together.
         on_progress: Called after each plan that was replayed or simulated, with the name of
@@ -109,6 +111,7 @@ def compare_families(
         job,
         {family.name: family.plans for family in FAMILIES.values()},
         vary,
+        headroom=headroom,
         executor=executor,
         at_a_time=at_a_time,
         on_progress=on_progress,

@@ -167,6 +167,7 @@ def search_parts(
     parts: Mapping[str, Part],
     vary: Axes | None = None,
     *,
+    headroom: float = 0.0,
     executor: Executor | None = None,
     at_a_time: int = 1,
     on_progress: Callable[[str, Progress], None] | None = None,
@@ -180,6 +181,7 @@ def search_parts(
         job: As for :func:`search_plans`.
         parts: Which plans belong to it, by the name of the part.
         vary: As for :func:`search_plans`.
+        headroom: As for :func:`search_plans`.
         executor: As for :func:`search_plans`.
         at_a_time: As for :func:`search_plans`.
         on_progress: As for :func:`search_plans`, after the name of the part.
@@ -189,7 +191,7 @@ def search_parts(
     """
     refuse_pools(job, "the best plan")
     candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
-    limit_bytes = job.cluster.profile.device.memory_bytes
+    limit_bytes = (1 - headroom) * job.cluster.profile.device.memory_bytes
     return {
         name: _Search(candidates, 1, limit_bytes, part(candidates.space)).run(
             None if on_progress is None else partial(on_progress, name)

@@ -1,0 +1,41 @@
+"""Does clustersim advise agree with clustersim plan, and say how to take what it found?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+FEW = ("--vary", "plan.tp=1,2", "--vary", "plan.pp=1,2", "--vary", "batch.micro=1,2")
+
+
+def test_the_first_strategy_is_the_plan_that_a_search_finds_and_can_be_pasted(clustersim, job_file):
+    outcome = clustersim("advise", job_file, *FEW, "--workers", "1")
+    assert outcome.code == 0
+    options = next(line for line in outcome.out.splitlines() if line.startswith("The first one: "))
+    plan = clustersim("plan", job_file, *FEW, "--workers", "1", "--top", "1", "--no-why").out
+    assert options in plan.splitlines()
+    pasted = shlex.split(options.partition(": ")[2])
+    step = json.loads(clustersim("run", job_file, *pasted, "--json").out)
+    found = json.loads(clustersim("advise", job_file, *FEW, "--workers", "1", "--json").out)
+    best = found["strategies"][0]["choice"]
+    assert step["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-12)
+
+
+def test_headroom_leaves_memory_free_and_a_tight_fit_is_said_to_be_one(clustersim, job_file):
+    words = ("advise", job_file, *FEW, "--workers", "1", "--json")
+    best = json.loads(clustersim(*words).out)["strategies"][0]["choice"]
+    memory = f"{best['peak_device_bytes'] * 1.01 / 2**30} GiB"
+    tight = ("--set", f"cluster.device.memory={memory}")
+    assert "--headroom 0.05 finds plans with room" in clustersim(*words[:-1], *tight).err
+    roomy = json.loads(clustersim(*words, *tight, "--headroom", "0.05").out)["strategies"]
+    held = [each["choice"]["peak_device_bytes"] for each in roomy if each["choice"]]
+    assert max(held) <= 0.95 * 1.01 * best["peak_device_bytes"]
+
+
+def test_no_strategy_that_fits_is_an_answer(clustersim, job_file):
+    small = ("--set", "cluster.device.memory=2 GiB")
+    outcome = clustersim("advise", job_file, *FEW, *small, "--workers", "1")
+    assert outcome.code == 1
+    assert "No strategy fits" in outcome.err

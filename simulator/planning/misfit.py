@@ -77,7 +77,10 @@ def _owners(fullest: ClassMemory) -> str:
 def _way_out(search: FitSearch) -> Iterator[str]:
     nearest, tried = search.nearest, search.tried
     if nearest is None:
-        yield f"No change that was tried makes it fit ({tried} simulated)."
+        yield (
+            f"No change that was tried makes it fit ({tried} simulated); clustersim plan searches "
+            "all plans and says what would fit on more GPUs."
+        )
         return
     yield f"Nearest change that fits ({tried} simulated): {_options(nearest)}"
     yield f"With it {_outcome(nearest)}."

@@ -237,6 +237,7 @@ def test_an_unfitting_job_without_a_way_out_says_so():
     )
     text = simulate(job, engine="replay").explain_misfit()
     assert "No change that was tried makes it fit" in text
+    assert "clustersim plan searches all plans" in text
 
 
 ON_ONE_V100 = data_folder("workloads") / "gpt3-13b-1xv100-zero-offload.yaml"

@@ -6,9 +6,10 @@ What passes and states cost is for :mod:`simulator.planning.plan_costs` to say.
 **Time.** No rank can be done before it has run all of its microbatches forward and backward.
 The first of them reaches it through the stages before it, and (where backward is in one
 piece) the gradient of the last one has to travel back through them. No rank updates its
-weights before the last rank is through, because all wait for the gradient norm. Transfers,
-collectives that do not block, gaps inside the pipeline and contention are left out, so a
-simulated step is never shorter. Nothing is claimed where steps overlap each other, or where a
+weights before the last rank is through, because all wait for the gradient norm. Nor is it done
+before its gradients are reduced, one after another, or its weights gathered. That these hide each
+other only in part, transfers, gaps inside the pipeline and contention are left out, so a simulated
+step is never shorter. Nothing is claimed where steps overlap each other, or where a
 forward and a backward run as one: the bound is 0 then.
 
 **Memory.** What a rank keeps from step to step, and the most of what its update holds and of
@@ -84,7 +85,13 @@ def _step_s(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -> Floats:
     if not pipeline.splits_backward:
         through_s += _before(costs.backward_s)[:, nearest]
     optimizer_s = _per_rank(pipeline, costs.optimizer_s)
-    step_s: Floats = through_s.max(axis=1) + optimizer_s.max(axis=1)
+    computed_s: Floats = through_s.max(axis=1) + optimizer_s.max(axis=1)
+    reduced_s = _per_rank(pipeline, costs.pass_reduced_s) * passes
+    reduced_s += _per_rank(pipeline, costs.step_reduced_s)
+    gathered_s = _per_rank(pipeline, costs.pass_gathered_s) * passes
+    gathered_s += _per_rank(pipeline, costs.step_gathered_s)
+    exchanged_s = np.maximum(reduced_s, gathered_s).max(axis=1)
+    step_s: Floats = np.maximum(computed_s, exchanged_s)
     return step_s
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.kernels import memory_bound_s
 from simulator.cost.parameters import LayerKind, layer_kinds
+from simulator.planning.least_exchanges import least_exchanges
 from simulator.planning.space import PlanSpace
 from simulator.program.build import steps_around
 from simulator.program.ir import total_bytes
@@ -41,6 +42,9 @@ _PIPELINE_FIELDS = ("plan.pp", "plan.vpp", "plan.schedule", "plan.layout", "plan
 
 _OVERLAPS = ("plan.overlap_grad_reduce", "plan.overlap_param_gather", "plan.overlap_p2p")
 """Fields that change none of these costs."""
+
+_OF_PASSES = ("batch.micro", "plan.recompute")
+"""Fields that change what passes cost, but not what data-parallel ranks exchange."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,10 @@ def _content(run: Slice, kinds: Sequence[LayerKind], recompute_layers: int | Non
 
 
 class PlanCosts(NamedTuple):
-    """Of each plan of a group, per virtual stage of the model: shape (plans, runs)."""
+    """Of each plan of a group, per virtual stage of the model: shape (plans, runs).
+
+    Data-parallel ranks reduce gradients and gather weights in every step, or for every microbatch.
+    """
 
     forward_s: Floats
     backward_s: Floats
@@ -120,6 +127,10 @@ class PlanCosts(NamedTuple):
     resident_bytes: Floats
     update_bytes: Floats
     optimizer_s: Floats
+    step_reduced_s: Floats
+    pass_reduced_s: Floats
+    step_gathered_s: Floats
+    pass_gathered_s: Floats
 
 
 class CostTables:
@@ -140,6 +151,9 @@ class CostTables:
         self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
         self._tensor_kind = _kinds(*codes)
         self._state_kind = _kinds(*codes, zero, space.dp)
+        pairs = zip(others, codes, strict=True)
+        shared = [codes for path, codes in pairs if path not in _OF_PASSES]
+        self._exchange_kind = _kinds(*shared, zero, space.dp)
         bounded = [
             codes
             for path, codes in zip(varied, space.codes.T, strict=True)
@@ -177,10 +191,15 @@ class CostTables:
             lambda n: self._update_row(n, shapes, tied),
         )  # fmt: skip
         forward, backward, saved, working = np.split(passes, 4, axis=1)
+        exchanges = self._table(
+            self._exchange_kind, plans, ("exchange", pipeline.stages, shapes, tied),
+            lambda n: self._exchange_row(n, shapes, tied),
+        )  # fmt: skip
         dense, expert = np.split(numel, 2, axis=1)
         kept = per[:, [0]] * dense + per[:, [1]] * expert
         updated_s = per[:, [2]] * dense + per[:, [3]] * expert
-        by_shape = (forward, backward, saved, working, kept, update, updated_s)
+        exchanged = np.split(exchanges, 4, axis=1)
+        by_shape = (forward, backward, saved, working, kept, update, updated_s, *exchanged)
         return PlanCosts(*(column[:, pipeline.shape_of] for column in by_shape))
 
     def _table(
@@ -228,6 +247,11 @@ class CostTables:
         """What the update of each shape holds [B]."""
         job = self._space.plan_job(plan)
         return [update_memory(job, [run], tied_copy=tied).most_bytes for run in shapes]
+
+    def _exchange_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
+        """What is exchanged of each shape at least [s]."""
+        exchanges = least_exchanges(self._space.plan_job(plan), shapes, tied_copy=tied)
+        return [seconds for column in zip(*exchanges, strict=True) for seconds in column]
 
     def _state_row(self, plan: int) -> list[float]:
         """Bytes kept and seconds of the update, per dense and per expert parameter."""

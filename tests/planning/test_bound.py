@@ -13,7 +13,7 @@ from simulator.planning.space import plan_space
 from simulator.results.run import run_step
 from simulator.schedule.one_f_one_b import interleaved_one_f_one_b, round_length
 from simulator.schedule.slots import Phase
-from tests.jobs import small_job, small_model
+from tests.jobs import network_profile, small_job, small_model
 
 WHOLE = {
     "plan.tp": [1, 2],
@@ -125,3 +125,18 @@ def test_no_plan_holds_less_than_its_bound(stack):
     bound, simulated, _ = bounded_and_simulated(CUT, stack=stack)
     assert (bound <= simulated).all()
     assert (bound > 0.2 * simulated).all()
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan", "internevo", "deepspeed"])
+def test_a_step_on_a_slow_network_is_at_most_twice_its_bound(stack):
+    """Gradients are reduced and weights gathered: the longer of the two is half of both."""
+    slow = network_profile(fabric={"nic": "100 kB/s"})
+    job = small_job(small_model(), profile=slow, gpus=8, global_batch=32, stack=stack)
+    axes = {f"plan.{name}": [1] for name in ("tp", "pp", "vpp", "cp")}
+    space = plan_space(job, {**axes, "plan.zero": [0, 1, 3], "batch.micro": [1, 4]})
+    bound = plan_bounds(space).step_time_s
+    steps = [run_step(space.plan_job(plan), "replay") for plan in range(len(space))]
+    simulated = np.asarray([step.step_time_s for step in steps])
+    assert len(space) >= 4
+    assert (bound <= simulated).all()
+    assert (bound > 0.45 * simulated).all()

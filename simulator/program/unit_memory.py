@@ -36,8 +36,8 @@ class UnitMemory:
 
     def kept_weights(self, units: Sequence[Unit]) -> Memory:
         """Weights that stay whole from forward to backward, of units where others do not."""
-        numel = sum(unit.apart.kept_numel for unit in units if unit.apart)
-        return ((Owner.GATHERED_WEIGHTS, numel * self._state.gathered),) if numel else ()
+        numels = (unit.apart.kept_numel for unit in units if unit.apart)
+        return tuple((Owner.GATHERED_WEIGHTS, n * self._state.gathered) for n in numels if n)
 
     def weights_in_turn(
         self, piece: Piece, *, is_forward: bool, in_attention: bool = False

@@ -25,12 +25,12 @@ MODEL = gpt_model(
 )  # fmt: skip
 
 
-def zero_job(*, recompute: str = "none", **facts: object) -> Job:
+def zero_job(*, recompute: str = "none", schedule: str | None = None, **facts: object) -> Job:
     known = {"whole_below_numel": 1000, "keeps_tied_embedding": False, "reuse_numel": None}
     stack = {"base": "deepspeed-2021", **known, **facts}
     return small_job(
         MODEL, gpus=RANKS, global_batch=RANKS, zero=3, recompute=recompute, stack=stack,
-        profile=free_latency_profile(),
+        profile=free_latency_profile(), schedule=schedule,
     )  # fmt: skip
 
 
@@ -114,6 +114,15 @@ def test_what_backward_soon_uses_stays_whole_from_forward(recompute, reuse, kept
     first_use = backward[: len(forward) - len(kept)]
     assert sum(first_use) == sum(forward) - sum(kept)
     assert kept_over_the_loss(job) == [sum(kept)] * 2
+
+
+def test_a_split_backward_gives_back_block_by_block_what_several_forwards_kept():
+    job = zero_job(reuse_numel=1e9, schedule="zb-h1")
+    operations, weights = build_program(job).operations, Owner.GATHERED_WEIGHTS
+    taken = [block for op in operations for block in op.takes if block[0] is weights]
+    given = [block for op in operations for block in op.gives if block[0] is weights]
+    assert len(taken) > 1
+    assert sorted(taken) == sorted(given)
 
 
 def test_a_small_model_is_gathered_once_per_step():

@@ -76,8 +76,8 @@ to 1.7 points more of them. Weight gradients, matrix products alone, are printed
 shorter than simulated. What belongs to which half is not the reason: in the authors' code a weight
 gradient is the queue of Megatron-LM's fused products, which add to 16-bit sums in their epilogue,
 and gradients of norms and biases and all of attention are in the other half, as here. Nor is it
-work that is left out: forwards and both halves together are simulated 2 % shorter to 9 % longer
-than printed. Forwards as printed spend as much outside products with weights as input gradients do
+work that is left out: forwards and both halves together are simulated 2 to 9 % longer than
+printed. Forwards as printed spend as much outside products with weights as input gradients do
 (if the three products of a weight take equally long), simulated ones two thirds to three quarters.
 
 **And the exchanges.** A printed transfer takes 0.4 to 0.6 ms, its bytes a quarter or a third of

@@ -26,8 +26,8 @@ class ActivationOffload:
         self._windows = offload_windows(job.model.layers, self._count)
         self._turns = {end: number for number, end in enumerate(self._windows)}
         """Whose window a layer ends."""
-        self._away: dict[tuple[int, int], int] = {}
-        """Layers of each rank whose activations are on the host, with the copy."""
+        self._away: dict[tuple[int, int], list[int]] = {}
+        """Layers of each rank whose activations are on the host, with a copy per microbatch."""
         self._ran: dict[int, int] = {}
         """Last backward pass of each rank."""
         self._before: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -36,17 +36,17 @@ class ActivationOffload:
     def send(self, rank: int, operation: int, run: Slice) -> None:
         """Copies out what layers keep whose turn it is after a forward pass."""
         for layer in range(run.first, run.end):
-            ended = self._away.get((rank, self._turns.get(layer - 1, -1)))
-            if ended is not None:
+            if ended := self._away.get((rank, self._turns.get(layer - 1, -1))):
                 computed = self._program.operations[operation]
-                computed.after = (*computed.after, ended)
+                computed.after = (*computed.after, ended[-1])
             number = self._opened_by(layer)
             if number is not None:
                 kept = kept_activations(self._costs, number)
-                self._away[rank, number] = self._links.copy(
+                copy = self._links.copy(
                     rank, TO_HOST, total_bytes(kept), (operation,),
                     layers=(number, number + 1), gives=kept,
                 )  # fmt: skip
+                self._away.setdefault((rank, number), []).append(copy)
 
     def fetch(self, rank: int, run: Slice) -> tuple[int, ...]:
         """Copies back what has to be there when a backward pass begins; what it waits for."""
@@ -54,10 +54,10 @@ class ActivationOffload:
         for layer in reversed(range(run.first, run.end)):
             self._before[rank, layer] = (self._ran[rank],) if rank in self._ran else ()
             number = self._opened_by(layer)
-            if number is None or (rank, number) not in self._away:
+            if number is None or not (away := self._away.get((rank, number))):
                 continue
             window = self._before.get((rank, self._windows[number]), ())
-            kept, waits = kept_activations(self._costs, number), self._away.pop((rank, number))
+            kept, waits = kept_activations(self._costs, number), away.pop(0)
             copy = self._links.copy(
                 rank, TO_DEVICE, total_bytes(kept), (*window, waits),
                 layers=(number, number + 1), takes=kept,

@@ -27,6 +27,17 @@ def test_activations_of_all_but_the_last_layer_leave_and_come_back():
     assert after.peak_allocated_bytes < before.peak_allocated_bytes
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "looped-bfs"])
+def test_activations_of_every_microbatch_come_back_however_many_are_away(schedule):
+    job = offload_job(
+        global_batch=4, zero=1, offload={"activations": "cpu"}, schedule=schedule, stack="torch"
+    )
+    program = build_program(job)
+    away, back = (moved_bytes(program, kind) for kind in (Kind.COPY_TO_HOST, Kind.COPY_TO_DEVICE))
+    assert away == pytest.approx(back)
+    assert run_step(job).memory[0].peak_reserved_bytes > 0
+
+
 @pytest.mark.parametrize(
     ("layers", "count", "ends"),
     [(4, 3, [1, 2, 3]), (8, 2, [3, 7]), (8, 3, [2, 5, 7]), (80, 20, list(range(3, 80, 4)))],

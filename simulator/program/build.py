@@ -39,6 +39,7 @@ from simulator.program.transfers import transfer_work
 from simulator.program.unfold import unfold
 from simulator.program.units import Units
 from simulator.schedule import Order, Slot
+from simulator.schedule.unit_time import peak_in_flight
 from simulator.spec.job import Job
 
 _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
@@ -197,7 +198,7 @@ class _Builder:
         if stashed:
             stashed_bytes = stashed * parameters.total * state_bytes(job).gathered
             resident += ((Owner.STASHED_WEIGHTS, stashed_bytes),)
-        host, nvme = self._host_memory(rank, parameters)
+        host, nvme = self._host_memory(rank, slots, parameters)
         return RankClass(
             name=f"stage {rank}",
             stage=rank,
@@ -208,7 +209,9 @@ class _Builder:
             nvme=nvme,
         )
 
-    def _host_memory(self, rank: int, parameters: ParameterCount) -> tuple[Memory, Memory]:
+    def _host_memory(
+        self, rank: int, slots: Sequence[Slot], parameters: ParameterCount
+    ) -> tuple[Memory, Memory]:
         """What one rank keeps in host memory and on NVMe."""
         offload = self.job.plan.offload
         if not offload.is_used:
@@ -218,7 +221,8 @@ class _Builder:
             count = offloaded_layers(self.job)
             layers = (i for run in self.ranks.runs_of(rank) for i in range(run.first, run.end))
             kept = (kept_activations(self.costs, layer) for layer in layers if layer < count)
-            host += ((Owner.ACTIVATIONS, sum(map(total_bytes, kept))),)
+            away_bytes = peak_in_flight(slots) * sum(map(total_bytes, kept))
+            host += ((Owner.ACTIVATIONS, away_bytes),)
         return host, nvme
 
     def _transfer_work(self, source: int, target: int) -> Work:

@@ -196,6 +196,6 @@ def held_change(slot: Slot) -> int:
     return 0 if slot.phase is Phase.BACKWARD_INPUT else -1
 
 
-def peak_in_flight(slots: list[Slot]) -> int:
+def peak_in_flight(slots: Sequence[Slot]) -> int:
     """Most activations held at once by a rank that runs these slots in order."""
     return max(accumulate(map(held_change, slots)), default=0)

@@ -27,14 +27,16 @@ def test_activations_of_all_but_the_last_layer_leave_and_come_back():
     assert after.peak_allocated_bytes < before.peak_allocated_bytes
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "looped-bfs"])
-def test_activations_of_every_microbatch_come_back_however_many_are_away(schedule):
+@pytest.mark.parametrize(("schedule", "together"), [("1f1b", 1), ("gpipe", 4), ("looped-bfs", 4)])
+def test_activations_of_every_microbatch_come_back_however_many_are_away(schedule, together):
     job = offload_job(
         global_batch=4, zero=1, offload={"activations": "cpu"}, schedule=schedule, stack="torch"
     )
     program = build_program(job)
     away, back = (moved_bytes(program, kind) for kind in (Kind.COPY_TO_HOST, Kind.COPY_TO_DEVICE))
     assert away == pytest.approx(back)
+    on_host = sum(size for owner, size in program.classes[0].host if owner is Owner.ACTIVATIONS)
+    assert on_host == pytest.approx(away * together / job.microbatches)
     assert run_step(job).memory[0].peak_reserved_bytes > 0
 
 

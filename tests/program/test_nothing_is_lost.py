@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 
@@ -20,7 +23,8 @@ from simulator.program.states import copies_embedding, padded_vocab, state_bytes
 from simulator.program.units import Units
 from simulator.schedule import schedule_info
 from simulator.spec.job import Job
-from tests.jobs import jobs, network_profile
+from simulator.spec.stacks import STACKS
+from tests.jobs import jobs, network_profile, small_job, small_model
 
 PROFILE = network_profile()
 
@@ -130,3 +134,15 @@ def test_what_is_gathered_is_given_back_and_never_twice(job: Job):
     assert all(left == pytest.approx(0.0, abs=1e-6) for left in held.values())
     if job.plan.zero < 3:
         assert largest == 0.0
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
+def test_every_block_that_is_taken_is_given_back(stack, schedule):
+    """Of the same owner and size, whatever is sharded and computed again."""
+    model = small_model(hidden=512, ffn_hidden=1024)
+    for zero, recompute in product(range(4), ["none", "full"]):
+        plan = {"zero": zero, "stack": stack, "schedule": schedule, "recompute": recompute}
+        operations = build_program(small_job(model, gpus=4, global_batch=16, **plan)).operations
+        taken = Counter(block for operation in operations for block in operation.takes)
+        assert taken == Counter(block for operation in operations for block in operation.gives)

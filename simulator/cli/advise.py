@@ -15,9 +15,10 @@ from simulator.cli.console import (
     text_column,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
-from simulator.cli.searching import Headroom, Vary, note_tightness, options_text, search_status
+from simulator.cli.searching import Headroom, Vary, note_tightness, search_status
 from simulator.cli.sweep import parse_grid
 from simulator.cli.workers import Workers, worker_pool
+from simulator.spec.plan_text import options_text
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

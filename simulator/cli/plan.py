@@ -26,11 +26,12 @@ from simulator.cli.options import (
     whole_numbers,
     written_as,
 )
-from simulator.cli.searching import Headroom, Vary, note_tightness, options_text, search_status
+from simulator.cli.searching import Headroom, Vary, note_tightness, search_status
 from simulator.cli.sweep import parse_grid
 from simulator.cli.workers import Workers, worker_pool
 from simulator.errors import InputError
 from simulator.plots.formats import PICTURES
+from simulator.spec.plan_text import degrees_text, options_text
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -179,8 +180,6 @@ def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], 
 
 
 def _short_name(choice: PlanChoice) -> str:
-    from simulator.spec.plan_text import degrees_text
-
     degrees = {name: choice.changes.get(f"plan.{name}", 1) for name in ("tp", "pp", "cp", "ep")}
     return degrees_text(degrees, choice.dp)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -66,9 +65,3 @@ def note_tightness(job: Job, best: PlanChoice) -> None:
             f"It leaves {percent(free)} of the memory free, less than a prediction may be off: "
             f"--headroom {_LITTLE_ROOM} finds plans with room."
         )
-
-
-def options_text(changes: Mapping[str, Any]) -> str:
-    """Changes as a shell takes them: ``--set plan.tp=2 --set batch.micro=1``."""
-    words = (f"{path}={value}".replace("=True", "=true") for path, value in changes.items())
-    return " ".join(f"--set {shlex.quote(word.replace('=False', '=false'))}" for word in words)

@@ -8,6 +8,7 @@ from simulator.planning.nearest_fit import FitSearch, NearestFit, nearest_fit
 from simulator.results.host_memory import HostMemory
 from simulator.results.step import ClassMemory, StepResult
 from simulator.spec.job import Job
+from simulator.spec.plan_text import options_text
 from simulator.units import format_bytes, format_seconds
 
 _TOP_OWNERS = 3
@@ -82,15 +83,11 @@ def _way_out(search: FitSearch) -> Iterator[str]:
             "all plans and says what would fit on more GPUs."
         )
         return
-    yield f"Nearest change that fits ({tried} simulated): {_options(nearest)}"
+    yield f"Nearest change that fits ({tried} simulated): {options_text(nearest.changes)}"
     yield f"With it {_outcome(nearest)}."
     if search.faster is not None:
-        yield f"Faster, with two changes: {_options(search.faster)}"
+        yield f"Faster, with two changes: {options_text(search.faster.changes)}"
         yield f"With them {_outcome(search.faster)}."
-
-
-def _options(change: NearestFit) -> str:
-    return " ".join(f"--set {path}={value}" for path, value in change.changes.items())
 
 
 def _outcome(change: NearestFit) -> str:

@@ -2,8 +2,8 @@
 
 Each candidate changes one decision of the job on the GPUs there are: microbatches,
 recomputation, pipeline order, layers of the stages, degrees, dispatch to experts, sharding. It is
-replayed without
-contention and compared with the job replayed likewise, so that gains are of one kind.
+replayed without contention and compared with the job replayed likewise, so that gains are of one
+kind.
 Doubling the microbatches also doubles the global batch, which decides what is learned; its
 gain says what the bubble and the reductions of a step cost.
 """

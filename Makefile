@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -n auto --maxprocesses 4
 SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore lint types schemas schedules network memory strategies tensor-parallel \
+.PHONY: help demo test explore lint types golden schemas schedules network memory strategies tensor-parallel \
   planning advice torch-runs coverage accuracy zero-bubble performance fit gpu docs clean
 
 help:  ## this list
@@ -34,6 +34,9 @@ types: $(VENV)/.dev  ## static types
 
 coverage: $(VENV)/.dev  ## tests, and the lines that they never reach
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov --cov-report=term-missing:skip-covered
+
+golden: $(VENV)/.dev  ## tests/golden/: results to the last digit, after a change that was meant to move them
+	$(BIN)/python -m tests.golden.results
 
 schemas: $(VENV)/.core  ## JSON schemas of the data folders, from the specifications
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json

@@ -9,19 +9,19 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.planning.sweep import sweep
-from simulator.results.report import result_to_dict
-from simulator.results.run import Engine, run_step
+from simulator.described.job import Job
+from simulator.described.load import load_job
+from simulator.planning.sweep.sweep import sweep
+from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
-from simulator.spec.job import Job
-from simulator.spec.load import load_job
+from simulator.results.words.plain_data import result_to_dict
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulator.results.advice import Advice
     from simulator.results.difference import Difference
+    from simulator.results.words.advice_given import Advice
 
 __all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
 
@@ -53,7 +53,7 @@ class Result(StepResult):
 
     @cached_property
     def _misfit(self) -> str:
-        from simulator.planning.misfit import explain_misfit
+        from simulator.planning.changes.misfit import explain_misfit
 
         return explain_misfit(self.job, self)
 
@@ -116,15 +116,15 @@ class Result(StepResult):
     def plot_roofline(self, path: str | Path) -> Path:
         """Draw how near each kernel of a layer comes to what the device could do."""
         from simulator.plots.roofline import draw_roofline
-        from simulator.program.roofline import roofline
+        from simulator.program.price.roofline import roofline
 
         draw_roofline(roofline(self.job), self.title, path)
         return Path(path)
 
     def plot_placement(self, path: str | Path) -> Path:
         """Draw which ranks sit where, and which links their groups cross."""
-        from simulator.plots.placement import draw_placement
-        from simulator.program.placement import placement
+        from simulator.plots.machines.placement import draw_placement
+        from simulator.program.grid.placement import placement
 
         draw_placement(placement(self.job), path)
         return Path(path)
@@ -168,7 +168,7 @@ class Result(StepResult):
             kernels: Whether compute operations also show what they are made of.
         """
         from simulator.exporters.chrome_trace import write_trace
-        from simulator.exporters.selection import classes_of
+        from simulator.results.shown_classes import classes_of
 
         found = self.timeline.program.classes
         classes = None if ranks is None else classes_of(ranks, self.job, found)
@@ -188,7 +188,7 @@ class Result(StepResult):
         Args:
             on_trial: Called after each simulated candidate, for progress.
         """
-        from simulator.planning.advice import advice
+        from simulator.planning.changes.step_advice import advice
 
         return advice(self.job, self, misfit=self.explain_misfit(), on_trial=on_trial)
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import simulator
 from simulator import errors
-from simulator.results.advice import Advice, WhatIf
+from simulator.described.json_schemas import job_schema
+from simulator.described.plan.stacks import STACKS
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
-from simulator.spec.schemas import job_schema
-from simulator.spec.stacks import STACKS
+from simulator.results.words.advice_given import Advice, WhatIf
 from simulator.units import UNITS, format_quantity
 
 ROOT = Path(__file__).parent.parent

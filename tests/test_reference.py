@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from simulator.spec.schemas import job_schema
+from simulator.described.json_schemas import job_schema
 from tests.reference import API_PAGE, FIELDS_PAGE, api_page, fields_page
 
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from simulator.errors import InputError
+from simulator.tables.kernel_rows import KernelRow
 from simulator.units import format_quantity
-from simulator.validate.kernel_rows import KernelRow
 
 _FORMATS = ("fp32", "bf16", "fp16")
 _MOST_RANKS = 16

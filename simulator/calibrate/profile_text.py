@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import yaml
 
+from simulator.described.cluster.hardware import SourceKind
+from simulator.described.documents import parse_yaml
+from simulator.described.load import profile_from_document
 from simulator.errors import InputError
-from simulator.spec.documents import parse_yaml
-from simulator.spec.hardware import SourceKind
-from simulator.spec.load import profile_from_document
 
 
 def with_value(text: str, path: Sequence[str], value: str) -> str:
@@ -71,7 +71,7 @@ class SourcedValue:
 
     Attributes:
         value: As files spell it: a number, a name, or a text with its unit.
-        kind: A :data:`~simulator.spec.hardware.SourceKind`.
+        kind: A :data:`~simulator.described.cluster.hardware.SourceKind`.
         reference: Document, table or measurement.
     """
 

@@ -15,20 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from simulator.chakra import trace as names
+from simulator.chakra import execution_trace as names
+from simulator.chakra.execution_trace import COMM_TYPES, Node, NodeType, RankTrace, Scalar
 from simulator.chakra.groups import group_on, group_ranks
-from simulator.chakra.trace import COMM_TYPES, Node, NodeType, RankTrace, Scalar
 from simulator.cost.collectives import (
     CollectiveCost,
     CollectiveKind,
     collective_cost,
     send_recv_cost,
 )
+from simulator.described.job import Job
 from simulator.errors import Fault, InputError, UnsupportedError
 from simulator.program.build import steps_around
+from simulator.program.grid.rank_groups import rank_axes
 from simulator.program.ir import COMMUNICATION, Category, Collective, Kind, Operation, Program
-from simulator.program.ranks import rank_axes
-from simulator.spec.job import Job
 
 _COMPUTES = frozenset(
     {Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.OPTIMIZER}

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simulator.cost.collectives import Group
+from simulator.described.cluster.network import Network
+from simulator.described.job import Job
 from simulator.errors import UnsupportedError
-from simulator.program.ranks import (
+from simulator.program.grid.rank_groups import (
     Axis,
     copy_axes,
     rank_axes,
@@ -17,8 +19,6 @@ from simulator.program.ranks import (
     shard_axes,
     spread_over,
 )
-from simulator.spec.job import Job
-from simulator.spec.network import Network
 
 
 def group_ranks(job: Job, rank: int, axis: str, ranks: int) -> tuple[int, ...]:
@@ -64,8 +64,8 @@ def _candidates(job: Job, axis: str) -> Sequence[Sequence[Axis]]:
 def group_on(ranks: Sequence[int], network: Network) -> Group:
     """How some ranks, ascending, sit on a network that is as the job takes it.
 
-    Domains and leafs hold consecutive ranks, as in :mod:`simulator.program.ranks`; leafs and
-    pods are those of the first rank.
+    Domains and leafs hold consecutive ranks, as in :mod:`simulator.program.grid.rank_groups`; leafs
+    and pods are those of the first rank.
     """
     first = ranks[0]
 

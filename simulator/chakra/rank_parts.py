@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from types import MappingProxyType
 
-from simulator.chakra import trace as names
-from simulator.chakra.groups import group_on
-from simulator.chakra.trace import (
+from simulator.chakra import execution_trace as names
+from simulator.chakra.execution_trace import (
     BARRIER,
     COMM_TYPES,
     REDUCE_SCATTER_BLOCK,
@@ -24,6 +23,7 @@ from simulator.chakra.trace import (
     RankTrace,
     Scalar,
 )
+from simulator.chakra.groups import group_on
 from simulator.cost.collectives import (
     NO_COST,
     CollectiveCost,
@@ -31,10 +31,10 @@ from simulator.cost.collectives import (
     collective_cost,
     send_recv_cost,
 )
+from simulator.described.cluster.network import Network
 from simulator.errors import InputError
 from simulator.program.communication import communication_work
 from simulator.program.ir import COMMUNICATION, Category, Kind, Part, Stream, Work
-from simulator.spec.network import Network
 
 _KINDS: Mapping[int, CollectiveKind] = MappingProxyType(
     {

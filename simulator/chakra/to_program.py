@@ -11,11 +11,11 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from simulator.chakra.execution_trace import RankTrace
 from simulator.chakra.rank_parts import RankPart, RankReader, category_of, kind_of
-from simulator.chakra.trace import RankTrace
+from simulator.described.cluster.hardware import HardwareProfile
 from simulator.errors import InputError
 from simulator.program.ir import Lane, Operation, Program, RankClass
-from simulator.spec.hardware import HardwareProfile
 
 
 def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Program:

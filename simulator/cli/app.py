@@ -28,34 +28,34 @@ _NEW_OBJECTS_PER_COLLECTION = 100_000
 """Looking for garbage after every 700, as Python does, is a tenth of a short command."""
 
 _COMMANDS = {
-    "run": "run",
-    "compare": "comparing",
-    "replay": "replaying",
-    "memory": "memory",
-    "placement": "placement",
-    "traffic": "traffic",
-    "limits": "limits",
-    "balance": "balance",
-    "strategies": "strategies",
-    "sweep": "sweep",
-    "plan": "plan",
-    "advise": "advise",
-    "sensitivity": "sensitivity",
-    "capacity": "capacity",
-    "schema": "schemas",
+    "run": "step.run",
+    "compare": "step.comparing",
+    "replay": "step.replaying",
+    "memory": "step.memory",
+    "placement": "step.placement",
+    "traffic": "step.traffic",
+    "limits": "step.limits",
+    "balance": "planning.balance",
+    "strategies": "planning.strategies",
+    "sweep": "planning.sweep",
+    "plan": "planning.plan",
+    "advise": "planning.advise",
+    "sensitivity": "planning.sensitivity",
+    "capacity": "planning.capacity",
+    "schema": "files.schemas",
 }
 """Module of each command; the function has the command's name."""
 
 _GROUPS = {
-    "import": "importing",
-    "export": "exporting",
-    "profile": "profiles",
-    "models": "models",
-    "calibrate": "calibrating",
-    "validate": "validating",
-    "schedule": "schedules",
-    "collective": "collectives",
-    "trace": "tracing",
+    "import": "files.importing",
+    "export": "files.exporting",
+    "profile": "files.profiles",
+    "models": "files.models",
+    "calibrate": "measuring.calibrating",
+    "validate": "measuring.validating",
+    "schedule": "schedules.schedules",
+    "collective": "schedules.collectives",
+    "trace": "step.tracing",
 }
 """Module of each group of commands; its ``build_group`` makes them."""
 

@@ -14,8 +14,8 @@ from simulator.plots.formats import PICTURES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simulator.spec.hardware import HardwareProfile
-    from simulator.spec.job import Job
+    from simulator.described.cluster.hardware import HardwareProfile
+    from simulator.described.job import Job
 
 JobFile = Annotated[
     Path,
@@ -56,7 +56,7 @@ def note_doubts(job: Job) -> None:
 
 def note_doubts_on(profile: HardwareProfile, block: str = "") -> None:
     """Say which numbers of a profile no machine has; ``block`` is where a job holds it."""
-    from simulator.spec.profile_checks import doubts
+    from simulator.described.rules.profile_rules import doubts
 
     for doubt in doubts(profile):
         note(f"doubtful: {block}{doubt}")
@@ -69,7 +69,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
         InputError: A text has no field, no ``=``, or a value that is not YAML, or two texts
             set the same field.
     """
-    from simulator.spec.documents import parse_yaml
+    from simulator.described.documents import parse_yaml
 
     values: dict[str, Any] = {}
     for assignment in assignments:
@@ -160,14 +160,14 @@ Picture = Annotated[
 
 def complete_profile(incomplete: str) -> list[str]:
     """Shipped profiles that start with what is typed so far."""
-    from simulator.spec.load import profile_names
+    from simulator.described.load import profile_names
 
     return [name for name in profile_names() if name.startswith(incomplete)]
 
 
 def complete_model(incomplete: str) -> list[str]:
     """Shipped models that start with what is typed so far."""
-    from simulator.spec.load import model_names
+    from simulator.described.load import model_names
 
     return [name for name in model_names() if name.startswith(incomplete)]
 

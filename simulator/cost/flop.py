@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from simulator.cost.parameters import ParameterTensor, layer_kinds, layer_tensors
-from simulator.spec.model import Model
-from simulator.spec.plan import CORE_ATTENTION, Recompute, RecomputeModule
-from simulator.spec.stack_choices import SelectivePolicy
+from simulator.described.model import Model
+from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
+from simulator.described.plan.stack_choices import SelectivePolicy
 
 _FORWARD_AND_BACKWARD = 3
 """Backward needs twice the products of forward."""

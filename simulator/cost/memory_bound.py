@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.spec.hardware import HardwareProfile
+from simulator.described.cluster.hardware import HardwareProfile
 
 _STRIDED_ELEMENTS_PER_CYCLE = 1.26
 """Elements per cycle and multiprocessor of PyTorch's elementwise kernel for operands that are not

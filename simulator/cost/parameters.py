@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from simulator.spec.model import Experts, LatentAttention, Model
-from simulator.spec.tensor_grid import TensorGrid
+from simulator.described.model import Experts, LatentAttention, Model
+from simulator.described.plan.tensor_grid import TensorGrid
 
 
 class ParameterGroup(StrEnum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import Precision
 from simulator.errors import InputError
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import Precision
 
 ELEMENT_BYTES: Mapping[Precision, float] = MappingProxyType(
     {

@@ -31,11 +31,11 @@ import numpy as np
 
 from simulator.engine.timeline import STREAMS
 from simulator.errors import InputError
-from simulator.exporters.selection import spread
 from simulator.files import whole_file
 from simulator.program.ir import Kind, Lane, Operation, Stream
 from simulator.results.links import LinkLoad, link_loads
 from simulator.results.parts import part_spans
+from simulator.results.shown_classes import spread
 from simulator.results.step import StepResult
 
 Event = dict[str, Any]

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from simulator.described.job import Job
+from simulator.described.plan.layout_text import layers_per_stage
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.stack import Stack
+from simulator.described.plan.stacks import STACKS
 from simulator.errors import Fault, UnsupportedError
-from simulator.spec.job import Job
-from simulator.spec.layout_text import layers_per_stage
-from simulator.spec.plan import Plan
-from simulator.spec.stack import Stack
-from simulator.spec.stacks import STACKS
 
 
 def spelled_out(job: Job) -> Plan:

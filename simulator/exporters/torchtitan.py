@@ -9,18 +9,23 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.described.job import Job
+from simulator.described.load import load_model
+from simulator.described.model import Model
+from simulator.described.plan.offload import FSDP_OFFLOAD, Offload
+from simulator.described.plan.plan import Plan
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
-from simulator.importers.torchtitan import EAGER, EAGER_LOSS
-from simulator.importers.torchtitan_options import MODELS, ONE_CHUNK, SCHEDULES, WITHOUT_EXTRAS
-from simulator.program.order import StepOrder, job_schedule
+from simulator.importers.torchtitan.settings_file import EAGER, EAGER_LOSS
+from simulator.importers.torchtitan.torchtitan_options import (
+    MODELS,
+    ONE_CHUNK,
+    SCHEDULES,
+    WITHOUT_EXTRAS,
+)
+from simulator.program.run.order import StepOrder, job_schedule
 from simulator.schedule import ScheduleInfo
-from simulator.schedule.csv import write_order
 from simulator.schedule.slots import Placement
-from simulator.spec.job import Job
-from simulator.spec.load import load_model
-from simulator.spec.model import Model
-from simulator.spec.offload import FSDP_OFFLOAD, Offload
-from simulator.spec.plan import Plan
+from simulator.schedule.torch_csv import write_order
 
 _STACK = "torchtitan"
 _ONLY = {

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from simulator.described.documents import with_changes
+from simulator.described.import_report import ImportReport
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.stacks import STACKS
 from simulator.errors import Fault, InputError
-from simulator.importers.report import ImportReport
 from simulator.importers.settings import Rules, Settings, plain_names, sort_out
-from simulator.spec.documents import with_changes
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
-from simulator.spec.plan import Plan
-from simulator.spec.stacks import STACKS
 
 _MOST_FAULTS = 100
 """More of them say no more."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from simulator.described.documents import parse_yaml
 from simulator.errors import InputError
-from simulator.spec.documents import parse_yaml
 
 _MAX_DEPTH = 50
 _MAX_KEY_LETTERS = 500

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from simulator.described.cluster.hardware import HardwareProfile, SourceKind
+from simulator.described.cluster.network import ScaleUpKind
+from simulator.described.import_report import ImportReport
 from simulator.errors import InputError
-from simulator.importers.report import ImportReport
 from simulator.importers.topology_matrix import AMD, SELF, TopologyMatrix
-from simulator.spec.hardware import HardwareProfile, SourceKind
-from simulator.spec.network import ScaleUpKind
 from simulator.units import format_quantity, format_rate, parse_quantity
 
 _NVLINKS: Mapping[str, tuple[int, float]] = MappingProxyType(

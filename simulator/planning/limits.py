@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from simulator.described.job import Job
+from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import InputError
-from simulator.results.run import run_step
-from simulator.spec.job import Job
-from simulator.spec.pool_checks import refuse_pools
+from simulator.results.simulation import run_step
 
 _TOKENS_STEP = 128
 _MOST_DOUBLINGS = 16

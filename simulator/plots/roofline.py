@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from simulator.errors import InputError
 from simulator.plots import style
-from simulator.program.roofline import KernelPoint
+from simulator.program.price.roofline import KernelPoint
 from simulator.units import format_seconds
 
 _LEFT_IN, _TOP_IN, _AXIS_IN, _HEAD_IN, _PLOT_IN = 0.85, 0.72, 0.55, 0.3, 4.6

@@ -4,7 +4,7 @@ The pipeline gives every rank its order of forward and backward passes; costs co
 the stages, transfers from the network, and data parallelism adds its collectives. One
 class of ranks stands for all data-, tensor- and context-parallel copies of a stage,
 because on a uniform cluster they do the same; where they do not, or everybody is to be
-seen, :mod:`simulator.program.unfold` splits the classes.
+seen, :mod:`simulator.program.unlike.unfold` splits the classes.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from functools import partial
 from typing import NamedTuple
 
 from simulator.cost.host import host_ports_bytes_per_s
-from simulator.program.activation_offload import (
+from simulator.described.job import Job
+from simulator.program.grid.rank_groups import first_rank
+from simulator.program.grid.received_tokens import ExpertShare
+from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.price.transfers import transfer_work
+from simulator.program.run.activation_offload import (
     ActivationOffload,
     kept_activations,
     offloaded_layers,
 )
-from simulator.program.asynchronous import refuse_shared_updates
-from simulator.program.data_parallel import DataParallel, Exchanges
-from simulator.program.data_parallel_collectives import Collectives
-from simulator.program.expert_load import ExpertShare
-from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
-from simulator.program.offloaded_states import offloaded_states
-from simulator.program.order import StepOrder, boundary_buffers, job_schedule, overlaps_p2p
-from simulator.program.outside_memory import outside_bytes
-from simulator.program.parameter_server import ServerTransfers
-from simulator.program.pipeline import Pipeline, add_pipeline
-from simulator.program.pipeline_ranks import PipelineRanks
-from simulator.program.ranks import first_rank
-from simulator.program.single_process import single_process_program
-from simulator.program.stage import StageCosts
-from simulator.program.states import ParameterCount, resident_memory, state_bytes
-from simulator.program.step_end import StepEnd, post_validates
-from simulator.program.transfers import transfer_work
-from simulator.program.unfold import unfold
-from simulator.program.units import Units
+from simulator.program.run.data_parallel import DataParallel, Exchanges
+from simulator.program.run.order import StepOrder, boundary_buffers, job_schedule, overlaps_p2p
+from simulator.program.run.pipeline import Pipeline, add_pipeline
+from simulator.program.run.single_process import single_process_program
+from simulator.program.run.step_end import StepEnd, post_validates
+from simulator.program.states.asynchronous import refuse_shared_updates
+from simulator.program.states.data_parallel_collectives import Collectives
+from simulator.program.states.gather_units import Units
+from simulator.program.states.offloaded_states import offloaded_states
+from simulator.program.states.outside_memory import outside_bytes
+from simulator.program.states.parameter_server import ServerTransfers
+from simulator.program.states.rank_layers import PipelineRanks
+from simulator.program.states.resident import ParameterCount, resident_memory, state_bytes
+from simulator.program.unlike.unfold import unfold
 from simulator.schedule import Order, Slot
 from simulator.schedule.unit_time import peak_in_flight
-from simulator.spec.job import Job
 
 _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
 """What lies in a buffer of its own where memory is kept from fragmenting."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.described.job import Job
+from simulator.program.grid.lockstep_groups import rank_grid
 from simulator.program.ir import Memory, Owner, Program, total_bytes
-from simulator.program.scopes import rank_grid
-from simulator.spec.job import Job
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
-from simulator.program.asynchronous import Asynchrony
 from simulator.program.ir import Category, Owner
+from simulator.program.states.asynchronous import Asynchrony
 from simulator.results.host_memory import HostMemory
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
-from simulator.cost.kernels import peak_flop_per_s
+from simulator.cost.kernel_time import peak_flop_per_s
+from simulator.described.cluster.hardware import ErrorBand
+from simulator.described.job import Job
 from simulator.engine.timeline import Timeline
-from simulator.program.asynchronous import asynchrony
 from simulator.program.build import Steps
+from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import COMMUNICATION, Category
-from simulator.program.layout import recomputed_layers
-from simulator.program.order import job_schedule
+from simulator.program.run.order import job_schedule
+from simulator.program.states.asynchronous import asynchrony
 from simulator.results.host_memory import host_memory
-from simulator.results.memory import class_memory
+from simulator.results.memory.owners import class_memory
 from simulator.results.steady import cut_memory, cut_timeline, steady_window
 from simulator.results.step import StepResult
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
-from simulator.spec.hardware import ErrorBand
-from simulator.spec.job import Job
 
 _ALONE = Steps(0, 0)
 

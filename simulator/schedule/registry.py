@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from simulator.errors import InputError
-from simulator.schedule import limits
-from simulator.schedule.chimera import chimera
-from simulator.schedule.controllable_memory import v_half, v_min
-from simulator.schedule.dual_pipe import dualpipe, dualpipe_v
-from simulator.schedule.fill_drain import gpipe, looped_bfs, naive
+from simulator.schedule import bounds as limits
 from simulator.schedule.info import ScheduleInfo
-from simulator.schedule.one_f_one_b import interleaved_one_f_one_b, one_f_one_b
+from simulator.schedule.orders.chimera import chimera
+from simulator.schedule.orders.controllable_memory import v_half, v_min
+from simulator.schedule.orders.dual_pipe import dualpipe, dualpipe_v
+from simulator.schedule.orders.fill_drain import gpipe, looped_bfs, naive
+from simulator.schedule.orders.one_f_one_b import interleaved_one_f_one_b, one_f_one_b
+from simulator.schedule.orders.varuna import varuna, varuna_of
+from simulator.schedule.orders.zero_bubble import zb_1p, zb_2p, zb_2p_of, zb_h1, zb_h2
+from simulator.schedule.orders.zero_bubble_v import zb_v
 from simulator.schedule.slots import Order, Placement
-from simulator.schedule.varuna import varuna, varuna_of
-from simulator.schedule.zero_bubble import zb_1p, zb_2p, zb_2p_of, zb_h1, zb_h2
-from simulator.schedule.zero_bubble_v import zb_v
 
 
 def schedule_info(name: str) -> ScheduleInfo:

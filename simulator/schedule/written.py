@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
 
 from simulator.errors import Fault, InputError
-from simulator.schedule.csv import Cell, read_cells
 from simulator.schedule.info import ScheduleInfo
 from simulator.schedule.rendezvous import buffers_needed
 from simulator.schedule.slots import Order, Phase, Placement
+from simulator.schedule.torch_csv import Cell, read_cells
 from simulator.schedule.unit_time import BlockedError, peak_in_flight, product_of, slot_times
 
 _MOST_FAULTS = 12
@@ -29,7 +29,7 @@ def written_schedule(text: str, file: str) -> ScheduleInfo:
     r"""The schedule that a CSV text holds, which runs with its own sizes only.
 
     Args:
-        text: A row per rank, as torch writes it; see :mod:`simulator.schedule.csv`.
+        text: A row per rank, as torch writes it; see :mod:`simulator.schedule.torch_csv`.
         file: Its name: the schedule's, and where faults are.
 
     Raises:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.importers.measured_collective import CollectiveRow, bus_share
-from simulator.plots.bus_bandwidth import BusBandwidth, draw_bus_bandwidth
-from simulator.spec.load import load_profile, profile_names
-from simulator.spec.network import Network
-from simulator.validate.collective_rows import (
+from simulator.described.cluster.network import Network
+from simulator.described.load import load_profile, profile_names
+from simulator.importers.nccl_tests.measured_collective import CollectiveRow, bus_share
+from simulator.plots.measured.bus_bandwidth import BusBandwidth, draw_bus_bandwidth
+from simulator.tables.collective_rows import (
     network_of,
     predicted_s,
     readable_collective_rows,
     reason_to_skip,
 )
-from simulator.validate.gpu_names import profile_name_of
+from simulator.tables.gpu_names import profile_name_of
 
 _CURVE_POINTS = 60
 """Sizes at which a curve is computed between its smallest and largest measurement."""

@@ -10,10 +10,10 @@ import torch
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate import kernel_cases, measure_kernels, system_calls
-from simulator.calibrate.kernel_cases import Extent
-from simulator.calibrate.timing import Stopwatch
-from simulator.spec.load import load_profile
+from simulator.calibrate.gpu import kernel_cases, measure_kernels, system_calls
+from simulator.calibrate.gpu.kernel_cases import Extent
+from simulator.calibrate.gpu.repeated_timing import Stopwatch
+from simulator.described.load import load_profile
 
 TINY = Extent(
     models=("llama3.2-1b",),

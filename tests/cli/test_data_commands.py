@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simulator.cli.schemas import SchemaName, schema_text
+from simulator.cli.files.schemas import SchemaName, schema_text
+from simulator.described.documents import data_folder
+from simulator.described.load import load_job, load_profile, model_names, profile_names
 from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
 from simulator.schedule import SCHEDULES, schedule_order
-from simulator.schedule.csv import read_order
-from simulator.spec.documents import data_folder
-from simulator.spec.load import load_job, load_profile, model_names, profile_names
+from simulator.schedule.torch_csv import read_order
 
 CONFIG = {
     "model_type": "llama",

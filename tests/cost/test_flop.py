@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.cost.parameters import parameter_count
-from simulator.spec.model import Experts, Model
+from simulator.described.model import Experts, Model
 from tests.jobs import gpt_model, small_model
 
 sizes = given(

@@ -26,7 +26,7 @@ from simulator.cost.parameters import (
     parameter_count,
     tensor_shard_numel,
 )
-from simulator.spec.model import Model
+from simulator.described.model import Model
 
 MODELS = Path(__file__).parents[2] / "workloads" / "models"
 NAMES = sorted(path.stem for path in MODELS.glob("*.yaml"))

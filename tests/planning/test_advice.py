@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import simulator as sim
-from simulator.planning.influences import influences
-from simulator.planning.reasons import reasons
-from simulator.planning.what_if import MOST_TRIED, what_ifs
+from simulator.planning.changes.influences import influences
+from simulator.planning.changes.reasons import reasons
+from simulator.planning.changes.what_if import MOST_TRIED, what_ifs
 from simulator.program.ir import Category
 
 JOB = """

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 import simulator as sim
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning import dask_cluster
-from simulator.planning.dask_cluster import dask_executor
-from simulator.spec.load import job_from_document
+from simulator.planning.sweep.dask_cluster import dask_executor
+from simulator.planning.sweep.sweep import dask_cluster
 
 pytest.importorskip("distributed")
 

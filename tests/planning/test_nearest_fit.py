@@ -10,13 +10,13 @@ import pytest
 
 from simulator.api import simulate
 from simulator.cli.options import parse_assignments
+from simulator.described.documents import data_folder
+from simulator.described.job import Job
+from simulator.described.load import job_from_document, load_job
 from simulator.errors import InputError
-from simulator.planning.misfit import explain_misfit
-from simulator.planning.nearest_fit import MOST_TRIED, _single_changes, nearest_fit
-from simulator.results.run import run_step
-from simulator.spec.documents import data_folder
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document, load_job
+from simulator.planning.changes.misfit import explain_misfit
+from simulator.planning.changes.nearest_fit import MOST_TRIED, _single_changes, nearest_fit
+from simulator.results.simulation import run_step
 from simulator.units import format_seconds
 
 MODEL: Mapping[str, Any] = {

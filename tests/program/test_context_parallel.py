@@ -6,13 +6,13 @@ import pytest
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.cost.parameters import LayerKind
-from simulator.program.block import microbatch_shape
-from simulator.program.context_parallel import context_parallel
-from simulator.program.layer import Axis, Exchange, FlashAttention, Layer, RingAttention
-from simulator.program.layer_time import attention_flop
-from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import transformer_layer
-from simulator.spec.plan import Plan
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.pieces import Axis, Exchange, FlashAttention, Layer, RingAttention
+from simulator.program.layer.transformer import transformer_layer
+from simulator.program.price.layer_time import attention_flop
+from simulator.program.strategies.context_parallel import context_parallel
+from simulator.program.strategies.tensor_parallel import tensor_parallel
 from tests.jobs import small_model
 
 B, S = 2, 64

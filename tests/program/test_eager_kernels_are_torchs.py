@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from simulator.cost.parameters import layer_kinds
-from simulator.program.block import microbatch_shape
-from simulator.program.experts import expert_layer
-from simulator.program.layer import Layer, MemoryBound
-from simulator.program.transformer import transformer_layer
-from simulator.spec.plan import Plan
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.experts import expert_layer
+from simulator.program.layer.pieces import Layer, MemoryBound
+from simulator.program.layer.transformer import transformer_layer
 from tests.jobs import small_model
 
 torch = pytest.importorskip("torch")

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.cost.parameters import LayerKind, ParameterGroup, layer_kinds, layer_tensors
-from simulator.program.block import microbatch_shape
-from simulator.program.expert_parallel import expert_parallel
-from simulator.program.experts import expert_layer, token_copies
-from simulator.program.ir import Category, Owner
-from simulator.program.layer import Axis, Exchange, GroupedGemm, Layer, Region
-from simulator.program.layout import Slice
-from simulator.program.ranks import (
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.job import Job
+from simulator.described.model import Experts, Model
+from simulator.described.plan.plan import Plan
+from simulator.program.grid.rank_groups import (
     data_group,
     expert_data_group,
     expert_group,
@@ -24,16 +22,18 @@ from simulator.program.ranks import (
     expert_tensor_group,
     shard_group,
 )
-from simulator.program.stage import StageCosts
-from simulator.program.states import resident_memory, slice_parameters
-from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import transformer_layer
-from simulator.results.run import run_step
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import Category, Owner
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.experts import expert_layer, token_copies
+from simulator.program.layer.pieces import Axis, Exchange, GroupedGemm, Layer, Region
+from simulator.program.layer.transformer import transformer_layer
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.resident import resident_memory, slice_parameters
+from simulator.program.strategies.expert_parallel import expert_parallel
+from simulator.program.strategies.tensor_parallel import tensor_parallel
+from simulator.results.simulation import run_step
 from simulator.schedule import Phase
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.job import Job
-from simulator.spec.model import Experts, Model
-from simulator.spec.plan import Plan
 from tests.jobs import free_latency_profile, network_profile, small_job, small_model
 
 HIDDEN, TOKENS, HALF = 64, 64, 2

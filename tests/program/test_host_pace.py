@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.program.host_pace import Launched, waiting_s
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category
-from simulator.program.layout import stage_slices
-from simulator.program.optimizer import optimizer_work
-from simulator.program.stage import StageCosts
-from simulator.program.states import ParameterCount
+from simulator.program.price.host_pace import Launched, waiting_s
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.price.update_time import optimizer_work
+from simulator.program.states.resident import ParameterCount
 from simulator.schedule.slots import Phase
 from tests.jobs import network_profile, small_job, small_model
 

@@ -6,9 +6,9 @@ import pytest
 
 from simulator.cost.parameters import multi_token_tensors
 from simulator.errors import InputError
-from simulator.program.layout import Slice, stage_slices
-from simulator.program.stage import StageCosts
-from simulator.program.states import copies_embedding, slice_parameters
+from simulator.program.grid.stage_layers import Slice, stage_slices
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.resident import copies_embedding, slice_parameters
 from simulator.schedule import Phase
 from tests.jobs import small_job, small_model
 

@@ -16,14 +16,14 @@ from simulator.cost.parameters import (
     layer_tensors,
     multi_token_tensors,
 )
+from simulator.described.job import Job
+from simulator.described.plan.stacks import STACKS
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Kind, Owner
-from simulator.program.layout import stage_slices
-from simulator.program.states import copies_embedding, padded_vocab, state_bytes
-from simulator.program.units import Units
+from simulator.program.states.gather_units import Units
+from simulator.program.states.resident import copies_embedding, padded_vocab, state_bytes
 from simulator.schedule import schedule_info
-from simulator.spec.job import Job
-from simulator.spec.stacks import STACKS
 from tests.jobs import jobs, network_profile, small_job, small_model
 
 PROFILE = network_profile()

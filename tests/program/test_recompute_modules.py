@@ -13,20 +13,20 @@ import pytest
 
 from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.cost.parameters import LayerKind
+from simulator.described.job import Job
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan
+from simulator.described.rules.all_rules import job_faults
 from simulator.errors import InputError
-from simulator.program.block import microbatch_shape
-from simulator.program.experts import expert_layer
-from simulator.program.layer import Layer
-from simulator.program.layout import Slice
-from simulator.program.recompute import Recomputation, recomputation
-from simulator.program.stage import StageCosts
-from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import transformer_layer
-from simulator.results.run import run_step
-from simulator.spec.checks import job_faults
-from simulator.spec.job import Job
-from simulator.spec.model import Model
-from simulator.spec.plan import Plan
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.experts import expert_layer
+from simulator.program.layer.pieces import Layer
+from simulator.program.layer.transformer import transformer_layer
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.strategies.recompute import Recomputation, recomputation
+from simulator.program.strategies.tensor_parallel import tensor_parallel
+from simulator.results.simulation import run_step
 from tests.jobs import small_job, small_model
 
 T, H, A, F = 64, 64, 8, 128

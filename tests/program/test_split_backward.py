@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from simulator.cost.collectives import CollectiveKind
+from simulator.described.load import job_from_document
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Owner
-from simulator.program.layer import Axis, Exchange, Gemm, GroupedGemm, Layer, Split
-from simulator.program.layout import Slice
-from simulator.program.split_backward import (
+from simulator.program.layer.pieces import Axis, Exchange, Gemm, GroupedGemm, Layer, Split
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.strategies.split_backward import (
     Halves,
     freed_half_way,
     pending_bytes,
     whole_until_the_end,
 )
-from simulator.program.stage import StageCosts
-from simulator.spec.load import job_from_document
 
 LAYER = Slice(1, 2)
 

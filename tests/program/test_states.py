@@ -15,9 +15,11 @@ from simulator.cost.parameters import (
     layer_tensors,
     parameter_count,
 )
+from simulator.described.job import Job
+from simulator.described.model import Experts
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Owner, total_bytes
-from simulator.program.layout import stage_slices
-from simulator.program.states import (
+from simulator.program.states.resident import (
     ParameterCount,
     added_up,
     optimizer_traffic_bytes,
@@ -26,9 +28,7 @@ from simulator.program.states import (
     slice_parameters,
     state_bytes,
 )
-from simulator.program.update_memory import update_memory
-from simulator.spec.job import Job
-from simulator.spec.model import Experts
+from simulator.program.states.update_memory import update_memory
 from tests.jobs import gpt_model, small_job, small_model
 
 SIXTEEN = "deepspeed"

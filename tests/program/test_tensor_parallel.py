@@ -9,12 +9,12 @@ import pytest
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.cost.parameters import LayerKind
-from simulator.program.block import Shape, microbatch_shape
-from simulator.program.layer import Exchange, FlashAttention, Gemm, Layer, MemoryBound
-from simulator.program.model_ends import embedding_layer, head_layer, loss_layer
-from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import transformer_layer
-from simulator.spec.plan import Plan
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.block import Shape, microbatch_shape
+from simulator.program.layer.model_ends import embedding_layer, head_layer, loss_layer
+from simulator.program.layer.pieces import Exchange, FlashAttention, Gemm, Layer, MemoryBound
+from simulator.program.layer.transformer import transformer_layer
+from simulator.program.strategies.tensor_parallel import tensor_parallel
 from tests.jobs import free_latency_profile, small_model
 
 B, S, H = 2, 64, 64

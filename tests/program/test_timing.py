@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import simulator as sim
-from simulator.program.layer import Gemm, GroupedGemm, MemoryBound, Split
-from simulator.program.timing import PieceTimer
-from simulator.spec.hardware import HardwareProfile
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.program.layer.pieces import Gemm, GroupedGemm, MemoryBound, Split
+from simulator.program.price.piece_time import PieceTimer
 from tests.tiny import tiny_profile
 
 ROWS = 24640

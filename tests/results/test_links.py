@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.described.load import job_from_document
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import (
     Category,
@@ -20,7 +21,6 @@ from simulator.program.ir import (
 )
 from simulator.results.links import LinkLoad, link_loads
 from simulator.results.traffic import class_traffic
-from simulator.spec.load import job_from_document
 
 PORTS = {"scale_up": 100.0, "fabric": 10.0}
 

@@ -2,9 +2,9 @@ from typing import get_args
 
 import pytest
 
+from simulator.described.plan.plan import ScheduleName
 from simulator.errors import InputError, UnsupportedError
 from simulator.schedule import SCHEDULES, schedule_info, schedule_order
-from simulator.spec.plan import ScheduleName
 
 
 def test_every_schedule_that_a_plan_may_name_exists():

@@ -4,7 +4,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.schedule import Phase, Placement
-from simulator.schedule.csv import read_order
+from simulator.schedule.torch_csv import read_order
 from simulator.schedule.unit_time import peak_in_flight, slot_times
 
 

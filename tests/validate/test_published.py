@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.results.run import run_step
-from simulator.spec.load import job_from_document
+from simulator.results.simulation import run_step
 from simulator.validate.accuracy import Accuracy, error_pct
-from simulator.validate.framework_stacks import stack_of
-from simulator.validate.published import predicted, row_source, validate_published
-from simulator.validate.published_rows import job_document
+from simulator.validate.published.framework_stacks import stack_of
+from simulator.validate.published.published_rows import job_document
+from simulator.validate.published.published_runs import predicted, row_source, validate_published
 
 ROW = {
     "id": "lab-small-001", "grade": "A", "model": "small", "layers": "4", "hidden": "1024",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
-from simulator.validate.published_rows import job_document
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
+from simulator.validate.published.published_rows import job_document
 
 ROW = {
     "id": "lab-moe-001", "grade": "A", "model": "deepseekv2-4L", "layers": "4", "hidden": "5120",

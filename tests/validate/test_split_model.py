@@ -11,10 +11,10 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from simulator.cost.parameters import parameter_count
+from simulator.described.model import Experts, Model
 from simulator.errors import UnsupportedError
-from simulator.spec.model import Experts, Model
-from simulator.validate.reference_model import reference_model, token_loss
-from simulator.validate.split_model import (
+from simulator.validate.torch_model.reference_model import reference_model, token_loss
+from simulator.validate.torch_model.split_model import (
     split_experts,
     split_layers,
     split_vocabulary,

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from simulator.cost.collectives.algorithms import ALGORITHMS, Demand
+from simulator.cost.collectives.collective_time import Timing, demand_timing
 from simulator.cost.collectives.exchange import all_to_all_s, send_recv_s
 from simulator.cost.collectives.gloo import GLOO_ALGORITHMS
 from simulator.cost.collectives.ring import (
@@ -24,11 +25,10 @@ from simulator.cost.collectives.ring import (
     ring_reduce_scatter_s,
 )
 from simulator.cost.collectives.tiers import Climb, climb_of, network_above
-from simulator.cost.collectives.timing import Timing, demand_timing
 from simulator.cost.collectives.tree import tree_all_reduce_s
 from simulator.cost.collectives.types import NO_COST, CollectiveCost, CollectiveKind, Group
+from simulator.described.cluster.network import PAIR_PORT, Network
 from simulator.errors import InputError
-from simulator.spec.network import PAIR_PORT, Network
 
 __all__ = [
     "ALGORITHMS",

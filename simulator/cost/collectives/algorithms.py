@@ -2,7 +2,7 @@
 
 An algorithm answers with a :class:`Demand`: hops in a row, and bytes through one rank's
 ports. Turning that into seconds is the same for all (see
-:mod:`simulator.cost.collectives.timing`). The closed forms of rings, trees and
+:mod:`simulator.cost.collectives.collective_time`). The closed forms of rings, trees and
 exchanges on equal links are in the files of those names; here they are laid over nodes.
 
 Legend: n ranks, r ranks per node, S bytes as nccl-tests counts them.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from simulator.cost.collectives.tree import tree_depth
 from simulator.cost.collectives.types import CollectiveKind, Group
-from simulator.spec.network import Network
+from simulator.described.cluster.network import Network
 
 TREE_EFFICIENCY = 0.92 * 0.85
 """Rate of an in-node tree over that of a ring. Source: NCCL src/graph/tuning.cc."""

@@ -31,7 +31,7 @@ from simulator.cost.collectives.algorithms import (
     ring_once,
 )
 from simulator.cost.collectives.types import CollectiveKind, Group
-from simulator.spec.network import Network
+from simulator.described.cluster.network import Network
 
 _PAIR = 2
 _GATHER_OF_A_PAIR = 1.5

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from simulator.described.job import Job
 from simulator.exporters.html.memory_data import memory_data
 from simulator.exporters.html.page import render, write_page
 from simulator.exporters.html.sources import profiles, source_blocks, used_numbers
@@ -23,15 +24,14 @@ from simulator.exporters.html.timeline_data import (
     shown_classes,
     timeline_data,
 )
-from simulator.exporters.selection import class_words, spread
 from simulator.plots import style
 from simulator.plots.memory import fullest
 from simulator.program.ir import Category, Owner
-from simulator.results.advice import Advice
-from simulator.results.expert_load import expert_load_sentence
-from simulator.results.report import source_counts
+from simulator.results.shown_classes import class_words, spread
 from simulator.results.step import ClassMemory, StepResult
-from simulator.spec.job import Job
+from simulator.results.words.advice_given import Advice
+from simulator.results.words.expert_load_sentence import expert_load_sentence
+from simulator.results.words.plain_data import source_counts
 from simulator.units import format_bytes, format_seconds
 
 SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from simulator.described.cluster.hardware import HardwareProfile, Provenance
+from simulator.described.job import Job
 from simulator.program.ir import COMMUNICATION, Operation
-from simulator.spec.hardware import HardwareProfile, Provenance
-from simulator.spec.job import Job
 
 _COMPUTING = "kernels"
 _PORT_BLOCKS = {"scale_up": "network.scale_up", "fabric": "network.fabric"}

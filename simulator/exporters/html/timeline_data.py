@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from simulator.engine.timeline import STREAMS
 from simulator.exporters.html.page import packed
 from simulator.exporters.html.sources import rests_on
-from simulator.exporters.selection import spread
 from simulator.plots import style
-from simulator.plots.boxes import bands
 from simulator.program.ir import Category, Memory, Operation, Work, total_bytes
+from simulator.results.pipeline_boxes import bands
+from simulator.results.shown_classes import spread
 from simulator.results.step import StepResult
 
 WAITS = "waits"

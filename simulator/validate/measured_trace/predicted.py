@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from simulator.described.job import Job
 from simulator.engine.timeline import STREAMS, Timeline
-from simulator.program.gradient_buckets import BUCKET_COPY
 from simulator.program.ir import COMMUNICATION, Category, Kind, Operation, Part, Stream
-from simulator.program.kernel_kinds import KernelKind, kernel_kinds
-from simulator.program.stage import SHARDING_COPY
+from simulator.program.price.kernel_kinds import KernelKind, kernel_kinds
+from simulator.program.price.stage_cost import SHARDING_COPY
+from simulator.program.states.gradient_buckets import BUCKET_COPY
 from simulator.results.parts import part_spans
 from simulator.results.step import StepResult
-from simulator.spec.job import Job
 from simulator.validate.measured_trace.account import Phase, Span
 from simulator.validate.measured_trace.names import SpanKind
 

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
-from simulator.validate.measured_trace.file import Event, TraceFile
 from simulator.validate.measured_trace.names import (
     SpanKind,
     collective_kind,
     kernel_kind,
     operator_kind,
 )
+from simulator.validate.measured_trace.trace_events import Event, TraceFile
 
 MAX_ROWS = 5_000_000
 """More events are not kept but refused: some hundred bytes each at the most, all told."""

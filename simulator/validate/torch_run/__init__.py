@@ -1,6 +1,6 @@
 """A job, trained for real by torch's own strategies and held against its prediction.
 
-The ranks themselves are those of :mod:`simulator.calibrate.ranks`.
+The ranks themselves are those of :mod:`simulator.ranks`.
 
 ===================  =====================================================================
 :mod:`.strategies`   what torch's own strategies do of a plan, and what they do not

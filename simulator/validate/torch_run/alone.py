@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simulator.described.job import Job
 from simulator.program.ir import COMMUNICATION, Category, Program
-from simulator.spec.job import Job
 
 _SILENT = COMMUNICATION - {Category.OFFLOAD}
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from simulator.calibrate.device_facts import FP8_CAPABILITY
-from simulator.calibrate.ranks.world import World
+from simulator.described.job import Job
 from simulator.errors import Fault
-from simulator.program.order import job_schedule
-from simulator.spec.job import Job
+from simulator.program.run.order import job_schedule
+from simulator.ranks.world import FP8_CAPABILITY, World
 
 _MULTIPLE = 16
 """What ``torch._scaled_mm`` takes multiples of: it reads 16 bytes at a time."""

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulator.described.job import Job
+from simulator.described.rules.pool_rules import refuse_pools
 from simulator.engine.des import simulate_program
 from simulator.engine.timeline import STREAMS, Timeline
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category, Kind, Operation, Owner, Part, Program, Stream, Work
-from simulator.program.offload import HOST_UPDATE
-from simulator.results.run import run_step
+from simulator.program.run.state_offload import HOST_UPDATE
+from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.summary import summarise
-from simulator.spec.job import Job
-from simulator.spec.pool_checks import refuse_pools
 from simulator.validate.torch_run.alone import alone_on_its_node, silence
 
 WAITING = "waiting"

@@ -22,20 +22,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
-from simulator.calibrate.ranks.world import World
-from simulator.spec.job import Job
-from simulator.spec.plan import Optimizer as OptimizerName
-from simulator.validate.reference_model import token_loss
-from simulator.validate.split_model import SpreadExperts
-from simulator.validate.torch_run.float8_linear import use_float8
-from simulator.validate.torch_run.grid import Grid, build_grid
-from simulator.validate.torch_run.parallel import parallelised
-from simulator.validate.torch_run.phases import PhaseClock
-from simulator.validate.torch_run.pipeline import build_schedule, slices_of_rank
+from simulator.described.job import Job
+from simulator.described.plan.plan import Optimizer as OptimizerName
+from simulator.ranks.world import World
+from simulator.validate.torch_model.float8_linear import use_float8
+from simulator.validate.torch_model.rank_grid import Grid, build_grid
+from simulator.validate.torch_model.reference_model import token_loss
+from simulator.validate.torch_model.split_model import SpreadExperts
+from simulator.validate.torch_model.stage_model import StageModel
+from simulator.validate.torch_run.parallelise import parallelised
+from simulator.validate.torch_run.pipeline_run import build_schedule, slices_of_rank
 from simulator.validate.torch_run.predict import exchanges_activations
+from simulator.validate.torch_run.run_phases import PhaseClock
 from simulator.validate.torch_run.sleeping import put_to_sleep
-from simulator.validate.torch_run.stage_model import StageModel
-from simulator.validate.torch_run.strategies import DTYPES
+from simulator.validate.torch_run.supported_plan import DTYPES
 
 _LEARNING_RATE = 1e-4
 _MAX_NORM = 1.0

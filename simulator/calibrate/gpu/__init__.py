@@ -1,0 +1,5 @@
+"""Kernels of one device.
+
+Which (``kernel_cases``), measured (``measure_kernels``), fitted (``fit_kernels``), as a
+profile.
+"""

@@ -1,0 +1,258 @@
+"""Which parameters of a link make the collective model agree with measured rows?
+
+Every parameter starts from, and is weakly held to, a prior, so that what the rows do not
+tell stays physical. Errors are log ratios under a robust loss: one strange row moves
+nothing. How far a parameter may be off follows from how the rows respond to it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from simulator.calibrate.network.network_files import Fit
+from simulator.calibrate.network.network_priors import Prior
+from simulator.described.cluster.network import Network
+from simulator.extras import require
+from simulator.importers.nccl_tests.measured_collective import CollectiveRow
+from simulator.tables.collective_rows import group_of, predicted_s
+
+FEW_ROWS = 5
+"""Fewer rows than this fit nothing."""
+
+_FAR = 40.0
+_START_SHIFT = {"bulk_latency_s": 2.0, "low_latency_share": -1.0, "pipeline_fill": -1.0}
+"""A second start, in spreads: the two protocols far apart."""
+
+_ROBUST_SCALE = 0.1
+"""Log error from which on a row's pull stops growing with its square."""
+
+_LEAST_SCATTER = 0.03
+"""Rows are taken as off by this much at the least: repeated runs differ by 0.05 to 2 %, and
+the model is no better either (assumption)."""
+
+_MEDIAN_OF_NORMAL = 0.6745
+"""Median absolute deviation of a normal distribution over its standard deviation."""
+
+_TOLD = 0.5
+"""Rows tell a parameter if they leave less than this share of its prior's spread."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row and the network it is predicted on, before the parameters are set.
+
+    Attributes:
+        row: What was measured.
+        profile: Name of the system's profile.
+        network: The profile's network with the facts of the row.
+    """
+
+    row: CollectiveRow
+    profile: str
+    network: Network
+
+    @property
+    def crosses(self) -> bool:
+        """Whether the ranks are in several scale-up domains."""
+        return group_of(self.row, self.network).nodes > 1
+
+    @property
+    def states_nics(self) -> bool:
+        """Whether the row says what NICs its machines have."""
+        return None not in (self.row.nics_per_node, self.row.nic_bytes_per_s)
+
+
+def fit_links(
+    cases: Sequence[Case],
+    part: str,
+    priors: Mapping[str, Prior],
+    held: Collection[str] = (),
+    *,
+    hold_untold: bool = False,
+) -> Fit:
+    """Parameters of one part of the network from rows that depend on it. Needs scipy.
+
+    Args:
+        cases: The rows.
+        part: ``scale_up`` or ``fabric``.
+        priors: What is believed of each parameter.
+        held: Parameters that stay at their prior's value.
+        hold_untold: Leave also those at their prior's value that the rows hardly tell.
+    """
+    fit, information = _fit(_Search(cases, part, priors, held))
+    untold = _untold(information, priors) if hold_untold else []
+    if untold:
+        fit, _ = _fit(_Search(cases, part, priors, [*held, *untold]))
+    return fit
+
+
+class _Information(NamedTuple):
+    """Inverse covariance of the logarithms of the free parameters.
+
+    Near the best fit time is taken as linear in them, and rows as off independently, by as
+    much as the fit leaves.
+    """
+
+    names: Sequence[str]
+    matrix: Any
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Rows, and the parameters of one part of the network that are looked for in them.
+
+    Points of the search are the natural logarithms of the free parameters, in order.
+
+    Attributes:
+        cases: The rows.
+        part: ``scale_up`` or ``fabric``.
+        priors: What is believed of each parameter.
+        held: Parameters that stay at their prior's value.
+    """
+
+    cases: Sequence[Case]
+    part: str
+    priors: Mapping[str, Prior]
+    held: Collection[str]
+
+    @property
+    def names(self) -> list[str]:
+        """The free parameters."""
+        return [name for name in self.priors if name not in self.held]
+
+    def of_free(self, field: str) -> Any:
+        """One field of the priors of all free parameters, as an array."""
+        import numpy as np
+
+        return np.array([getattr(self.priors[name], field) for name in self.names])
+
+    def values(self, point: Sequence[float]) -> dict[str, float]:
+        """All parameters there, held ones included; SI units."""
+        import numpy as np
+
+        held = {name: self.priors[name].value for name in self.priors if name in self.held}
+        free = dict(zip(self.names, np.exp(point).tolist(), strict=True))
+        return _in_si(held | free, self.priors, self.held)
+
+    def log_errors(self, point: Sequence[float]) -> list[float]:
+        """Logarithm of predicted over measured time of each row."""
+        values = self.values(point)
+        return [
+            math.log(
+                predicted_s(case.row, with_values(case.network, self.part, values))
+                / case.row.seconds
+            )
+            for case in self.cases
+        ]
+
+    def median_error(self, point: Sequence[float]) -> float:
+        """Half of the rows are predicted better than by this share of their time."""
+        return statistics.median(abs(math.expm1(error)) for error in self.log_errors(point))
+
+    def best(self) -> Any:
+        """The better of the solutions from two starts, as scipy gives it."""
+        require("scipy.optimize", "fits")
+        import numpy as np
+        from scipy.optimize import least_squares
+
+        centre, most = np.log(self.of_free("value")), np.log(self.of_free("most"))
+        spread = self.of_free("spread")
+        shift = np.array([_START_SHIFT.get(name, 0.0) for name in self.names])
+
+        def residuals(point: Sequence[float]) -> object:
+            pulls = _ROBUST_SCALE * (np.asarray(point) - centre) / spread
+            return np.concatenate([self.log_errors(point), pulls])
+
+        solutions = [
+            least_squares(
+                residuals,
+                np.minimum(start, most),
+                bounds=(-_FAR, most),
+                loss="soft_l1",
+                f_scale=_ROBUST_SCALE,
+                diff_step=1e-3,
+            )
+            for start in (centre, centre + spread * shift)
+        ]
+        return min(solutions, key=lambda found: found.cost)
+
+    def information(self, best: Any) -> _Information:
+        """What the rows and the priors tell of the free parameters at the best point."""
+        import numpy as np
+
+        deviation = statistics.median(map(abs, self.log_errors(best.x)))
+        scatter = max(_LEAST_SCATTER, deviation / _MEDIAN_OF_NORMAL)
+        rows = best.jac[: len(self.cases)] / scatter
+        priors = np.diag(1 / self.of_free("spread") ** 2)
+        return _Information(self.names, rows.T @ rows + priors)
+
+
+def _fit(search: _Search) -> tuple[Fit, _Information]:
+    """The best point of a search, and what is known there."""
+    import numpy as np
+
+    part, rows, held = search.part, len(search.cases), tuple(search.held)
+    if not search.names:
+        nothing = _Information([], np.zeros((0, 0)))
+        return Fit(part, {}, rows, search.median_error([]), held), nothing
+    best = search.best()
+    information = search.information(best)
+    values = {name: _rounded(value) for name, value in search.values(best.x).items()}
+    error, spreads = search.median_error(best.x), _spreads(information)
+    return Fit(part, values, rows, error, held, spreads), information
+
+
+def _spreads(information: _Information) -> dict[str, float]:
+    """Standard deviation of each parameter's logarithm."""
+    import numpy as np
+
+    variances = np.diag(np.linalg.inv(information.matrix))
+    return {n: math.sqrt(v) for n, v in zip(information.names, variances.tolist(), strict=True)}
+
+
+def _untold(information: _Information, priors: Mapping[str, Prior]) -> list[str]:
+    """Parameters that the rows do not tell, the least told one first.
+
+    Two parameters that only their sum is told of are both uncertain until one is held, so
+    they are taken out one by one.
+    """
+    import numpy as np
+
+    names, matrix = list(information.names), information.matrix
+    untold: list[str] = []
+    while names:
+        spreads = _spreads(_Information(names, matrix))
+        left = {name: spreads[name] / priors[name].spread for name in names}
+        worst = max(left, key=lambda name: left[name])
+        if left[worst] < _TOLD:
+            break
+        index = names.index(worst)
+        matrix = np.delete(np.delete(matrix, index, 0), index, 1)
+        names.remove(worst)
+        untold.append(worst)
+    return untold
+
+
+def _in_si(
+    parameters: Mapping[str, float], priors: Mapping[str, Prior], held: Collection[str]
+) -> dict[str, float]:
+    """Values of the specification; the fitted bulk hop is what it adds to the small one."""
+    latency_s = parameters["latency_s"]
+    under_s = priors["latency_s"].value if "bulk_latency_s" in held else latency_s
+    bulk_s = max(latency_s, under_s + parameters["bulk_latency_s"])
+    return {**parameters, "bulk_latency_s": bulk_s}
+
+
+def with_values(network: Network, part: str, values: Mapping[str, float]) -> Network:
+    """The network with these parameters of one part."""
+    block = getattr(network, part).model_copy(update=dict(values))
+    return network.model_copy(update={part: block})
+
+
+def _rounded(value: float) -> float:
+    """Three significant digits: more would be noise."""
+    return float(f"{value:.3g}")

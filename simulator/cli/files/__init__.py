@@ -1,0 +1,4 @@
+"""Commands that read, write and check files.
+
+Jobs, models, profiles, schemas, foreign formats.
+"""

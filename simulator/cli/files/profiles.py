@@ -1,0 +1,201 @@
+"""clustersim profile: which hardware is known, and where do its numbers come from?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import note, number_column, print_json, print_table, text_column
+from simulator.cli.options import AsJson, complete_profile, written_as
+from simulator.errors import InputError
+from simulator.plots.formats import PICTURES
+from simulator.units import format_bytes
+
+if TYPE_CHECKING:
+    from simulator.described.cluster.hardware import HardwareProfile
+    from simulator.errors import Fault
+    from simulator.validate.profile_review import Remark
+
+ProfileName = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROFILE", help="A shipped name or a .yaml file.", autocompletion=complete_profile
+    ),
+]
+
+
+def build_group() -> typer.Typer:
+    """The ``profile`` commands."""
+    group = typer.Typer(name="profile", no_args_is_help=True, help="Hardware profiles.")
+    group.command("list")(list_profiles)
+    group.command("show")(show_profile)
+    group.command("check")(check_profiles)
+    return group
+
+
+def list_profiles(*, as_json: AsJson = False) -> None:
+    """List the shipped hardware profiles.
+
+    Example:  clustersim profile list
+    """
+    from simulator.described.load import load_profile, profile_names
+
+    profiles = [load_profile(name) for name in profile_names()]
+    if as_json:
+        print_json(
+            {
+                "profiles": [
+                    {
+                        "name": profile.name,
+                        "memory_bytes": profile.device.memory_bytes,
+                        "numbers_by_source": _kinds(profile),
+                        "description": profile.description,
+                    }
+                    for profile in profiles
+                ]
+            }
+        )
+        return
+    rows = [
+        (
+            profile.name,
+            format_bytes(profile.device.memory_bytes),
+            ", ".join(f"{count} {kind}" for kind, count in _kinds(profile).items()),
+            profile.description,
+        )
+        for profile in profiles
+    ]
+    columns = [
+        text_column("name"),
+        number_column("memory"),
+        text_column("numbers by source"),
+        text_column("description"),
+    ]
+    print_table("hardware profiles", columns, rows)
+
+
+def show_profile(
+    profile: ProfileName,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=written_as(*PICTURES),
+            help="Draw the system: .png, .svg or .pdf.",
+        ),
+    ] = None,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Write the file itself, to start one's own from.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show every number of a profile and where it comes from.
+
+    Example:  clustersim profile show h100-sxm-80gb --plot system.png
+
+    Example:  clustersim profile show h100-sxm-80gb --yaml > ours.yaml
+    """
+    from simulator.described.load import load_profile, profile_file
+
+    loaded = load_profile(profile)
+    if plot is not None:
+        from simulator.plots.machines.system import draw_system
+
+        draw_system(loaded, plot)
+        note(f"wrote {plot}")
+    if as_yaml:
+        typer.echo(profile_file(profile).read_text(encoding="utf-8"), nl=False)
+        return
+    rows = []
+    for path, value in _numbers(loaded.model_dump(mode="json", by_alias=True)):
+        source = loaded.provenance.get(path)
+        origin = (source.kind, source.reference) if source else ("default", "")
+        rows.append((path, value, *origin))
+    names = ("field", "value", "source", "reference")
+    if as_json:
+        numbers = [dict(zip(names, row, strict=True)) for row in rows]
+        about = {"name": loaded.name, "description": loaded.description}
+        print_json({**about, "numbers": numbers})
+        return
+    texts = ([str(value) for value in row] for row in rows)
+    columns = [text_column(name) for name in names]
+    print_table(f"{loaded.name}: {loaded.description}", columns, texts)
+
+
+def check_profiles(
+    profiles: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROFILE...",
+            help="Shipped names or .yaml files.",
+            autocompletion=complete_profile,
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Check that profiles are complete, sound and physical.
+
+    Every number needs a source. Faults end with 2. What is missing, or predicted unlike in
+    profiles of the same generation, is remarked upon: there may be a reason.
+
+    Example:  clustersim profile check h100-sxm-80gb my-cluster.yaml
+    """
+    faults: list[Fault] = []
+    documents = []
+    for name in profiles:
+        found = _faults_of_profile(name)
+        remarked = [] if found else _remarks_on(name)
+        faults += found
+        documents.append(
+            {
+                "profile": name,
+                "sound": not found,
+                "faults": [str(fault) for fault in found],
+                "remarks": [asdict(remark) for remark in remarked],
+            }
+        )
+        if not as_json:
+            typer.echo(f"{name}: {'not sound' if found else 'ok'}")
+            for remark in remarked:
+                typer.echo(f"  {remark}")
+    if as_json:
+        print_json({"profiles": documents})
+    if faults:
+        raise InputError(faults)
+    note("every number has a source")
+
+
+def _remarks_on(name: str) -> list[Remark]:
+    from simulator.described.load import load_profile
+    from simulator.validate.profile_review import remarks
+
+    return remarks(load_profile(name))
+
+
+def _faults_of_profile(name: str) -> list[Fault]:
+    from simulator.described.load import load_profile
+    from simulator.described.rules.profile_rules import profile_faults
+
+    try:
+        return profile_faults(load_profile(name), file=name)
+    except InputError as error:
+        return list(error.faults)
+
+
+def _kinds(profile: HardwareProfile) -> dict[str, int]:
+    """Numbers by the kind of their source, most first."""
+    return dict(Counter(source.kind for source in profile.provenance.values()).most_common())
+
+
+def _numbers(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{path}.")
+        elif path not in ("name", "description") and value is not None:
+            yield path, value

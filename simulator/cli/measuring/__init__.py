@@ -1,0 +1,1 @@
+"""Commands that measure, or hold predictions against measurements."""

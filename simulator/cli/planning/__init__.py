@@ -1,0 +1,1 @@
+"""Commands about many steps: searches, sweeps, whole training runs."""

@@ -1,0 +1,1 @@
+"""Commands about pipeline orders and collectives by themselves."""

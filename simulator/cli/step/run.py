@@ -1,0 +1,280 @@
+"""clustersim run: what does one training step cost, and where does its time go?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import (
+    counting,
+    note,
+    number_column,
+    percent,
+    print_json,
+    print_table,
+    text_column,
+)
+from simulator.cli.options import (
+    PAGES,
+    TRACES,
+    AsJson,
+    Changes,
+    JobFile,
+    read_job,
+    whole_numbers,
+    written_as,
+)
+from simulator.cli.step.memory import print_peaks
+from simulator.program.ir import Owner
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from simulator.api import Result
+
+_MOST_LIKENESSES = 20
+
+
+def run(
+    job_file: JobFile,
+    *,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the step into this folder.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json.gz",
+            callback=written_as(*TRACES),
+            help="Write a trace for Perfetto or chrome://tracing.",
+        ),
+    ] = None,
+    trace_ranks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANK,RANK,…", help="Ranks in the trace, by their classes; default: all."
+        ),
+    ] = None,
+    trace_events: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Events in the trace at most; whole classes are left out."
+        ),
+    ] = 2_000_000,
+    trace_kernels: Annotated[
+        bool, typer.Option("--trace-kernels", help="Show the kernels of each operation, too.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=written_as(*PAGES),
+            help="Write a page with verdict, timeline and what-ifs that needs nothing else.",
+        ),
+    ] = None,
+    unfolded: Annotated[
+        bool,
+        typer.Option(
+            "--unfolded", help="Simulate every GPU by itself, not one of each kind: slow."
+        ),
+    ] = False,
+) -> None:
+    """Simulate one training step.
+
+    Example:  clustersim run job.yaml --set plan.tp=4 --plot pictures --trace trace.json.gz
+
+    Example:  clustersim run job.yaml --html report.html
+
+    Example:  clustersim run job.yaml --set 'perturbations=[{gpu: 5, slowdown: 0.2}]'
+
+    Example:  clustersim run job.yaml --set
+    'cluster={pools: [{profile: a100-sxm-80gb, gpus: 64}, {profile: h100-sxm-80gb, gpus: 64}]}'
+
+    Example:  clustersim run job.yaml --set plan.stack=deepspeed --set plan.zero=2
+    --set plan.offload.optimizer=cpu
+    """
+    from simulator.api import simulate
+
+    ranks = None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0)
+    result = simulate(read_job(job_file, changes), unfolded=unfolded)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print_result(result)
+    for file in _write_files(result, plot, html):
+        note(f"wrote {file}")
+    if trace is not None:
+        result.write_trace(trace, ranks=ranks, max_events=trace_events, kernels=trace_kernels)
+        note(f"wrote {trace}")
+    if not result.fits:
+        note(result.explain_misfit() or "the job does not fit")
+        raise typer.Exit(1)
+
+
+def _write_files(result: Result, plot: Path | None, html: Path | None) -> Iterator[Path]:
+    if plot is not None:
+        yield from result.plot_all(plot)
+    if html is not None:
+        with counting("what-ifs") as count:
+            yield result.write_html(html, on_trial=count)
+
+
+def _print_result(result: Result) -> None:
+    _print_headline(result)
+    _print_asynchrony(result)
+    _print_likenesses(result)
+    _print_expert_load(result)
+    _print_breakdown(result)
+    _print_exposed_communication(result)
+    print_peaks(result)
+    _print_sources(result)
+
+
+def _print_headline(result: Result) -> None:
+    rows = [
+        ("step time", format_seconds(result.step_time_s)),
+        *_error_band(result),
+        *_without_perturbations(result),
+        ("tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"),
+        ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
+        ("MFU", percent(result.mfu)),
+        ("HFU", percent(result.hfu)),
+        ("pipeline bubble", percent(result.bubble_fraction)),
+    ]
+    print_table(result.title, [text_column(""), number_column("")], rows)
+
+
+def _error_band(result: Result) -> Iterator[tuple[str, str]]:
+    """Where the measured step will most likely lie."""
+    if result.step_time_band_s is not None:
+        low, high = map(format_seconds, result.step_time_band_s)
+        yield "8 of 10 such runs take", f"{low} to {high}"
+
+
+def _print_asynchrony(result: Result) -> None:
+    """What training that is not synchronous costs besides time; nothing for any other."""
+    from simulator.results.words.class_split import fullest_of_each_stage
+
+    found = result.asynchrony
+    if found is None:
+        return
+    stages = fullest_of_each_stage(result.memory)
+    stashed = [stage.by_owner.get(Owner.STASHED_WEIGHTS, 0.0) for stage in stages]
+    per_stage = zip(found.weight_versions, found.staleness_updates, stashed, strict=True)
+    rows = [
+        (str(stage), str(versions), str(updates), format_bytes(num_bytes))
+        for stage, (versions, updates, num_bytes) in enumerate(per_stage)
+    ]
+    heads = ("stage", "weight versions", "staleness (updates)", "stashed weights")
+    print_table(found.statement, [number_column(head) for head in heads], rows)
+    each = found.microbatches_per_update
+    typer.echo(f"weights change after every {f'{each} microbatches' if each > 1 else 'microbatch'}")
+
+
+def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
+    """What the step takes on a cluster that is as its profile says."""
+    from simulator.api import simulate
+
+    if not result.job.perturbations:
+        return
+    sound_s = simulate(result.job.replace(perturbations=[])).step_time_s
+    lost = percent(result.step_time_s / sound_s - 1)
+    yield "without perturbations", f"{format_seconds(sound_s)} (they cost {lost})"
+
+
+def _print_likenesses(result: Result) -> None:
+    """Which GPUs are perturbed, and who waits for them."""
+    from simulator.results.words.class_split import likenesses
+
+    found = likenesses(result.timeline.program.classes)
+    if not found:
+        return
+    rows = [
+        (
+            each.cause,
+            _stages_text(each.stages),
+            str(each.classes),
+            f"{each.ranks:,}",
+            str(each.first_rank),
+        )
+        for each in found[:_MOST_LIKENESSES]
+    ]
+    left = found[_MOST_LIKENESSES:]
+    if left:
+        classes, ranks = (sum(getattr(each, n) for each in left) for n in ("classes", "ranks"))
+        rows.append((f"{len(left)} more (see --json)", "", str(classes), f"{ranks:,}", ""))
+    columns = [
+        text_column("ranks that behave alike"),
+        text_column("stages"),
+        number_column("classes"),
+        number_column("ranks"),
+        number_column("first rank"),
+    ]
+    print_table(_why_ranks_differ(result), columns, rows)
+
+
+def _why_ranks_differ(result: Result) -> str:
+    if result.job.perturbations:
+        return "perturbations"
+    if result.job.cluster.pools:
+        return "pools of GPUs"
+    if result.job.plan.data_parallel == "data-parallel":
+        return "one process for all GPUs"
+    return "uneven experts"
+
+
+def _stages_text(stages: Sequence[int]) -> str:
+    """Ascending numbers, runs of them as first-last."""
+    runs: list[list[int]] = []
+    for stage in stages:
+        if runs and runs[-1][-1] == stage - 1:
+            runs[-1][1:] = [stage]
+        else:
+            runs.append([stage])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _print_expert_load(result: Result) -> None:
+    from simulator.results.words.expert_load_sentence import expert_load_sentence
+
+    sentence = expert_load_sentence(result, result.job)
+    if sentence:
+        typer.echo(f"{sentence}\n")
+
+
+def _print_breakdown(result: Result) -> None:
+    step_s = result.step_time_s
+    rows = [
+        (category.value, f"{seconds:.6f}", percent(seconds / step_s if step_s else 0.0))
+        for category, seconds in result.breakdown_s.items()
+        if seconds
+    ]
+    total = sum(result.breakdown_s.values())
+    rows.append(("step", f"{total:.6f}", percent(total / step_s if step_s else 0.0)))
+    columns = [text_column("where the time goes"), number_column("seconds"), number_column("share")]
+    print_table("breakdown", columns, rows)
+
+
+def _print_exposed_communication(result: Result) -> None:
+    rows = [
+        (category.value, f"{seconds:.6f}")
+        for category, seconds in result.exposed_comm_s.items()
+        if seconds
+    ]
+    columns = [text_column("kind"), number_column("seconds")]
+    print_table("exposed communication", columns, rows or [("none", "0")])
+
+
+def _print_sources(result: Result) -> None:
+    from simulator.results.words.plain_data import source_counts
+
+    rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
+    columns = [text_column("source"), number_column("numbers")]
+    kinds = result.job.cluster.pools or (result.job.cluster,)
+    names = " and ".join(dict.fromkeys(kind.profile.name for kind in kinds))
+    print_table(f"hardware numbers of {names}", columns, rows)

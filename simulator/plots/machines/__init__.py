@@ -1,0 +1,1 @@
+"""Drawings of systems, of ranks placed on them, and of collectives moving over them."""

@@ -1,0 +1,4 @@
+"""Measurements beside predictions.
+
+Kernels, collectives, and a real step below the simulated one.
+"""

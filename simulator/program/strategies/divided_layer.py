@@ -1,0 +1,58 @@
+"""What does one rank run of a layer?"""
+
+from __future__ import annotations
+
+from simulator.described.job import Job
+from simulator.program.grid.rank_groups import expert_group
+from simulator.program.grid.received_tokens import ExpertShare
+from simulator.program.layer.block import Shape
+from simulator.program.layer.pieces import Layer
+from simulator.program.states.resident import padded_vocab
+from simulator.program.strategies.context_parallel import context_parallel
+from simulator.program.strategies.expert_parallel import expert_parallel
+from simulator.program.strategies.grid_parallel import grid_parallel
+from simulator.program.strategies.tensor_parallel import tensor_parallel
+
+
+def divided(layer: Layer, job: Job, shape: Shape, share: ExpertShare | None) -> Layer:
+    """The strategy passes, in order."""
+    plan = job.plan
+    layer = context_parallel(
+        layer,
+        plan.cp,
+        method=plan.cp_method,
+        heads_ranks=plan.cp_heads,
+        element_bytes=shape.element_bytes,
+        fp32_sums=plan.stack.fp32_ring_sums,
+    )
+    layer = _shared_by_tensor_ranks(layer, job, shape)
+    return expert_parallel(
+        layer,
+        expert_group(job),
+        plan.expert_tp,
+        experts=job.model.experts,
+        element_bytes=shape.element_bytes,
+        dispatcher=plan.ep_dispatch,
+        share=share,
+    )
+
+
+def _shared_by_tensor_ranks(layer: Layer, job: Job, shape: Shape) -> Layer:
+    plan = job.plan
+    if plan.tensor_grid is None:
+        return tensor_parallel(
+            layer,
+            plan.tp,
+            sequence_parallel=plan.cuts_sequence,
+            element_bytes=shape.element_bytes,
+            gathered_bytes=shape.gemm_bytes if plan.stack.gathers_casted else None,
+            keeps_gathered=plan.stack.keeps_gathered,
+        )
+    return grid_parallel(
+        layer,
+        plan.tensor_grid,
+        element_bytes=shape.element_bytes,
+        keeps_gathered=plan.stack.keeps_gathered,
+        norm_sums=2 if job.model.normalisation == "layernorm" else 1,
+        vocabulary=padded_vocab(job) * job.model.hidden,
+    )

@@ -1,0 +1,1 @@
+"""What a result says in sentences and plain data."""

@@ -1,0 +1,1 @@
+"""The pipeline orders, one file per family, and tools to write them with."""

@@ -1,0 +1,56 @@
+"""The order of Varuna, made for slow networks and full recomputation."""
+
+from __future__ import annotations
+
+from simulator.schedule.orders.list_scheduling import list_schedule
+from simulator.schedule.pass_costs import PassCosts
+from simulator.schedule.slots import Order, Phase, Placement, Slot, slots_of
+
+
+def varuna(stages: int, chunks: int, microbatches: int) -> Order:
+    """A rank runs a backward whenever its gradient is there, and otherwise the next forward.
+
+    Only inputs are kept, so forwards may run far ahead and hide late gradients. Backwards
+    are whole in this order; the rule sees them as recomputation and input gradient, which
+    the stage before waits for, and weight gradient. Each takes one tick, as a forward does.
+    The last rank need not recompute, since its backward follows its forward at once.
+
+    Source:
+        Athlur et al., Varuna (arXiv 2111.04007, section 3.2); precedence and ticks of the
+        schedule generator in Varuna's repository.
+    """
+    urgency = (Phase.BACKWARD_WEIGHT, Phase.BACKWARD_INPUT, Phase.FORWARD)
+    queues = [
+        [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
+    ]
+
+    def duration(slot: Slot) -> float:
+        recomputes = slot.phase is Phase.BACKWARD_INPUT and slot.stage < stages - 1
+        return 2.0 if recomputes else 1.0
+
+    split = list_schedule(queues, chunks, Placement.LOOP, limit=microbatches, duration=duration)
+    return [_without_split(row) for row in split]
+
+
+def varuna_of(stages: int, chunks: int, microbatches: int, costs: PassCosts) -> Order:
+    """What ranks do that follow the rule at run time: a backward if one is there, else a forward.
+
+    A gradient that a slow rank or link delays is not waited for while there are forwards, so
+    ranks run further ahead the slower things are. Backwards run whole.
+
+    Source:
+        Athlur et al., Varuna (arXiv 2111.04007, section 3.2).
+    """
+    urgency = (Phase.BACKWARD, Phase.FORWARD)
+    queues = [
+        [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
+    ]
+    return list_schedule(
+        queues, chunks, Placement.LOOP, microbatches, costs.slot_s, costs.transfer_s
+    )
+
+
+def _without_split(row: list[Slot]) -> list[Slot]:
+    """The row with whole backwards where it has input and weight gradients."""
+    whole = {Phase.FORWARD: Phase.FORWARD, Phase.BACKWARD_INPUT: Phase.BACKWARD}
+    return [slot._replace(phase=whole[slot.phase]) for slot in row if slot.phase in whole]

@@ -1,0 +1,127 @@
+"""What does one row of a table of measured kernels say?
+
+Which prediction answers it is for :mod:`simulator.validate.kernel_answers` to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from simulator.described.cluster.kernel_parameters import Precision
+from simulator.described.load import profile_names
+from simulator.errors import InputError
+from simulator.tables import cells
+from simulator.tables.gpu_names import profile_name_of as profile_of_gpu
+from simulator.tables.spellings import precision_name
+from simulator.tables.table_files import read_table
+
+_COLUMNS = ("id", "op", "gpu", "dtype")
+
+_DIRECTION_OF_WORD = {
+    "forward": "fwd", "forwards": "fwd", "fprop": "fwd", "f": "fwd",
+    "backward": "bwd", "backwards": "bwd", "bprop": "bwd", "b": "bwd",
+}  # fmt: skip
+
+
+class SkippedRowError(Exception):
+    """The row cannot be answered; the message says which fact it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """One measured kernel, as the table states it.
+
+    Attributes:
+        cells: Column name to text; an absent value is empty.
+    """
+
+    cells: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        """Text of a column, empty if absent."""
+        return cells.text(self.cells, name)
+
+    def number(self, name: str) -> float | None:
+        """Number of a column above 0, None if there is none."""
+        try:
+            return cells.measured(self.cells, name)
+        except InputError:
+            return None
+
+    def count(self, name: str) -> int:
+        """Whole number of a column.
+
+        Raises:
+            SkippedRowError: The row does not state it.
+        """
+        value = self.number(name)
+        if value is None or value < 1:
+            raise SkippedRowError(f"{name} is not stated")
+        return round(value)
+
+    def noted(self, pattern: str, default: int | None = None) -> int | None:
+        """Whole number that the notes give after ``pattern``."""
+        match = re.search(pattern + r"\s*(\d+)", self.text("notes"))
+        return int(match.group(1)) if match else default
+
+    def noted_before(self, pattern: str) -> int | None:
+        """Whole number that the notes give before ``pattern``."""
+        match = re.search(r"(\d+)\s*" + pattern, self.text("notes"))
+        return int(match.group(1)) if match else None
+
+    @property
+    def op(self) -> str:
+        """The operation in small letters, its words joined by underscores."""
+        return re.sub(r"[\s.-]+", "_", self.text("op").lower())
+
+    @property
+    def direction(self) -> str:
+        """fwd, bwd, fwd+bwd, dgrad or wgrad; what the table says where it is none of them."""
+        words = re.findall(r"[a-z]+", self.text("direction").lower())
+        said = "+".join(_DIRECTION_OF_WORD.get(w, w) for w in words if w not in ("and", "pass"))
+        both = said in ("fwd+bwd", "bwd+fwd", "fwdbwd", "full", "both", "train", "training")
+        return "fwd+bwd" if both else said
+
+    @property
+    def is_best_shape(self) -> bool:
+        """Whether the time is the best of a search over shapes, not a typical one."""
+        return "best shape" in self.text("notes")
+
+
+def read_kernel_rows(path: str | Path) -> list[KernelRow]:
+    """All rows of a kernel table.
+
+    Raises:
+        InputError: The file cannot be read or lacks a needed column.
+    """
+    return [KernelRow(cells_of_row) for cells_of_row in read_table(path, _COLUMNS)]
+
+
+def profile_name_of(row: KernelRow) -> str:
+    """Name of the row's hardware profile.
+
+    Raises:
+        SkippedRowError: No profile describes the GPU.
+    """
+    gpu = row.text("gpu")
+    name = profile_of_gpu(gpu, profile_names())
+    if name is None:
+        raise SkippedRowError(f"no hardware profile describes {gpu or 'an unnamed GPU'}")
+    return name
+
+
+def precision_of(row: KernelRow) -> Precision:
+    """Number format of the row's products.
+
+    Raises:
+        SkippedRowError: The row states none, or one that no profile knows.
+    """
+    dtype = row.text("dtype").lower()
+    precision = precision_name(dtype.replace("_", "-"))
+    if precision in get_args(Precision):
+        return precision  # type: ignore[return-value]
+    raise SkippedRowError(f"number format {dtype or 'unstated'} is not modelled")

@@ -3,7 +3,7 @@
 ``make mutants`` draws lines of the rooms at random, changes each in one place in a copy of the
 repository, and runs the tests that reach it, the quickest first, until one fails. Tests with an
 answer from elsewhere come first; what they all pass over is held against the golden results. A
-run that is broken off goes on where it stopped.
+run that is broken off goes on where it stopped, and one that is repeated judges survivors anew.
 
 Why not mutmut or cosmic-ray: neither draws a sample with a seed, and both run one command for all
 mutations. Here a draw can be repeated, and most of it is decided in seconds.
@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutants.covering import covering_tests
+from tests.mutants.covering import CoveringTests, covering_tests
 from tests.mutants.judging import Outcome, copied, outcome
 from tests.mutants.mutations import Mutation, mutated, mutations
 from tests.mutants.report import report
@@ -60,36 +60,41 @@ def _parses(source: str, mutation: Mutation) -> bool:
     return True
 
 
-def outcomes(chosen: Sequence[Drawn], journal: Path, workers: int) -> Iterator[Outcome]:
-    """The outcome of each mutation, those that the journal knows first."""
-    copies: SimpleQueue[Path] = SimpleQueue()
-    for number in range(workers):
-        copies.put(copied(ROOT, BUILD / f"copy-{number}"))
-    tests = covering_tests(ROOT, BUILD, ROOMS, workers)
+def outcomes(
+    chosen: Sequence[Drawn], tests: CoveringTests, copies: Sequence[Path], journal: Path
+) -> Iterator[Outcome]:
+    """The outcome of each mutation, those that the journal knows first.
+
+    What survived is judged anew: there may be a new test for it.
+    """
+    left = {(path, each.line, each.after.strip()): (path, each) for path, each in chosen}
+    for known in _noticed(journal):
+        if left.pop((known.path, known.line, known.after), None):
+            yield known
+    free: SimpleQueue[Path] = SimpleQueue()
+    for copy in copies:
+        free.put(copy)
 
     def judged(each: Drawn) -> Outcome:
-        copy = copies.get()
+        copy = free.get()
         try:
             return outcome(copy, *each, tests)
         finally:
-            copies.put(copy)
+            free.put(copy)
 
-    left = {(path, *map(str.strip, mutation[1:3])): (path, mutation) for path, mutation in chosen}
-    for known in _known(journal):
-        if left.pop((known.path, known.before, known.after), None):
-            yield known
-    with ThreadPoolExecutor(workers) as pool, journal.open("a", encoding="utf-8") as file:
+    with ThreadPoolExecutor(len(copies)) as pool, journal.open("a", encoding="utf-8") as file:
         for found in pool.map(judged, left.values()):
             file.write(json.dumps(asdict(found)) + "\n")
             file.flush()
             yield found
 
 
-def _known(journal: Path) -> list[Outcome]:
+def _noticed(journal: Path) -> list[Outcome]:
     if not journal.exists():
         return []
     lines = journal.read_text(encoding="utf-8").splitlines()
-    return [Outcome(**json.loads(line)) for line in lines]
+    known = [Outcome(**json.loads(line)) for line in lines]
+    return [each for each in known if not each.survived]
 
 
 def main() -> None:
@@ -101,9 +106,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "mutants.md")
     given = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
-    chosen = drawn(ROOT, ROOMS, given.count, given.seed)
+    copies = [copied(ROOT, BUILD / f"copy-{number}") for number in range(given.workers)]
+    tests = covering_tests(copies[0], BUILD, ROOMS, given.workers)
+    chosen = drawn(copies[0], ROOMS, given.count, given.seed)
+    journal = BUILD / f"outcomes-{given.seed}.jsonl"
     found = []
-    for each in outcomes(chosen, BUILD / f"outcomes-{given.seed}.jsonl", given.workers):
+    for each in outcomes(chosen, tests, copies, journal):
         found.append(each)
         noticed = each.noticed_by or "SURVIVED"
         print(f"{len(found)}/{len(chosen)} {each.path}:{each.line} {noticed}", flush=True)

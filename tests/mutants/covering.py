@@ -126,9 +126,10 @@ def covering_tests(root: Path, folder: Path, rooms: Sequence[str], workers: int)
         rules = run.path / "rules"
         rules.write_text(_RULES.format(source, run.data), encoding="utf-8")
         words = [f"--cov-config={rules}", "--cov", "--cov-context=test", "--cov-report="]
-        run_tests(
-            root, [*words, "-n", str(workers), *changed], {"MUTANTS_DURATIONS": run.durations}
-        )
+        words += ["-n", str(workers), *changed]
+        done = run_tests(root, words, {"MUTANTS_DURATIONS": run.durations})
+        if done.returncode > 1:  # Failing tests are 1; those that could not run are more.
+            raise RuntimeError(done.stdout + done.stderr)
         files = json.dumps({name: now[name] for name in changed})
         (run.path / "files.json").write_text(files, encoding="utf-8")
         runs.append(run)

@@ -25,7 +25,7 @@ OURS = ("-p", "tests.mutants.plugin", "-p", "no:cacheprovider", "-q")
 """How pytest is run: the plugin writes durations down and takes its orders."""
 
 _FAR_TESTS = {
-    "golden", "mutants", "importers", "exporters", "plots", "cli", "calibrate", "bench",
+    "golden", "mutants", "importers", "calibrate", "bench",
     "test_pages.py", "test_tutorial.py", "test_reference.py", "test_packaging.py",
     "test_architecture.py",
 }  # fmt: skip

@@ -111,7 +111,7 @@ def _is_left_out(node: ast.AST) -> bool:
 
 
 def _edits_of_one(node: ast.AST, lines: list[bytes]) -> Iterator[_Edit]:
-    if isinstance(node, ast.BinOp):
+    if isinstance(node, ast.BinOp) and not _is_type(node):
         yield from _between(node.left, node.right, _OPERATORS.get(type(node.op)), lines, "operator")
     elif isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
@@ -131,6 +131,11 @@ def _edits_of_one(node: ast.AST, lines: list[bytes]) -> Iterator[_Edit]:
         yield from _left_out(node)
     for condition in _conditions(node):
         yield from _negated(condition, lines)
+
+
+def _is_type(node: ast.BinOp) -> bool:
+    """Whether it is a type with None, as an alias has it."""
+    return isinstance(node.right, ast.Constant) and node.right.value is None
 
 
 def _between(

@@ -66,6 +66,7 @@ def test_one_place_of_a_line_is_changed(line, changed):
         "x: Annotated[int, 3] = a",
         "x = zip(a, strict=True)",
         "x = max(a, b)",
+        "X = Y | None",
         "import a",
         "@f(1)\ndef g(): ...",
         "def f(a: T[1]) -> T[2]: ...",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import simulator as sim
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.program.layer.pieces import Gemm, GroupedGemm, MemoryBound, Split
 from simulator.program.price.piece_time import PieceTimer
-from tests.tiny import tiny_profile
+from tests.tiny import TINY_FAST, tiny_profile
 
 ROWS = 24640
 MEASURED_TFLOP_PER_S = {
@@ -26,10 +25,8 @@ def timer(profile: HardwareProfile) -> PieceTimer:
 
 
 def test_products_for_many_experts_are_slower_than_dense_ones_as_is_measured():
-    """By 14 % on average; waves that experts do not fill make it 23 % here."""
-    job = sim.load_job({"model": "gpt2", "cluster": {"profile": "a100-pcie-80gb", "gpus": 1},
-                        "batch": {"global": 1, "seq_len": 1024}})  # fmt: skip
-    times = timer(job.cluster.profile)
+    """By 14 % on average; where multiplying is all that counts, on four multiprocessors."""
+    times = timer(TINY_FAST)
     measured, predicted = [], []
     for (n, k), directions in MEASURED_TFLOP_PER_S.items():
         for direction, (dense, *grouped) in directions.items():
@@ -40,7 +37,7 @@ def test_products_for_many_experts_are_slower_than_dense_ones_as_is_measured():
                 predicted.append(seconds(Gemm("up", ROWS, n, k)) / seconds(product))
     mean_measured, mean_predicted = (sum(each) / len(each) for each in (measured, predicted))
     assert mean_measured == pytest.approx(0.864, abs=0.001)
-    assert mean_predicted == pytest.approx(mean_measured, abs=0.1)
+    assert mean_predicted == pytest.approx(mean_measured, abs=0.08)
 
 
 def test_an_experts_kernel_of_its_own_runs_at_the_rate_of_a_dense_product():

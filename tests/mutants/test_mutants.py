@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.mutants.__main__ import drawn
-from tests.mutants.covering import covering_tests
 from tests.mutants.judging import outcome
 from tests.mutants.mutations import Mutation, mutated, mutations
+from tests.mutants.nearest import importers, nearest_tests
 from tests.mutants.report import report
 
 HERE = Path(__file__).parent
@@ -100,24 +99,40 @@ def project(tmp_path: Path) -> Path:
     files = {
         "simulator/__init__.py": "",
         "simulator/cost/sheet.py": SHEET,
-        "tests/test_sheet.py": TESTS,
+        "tests/cost/test_sheet.py": TESTS,
         "tests/golden/test_golden.py": "def test_golden_job():\n    pass\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    shutil.copytree(HERE, tmp_path / "tests" / "mutants", ignore=shutil.ignore_patterns("test_*"))
     return tmp_path
 
 
 def test_a_mistake_that_tests_know_is_noticed_and_another_one_survives(project):
-    tests = covering_tests(project, project / "build", ["cost"], 0)
-    assert tests.of_line("simulator/cost/sheet.py", 2, 10.0)[0] == "tests/test_sheet.py::test_area"
+    sheet = "simulator/cost/sheet.py"
+    tests = nearest_tests(sheet, importers(project))
+    assert tests == ["tests/cost/test_sheet.py"]
     product = Mutation(2, "    return a * b", "    return a / b", "operator")
     number = Mutation(5, "    return 2", "    return 3", "constant")
-    found = [outcome(project, "simulator/cost/sheet.py", each, tests) for each in (product, number)]
-    assert [each.noticed_by for each in found] == ["tests/test_sheet.py::test_area", ""]
-    assert "a * b" in (project / "simulator/cost/sheet.py").read_text(encoding="utf-8")
+    found = [outcome(project, sheet, each, tests) for each in (product, number)]
+    assert [each.noticed_by for each in found] == ["tests/cost/test_sheet.py::test_area", ""]
+    assert (project / sheet).read_text(encoding="utf-8") == SHEET
     page = report(found, seed=1)
     assert "1 of 2 survived: 50.0%" in page
     assert "- `simulator/cost/sheet.py:5` (constant)\n  - `return 2`\n  - `return 3`" in page
+
+
+def test_tests_that_import_a_module_are_nearer_than_those_that_import_what_imports_it(project):
+    users = {
+        "simulator/cost/book.py": "from simulator.cost import sheet\n",
+        "tests/cost/test_book.py": "import simulator.cost.book\n",
+        "tests/other/test_sheet.py": "from simulator.cost.sheet import area\n",
+    }
+    for name, text in users.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text, encoding="utf-8")
+    assert nearest_tests("simulator/cost/sheet.py", importers(project)) == [
+        "tests/cost/test_sheet.py",
+        "tests/other/test_sheet.py",
+        "tests/cost/test_book.py",
+    ]

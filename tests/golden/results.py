@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 import simulator as sim
-from simulator.validate.published import predicted, read_rows
+from simulator.validate.published.published_runs import predicted, read_rows
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from simulator.spec.stacks import STACKS
-from simulator.validate.published import read_rows
+from simulator.described.plan.stacks import STACKS
+from simulator.validate.published.published_runs import read_rows
 from tests.golden.results import (
     PREDICTIONS,
     PUBLISHED_RUNS,

@@ -1,9 +1,10 @@
 """How many small mistakes in the core would the tests notice?
 
 ``make mutants`` draws lines of the rooms at random, changes each in one place in a copy of the
-repository, and runs tests until one fails: first those of the nearest files, by imports, whose
-answers come from elsewhere, then the golden results, then files that are further away. A run that
-is broken off goes on where it stopped, and one that is repeated judges survivors anew.
+repository, and runs tests until one fails: the golden results, then the tests of the nearest files,
+by imports, then those of files further away. With ``--oracles`` golden results do not count, which
+notice that a number moved and not which one is right. A run that is broken off goes on where it
+stopped, and one that is repeated judges survivors anew.
 
 Why not mutmut or cosmic-ray: neither draws a sample with a seed, and both run one command for all
 mutations. Here a draw can be repeated, and most of it is decided in seconds. Why not by coverage:
@@ -24,7 +25,7 @@ from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
-from tests.mutants.judging import Outcome, copied, load_libraries, outcome
+from tests.mutants.judging import Judge, Outcome, copied
 from tests.mutants.mutations import Mutation, mutated, mutations
 from tests.mutants.nearest import importers, nearest_tests
 from tests.mutants.report import report
@@ -33,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "mutants"
 ROOMS = ("cost", "program", "engine", "schedule", "results")
 
-_own: dict[str, Path] = {}
+_own: dict[str, Judge] = {}
 """What a process has for itself."""
 
 Drawn = tuple[str, Mutation]
@@ -65,7 +66,9 @@ def _parses(source: str, mutation: Mutation) -> bool:
     return True
 
 
-def outcomes(chosen: Sequence[Drawn], copies: Sequence[Path], journal: Path) -> Iterator[Outcome]:
+def outcomes(
+    chosen: Sequence[Drawn], copies: Sequence[Path], journal: Path, *, asks_golden: bool
+) -> Iterator[Outcome]:
     """The outcome of each mutation, those that the journal knows first.
 
     What survived is judged anew: there may be a new test for it.
@@ -79,13 +82,12 @@ def outcomes(chosen: Sequence[Drawn], copies: Sequence[Path], journal: Path) -> 
     free = context.SimpleQueue()
     for copy in copies:
         free.put(copy)
-    load_libraries()
     with (
-        ProcessPoolExecutor(len(copies), context, _take_copy, (free,)) as pool,
+        ProcessPoolExecutor(len(copies), context, _begin, (free,)) as pool,
         journal.open("a", encoding="utf-8") as file,
     ):
         judged = [
-            pool.submit(_judged, path, each, nearest_tests(path, imported_by))
+            pool.submit(_judged, path, each, nearest_tests(path, imported_by), asks_golden)
             for path, each in left.values()
         ]
         for done in as_completed(judged):
@@ -94,13 +96,19 @@ def outcomes(chosen: Sequence[Drawn], copies: Sequence[Path], journal: Path) -> 
             yield done.result()
 
 
-def _take_copy(free: SimpleQueue[Path]) -> None:
-    """Each process works in a copy of its own."""
-    _own["copy"] = free.get()
+def _begin(free: SimpleQueue[Path]) -> None:
+    """Each process works in a copy of its own, which is sound before anything is changed.
+
+    Raises:
+        RuntimeError: Golden results of the copy are not those that were kept.
+    """
+    _own["judge"] = judge = Judge(free.get())
+    if failed := judge.golden_failure(lambda: None):
+        raise RuntimeError(f"{failed} fails without any mistake")
 
 
-def _judged(path: str, mutation: Mutation, tests: Sequence[str]) -> Outcome:
-    return outcome(_own["copy"], path, mutation, tests)
+def _judged(path: str, mutation: Mutation, tests: Sequence[str], asks_golden: bool) -> Outcome:
+    return _own["judge"].outcome(path, mutation, tests, asks_golden=asks_golden)
 
 
 def _noticed(journal: Path) -> list[Outcome]:
@@ -117,14 +125,15 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="lines to draw")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
     parser.add_argument("--workers", type=int, default=2, help="mutations at a time")
+    parser.add_argument("--oracles", action="store_true", help="without golden results")
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "mutants.md")
     given = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
     copies = [copied(ROOT, BUILD / f"copy-{number}") for number in range(given.workers)]
     chosen = drawn(copies[0], ROOMS, given.count, given.seed)
-    journal = BUILD / f"outcomes-{given.seed}.jsonl"
+    journal = BUILD / f"outcomes-{given.seed}{'-oracles' if given.oracles else ''}.jsonl"
     found = []
-    for each in outcomes(chosen, copies, journal):
+    for each in outcomes(chosen, copies, journal, asks_golden=not given.oracles):
         found.append(each)
         noticed = each.noticed_by or "SURVIVED"
         print(f"{len(found)}/{len(chosen)} {each.path}:{each.line} {noticed}", flush=True)

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+
+import pytest
 
 from tests.mutants.mutations import Mutation, mutated
+from tests.mutants.plugin import Turns
+from tests.mutants.swapping import swap_code
 
-NEAREST, NEAREST_S = 6, 10.0
+_NEAREST, _NEAREST_S = 6, 10.0
 """Test files that are asked first, and the processor time that they get together [s]."""
 
-FURTHER, FURTHER_S = 16, 40.0
-"""Those that are asked where nothing has noticed, golden results included."""
+_FURTHER, _FURTHER_S = 12, 30.0
+"""Those that are asked where these pass."""
 
-_LIMIT_S = 900.0
-"""Who takes longer waits for what never comes, and is noticed by that; a busy machine is slow."""
+_GOLDEN_S = 30.0
 
-_GOLDEN = ("tests/golden", "-k", "golden_job")
-_PRELOADED = ("hypothesis", "numpy", "pandas", "pydantic", "simpy", "yaml", "torch")
+_ENDLESS_S, _ASLEEP_S = 60, 900.0
+"""Processor time beyond its budget, and time on the clock, after which a run never ends, which is
+noticed; a busy machine is slow."""
+
+_GOLDEN = "tests/golden/test_golden.py::test_no_number_of_a_golden_job_moves"
+_BROKEN = "pytest ended with"
+_OPTIONS = (
+    "-x", "-q", "-n", "0", "--tb=no", "-p", "no:cacheprovider", "--rootdir", ".",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+)  # fmt: skip
+"""The last one, because a library that is loaded before is not rewritten, which matters nowhere."""
+
+_LIBRARIES = ("hypothesis", "pandas", "torch")
 
 
 @dataclass(frozen=True)
@@ -58,35 +73,157 @@ class Outcome:
         return not self.noticed_by
 
     @property
-    def is_golden_only(self) -> bool:
-        """Whether a kept number noticed before any test with an answer from elsewhere."""
+    def is_golden(self) -> bool:
+        """Whether a kept number noticed; then nobody else was asked."""
         return self.noticed_by.startswith("tests/golden/")
 
 
-def outcome(root: Path, path: str, mutation: Mutation, tests: Sequence[str]) -> Outcome:
-    """What tests say of a mutation that is made in a copy of the repository, and taken back.
+class Judge:
+    """Runs tests on mutations of one copy of the repository, in forks of this process.
 
-    Args:
+    The process belongs to the judge: it works in the copy, whose package it has loaded.
+
+    Attributes:
         root: The copy.
-        path: The file, from the root.
-        mutation: What is changed in it.
-        tests: Files of tests, the nearest first.
     """
-    file = root / path
-    source = file.read_text(encoding="utf-8")
-    file.write_text(mutated(source, mutation), encoding="utf-8")
-    _forget_compiled(file)
-    try:
-        noticed_by = (
-            first_failure(root, tests[:NEAREST], NEAREST_S)
-            or first_failure(root, _GOLDEN, FURTHER_S)
-            or first_failure(root, tests[NEAREST : NEAREST + FURTHER], FURTHER_S)
-        )
-    finally:
-        file.write_text(source, encoding="utf-8")
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+        os.chdir(root)
+        sys.path.insert(0, str(root))
+        _forget("simulator", "tests")
+        for name in (*_LIBRARIES, *_modules(root)):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        self._golden = _Golden()
+
+    def outcome(
+        self, path: str, mutation: Mutation, tests: Sequence[str], *, asks_golden: bool = True
+    ) -> Outcome:
+        """What tests say of a mutation that is made in the copy, and taken back.
+
+        Golden results are asked first: most mutations move a number of theirs in a second.
+
+        Args:
+            path: The file, from the root.
+            mutation: What is changed in it.
+            tests: Files of tests, the nearest first.
+            asks_golden: Whether golden results count.
+        """
+        file = self.root / path
+        source = file.read_text(encoding="utf-8")
+        changed = mutated(source, mutation)
+        file.write_text(changed, encoding="utf-8")
         _forget_compiled(file)
-    texts = mutation.before.strip(), mutation.after.strip()
-    return Outcome(path, mutation.line, mutation.what, *texts, noticed_by)
+
+        def change() -> None:
+            if not swap_code(str(file), changed, mutation.line):
+                _forget("simulator")
+
+        further = tests[_NEAREST : _NEAREST + _FURTHER]
+        try:
+            noticed_by = (
+                (asks_golden and self.golden_failure(change))
+                or self.test_failure(tests[:_NEAREST], _NEAREST_S, change)
+                or self.test_failure(further, _FURTHER_S, change)
+            )
+        finally:
+            file.write_text(source, encoding="utf-8")
+            _forget_compiled(file)
+        texts = mutation.before.strip(), mutation.after.strip()
+        return Outcome(path, mutation.line, mutation.what, *texts, noticed_by or "")
+
+    def golden_failure(self, change: Callable[[], None]) -> str:
+        """The first golden job whose numbers are not those that were kept; empty where all are."""
+
+        def run() -> str:
+            change()
+            golden = self._golden
+            if "simulator" not in sys.modules:
+                _forget("tests")
+                golden = _Golden()
+            return golden.first_moved()
+
+        return _in_a_fork(run, _GOLDEN_S, self.root / "noticed.txt")
+
+    def test_failure(
+        self, files: Sequence[str], budget_s: float, change: Callable[[], None]
+    ) -> str:
+        """The first test of some files that fails; empty where all pass.
+
+        Raises:
+            RuntimeError: The tests could not run.
+        """
+
+        def run() -> str:
+            change()
+            _forget("tests")
+            turns = Turns(budget_s)
+            code = int(pytest.main([*_OPTIONS, *files], plugins=[turns]))
+            return turns.failed or (f"{_BROKEN} {code}" if code else "")
+
+        found = _in_a_fork(run, budget_s, self.root / "noticed.txt") if files else ""
+        if found.startswith(_BROKEN):
+            raise RuntimeError(f"{found} on {' '.join(files)} in {self.root}")
+        return found
+
+
+class _Golden:
+    """The golden jobs and what was kept of them."""
+
+    def __init__(self) -> None:
+        self._results = importlib.import_module("tests.golden.results")
+        self._jobs = {name: self._results.golden_job(name) for name in self._results.job_names()}
+        self._kept = self._results.kept_results()
+
+    def first_moved(self) -> str:
+        """The first job that fails or gives other numbers than it did; empty where none does."""
+        for name, job in self._jobs.items():
+            try:
+                now = self._results.result_fields(self._results.sim.simulate(job))
+            except Exception:
+                return f"{_GOLDEN}[{name}]"
+            if self._results.moved(self._kept[name], now):
+                return f"{_GOLDEN}[{name}]"
+        return ""
+
+
+def _modules(root: Path) -> Iterator[str]:
+    """Every module of the package, by its name."""
+    for path in sorted((root / "simulator").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[-1] != "__main__":
+            yield ".".join(parts).removesuffix(".__init__")
+
+
+def _in_a_fork(run: Callable[[], str], budget_s: float, said: Path) -> str:
+    """What a function returns in a process of its own, which ends after it."""
+    said.write_text("", encoding="utf-8")
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)
+        used_s = int(time.process_time() + budget_s)
+        resource.setrlimit(resource.RLIMIT_CPU, (used_s + _ENDLESS_S, used_s + _ENDLESS_S))
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
+        text = f"{_BROKEN} before it began"
+        try:
+            text = run()
+        finally:
+            said.write_text(text, encoding="utf-8")
+            os._exit(0)
+    if _ended(child) == -signal.SIGKILL:
+        return "the time limit"
+    return said.read_text(encoding="utf-8")
+
+
+def _forget(*packages: str) -> None:
+    """Load modules anew when they are imported next, but not those of this tool."""
+    for name in list(sys.modules):
+        if name.split(".")[0] in packages and not name.startswith("tests.mutants"):
+            del sys.modules[name]
 
 
 def _forget_compiled(file: Path) -> None:
@@ -95,64 +232,16 @@ def _forget_compiled(file: Path) -> None:
         compiled.unlink()
 
 
-def first_failure(root: Path, words: Sequence[str], budget_s: float) -> str:
-    """The first test of a pytest run that fails; empty where all pass."""
-    if not words:
-        return ""
-    said = root / "failed.txt"
-    said.write_text("", encoding="utf-8")
-    child = os.fork()
-    if not child:
-        _run_tests(root, words, budget_s, said)
-    code = _ended(child)
-    if code is None:
-        return "the time limit"
-    return said.read_text(encoding="utf-8") or ("" if code == 0 else f"exit {code}")
-
-
-def _run_tests(root: Path, words: Sequence[str], budget_s: float, said: Path) -> NoReturn:
-    """Pytest in a process that has loaded the libraries, but nothing of ours; never returns."""
-    os.setpgid(0, 0)
-    os.chdir(root)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
-    code = 3
-    with contextlib.suppress(BaseException):
-        import pytest
-
-        from tests.mutants.plugin import Turns
-
-        for name in [name for name in sys.modules if name.split(".")[0] in ("simulator", "tests")]:
-            del sys.modules[name]
-        sys.path.insert(0, str(root))
-        os.environ["PYTHONPATH"] = str(root)
-        turns = Turns(budget_s)
-        options = ["-x", "-q", "-n", "0", "--tb=no", "-p", "no:cacheprovider", "--rootdir", "."]
-        code = int(pytest.main([*options, *words], plugins=[turns]))
-        said.write_text(turns.failed, encoding="utf-8")
-    os._exit(code)
-
-
-def _ended(child: int) -> int | None:
-    """How a process ended; None where it was ended because it took too long."""
-    end_s = time.monotonic() + _LIMIT_S
+def _ended(child: int) -> int:
+    """How a process ended; killed where it took too long."""
+    end_s = time.monotonic() + _ASLEEP_S
     while time.monotonic() < end_s:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
-def load_libraries() -> None:
-    """Load once what every run of tests would load anew."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    for name in _PRELOADED:
-        with contextlib.suppress(ImportError):
-            __import__(name)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def copied(root: Path, copy: Path) -> Path:

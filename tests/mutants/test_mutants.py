@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from tests.mutants.__main__ import drawn
-from tests.mutants.judging import outcome
+from tests.mutants.judging import Judge, Outcome
 from tests.mutants.mutations import Mutation, mutated, mutations
 from tests.mutants.nearest import importers, nearest_tests
 from tests.mutants.report import report
@@ -20,15 +23,27 @@ def area(a, b):
 
 def margin():
     return 2
+
+MARGIN = margin()
 """
 TESTS = """\
-from simulator.cost.sheet import area, margin
+from simulator.cost.sheet import MARGIN, area, margin
 
 def test_area():
     assert area(2, 3) == 6
 
 def test_margin():
     assert margin() > 0
+
+def test_margin_of_module():
+    assert MARGIN > 0
+"""
+RESULTS = """\
+def job_names():
+    return []
+
+def kept_results():
+    return {}
 """
 
 
@@ -100,12 +115,20 @@ def project(tmp_path: Path) -> Path:
         "simulator/__init__.py": "",
         "simulator/cost/sheet.py": SHEET,
         "tests/cost/test_sheet.py": TESTS,
-        "tests/golden/test_golden.py": "def test_golden_job():\n    pass\n",
+        "tests/golden/results.py": RESULTS,
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
+
+
+def outcomes(
+    root: Path, path: str, given: Sequence[Mutation], tests: Sequence[str]
+) -> list[Outcome]:
+    """In a process of its own, which loads the package of the root."""
+    judge = Judge(root)
+    return [judge.outcome(path, each, tests) for each in given]
 
 
 def test_a_mistake_that_tests_know_is_noticed_and_another_one_survives(project):
@@ -114,11 +137,14 @@ def test_a_mistake_that_tests_know_is_noticed_and_another_one_survives(project):
     assert tests == ["tests/cost/test_sheet.py"]
     product = Mutation(2, "    return a * b", "    return a / b", "operator")
     number = Mutation(5, "    return 2", "    return 3", "constant")
-    found = [outcome(project, sheet, each, tests) for each in (product, number)]
-    assert [each.noticed_by for each in found] == ["tests/cost/test_sheet.py::test_area", ""]
+    margin = Mutation(7, "MARGIN = margin()", "MARGIN = -margin()", "sign")
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        found = process.submit(outcomes, project, sheet, (product, number, margin), tests).result()
+    cases = [each.noticed_by.rpartition("::")[2] for each in found]
+    assert cases == ["test_area", "", "test_margin_of_module"]
     assert (project / sheet).read_text(encoding="utf-8") == SHEET
     page = report(found, seed=1)
-    assert "1 of 2 survived: 50.0%" in page
+    assert "1 of 3 survived: 33.3%" in page
     assert "- `simulator/cost/sheet.py:5` (constant)\n  - `return 2`\n  - `return 3`" in page
 
 

@@ -1,7 +1,7 @@
 """What can a file or a script say? Two pages of the guide, from the descriptions in the code.
 
-``python -m tests.reference`` (or ``make docs``) writes ``docs/python-api.md`` from docstrings and
-``docs/fields.md`` from the specifications. A test compares.
+``python -m tests.reference`` (or ``make generated``) writes ``docs/python-api.md`` from docstrings
+and ``docs/fields.md`` from the specifications. A test compares.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MISTAKES = {
 _API_TITLE = """\
 # Python API
 
-Written by `make docs` from the docstrings; do not edit it here.
+Written by `make generated` from the docstrings; do not edit it here.
 
 ```python
 import simulator as sim
@@ -56,7 +56,7 @@ what-if is a changed copy: `job.replace(**{"plan.tp": 4})`.
 _FIELDS_TITLE = """\
 # Every field
 
-Written by `make docs` from the specifications; do not edit it here. What a field of a *job*
+Written by `make generated` from the specifications; do not edit it here. What a field of a *job*
 means, which values it takes, and what happens if it is left out. Rules between fields (such as
 "tp must divide the heads") are checked when the file is read.
 

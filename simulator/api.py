@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from simulator.described.job import Job
 from simulator.described.load import load_job
 from simulator.planning.sweep.sweep import sweep
+from simulator.results.plain_data import result_to_dict
 from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
-from simulator.results.words.plain_data import result_to_dict
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simulator.results.difference import Difference
-    from simulator.results.words.advice_given import Advice
+    from simulator.results.verdict import Advice
 
 __all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
 
@@ -168,7 +168,7 @@ class Result(StepResult):
             kernels: Whether compute operations also show what they are made of.
         """
         from simulator.exporters.chrome_trace import write_trace
-        from simulator.results.shown_classes import classes_of
+        from simulator.results.rank_classes import classes_of
 
         found = self.timeline.program.classes
         classes = None if ranks is None else classes_of(ranks, self.job, found)

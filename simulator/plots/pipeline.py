@@ -34,7 +34,7 @@ from simulator.results.pipeline_boxes import (
     build_scene,
     row_layout,
 )
-from simulator.results.shown_classes import spread
+from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
 from simulator.units import format_seconds
 

@@ -9,7 +9,7 @@ import typer
 
 from simulator.cli.console import note, number_column, percent, print_json, print_table, text_column
 from simulator.cli.options import AsJson, Changes, JobFile, read_job
-from simulator.results.words.advice_given import LEAST_SHARE
+from simulator.results.verdict import LEAST_SHARE
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:

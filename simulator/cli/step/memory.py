@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from simulator.api import Result
     from simulator.planning.changes.savings import Saving
     from simulator.program.ir import Owner
-    from simulator.results.host_memory import HostMemory
-    from simulator.results.step import ClassMemory
+    from simulator.results.step import ClassMemory, HostMemory
 
 _BIGGEST, _MOST_SAVINGS = 3, 8
 _KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
@@ -116,8 +115,8 @@ def _print_savings(found: Sequence[Saving]) -> None:
 
 def print_peaks(result: Result, *, moments: bool = False) -> None:
     """Print the peak of every stage's fullest rank, and its moment if asked."""
-    from simulator.results.memory.peak import peak_moment
-    from simulator.results.words.class_split import fullest_of_each_stage
+    from simulator.results.memory import peak_moment
+    from simulator.results.rank_classes import fullest_of_each_stage
 
     def moment(stage: ClassMemory) -> str:
         rank_class = next(i for i, memory in enumerate(result.memory) if memory is stage)
@@ -180,7 +179,7 @@ def _biggest_owners(stage: ClassMemory) -> str:
 
 
 def _print_owners(result: Result) -> None:
-    from simulator.results.words.class_split import fullest_of_each_stage
+    from simulator.results.rank_classes import fullest_of_each_stage
 
     memory = fullest_of_each_stage(result.memory)
     known: list[Owner] = list(dict.fromkeys(o for stage in memory for o in stage.by_owner))

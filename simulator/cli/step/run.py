@@ -158,7 +158,7 @@ def _error_band(result: Result) -> Iterator[tuple[str, str]]:
 
 def _print_asynchrony(result: Result) -> None:
     """What training that is not synchronous costs besides time; nothing for any other."""
-    from simulator.results.words.class_split import fullest_of_each_stage
+    from simulator.results.rank_classes import fullest_of_each_stage
 
     found = result.asynchrony
     if found is None:
@@ -189,7 +189,7 @@ def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
 
 def _print_likenesses(result: Result) -> None:
     """Which GPUs are perturbed, and who waits for them."""
-    from simulator.results.words.class_split import likenesses
+    from simulator.results.rank_classes import likenesses
 
     found = likenesses(result.timeline.program.classes)
     if not found:
@@ -240,7 +240,7 @@ def _stages_text(stages: Sequence[int]) -> str:
 
 
 def _print_expert_load(result: Result) -> None:
-    from simulator.results.words.expert_load_sentence import expert_load_sentence
+    from simulator.results.plain_data import expert_load_sentence
 
     sentence = expert_load_sentence(result, result.job)
     if sentence:
@@ -271,7 +271,7 @@ def _print_exposed_communication(result: Result) -> None:
 
 
 def _print_sources(result: Result) -> None:
-    from simulator.results.words.plain_data import source_counts
+    from simulator.results.plain_data import source_counts
 
     rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
     columns = [text_column("source"), number_column("numbers")]

@@ -12,7 +12,7 @@ from simulator.exporters.html.timeline_data import both
 from simulator.plots import style
 from simulator.plots.memory import fullest, fullest_moments
 from simulator.program.ir import Owner
-from simulator.results.shown_classes import class_words, spread
+from simulator.results.rank_classes import class_words, spread
 from simulator.results.step import ClassMemory, StepResult
 
 _MOST_CLASSES = 64

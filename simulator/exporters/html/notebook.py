@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.exporters.html.page import render
 from simulator.exporters.html.run_report import headline, waterfall
 from simulator.results.step import StepResult
-from simulator.results.words.verdict import verdict
+from simulator.results.verdict import verdict
 
 
 def notebook_view(result: StepResult) -> str:

@@ -27,11 +27,10 @@ from simulator.exporters.html.timeline_data import (
 from simulator.plots import style
 from simulator.plots.memory import fullest
 from simulator.program.ir import Category, Owner
-from simulator.results.shown_classes import class_words, spread
+from simulator.results.plain_data import expert_load_sentence, source_counts
+from simulator.results.rank_classes import class_words, spread
 from simulator.results.step import ClassMemory, StepResult
-from simulator.results.words.advice_given import Advice
-from simulator.results.words.expert_load_sentence import expert_load_sentence
-from simulator.results.words.plain_data import source_counts
+from simulator.results.verdict import Advice
 from simulator.units import format_bytes, format_seconds
 
 SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")

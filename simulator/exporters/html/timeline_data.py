@@ -19,7 +19,7 @@ from simulator.exporters.html.sources import rests_on
 from simulator.plots import style
 from simulator.program.ir import Category, Memory, Operation, Work, total_bytes
 from simulator.results.pipeline_boxes import bands
-from simulator.results.shown_classes import spread
+from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
 
 WAITS = "waits"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from simulator.described.job import Job
 from simulator.planning.changes.sensitivity import sensitivities
-from simulator.results.words.advice_given import Influence
+from simulator.results.verdict import Influence
 
 
 def influences(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Influence, ...]:

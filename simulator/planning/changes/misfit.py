@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from simulator.described.job import Job
 from simulator.described.plan_text import options_text
 from simulator.planning.changes.nearest_fit import FitSearch, NearestFit, nearest_fit
-from simulator.results.host_memory import HostMemory
-from simulator.results.step import ClassMemory, StepResult
+from simulator.results.step import ClassMemory, HostMemory, StepResult
 from simulator.units import format_bytes, format_seconds
 
 _TOP_OWNERS = 3

@@ -9,8 +9,7 @@ from simulator.planning.changes.influences import influences
 from simulator.planning.changes.misfit import explain_misfit
 from simulator.planning.changes.what_if import what_ifs
 from simulator.results.step import StepResult
-from simulator.results.words.advice_given import LEAST_SHARE, Advice, WhatIf
-from simulator.results.words.verdict import verdict
+from simulator.results.verdict import LEAST_SHARE, Advice, WhatIf, verdict
 
 
 def advice(

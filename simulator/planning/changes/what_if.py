@@ -22,7 +22,7 @@ from simulator.planning.search.space import powers_of_two
 from simulator.program.grid.rank_groups import shard_group
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
-from simulator.results.words.advice_given import WhatIf
+from simulator.results.verdict import WhatIf
 
 Changes = Mapping[str, object]
 

@@ -45,11 +45,11 @@ class Pool(NamedTuple):
 
     Attributes:
         is_small: Whether requests of up to 1 MiB share its segments.
-        is_apart: Whether they are asked for on a stream of their own.
+        has_own_stream: Whether they are asked for on another stream than the compute stream.
     """
 
     is_small: bool
-    is_apart: bool
+    has_own_stream: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -89,10 +89,10 @@ class Request(NamedTuple):
     pool: Pool
 
 
-def request(num_bytes: float, *, is_apart: bool = False) -> Request:
+def request(num_bytes: float, *, has_own_stream: bool = False) -> Request:
     """The request for so many bytes, on the compute stream or another one."""
     size = max(_ROUND_BYTES, math.ceil(num_bytes / _ROUND_BYTES) * _ROUND_BYTES)
-    return Request(size, Pool(size <= _SMALL_BYTES, is_apart))
+    return Request(size, Pool(size <= _SMALL_BYTES, has_own_stream))
 
 
 class CachingAllocator:
@@ -111,16 +111,18 @@ class CachingAllocator:
         self._room_bytes = room_bytes
         self._expandable = expandable_segments
         self._free: dict[Pool, list[tuple[int, int, Block]]] = {
-            Pool(is_small, is_apart): [] for is_small in (True, False) for is_apart in (False, True)
+            Pool(is_small, has_own_stream): []
+            for is_small in (True, False)
+            for has_own_stream in (False, True)
         }
         """Free blocks of each pool, smallest first; the second number is their turn."""
         self._tail: dict[Pool, Block] = {}
         """Last block of each pool's expandable segment."""
         self._turn = 0
 
-    def take(self, num_bytes: float, *, is_apart: bool = False) -> Block:
+    def take(self, num_bytes: float, *, has_own_stream: bool = False) -> Block:
         """A block for a request of so many bytes."""
-        return self.serve(request(num_bytes, is_apart=is_apart))
+        return self.serve(request(num_bytes, has_own_stream=has_own_stream))
 
     def serve(self, asked: Request) -> Block:
         """A block for a request."""
@@ -233,17 +235,17 @@ class Exchange(NamedTuple):
 
     Attributes:
         takes, gives: Of the compute stream.
-        takes_apart, gives_apart: Of a stream whose blocks serve no other.
+        own_stream_takes, own_stream_gives: Of another stream, whose blocks serve no other.
     """
 
     takes: tuple[float, ...]
     gives: tuple[float, ...]
-    takes_apart: tuple[float, ...] = ()
-    gives_apart: tuple[float, ...] = ()
+    own_stream_takes: tuple[float, ...] = ()
+    own_stream_gives: tuple[float, ...] = ()
 
 
 _Asked = tuple[float, bool]
-"""Size of a block [B], and whether it is of the stream apart."""
+"""Size of a block [B], and whether it is of another stream."""
 
 
 def reserved_bytes(
@@ -271,10 +273,10 @@ class _Replay:
         """Equal exchanges have equal numbers."""
         self.allocator = allocator
         self._taken: dict[_Asked, list[Block]] = {}
-        takes = [_asked(one.takes, one.takes_apart) for one in known]
-        gives = [_asked(one.gives, one.gives_apart) for one in known]
+        takes = [_asked(one.takes, one.own_stream_takes) for one in known]
+        gives = [_asked(one.gives, one.own_stream_gives) for one in known]
         requests = {
-            asked: request(asked[0], is_apart=asked[1])
+            asked: request(asked[0], has_own_stream=asked[1])
             for asked in dict.fromkeys(asked for each in takes for asked in each)
         }
         self._takes: list[list[tuple[list[Block], Request]]] = [
@@ -340,5 +342,5 @@ class _Replay:
         return self.allocator.reserved_bytes, [*map(len, groups)], sizes, neighbours
 
 
-def _asked(sizes: Sequence[float], apart: Sequence[float]) -> list[_Asked]:
-    return [*((size, False) for size in sizes), *((size, True) for size in apart)]
+def _asked(sizes: Sequence[float], on_own_stream: Sequence[float]) -> list[_Asked]:
+    return [*((size, False) for size in sizes), *((size, True) for size in on_own_stream)]

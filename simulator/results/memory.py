@@ -128,18 +128,18 @@ def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchan
 
 
 def _exchange(takes: Memory, gives: Memory, program: Program) -> Exchange:
-    def sizes(memory: Memory, *, is_apart: bool) -> tuple[float, ...]:
+    def sizes(memory: Memory, *, own_stream: bool) -> tuple[float, ...]:
         return tuple(
             size
             for owner, size in memory
-            if owner not in program.preallocated and (owner in program.own_stream) == is_apart
+            if owner not in program.preallocated and (owner in program.own_stream) == own_stream
         )
 
     return Exchange(
-        sizes(takes, is_apart=False),
-        sizes(gives, is_apart=False),
-        sizes(takes, is_apart=True),
-        sizes(gives, is_apart=True),
+        sizes(takes, own_stream=False),
+        sizes(gives, own_stream=False),
+        sizes(takes, own_stream=True),
+        sizes(gives, own_stream=True),
     )
 
 

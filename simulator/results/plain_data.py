@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from simulator.described.job import Job
@@ -10,6 +11,7 @@ from simulator.program.grid.received_tokens import busiest_share
 from simulator.program.ir import RankClass, Stream
 from simulator.program.states.asynchronous import Asynchrony
 from simulator.program.unlike.busy_experts import WAIT
+from simulator.results.simulation import PerturbationCost
 from simulator.results.step import ClassMemory, HostMemory, StepResult
 from simulator.units import format_bytes, format_seconds
 
@@ -17,8 +19,16 @@ SCHEMA_VERSION = 1
 """Raised whenever a field changes its name or meaning."""
 
 
-def result_to_dict(result: StepResult, job: Job) -> dict[str, Any]:
-    """The result of a job as JSON-ready data; times in seconds, sizes in bytes."""
+def result_to_dict(
+    result: StepResult, job: Job, cost: PerturbationCost | None = None
+) -> dict[str, Any]:
+    """The result of a job as JSON-ready data; times in seconds, sizes in bytes.
+
+    Args:
+        result: Of the step.
+        job: What was simulated.
+        cost: What its perturbations cost; the key is left out where it has none.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "title": result.title,
@@ -38,6 +48,7 @@ def result_to_dict(result: StepResult, job: Job) -> dict[str, Any]:
         "capacity_bytes": result.capacity_bytes,
         **({"host_memory": _host_to_dict(result.host)} if result.host else {}),
         "fits": result.fits,
+        **({"perturbation_cost": asdict(cost)} if cost else {}),
         "expert_load": expert_load_sentence(result, job),
         "sources": source_counts(job),
         "job": dict(job.document),

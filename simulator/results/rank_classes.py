@@ -1,4 +1,4 @@
-"""Which rank classes stand for all, where not all can be shown?"""
+"""Why are ranks not one class per stage, and which classes are shown where there are many?"""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from simulator.results.step import ClassMemory
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """Classes of ranks that stand apart for the same reason.
+class ClassGroup:
+    """Classes of ranks that differ from their stage for the same reason.
 
     Attributes:
         cause: The reason.
@@ -33,23 +33,23 @@ class Likeness:
     first_rank: int
 
 
-def likenesses(classes: Sequence[RankClass]) -> tuple[Likeness, ...]:
+def classes_by_cause(classes: Sequence[RankClass]) -> tuple[ClassGroup, ...]:
     """Classes grouped by their cause, the fewest ranks first; empty where none has one."""
     by_cause: dict[str, list[RankClass]] = {}
     for rank_class in classes:
         if rank_class.cause:
             by_cause.setdefault(rank_class.cause, []).append(rank_class)
     found = [
-        Likeness(
+        ClassGroup(
             cause,
-            tuple(sorted({each.stage for each in alike})),
-            len(alike),
-            sum(each.count for each in alike),
-            min(each.first_rank for each in alike),
+            tuple(sorted({each.stage for each in group})),
+            len(group),
+            sum(each.count for each in group),
+            min(each.first_rank for each in group),
         )
-        for cause, alike in by_cause.items()
+        for cause, group in by_cause.items()
     ]
-    return tuple(sorted(found, key=lambda likeness: likeness.ranks))
+    return tuple(sorted(found, key=lambda group: group.ranks))
 
 
 def fullest_of_each_stage(memory: Sequence[ClassMemory]) -> list[ClassMemory]:

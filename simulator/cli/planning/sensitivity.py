@@ -18,7 +18,7 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
 
 if TYPE_CHECKING:
-    from simulator.planning.changes.sensitivity import Sensitivity
+    from simulator.planning.changes.profile_numbers import Sensitivity
 
 _SMALLEST = 1e-6
 """Effects below this are none."""
@@ -47,7 +47,7 @@ def sensitivity(
 
     Example:  clustersim sensitivity job.yaml --plot tornado.png
     """
-    from simulator.planning.changes.sensitivity import sensitivities
+    from simulator.planning.changes.profile_numbers import sensitivities
 
     job = read_job(job_file, changes)
     with status_line() as show:

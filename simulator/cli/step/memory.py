@@ -33,7 +33,7 @@ from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.api import Result
-    from simulator.planning.changes.savings import Saving
+    from simulator.planning.changes.fitting import Saving
     from simulator.program.ir import Owner
     from simulator.results.step import ClassMemory, HostMemory
 
@@ -87,7 +87,7 @@ def memory(
 
 
 def _savings(result: Result) -> tuple[Saving, ...]:
-    from simulator.planning.changes.savings import savings
+    from simulator.planning.changes.fitting import savings
 
     with counting("simulations") as count:
         return savings(result.job, on_trial=count)

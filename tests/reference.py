@@ -21,7 +21,7 @@ from simulator.described.json_schemas import job_schema
 from simulator.described.plan.stacks import STACKS
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
-from simulator.results.words.advice_given import Advice, WhatIf
+from simulator.results.verdict import Advice, WhatIf
 from simulator.units import UNITS, format_quantity
 
 ROOT = Path(__file__).parent.parent

@@ -118,7 +118,7 @@ def strategies(
             _print_comparison(comparison)
         _print_advice()
     if plot is not None:
-        from simulator.planning.variant_picture import draw_comparisons
+        from simulator.planning.data_parallel_variants import draw_comparisons
 
         draw_comparisons(found, plot)
         note(f"wrote {plot}")

@@ -18,7 +18,7 @@ from typing import Any
 import simulator
 from simulator import errors
 from simulator.described.json_schemas import job_schema
-from simulator.described.plan.stacks import STACKS
+from simulator.described.plan.stack import STACKS
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.results.words.advice_given import Advice, WhatIf

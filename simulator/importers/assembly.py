@@ -16,7 +16,7 @@ from simulator.described.import_report import ImportReport
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.described.plan.plan import Plan
-from simulator.described.plan.stacks import STACKS
+from simulator.described.plan.stack import STACKS
 from simulator.errors import Fault, InputError
 from simulator.importers.settings import Rules, Settings, plain_names, sort_out
 

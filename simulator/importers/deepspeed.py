@@ -17,7 +17,7 @@ from typing import Any
 
 from simulator.described.import_report import ImportReport
 from simulator.described.job import Job
-from simulator.described.plan.stacks import STACKS
+from simulator.described.plan.stack import STACKS
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished
 from simulator.importers.foreign_file import flat, parse_mapping

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 
 from simulator.described.json_schemas import job_schema
-from tests.reference import API_PAGE, FIELDS_PAGE, api_page, fields_page
+from tests.reference import (
+    API_PAGE,
+    FIELDS_PAGE,
+    STACKS_PAGE,
+    api_page,
+    fields_page,
+    stacks_page,
+)
 
 
 def test_the_page_of_the_python_api_is_that_of_the_docstrings():
@@ -14,6 +21,10 @@ def test_the_page_of_the_python_api_is_that_of_the_docstrings():
 
 def test_the_page_of_the_fields_is_that_of_the_specifications():
     assert FIELDS_PAGE.read_text(encoding="utf-8") == fields_page(), "run make docs"
+
+
+def test_the_page_of_the_stacks_is_that_of_the_facts():
+    assert STACKS_PAGE.read_text(encoding="utf-8") == stacks_page(), "run make docs"
 
 
 def test_every_block_of_fields_is_on_the_page():

@@ -87,7 +87,7 @@ class Job(Spec):
     model: Model
     cluster: Cluster
     batch: Batch
-    plan: Plan = Plan()
+    plan: Plan = Field(default_factory=Plan)
     perturbations: tuple[Perturbation, ...] = ()
     """What is slower than the profile says."""
     campaign: Campaign = Campaign()

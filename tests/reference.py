@@ -123,8 +123,9 @@ _STACKS_TITLE = """\
 
 Written by `make docs` from `simulator/facts/stacks`; do not edit it here. A *stack* says what a
 training framework does when it is left to its defaults. A fact that a stack does not list is the
-first table's. A plan changes facts in place: `plan: {stack: {base: torchtitan, fused_rotary: false}}`;
-[Every field](fields.md#stack) says what each of them means.
+first table's. A plan changes facts in place, as in
+`plan: {stack: {base: torchtitan, fused_rotary: false}}`; [Every field](fields.md#stack) says what
+each of them means.
 
 Evidence is *documentation* (code or a page of that release), *measurement of its own*, *residuals*
 (found or fitted with errors of published runs in view) or *assumed*.

@@ -12,9 +12,9 @@ from simulator.described.campaign import Campaign
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.job_text import degrees_text
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
-from simulator.described.plan_text import degrees_text
 
 
 class Pool(Spec):

@@ -18,7 +18,7 @@ from simulator.tables.collective_rows import (
     readable_collective_rows,
     reason_to_skip,
 )
-from simulator.tables.gpu_names import profile_name_of
+from simulator.tables.spellings import profile_name_of
 
 _CURVE_POINTS = 60
 """Sizes at which a curve is computed between its smallest and largest measurement."""

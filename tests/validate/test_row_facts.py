@@ -12,8 +12,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.facts import EVIDENCE
-from simulator.tables.cells import Row
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
 from simulator.validate.published.published_rows import job_document, memory_kind
 from simulator.validate.published.published_runs import read_rows
 from simulator.validate.published.row_facts import RowFacts, with_known_facts

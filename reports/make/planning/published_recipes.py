@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.described.job import Job
+from simulator.described.job_text import degrees_text
 from simulator.described.load import job_from_document
-from simulator.described.plan_text import degrees_text
 from simulator.planning.changes.reasons import difference_s
 from simulator.planning.search.feasible import stack_name
 from simulator.planning.search.search import PlanSearch, search_plans

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from simulator.tables.kernel_protocol import repeated_calls
-from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of
+from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of, repeated_calls
 
 _FLASH_2_IS_OLDER = (
     "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from simulator.calibrate.gpu.kernel_cases import KernelCase
 from simulator.errors import InputError
-from simulator.tables.growing_table import (
+from simulator.tables.collective_table import (
     append_line,
     cut_half_line,
     whole_lines,

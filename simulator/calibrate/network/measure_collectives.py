@@ -20,8 +20,7 @@ from simulator.calibrate.gpu.repeated_timing import Timing, Work, seconds_on_str
 from simulator.calibrate.network.collective_world import CollectiveWorld
 from simulator.errors import InputError
 from simulator.importers.nccl_tests.measured_collective import SEND_RECV, bus_share
-from simulator.tables.collective_table import append_row, new_table, own_table
-from simulator.tables.growing_table import cut_half_line
+from simulator.tables.collective_table import append_row, cut_half_line, new_table, own_table
 
 _SMALLEST_BYTES = 1024
 _STEP = 4

@@ -16,7 +16,7 @@ from simulator.cli.files.importing_topology import import_topology
 from simulator.cli.options import Changes, complete_model, complete_profile, parse_assignments
 
 if TYPE_CHECKING:
-    from simulator.described.import_report import ImportReport
+    from simulator.described.foreign_config import ImportReport
     from simulator.described.job import Job
     from simulator.described.model import Model
     from simulator.importers.assembly import Given

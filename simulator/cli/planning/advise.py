@@ -18,7 +18,7 @@ from simulator.cli.options import AsJson, Changes, JobFile, read_job
 from simulator.cli.planning.searching import Headroom, Vary, note_tightness, search_status
 from simulator.cli.planning.sweep import parse_grid
 from simulator.cli.planning.workers import Workers, worker_pool
-from simulator.described.plan_text import options_text
+from simulator.described.job_text import options_text
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

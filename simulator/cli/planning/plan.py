@@ -29,7 +29,7 @@ from simulator.cli.options import (
 from simulator.cli.planning.searching import Headroom, Vary, note_tightness, search_status
 from simulator.cli.planning.sweep import parse_grid
 from simulator.cli.planning.workers import Workers, worker_pool
-from simulator.described.plan_text import degrees_text, options_text
+from simulator.described.job_text import degrees_text, options_text
 from simulator.errors import InputError
 from simulator.plots.formats import PICTURES
 from simulator.units import format_bytes, format_seconds

@@ -21,11 +21,15 @@ from pydantic import (
 
 from simulator.described.base import Count, CountOrZero, Flag, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
-from simulator.described.plan.offload import Offload
-from simulator.described.plan.routing_load import ExpertLoad
+from simulator.described.plan.plan_blocks import (
+    ExpertLoad,
+    Offload,
+    TensorGrid,
+    TensorMethod,
+    WrittenSchedule,
+    tensor_grid,
+)
 from simulator.described.plan.stack import DEFAULT_STACK, STACKS, Stack, named_stack
-from simulator.described.plan.tensor_grid import TensorGrid, TensorMethod, tensor_grid
-from simulator.described.plan.written_schedule import WrittenSchedule
 
 ScheduleName = Literal[
     "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "interleaved-1f1b",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.job import Job
-from simulator.described.plan_text import options_text
+from simulator.described.job_text import options_text
 from simulator.planning.changes.nearest_fit import FitSearch, NearestFit, nearest_fit
 from simulator.results.host_memory import HostMemory
 from simulator.results.step import ClassMemory, StepResult

@@ -16,7 +16,7 @@ from simulator.described.load import load_profile, profile_names
 from simulator.errors import InputError
 from simulator.tables import cells, spellings
 from simulator.tables.cells import Row
-from simulator.tables.gpu_names import profile_name_of, stated_memory_gb
+from simulator.tables.spellings import profile_name_of, stated_memory_gb
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     eager_model_facts,

@@ -19,8 +19,7 @@ from simulator.errors import ClustersimError, Fault, InputError
 from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
 from simulator.tables import cells
-from simulator.tables.cells import Row
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
 from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.published.published_models import assumptions
 from simulator.validate.published.published_rows import job_document, memory_kind

@@ -25,6 +25,7 @@ tables        measured rows as people keep them
 cost          FLOP, bytes and seconds of one thing alone
 importers     foreign files -> descriptions and measurements
 described     what the user says: validated, immutable
+facts         what is known of frameworks, model families and words, with its evidence
 errors, extras, files, processor, units     for every room
 """
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from simulator.cost.parameters import ParameterTensor, layer_kinds, layer_tensors
 from simulator.described.model import Model
 from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
-from simulator.described.plan.stack_choices import SelectivePolicy
+from simulator.described.plan.stack import SelectivePolicy
 
 _FORWARD_AND_BACKWARD = 3
 """Backward needs twice the products of forward."""

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from simulator.described.model import Experts, LatentAttention, Model
-from simulator.described.plan.tensor_grid import TensorGrid
+from simulator.described.plan.plan_blocks import TensorGrid
 
 
 class ParameterGroup(StrEnum):

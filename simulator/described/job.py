@@ -12,9 +12,9 @@ from simulator.described.campaign import Campaign
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.job_text import degrees_text
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
-from simulator.described.plan_text import degrees_text
 
 
 class Pool(Spec):
@@ -87,7 +87,7 @@ class Job(Spec):
     model: Model
     cluster: Cluster
     batch: Batch
-    plan: Plan = Plan()
+    plan: Plan = Field(default_factory=Plan)
     perturbations: tuple[Perturbation, ...] = ()
     """What is slower than the profile says."""
     campaign: Campaign = Campaign()

@@ -20,9 +20,17 @@ from simulator.cli.console import (
     status_line,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job, whole_numbers
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    file_to_write,
+    read_job,
+    whole_numbers,
+)
+from simulator.cli.planning.plan import Headroom, Vary, note_tightness, search_status
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
-from simulator.described.plan_text import degrees_text, options_text
+from simulator.described.job_text import degrees_text, options_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.units import format_bytes, format_seconds

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from simulator.described.job import Job
 from simulator.described.plan.layout_text import layers_per_stage
-from simulator.described.plan.stack_choices import UnevenLayers
+from simulator.described.plan.stack import UnevenLayers
 from simulator.errors import InputError
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from simulator.described.job import Job
-from simulator.described.plan.written_schedule import WrittenSchedule
+from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.errors import UnsupportedError
 from simulator.program.price.schedule_costs import pass_costs
 from simulator.program.run.boundary_buffers import BoundaryBuffers

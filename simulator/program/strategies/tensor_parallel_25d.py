@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.described.plan.tensor_grid import TensorGrid
+from simulator.described.plan.plan_blocks import TensorGrid
 from simulator.program.layer.pieces import Axis, Gemm, GridProduct, Move
 from simulator.program.strategies.tensor_parallel_2d import summa_product
 

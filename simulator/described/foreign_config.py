@@ -1,14 +1,15 @@
-"""How is a foreign configuration read so that nothing in it is overlooked?
+"""How is a foreign configuration read so that nothing in it is overlooked, and reported?
 
-A :class:`ForeignConfig` hands out values by key, checks their types and writes down
-which keys were read, which were missing and which defaults applied. A *reader* is a
-function from such a configuration to one value; the functions here make readers from
-key names, so a family of files is described by a table from field to reader.
+A :class:`ForeignConfig` hands out values by key, checks their types and writes down which keys
+were read, which were missing and which defaults applied. A *reader* is a function from such a
+configuration to one value; a family of files is described by a table from field to reader. An
+:class:`ImportReport` says what became of every key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import Fault
@@ -181,3 +182,44 @@ def word(*keys: str, meanings: Mapping[str, str], default: str, otherwise: str) 
         return meanings.get(text, otherwise)
 
     return read
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """Every setting of a foreign file, sorted by what became of it.
+
+    Attributes:
+        source: What was read.
+        understood: Keys whose values are in the specification.
+        ignored: Keys that change neither time nor memory of training.
+        assumed: Sentences on what was taken for granted because the file does not say it.
+        unsupported: Sentences on settings that do cost something and are not modelled.
+    """
+
+    source: str
+    understood: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that costs something is in the specification."""
+        return not self.unsupported
+
+    def __str__(self) -> str:
+        """Return the report as text for a terminal, without empty sections."""
+        sections: dict[str, tuple[str, ...]] = {
+            "understood": _joined(self.understood),
+            "ignored, costs nothing": _joined(self.ignored),
+            "assumed": self.assumed,
+            "not modelled": self.unsupported,
+        }
+        lines = [f"read {self.source}"]
+        for title, sentences in sections.items():
+            lines += [f"{title}:", *(f"  {s}" for s in sentences)] if sentences else []
+        return "\n".join(lines)
+
+
+def _joined(keys: tuple[str, ...]) -> tuple[str, ...]:
+    return (", ".join(keys),) if keys else ()

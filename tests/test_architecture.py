@@ -21,11 +21,11 @@ MODULES = {
 
 FLOORS = [
     "ground",
+    "schedule",
     "described",
     "importers",
     "cost",
     "tables",
-    "schedule",
     "program",
     "engine",
     "results",

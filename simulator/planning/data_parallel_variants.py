@@ -265,7 +265,7 @@ def on_nodes(job: Job, nodes: int) -> Job:
     width = job.plan.tp * job.plan.pp * job.plan.cp
     sequences = job.microbatches * job.batch.micro_batch * max(1, gpus // width)
     # The plan as it stands may be one that runs on one node only.
-    alone = job.plan.data_parallel == "data-parallel" and nodes > 1
+    alone = job.choices.data_parallelism.is_one_process and nodes > 1
     changes = {"plan.data_parallel": "ddp"} if alone else {}
     try:
         return job.replace({**changes, "cluster.gpus": gpus, "batch.global": sequences})

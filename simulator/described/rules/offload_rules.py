@@ -8,8 +8,6 @@ from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
 from simulator.errors import Fault
 
-_PLAIN_SCHEDULES = (None, "naive", "gpipe", "1f1b", "dapple", "interleaved-1f1b")
-"""Pipelines after which all ranks update together, with whole backward passes."""
 _ON_THE_CPU = ("adam", "sgd", "sgd-momentum")
 """Optimizers whose step runs on a CPU in some framework."""
 
@@ -117,7 +115,7 @@ def _pipelines_allow_it(job: Job) -> Iterator[Fault]:
     ):
         if getattr(offload, name):
             yield Fault(f"plan.offload.{name}", reason, getattr(offload, name), "take plan.pp: 1")
-    if offload.optimizer and (plan.schedule not in _PLAIN_SCHEDULES or plan.post_validation):
+    if offload.optimizer and (not job.choices.schedule.offloads or plan.post_validation):
         rule = (
             f"no framework updates on the CPU under {plan.schedule or 'post-validation'}: "
             "the runtime of such schedules fuses its update into the pipeline on the GPU"

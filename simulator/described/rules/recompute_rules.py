@@ -24,7 +24,7 @@ def _only_whole_layers_can_be_counted(job: Job) -> Iterator[Fault]:
     if plan.recompute != "full":
         rule = f"counts whole layers, but plan.recompute is {plan.recompute}"
         yield Fault(path, rule, value, "set plan.recompute: full, or leave it out")
-    if plan.schedule not in (None, "gpipe", "1f1b", "interleaved-1f1b"):
+    if not job.choices.schedule.recomputes_blocks:
         rule = f"is Megatron's block method, which does not run under {plan.schedule}"
         yield Fault(path, rule, value, "leave it out, or take plan.schedule: 1f1b")
 

@@ -15,7 +15,6 @@ from simulator.program.grid.stage_layers import Slice
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 
-_SHARDS_WEIGHTS = 3
 _USES = 2
 """ZeRO 3 gathers for forward and again for backward what it frees in between."""
 
@@ -42,7 +41,7 @@ def least_exchanges(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list
     """
     units = Units(job, tied_copy)
     collectives = Collectives(job, units)
-    if job.plan.data_parallel != "ddp" or not collectives.is_needed:
+    if not job.choices.data_parallelism.reduces_by_collectives or not collectives.is_needed:
         return [_NONE] * len(runs)
     return [_of_run(run, job, units, collectives) for run in runs]
 
@@ -50,7 +49,7 @@ def least_exchanges(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list
 def _of_run(run: Slice, job: Job, units: Units, collectives: Collectives) -> LeastExchanges:
     reduced_s = collectives.reduction([units.whole(run)]).seconds
     handed_s = collectives.hand_out(run)[1].seconds if collectives.hands_out else 0.0
-    shards_weights = job.plan.zero == _SHARDS_WEIGHTS
+    shards_weights = job.choices.shards_weights
     gathered_s = _gathered_s(run, units, collectives) if shards_weights else 0.0
     if shards_weights or not job.plan.no_sync:
         return LeastExchanges(0.0, reduced_s, handed_s, gathered_s)

@@ -96,9 +96,7 @@ def _pipeline(job: Job) -> Pipeline:
         shape_of=np.asarray([known.index(content) for content in contents]),
         parts=np.sort(np.asarray(parts), axis=1),
         copies=placement.copies,
-        adds_up=steps_around(job).total == 1
-        and not job.plan.joins_passes
-        and not job.plan.overlap_ep,
+        adds_up=steps_around(job).total == 1 and not info.joins_passes and not job.plan.overlap_ep,
         splits_backward=info.splits_backward,
         tied_copy=placement is Placement.LOOP and copies_embedding(job),
     )
@@ -225,8 +223,8 @@ class CostTables:
             self._stage_costs[kind] = StageCosts(self._space.plan_job(plan))
         costs = self._stage_costs[kind]
         # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
-        stack, is_whole = costs.job.plan.stack, self._adds_up[plan] and costs.job.plan.no_sync
-        is_cut = stack.frees_gradients or not is_whole
+        is_whole = self._adds_up[plan] and costs.job.plan.no_sync
+        is_cut = costs.job.choices.frees_gradients or not is_whole
         first_piece = ends_apart(cut(run, 1))[-1] if is_cut else run
         # How much of what layers keep is on its way to the host depends on the links.
         offloads = costs.job.plan.offload.activations is not None

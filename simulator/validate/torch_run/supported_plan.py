@@ -23,19 +23,11 @@ from simulator.described.plan.stacks import STACKS
 from simulator.errors import Fault, UnsupportedError
 from simulator.program.run.order import job_schedule
 from simulator.ranks.world import World
+from simulator.schedule import SCHEDULES as SCHEDULE_INFOS
 from simulator.validate.torch_run.float8_rules import float8_faults
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
-    {
-        "1f1b": "1F1B",
-        "dapple": "1F1B",
-        "gpipe": "GPipe",
-        "interleaved-1f1b": "Interleaved1F1B",
-        "looped-bfs": "LoopedBFS",
-        "zb-1p": "InterleavedZeroBubble",
-        "zb-v": "ZBVZeroBubble",
-        "dualpipev": "DualPipeV",
-    }
+    {info.name: info.torch_name for info in SCHEDULE_INFOS.values() if info.torch_name}
 )
 """Torch's name of every schedule that it has (``torch.distributed.pipelining.schedules``)."""
 

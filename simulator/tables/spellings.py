@@ -35,9 +35,7 @@ _SCHEDULE_OF_WORD = {
 }  # fmt: skip
 """What others call a schedule, small letters and digits only."""
 
-CHUNKS_OF_SCHEDULE = {
-    info.name: info.chunks[0] for info in SCHEDULES.values() if info.chunks[0] == info.chunks[1] > 1
-}
+CHUNKS_OF_SCHEDULE = {name: 2 for name, info in SCHEDULES.items() if info.chunks == (2, 2)}
 """Model chunks per rank of schedules that fold the pipeline once, whatever a table calls them."""
 
 _NO_PIPELINE = ("", "none", "no", "nopp", "nopipeline", "na")

@@ -76,7 +76,9 @@ def _schedule(given: object) -> object:
     return _NAMED_SCHEDULE.validate_python(given)
 
 
-_NAMED_SCHEDULE: TypeAdapter[str | None] = TypeAdapter(Literal[tuple(SCHEDULES)] | None)
+_NAMED_SCHEDULE: TypeAdapter[str | None] = TypeAdapter(
+    Literal[tuple(SCHEDULES)] | None  # type: ignore[arg-type]  # the names of a registry
+)
 
 _Schedule = Annotated[
     str | WrittenSchedule | None,

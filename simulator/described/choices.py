@@ -374,6 +374,11 @@ class Choices:
     # What tensor-parallel ranks do.
 
     @property
+    def ranks_of_a_copy(self) -> int:
+        """Ranks that hold one copy of the model together."""
+        return self._plan.tp * self._plan.pp * self._plan.cp
+
+    @property
     def tensor_ranks(self) -> int:
         """Ranks that share the work of a layer."""
         return self._plan.tp

@@ -112,8 +112,7 @@ class Job(Spec):
     @property
     def dp(self) -> int:
         """Data-parallel degree: what tp, pp and cp leave of the GPUs."""
-        plan = self.plan
-        return self.cluster.gpus // (plan.tp * plan.pp * plan.cp)
+        return self.cluster.gpus // self.choices.ranks_of_a_copy
 
     @property
     def microbatches(self) -> int:

@@ -26,8 +26,7 @@ def optimizer_faults(job: Job) -> Iterator[Fault]:
 def _matrices_stay_whole(job: Job) -> Iterator[Fault]:
     plan = job.plan
     shards = plan.zero_group or job.dp * plan.cp
-    owns_tensors = plan.zero == 1 and plan.stack.shards_whole_parameters
-    if not plan.zero or shards <= 1 or owns_tensors:
+    if not job.choices.reduces_to_shards or shards <= 1:
         return
     hint = "take plan.zero: 0, or plan.optimizer: adam"
     if plan.optimizer in _LOOKS_AT and not plan.stack.shards_matrices:

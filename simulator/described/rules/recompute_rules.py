@@ -35,7 +35,7 @@ def _modules_are_what_selective_repeats(job: Job) -> Iterator[Fault]:
     if plan.recompute != "selective":
         rule = f"names parts of layers, but plan.recompute is {plan.recompute}"
         yield Fault(path, rule, value, "set plan.recompute: selective, or leave it out")
-    policy = plan.stack.selective_policy
+    policy = job.choices.selective_policy
     if policy != "core-attention":
         rule = f"is Megatron-Core's, but selective means {policy} in the plan's stack"
         yield Fault(path, rule, value, "leave it out, or take plan.stack: megatron-core")

@@ -241,8 +241,9 @@ def _kept_changes(job: Job) -> Iterator[Changes]:
         yield {"batch.micro": smaller}
     for stage in range(plan.zero + 1, 4):
         yield {"plan.zero": stage}
-    if not plan.offload.is_used and plan.stack.offloads != "nothing":
-        yield {f"plan.offload.{what}": "cpu" for what in _OFFLOADED[plan.stack.offloads]}
+    offloads = job.choices.offloads
+    if not plan.offload.is_used and offloads != "nothing":
+        yield {f"plan.offload.{what}": "cpu" for what in _OFFLOADED[offloads]}
 
 
 def _degree_changes(job: Job, factors: list[int]) -> Iterator[Changes]:

@@ -34,5 +34,5 @@ def still_shards(changed: Job, job: Job) -> bool:
 def stack_name(job: Job) -> str:
     """The stack that the plan names or starts from."""
     default = "megatron-core"
-    stack = job.document.get("plan", {}).get("stack", default)
-    return stack if isinstance(stack, str) else str(stack.get("base", default))
+    given = job.document.get("plan", {}).get("stack", default)
+    return given if isinstance(given, str) else str(given.get("base", default))

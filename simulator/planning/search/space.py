@@ -171,7 +171,7 @@ def _first_fault(job: Job, changes: Mapping[str, Any]) -> Fault | None:
     faults = job_faults(changed)
     if faults:
         return faults[0]
-    if changed.plan.zero and changed.dp * changed.plan.cp == 1:
+    if changed.choices.shards_states and changed.dp * changed.plan.cp == 1:
         return Fault("plan.zero", "has nothing to shard over")
     if not can_shard(changed):
         return Fault("plan.zero", "is not run by the stack under a pipeline")

@@ -99,9 +99,9 @@ def _throughput(job: Job, step_time_s: float) -> _Throughput:
         job.model,
         seq_len,
         plan.recompute,
-        plan.stack.selective_policy,
+        job.choices.selective_policy,
         modules=plan.recompute_modules,
-        stops_early=plan.stack.recompute_stops_early,
+        stops_early=job.choices.recompute_stops_early,
         repeated_share=len(recomputed_layers(job)) / job.model.layers,
     )
     hfu = tokens_per_s_per_gpu * hardware_flop / peak

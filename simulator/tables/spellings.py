@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from simulator.described.cluster.network import FabricKind
-from simulator.described.plan.plan import ScheduleName
+from simulator.schedule import SCHEDULES
 
 _FABRIC_OF_WORD: tuple[tuple[str, FabricKind], ...] = (
     (r"infiniband|\bib\b|\b[hnefqx]dr\b|quantum", "ib"),
@@ -38,7 +38,7 @@ _SCHEDULE_OF_WORD = {
 }  # fmt: skip
 """What others call a schedule, small letters and digits only."""
 
-CHUNKS_OF_SCHEDULE = {"zb-v": 2, "v-half": 2, "v-min": 2, "dualpipev": 2}
+CHUNKS_OF_SCHEDULE = {name: 2 for name, info in SCHEDULES.items() if info.chunks == (2, 2)}
 """Model chunks per rank of schedules that fold the pipeline once, whatever a table calls them."""
 
 _NO_PIPELINE = ("", "none", "no", "nopp", "nopipeline", "na")
@@ -90,7 +90,7 @@ def schedule_name(said: str, chunks: int) -> str | None:
     plain = re.sub(r"[^a-z0-9]", "", said.lower())
     if plain in _NO_PIPELINE:
         return None
-    ours = {re.sub(r"[^a-z0-9]", "", name): name for name in get_args(ScheduleName)}
+    ours = {re.sub(r"[^a-z0-9]", "", name): name for name in SCHEDULES}
     name = ours.get(plain) or _SCHEDULE_OF_WORD.get(plain, said)
     return "interleaved-1f1b" if name == "1f1b" and chunks > 1 else name
 

@@ -28,7 +28,6 @@ from simulator.cli.options import (
     read_job,
     whole_numbers,
 )
-from simulator.cli.planning.plan import Headroom, Vary, note_tightness, search_status
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
 from simulator.described.job_text import degrees_text, options_text
 from simulator.errors import InputError

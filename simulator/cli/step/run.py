@@ -212,7 +212,7 @@ def _why_ranks_differ(result: Result) -> str:
         return "perturbations"
     if result.job.cluster.pools:
         return "pools of GPUs"
-    if result.job.plan.data_parallel == "data-parallel":
+    if result.job.choices.data_parallelism.is_one_process:
         return "one process for all GPUs"
     return "uneven experts"
 

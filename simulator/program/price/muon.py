@@ -57,7 +57,7 @@ def orthogonalisation(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
 
 def gathers(job: Job, runs: Sequence[Slice]) -> list[Call]:
     """What ranks gather because their shards cut matrices; nothing where they do not."""
-    if not job.plan.zero or job.plan.stack.shards_whole_parameters:
+    if not job.choices.reduces_to_shards:
         return []
     dense = expert = 0.0
     for tensor, layers in _matrices(job, runs):
@@ -85,12 +85,14 @@ def _matrices(job: Job, runs: Sequence[Slice]) -> Iterator[tuple[ParameterTensor
 
 def _shape(job: Job, tensor: ParameterTensor) -> tuple[int, int, int]:
     plan = job.plan
-    return matrix_shape(tensor, *((plan.expert_tp, plan.ep) if tensor.is_routed else (plan.tp,)))
+    return matrix_shape(
+        tensor, *((plan.expert_tp, plan.ep) if tensor.is_routed else (job.choices.tensor_ranks,))
+    )
 
 
 def _owners(job: Job, tensor: ParameterTensor) -> int:
     """Ranks that divide the work on a matrix among them."""
-    if not job.plan.zero:
+    if not job.choices.shards_states:
         return 1
     return (expert_shard_group(job) if tensor.is_routed else shard_group(job)).ranks
 

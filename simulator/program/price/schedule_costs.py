@@ -27,7 +27,7 @@ from simulator.program.unlike.conditions import (
     worst,
 )
 from simulator.schedule import Phase, ScheduleInfo
-from simulator.schedule.pass_costs import PassCosts
+from simulator.schedule.info import PassCosts
 
 
 def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
@@ -61,7 +61,7 @@ def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
     return PassCosts(
         seconds={
             (phase, stage): pass_s(run, phase, placement.rank(stage, plan.pp))
-            + (plan.stack.forward_host_s if phase is Phase.FORWARD else 0.0)
+            + (job.choices.forward_host_s if phase is Phase.FORWARD else 0.0)
             for stage, run in enumerate(run_of)
             for phase in Phase
         },

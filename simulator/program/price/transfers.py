@@ -19,8 +19,7 @@ def transfer_work(job: Job, boundary_bytes: float, source: int, target: int) -> 
         target: Pipeline rank that receives.
     """
     pair, network = pipeline_pair(job, source, target), job.cluster.profile.network
-    tp = job.plan.tp
-    scattered = job.plan.stack.scatter_p2p and not job.plan.cuts_boundary
+    tp, scattered = job.choices.tensor_ranks, job.choices.sends_parts
     sent = boundary_bytes / tp if scattered else boundary_bytes
     hop = send_recv_cost(sent, pair, network)
     calls = [(str(Kind.SEND_RECV), hop)]

@@ -13,7 +13,6 @@ from simulator.program.price.muon import orthogonalisation
 from simulator.program.states.resident import (
     ParameterCount,
     device_update_bytes,
-    flattens_gradients,
     state_bytes,
 )
 
@@ -49,7 +48,7 @@ def optimizer_work(
     host_s = _KERNELS * host_s_per_kernel
     if waits_s := waiting_s([launched(profile, 1, update_s, host_s, _KERNELS)]):
         parts.append(Part("launch", Category.HOST, waits_s))
-    if flattens_gradients(job):
+    if job.choices.flattens_gradients:
         num_bytes = _FLAT_PASSES * state_bytes(job).reduced * parameters.total
         flat_s = memory_bound_s(profile, num_bytes)
         parts.append(Part(FLAT_GRADIENTS, Category.DATA_PARALLEL, flat_s))

@@ -1,13 +1,15 @@
-"""Orders that come out of a rule: whenever a rank is free, it takes the best ready slot.
+"""Two ways to write an order: from a pattern of phases, or from a rule that free ranks follow.
 
-Every rank has queues of slots in order of priority. Whenever something ends, a free rank
-starts the head of the first queue whose head is ready.
+A pattern ("six forwards of the first chunk, then ...") fixes which microbatch each slot handles,
+because every stage takes its microbatches first in, first out. Under a rule every rank has queues
+of slots in order of priority: whenever something ends, a free rank starts the head of the first
+queue whose head is ready.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -15,9 +17,43 @@ from heapq import heappop, heappush
 from simulator.schedule.slots import Order, Phase, Placement, Slot
 from simulator.schedule.unit_time import Product, dependencies, held_change, product_of
 
+
+def step(phase: Phase, stage: int) -> Slot:
+    """An unnumbered slot, to be put into a pattern."""
+    return Slot(phase, stage, microbatch=-1)
+
+
+def joint(first: Slot, second: Slot) -> list[Slot]:
+    """Two slots of a pattern that run together."""
+    return [first._replace(overlaps_next=True), second]
+
+
+def numbered(pattern: Iterable[Slot], microbatches: int) -> list[Slot]:
+    """The pattern with its microbatches filled in; slots beyond the last one are dropped.
+
+    Forwards and backwards of a stage count up from 0. A weight gradient takes the oldest
+    microbatch of its stage whose input gradient is done and whose weight gradient is not.
+    """
+    forwards: Counter[int] = Counter()
+    backwards: Counter[int] = Counter()
+    unfinished: defaultdict[int, deque[int]] = defaultdict(deque)
+    slots = []
+    for phase, stage, _, overlaps_next in pattern:
+        if phase is Phase.BACKWARD_WEIGHT:
+            microbatch = unfinished[stage].popleft()
+        else:
+            count = forwards if phase is Phase.FORWARD else backwards
+            microbatch = count[stage]
+            count[stage] += 1
+        if phase is Phase.BACKWARD_INPUT:
+            unfinished[stage].append(microbatch)
+        if microbatch < microbatches:
+            slots.append(Slot(phase, stage, microbatch, overlaps_next))
+    return slots
+
+
 SlotDuration = Callable[[Slot], float]
 """Time that a slot takes, in any unit."""
-
 
 TransferDuration = Callable[[int, int], float]
 """Time that a result takes from one rank to another, as (sender, receiver)."""

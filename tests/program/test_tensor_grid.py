@@ -21,9 +21,11 @@ from simulator.program.ir import Collective, Kind, Owner
 from simulator.program.layer.pieces import Axis, Gemm, GridProduct, Split
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.resident import padded_vocab, state_bytes
-from simulator.program.strategies.tensor_parallel_2d import summa_product
-from simulator.program.strategies.tensor_parallel_3d import cube_product
-from simulator.program.strategies.tensor_parallel_25d import tesseract_product
+from simulator.program.strategies.grid_products import (
+    cube_product,
+    summa_product,
+    tesseract_product,
+)
 from simulator.results.traffic import rank_collectives, sent_bytes
 from simulator.schedule.slots import Phase
 from tests.jobs import gpt_model, small_job

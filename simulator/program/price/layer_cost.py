@@ -26,13 +26,12 @@ from simulator.program.layer.experts import expert_layer
 from simulator.program.layer.model_ends import embedding_layer, head_layer, join_layer, loss_layer
 from simulator.program.layer.pieces import Axis, Layer
 from simulator.program.layer.transformer import transformer_layer
-from simulator.program.price.layer_time import Hiding, LayerTime, layer_time
-from simulator.program.price.partitioned_checkpoints import kept_in_parts, with_gather
+from simulator.program.price.layer_time import Hiding, LayerTime, layer_time, with_input_gathered
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.resident import padded_vocab, state_bytes
 from simulator.program.strategies.divided_layer import divided
 from simulator.program.strategies.grid_parallel import GRID_LINES
-from simulator.program.strategies.recompute import Recomputation, recomputation
+from simulator.program.strategies.recompute import Recomputation, kept_in_parts, recomputation
 from simulator.program.strategies.split_backward import (
     Halves,
     backward_peak,
@@ -185,7 +184,7 @@ class UnitCosts:
         time = layer_time(layer, self.timer, self._hiding, outcome.repeated)
         if plan.partition_activations and is_repeated:
             outcome = kept_in_parts(outcome, layer, plan.tp)
-            time = with_gather(time, layer, self.timer)
+            time = with_input_gathered(time, layer, self.timer)
         owner = Owner.LOGITS if unit in (End.HEAD, End.LOSS) else Owner.ACTIVATIONS
         saved = _blocks(owner, outcome.kept_bytes)
         passing_bytes = outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes

@@ -3,7 +3,7 @@
 Every activation is cut both by tokens and by width, so that each of p ranks holds 1/p of it,
 and norms, residuals and attention work on that. Ranks with the same tokens divide the heads,
 and add up what a norm sums over the width. Products are different in each method, see
-:mod:`.tensor_parallel_2d`, :mod:`.tensor_parallel_25d` and :mod:`.tensor_parallel_3d`.
+:mod:`.grid_products`.
 
 The embedding's table is cut by vocabulary and width: each rank looks up its part of the
 vocabulary for the tokens of a whole line of ranks, which then scatter the sums; the loss adds
@@ -32,13 +32,14 @@ from simulator.program.layer.pieces import (
     Region,
     Saved,
 )
-from simulator.program.strategies.tensor_parallel_2d import summa_buffer_bytes, summa_product
-from simulator.program.strategies.tensor_parallel_3d import (
+from simulator.program.strategies.grid_products import (
     cube_product,
     gathered_bytes,
     scattered_bytes,
+    summa_buffer_bytes,
+    summa_product,
+    tesseract_product,
 )
-from simulator.program.strategies.tensor_parallel_25d import tesseract_product
 
 GRID_LINES = {
     "2d": (Axis.ROW, Axis.COLUMN, Axis.DEPTH),

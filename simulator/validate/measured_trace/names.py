@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.program.ir import Kind
-from simulator.program.price.kernel_kinds import KernelKind
+from simulator.program.price.roofline import KernelKind
 
 SpanKind = KernelKind | Kind
 

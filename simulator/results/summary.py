@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.cost.kernel_time import peak_flop_per_s
 from simulator.described.cluster.hardware import ErrorBand
 from simulator.described.job import Job
@@ -12,6 +11,7 @@ from simulator.engine.timeline import Timeline
 from simulator.program.build import Steps
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import COMMUNICATION, Category
+from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
 from simulator.program.run.order import job_schedule
 from simulator.program.states.asynchronous import asynchrony
 from simulator.results.host_memory import host_memory

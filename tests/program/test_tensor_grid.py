@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.collectives import Group
-from simulator.cost.parameters import embedding_tensors, head_tensors, layer_tensors
 from simulator.described.job import Job
 from simulator.described.plan.tensor_grid import TensorGrid
 from simulator.engine.replay import replay
@@ -18,6 +17,8 @@ from simulator.program.build import build_program
 from simulator.program.grid.rank_groups import grid_groups
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Collective, Kind, Owner
+from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.model_ends import embedding_tensors, head_tensors
 from simulator.program.layer.pieces import Axis, Gemm, GridProduct, Split
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.resident import padded_vocab, state_bytes

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from simulator.cost.gemm import product_bytes
-from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.cost.rates import ELEMENT_BYTES, activation_precision, peak_flop_per_s
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
+from simulator.program.layer.layer_kinds import MLPS, layer_kinds
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import (
     FlashAttention,
     Gemm,
@@ -97,7 +98,7 @@ def roofline(job: Job) -> tuple[KernelPoint, ...]:
 def _kind_name(kind: LayerKind, *, several: bool) -> str:
     if not several:
         return "layer"
-    name = "expert layer" if kind.has_experts else "dense layer"
+    name = f"{MLPS[kind.mlp].title} layer"
     return f"{name}, window {kind.window}" if kind.window else name
 
 

@@ -20,13 +20,13 @@ from collections.abc import Iterator, Sequence
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.cost.kernel_time import gemm_s, memory_bound_s
-from simulator.cost.parameters import ParameterTensor, matrix_shape
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
 from simulator.program.communication import Call
 from simulator.program.grid.rank_groups import expert_shard_group, shard_group
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Category, Part, Work
+from simulator.program.layer.tensors import ParameterTensor, matrix_shape
 from simulator.program.price.host_pace import launched, waiting_s
 from simulator.program.states.optimizer_states import is_orthogonalised
 from simulator.program.states.resident import (

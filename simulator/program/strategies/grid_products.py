@@ -49,7 +49,7 @@ from dataclasses import replace
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.described.plan.tensor_grid import TensorGrid
-from simulator.program.layer.pieces import Axis, Gemm, GridProduct, Move, Split
+from simulator.program.layer.pieces import Axis, Gemm, GridProduct, Move, Role, Split
 
 _BUFFERS = 2
 """Blocks of each operand in flight: one is multiplied while the next one arrives."""
@@ -73,7 +73,7 @@ def summa_product(gemm: Gemm, grid: TensorGrid, element_bytes: float) -> GridPro
     send, add = CollectiveKind.BROADCAST, CollectiveKind.REDUCE
     send_weights = Move("weights", column, send, *weights)
     add_weights = Move("weight_gradient", column, add, *weights)
-    if gemm.name == "head":
+    if gemm.role is Role.LOGITS:
         send_results = Move("result_gradient", row, send, *results)
         forward = (send_weights, Move("result", row, add, *results))
         input_gradient = (send_results, send_weights)

@@ -28,20 +28,23 @@ that checkpoints hold while their backward runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
 from simulator.described.plan.stack_choices import SelectivePolicy
 from simulator.program.layer.pieces import (
+    Exchange,
     FlashAttention,
     Gemm,
     GridProduct,
     GroupedGemm,
     Layer,
+    MemoryBound,
+    ModuleRecompute,
     Piece,
     RingAttention,
+    Role,
 )
 
 
@@ -88,16 +91,17 @@ def recomputation(
         pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
         return _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
     if policy == "core-attention":
-        again = modules_again(layer, modules or CORE_ATTENTION)
+        again = _modules(layer, modules or CORE_ATTENTION)
         return _outcome(layer, again.repeated, again.kept, inputs=0)
     if policy == "all-but-projections":
-        needed = {piece.name for piece in _needed_again(layer.pieces)}
+        needed = [each for each in _needed_again(layer.pieces) if not _is_projection(each)]
+        repeated = {piece.name: 1.0 for piece in needed}
         # The output of the second one is as large as the layer's input.
-        return _outcome(layer, dict.fromkeys(needed - _PROJECTIONS, 1.0), _PROJECTED, inputs=2)
+        return _outcome(layer, repeated, _kept(layer, _PROJECTED), inputs=2)
     # The down product's output is one of those that are kept, but no backward reads it: eager
     # code keeps it all the same, a compiler does not. It is as large as the layer's input.
     inputs = 1 if compiled else 2
-    return _outcome(layer, _alternate_products(layer), _KEPT_SHARES, inputs=inputs)
+    return _outcome(layer, _alternate_products(layer), _kept(layer, _KEPT_SHARES), inputs=inputs)
 
 
 def _outcome(
@@ -142,18 +146,25 @@ def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 _PRODUCTS = (Gemm, GroupedGemm, GridProduct)
-_PRODUCTS_IN = {"qkv": 3, "mlp_up": 2}
-"""Matrix products that one piece stands for: query, key and value; gate and up."""
 
-_PROJECTIONS = frozenset({"qkv", "attention_output"})
-_PROJECTED = {"query": 1.0, "key": 1.0, "value": 1.0}
+
+def _is_projection(piece: Piece) -> bool:
+    one = piece.block if isinstance(piece, GridProduct) else piece
+    return isinstance(one, Gemm) and one.role is Role.PROJECTION
+
+
+def _kept(layer: Layer, shares: Mapping[Role, float]) -> dict[str, float]:
+    return {each.name: shares[each.role] for each in layer.saved if each.role in shares}
+
+
+_PROJECTED = {Role.QUERY: 1.0, Role.KEY: 1.0, Role.VALUE: 1.0}
 
 _KEPT_SHARES = {
-    "query": 1.0,
-    "value": 1.0,
-    "attention_context": 1.0,
-    "attention_log_sum": 1.0,
-    "activation_input": 0.5,
+    Role.QUERY: 1.0,
+    Role.VALUE: 1.0,
+    Role.CONTEXT: 1.0,
+    Role.LOG_SUM: 1.0,
+    Role.ACTIVATION_INPUT: 0.5,
 }
 """What stays of each saved activation, beside the layer's input, when the output of every
 other product is kept: query and value, attention's output, and the gate."""
@@ -168,31 +179,21 @@ def _alternate_products(layer: Layer) -> dict[str, float]:
             continue
         share = 1.0
         if isinstance(piece, GridProduct) or (isinstance(piece, Gemm) and piece.has_weight):
-            products = _PRODUCTS_IN.get(piece.name, 1)
-            evens = sum((count + index) % 2 == 0 for index in range(1, products + 1))
-            share = evens / products
-            count += products
+            one = piece.block if isinstance(piece, GridProduct) else piece
+            evens = sum((count + index) % 2 == 0 for index in range(1, one.weights + 1))
+            share = evens / one.weights
+            count += one.weights
         if share:
             repeated[piece.name] = share
     return repeated
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleAgain:
-    """What a module does to one layer; nothing where the layer does not have it.
+def _modules(layer: Layer, modules: Collection[RecomputeModule]) -> ModuleRecompute:
+    """What several modules do together: each piece once, and what none of them drops.
 
-    Attributes:
-        repeated: Share of each piece's forward work that backward repeats, by piece name.
-        kept: Share that stays of each saved activation, by name; of all others everything.
+    What a pass inserted for a piece is repeated with it.
     """
-
-    repeated: Mapping[str, float] = field(default_factory=dict)
-    kept: Mapping[str, float] = field(default_factory=dict)
-
-
-def modules_again(layer: Layer, modules: Collection[RecomputeModule]) -> ModuleAgain:
-    """What several modules do together: each piece once, and what none of them drops."""
-    each = [_MODULES[module](layer) for module in modules]
+    each = [layer.modules[module] for module in modules if module in layer.modules]
     repeated: dict[str, float] = {}
     kept = {saved.name: 1.0 for saved in layer.saved}
     for one in each:
@@ -200,109 +201,7 @@ def modules_again(layer: Layer, modules: Collection[RecomputeModule]) -> ModuleA
             repeated[name] = max(share, repeated.get(name, 0.0))
         for name, share in one.kept.items():
             kept[name] = min(share, kept.get(name, 1.0))
-    return ModuleAgain(repeated, kept)
-
-
-_LATENT_NORM_INPUT = 0.5
-"""Of a latent and its norm's output, the first stays."""
-
-
-def _core_attention(layer: Layer) -> ModuleAgain:
-    dropped = [saved.name for saved in layer.saved if saved.in_attention_core]
-    return ModuleAgain(dict.fromkeys(layer.core, 1.0), dict.fromkeys(dropped, 0.0))
-
-
-def _norms(layer: Layer) -> ModuleAgain:
-    names = {saved.name for saved in layer.saved}
-    repeated: dict[str, float] = {}
-    dropped: list[str] = []
-    if "latent_input" in names:
-        casts = dict.fromkeys(("query_down_cast", "key_value_down_cast"), layer.second_cast_share)
-        repeated |= {"attention_norm": 1.0} | casts
-        dropped.append("latent_input")
-    if "router_input" in names:
-        repeated |= {"mlp_norm": 1.0, "shared_mlp_up_cast": layer.second_cast_share}
-        dropped += ["router_input", "shared_mlp_input"]
-    return ModuleAgain(repeated, dict.fromkeys(dropped, 0.0))
-
-
-def _expert_activation(layer: Layer) -> ModuleAgain:
-    names = {saved.name for saved in layer.saved}
-    start = "expert_activation"
-    inputs = [name for name in (f"{start}_clamp_input", f"{start}_input") if name in names]
-    # A plain ReLU keeps its output alone. Without that its input stays, which is as large.
-    stays = inputs[0] if inputs else "expert_down_input"
-    outputs = {f"{start}_input", f"{start}_output", "expert_down_input"} - {stays}
-    repeated = {start: 1.0, f"{start}_clamp": 1.0, "expert_down_cast": layer.second_cast_share}
-    return ModuleAgain(repeated, dict.fromkeys(outputs, 0.0))
-
-
-def _latent_projections(layer: Layer) -> ModuleAgain:
-    products = [f"{name}{part}" for name in ("query_up", "key_value_up")
-                for part in ("", ".gather", "_cast")]  # fmt: skip
-    norms = ["query_latent_norm", "key_value_latent_norm", "rotary"]
-    latents = dict.fromkeys(("query_latent", "key_value_latent"), _LATENT_NORM_INPUT)
-    outputs = dict.fromkeys(("query", "key", "value"), 0.0)
-    return ModuleAgain(dict.fromkeys([*products, *norms], 1.0), latents | outputs)
-
-
-def _dense_mlp(layer: Layer) -> ModuleAgain:
-    """The norm's input, which is the residual stream, is all that stays."""
-    if _has_experts(layer):
-        return ModuleAgain()
-    return _between(layer, "mlp_norm", "mlp_norm_input")
-
-
-def _experts(layer: Layer) -> ModuleAgain:
-    """Routing, the exchanges, the experts and the shared one, from the norm's output on."""
-    if not _has_experts(layer):
-        return ModuleAgain()
-    return _between(layer, "router", "router_input")
-
-
-def _shared_experts(layer: Layer) -> ModuleAgain:
-    """The shared expert and its gate; the router keeps the same input."""
-    pieces = [name for name in _piece_names(layer) if name.startswith("shared_")]
-    saved = [saved.name for saved in layer.saved if saved.name.startswith("shared_")]
-    repeated = dict.fromkeys(pieces, 1.0)
-    repeated.pop("shared_sum", None)
-    return ModuleAgain(repeated, dict.fromkeys(saved, 0.0))
-
-
-def _between(layer: Layer, first_piece: str, module_input: str) -> ModuleAgain:
-    """All pieces from one up to the residual, and all that is saved after the module's input."""
-    saved = [saved.name for saved in layer.saved]
-    pieces = _up_to_the_end(_piece_names(layer), first_piece)
-    dropped = _up_to_the_end(saved, module_input)[1:]
-    return ModuleAgain(dict.fromkeys(pieces, 1.0), dict.fromkeys(dropped, 0.0))
-
-
-def _up_to_the_end(names: Iterable[str], first: str) -> list[str]:
-    """Names from ``first`` on that come before the norm and the residual behind the MLP."""
-    names = list(names)
-    return [
-        name
-        for name in names[names.index(first) :]
-        if not name.startswith(("mlp_post_norm", "mlp_residual"))
-    ]
-
-
-def _piece_names(layer: Layer) -> list[str]:
-    return [piece.name for piece in layer.pieces]
-
-
-def _has_experts(layer: Layer) -> bool:
-    return "router" in _piece_names(layer)
-
-
-_MODULES: Mapping[RecomputeModule, Callable[[Layer], ModuleAgain]] = MappingProxyType(
-    {
-        "core_attn": _core_attention,
-        "layernorm": _norms,
-        "moe_act": _expert_activation,
-        "mla_up_proj": _latent_projections,
-        "mlp": _dense_mlp,
-        "moe": _experts,
-        "shared_experts": _shared_experts,
-    }
-)
+    for piece in layer.pieces:
+        if isinstance(piece, (Exchange, MemoryBound)) and piece.serves in repeated:
+            repeated[piece.name] = repeated[piece.serves]
+    return ModuleRecompute(repeated, kept)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.cost.kernel_time import peak_flop_per_s
 from simulator.described.cluster.hardware import ErrorBand
 from simulator.described.job import Job
@@ -15,6 +14,7 @@ from simulator.engine.timeline import Timeline
 from simulator.program.build import Steps
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
+from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
 from simulator.program.run.order import job_schedule
 from simulator.program.states.asynchronous import asynchrony
 from simulator.results.memory import class_memory, host_memory

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.kernel_time import memory_bound_s
-from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.described.job import Job
 from simulator.planning.search.space import PlanSpace
 from simulator.program.build import steps_around
 from simulator.program.grid.stage_layers import Slice, cut, ends_apart, stage_slices
 from simulator.program.ir import total_bytes
+from simulator.program.layer.layer_kinds import layer_kinds
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.order import job_schedule
 from simulator.program.states.data_parallel_collectives import Collectives

@@ -77,7 +77,7 @@ class Streams:
         class Stream:
             def __init__(self, device: Any = None, priority: int = 0, **known: Any) -> None:
                 del device, priority
-                self.stream_id = known.get("stream_id", None) or next(streams._numbers)
+                self.stream_id = known.get("stream_id") or next(streams._numbers)
                 self.cuda_stream = self.stream_id
                 self.device = torch.device("cuda", torch.cuda.current_device())
                 self.device_index = self.device.index

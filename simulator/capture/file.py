@@ -52,9 +52,10 @@ def write_capture(capture: Capture, path: str | Path) -> None:
         "versions": dict(capture.versions),
         "notes": list(capture.notes),
     }
-    with whole_file(Path(path)) as draft, zipfile.ZipFile(
-        draft, "w", zipfile.ZIP_DEFLATED, compresslevel=6
-    ) as archive:
+    with (
+        whole_file(Path(path)) as draft,
+        zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
+    ):
         archive.writestr(HEADER, json.dumps(header, indent=1))
         for table in capture.tables:
             _write_rank(archive, table)
@@ -62,7 +63,7 @@ def write_capture(capture: Capture, path: str | Path) -> None:
 
 def _range(group: tuple[int, ...]) -> list[int]:
     """Ranks at even distances as first, end, step; others one by one behind a 0."""
-    if len(group) > 2:  # noqa: PLR2004 - two ranks are shorter as they are
+    if len(group) > 2:
         step = group[1] - group[0]
         if step > 0 and group == tuple(range(group[0], group[-1] + 1, step)):
             return [1, group[0], group[-1] + 1, step]

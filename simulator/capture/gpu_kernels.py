@@ -36,7 +36,7 @@ class GpuKernels(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.nn.functional.scaled_dot_product_attention and _on_device(args, kwargs):
             return self._attention(*args, **kwargs)
-        if func is torch.rms_norm and _is_plain(args[0]):
+        if func is torch.nn.functional.rms_norm and _is_plain(args[0]):
             return _rms_norm(*args, **kwargs)
         return func(*args, **kwargs)
 

@@ -97,9 +97,13 @@ class Groups:
             peer,
             name == "send",
         )
-        stream = self._beside((group.group_name, name, peer)) if beside else recorder.streams.current
+        stream = (
+            self._beside((group.group_name, name, peer)) if beside else recorder.streams.current
+        )
         if beside:
-            recorder.streams.waits_for(stream, recorder.streams.last.get(recorder.streams.current, -1))
+            recorder.streams.waits_for(
+                stream, recorder.streams.last.get(recorder.streams.current, -1)
+            )
         recorder.record.exchanges.append(exchanged)
         number = len(recorder.record.exchanges) - 1
         self.last = recorder.add_exchange(f"{func.namespace}.{name}", number, stream)

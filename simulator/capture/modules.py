@@ -58,7 +58,9 @@ class Modules:
             return Phase.OPTIMIZER
         if in_backward():
             return Phase.RECOMPUTE if torch.is_grad_enabled() else Phase.BACKWARD
-        return Phase.FORWARD
+        # Between backward and the update, gradients are added up, scaled or clipped.
+        is_between = not self._stack and not torch.is_grad_enabled()
+        return Phase.OPTIMIZER if is_between else Phase.FORWARD
 
     def path(self) -> str:
         """Path of the module that is at work, from the root."""

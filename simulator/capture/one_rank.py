@@ -19,7 +19,12 @@ from typing import Any
 import torch
 import torch._dynamo
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.distributed import device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -35,7 +40,7 @@ from simulator.capture.reducer import reduced
 from simulator.capture.refusals import nothing_leaves
 from simulator.capture.settle import KEPT_STEP, settled_table
 from simulator.capture.table import RankTable
-from simulator.capture.values import unknown_values, user_line
+from simulator.capture.values import unknown_value, unknown_values, user_line
 from simulator.errors import ClustersimError, InputError
 
 
@@ -89,9 +94,7 @@ def captured_steps(
     return captured(run, rank, world, device)
 
 
-def captured(
-    run: Callable[[], None], rank: int, world: int, device: DeviceAnswers
-) -> RankResult:
+def captured(run: Callable[[], None], rank: int, world: int, device: DeviceAnswers) -> RankResult:
     """What one rank does, until enough steps are complete.
 
     Raises:
@@ -131,6 +134,8 @@ def _run(run: Callable[[], None]) -> None:
             raise InputError.single("script", f"ended with {error.code}") from error
     except ClustersimError:
         raise
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise unknown_value(error) from error
     except Exception as error:
         rule = f"raised {type(error).__name__}: {str(error)[:500]}"
         raise InputError.single(user_line(error), rule) from error
@@ -232,8 +237,13 @@ def _process_groups(rank: int, world: int) -> Iterator[None]:
     for name in ("__init__", "__getitem__", "_concatenate", "_flatten", "_unflatten"):
         if name in vars(mesh):
             values[mesh, name] = _real(getattr(mesh, name))
-    for name in ("get_coordinate", "get_local_rank", "get_group"):
+    for name in ("get_coordinate", "get_local_rank", "get_group", "_get_all_submeshes"):
         values[mesh, name] = _real(getattr(mesh, name))
+    for name in ("mesh", "_rank_map"):
+        if isinstance(vars(mesh).get(name), property):
+            values[mesh, name] = property(_real(vars(mesh)[name].fget))
+    for place in (dist, device_mesh):
+        values[place, "init_device_mesh"] = _real(device_mesh.init_device_mesh)
     present = {key: value for key, value in values.items() if hasattr(*key)}
     with replaced(present):
         yield

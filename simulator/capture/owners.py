@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as param_group
 from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
+from torch.distributed.tensor import _dispatch, _random
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -106,6 +107,9 @@ class Owners:
         }
         values[ShardingPropagator, "_propagate_tensor_meta_non_cached"] = unrecorded
         values[torch.UntypedStorage, "resize_"] = resized
+        # Random numbers without contents need no state that differs between ranks.
+        for place in (_random, _dispatch):
+            values[place, "is_rng_supported_mesh"] = lambda _: False
         try:
             with replaced(values):
                 yield

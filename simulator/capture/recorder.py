@@ -43,6 +43,8 @@ _OVERWRITES = {
 }  # fmt: skip
 """Write their first argument without reading it."""
 _WITH_SETTINGS = ("attention", "convolution", "flash", "cudnn", "dropout", "efficient")
+_PRODUCTS = {"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.linear"}
+"""Of them, whether fp32 may run as TF32."""
 _ALLOCATION_BYTES = 512
 """Device memory is handed out in multiples of this. Source: ``kMinBlockSize`` of torch's
 ``CUDACachingAllocator``."""
@@ -160,7 +162,9 @@ class Recorder(TorchDispatchMode):
         number = self.record.moment
         modules = self.modules
         self.record.operations.append(
-            Operation(call, stream, modules.phase(), self.record.number_of(modules.path()), exchange)
+            Operation(
+                call, stream, modules.phase(), self.record.number_of(modules.path()), exchange
+            )
         )
         self.record.waits += [(number, before) for before in self._waiting.pop(stream, ())]
         self.streams.last[stream] = number
@@ -300,6 +304,8 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
 
 
 def _settings(name: str, args: Any, kwargs: Any) -> tuple[float | None, ...]:
+    if name in _PRODUCTS:
+        return (float(torch.get_float32_matmul_precision() != "highest"),)
     if not any(word in name for word in _WITH_SETTINGS):
         return ()
     leaves = tree_leaves((args, tuple(kwargs.values())))

@@ -45,11 +45,11 @@ class UnknownNumber(float):
     __hash__ = float.__hash__
 
 
-def unknown_value() -> InputError:
+def unknown_value(error: BaseException | None = None) -> InputError:
     """The error for a decision that needs contents, at the user's line."""
     hint = "decide it before the step, or give shapes that do not depend on data"
     return InputError.single(
-        user_line(), "needs the value of a tensor, and captured tensors have none", hint=hint
+        user_line(error), "needs the value of a tensor, and captured tensors have none", hint=hint
     )
 
 

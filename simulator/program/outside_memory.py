@@ -14,6 +14,8 @@ pipeline add.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulator.program.ranks import (
     context_group,
     context_lines,
@@ -56,4 +58,9 @@ def communicator_bytes(job: Job) -> float:
     # Where one kind of group holds all ranks, frameworks still make another of them all.
     has_processes = job.cluster.gpus > 1 and job.plan.data_parallel == "ddp"
     everyone = [job.cluster.gpus] if has_processes else []
-    return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in shared + everyone)
+    return communicators_bytes(shared + everyone)
+
+
+def communicators_bytes(sizes: Sequence[int]) -> float:
+    """Device memory of communicators of so many ranks each; one rank needs none [B]."""
+    return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in sizes if ranks > 1)

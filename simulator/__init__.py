@@ -10,6 +10,7 @@ wants to know. A room imports only from the rooms below it:
 
 api           the public functions
 cli           the command ``clustersim``
+capture       a step of the user's own torch code -> Program
 planning      questions above one step
 plots, exporters, validate, calibrate, chakra
               pictures; traces; predictions against reality; fits; execution traces replayed
@@ -25,18 +26,22 @@ units, errors, processor
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from simulator.version import __version__
 
 if TYPE_CHECKING:
+    from simulator import capture
     from simulator.api import Job, Result, load_job, simulate, sweep
 
-__all__ = ["Job", "Result", "__version__", "load_job", "simulate", "sweep"]
+__all__ = ["Job", "Result", "__version__", "capture", "load_job", "simulate", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
     """The public functions, loaded when they are first used."""
+    if name == "capture":
+        return import_module("simulator.capture")
     if name in __all__:
         from simulator import api
 

@@ -28,6 +28,7 @@ FLOORS = (
     {"engine"},
     {"results"},
     {"plots", "exporters", "validate", "calibrate", "chakra"},
+    {"capture"},
     {"planning"},
     {"api"},
     {"cli", "__main__"},
@@ -39,7 +40,7 @@ PUBLIC_NAMES = {"", "api"}
 
 LIBRARY_ROOMS = {
     "simpy": {"engine"},
-    "torch": {"calibrate", "validate"},
+    "torch": {"calibrate", "capture", "validate"},
     "matplotlib": {"plots"},
     "jinja2": {"exporters", "calibrate"},
     "scipy": {"calibrate"},

@@ -10,37 +10,77 @@ Source: torch's ``sdp_utils.cpp`` (conditions and order of the backends) and the
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
-from torch.overrides import TorchFunctionMode
+
+from simulator.capture.absent_streams import replaced
 
 _WIDEST_FLASH_HEAD = 256
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class GpuKernels(TorchFunctionMode):
-    """Inside, fused operators are what they are on a GPU.
+@contextlib.contextmanager
+def gpu_kernels(capability: tuple[int, int]) -> Iterator[None]:
+    """Inside, fused operators are what they are on a GPU of a compute capability."""
+    functional = torch.nn.functional
+    kernels = _Kernels(capability, functional.scaled_dot_product_attention, torch.rms_norm)
+    places: dict[tuple[Any, str], Any] = {
+        (functional, "scaled_dot_product_attention"): kernels.attention,
+        (functional, "rms_norm"): kernels.rms_norm,
+        (torch, "rms_norm"): kernels.rms_norm,
+    }
+    with replaced(places):
+        yield
+
+
+class _FusedRmsNorm(torch.autograd.Function):
+    """One kernel each way; builds without a GPU know only what it is made of."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
+    ) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            result, scale = torch.ops.aten._fused_rms_norm(x, shape, weight, eps)
+        ctx.shape = shape
+        ctx.save_for_backward(x, scale, weight)
+        normed: Tensor = result
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        x, scale, weight = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        with torch._C._AutoDispatchBelowAutograd():
+            of_input, of_weight = torch.ops.aten._fused_rms_norm_backward(
+                gradient, x, ctx.shape, scale, weight, wanted
+            )
+        return of_input, None, of_weight, None
+
+
+class _Kernels:
+    """The choices that a GPU build makes.
 
     Args:
         capability: Compute capability of the device.
+        attention, rms_norm: What runs where no kernel is chosen.
     """
 
-    def __init__(self, capability: tuple[int, int]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        capability: tuple[int, int],
+        attention: Callable[..., Tensor],
+        rms_norm: Callable[..., Tensor],
+    ) -> None:
         self._capability = capability
+        self._plain_attention, self._plain_rms_norm = attention, rms_norm
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention and _on_device(args, kwargs):
-            return self._attention(*args, **kwargs)
-        if func is torch.nn.functional.rms_norm and _is_plain(args[0]):
-            return _rms_norm(*args, **kwargs)
-        return func(*args, **kwargs)
-
-    def _attention(
+    def attention(
         self,
         query: Tensor,
         key: Tensor,
@@ -51,6 +91,12 @@ class GpuKernels(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
+        """``torch.nn.functional.scaled_dot_product_attention``."""
+        if not _is_plain(query):
+            return self._plain_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+                enable_gqa=enable_gqa,
+            )  # fmt: skip
         backend = self._backend(query, value, attn_mask)
         if enable_gqa and backend is not SDPBackend.FLASH_ATTENTION:
             groups = query.shape[-3] // key.shape[-3]
@@ -75,10 +121,9 @@ class GpuKernels(TorchFunctionMode):
                 query, key, value, attn_mask, needs_sums, dropout_p, is_causal, scale=scale
             )[0]
             return result
-        with torch._C.DisableTorchFunction():
-            return torch.nn.functional.scaled_dot_product_attention(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale
-            )
+        return self._plain_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+        )
 
     def _backend(self, query: Tensor, value: Tensor, mask: Tensor | None) -> SDPBackend:
         dtype = _computed_in(query)
@@ -91,6 +136,20 @@ class GpuKernels(TorchFunctionMode):
         if torch.backends.cuda.mem_efficient_sdp_enabled() and fits:
             return SDPBackend.EFFICIENT_ATTENTION
         return SDPBackend.MATH
+
+    def rms_norm(
+        self,
+        input: Tensor,  # noqa: A002 - as torch calls it
+        normalized_shape: Sequence[int],
+        weight: Tensor | None = None,
+        eps: float | None = None,
+    ) -> Tensor:
+        """``torch.nn.functional.rms_norm``."""
+        is_mixed = weight is not None and weight.dtype != input.dtype
+        if not _is_plain(input) or is_mixed:
+            return self._plain_rms_norm(input, normalized_shape, weight, eps)
+        found: Tensor = _FusedRmsNorm.apply(input, list(normalized_shape), weight, eps)
+        return found
 
 
 def _computed_in(tensor: Tensor) -> torch.dtype:
@@ -113,18 +172,5 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return mask.expand(batch, heads, rows, key.shape[-2])
 
 
-def _rms_norm(
-    x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
-) -> Tensor:
-    if not _is_plain(x) or (weight is not None and weight.dtype != x.dtype):
-        return torch.rms_norm(x, normalized_shape, weight, eps)
-    found: Tensor = torch.ops.aten._fused_rms_norm(x, normalized_shape, weight, eps)[0]
-    return found
-
-
 def _is_plain(tensor: Any) -> bool:
     return bool(isinstance(tensor, Tensor) and tensor.device.type == "cuda")
-
-
-def _on_device(args: Any, kwargs: Any) -> bool:
-    return _is_plain(args[0] if args else kwargs.get("query"))

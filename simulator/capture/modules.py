@@ -47,6 +47,7 @@ class Modules:
         self._on_step, self._on_root = on_step, on_root
         self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._stack: list[str] = []
+        self._depth_in_backward = 0
         self._nodes: list[int] = [-1]
         self._owners: list[str] = [""]
         self._now = now
@@ -57,7 +58,8 @@ class Modules:
         if self.updates:
             return Phase.OPTIMIZER
         if in_backward():
-            return Phase.RECOMPUTE if torch.is_grad_enabled() else Phase.BACKWARD
+            is_again = torch.is_grad_enabled() or self._depth_in_backward > 0
+            return Phase.RECOMPUTE if is_again else Phase.BACKWARD
         # Between backward and the update, gradients are added up, scaled or clipped.
         is_between = not self._stack and not torch.is_grad_enabled()
         return Phase.OPTIMIZER if is_between else Phase.FORWARD
@@ -87,7 +89,10 @@ class Modules:
                 handle.remove()
 
     def _enter(self, module: nn.Module, _: object) -> None:
-        if not in_backward():
+        if in_backward():
+            self._depth_in_backward += 1
+        else:
+            self._depth_in_backward = 0
             if self.has_updated and not self._stack:
                 self.has_updated = False
                 self._on_step()
@@ -102,6 +107,7 @@ class Modules:
         self._mark(path)
 
     def _leave(self, module: nn.Module, *_: object) -> None:
+        self._depth_in_backward = max(0, self._depth_in_backward - 1)
         if self._stack:
             self._stack.pop()
             self._mark(self._stack[-1] if self._stack else "")

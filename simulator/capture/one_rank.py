@@ -31,7 +31,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from simulator.capture import groups as exchanges
 from simulator.capture.absent_gpu import pretended_gpu
 from simulator.capture.absent_streams import DeviceAnswers, answered, cuda_answers, replaced
-from simulator.capture.gpu_kernels import GpuKernels
+from simulator.capture.gpu_kernels import gpu_kernels
 from simulator.capture.modules import Modules
 from simulator.capture.owners import Owners, settled_owner
 from simulator.capture.record import Record
@@ -41,7 +41,7 @@ from simulator.capture.refusals import nothing_leaves
 from simulator.capture.settle import KEPT_STEP, settled_table
 from simulator.capture.table import RankTable
 from simulator.capture.values import unknown_value, unknown_values, user_line
-from simulator.errors import ClustersimError, InputError
+from simulator.errors import InputError
 
 
 class StepsDone(BaseException):
@@ -66,7 +66,12 @@ class RankResult:
 
 
 def captured_script(
-    script: str, arguments: Sequence[str], rank: int, world: int, device: DeviceAnswers
+    script: str,
+    arguments: Sequence[str],
+    rank: int,
+    world: int,
+    device: DeviceAnswers,
+    on_error: Callable[[InputError], None] = lambda _: None,
 ) -> RankResult:
     """What one rank does when it runs a script.
 
@@ -79,7 +84,7 @@ def captured_script(
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
 
-    return captured(run, rank, world, device)
+    return captured(run, rank, world, device, on_error)
 
 
 def captured_steps(
@@ -94,8 +99,22 @@ def captured_steps(
     return captured(run, rank, world, device)
 
 
-def captured(run: Callable[[], None], rank: int, world: int, device: DeviceAnswers) -> RankResult:
+def captured(
+    run: Callable[[], None],
+    rank: int,
+    world: int,
+    device: DeviceAnswers,
+    on_error: Callable[[InputError], None] = lambda _: None,
+) -> RankResult:
     """What one rank does, until enough steps are complete.
+
+    Args:
+        run: Runs the code.
+        rank: Which one it is.
+        world: Of how many.
+        device: What it may learn of its device.
+        on_error: Called with what stops backward, before torch's engine, which may end the
+            process, is told.
 
     Raises:
         InputError: The code raises, ends before a step, or needs what is not there.
@@ -109,10 +128,11 @@ def captured(run: Callable[[], None], rank: int, world: int, device: DeviceAnswe
 
     modules = Modules(
         on_step,
-        lambda module: owners.root(module),
+        lambda module: owners.root(module),  # noqa: PLW0108 - it is made below
         lambda: (record.moment, len(record.sizes)),
     )
     recorder = Recorder(record, modules)
+    recorder.on_error = lambda error: on_error(_as_input_error(error))
     followed = exchanges.Groups(recorder)
     owners = Owners(recorder, followed)
     with _absent(recorder, followed, device, rank, world), owners.followed(), modules.followed():
@@ -132,13 +152,18 @@ def _run(run: Callable[[], None]) -> None:
     except SystemExit as error:
         if error.code not in (None, 0):
             raise InputError.single("script", f"ended with {error.code}") from error
-    except ClustersimError:
-        raise
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise unknown_value(error) from error
     except Exception as error:
-        rule = f"raised {type(error).__name__}: {str(error)[:500]}"
-        raise InputError.single(user_line(error), rule) from error
+        raise _as_input_error(error) from error
+
+
+def _as_input_error(error: Exception) -> InputError:
+    """What stopped the code, with the line of it."""
+    if isinstance(error, InputError):
+        return error
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        return unknown_value(error)
+    rule = f"raised {type(error).__name__}: {str(error)[:500]}"
+    return InputError.single(user_line(error), rule)
 
 
 def _tokens(recorder: Recorder) -> int:
@@ -176,7 +201,7 @@ def _absent(
             nothing_leaves(recorder.record.note),
             torch.autograd.set_multithreading_enabled(False),
             fake,
-            GpuKernels(device.capability),
+            gpu_kernels(device.capability),
             recorder,
         ):
             stack.enter_context(context)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 from simulator.capture.file import write_capture
 from simulator.capture.make import part_of
@@ -20,6 +22,14 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
     target = Path(order["target"])
+
+    def refuse(error: InputError) -> NoReturn:
+        fault = error.faults[0]
+        refused = {"path": fault.path, "rule": fault.rule, "hint": fault.hint}
+        target.with_suffix(".json").write_text(json.dumps(refused), encoding="utf-8")
+        sys.stderr.flush()
+        os._exit(1)
+
     try:
         found = captured_script(
             order["script"],
@@ -27,12 +37,10 @@ def main() -> None:
             order["rank"],
             order["world"],
             device_answers(order["device"], order["rank"]),
+            refuse,
         )
     except InputError as error:
-        fault = error.faults[0]
-        refused = {"path": fault.path, "rule": fault.rule, "hint": fault.hint}
-        target.with_suffix(".json").write_text(json.dumps(refused), encoding="utf-8")
-        raise SystemExit(1) from error
+        refuse(error)
     write_capture(part_of(found, order["world"]), target)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from simulator.capture import table
 from simulator.capture.absent_streams import Streams
-from simulator.capture.modules import Modules
+from simulator.capture.modules import Modules, in_backward
 from simulator.capture.record import Block, Kept, Operation, Record
 from simulator.capture.table import BlockOwner, Call, Phase
 
@@ -64,6 +64,10 @@ class Recorder(TorchDispatchMode):
         streams: Which stream is current.
         paused: Above zero where what runs is not the step, such as planning of shardings.
         owner: Owner of what is taken now, where the code around says it.
+        lookups: Moment, and positions, of each look into an embedding in forward.
+        now_bytes, most_bytes: Held now, and at most so far [B].
+        on_error: Called with what an operator raises in backward: torch's engine may end the
+            process before anybody else is told.
     """
 
     def __init__(self, record: Record, modules: Modules) -> None:
@@ -77,6 +81,7 @@ class Recorder(TorchDispatchMode):
         self._waiting: dict[int, set[int]] = {}
         self._blocks: dict[int, int] = {}
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self.on_error: Callable[[Exception], None] = lambda _: None
         self.exchange: Any = None
         """Records an exchange; set by :mod:`.groups`."""
 
@@ -92,7 +97,12 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._number(func, args)
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception as error:
+            if in_backward():
+                self.on_error(error)
+            raise
         if func.namespace in _NAMESPACES_OF_EXCHANGES:
             self.exchange(func, args, kwargs, result)
         else:

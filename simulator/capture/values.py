@@ -58,7 +58,9 @@ _OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 
 def user_line(error: BaseException | None = None) -> str:
     """File, line and text of the user's code that is at work, or where an error left it."""
-    frames = traceback.extract_tb(error.__traceback__) if error else traceback.extract_stack()
+    frames = [*traceback.extract_stack()]
+    if error is not None:
+        frames += traceback.extract_tb(error.__traceback__)
     library = str(Path(traceback.__file__).parent)
     for frame in reversed(frames):
         inside = frame.filename.startswith((*_OURS, "<"))

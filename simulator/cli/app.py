@@ -29,6 +29,7 @@ _NEW_OBJECTS_PER_COLLECTION = 100_000
 
 _COMMANDS = {
     "run": "run",
+    "capture": "capturing",
     "compare": "comparing",
     "replay": "replaying",
     "memory": "memory",

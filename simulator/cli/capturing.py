@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.console import note, working
+from simulator.cli.console import (
+    note,
+    number_column,
+    percent,
+    print_table,
+    text_column,
+    working,
+)
 from simulator.cli.options import complete_profile, whole_numbers
-from simulator.units import format_bytes
+from simulator.errors import InputError
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from simulator.capture.result import CaptureResult
+
+_MOST_NAMED = 10
 
 
 def capture(
@@ -56,3 +70,60 @@ def capture(
     for text in made.notes:
         note(text)
     note(f"wrote {out} ({format_bytes(out.stat().st_size)})")
+
+
+def read_captured(
+    path: Path, changes: Sequence[str] | None, profile: str | None, gpus: int | None
+) -> CaptureResult | None:
+    """The simulated step of a capture; None where the file is none.
+
+    Raises:
+        InputError: Fields of a job are to be changed, or the step cannot run like that.
+    """
+    from simulator.capture.file import is_capture, read_capture
+    from simulator.capture.result import simulate_capture
+
+    if not is_capture(path):
+        return None
+    if changes:
+        rule = "changes a job; a captured step is code"
+        raise InputError.single("--set", rule, changes[0], "give --profile or --gpus")
+    return simulate_capture(read_capture(path), profile, gpus)
+
+
+def cluster_changes(
+    changes: Sequence[str] | None, profile: str | None, gpus: int | None
+) -> list[str]:
+    """Changes of a job that ``--profile`` and ``--gpus`` stand for, with those given."""
+    said = [("cluster.profile", profile), ("cluster.gpus", gpus)]
+    return [*(changes or ()), *(f"{field}={value}" for field, value in said if value is not None)]
+
+
+def end_captured(result: CaptureResult) -> None:
+    """Say what was left out; end with 1 where the step does not fit.
+
+    Raises:
+        Exit: It does not fit.
+    """
+    for each in result.unknown[:_MOST_NAMED]:
+        text = f"{each.name} ({each.calls:g} calls) is counted by its bytes alone"
+        note(f"{text}: {percent(each.share)} of the step")
+    for text in result.capture.notes:
+        note(text)
+    if not result.fits:
+        needed, has = result.fullest.peak_device_bytes, result.fullest.capacity_bytes
+        note(f"needs {format_bytes(needed)} per GPU, which has {format_bytes(has)}")
+        raise typer.Exit(1)
+
+
+def print_captured(result: CaptureResult) -> None:
+    """Print the headline of a captured step."""
+    rows = [
+        ("step time", format_seconds(result.step_time_s)),
+        ("tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"),
+        ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
+        ("MFU", percent(result.mfu)),
+        ("HFU", percent(result.hfu)),
+        ("pipeline bubble", percent(result.bubble_fraction)),
+    ]
+    print_table(result.title, [text_column(""), number_column("")], rows)

@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.capturing import (
+    cluster_changes,
+    end_captured,
+    print_captured,
+    read_captured,
+)
 from simulator.cli.console import (
     counting,
     note,
@@ -22,7 +28,9 @@ from simulator.cli.options import (
     TRACES,
     AsJson,
     Changes,
+    Gpus,
     JobFile,
+    ProfileName,
     read_job,
     whole_numbers,
     written_as,
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from simulator.api import Result
+    from simulator.capture.result import CaptureResult
+    from simulator.results.step import StepResult
 
 _MOST_LIKENESSES = 20
 
@@ -42,6 +52,8 @@ def run(
     job_file: JobFile,
     *,
     changes: Changes = None,
+    profile: ProfileName = None,
+    gpus: Gpus = None,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw the step into this folder.")
@@ -100,6 +112,11 @@ def run(
     """
     from simulator.api import simulate
 
+    captured = read_captured(job_file, changes, profile, gpus)
+    if captured is not None:
+        _show_captured(captured, plot, trace, trace_kernels, as_json=as_json)
+        return
+    changes = cluster_changes(changes, profile, gpus)
     ranks = None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0)
     result = simulate(read_job(job_file, changes), unfolded=unfolded)
     if as_json:
@@ -114,6 +131,29 @@ def run(
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")
         raise typer.Exit(1)
+
+
+def _show_captured(
+    result: CaptureResult,
+    plot: Path | None,
+    trace: Path | None,
+    kernels: bool,
+    *,
+    as_json: bool,
+) -> None:
+    """Show a captured step and draw it, as a job's."""
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        print_captured(result)
+        _print_breakdown(result)
+        _print_exposed_communication(result)
+        print_peaks(result)
+    drawn = [] if plot is None else result.plot_all(plot)
+    written = [] if trace is None else [result.write_trace(trace, kernels=kernels)]
+    for file in (*drawn, *written):
+        note(f"wrote {file}")
+    end_captured(result)
 
 
 def _write_files(result: Result, plot: Path | None, html: Path | None) -> Iterator[Path]:
@@ -247,7 +287,7 @@ def _print_expert_load(result: Result) -> None:
         typer.echo(f"{sentence}\n")
 
 
-def _print_breakdown(result: Result) -> None:
+def _print_breakdown(result: StepResult) -> None:
     step_s = result.step_time_s
     rows = [
         (category.value, f"{seconds:.6f}", percent(seconds / step_s if step_s else 0.0))
@@ -260,7 +300,7 @@ def _print_breakdown(result: Result) -> None:
     print_table("breakdown", columns, rows)
 
 
-def _print_exposed_communication(result: Result) -> None:
+def _print_exposed_communication(result: StepResult) -> None:
     rows = [
         (category.value, f"{seconds:.6f}")
         for category, seconds in result.exposed_comm_s.items()

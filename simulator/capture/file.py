@@ -173,6 +173,8 @@ def _check(table: RankTable, groups: int) -> None:
         ValueError: Some do.
     """
     count = len(table.call)
+    if not count or not len(table.change_bytes):
+        raise ValueError("a rank does nothing, or holds nothing")
     limits = (
         ("call", table.call, 0, len(table.calls)),
         ("module", table.module, 0, len(table.paths)),

@@ -74,7 +74,8 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
     Raises:
         InputError: The device has no unit for the number format.
     """
-    namespace, name = call.name.split(".")[:2]
+    namespace, _, rest = call.name.partition(".")
+    name = rest.partition(".")[0]
     price = _PRICED.get(name) if namespace == "aten" else None
     if price is not None:
         found = price(call, profile)

@@ -19,6 +19,9 @@ from typing import Any
 import torch
 import torch._dynamo
 import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -252,12 +255,14 @@ def _process_groups(rank: int, world: int) -> Iterator[None]:
         with unset_fake_temporarily():
             return new_group(ranks, backend="fake", **kept)
 
-    values: dict[tuple[Any, str], Any] = {}
-    for place in (dist, dist.distributed_c10d, device_mesh):
-        values[place, "init_process_group"] = init_process_group
-        values[place, "new_group"] = group
-        values[place, "is_nccl_available"] = lambda: True
-        values[place, "barrier"] = lambda *_, **__: None
+    mesh_of = dist.init_device_mesh
+    values: dict[tuple[Any, str], Any] = {
+        **_everywhere(initialise, init_process_group),
+        **_everywhere(new_group, group),
+        **_everywhere(mesh_of, _real(mesh_of)),
+        **_everywhere(dist.is_nccl_available, lambda: True),
+        **_everywhere(dist.barrier, lambda *_, **__: None),
+    }
     mesh = device_mesh.DeviceMesh
     for name in ("__init__", "__getitem__", "_concatenate", "_flatten", "_unflatten"):
         if name in vars(mesh):
@@ -267,11 +272,15 @@ def _process_groups(rank: int, world: int) -> Iterator[None]:
     for name in ("mesh", "_rank_map"):
         if isinstance(vars(mesh).get(name), property):
             values[mesh, name] = property(_real(vars(mesh)[name].fget))
-    for place in (dist, device_mesh):
-        values[place, "init_device_mesh"] = _real(device_mesh.init_device_mesh)
-    present = {key: value for key, value in values.items() if hasattr(*key)}
-    with replaced(present):
+    with replaced({key: value for key, value in values.items() if hasattr(*key)}):
         yield
+
+
+def _everywhere(function: Any, other: Any) -> dict[tuple[Any, str], Any]:
+    """The other function in its place, in every module of torch that has it by name."""
+    name = function.__name__
+    modules = [m for key, m in list(sys.modules.items()) if key.startswith("torch.") and m]
+    return {(m, name): other for m in modules if vars(m).get(name) is function}
 
 
 def _real(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -45,15 +45,18 @@ def exchanges(found: RankResult) -> list[tuple[str, int, str]]:
 def test_memory_over_the_step_is_what_torchs_tracker_counts(way, choices):
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    peaks = []
+    peaks, trackers = [], []
 
     def around(model, optimizer, step):
-        tracker = MemTracker()
-        tracker.track_external(model, optimizer)
+        if not trackers:
+            trackers.append(MemTracker())
+            trackers[0].track_external(model, optimizer)
+        (tracker,) = trackers
         with tracker:
             step()
         snapshot = tracker.get_tracker_snapshot("peak")
         peaks.append(snapshot[torch.device("cuda", 0)]["Total"])
+        tracker.reset_mod_stats()
 
     found = captured(training(way, **choices, around=around), 0, 8, ANSWERS)
     assert found.table.held_bytes.max() == peaks[2]

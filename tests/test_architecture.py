@@ -37,6 +37,7 @@ FLOORS = [
     "validate",
     "calibrate",
     "planning",
+    "capture",
     "api",
     "cli",
 ]
@@ -50,7 +51,7 @@ PUBLIC_NAMES = {"", "api"}
 
 LIBRARY_ROOMS = {
     "simpy": {"engine"},
-    "torch": {"calibrate", "ranks", "validate"},
+    "torch": {"calibrate", "capture", "ranks", "validate"},
     "matplotlib": {"plots"},
     "jinja2": {"exporters", "calibrate"},
     "scipy": {"calibrate"},

@@ -221,7 +221,7 @@ def test_a_fused_activation_moves_each_of_its_rows_once(gated, forward, backward
     """
     model = small_model(gated_mlp=gated, activation="silu" if gated else "gelu")
     plan = Plan()
-    layer = transformer_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
     row_bytes = 2 * TOKENS * model.ffn_hidden
     moved = memory_bound(layer, "activation")
     assert moved.forward_bytes == forward * row_bytes

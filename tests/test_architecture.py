@@ -26,7 +26,7 @@ FLOORS = (
     {"schedule"},
     {"program"},
     {"engine"},
-    {"results"},
+    {"results", "serving"},
     {"plots", "exporters", "validate", "calibrate", "chakra"},
     {"planning"},
     {"api"},

@@ -77,6 +77,7 @@ def serve(
                 SCHEDULERS[scheduler_name(deployment)](limits, cache),
                 step_time,
                 plans_ahead=limits.plans_ahead,
+                is_closed_loop=bool(workload.arrivals.users),
                 record=steps.append if record and index == 0 else None,
             )
         )
@@ -118,10 +119,12 @@ def _run(
                         target = route(request)
                         replicas[target].arrive(request, now_s)
                         woken.append(target)
+        alone = len(replicas) == 1 or not users
+        quiet_until_s = pending[-1].arrival_s if pending else float("inf") if alone else now_s
         for index in dict.fromkeys(woken):
             replica = replicas[index]
             before = replica.end_s
-            replica.wake(now_s)
+            replica.wake(now_s, quiet_until_s)
             if replica.end_s != before:
                 heapq.heappush(ends, (replica.end_s, index))
 

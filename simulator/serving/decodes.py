@@ -94,6 +94,19 @@ class Decodes:
             request.generated = request.output_tokens
         return finished
 
+    def quiet_steps(self, most: int) -> int:
+        """Steps from now on in which nobody is done or needs a block, at most so many."""
+        step = self.step
+        for quiet in range(most):
+            if step + quiet in self._done or step + quiet in self._due:
+                return quiet
+        return most
+
+    def skip(self, steps: int) -> None:
+        """Make the tokens of so many quiet steps."""
+        self.context_tokens += self.count * self._rate * steps
+        self.step += steps
+
     def generated(self, request: Request) -> int:
         """Tokens of its answer so far."""
         made = (self.step - request.joined_step) * self._rate if request.is_decoding else 0

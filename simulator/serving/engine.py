@@ -14,6 +14,10 @@ from simulator.serving.schedulers.base import Batch, Scheduler
 from simulator.serving.step_time import StepSeconds
 
 
+_MOST_STEPS = 512
+"""Steps that are taken at once."""
+
+
 class Step(NamedTuple):
     """One step as it ran: when, how many requests of which kind, and the cache."""
 
@@ -34,6 +38,7 @@ class Replica:
         scheduler: Who forms batches.
         step_time: Seconds of a batch.
         plans_ahead: Whether a step is scheduled while another runs.
+        is_closed_loop: Whether somebody arrives as soon as somebody is done.
         record: Called with each step, if given.
     """
 
@@ -43,15 +48,18 @@ class Replica:
         step_time: Callable[[Batch], StepSeconds],
         *,
         plans_ahead: bool,
+        is_closed_loop: bool = False,
         record: Callable[[Step], None] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self._step_time = step_time
         self._plans_ahead = plans_ahead
         self._record = record
+        self._is_closed_loop = is_closed_loop
         self._flying: Batch | None = None
-        self._planned: tuple[Batch, StepSeconds, float] | None = None
+        self._planned: tuple[Batch, StepSeconds, float, int] | None = None
         self._start_s = 0.0
+        self._quiet_until_s = 0.0
         self.steps = 0
         self.busy_s = 0.0
         self.preemptions = 0
@@ -67,8 +75,14 @@ class Replica:
         """Take a request; an idle replica starts at once."""
         self.scheduler.arrive(request)
 
-    def wake(self, now_s: float) -> None:
-        """Start a step if none runs, or plan the next one if none is planned."""
+    def wake(self, now_s: float, quiet_until_s: float = 0.0) -> None:
+        """Start a step if none runs, or plan the next one if none is planned.
+
+        Args:
+            now_s: Time.
+            quiet_until_s: Nobody arrives before this.
+        """
+        self._quiet_until_s = quiet_until_s
         if self._flying is None:
             self._start(now_s)
         elif self._plans_ahead and self._planned is None:
@@ -89,12 +103,12 @@ class Replica:
             self._plan(now_s)
         if self._planned is None:
             return
-        batch, seconds, ready_s = self._planned
+        batch, seconds, ready_s, steps = self._planned
         self._planned = None
         start_s = max(now_s, ready_s)
         self._flying, self._start_s = batch, now_s
         self.end_s = start_s + seconds.device_s
-        self.steps += 1
+        self.steps += steps
         self.busy_s += self.end_s - now_s
         for chunk in batch.chunks:
             if chunk.request.scheduled_s < 0:
@@ -113,7 +127,43 @@ class Replica:
             return
         self.preemptions += len(batch.preempted)
         seconds = self._step_time(batch)
-        self._planned = (batch, seconds, now_s + seconds.host_s)
+        steps = 1
+        if self._quiet_until_s > now_s and not batch.chunks and not self._frees_a_place():
+            steps, seconds = self._repeated(batch, seconds, now_s)
+        self._planned = (batch, seconds, now_s + seconds.host_s, steps)
+
+    def _frees_a_place(self) -> bool:
+        """Whether somebody may be admitted or arrive because the running step ends."""
+        flying = self._flying
+        is_awaited = self._is_closed_loop or bool(self.scheduler.waiting)
+        return is_awaited and flying is not None and bool(flying.finished)
+
+    def _repeated(
+        self, batch: Batch, first: StepSeconds, now_s: float
+    ) -> tuple[int, StepSeconds]:
+        """Steps that a batch lasts while nothing else happens, and the time of all of them.
+
+        Contexts grow by the same number of tokens every step, so the mean of the first and the
+        last step is that of all.
+        """
+        hidden_s = max(first.device_s, first.host_s)
+        each_s = hidden_s if self._plans_ahead else first.device_s + first.host_s
+        begin_s = max(now_s, self.end_s) if self._flying is not None else now_s
+        room = (self._quiet_until_s - begin_s) / each_s - 1.0
+        more = self.scheduler.repeat(batch, int(max(0.0, min(room, _MOST_STEPS))))
+        if not more:
+            return 1, first
+        late = Batch(batch.decodes, batch.decode_context * (1.0 + more / self._context(batch)))
+        late.started = batch.started
+        last = self._step_time(late)
+        device_s = (first.device_s + last.device_s) / 2.0
+        each_s = max(device_s, first.host_s) if self._plans_ahead else device_s + first.host_s
+        return 1 + more, StepSeconds(device_s + more * each_s, first.host_s)
+
+    def _context(self, batch: Batch) -> float:
+        """Mean tokens that a request of the batch attends to, for each that a step adds."""
+        mean = batch.decode_context / batch.decodes
+        return mean / self.scheduler.limits.tokens_per_step
 
     def _note(self, batch: Batch, now_s: float) -> None:
         assert self._record is not None

@@ -90,6 +90,9 @@ class Scheduler(ABC):
     grows_blocks = True
     """Whether a decode takes blocks as it goes; otherwise it has all from the beginning."""
 
+    waits_for_an_end = True
+    """Whether who is not admitted now will not be before somebody is done."""
+
     def __init__(self, limits: Limits, cache: BlockCache) -> None:
         self.limits = limits
         self.cache = cache
@@ -126,6 +129,20 @@ class Scheduler(ABC):
         if not batch.chunks and not batch.decodes:
             return batch if batch.preempted else None
         return batch
+
+    def repeat(self, batch: Batch, most: int) -> int:
+        """Make a batch of answers only last for more steps that are like it.
+
+        Returns:
+            Steps added; until somebody arrives, is done or needs a block, at most ``most``.
+        """
+        if batch.chunks or batch.finished or batch.preempted or not batch.decodes:
+            return 0
+        if self.waiting and not self.waits_for_an_end:
+            return 0
+        steps = self.decodes.quiet_steps(most)
+        self.decodes.skip(steps)
+        return steps
 
     @abstractmethod
     def _fill(self, batch: Batch) -> None:
@@ -188,6 +205,8 @@ class Scheduler(ABC):
         """Take all blocks of a request; it will compute all its tokens anew, first of all."""
         if request.is_decoding:
             self.decodes.leave(request)
+        # What it has computed is worth finding again.
+        self.cache.name_full(request, request.named_tokens)
         self._give_back(request)
         request.preemptions += 1
         batch.preempted.append(request)
@@ -203,5 +222,6 @@ class Scheduler(ABC):
     def _give_back(self, request: Request) -> None:
         self.running.pop(request, None)
         self.prefilling.pop(request, None)
-        self.cache.name_full(request, request.named_tokens)
+        if request.preemptions:
+            self.cache.name_full(request, request.named_tokens)
         self.cache.release(request)

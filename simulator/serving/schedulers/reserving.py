@@ -35,8 +35,8 @@ class ReservingScheduler(Scheduler):
             tokens = request.known_tokens - request.computed
             if tokens > budget:
                 if not self.limits.chunked_prefill:
-                    # A prompt that no step can hold runs alone.
-                    if batch.chunks or budget < self.limits.max_tokens:
+                    # A prompt that no step can hold runs without other prompts.
+                    if batch.chunks or tokens <= self.limits.max_tokens:
                         return
                 else:
                     tokens = budget // unit_tokens * unit_tokens

@@ -30,6 +30,7 @@ class Sglang(Scheduler):
     """See the module; its cache counts tokens."""
 
     grows_blocks = False
+    waits_for_an_end = False
 
     def __init__(self, limits: Limits, cache: BlockCache) -> None:
         super().__init__(limits, cache)
@@ -39,6 +40,16 @@ class Sglang(Scheduler):
         self._prompts: dict[Request, float] = {}
         self._first_ratio = min(1.0, _FIRST_RATIO * limits.conservativeness)
         self._ratio = self._first_ratio
+
+    def repeat(self, batch: Batch, most: int) -> int:
+        """As of all schedulers, while there is memory for every step's tokens."""
+        per_step = self.decodes.count * self.limits.tokens_per_step
+        room = int(self.tree.available_tokens / per_step) if per_step else 0
+        steps = super().repeat(batch, min(most, max(0, room - 1)))
+        self.tree.take(steps * per_step)
+        for _ in range(steps):
+            self._lower_ratio()
+        return steps
 
     @property
     def used_share(self) -> float:
@@ -110,10 +121,13 @@ class Sglang(Scheduler):
         if batch.preempted:
             self._raise_ratio()
         else:
-            step = self._first_ratio * (1.0 - _LEAST_SHARE) / _DECAY_STEPS
-            self._ratio = max(self._ratio - step, self._first_ratio * _LEAST_SHARE)
+            self._lower_ratio()
         self.tree.take(self.decodes.count * self.limits.tokens_per_step)
         self._step_decodes(batch)
+
+    def _lower_ratio(self) -> None:
+        step = self._first_ratio * (1.0 - _LEAST_SHARE) / _DECAY_STEPS
+        self._ratio = max(self._ratio - step, self._first_ratio * _LEAST_SHARE)
 
     def _retract(self, batch: Batch) -> None:
         made = self.decodes.generated

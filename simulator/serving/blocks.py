@@ -109,7 +109,8 @@ class BlockCache:
     def _drop_named(self, blocks: Sequence[int], full: int) -> None:
         """As :meth:`release`, where some blocks may have names and other users."""
         users = self._users
-        last, first = [], []
+        last: list[int] = []
+        first: list[int] = []
         for index, block in enumerate(blocks):
             if block in users:
                 users[block] -= 1

@@ -60,8 +60,9 @@ class Decodes:
         self.count -= 1
         self.context_tokens -= request.computed + made
         request.generated += int(made)
-        request.computed += made
-        request.named_tokens = int(request.computed) - (self._unnamed if made else 0)
+        request.computed += int(made)
+        request.decoded_tokens = made
+        request.named_tokens = request.computed - (self._unnamed if made else 0)
         request.is_decoding = False
         request.joined_step = -1
         if self.count == 0:

@@ -220,5 +220,3 @@ class ServingJob(Spec):
 
     deployment: Deployment
     workload: Workload = Workload()
-
-

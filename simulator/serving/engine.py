@@ -13,7 +13,6 @@ from simulator.serving.request import Request
 from simulator.serving.schedulers.base import Batch, Scheduler
 from simulator.serving.step_time import StepSeconds
 
-
 _MOST_STEPS = 512
 """Steps that are taken at once."""
 
@@ -138,9 +137,7 @@ class Replica:
         is_awaited = self._is_closed_loop or bool(self.scheduler.waiting)
         return is_awaited and flying is not None and bool(flying.finished)
 
-    def _repeated(
-        self, batch: Batch, first: StepSeconds, now_s: float
-    ) -> tuple[int, StepSeconds]:
+    def _repeated(self, batch: Batch, first: StepSeconds, now_s: float) -> tuple[int, StepSeconds]:
         """Steps that a batch lasts while nothing else happens, and the time of all of them.
 
         Contexts grow by the same number of tokens every step, so the mean of the first and the

@@ -57,7 +57,7 @@ class RadixCache:
     def found_tokens(self, request: Request) -> int:
         """Tokens of a request's beginning that the tree has, all but its last at most."""
         path = self._path(request)
-        return min(sum(node.tokens for node in path), request.known_tokens - 1)
+        return int(min(sum(node.tokens for node in path), request.known_tokens - 1))
 
     def lock(self, request: Request) -> None:
         """Keep the path of a request until it is unlocked."""

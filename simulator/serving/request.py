@@ -18,6 +18,7 @@ class Request:
         prefix: Parts of the prompt that other requests may share, first to last: what names the
             part, and where it ends [token].
         computed: Tokens whose keys and values are in the cache, or will be after this step.
+        decoded_tokens: Places that its answer took since it last joined, steps times their mean.
         named_tokens: Tokens that its full blocks may be known by.
         generated: Tokens of the answer so far; of a running decode, as it joined.
         blocks: Blocks of the cache that it holds, by place.
@@ -37,7 +38,8 @@ class Request:
     prompt_tokens: int
     output_tokens: int
     prefix: tuple[tuple[Hashable, int], ...] = ()
-    computed: float = 0
+    computed: int = 0
+    decoded_tokens: float = 0
     named_tokens: int = 0
     generated: int = 0
     blocks: list[int] = field(default_factory=list)

@@ -35,14 +35,14 @@ class LayerShape(NamedTuple):
     """A kind of layer on one rank.
 
     Attributes:
-        count: Layers of the kind in the whole model.
+        layers: Layers of the kind in the whole model.
         window: Tokens that it attends to at most; 0 is all.
         attention: Products of attention.
         mlp: Products of a dense MLP or of shared experts, and of the router.
         has_experts: Whether it has routed experts.
     """
 
-    count: int
+    layers: int
     window: int
     attention: tuple[Product, ...]
     mlp: tuple[Product, ...]

@@ -77,7 +77,7 @@ class StepTime:
         self._head_bytes = 2 * self._model.head_dim * cache_element_bytes(deployment)
         self._heads = -(-self._model.heads // deployment.tp)
         self._peak = peak_flop_per_s(self._profile, "bf16")
-        self._windows = [(s.window, s.count) for s in self._shapes]
+        self._windows = [(s.window, s.layers) for s in self._shapes]
 
     def __call__(self, batch: Batch) -> StepSeconds:
         """Time of a batch's step, on the device and on the host."""
@@ -100,7 +100,7 @@ class StepTime:
         key = _rounded(tokens)
         found = self._linear.get(key)
         if found is None:
-            found = self._linear[key] = sum(s.count * self._layer_s(s, key) for s in self._shapes)
+            found = self._linear[key] = sum(s.layers * self._layer_s(s, key) for s in self._shapes)
         return found
 
     def _layer_s(self, shape: LayerShape, tokens: int) -> float:

@@ -97,7 +97,7 @@ def validate_serving(
 
 def predicted(row: ServingRow) -> ServingResult:
     """One row's result."""
-    about = {
+    about: dict[str, Any] = {
         "id": row.id,
         "source": row.source,
         "grade": row.grade,
@@ -113,7 +113,7 @@ def predicted(row: ServingRow) -> ServingResult:
         return ServingResult(**about, skipped=" ".join(str(error).split()))
 
 
-def _errors(row: ServingRow) -> dict[str, float | None]:
+def _errors(row: ServingRow) -> dict[str, Any]:
     deployment = deployment_of(row)
     workload = workload_of(row, deployment)
     # Replicas are alike: one of them with its share of the traffic is all of them.
@@ -162,9 +162,7 @@ def _steady_rate(requests: Sequence[Request], replicas: int) -> float:
     return replicas * answers / max(1e-9, end - begun)
 
 
-def _middle_tpot_s(
-    requests: Sequence[Request], middle: Callable[[list[float]], float]
-) -> float:
+def _middle_tpot_s(requests: Sequence[Request], middle: Callable[[list[float]], float]) -> float:
     times = [r.tpot_s for r in requests if r.output_tokens > 1]
     return middle(times) if times else 0.0
 

@@ -138,9 +138,7 @@ def read_serving_rows(path: Path) -> list[ServingRow]:
     wanted = {"id", "engine", "model", "gpu", "gpus", "scenario", "isl", "osl"}
     missing = wanted - set(reader.fieldnames or ())
     if missing:
-        raise InputError.single(
-            "", f"has no column {', '.join(sorted(missing))}", file=str(path)
-        )
+        raise InputError.single("", f"has no column {', '.join(sorted(missing))}", file=str(path))
     return [_row(cells) for cells in reader]
 
 
@@ -277,9 +275,7 @@ def _offline(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
     """All at once: so many requests as documented, or enough for a steady state."""
     prompts, answers = _spreads(row, prompt, answer)
     count = _DOCUMENTED_REQUESTS.get((prompt, answer), 6000)
-    return Workload(
-        requests=min(count, 6000) * deployment.replicas, prompt=prompts, answer=answers
-    )
+    return Workload(requests=min(count, 6000) * deployment.replicas, prompt=prompts, answer=answers)
 
 
 def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) -> Workload:

@@ -159,5 +159,3 @@ def peak_flop_per_s(profile: HardwareProfile, weight_format: str) -> float:
         if rate is not None:
             return rate
     return profile.device.peak.fp32_flop_per_s
-
-

@@ -37,7 +37,6 @@ class Sglang(Scheduler):
         tokens = cache.blocks * cache.block_tokens
         self.tree = RadixCache(tokens, keeps_prefixes=cache.keeps_prefixes)
         self._held: dict[Request, float] = {}
-        self._prompts: dict[Request, float] = {}
         self._first_ratio = min(1.0, _FIRST_RATIO * limits.conservativeness)
         self._ratio = self._first_ratio
 
@@ -71,10 +70,7 @@ class Sglang(Scheduler):
         kept = self._tokens_to_come()
         left = _MAX_PROMPT_TOKENS
         while (
-            self.waiting
-            and chunk > 0
-            and left > 0
-            and len(self.running) < self.limits.max_requests
+            self.waiting and chunk > 0 and left > 0 and len(self.running) < self.limits.max_requests
         ):
             request = self.waiting[0]
             found = self.tree.found_tokens(request)
@@ -97,7 +93,6 @@ class Sglang(Scheduler):
             return 0
         self._held[request] = self._held.get(request, 0) + tokens
         self._compute(batch, request, tokens)
-        self._prompts[request] = request.computed
         if request not in self.prefilling:
             before = self.tree.locked_tokens(request)
             self.tree.keep(request)
@@ -145,6 +140,6 @@ class Sglang(Scheduler):
         self.running.pop(request, None)
         self.prefilling.pop(request, None)
         held = self._held.pop(request, 0)
-        made = request.computed - self._prompts.pop(request, 0)
-        self.tree.give_back(held + made)
+        self.tree.give_back(held + request.decoded_tokens)
+        request.decoded_tokens = 0
         self.tree.unlock(request)

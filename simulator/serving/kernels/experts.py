@@ -7,6 +7,9 @@ import math
 from simulator.serving.kernels.parameters import FORMATS, ExpertFit
 
 _JOIN = 3.0
+_HIDDEN_BYTES, _FFN_BYTES = 8.0, 6.0
+"""Bytes that a routed token moves for each number of the residual stream and of its expert's
+MLP: gathered, written, read and summed in 16 bits (counted)."""
 
 
 def touched_experts(experts: int, top_k: int, tokens: float) -> float:
@@ -49,9 +52,11 @@ def experts_s(
     touched = touched_experts(experts, top_k, tokens) / ranks
     rows = tokens * top_k / ranks
     numel = matrices * hidden * ffn_hidden
-    moved_bytes = touched * numel * FORMATS[weight_format].weight_bytes + 4.0 * rows * hidden
+    weight_bytes = touched * numel * FORMATS[weight_format].weight_bytes
+    moved_bytes = weight_bytes + rows * (_HIDDEN_BYTES * hidden + _FFN_BYTES * ffn_hidden)
     per_expert = rows / touched
     padded = touched * fit.tile_rows * math.ceil(per_expert / fit.tile_rows)
     memory_s = moved_bytes / (fit.memory_efficiency * bandwidth_bytes_per_s)
-    compute_s = 2.0 * padded * numel / (fit.efficiency * peak_flop_per_s)
+    flop = 2.0 * padded * numel * (1.0 + fit.width_half / ffn_hidden)
+    compute_s = flop / (fit.efficiency * peak_flop_per_s)
     return float(fit.floor_s + (memory_s**_JOIN + compute_s**_JOIN) ** (1.0 / _JOIN))

@@ -63,6 +63,8 @@ class ExpertFit(Spec):
     memory_efficiency: Ratio
     efficiency: Ratio
     tile_rows: Ratio
+    width_half: Ratio
+    """Width of an expert's MLP on a rank at which half of the efficiency is left."""
     source: Provenance
 
 

@@ -30,6 +30,7 @@ FLOORS = [
     "program",
     "engine",
     "results",
+    "serving",
     "plots",
     "exporters",
     "chakra",

@@ -21,14 +21,16 @@ MODULES = {
 
 FLOORS = [
     "ground",
+    "facts",
+    "schedule",
     "described",
     "importers",
     "cost",
     "tables",
-    "schedule",
     "program",
     "engine",
     "results",
+    "serving",
     "plots",
     "exporters",
     "chakra",
@@ -36,6 +38,7 @@ FLOORS = [
     "validate",
     "calibrate",
     "planning",
+    "capture",
     "api",
     "cli",
 ]
@@ -49,7 +52,7 @@ PUBLIC_NAMES = {"", "api"}
 
 LIBRARY_ROOMS = {
     "simpy": {"engine"},
-    "torch": {"calibrate", "ranks", "validate"},
+    "torch": {"calibrate", "capture", "ranks", "validate"},
     "matplotlib": {"plots"},
     "jinja2": {"exporters", "calibrate"},
     "scipy": {"calibrate"},

@@ -9,7 +9,7 @@ import typer
 
 from simulator.cli.console import note
 from simulator.errors import InputError
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ JobFile = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.yaml",
-        help="The job: model, cluster, batch and plan; or the name of a shipped one.",
+        help="The job: model, cluster, batch and plan; the name of a shipped one; or a capture.",
     ),
 ]
 Changes = Annotated[
@@ -31,6 +31,19 @@ Changes = Annotated[
         metavar="FIELD=VALUE",
         help="Change a field of the job, for example plan.tp=4; may be repeated.",
     ),
+]
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="Hardware profile, in place of the job's or of the capture's.",
+        autocompletion=lambda incomplete: complete_profile(incomplete),  # noqa: PLW0108 - defined below
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option("--gpus", metavar="M", min=1, help="GPUs, in place of the job's or capture's."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")]
 
@@ -145,6 +158,11 @@ def written_as(*suffixes: str) -> Callable[[typer.CallbackParam, Path | None], P
         return path
 
     return check
+
+
+def file_to_write(help: str, *suffixes: str, metavar: str = "FILE") -> Any:
+    """An option that names a file to write, with one of the suffixes."""
+    return typer.Option(metavar=metavar, callback=written_as(*suffixes), help=help)
 
 
 Picture = Annotated[

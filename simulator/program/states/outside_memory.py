@@ -14,6 +14,8 @@ pipeline add.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import (
     context_group,
@@ -36,14 +38,14 @@ def outside_bytes(job: Job) -> float:
 
 def unused_kernel_bytes(job: Job) -> float:
     """What kernels take beyond the context that a profile states, where all are loaded [B]."""
-    if not job.plan.stack.loads_all_kernels:
+    if not job.choices.loads_all_kernels:
         return 0.0
     return max(0.0, _ALL_KERNELS_BYTES - job.cluster.profile.device.context_bytes)
 
 
 def communicator_bytes(job: Job) -> float:
     """Device memory of the communicators that one rank is in [B]."""
-    if job.plan.data_parallel == "parameter-server":
+    if not job.choices.data_parallelism.joins_groups:
         return 0.0
     lines = grid_groups(job) if job.plan.tensor_grid else ()
     combined = context_lines(job) if job.plan.cp_heads > 1 else ()
@@ -54,6 +56,11 @@ def communicator_bytes(job: Job) -> float:
     sizes = [*(group.ranks for group in groups), job.plan.pp]
     shared = [ranks for ranks in sizes if ranks > 1]
     # Where one kind of group holds all ranks, frameworks still make another of them all.
-    has_processes = job.cluster.gpus > 1 and job.plan.data_parallel == "ddp"
-    everyone = [job.cluster.gpus] if has_processes else []
-    return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in shared + everyone)
+    joins_world = job.cluster.gpus > 1 and job.choices.data_parallelism.joins_world
+    everyone = [job.cluster.gpus] if joins_world else []
+    return communicators_bytes(shared + everyone)
+
+
+def communicators_bytes(sizes: Sequence[int]) -> float:
+    """Device memory of communicators of so many ranks each; one rank needs none [B]."""
+    return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in sizes if ranks > 1)

@@ -97,6 +97,7 @@ def _table(runs: list[UnitRun]) -> str:
 
 def _section(run: UnitRun) -> str:
     note = run.info.note
+    assert note is not None, "every shipped schedule has a note"
     facts = [f"Source: {run.info.source}", f"Bubble: {_bubble_text(run)}"]
     peak = microbatches_text(max(run.peaks))
     facts.append(f"Activations on the fullest rank: `{note.activations}`; here {peak}")
@@ -110,6 +111,7 @@ def _section(run: UnitRun) -> str:
 def _bubble_text(run: UnitRun) -> str:
     """The closed form, what it holds for, and what the run shows."""
     note = run.info.note
+    assert note is not None, "every shipped schedule has a note"
     formula = "no closed form"
     if note.bubble:
         formula = f"{'at most ' if note.bubble_is_bound else ''}`{note.bubble}`"

@@ -18,11 +18,9 @@ from simulator.described.job import Job
 from simulator.errors import InputError, UnsupportedError
 from simulator.files import read_text
 from simulator.importers.assembly import Given, finished
-from simulator.importers.deepspeed import RULES as DEEPSPEED_RULES
 from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan, read_settings
 from simulator.importers.megatron.megatron_core import is_language_model, megatron_draft
-from simulator.importers.megatron.megatron_options import RULES
-from simulator.importers.settings import Settings, sort_out
+from simulator.importers.settings import Settings, option_rules, sort_out
 from simulator.importers.shell.launch_script import Script, read_script
 
 _WANTED = "give a shell script or a file with one launch line of Megatron-LM"
@@ -86,7 +84,7 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         draft.stack = "megatron-deepspeed"
         inner_keys = _add_deepspeed(settings, script, draft.plan, given)
         _add_checkpoints(settings, draft.plan)
-    return finished(draft, settings, RULES, given, origin, inner_keys)
+    return finished(draft, settings, option_rules("megatron"), given, origin, inner_keys)
 
 
 def _launch(script: Script, origin: str) -> tuple[list[str], str, list[str]]:
@@ -210,7 +208,7 @@ def _add_deepspeed(
         inner.get(key)
     if plan.get("offload", {}).get("optimizer") == "cpu":
         settings.get("cpu_optimizer")  # says the same once more
-    rest = sort_out(inner, DEEPSPEED_RULES, given.ignore)
+    rest = sort_out(inner, option_rules("deepspeed"), given.ignore)
     settings.faults += [replace(fault, file=name) for fault in inner.faults]
     settings.assumed += (*inner.assumed, *rest.assumed)
     settings.unsupported += rest.unsupported

@@ -1,7 +1,7 @@
 """How do settings of Megatron-Core become a model, a plan and a batch?
 
 Megatron-LM's command line, NeMo and Megatron-Bridge say the same things with mostly the
-same names (:mod:`simulator.importers.megatron.megatron_options`); their importers bring them into
+same names (``simulator/facts/importers/megatron.yaml``); their importers bring them into
 one flat mapping, and this file says what it means. Defaults are those of Megatron-LM.
 """
 
@@ -21,14 +21,12 @@ from simulator.importers.megatron.megatron_memory import (
     offload_fields,
 )
 from simulator.importers.megatron.megatron_model import count_of, model_fields, switch_of
-from simulator.importers.megatron.megatron_options import (
-    CP_METHODS,
-    DISPATCHERS,
-    PIPELINE_BEFORE_DATA,
-    SHARDING,
-)
-from simulator.importers.settings import Settings, leave_out
+from simulator.importers.settings import Settings, leave_out, option_table
 
+SHARDING = option_table("megatron", "sharding")
+CP_METHODS = option_table("megatron", "cp_methods")
+PIPELINE_BEFORE_DATA = "tp-cp-ep-pp-dp"
+"""Rank order of ``--use-tp-pp-dp-mapping``."""
 _NETWORKS_OF_OTHER_SORTS = r"(.*/)?[\w-]*(bert|t5|ict|vit|vision|retro|mamba|vlm)[\w-]*\.py"
 _CHUNK_GROUPS = tuple(
     f"microbatch_group_size_per_{stage}_stage" for stage in ("vp", "virtual_pipeline")
@@ -47,7 +45,7 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
     """The model, plan and batch of Megatron-Core's settings; faults go to ``settings``.
 
     Args:
-        settings: What a file says, under the names of :mod:`megatron_options`.
+        settings: What a file says, under the names of Megatron-LM.
         gpus: GPUs of the job, where they are known.
         name: Name of the model; None where the user takes another than the file's.
     """
@@ -144,7 +142,11 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
 def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[str, Any]:
     ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
     overlap_ep = switch_of(settings, "plan.overlap_ep") or None
-    way = settings.choice("moe_token_dispatcher_type", meanings=DISPATCHERS, default="all_gather")
+    way = settings.choice(
+        "moe_token_dispatcher_type",
+        meanings=option_table("megatron", "dispatchers"),
+        default="all_gather",
+    )
     if not has_experts:
         return {"ep": ep}
     found = {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep}

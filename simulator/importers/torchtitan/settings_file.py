@@ -18,19 +18,29 @@ from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.settings import Settings, leave_out
-from simulator.importers.torchtitan.python_config import TARGET, read_python_config
-from simulator.importers.torchtitan.torchtitan_options import (
-    CONVERTERS,
-    DEGREES,
-    DISPATCHERS,
-    MODELS,
-    ONE_CHUNK,
-    RULES,
-    SCHEDULES,
-    WITHOUT_EXTRAS,
+from simulator.importers.settings import (
+    Settings,
+    leave_out,
+    option_rules,
+    option_table,
+    spellings_table,
 )
+from simulator.importers.torchtitan.python_config import TARGET, read_python_config
 
+
+def _models(table: str) -> dict[tuple[str, str], str]:
+    names = option_table("torchtitan", table).items()
+    return {(name, size): ours for name, sizes in names for size, ours in sizes.items()}
+
+
+MODELS = _models("models")
+"""Our model for each name and flavour of torchtitan."""
+WITHOUT_EXTRAS = _models("models_without_extras")
+"""Our model where torchtitan leaves out its multi-token-prediction layer."""
+SCHEDULES = option_table("torchtitan", "schedules")
+"""Our pipeline schedule for each of PyTorch's, in whose names case does not matter."""
+ONE_CHUNK = ("1f1b", "gpipe")
+"""Schedules with one stage per rank; the others have two unless layers per stage are given."""
 _WANTED = "give a TOML of torchtitan, the JSON it resolves one to, or FILE.py:FUNCTION"
 EAGER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
 """What torch.compile fuses of the model."""
@@ -59,7 +69,10 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
         values = parse_mapping(text, origin, _WANTED)
     settings = Settings(flat(values, origin), "torchtitan")
     draft = Draft(model=_model(settings, given), stack="torchtitan", gpus=given.gpus)
-    degrees = {name: settings.whole(*keys, default=1) for name, keys in DEGREES.items()}
+    degrees = {
+        name: settings.whole(*keys, default=1)
+        for name, keys in spellings_table("torchtitan", "degrees").items()
+    }
     width = (given.gpus or 0) // (degrees["tp"] * degrees["pp"])
     draft.plan = {
         **degrees,
@@ -92,7 +105,7 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
         settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")
     draft.seq_len = settings.whole("training.seq_len", default=2048)
     _batch(settings, draft, width // degrees["cp"], degrees["pp"])
-    return finished(draft, settings, RULES, given, origin)
+    return finished(draft, settings, option_rules("torchtitan"), given, origin)
 
 
 def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -183,7 +196,9 @@ def _context_method(settings: Settings, cp: int) -> str:
 def _dispatch(settings: Settings, ep: int) -> dict[str, str]:
     """How tokens reach their experts, where those are spread."""
     way = settings.choice(
-        "parallelism.expert_parallel_comm_backend", meanings=DISPATCHERS, default="all_to_all"
+        "parallelism.expert_parallel_comm_backend",
+        meanings=option_table("torchtitan", "dispatchers"),
+        default="all_to_all",
     )
     return {"ep_dispatch": way} if ep > 1 else {}
 
@@ -220,7 +235,8 @@ def _unnamed_recomputation(settings: Settings) -> str:
 def _precision(settings: Settings) -> str:
     converters = settings.get("model.converters") or []
     names = [converters] if isinstance(converters, str) else list(converters)
-    formats = {CONVERTERS.get(str(name)) for name in names if "grouped_mm" not in str(name)}
+    converters = option_table("torchtitan", "converters")
+    formats = {converters.get(str(name)) for name in names if "grouped_mm" not in str(name)}
     if None in formats or len(formats) > 1:
         settings.fault("model.converters", "is not modelled", converters, "take one of float8, mx")
     if settings.switch("training.enable_float8_linear", "float8.enable_float8_linear"):

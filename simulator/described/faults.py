@@ -15,8 +15,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from simulator.described.other_names import other_name_hint
 from simulator.errors import Fault
+from simulator.facts import shipped_facts
 
 _BLOCK, _LIST = "must be a block of fields", "must be a list"
 _SHAPES = {
@@ -192,3 +192,16 @@ def _plain(value: object) -> object:
 def _lower_first(text: str) -> str:
     text = text.removeprefix("Input ")
     return text[:1].lower() + text[1:]
+
+
+_ENDINGS = "_size", "_degree"
+
+
+def other_name_hint(word: str) -> str:
+    """Which field somebody means who calls it ``word`` as other frameworks do; empty if none."""
+    plain = word.lower().replace("-", "_")
+    spellings = {plain, *(plain.removesuffix(ending) for ending in _ENDINGS)}
+    facts = shipped_facts("other_names")
+    hints = [(entry["names"], entry["hint"]) for entry in facts["derived"]]
+    hints += [(names, f"it is called {path} here") for path, names in facts["fields"].items()]
+    return next((hint for names, hint in hints if spellings & set(names)), "")

@@ -1,7 +1,7 @@
 """What can a file or a script say? Three pages of the guide, from descriptions and facts.
 
-``python -m tests.reference`` (or ``make docs``) writes ``docs/python-api.md`` from docstrings and
-``docs/fields.md`` from the specifications, and ``docs/stacks.md`` from the facts of each stack.
+``python -m tests.reference`` (or ``make generated``) writes ``docs/python-api.md`` from docstrings,
+``docs/fields.md`` from the specifications and ``docs/stacks.md`` from the facts of each stack.
 A test compares.
 """
 
@@ -22,7 +22,7 @@ from simulator.described.json_schemas import job_schema
 from simulator.described.plan.stack import STACKS, Stack, evidence_of_stack
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
-from simulator.results.words.advice_given import Advice, WhatIf
+from simulator.results.verdict import Advice, WhatIf
 from simulator.units import UNITS, format_quantity
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +41,7 @@ MISTAKES = {
 _API_TITLE = """\
 # Python API
 
-Written by `make docs` from the docstrings; do not edit it here.
+Written by `make generated` from the docstrings; do not edit it here.
 
 ```python
 import simulator as sim
@@ -58,7 +58,7 @@ what-if is a changed copy: `job.replace(**{"plan.tp": 4})`.
 _FIELDS_TITLE = """\
 # Every field
 
-Written by `make docs` from the specifications; do not edit it here. What a field of a *job*
+Written by `make generated` from the specifications; do not edit it here. What a field of a *job*
 means, which values it takes, and what happens if it is left out. Rules between fields (such as
 "tp must divide the heads") are checked when the file is read.
 

@@ -22,11 +22,11 @@ MODULES = {
 FLOORS = [
     "ground",
     "facts",
+    "schedule",
     "described",
     "importers",
     "cost",
     "tables",
-    "schedule",
     "program",
     "engine",
     "results",

@@ -26,7 +26,7 @@ from simulator.importers.torchtitan.settings_file import (
 from simulator.program.run.order import StepOrder, job_schedule
 from simulator.schedule import ScheduleInfo
 from simulator.schedule.slots import Placement
-from simulator.schedule.torch_csv import write_order
+from simulator.schedule.written import write_order
 
 _STACK = "torchtitan"
 _ONLY = {
@@ -45,8 +45,6 @@ _CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"
 
 _NAMES = {ours: theirs for theirs, ours in SCHEDULES.items()}
 """Torch's name of each of our schedules that it has."""
-_WAITS = ("naive",)
-"""Orders that are what they are because a rank waits for its neighbour."""
 
 Table = Mapping[str, Mapping[str, object]]
 """Sections of a TOML."""
@@ -198,7 +196,7 @@ def _runs_in_torch(schedule: ScheduleInfo) -> bool:
     return (
         schedule.synchronous
         and schedule.placement is not Placement.BIDIRECTIONAL
-        and (schedule.name in _NAMES or schedule.name not in _WAITS)
+        and (bool(schedule.torch_name) or not schedule.waits)
     )
 
 

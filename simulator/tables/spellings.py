@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from simulator.described.cluster.network import FabricKind
-from simulator.described.plan.plan import ScheduleName
 from simulator.facts import shipped_facts
+from simulator.schedule import SCHEDULES
 
 _FILE = "spellings"
 
@@ -40,7 +40,7 @@ def schedule_name(said: str, chunks: int) -> str | None:
     plain = re.sub(r"[^a-z0-9]", "", said.lower())
     if plain in shipped_facts(_FILE)["no_pipeline"]:
         return None
-    ours = {re.sub(r"[^a-z0-9]", "", name): name for name in get_args(ScheduleName)}
+    ours = {re.sub(r"[^a-z0-9]", "", name): name for name in SCHEDULES}
     name = ours.get(plain) or shipped_facts(_FILE)["schedules"].get(plain, said)
     return "interleaved-1f1b" if name == "1f1b" and chunks > 1 else name
 
@@ -71,8 +71,8 @@ def zero_stage(said: str) -> str:
 
 def chunks_of_schedule(name: str | None) -> int | None:
     """Model chunks per rank of a schedule that folds the pipeline; None if it leaves them open."""
-    chunks: int | None = shipped_facts(_FILE)["chunks_of_schedule"].get(name)
-    return chunks
+    info = SCHEDULES.get(name or "")
+    return 2 if info and info.chunks == (2, 2) else None
 
 
 def facts_in_notes(notes: str) -> Iterator[Mapping[str, Any]]:
@@ -168,7 +168,9 @@ def _same_form(given: _Named, other: _Named) -> bool:
 def _same_memory(given: _Named, other: _Named) -> bool:
     if given.memory_gb is None or other.memory_gb is None:
         return True
-    size = _gpus("smaller_twins_gb").get(given.device, {}).get(given.memory_gb, given.memory_gb)
+    size: int = (
+        _gpus("smaller_twins_gb").get(given.device, {}).get(given.memory_gb, given.memory_gb)
+    )
     return abs(size - other.memory_gb) <= _LARGEST_SIZE_ERROR * other.memory_gb
 
 

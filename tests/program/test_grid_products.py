@@ -11,8 +11,7 @@ import pytest
 from simulator.cost.collectives import CollectiveKind
 from simulator.described.plan.plan_blocks import TensorGrid
 from simulator.program.layer.pieces import Axis, Gemm, Move, Split
-from simulator.program.strategies.tensor_parallel_2d import summa_product
-from simulator.program.strategies.tensor_parallel_3d import cube_product
+from simulator.program.strategies.grid_products import cube_product, summa_product
 
 Q = 2
 M, K, N = 8, 12, 20

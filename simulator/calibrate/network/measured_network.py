@@ -11,10 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from simulator.calibrate.network.fit_collectives import hidden_by_launches
-from simulator.calibrate.network.network_files import Fit, value_text
-from simulator.calibrate.network.network_fit import FEW_ROWS, Case, fit_links, with_values
-from simulator.calibrate.network.network_priors import priors_around
+from simulator.calibrate.network.network_fit import (
+    FEW_ROWS,
+    Case,
+    Fit,
+    fit_links,
+    hidden_by_launches,
+    priors_around,
+    with_values,
+)
 from simulator.calibrate.profile_text import SourcedValue
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
@@ -283,3 +288,12 @@ def _said_of_fit(fit: Fit, cases: Sequence[Case], base: HardwareProfile) -> Iter
             )
         else:
             yield f"fabric: told by {nodes[0]} to {nodes[-1]} nodes; beyond, the model extrapolates"
+
+
+def value_text(field: str, value: float) -> str:
+    """The value as files spell it; times keep their three digits."""
+    if field.endswith("_bytes_per_s"):
+        return format_quantity(value, "bytes_per_s")
+    if field.endswith("_bytes"):
+        return format_quantity(value, "bytes")
+    return format_quantity(value, "s") if field.endswith("_s") else f"{value:g}"

@@ -148,10 +148,5 @@ class WrittenSchedule(Spec):
     rows: tuple[str, ...]
     """Its lines."""
 
-    @property
-    def joins_passes(self) -> bool:
-        """Whether it runs a forward and a backward as one."""
-        return any("OVERLAP_F_B" in row for row in self.rows)
-
     def __str__(self) -> str:
         return self.file

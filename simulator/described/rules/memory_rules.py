@@ -11,8 +11,6 @@ from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
 from simulator.errors import Fault
 
-_PLAIN_SCHEDULES = (None, "naive", "gpipe", "1f1b", "dapple", "interleaved-1f1b")
-"""Pipelines after which all ranks update together, with whole backward passes."""
 _ON_THE_CPU = ("adam", "sgd", "sgd-momentum")
 """Optimizers whose step runs on a CPU in some framework."""
 
@@ -120,7 +118,7 @@ def _pipelines_allow_it(job: Job) -> Iterator[Fault]:
     ):
         if getattr(offload, name):
             yield Fault(f"plan.offload.{name}", reason, getattr(offload, name), "take plan.pp: 1")
-    if offload.optimizer and (plan.schedule not in _PLAIN_SCHEDULES or plan.post_validation):
+    if offload.optimizer and (not job.choices.schedule.offloads or plan.post_validation):
         rule = (
             f"no framework updates on the CPU under {plan.schedule or 'post-validation'}: "
             "the runtime of such schedules fuses its update into the pipeline on the GPU"
@@ -228,7 +226,7 @@ def _only_whole_layers_can_be_counted(job: Job) -> Iterator[Fault]:
     if plan.recompute != "full":
         rule = f"counts whole layers, but plan.recompute is {plan.recompute}"
         yield Fault(path, rule, value, "set plan.recompute: full, or leave it out")
-    if plan.schedule not in (None, "gpipe", "1f1b", "interleaved-1f1b"):
+    if not job.choices.schedule.recomputes_blocks:
         rule = f"is Megatron's block method, which does not run under {plan.schedule}"
         yield Fault(path, rule, value, "leave it out, or take plan.schedule: 1f1b")
 
@@ -239,7 +237,7 @@ def _modules_are_what_selective_repeats(job: Job) -> Iterator[Fault]:
     if plan.recompute != "selective":
         rule = f"names parts of layers, but plan.recompute is {plan.recompute}"
         yield Fault(path, rule, value, "set plan.recompute: selective, or leave it out")
-    policy = plan.stack.selective_policy
+    policy = job.choices.selective_policy
     if policy != "core-attention":
         rule = f"is Megatron-Core's, but selective means {policy} in the plan's stack"
         yield Fault(path, rule, value, "leave it out, or take plan.stack: megatron-core")

@@ -37,7 +37,7 @@ MODELS = _models("models")
 """Our model for each name and flavour of torchtitan."""
 WITHOUT_EXTRAS = _models("models_without_extras")
 """Our model where torchtitan leaves out its multi-token-prediction layer."""
-SCHEDULES = option_table("torchtitan", "schedules")
+SCHEDULES: Mapping[str, str] = option_table("torchtitan", "schedules")
 """Our pipeline schedule for each of PyTorch's, in whose names case does not matter."""
 ONE_CHUNK = ("1f1b", "gpipe")
 """Schedules with one stage per rank; the others have two unless layers per stage are given."""

@@ -8,6 +8,7 @@ launcher's and must be given.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

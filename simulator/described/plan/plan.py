@@ -205,8 +205,7 @@ class Plan(Spec):
     """Whether pipeline sends run beside computation; by default as the stack does it."""
     overlap_tp: Flag | None = None
     """Whether tensor-parallel collectives are pipelined with their matrix products; by default
-    as the stack does it, and in 2d and 2.5d yes: a step's operands travel while the one before
-    is multiplied."""
+    only in 2d and 2.5d, where a step's operands travel while the one before is multiplied."""
     overlap_ep: Flag | None = None
     """Whether tokens travel to their experts while another microbatch computes, where a
     forward and a backward run side by side; by default where the schedule is made for that:

@@ -80,10 +80,8 @@ class Stack(Spec):
     """Sharded parameters are gathered during forward."""
     overlap_p2p: Flag = True
     """Pipeline transfers run beside computation."""
-    overlap_tp: Flag = False
-    """Tensor-parallel collectives are pipelined with their products."""
     overlap_tp_backward: Flag = True
-    """Without ``overlap_tp``, the collective of an input gradient still hides behind the
+    """Without ``plan.overlap_tp``, the collective of an input gradient still hides behind the
     weight gradient."""
     post_validation: Flag = False
     """Schedules with a split backward update without waiting for the gradient norm of all

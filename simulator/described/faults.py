@@ -148,20 +148,17 @@ def _paths_one_level_down(spec: type[BaseModel], location: Sequence[str]) -> lis
 
 
 def _block_at(spec: Any, location: Sequence[str]) -> Any:
-    """Type of what stands there."""
     for part in location:
         spec = _inside(spec, part)
     return spec
 
 
 def _field_types(block: type[BaseModel]) -> dict[str, Any]:
-    """Type of every field of a block, by its name in files."""
     fields = block.model_fields.items()
     return {f.alias or n: _core(f.annotation) for n, f in fields if not f.exclude}
 
 
 def _inside(block: Any, part: str) -> Any:
-    """Type of the field ``part`` of a block, or of any value of a mapping or list."""
     if _is_spec(block):
         fields = block.model_fields.items()
         return next((_core(f.annotation) for n, f in fields if part in (n, f.alias)), None)

@@ -143,7 +143,6 @@ def _together(paths: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def _kind(settings: Settings) -> str:
-    """fsdp, deepspeed or ddp."""
     default = "fsdp" if _trainer_strategy(settings) else "ddp"
     return settings.choice("distributed_type", meanings=KINDS, default=default)
 
@@ -184,7 +183,6 @@ def _sharding(settings: Settings, kind: str, width: int) -> dict[str, Any]:
 
 
 def _offload(settings: Settings, kind: str) -> dict[str, Any]:
-    """Where states and parameters are that left the GPU."""
     moves_all = settings.switch(
         "fsdp_config.fsdp_offload_params", "fsdp_config.offload_params",
         "fsdp_config.fsdp_cpu_offload", "fsdp_config.cpu_offload",
@@ -204,7 +202,7 @@ def _offload(settings: Settings, kind: str) -> dict[str, Any]:
 
 
 def _clips(settings: Settings) -> bool:
-    """Whether gradients are clipped, which the Trainer does unless it is told not to."""
+    """Whether gradients are clipped, which the Trainer does by default."""
     key = "deepspeed_config.gradient_clipping"
     keys = ("max_grad_norm",) if settings.get(key) == "auto" else (key, "max_grad_norm")
     return settings.number(*keys, default=1.0) > 0
@@ -233,7 +231,6 @@ def _optimizer(settings: Settings) -> str:
 
 
 def _batch(settings: Settings, draft: Draft, given: Given, dp: int) -> None:
-    """Sequences at a time and per step."""
     draft.micro_batch = settings.whole("per_device_train_batch_size", "train_batch_size")
     steps = settings.whole(
         "gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps", default=None

@@ -149,7 +149,7 @@ def _assume_what_checkpoints_imply(settings: Settings, plan: dict[str, Any]) -> 
 
 
 def _clips(settings: Settings) -> bool:
-    """Whether gradients are clipped; DeepSpeed does not unless it is told to."""
+    """Whether gradients are clipped; DeepSpeed does not by default."""
     given = settings.get("gradient_clipping")
     if given is None and "gradient_clipping" in settings.left_open:
         settings.assumed.append("gradients are clipped, as the trainer does by default")
@@ -158,7 +158,6 @@ def _clips(settings: Settings) -> bool:
 
 
 def _offload(settings: Settings) -> dict[str, Any]:
-    """Where states and parameters are that left the GPU."""
     places = {"cpu": "cpu", "nvme": "nvme", "none": None}
     block = "zero_optimization.offload_"
     found: dict[str, Any] = {
@@ -198,7 +197,6 @@ def _optimizer(settings: Settings) -> str:
 
 
 def _facts(settings: Settings) -> dict[str, Any]:
-    """What the configuration sets otherwise than the stack."""
     kept = settings.choice(
         "data_types.grad_accum_dtype", meanings=option_table("deepspeed", "formats"), default=None
     )

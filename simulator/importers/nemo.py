@@ -120,7 +120,6 @@ def resolved(values: Mapping[str, Any], definitions: Mapping[str, str]) -> dict[
 def _resolved(
     key: str, value: Any, values: Mapping[str, Any], definitions: Mapping[str, str], depth: int
 ) -> Any:
-    """A value whose references, innermost first, are replaced; as written if they are open."""
     if not isinstance(value, str) or "${" not in value or depth == 0 or len(value) > 1000:
         return value
     found = re.search(r"\$\{([^${}]*)\}", value)

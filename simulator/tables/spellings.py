@@ -93,8 +93,6 @@ _LARGEST_SIZE_ERROR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What a name says of a device."""
-
     device: str
     form: str
     memory_gb: int | None
@@ -114,13 +112,13 @@ def profile_name_of(gpu: str, names: Iterable[str]) -> str | None:
     found = [(name, _named(name)) for name in shipped]
     fitting = [(name, other) for name, other in found if _may_be(given, other)]
 
-    def likeness(candidate: tuple[str, _Named]) -> tuple[int, int, int, str]:
+    def closeness(candidate: tuple[str, _Named]) -> tuple[int, int, int, str]:
         name, other = candidate
         shared, unsaid = given.words & other.words, other.words - given.words
         special = sum(word in ("hbm2e", "500w", "dgx1", "sxm3") for word in unsaid)
         return len(shared), -special, other.form == "sxm", name
 
-    return max(fitting, key=likeness, default=(None, None))[0]
+    return max(fitting, key=closeness, default=(None, None))[0]
 
 
 def stated_memory_gb(gpu: str) -> int | None:
@@ -145,13 +143,13 @@ def _named(gpu: str) -> _Named:
     of_device = [size for size in sizes if size not in _gpus("host_memory_gb").get(device, ())]
     forms = [word for word in words if word.startswith(("sxm", "pcie", "nvl"))]
     form = re.sub(r"\d+$", "", forms[0]) if forms else ""
-    # Generations of the module tell V100s apart; all later ones have one only.
+    # Generations of the module distinguish V100s; all later ones have one only.
     kept = frozenset(word if device == "v100" else re.sub(r"^sxm\d", "sxm", word) for word in words)
     return _Named(device, form, of_device[0] if of_device else None, kept)
 
 
 def _may_be(given: _Named, other: _Named) -> bool:
-    """Whether nothing that both names state tells the two apart."""
+    """Whether nothing that both names state differs."""
     if not given.device or given.device != other.device:
         return False
     return _same_form(given, other) and _same_memory(given, other) and _same_module(given, other)

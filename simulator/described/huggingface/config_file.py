@@ -72,7 +72,6 @@ def read_huggingface_config(
 
 
 def _load(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], str, str]:
-    """Return the parsed content, its origin for messages, and a name for the model."""
     if isinstance(source, Mapping):
         return source, "", ""
     path, text = _file(Path(source))
@@ -81,7 +80,6 @@ def _load(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], st
 
 
 def _file(path: Path) -> tuple[Path, str]:
-    """Return the file that ``path`` means, and its text."""
     if os.path.isdir(path):  # false, too, for names that no file can have
         path /= "config.json"
     return path, read_text(path, _WANTED, max_bytes=MAX_FILE_BYTES)

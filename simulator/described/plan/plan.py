@@ -145,7 +145,7 @@ class Plan(Spec):
     ] = "ddp"
     """Who adds up gradients and updates weights. ``ddp``: all ranks, by collectives, whole or
     sharded (``zero``). ``data-parallel``: GPU 0 alone, in one process for all GPUs of a node, as
-    PyTorch's ``nn.DataParallel``. ``parameter-server``: hosts apart from the GPUs."""
+    PyTorch's ``nn.DataParallel``. ``parameter-server``: hosts without GPUs."""
     parameter_servers: CountOrZero = 0
     """Hosts that hold the parameters with ``data_parallel: parameter-server``, with network cards
     like those of a node; 0 is one per node of GPUs, which is then no narrower than they are."""

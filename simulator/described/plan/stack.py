@@ -156,7 +156,7 @@ class Stack(Spec):
     """The gradient norm is taken of fp32 copies of all gradients that a rank updates with."""
     flat_states: Flag = False
     """What a rank updates is one tensor, and so are its states and gradients, which are copied
-    together for that; ZeRO 3 keeps parameters apart."""
+    together for that; ZeRO 3 keeps parameters separate."""
     update_copies: int = Field(default=0, ge=0, le=4, strict=True)
     """fp32 tensors as large as the weights it updates that an optimizer makes on the way; a
     fused one makes none, AdamW of PyTorch 2.0 and before makes 2."""

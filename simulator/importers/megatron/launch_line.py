@@ -88,7 +88,6 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
 
 
 def _launch(script: Script, origin: str) -> tuple[list[str], str, list[str]]:
-    """Words before the training script, its name, and its arguments."""
     for command in reversed(script.commands):
         # A launcher may get the whole command as one word: srun bash -c "torchrun ...".
         words = [w for word in command for w in (word.split() if _MARK in word else [word])]
@@ -132,7 +131,6 @@ def _megatron_experts(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options(words: Sequence[str]) -> dict[str, Any]:
-    """Values by option, named as in Python; the last one counts, as in argparse."""
     values: dict[str, list[str]] = {}
     name = ""
     for word in (part for item in words for part in _split_option(item)):
@@ -155,7 +153,6 @@ def _split_option(word: str) -> list[str]:
 
 
 def _typed(words: list[str]) -> Any:
-    """A flag, a number, a word, or a list of several."""
     values = [_number(word.strip("'\"")) for word in words]
     if not values:
         return True
@@ -171,7 +168,6 @@ def _number(word: str) -> int | float | str:
 
 
 def _gpus(launcher: Sequence[str], script: Script) -> int | None:
-    """GPUs that the launcher starts ranks on, where the script says it."""
     nodes, per_node = _option(launcher, _NODES), _option(launcher, _PER_NODE)
     if nodes and per_node:
         return nodes * per_node

@@ -81,7 +81,6 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
 
 
 def _virtual_stages(settings: Settings, pp: int, layers: int | None) -> dict[str, Any]:
-    """Chunks per stage, and how the layers are dealt to them."""
     given = settings.whole("num_virtual_stages_per_pipeline_rank",
                            "virtual_pipeline_model_parallel_size", default=None)  # fmt: skip
     per_chunk = settings.whole("num_layers_per_virtual_pipeline_stage", default=None)
@@ -194,7 +193,6 @@ def _precision(settings: Settings, *, keeps_16_bit: bool) -> dict[str, Any]:
 
 
 def _recomputation(settings: Settings) -> dict[str, object]:
-    """What is computed again: nothing, core attention, or whole layers."""
     granularity = settings.choice(
         "recompute_granularity", "activations_checkpoint_granularity",
         meanings={"selective": "selective", "full": "full", "none": "none"}, default="none",
@@ -267,7 +265,6 @@ def _optimizer(settings: Settings) -> str:
 
 
 def _attention(settings: Settings) -> str | None:
-    """How core attention is computed; None is what the stack does."""
     kinds = dict.fromkeys(("auto", "AttnBackend.auto"))
     kinds |= dict.fromkeys(("flash", "fused", "AttnBackend.flash", "AttnBackend.fused"), "flash")
     kinds |= dict.fromkeys(("unfused", "local", "AttnBackend.unfused"), "fused-softmax")
@@ -288,7 +285,7 @@ def _overlaps(settings: Settings, tp: int) -> dict[str, Any]:
         "overlap_grad_reduce": switch_of(settings, "plan.overlap_grad_reduce"),
         "overlap_param_gather": switch_of(settings, "plan.overlap_param_gather"),
         "overlap_p2p": False if waits else None,
-        "overlap_tp": switch_of(settings, "plan.overlap_tp"),
+        "overlap_tp": switch_of(settings, "plan.overlap_tp") or None,
         "sequence_parallel": cuts if tp > 1 else None,
     }
 
@@ -307,7 +304,6 @@ _FUSIONS = {
 
 
 def _facts(settings: Settings, model: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the run does otherwise than the stack."""
     dropouts = [settings.number(f"{kind}_dropout", default=0.1) for kind in ("hidden", "attention")]
     fuses_loss = settings.switch("cross_entropy_loss_fusion")
     facts: dict[str, Any] = {

@@ -90,13 +90,11 @@ def _obligatory(settings: Settings, field: str) -> int:
 
 
 def _kv_heads(settings: Settings, heads: int) -> int:
-    """Groups of heads that share keys and values; 0 is none."""
     groups: int = count_of(settings, "model.kv_heads", heads)
     return 0 if groups == heads else groups
 
 
 def _activation(settings: Settings) -> tuple[bool, str]:
-    """Whether the MLP is gated, and by what it is activated."""
     settings.get("squared_relu")
     named = settings.get("activation") or settings.get("activation_func")
     named = named or settings.get("activation_func._target_") or ""
@@ -119,7 +117,6 @@ def _ties_embeddings(settings: Settings) -> bool:
 
 
 def _vocabulary(settings: Settings, tp: int) -> int | None:
-    """Entries of the embedding, as stated or as the tokenizer is known to have."""
     divisor = settings.whole("make_vocab_size_divisible_by", default=128)
     vocab: int | None = count_of(settings, "model.vocab", None)
     tokenizer = settings.get("tokenizer_type") or settings.get("type")

@@ -90,7 +90,8 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
             "parallelism.enable_async_tensor_parallel",
             "experimental.enable_async_tensor_parallel",
             "compile.enable_async_tensor_parallel",
-        ),
+        )
+        or None,
         "grad_reduce_precision": settings.choice(
             "training.mixed_precision_reduce",
             meanings={"float32": "fp32", "bfloat16": "bf16"},
@@ -128,13 +129,11 @@ def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _converter(target: str) -> str:
-    """Short name of a converter's class; as it is written where it is another."""
     short = {"Float8LinearConverter": "float8", "MXLinearConverter": "mx"}
     return short.get(target.partition(".")[0], target.replace(".", "_"))
 
 
 def _model(settings: Settings, given: Given) -> dict[str, Any] | str | None:
-    """Our model for torchtitan's name and flavour; None, to be asked for, for others."""
     name = settings.get("model.name") or settings.get("model_spec.name")
     flavor = settings.get("model.flavor") or settings.get("model_spec.flavor")
     if given.model:
@@ -195,7 +194,6 @@ def _context_method(settings: Settings, cp: int) -> str:
 
 
 def _dispatch(settings: Settings, ep: int) -> dict[str, str]:
-    """How tokens reach their experts, where those are spread."""
     way = settings.choice(
         "parallelism.expert_parallel_comm_backend",
         meanings=option_table("torchtitan", "dispatchers"),
@@ -205,7 +203,6 @@ def _dispatch(settings: Settings, ep: int) -> dict[str, str]:
 
 
 def _recomputation(settings: Settings) -> str:
-    """What is computed again: nothing, every second product, or whole layers."""
     mode = settings.choice(
         "activation_checkpoint.mode",
         meanings={"none": "none", "selective": "selective", "full": "full"},
@@ -259,7 +256,6 @@ def _optimizer(settings: Settings) -> str:
 
 
 def _is_compiled(settings: Settings, part: str) -> bool:
-    """Whether the model or the loss runs as torch.compile fuses it."""
     parts = settings.get("compile.components")
     is_on = settings.switch("compile.enable", "training.compile")
     return is_on and (parts is None or part in parts)
@@ -328,7 +324,6 @@ def pipeline_fields(settings: Settings, pp: int, layers: int, folder: Path) -> d
 
 
 def _named(settings: Settings, *, is_written: bool) -> str:
-    """Our schedule of torch's name, in which case does not matter."""
     key, given = settings.first(_NAME, "experimental.pipeline_parallel_schedule")
     meanings = {name.casefold(): ours for name, ours in SCHEDULES.items()}
     if given is None or is_written:
@@ -342,7 +337,6 @@ def _named(settings: Settings, *, is_written: bool) -> str:
 def _written(
     settings: Settings, key: str, name: str, folder: Path
 ) -> tuple[dict[str, Any] | None, int]:
-    """The order in a CSV file as a plan carries it, and chunks per rank."""
     try:
         text = read_text(folder / name, "give the file beside the configuration")
     except InputError as error:

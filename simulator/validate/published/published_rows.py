@@ -131,7 +131,7 @@ def _profile_name(row: Row) -> str:
     name = said if is_path else profile_name_of(said, profile_names())
     if name is None:
         raise InputError.single("profile", f"no hardware profile describes {said or 'no device'!r}")
-    # Nodes of eight V100 SXM2 are DGX-1s and the like, whose links make a cube mesh.
+    # Nodes of eight V100 SXM2 are DGX-1s and similar systems, whose links make a cube mesh.
     if name == "v100-sxm2-32gb" and cells.whole_if_stated(row, "gpus_per_node") == 8:
         return "dgx1-v100-32gb"
     return name
@@ -192,7 +192,6 @@ def _check_degrees(row: Row, plan: Mapping[str, Any]) -> None:
 
 
 def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
-    """What data-parallel ranks share, and among how many of them."""
     said = cells.word(row, "zero")
     if not said:
         stage = zero_of(base, row["framework"], row.get("framework_version", ""))
@@ -206,7 +205,6 @@ def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
 
 
 def _zero_group(row: Row, plan: Mapping[str, Any]) -> int:
-    """Ranks that the states are sharded over; 0 where that is all of them."""
     said = cells.word(row, "zero_group")
     tensor_ranks = max(1, plan.get("tp", 1))
     if said in ("node", "intra-node", "in-node", "per-node"):
@@ -230,7 +228,6 @@ def _precision(row: Row, base: str) -> dict[str, Any]:
 
 
 def _recomputation(row: Row) -> dict[str, Any]:
-    """Whole layers, or parts of them, that are computed again."""
     said, notes = cells.word(row, "recompute"), row.get("notes", "")
     recomputation: dict[str, Any] = {"recompute": spellings.recompute_extent(said)} if said else {}
     if some_layers := _SOME_LAYERS_AGAIN.search(notes):
@@ -262,7 +259,7 @@ def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[st
         # ``arguments.py``: bf16 sets accumulate_allreduce_grads_in_fp32.
         facts |= {"main_grad_precision": "fp32", "grad_reduce_precision": "fp32"}
     if base in ("deepspeed", "megatron-deepspeed") and cells.flag(row, "gated_mlp"):
-        # Llama's kin, of 2023 and later, train without dropout and on flash attention.
+        # Models like Llama, of 2023 and later, train without dropout and on flash attention.
         facts |= {"dropout": False, "attention": "flash"}
     of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
     if of_transformers and base in ("deepspeed", "torch-fsdp"):

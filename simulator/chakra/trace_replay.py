@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simulator.chakra.execution_trace import RankTrace
 from simulator.chakra.to_program import traced_program
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.engine.deadlock import DeadlockError
+from simulator.engine.dependencies import DeadlockError
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline

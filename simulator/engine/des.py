@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from simulator.engine.deadlock import deadlock_error
-from simulator.engine.dependencies import dependencies
+from simulator.engine.dependencies import deadlock_error, dependencies
 from simulator.engine.device import Devices
 from simulator.engine.fluid_network import FluidNetwork, Route
 from simulator.engine.instant import Action, after

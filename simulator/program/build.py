@@ -15,29 +15,31 @@ from typing import NamedTuple
 
 from simulator.cost.host import host_ports_bytes_per_s
 from simulator.described.job import Job
+from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import first_rank
-from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.price.transfers import transfer_work
-from simulator.program.run.activation_offload import (
+from simulator.program.run.data_parallel import DataParallel, Exchanges
+from simulator.program.run.host_copies import (
     ActivationOffload,
     kept_activations,
     offloaded_layers,
 )
-from simulator.program.run.data_parallel import DataParallel, Exchanges
-from simulator.program.run.order import StepOrder, boundary_buffers
+from simulator.program.run.order import StepOrder, boundary_buffers, refuse_shared_updates
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.single_process import single_process_program
 from simulator.program.run.step_end import StepEnd
-from simulator.program.states.asynchronous import refuse_shared_updates
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
-from simulator.program.states.offloaded_states import offloaded_states
-from simulator.program.states.outside_memory import outside_bytes
+from simulator.program.states.outside_memory import offloaded_states, outside_bytes
 from simulator.program.states.parameter_server import ServerTransfers
-from simulator.program.states.rank_layers import PipelineRanks
-from simulator.program.states.resident import ParameterCount, resident_memory, state_bytes
+from simulator.program.states.resident import (
+    ParameterCount,
+    PipelineRanks,
+    resident_memory,
+    state_bytes,
+)
 from simulator.program.unlike.unfold import unfold
 from simulator.schedule import Order, Slot
 from simulator.schedule.unit_time import peak_in_flight

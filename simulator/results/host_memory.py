@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.described.job import Job
-from simulator.program.grid.lockstep_groups import rank_grid
+from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import Memory, Owner, Program, total_bytes
 
 

@@ -12,8 +12,7 @@ from simulator.engine.timeline import Timeline
 from simulator.program.build import Steps
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import COMMUNICATION, Category
-from simulator.program.run.order import job_schedule
-from simulator.program.states.asynchronous import asynchrony
+from simulator.program.run.order import asynchrony, job_schedule
 from simulator.results.host_memory import host_memory
 from simulator.results.memory.owners import class_memory
 from simulator.results.steady import cut_memory, cut_timeline, steady_window

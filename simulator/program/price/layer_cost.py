@@ -10,6 +10,7 @@ from typing import NamedTuple
 from simulator.cost.collectives import Group
 from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.described.job import Job
+from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import (
     context_group,
     context_lines,
@@ -18,7 +19,6 @@ from simulator.program.grid.rank_groups import (
     grid_groups,
     tensor_group,
 )
-from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import Memory, Owner
 from simulator.program.layer.block import Shape, microbatch_shape

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import chain
 
 from simulator.described.job import Job
-from simulator.program.grid.received_tokens import busiest_share
+from simulator.program.grid.expert_tokens import busiest_share
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import total_bytes
 from simulator.program.price.stage_cost import StageCosts

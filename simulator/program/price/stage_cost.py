@@ -15,8 +15,8 @@ from itertools import chain
 from simulator.cost.kernel_time import memory_bound_s
 from simulator.cost.parameters import LayerKind
 from simulator.described.job import Job
+from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import shard_group
-from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import (
     COMMUNICATION,

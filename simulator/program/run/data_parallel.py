@@ -33,15 +33,12 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.run.attachments import Gather
-from simulator.program.run.state_offload import Shard, StateOffload
-from simulator.program.states.data_parallel_collectives import partial_gradients_work
-from simulator.program.states.first_gradients import MadeGradients
-from simulator.program.states.gather_memory import UnitMemory
+from simulator.program.run.host_copies import Shard, StateOffload
+from simulator.program.run.pipeline_parts import Gather
+from simulator.program.states.data_parallel_collectives import BucketCopies, partial_gradients_work
 from simulator.program.states.gather_units import Piece, Unit, Units
-from simulator.program.states.gradient_buckets import BucketCopies
+from simulator.program.states.gathered_memory import MadeGradients, UnitMemory, WholeGradients
 from simulator.program.states.resident import ParameterCount, added_up, shard_numel, state_bytes
-from simulator.program.states.whole_gradients import WholeGradients
 
 
 class Exchanges(Protocol):

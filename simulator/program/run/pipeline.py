@@ -30,10 +30,17 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.run.attachments import ActivationCopies, Attachment, Costs, Gather
 from simulator.program.run.boundary_buffers import BoundaryBuffers, PassBuffers
-from simulator.program.run.pipeline_routes import Routes
-from simulator.program.run.slot_edges import ENDS_BACKWARD, SlotEdges, slot_edges
+from simulator.program.run.pipeline_parts import (
+    ENDS_BACKWARD,
+    ActivationCopies,
+    Attachment,
+    Costs,
+    Gather,
+    Routes,
+    SlotEdges,
+    slot_edges,
+)
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 _KINDS = {

@@ -27,8 +27,7 @@ from simulator.program.price.muon import gathers
 from simulator.program.price.update_time import optimizer_work
 from simulator.program.run.data_parallel import DataParallel
 from simulator.program.states.parameter_server import server_update_work
-from simulator.program.states.rank_layers import PipelineRanks
-from simulator.program.states.resident import padded_vocab, shard_numel, state_bytes
+from simulator.program.states.resident import PipelineRanks, padded_vocab, shard_numel, state_bytes
 from simulator.program.states.update_memory import update_memory
 
 

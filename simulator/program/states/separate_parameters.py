@@ -7,18 +7,22 @@ that backward computes again, the two uses of a weight lie around the later ones
 backward these are all the weights behind it: once in forward, and in backward once, or twice where
 a layer is computed again. An embedding that is the output matrix, too, belongs to the whole model,
 which uses it anew as backward begins. While the loss runs, the first weight that backward lacks is
-gathered ahead.
+gathered ahead. Parameters come and go one after another while a layer runs: the one in use and the
+next, which is gathered beside it unless too much is there already, and what backward of a repeated
+layer keeps for its second use.
 
 Ignored: the first step of a training, which only records the order and keeps nothing.
 
 Source: DeepSpeed 0.3.13, deepspeed/runtime/zero/stage3.py, ``persistent_parameters``,
-``release_sub_module``, ``get_reuse_distance_in_numel`` and ``prefetch_next_sub_modules``.
+``release_sub_module``, ``get_reuse_distance_in_numel``, ``_keep_for_later`` and
+``prefetch_next_sub_modules``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from simulator.cost.parameters import embedding_tensors
 from simulator.described.job import Job
@@ -153,3 +157,39 @@ def kept_for_backward(
         kept.append(replace(part, each=tuple(each)))
         between += total * (3 if part.is_repeated else 2)
     return kept[::-1]
+
+
+def whole_parameters(lone: LoneParameters, job: Job, *, is_forward: bool) -> list[float]:
+    """Elements of those parameters that are whole at once, where the most are, but for any kept.
+
+    The next parameter is gathered ahead, that of the next layer with the last of this one; layers
+    are taken as alike. What backward keeps of a repeated layer is whole as its gradients begin.
+    """
+    sizes = [count.total for count in lone.gathered(is_forward=False)]
+    turns = [_with_next([used], ahead, job) for used, ahead in pairwise([*sizes, *sizes[:1]])]
+    if not is_forward and lone.is_repeated:
+        kept, again = lone.kept_and_gathered_twice(job.choices.reuse_numel)
+        numels = [one.count.total for one in kept]
+        turns.append(_with_next(numels, again[0].count.total, job) if again else numels)
+    return max(turns, key=sum, default=[])
+
+
+def whole_in_attention(lone: LoneParameters, job: Job) -> list[float]:
+    """The same while attention itself runs backward, after its output's weight and before others.
+
+    What is kept for the gradients of these, or else the next of them, which is gathered ahead.
+    """
+    kept, _ = lone.kept_and_gathered_twice(job.choices.reuse_numel)
+    inputs = [one for one in lone.each if one.in_attention and not one.is_small][:-1]
+    waiting = [one.count.total for one in kept if one in inputs] if lone.is_repeated else []
+    coming = [one for one in inputs if not one.stays]
+    return waiting or (_with_next([], coming[-1].count.total, job) if coming else [])
+
+
+def _with_next(whole: list[float], ahead: float, job: Job) -> list[float]:
+    """With the one that is gathered ahead, once more where a list of shards is made of it."""
+    limit = job.choices.live_numel
+    live = kept_embedding_numel(job) + sum(whole)
+    if limit is not None and live >= limit:
+        return whole
+    return [*whole, *[ahead] * (2 if job.choices.lists_shards else 1)]

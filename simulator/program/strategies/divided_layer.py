@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from simulator.described.job import Job
+from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import expert_group
-from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.layer.block import Shape
 from simulator.program.layer.pieces import Layer
 from simulator.program.states.resident import padded_vocab

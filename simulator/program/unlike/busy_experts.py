@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.described.job import Job
-from simulator.program.grid.lockstep_groups import rank_grid
-from simulator.program.grid.rank_groups import rank_axes
-from simulator.program.grid.received_tokens import (
+from simulator.program.grid.expert_tokens import (
     ExpertShare,
     busiest_rank,
     busiest_share,
     other_share,
 )
+from simulator.program.grid.rank_groups import rank_axes, rank_grid
 from simulator.program.ir import Category, Kind, Lane, Operation, Part, Work
 
 WAIT = "wait_for_experts"

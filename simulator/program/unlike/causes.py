@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.program.grid.lockstep_groups import Labels
+from simulator.program.grid.rank_groups import Labels
 from simulator.program.ir import Scope
 from simulator.program.unlike.conditions import RankConditions
 

@@ -20,7 +20,7 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import LINK_PORT
 from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job, Pool
-from simulator.program.grid.lockstep_groups import rank_grid
+from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import COMMUNICATION, Category, Part, Work
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.described.job import Job
-from simulator.program.grid.received_tokens import busiest_share
+from simulator.program.grid.expert_tokens import busiest_share
 from simulator.program.ir import Stream
 from simulator.program.unlike.busy_experts import WAIT
 from simulator.results.step import StepResult

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.described.job import Job
 from simulator.program.ir import RankClass
-from simulator.program.states.asynchronous import Asynchrony
+from simulator.program.run.order import Asynchrony
 from simulator.results.host_memory import HostMemory
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.words.expert_load_sentence import expert_load_sentence

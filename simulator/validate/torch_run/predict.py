@@ -20,7 +20,7 @@ from simulator.engine.des import simulate_program
 from simulator.engine.timeline import STREAMS, Timeline
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category, Kind, Operation, Owner, Part, Program, Stream, Work
-from simulator.program.run.state_offload import HOST_UPDATE
+from simulator.program.run.host_copies import HOST_UPDATE
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.summary import summarise

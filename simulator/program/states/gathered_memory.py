@@ -1,24 +1,29 @@
 """How much memory do weights take while they are gathered, and gradients until they are sharded?
 
-Parameters that share a collective are whole together. Where every parameter has collectives of its
-own, one is whole after another while a layer runs: the one in use and the next, which is gathered
-beside it unless too much is there already, and what backward of a repeated layer keeps for its
-second use. Gradients are copied into a bucket one by one, and leave when it is full.
+Parameters that share a collective are whole together. Gradients are copied into a bucket one by
+one, and leave when it is full. Where none stay from the step before, the first backward of a step
+makes them. Under ZeRO 2 the first of several backwards of one virtual stage makes them, the later
+ones add to them, and the reductions after the last one shard them.
 
-Source: DeepSpeed 0.3.13, deepspeed/runtime/zero/stage3.py, ``prefetch_next_sub_modules``,
-``release_sub_module``, ``_keep_for_later`` and ``reduce_ipg_grads``.
+Ignores: the memory traffic of adding up, and that frameworks may add up in fp32.
+Source: DeepSpeed 0.3.13, deepspeed/runtime/zero/stage3.py, ``reduce_ipg_grads``; PyTorch's
+``zero_grad(set_to_none=True)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 
 from simulator.described.job import Job
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner
-from simulator.program.states.gather_units import Piece, Unit
-from simulator.program.states.resident import shard_numel, state_bytes
-from simulator.program.states.separate_parameters import LoneParameters, kept_embedding_numel
+from simulator.program.states.gather_units import Piece, Unit, Units
+from simulator.program.states.resident import new_gradient_bytes, shard_numel, state_bytes
+from simulator.program.states.separate_parameters import (
+    kept_embedding_numel,
+    whole_in_attention,
+    whole_parameters,
+)
 
 
 class UnitMemory:
@@ -91,42 +96,6 @@ class UnitMemory:
         return sum(unsharded_numel(unit, bucket_numel) for unit in units)
 
 
-def whole_parameters(lone: LoneParameters, job: Job, *, is_forward: bool) -> list[float]:
-    """Elements of those parameters that are whole at once, where the most are, but for any kept.
-
-    The next parameter is gathered ahead, that of the next layer with the last of this one; layers
-    are taken as alike. What backward keeps of a repeated layer is whole as its gradients begin.
-    """
-    sizes = [count.total for count in lone.gathered(is_forward=False)]
-    turns = [_with_next([used], ahead, job) for used, ahead in pairwise([*sizes, *sizes[:1]])]
-    if not is_forward and lone.is_repeated:
-        kept, again = lone.kept_and_gathered_twice(job.choices.reuse_numel)
-        numels = [one.count.total for one in kept]
-        turns.append(_with_next(numels, again[0].count.total, job) if again else numels)
-    return max(turns, key=sum, default=[])
-
-
-def whole_in_attention(lone: LoneParameters, job: Job) -> list[float]:
-    """The same while attention itself runs backward, after its output's weight and before others.
-
-    What is kept for the gradients of these, or else the next of them, which is gathered ahead.
-    """
-    kept, _ = lone.kept_and_gathered_twice(job.choices.reuse_numel)
-    inputs = [one for one in lone.each if one.in_attention and not one.is_small][:-1]
-    waiting = [one.count.total for one in kept if one in inputs] if lone.is_repeated else []
-    coming = [one for one in inputs if not one.stays]
-    return waiting or (_with_next([], coming[-1].count.total, job) if coming else [])
-
-
-def _with_next(whole: list[float], ahead: float, job: Job) -> list[float]:
-    """With the one that is gathered ahead, once more where a list of shards is made of it."""
-    limit = job.choices.live_numel
-    live = kept_embedding_numel(job) + sum(whole)
-    if limit is not None and live >= limit:
-        return whole
-    return [*whole, *[ahead] * (2 if job.choices.lists_shards else 1)]
-
-
 def unsharded_numel(unit: Unit, bucket_numel: float) -> float:
     """Elements of a unit's gradients that are whole at once: those in the bucket and the largest.
 
@@ -137,3 +106,72 @@ def unsharded_numel(unit: Unit, bucket_numel: float) -> float:
         return unit.parameters.total
     largest = max(count.total for count in unit.apart.counts)
     return min(unit.parameters.total, largest + bucket_numel)
+
+
+_EMBEDDING, _HEAD = -1, -2
+"""Stand for embedding and head among the indices of layers."""
+
+
+class MadeGradients:
+    """Gradients of every rank of a job that exist since its last update."""
+
+    def __init__(self, job: Job, units: Units) -> None:
+        self._job, self._units = job, units
+        self._owned: dict[int, set[int]] = {}
+        """Layers, embedding and head of each rank whose gradients exist."""
+        self._made: dict[int, Memory] = {}
+
+    def by_backward(self, rank: int, run: Slice) -> Memory:
+        """Gradients that a run's first backward makes and that stay until the step.
+
+        Those of ZeRO 2 and 3 are shards, made by the reduction that follows; then ``run`` is what
+        it reduces.
+        """
+        if not self._job.choices.frees_gradients:
+            return ()
+        owned = set(range(run.first, run.end))
+        owned |= {_EMBEDDING} if run.has_embedding else set()
+        owned |= {_HEAD} if run.has_head else set()
+        known = self._owned.setdefault(rank, set())
+        if owned <= known:
+            return ()
+        known |= owned
+        num_bytes = new_gradient_bytes(self._job, self._units.whole(run).parameters)
+        made = ((Owner.GRADIENTS, num_bytes),)
+        self._made[rank] = self._made.get(rank, ()) + made
+        return made
+
+    def freed(self, rank: int) -> Memory:
+        """What backward made since the last update; forgotten, because the update frees it."""
+        self._owned.pop(rank, None)
+        return self._made.pop(rank, ())
+
+
+class WholeGradients:
+    """Gradients of every rank of a job whose turn goes on."""
+
+    def __init__(self, memory: UnitMemory) -> None:
+        self._memory = memory
+        self._ranks: set[int] = set()
+
+    def keep(self, rank: int, pieces: Iterable[Piece]) -> Memory:
+        """What a backward takes whose turn goes on: nothing where an earlier one of it has.
+
+        Args:
+            rank: Which rank.
+            pieces: Of the virtual stage, as they will be reduced.
+        """
+        if rank in self._ranks:
+            return ()
+        self._ranks.add(rank)
+        made = (piece.makes for piece in pieces if piece.makes)
+        return tuple(taken for units in made for taken in self._memory.gradients(units))
+
+    def complete(self, rank: int, piece: Piece) -> Memory:
+        """What a backward takes whose gradients are reduced: nothing where they were kept."""
+        made = () if rank in self._ranks else piece.makes
+        return self._memory.gradients(made) if made else ()
+
+    def end_turn(self, rank: int) -> None:
+        """The rank turns to other gradients."""
+        self._ranks.discard(rank)

@@ -63,7 +63,7 @@ class ChunkAlgorithm:
         starts_with: What ranks hold before the first step: a summand of ``all`` of the buffer,
             their ``own`` part of it, or all of it on rank 0, the ``root``.
         segments: Parts of the buffer that take ways of their own; one per rank if None.
-        keeps_senders_apart: Whether parts are told apart by who sent them, not by their place in
+        counts_by_sender: Whether parts are distinguished by who sent them, not by their place in
             the buffer: in an all-to-all every rank has a buffer of its own.
     """
 
@@ -71,7 +71,7 @@ class ChunkAlgorithm:
     closed_form_s: Callable[[float, int, float, float], float]
     starts_with: Literal["all", "own", "root"]
     segments: int | None = None
-    keeps_senders_apart: bool = False
+    counts_by_sender: bool = False
 
     @property
     def reduces(self) -> bool:
@@ -176,7 +176,7 @@ CHUNK_ALGORITHMS: Mapping[str, ChunkAlgorithm] = MappingProxyType(
         "tree_all_reduce": ChunkAlgorithm(tree_all_reduce, tree_all_reduce_s, "all", segments=2),
         "chain_broadcast": ChunkAlgorithm(chain_broadcast, chain_broadcast_s, "root", segments=1),
         "pairwise_all_to_all": ChunkAlgorithm(
-            pairwise_all_to_all, all_to_all_s, "own", keeps_senders_apart=True
+            pairwise_all_to_all, all_to_all_s, "own", counts_by_sender=True
         ),
     }
 )
@@ -236,12 +236,12 @@ def contents(algorithm: str, ranks: int, chunks: int = 1) -> Contents:
 
 
 def _column(algorithm: ChunkAlgorithm, transfer: Transfer) -> int:
-    return transfer.source if algorithm.keeps_senders_apart else transfer.chunk
+    return transfer.source if algorithm.counts_by_sender else transfer.chunk
 
 
 def _start(algorithm: ChunkAlgorithm, ranks: int, chunks: int) -> NDArray[np.bool_]:
     """Contributions before the first step, shape (ranks, columns, ranks)."""
-    per_segment = 1 if algorithm.keeps_senders_apart else chunks
+    per_segment = 1 if algorithm.counts_by_sender else chunks
     columns = (algorithm.segments or ranks) * per_segment
     held = np.zeros((ranks, columns, ranks), dtype=bool)
     for rank in range(ranks):

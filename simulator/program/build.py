@@ -93,7 +93,7 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
         job: What to run.
         steps: How many steps.
         unfolded: Whether every rank is a class of its own. Otherwise ranks that must
-            behave alike are one class.
+            do the same are one class.
 
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.

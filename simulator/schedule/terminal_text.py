@@ -3,7 +3,7 @@
 A row per rank, a cell per unit of time. ``F3`` is the forward of microbatch 3, ``B`` a
 backward, ``I`` an input gradient, ``W`` a weight gradient, ``--`` goes on with the slot
 before, ``.`` is idle. A plus joins slots that run together. Two parts of the model on one
-rank (chunks or directions) are told apart by capital and small letters, more of them by
+rank (chunks or directions) differ by capital and small letters, more of them by
 their number, as in ``F3.2``.
 """
 
@@ -33,7 +33,7 @@ PHASE_NAMES: Mapping[Phase, str] = MappingProxyType(
 
 _IDLE, _GOES_ON = ".", "--"
 _LETTERED_PARTS = 2
-"""Parts of the model on a rank that capital and small letters tell apart; more have numbers."""
+"""Parts of the model on a rank that capital and small letters distinguish; more have numbers."""
 _RULER_CELLS = 4
 _FINEST = 4
 """The shortest phase is drawn at most so many cells wide."""

@@ -34,7 +34,7 @@ class Axis(NamedTuple):
 
     Attributes:
         ranks: How many ranks it counts.
-        stride: How far apart they are.
+        stride: Distance between two neighbours.
     """
 
     ranks: int
@@ -153,26 +153,26 @@ def expert_replica_group(job: Job) -> Group:
 
 
 def pipeline_pair(job: Job, stage: int, other: int) -> Group:
-    """Two ranks of two pipeline stages that send to each other, the farthest apart.
+    """Two ranks of two pipeline stages that send to each other, the farthest from each other.
 
     Where the first ranks are below different leafs, so are all pairs of a leaf, at the worst.
     """
     network = job.cluster.network
     first, last = first_rank(job, stage), first_rank(job, other)
 
-    def apart(gpus: int) -> bool:
+    def differ(gpus: int) -> bool:
         return gpus > 0 and first // gpus != last // gpus
 
     domain = network.scale_up
-    is_near = not apart(domain.gpus)
-    if is_near and not _are_alike([rank_axes(job)["pp"]], domain.gpus):
+    is_near = not differ(domain.gpus)
+    if is_near and not _are_cut_equally([rank_axes(job)["pp"]], domain.gpus):
         ranks = _ranks_of_stage(job, stage)
         is_near = bool(np.all(ranks // domain.gpus == (ranks + last - first) // domain.gpus))
     return Group(
         2,
         2 if is_near else 1,
-        nodes_per_leaf=int(apart(network.fabric.leaf.gpus)),
-        nodes_per_pod=int(apart(network.fabric.pod.gpus)),
+        nodes_per_leaf=int(differ(network.fabric.leaf.gpus)),
+        nodes_per_pod=int(differ(network.fabric.pod.gpus)),
         peers=(first ^ last,) if is_near and domain.kind == "full-mesh" else (),
     )
 
@@ -234,7 +234,7 @@ def _group(job: Job, axes: Sequence[Axis]) -> Group:
         return -(-below // local) if below < ranks else 0
 
     fewest, unequal_nodes = local, 0
-    if not _are_alike(joined, up.gpus):
+    if not _are_cut_equally(joined, up.gpus):
         fewest, unequal_nodes = _most_scattered(joined, job.cluster.gpus, up.gpus)
     return Group(
         ranks,
@@ -246,7 +246,7 @@ def _group(job: Job, axes: Sequence[Axis]) -> Group:
     )
 
 
-def _are_alike(axes: Sequence[Axis], gpus: int) -> bool:
+def _are_cut_equally(axes: Sequence[Axis], gpus: int) -> bool:
     """Whether domains of so many GPUs cut all groups along these axes as they cut rank 0's."""
     return all(
         gpus % (axis.stride * axis.ranks) == 0
@@ -262,7 +262,7 @@ def _most_scattered(axes: Sequence[Axis], gpus: int, domain: int) -> tuple[int, 
     is_first = np.ones(gpus, dtype=bool)
     for axis in axes:
         is_first &= ranks // axis.stride % axis.ranks == 0
-    # Groups that begin at the same place of a domain are cut alike.
+    # Groups that begin at the same place of a domain are cut in the same places.
     starts = np.unique(ranks[is_first] % domain)
     return spread_over(np.asarray(ranks_along(0, axes)), domain, starts)
 

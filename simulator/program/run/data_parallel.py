@@ -193,7 +193,10 @@ class DataParallel:
     def weights_in_turn(
         self, run: Slice, *, is_forward: bool, in_attention: bool = False
     ) -> Memory:
-        """What is gathered at once while a piece runs whose parameters come one by one."""
+        """What is gathered at once while a piece runs whose parameters come one by one.
+
+        With ``in_attention``, only the moments count in which backward of attention runs.
+        """
         if not (self._is_active and self._choices.shards_weights):
             return ()
         return self._memory.weights_in_turn(
@@ -260,6 +263,11 @@ class DataParallel:
         """Whether a backward's gradients are reduced while it runs.
 
         Those that are streamed to the host are, after every backward.
+
+        Args:
+            is_last: Whether no other of its virtual stage follows before the update.
+            ends_turn: Whether the rank's next backward is of another virtual stage; where there
+                is only one, every backward ends its turn.
         """
         if not self._is_active:
             return False

@@ -8,7 +8,7 @@ occupies the sender's compute stream instead.
 A joint forward and backward waits for the inputs of both, and the results of both leave at
 its end, as in DualPipe, in torch's ``OVERLAP_F_B`` and where Megatron exchanges once per
 pair. Its halves run one after the other here, each without the expert exchanges that hide
-behind the other (:meth:`Costs.exposed_share`), which comes to the same sum.
+behind the other (:meth:`StageCosts.exposed_share`), which comes to the same sum.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
+from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.boundary_buffers import BoundaryBuffers, PassBuffers
+from simulator.program.run.data_parallel import DataParallel
+from simulator.program.run.host_copies import ActivationOffload
 from simulator.program.run.pipeline_parts import (
     ENDS_BACKWARD,
-    ActivationCopies,
-    Attachment,
-    Costs,
     Gather,
     Routes,
     SlotEdges,
@@ -82,15 +82,15 @@ class Pipeline:
     forward_host_s: float = 0.0
     buffers: BoundaryBuffers = field(default_factory=BoundaryBuffers)
     update_every: int = 0
-    copies: ActivationCopies | None = None
+    copies: ActivationOffload | None = None
 
 
 def add_pipeline(
     program: Program,
     pipeline: Pipeline,
-    costs: Costs,
+    costs: StageCosts,
     transfer_work: TransferWork,
-    attachment: Attachment,
+    attachment: DataParallel,
     update: Callable[[int], object] | None = None,
 ) -> None:
     """Append all passes and transfers of a pipeline to the program.
@@ -117,14 +117,14 @@ class _Rank:
         number: Which one.
         edges: Its first and last slots.
         buffers: What transfers hold around its passes.
-        alike: Passes that others repeat, by what makes them so: phase and stage, those of the
+        repeated: Passes that others repeat, by what makes them so: phase and stage, those of the
             slot beside it, identity of buffers. Filled in.
     """
 
     number: int
     edges: SlotEdges
     buffers: Mapping[Slot, PassBuffers]
-    alike: dict[object, Operation] = field(default_factory=dict)
+    repeated: dict[object, Operation] = field(default_factory=dict)
 
 
 class _Task(NamedTuple):
@@ -152,9 +152,9 @@ class _Emitter:
 
     program: Program
     pipeline: Pipeline
-    costs: Costs
+    costs: StageCosts
     transfer_work: TransferWork
-    attachment: Attachment
+    attachment: DataParallel
     update: Callable[[int], object] | None = None
     arrivals: dict[_Key, int] = field(default_factory=dict)
     """Operation after which the input of a slot is there."""
@@ -209,10 +209,10 @@ class _Emitter:
         """The operations of a slot; returns the last of them."""
         buffers, edges = rank.buffers.get(slot), rank.edges
         beside = next((other for other in group if other is not slot), None)
-        alike = slot[:2], beside and beside[:2], id(buffers)
+        key = slot[:2], beside and beside[:2], id(buffers)
         repeats = self.repeats and slot not in edges.all
-        if repeats and alike in rank.alike:
-            return self._repeat(rank.number, slot, rank.alike[alike])
+        if repeats and key in rank.repeated:
+            return self._repeat(rank.number, slot, rank.repeated[key])
         is_last = slot in edges.last_backwards
         task = _Task(
             rank.number,
@@ -228,7 +228,7 @@ class _Emitter:
         if buffers is not None:
             self._add_buffers(operation, buffers)
         if repeats:
-            rank.alike[alike] = operation
+            rank.repeated[key] = operation
         return end
 
     def _reduces(self, slot: Slot, *, is_last: bool, ends_turn: bool) -> bool:

@@ -109,7 +109,7 @@ def coalesced(sizes: Iterable[float], buffer_bytes: float = _BUFFER_BYTES) -> li
 
 @dataclass(frozen=True)
 class _Gpus:
-    """GPUs that behave alike.
+    """GPUs that behave groups.
 
     Attributes:
         rank_class: As the program shows them.
@@ -126,13 +126,13 @@ class _Gpus:
 
 def _classes(job: Job, *, each_rank: bool) -> list[_Gpus]:
     conditions = rank_conditions(job)
-    alike: dict[object, list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for rank in range(job.cluster.gpus):
         key = rank if each_rank else (rank == 0, conditions.of(0, rank))
-        alike.setdefault(key, []).append(rank)
+        groups.setdefault(key, []).append(rank)
     parameters = slice_parameters(job, stage_slices(job, 1)[0])
     found = []
-    for ranks in alike.values():
+    for ranks in groups.values():
         condition = conditions.of(0, ranks[0])
         is_master = ranks[0] == 0
         role, said = "GPU 0" if is_master else "replicas", str(condition)

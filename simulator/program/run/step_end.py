@@ -161,7 +161,7 @@ class StepEnd:
     def _add_update_on_host(self, rank: int, after: Sequence[int]) -> int:
         """The update of what is on the host; the id of what the GPU does when it has ended."""
         waits = self.data_parallel.update_on_host(rank, self.ranks.parameters(rank), after)
-        # The GPU goes on when its host has been told that all copies are there.
+        # The GPU goes on when its host knows that all copies are there.
         launch_s = self.job.cluster.profile.kernels.launch_s
         return self._add_host_work(rank, "wait_for_host", launch_s, waits)
 

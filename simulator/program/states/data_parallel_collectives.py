@@ -160,8 +160,10 @@ class Collectives:
         counts = [count for unit in units for count in _gathered(unit, is_forward=is_forward)]
         if not is_forward:
             reuse_numel = self._choices.reuse_numel
-            apart = (unit.apart for unit in units if unit.apart)
-            counts += [count for lone in apart for count in lone.gathered_twice(reuse_numel)]
+            all_separate = (unit.separate for unit in units if unit.separate)
+            counts += [
+                count for separate in all_separate for count in separate.gathered_twice(reuse_numel)
+            ]
         return self._work(self._weight_calls(CollectiveKind.ALL_GATHER, counts))
 
     def hand_out(self, run: Slice) -> tuple[Kind, Work]:
@@ -210,11 +212,11 @@ class Collectives:
 
 
 def _reduced(unit: Unit) -> Sequence[ParameterCount]:
-    return unit.apart.counts if unit.apart else (unit.parameters,)
+    return unit.separate.counts if unit.separate else (unit.parameters,)
 
 
 def _gathered(unit: Unit, *, is_forward: bool) -> Sequence[ParameterCount]:
-    return unit.apart.gathered(is_forward=is_forward) if unit.apart else (unit.parameters,)
+    return unit.separate.gathered(is_forward=is_forward) if unit.separate else (unit.parameters,)
 
 
 def partial_gradients_work(job: Job, units: Sequence[Unit]) -> Work | None:

@@ -36,23 +36,26 @@ class UnitMemory:
 
     def weights(self, units: Sequence[Unit]) -> Memory:
         """Gathered weights of units that are whole from before their use until after it."""
-        sizes = (u.parameters.total * self._state.gathered for u in units if not u.apart)
+        sizes = (u.parameters.total * self._state.gathered for u in units if not u.separate)
         return tuple((Owner.GATHERED_WEIGHTS, num_bytes) for num_bytes in sizes if num_bytes)
 
     def kept_weights(self, units: Sequence[Unit]) -> Memory:
         """Weights that stay whole from forward to backward, of units where others do not."""
-        numels = (unit.apart.kept_numel for unit in units if unit.apart)
+        numels = (unit.separate.kept_numel for unit in units if unit.separate)
         return tuple((Owner.GATHERED_WEIGHTS, n * self._state.gathered) for n in numels if n)
 
     def weights_in_turn(
         self, piece: Piece, *, is_forward: bool, in_attention: bool = False
     ) -> Memory:
         """The most that is gathered at once while parameters come and go one after another."""
-        apart = [unit.apart for unit in piece.needs if unit.apart]
+        all_separate = [unit.separate for unit in piece.needs if unit.separate]
         if in_attention:
-            each = [whole_in_attention(lone, self.job) for lone in apart]
+            each = [whole_in_attention(separate, self.job) for separate in all_separate]
         else:
-            each = [whole_parameters(lone, self.job, is_forward=is_forward) for lone in apart]
+            each = [
+                whole_parameters(separate, self.job, is_forward=is_forward)
+                for separate in all_separate
+            ]
         numels = [*max(each, key=sum, default=[]), piece.ahead_numel]
         if not piece.run.has_embedding:
             numels.append(kept_embedding_numel(self.job))
@@ -102,9 +105,9 @@ def unsharded_numel(unit: Unit, bucket_numel: float) -> float:
     One that is larger than the bucket stays until others have left it: that of an MLP while
     attention runs backward, which is when most else is there.
     """
-    if not unit.apart:
+    if not unit.separate:
         return unit.parameters.total
-    largest = max(count.total for count in unit.apart.counts)
+    largest = max(count.total for count in unit.separate.counts)
     return min(unit.parameters.total, largest + bucket_numel)
 
 

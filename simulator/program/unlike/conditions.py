@@ -217,7 +217,7 @@ def slowed(work: Work, slowdown: float) -> Work:
 
     Communication keeps its time. Waiting for the host shrinks by what the device takes
     longer, because the host launches no later than before. What computes behind the wait is
-    not told apart, and counts as if it stood in front: the least that may be left.
+    not distinguished, and counts as if it stood in front: the least that may be left.
     """
     if not slowdown or work.traffic is not None:
         return work

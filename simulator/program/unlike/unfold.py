@@ -1,14 +1,14 @@
 """What does each rank do where ranks of one stage differ, or everybody is to be seen?
 
 The folded program has one class of ranks per stage. Here the places of a stage are split
-into kinds that behave alike, the same in every stage, because a rank passes activations to the
+into kinds of equal behaviour, the same in every stage, because a rank passes activations to the
 rank at its own place in the next one. Each operation is then run by every group of ranks that its
 scope joins: once per different group, on the lanes of every class in it. Whoever waited for the
 folded operation waits for those that have a rank in one pipeline with it.
 
-Which places behave alike is found by colour refinement (1-dimensional Weisfeiler-Leman) on a
-hypergraph: places begin with the colour of what is known of them and split as long as two of one
-colour are in groups of different colours. What is left alike has the same past whatever happens.
+Colour refinement (1-dimensional Weisfeiler-Leman) on a hypergraph finds which places behave in the
+same way: places begin with the colour of what is known of them and split as long as two of one
+colour are in groups of different colours. What is left equal has the same past whatever happens.
 
 Where some ranks of a group hold busier experts than others, each kind of rank runs a pass by
 itself: all begin together, and the others wait at the end for the busiest.
@@ -55,7 +55,7 @@ def refined(colours: Colours, partitions: Sequence[Colours]) -> Colours:
     Colours are numbered by their first place.
 
     Args:
-        colours: What tells places apart from the start, shape (places,).
+        colours: What distinguishes places from the start, shape (places,).
         partitions: Groups of places, as labels of shape (places,) each.
     """
     colours = _numbered(colours)
@@ -269,7 +269,7 @@ class _Unfolding:
         """Append what a cell does for an operation.
 
         Gives the index of its first and its last operation with the kinds that run them: all
-        of the cell as one, or those of each role apart, if they do not do the same.
+        of the cell as one, or those of each role, if they do not do the same.
         """
         folded = self.folded.operations[index]
         stages = tuple(stage for stage, _ in folded.lanes)

@@ -210,8 +210,8 @@ def test_while_attention_runs_backward_only_weights_before_it_are_whole(recomput
     job = zero_job(recompute=recompute, **{"lists_of_shards": False, **facts})
     (piece,) = Units(job).pieces(Slice(1, 2))
     (unit,) = piece.needs
-    assert unit.apart is not None
-    assert whole_in_attention(unit.apart, job) == whole
+    assert unit.separate is not None
+    assert whole_in_attention(unit.separate, job) == whole
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ cost          FLOP, bytes and seconds of one thing alone
 importers     foreign files -> descriptions and measurements
 described     what the user says: validated, immutable
 schedule      pipeline orders, one function each, with all facts of a schedule
+facts         what is known of frameworks, model families and words, with its evidence
 errors, extras, files, processor, units     for every room
 """
 

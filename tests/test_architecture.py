@@ -21,6 +21,7 @@ MODULES = {
 
 FLOORS = [
     "ground",
+    "facts",
     "schedule",
     "described",
     "importers",

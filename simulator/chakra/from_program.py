@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from simulator.chakra import execution_trace as names
 from simulator.chakra.execution_trace import COMM_TYPES, Node, NodeType, RankTrace, Scalar
-from simulator.chakra.groups import group_on, group_ranks
+from simulator.chakra.rank_parts import group_on, group_ranks
 from simulator.cost.collectives import (
     CollectiveCost,
     CollectiveKind,

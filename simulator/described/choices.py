@@ -11,13 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, DataParallelism
-from simulator.described.plan.stack_choices import (
-    GradPrecision,
-    Offloading,
-    SelectivePolicy,
-    ShardingUnits,
-)
-from simulator.described.plan.written_schedule import WrittenSchedule
+from simulator.described.plan.plan_blocks import WrittenSchedule
+from simulator.described.plan.stack import GradPrecision, Offloading, SelectivePolicy, ShardingUnits
 from simulator.schedule import ScheduleInfo, schedule_info
 from simulator.schedule.registry import implied_schedule
 from simulator.schedule.written import written_schedule

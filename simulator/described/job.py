@@ -14,9 +14,9 @@ from simulator.described.choices import Choices
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.job_text import degrees_text
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
-from simulator.described.plan_text import degrees_text
 
 
 class Pool(Spec):
@@ -89,7 +89,7 @@ class Job(Spec):
     model: Model
     cluster: Cluster
     batch: Batch
-    plan: Plan = Plan()
+    plan: Plan = Field(default_factory=Plan)
     perturbations: tuple[Perturbation, ...] = ()
     """What is slower than the profile says."""
     campaign: Campaign = Campaign()

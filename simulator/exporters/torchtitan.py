@@ -12,8 +12,8 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.load import load_model
 from simulator.described.model import Model
-from simulator.described.plan.offload import FSDP_OFFLOAD, Offload
 from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
 from simulator.importers.torchtitan.settings_file import EAGER, EAGER_LOSS
 from simulator.importers.torchtitan.torchtitan_options import (

@@ -18,8 +18,8 @@ from simulator.described.job import Job
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import first_rank
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
+from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.price.transfers import transfer_work
 from simulator.program.run.data_parallel import DataParallel, Exchanges
 from simulator.program.run.host_copies import (
     ActivationOffload,

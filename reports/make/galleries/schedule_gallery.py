@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from reports.make.galleries.small_bitmap import save_small
-from simulator.plots.schedules.schedule import build_schedule_figure
-from simulator.plots.schedules.schedule_comparison import build_schedule_comparison_figure
+from simulator.plots.schedule import build_schedule_comparison_figure, build_schedule_figure
 from simulator.schedule import SCHEDULES
 from simulator.schedule.terminal_text import costs_text, microbatches_text, sizes_text
 from simulator.schedule.unit_run import UnitRun, run_schedule

@@ -1,7 +1,7 @@
 """How is the work split, scheduled, sharded and stored?
 
 Fields left out take the default of the plan's ``stack`` (see
-:mod:`simulator.described.plan.stacks`), because that is what happens when a user of that stack
+:mod:`simulator.described.plan.stack`), because that is what happens when a user of that stack
 leaves the option out.
 """
 
@@ -22,12 +22,15 @@ from pydantic import (
 from simulator.described.base import Count, CountOrZero, Flag, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, known_data_parallelism
-from simulator.described.plan.offload import Offload
-from simulator.described.plan.routing_load import ExpertLoad
-from simulator.described.plan.stack import Stack
-from simulator.described.plan.stacks import STACKS, named_stack
-from simulator.described.plan.tensor_grid import TensorGrid, TensorMethod, tensor_grid
-from simulator.described.plan.written_schedule import WrittenSchedule
+from simulator.described.plan.plan_blocks import (
+    ExpertLoad,
+    Offload,
+    TensorGrid,
+    TensorMethod,
+    WrittenSchedule,
+    tensor_grid,
+)
+from simulator.described.plan.stack import DEFAULT_STACK, STACKS, Stack, named_stack
 from simulator.schedule import SCHEDULES
 
 Recompute = Literal["none", "selective", "full"]
@@ -190,7 +193,9 @@ class Plan(Spec):
     them updates."""
     offload: Offload = Offload()
     """What lives in host memory or on NVMe instead of on the GPU."""
-    stack: Annotated[Stack, BeforeValidator(named_stack)] = STACKS["megatron-core"]
+    stack: Annotated[Stack, BeforeValidator(named_stack)] = Field(
+        default_factory=lambda: STACKS[DEFAULT_STACK]
+    )
     """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
     overlap_grad_reduce: Flag | None = None
     """Whether gradients are reduced beside the last backward; by default as the stack does it."""

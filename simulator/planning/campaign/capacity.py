@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import InputError
-from simulator.planning.campaign.energy import Energy, energy
-from simulator.planning.campaign.ownership import Money, money
-from simulator.planning.campaign.training_run import CampaignTime, campaign_time
+from simulator.planning.campaign.training_run import (
+    CampaignTime,
+    Energy,
+    Money,
+    campaign_time,
+    energy,
+    money,
+)
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 

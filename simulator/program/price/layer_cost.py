@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simulator.cost.collectives import Group
-from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.described.job import Job
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import (
@@ -22,17 +21,16 @@ from simulator.program.grid.rank_groups import (
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import Memory, Owner
 from simulator.program.layer.block import Shape, microbatch_shape
-from simulator.program.layer.experts import expert_layer
+from simulator.program.layer.layer_kinds import layer_kinds, model_layer
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import embedding_layer, head_layer, join_layer, loss_layer
 from simulator.program.layer.pieces import Axis, Layer
-from simulator.program.layer.transformer import transformer_layer
-from simulator.program.price.layer_time import Hiding, LayerTime, layer_time
-from simulator.program.price.partitioned_checkpoints import kept_in_parts, with_gather
+from simulator.program.price.layer_time import Hiding, LayerTime, layer_time, with_input_gathered
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.resident import padded_vocab, state_bytes
 from simulator.program.strategies.divided_layer import divided
 from simulator.program.strategies.grid_parallel import GRID_LINES
-from simulator.program.strategies.recompute import Recomputation, recomputation
+from simulator.program.strategies.recompute import Recomputation, kept_in_parts, recomputation
 from simulator.program.strategies.split_backward import (
     Halves,
     backward_peak,
@@ -163,8 +161,7 @@ class UnitCosts:
             case End.JOIN:
                 return join_layer(model, plan, shape)
             case LayerUnit(kind):
-                build = expert_layer if kind.has_experts else transformer_layer
-                return build(model, kind, plan, shape)
+                return model_layer(model, kind, plan, shape)
 
     def _cost(self, unit: Unit) -> UnitCost:
         """Times of all directions, and memory as recomputation leaves it."""
@@ -182,7 +179,7 @@ class UnitCosts:
         time = layer_time(layer, self.timer, self._hiding, outcome.repeated)
         if plan.partition_activations and is_repeated:
             outcome = kept_in_parts(outcome, layer, self.job.choices.tensor_ranks)
-            time = with_gather(time, layer, self.timer)
+            time = with_input_gathered(time, layer, self.timer)
         owner = Owner.LOGITS if unit in (End.HEAD, End.LOSS) else Owner.ACTIVATIONS
         saved = _blocks(owner, outcome.kept_bytes)
         passing_bytes = outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes

@@ -13,7 +13,6 @@ from functools import cached_property
 from itertools import chain
 
 from simulator.cost.kernel_time import memory_bound_s
-from simulator.cost.parameters import LayerKind
 from simulator.described.job import Job
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import shard_group
@@ -28,6 +27,7 @@ from simulator.program.ir import (
     Work,
     total_bytes,
 )
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import Axis, Piece
 from simulator.program.price.host_pace import Launched, launched, waiting_s
 from simulator.program.price.layer_cost import End, LayerUnit, Unit, UnitCost, UnitCosts

@@ -21,17 +21,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from simulator.cost.parameters import (
-    LayerKind,
-    ParameterTensor,
-    Split,
-    layer_kinds,
-    layer_tensors,
-    padded_shard_numel,
-)
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
 from simulator.program.grid.stage_layers import Slice, cut, recomputed_layers
+from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.layer.tensors import ParameterTensor, TensorSplit, padded_shard_numel
 from simulator.program.states.resident import (
     ParameterCount,
     added_up,
@@ -253,7 +248,7 @@ class Units:
         """In order of backward; norms, and whatever else every rank holds whole."""
         if not self.job.plan.cuts_sequence:
             return ()
-        whole = (count.dense for tensor, count in held if tensor.split is Split.REPLICATED)
+        whole = (count.dense for tensor, count in held if tensor.split is TensorSplit.REPLICATED)
         return tuple(whole)[::-1]
 
     def _tensors(self, part: Slice) -> _Tensors:

@@ -1,6 +1,6 @@
 """How many bytes of parameters, gradients and optimizer states does one rank hold?
 
-One table of parameter tensors (:mod:`simulator.cost.parameters`) drives all of it.
+One table of parameter tensors (:mod:`simulator.program.layer.tensors`) drives all of it.
 
 Source: ZeRO (arXiv 1910.02054, section 3) for what is sharded at which stage.
 """
@@ -12,22 +12,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.cost.kernel_time import output_bytes
-from simulator.cost.parameters import (
-    ParameterGroup,
-    ParameterTensor,
-    Split,
-    embedding_tensors,
-    grid_shard_numel,
-    head_tensors,
-    layer_kind,
-    layer_tensors,
-    multi_token_tensors,
-    tensor_shard_numel,
-)
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import data_group, expert_shard_group, shard_group
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Memory, Owner
+from simulator.program.layer.layer_kinds import layer_kind, layer_tensors
+from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
+from simulator.program.layer.tensors import (
+    ParameterGroup,
+    ParameterTensor,
+    TensorSplit,
+    grid_shard_numel,
+    tensor_shard_numel,
+)
 from simulator.program.states.optimizer_states import UPDATE_RULES, UpdateRule, further_state_bytes
 from simulator.schedule import ScheduleInfo
 
@@ -200,7 +197,7 @@ def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[Param
     if not run.has_head:
         return tensors
     copy = ParameterTensor(
-        "head.embedding_copy", (vocab, model.hidden), ParameterGroup.HEAD, Split.TENSOR
+        "head.embedding_copy", (vocab, model.hidden), ParameterGroup.HEAD, TensorSplit.TENSOR
     )
     copies = (copy,) if tied_copy else ()
     return (*tensors, *head_tensors(model, vocab), *multi_token_tensors(model), *copies)

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from simulator.cost.parameters import embedding_tensors
 from simulator.described.job import Job
+from simulator.program.layer.model_ends import embedding_tensors
 from simulator.program.states.resident import ParameterCount, padded_vocab, tensor_parameters
 
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from simulator.cost.parameters import embedding_tensors
 from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
+from simulator.program.layer.model_ends import embedding_tensors
 from simulator.program.states.resident import padded_vocab, state_bytes, tensor_parameters
 
 

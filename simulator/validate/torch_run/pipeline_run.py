@@ -21,8 +21,8 @@ from simulator.errors import UnsupportedError
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.run.order import job_schedule
 from simulator.ranks.world import World
-from simulator.validate.torch_model.rank_grid import Grid
-from simulator.validate.torch_run.run_phases import Phase, PhaseClock
+from simulator.validate.torch_run.rank_grid import Grid
+from simulator.validate.torch_run.recorded_trace import Phase, PhaseClock
 from simulator.validate.torch_run.supported_plan import DTYPES, SCHEDULES
 
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti

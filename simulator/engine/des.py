@@ -154,7 +154,6 @@ class _Simulation:
 
 
 def _ends(operation: Operation) -> tuple[list[int], list[int]]:
-    """Classes that send and classes that receive; all do both in a collective."""
     if operation.kind is Kind.SEND_RECV:
         return [operation.lanes[0][0]], [operation.lanes[-1][0]]
     classes = sorted({rank_class for rank_class, _ in operation.lanes})

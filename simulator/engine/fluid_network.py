@@ -266,7 +266,6 @@ class FluidNetwork:
         self._settling.ask()
 
     def _settle(self) -> None:
-        """Set new rates wherever flows came or went."""
         changed, self._changed = self._changed, {}
         settled: set[Port] = set()
         for port in changed:

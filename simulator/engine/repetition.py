@@ -204,7 +204,6 @@ class Repetition:
         return _Moment(end_s[mark], self._ended.copy(), is_busy)
 
     def _period(self) -> _Period | None:
-        """The shortest one that led back to where it began."""
         now, *past = self._moments
         for before in past:
             if now.is_busy == before.is_busy:
@@ -276,7 +275,6 @@ class Repetition:
         return waits_for
 
     def _passed_over(self, period: _Period, repeats: int) -> Skip:
-        """Write down what happens."""
         self._records.waits_for[:] = self._waits_for(period, repeats).tolist()
         self._write(self._records.start_s, period, repeats, of_started=True)
         self._write(self._records.end_s, period, repeats, of_started=False)
@@ -291,7 +289,6 @@ class Repetition:
     def _write(
         self, recorded_s: list[float], period: _Period, repeats: int, *, of_started: bool
     ) -> None:
-        """Continue the times of the period, once for every repeat."""
         time_s = np.asarray(recorded_s)
         passed_s = period.seconds * np.arange(1, repeats + 1)
         for lane, ended, steps, busy in self._on_lanes(period):

@@ -149,14 +149,12 @@ class _Builder:
         return program
 
     def _exchanges(self) -> tuple[Units, Exchanges]:
-        """What data-parallel ranks reduce and gather together, and how."""
         units = Units(self.job, self.ranks.copies_embedding)
         if self.job.choices.data_parallelism.has_servers:
             return units, ServerTransfers(self.job, units)
         return units, Collectives(self.job, units)
 
     def _empty_program(self) -> Program:
-        """The classes of ranks and what they share, with nothing to do."""
         job, choices = self.job, self.job.choices
         order = self.order.slots(job.microbatches)
         return Program(
@@ -192,7 +190,6 @@ class _Builder:
         )
 
     def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:
-        """All ranks of a pipeline stage, and what each keeps from step to step."""
         job, parameters = self.job, self.ranks.parameters(rank)
         resident = resident_memory(job, parameters)
         resident += self.buffers.resident(slots, job.microbatches)
@@ -214,7 +211,6 @@ class _Builder:
     def _host_memory(
         self, rank: int, slots: Sequence[Slot], parameters: ParameterCount
     ) -> tuple[Memory, Memory]:
-        """What one rank keeps in host memory and on NVMe."""
         offload = self.job.plan.offload
         if not offload.is_used:
             return (), ()
@@ -228,7 +224,6 @@ class _Builder:
         return host, nvme
 
     def _transfer_work(self, source: int, target: int) -> Work:
-        """One boundary activation, or its gradient, from one stage to another."""
         if (source, target) not in self._transfers:
             self._transfers[source, target] = transfer_work(
                 self.job, self.costs.boundary_bytes, source, target

@@ -185,13 +185,11 @@ def cell_time(run: UnitRun) -> float:
 
 
 def _common_divisor(a: Fraction, b: Fraction) -> Fraction:
-    """The largest fraction of which both are multiples."""
     shared = a.denominator * b.denominator
     return Fraction(gcd(a.numerator * b.denominator, b.numerator * a.denominator), shared)
 
 
 def _marks(run: UnitRun, rank: int) -> list[Mark]:
-    """What a rank runs."""
     return [
         Mark(
             slot_cell(
@@ -216,7 +214,6 @@ def slot_cell(phase: Phase, microbatch: int, part: int, parts: int) -> Cell:
 
 
 def _cells(marks: Sequence[Mark], middles: Sequence[float]) -> list[Cell]:
-    """What a rank does at the middle of every cell."""
     cells = [Cell(_IDLE)] * len(middles)
     rounding = 1e-9 * middles[0]
     for (text, phase), start, end, joins_next in marks:
@@ -236,7 +233,6 @@ def _spaced(cell: Cell, size: int) -> Cell:
 
 
 def _ruler(columns: range, cell: float, size: int) -> str:
-    """The time at every few cells."""
     marks = columns[::_RULER_CELLS]
     return "".join(f"{round(mark * cell, 2):g}".ljust(size * _RULER_CELLS) for mark in marks)
 

@@ -286,7 +286,6 @@ def spread_over(ranks: Ranks, domain: int, starts: Iterable[int] = (0,)) -> tupl
 
 
 def _within(axes: Sequence[Axis], gpus: int) -> int:
-    """Ranks of the group among so many consecutive ones."""
     return prod(axis.ranks for axis in _near(axes, gpus))
 
 
@@ -357,7 +356,6 @@ def scope_labels(job: Job) -> Mapping[Scope, Labels]:
 
 
 def _pass_axes(job: Job, *, experts: bool) -> Sequence[Axis]:
-    """Along which ranks exchange activations inside a pass."""
     axes = rank_axes(job, experts=experts)
     return [axes["tp"], axes["ep"] if experts else axes["cp"]]
 

@@ -343,14 +343,12 @@ class DataParallel:
         self._program.add(operation)
 
     def _cut(self, run: Slice) -> tuple[Piece, ...]:
-        """The pieces of a virtual stage."""
         if run not in self._cuts:
             cuts = self._cuts[run] = self._units.pieces(run)
             self._pieces.update((piece.run, piece) for piece in cuts)
         return self._cuts[run]
 
     def _piece(self, run: Slice) -> Piece:
-        """A piece of a virtual stage, or any other run as one."""
         if run not in self._pieces:
             cuts = self._units.pieces(run)
             needs = dict.fromkeys(unit for piece in cuts for unit in piece.needs)

@@ -343,7 +343,6 @@ class StateOffload:
     def _copied_in(
         self, rank: int, tiles: Sequence[tuple[int, float]], after: Sequence[int]
     ) -> Iterator[int]:
-        """Updated weights on their way to where the next forward finds them."""
         for tile, numel in tiles:
             num_bytes = numel * self._per.weights
             if self._plan.parameters == "nvme" and num_bytes:

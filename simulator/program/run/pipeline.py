@@ -246,7 +246,6 @@ class _Emitter:
         return self.pipeline.copies is None and not reduces
 
     def _repeat(self, rank: int, slot: Slot, like: Operation) -> int:
-        """A pass like another one."""
         end = self.program.add(like.of_microbatch(slot.microbatch))
         self.waiting.append((end, _key(slot)))
         if slot.phase is not Phase.BACKWARD_WEIGHT:
@@ -302,7 +301,6 @@ class _Emitter:
         return end
 
     def _by_layer(self, runs: list[Slice]) -> list[Slice]:
-        """Pieces of a layer each where activations leave or come layer by layer."""
         return [piece for run in runs for piece in cut(run, 1)] if self.pipeline.copies else runs
 
     def _add_backward(self, task: _Task) -> int:
@@ -346,7 +344,6 @@ class _Emitter:
         return end
 
     def _backward_runs(self, task: _Task) -> list[Slice]:
-        """The pieces of a backward, in order of execution."""
         run = self._run(task.slot)
         if task.slot.phase not in ENDS_BACKWARD:
             return [run]

@@ -107,7 +107,6 @@ class StepEnd:
             self._add_update(rank, [*waits, *before])
 
     def _add_update(self, rank: int, after: Sequence[int]) -> None:
-        """The optimizer of one rank, and the weights that it hands out."""
         offload, runs = self.job.plan.offload, self.ranks.runs_of(rank)
         after, last = self._add_momentum_gather(rank, after), -1
         backward_end = self.program.lanes[rank, Stream.COMPUTE][-1]
@@ -190,7 +189,6 @@ class StepEnd:
         return reductions
 
     def _add_pair_reduction(self, first: int, last: int, numel: float, after: Sequence[int]) -> int:
-        """An all_reduce of gradients between two pipeline ranks."""
         num_bytes = numel * state_bytes(self.job).reduced
         group, kind = pipeline_pair(self.job, first, last), CollectiveKind.ALL_REDUCE
         call = Call("shared_gradients", kind, "pp", group, num_bytes)

@@ -189,7 +189,6 @@ class Collectives:
     def _weight_calls(
         self, kind: CollectiveKind, counts: Iterable[ParameterCount]
     ) -> Iterator[Call]:
-        """One collective of the ranks that shard them for each count of weights."""
         for numel, groups in self._split_by_groups(counts):
             num_bytes = numel * self._state.gathered
             yield Call("weights", kind, groups.shard_axis, groups.shards, num_bytes)

@@ -120,7 +120,6 @@ class Units:
         return tuple(self._stored(run).values())
 
     def _stored(self, run: Slice) -> dict[tuple[Slice, str], ParameterCount]:
-        """Stored parameters by part of the model and name."""
         fuses = self.job.choices.fuses_projections
         stored: dict[tuple[Slice, str], ParameterCount] = {}
         for part in _parts(run):
@@ -262,7 +261,6 @@ class Units:
 
     @cached_property
     def _shards(self) -> int:
-        """Ranks that parameters are sharded over."""
         return shard_group(self.job).ranks
 
     @cached_property
@@ -317,7 +315,6 @@ def _parts(run: Slice) -> list[Slice]:
 
 
 def _joined(parts: Sequence[Slice]) -> Slice:
-    """Neighbours as one run, given last first."""
     first, last = parts[-1], parts[0]
     return Slice(first.first, last.end, first.has_embedding, last.has_head, last.has_loss)
 

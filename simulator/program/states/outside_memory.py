@@ -99,7 +99,6 @@ def offloaded_states(job: Job, parameters: ParameterCount) -> tuple[Memory, Memo
 
 
 def _states(job: Job, parameters: ParameterCount) -> dict[Owner, float]:
-    """States that are not on the GPU, wherever they are, by owner [B]."""
     per, offload = state_bytes(job), job.plan.offload
     shard, away = shard_numel(job, parameters), 1 - device_shares(job)[Owner.OPTIMIZER_STATES]
     # Gradients of one step arrive while those of the step before are read.

@@ -32,8 +32,7 @@ from simulator.errors import UnsupportedError
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import Labels, scope_labels
 from simulator.program.ir import Lane, Operation, Program, RankClass, Scope, Work
-from simulator.program.unlike.busy_experts import ExpertRoles, expert_roles, waiting
-from simulator.program.unlike.causes import Causes
+from simulator.program.unlike.causes import Causes, ExpertRoles, expert_roles, waiting
 from simulator.program.unlike.conditions import (
     SOUND,
     Condition,

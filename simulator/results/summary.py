@@ -15,8 +15,7 @@ from simulator.program.build import Steps
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
 from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
-from simulator.program.run.order import job_schedule
-from simulator.program.states.asynchronous import asynchrony
+from simulator.program.run.order import asynchrony, job_schedule
 from simulator.results.memory import class_memory, host_memory
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks

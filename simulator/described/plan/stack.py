@@ -208,7 +208,7 @@ class Stack(Spec):
     lists_of_shards: Flag = False
     """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
     each is copied from or into their buffer by a kernel of its own
-    (:mod:`simulator.program.states.shard_lists`)."""
+    (:mod:`simulator.program.states.data_parallel_collectives`)."""
     pads_shards: Flag = False
     """ZeRO 3 pads the rows of each parameter to a multiple of the ranks, and sends that."""
     shards_matrices: Flag = False

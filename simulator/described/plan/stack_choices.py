@@ -26,7 +26,7 @@ Float8Scaling = Literal["tensor", "rows", "eager"]
 """``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
 one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
 each use has scales and a cast of its own
-(:meth:`simulator.program.layer.attention.Block.linear`). ``eager``: one for each operand, weights
+(:meth:`simulator.program.layer.block.Block.linear`). ``eager``: one for each operand, weights
 too, which kernels of their own find, apply and cast by in
 every use, and backward keeps the 16-bit input (plain PyTorch around ``torch._scaled_mm``)."""
 

@@ -51,7 +51,7 @@ _AT_MOST_ONE = ("efficiency", "share", "tail")
 (Graham, SIAM J. Appl. Math. 17(2), 1969)."""
 
 _FEWEST_ROWS = 6
-"""Rows below which a block is not fitted."""
+"""A block needs at least so many rows."""
 
 RELATIVES: Mapping[str, str] = MappingProxyType(
     {

@@ -5,8 +5,7 @@ kind of group that has more than one rank, and in the one of all ranks. One proc
 has one communicator, and workers of parameter servers have none. Old software loads all kernels
 of PyTorch and of CUDA's libraries, whether they are used or not.
 
-Source: 342 MB for 2 GPUs and 392 MB for 4 to 8, as NVIDIA's AIConfigurator books them; taken
-for larger groups, too (assumption: channels, not ranks, decide). Context and all kernels of
+Source: ``hardware_profiles/common`` for communicators. Context and all kernels of
 CUDA 11.2: 1,343 MiB on a V100, ``model_memory_anatomy`` of Hugging Face's Transformers (January
 2022); taken for other GPUs, too (assumption). Ignored: what the point-to-point transfers of a
 pipeline add.
@@ -24,8 +23,7 @@ from simulator.program.grid.rank_groups import (
     tensor_group,
 )
 
-_PAIR_BYTES = 342e6
-_GROUP_BYTES = 392e6
+_PAIR = 2
 _ALL_KERNELS_BYTES = 1343 * 2.0**20
 
 
@@ -56,4 +54,8 @@ def communicator_bytes(job: Job) -> float:
     # Where one kind of group holds all ranks, frameworks still make another of them all.
     has_processes = job.cluster.gpus > 1 and job.plan.data_parallel == "ddp"
     everyone = [job.cluster.gpus] if has_processes else []
-    return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in shared + everyone)
+    common = job.cluster.profile.common
+    return sum(
+        common.pair_communicator_bytes if ranks == _PAIR else common.communicator_bytes
+        for ranks in shared + everyone
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.described.plan.tensor_grid import TensorGrid
+from simulator.described.plan.plan_blocks import TensorGrid
 from simulator.program.layer.pieces import Axis, Gemm, Move, Split
 from simulator.program.strategies.grid_products import cube_product, summa_product
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.cost.collectives import Group
 from simulator.described.job import Job
-from simulator.described.plan.tensor_grid import TensorGrid
+from simulator.described.plan.plan_blocks import TensorGrid
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program

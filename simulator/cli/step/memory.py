@@ -14,29 +14,21 @@ import typer
 from simulator.cli.console import (
     counting,
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
-    text_column,
+    text_columns,
 )
-from simulator.cli.options import (
-    AsJson,
-    Changes,
-    JobFile,
-    read_job,
-    written_as,
-)
-from simulator.files import whole_file
-from simulator.plots.formats import PICTURES
+from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job
+from simulator.files import PICTURES, whole_file
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.api import Result
-    from simulator.planning.changes.savings import Saving
+    from simulator.planning.changes.fitting import Saving
     from simulator.program.ir import Owner
-    from simulator.results.host_memory import HostMemory
-    from simulator.results.step import ClassMemory
+    from simulator.results.step import ClassMemory, HostMemory
 
 _BIGGEST, _MOST_SAVINGS = 3, 8
 _KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
@@ -51,11 +43,7 @@ def memory(
     ] = False,
     over_time: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(".csv", *PICTURES),
-            help="Memory over the step: a .csv table, or a picture.",
-        ),
+        file_to_write("Memory over the step: a .csv table, or a picture.", ".csv", *PICTURES),
     ] = None,
 ) -> None:
     """Say who holds which bytes, on every pipeline stage.
@@ -88,7 +76,7 @@ def memory(
 
 
 def _savings(result: Result) -> tuple[Saving, ...]:
-    from simulator.planning.changes.savings import savings
+    from simulator.planning.changes.fitting import savings
 
     with counting("simulations") as count:
         return savings(result.job, on_trial=count)
@@ -96,12 +84,7 @@ def _savings(result: Result) -> tuple[Saving, ...]:
 
 def _print_savings(found: Sequence[Saving]) -> None:
     """Print what single changes would save, the largest saving first."""
-    columns = [
-        text_column("change"),
-        number_column("saves per GPU"),
-        number_column("step time"),
-        number_column("longer by"),
-    ]
+    columns = text_columns("change") + number_columns("saves per GPU", "step time", "longer by")
     rows = [
         (
             " ".join(f"{path}={value}" for path, value in saving.changes.items()),
@@ -116,8 +99,8 @@ def _print_savings(found: Sequence[Saving]) -> None:
 
 def print_peaks(result: Result, *, moments: bool = False) -> None:
     """Print the peak of every stage's fullest rank, and its moment if asked."""
-    from simulator.results.memory.peak import peak_moment
-    from simulator.results.words.class_split import fullest_of_each_stage
+    from simulator.results.memory import peak_moment
+    from simulator.results.rank_classes import fullest_of_each_stage
 
     def moment(stage: ClassMemory) -> str:
         rank_class = next(i for i, memory in enumerate(result.memory) if memory is stage)
@@ -139,15 +122,8 @@ def print_peaks(result: Result, *, moments: bool = False) -> None:
         (_labels(alike), *peak(alike[0]), *([moment(alike[0])] if moments else []))
         for alike in _alike(fullest_of_each_stage(result.memory), peak)
     ]
-    columns = [
-        number_column("stage"),
-        number_column("allocated"),
-        number_column("reserved"),
-        number_column("device"),
-        number_column("of capacity"),
-        text_column("biggest owners"),
-        *([text_column("moment of the peak")] if moments else []),
-    ]
+    columns = number_columns("stage", "allocated", "reserved", "device", "of capacity")
+    columns += text_columns("biggest owners", *(["moment of the peak"] if moments else []))
     print_table(f"peak memory per GPU, capacity {capacity}", columns, rows)
     if result.host is not None:
         _print_host(result.host)
@@ -170,7 +146,7 @@ def _print_host(host: HostMemory) -> None:
     ]
     rows.append(("all", *(format_bytes(sum(held.values())) for _, held, _ in used)))
     rows.append(("capacity", *(format_bytes(size) for _, _, size in used)))
-    columns = [text_column("owner"), *(number_column(name) for name, _, _ in used)]
+    columns = text_columns("owner") + number_columns(*(name for name, _, _ in used))
     print_table("what left the GPUs, on the fullest node", columns, rows)
 
 
@@ -180,7 +156,7 @@ def _biggest_owners(stage: ClassMemory) -> str:
 
 
 def _print_owners(result: Result) -> None:
-    from simulator.results.words.class_split import fullest_of_each_stage
+    from simulator.results.rank_classes import fullest_of_each_stage
 
     memory = fullest_of_each_stage(result.memory)
     known: list[Owner] = list(dict.fromkeys(o for stage in memory for o in stage.by_owner))
@@ -193,8 +169,8 @@ def _print_owners(result: Result) -> None:
     groups = _alike(memory, held)
     names = [*(owner.value for owner in owners), "allocated"]
     rows = list(zip(names, *(held(alike[0]) for alike in groups), strict=True))
-    stages = [number_column(f"stage {_labels(alike)}") for alike in groups]
-    print_table(f"{result.title}: held at the peak", [text_column("owner"), *stages], rows)
+    stages = number_columns(*(f"stage {_labels(alike)}" for alike in groups))
+    print_table(f"{result.title}: held at the peak", [*text_columns("owner"), *stages], rows)
 
 
 def _alike(

@@ -10,11 +10,11 @@ import typer
 from simulator.cli.console import (
     counting,
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
-    text_column,
+    text_columns,
 )
 from simulator.cli.options import (
     PAGES,
@@ -22,9 +22,9 @@ from simulator.cli.options import (
     AsJson,
     Changes,
     JobFile,
+    file_to_write,
     read_job,
     whole_numbers,
-    written_as,
 )
 from simulator.cli.step.memory import print_peaks
 from simulator.program.ir import Owner
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from simulator.api import Result
 
-_MOST_LIKENESSES = 20
+_MOST_GROUPS = 20
 
 
 def run(
@@ -48,10 +48,8 @@ def run(
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.json.gz",
-            callback=written_as(*TRACES),
-            help="Write a trace for Perfetto or chrome://tracing.",
+        file_to_write(
+            "Write a trace for Perfetto or chrome://tracing.", *TRACES, metavar="FILE.json.gz"
         ),
     ] = None,
     trace_ranks: Annotated[
@@ -71,10 +69,8 @@ def run(
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(*PAGES),
-            help="Write a page with verdict, timeline and what-ifs that needs nothing else.",
+        file_to_write(
+            "Write a page with verdict, timeline and what-ifs that needs nothing else.", *PAGES
         ),
     ] = None,
     unfolded: Annotated[
@@ -127,7 +123,7 @@ def _write_files(result: Result, plot: Path | None, html: Path | None) -> Iterat
 def _print_result(result: Result) -> None:
     _print_headline(result)
     _print_asynchrony(result)
-    _print_likenesses(result)
+    _print_class_groups(result)
     _print_expert_load(result)
     _print_breakdown(result)
     _print_exposed_communication(result)
@@ -146,7 +142,7 @@ def _print_headline(result: Result) -> None:
         ("HFU", percent(result.hfu)),
         ("pipeline bubble", percent(result.bubble_fraction)),
     ]
-    print_table(result.title, [text_column(""), number_column("")], rows)
+    print_table(result.title, text_columns("") + number_columns(""), rows)
 
 
 def _error_band(result: Result) -> Iterator[tuple[str, str]]:
@@ -158,7 +154,7 @@ def _error_band(result: Result) -> Iterator[tuple[str, str]]:
 
 def _print_asynchrony(result: Result) -> None:
     """What training that is not synchronous costs besides time; nothing for any other."""
-    from simulator.results.words.class_split import fullest_of_each_stage
+    from simulator.results.rank_classes import fullest_of_each_stage
 
     found = result.asynchrony
     if found is None:
@@ -171,27 +167,24 @@ def _print_asynchrony(result: Result) -> None:
         for stage, (versions, updates, num_bytes) in enumerate(per_stage)
     ]
     heads = ("stage", "weight versions", "staleness (updates)", "stashed weights")
-    print_table(found.statement, [number_column(head) for head in heads], rows)
+    print_table(found.statement, number_columns(*heads), rows)
     each = found.microbatches_per_update
     typer.echo(f"weights change after every {f'{each} microbatches' if each > 1 else 'microbatch'}")
 
 
 def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
     """What the step takes on a cluster that is as its profile says."""
-    from simulator.api import simulate
-
-    if not result.job.perturbations:
-        return
-    sound_s = simulate(result.job.replace(perturbations=[])).step_time_s
-    lost = percent(result.step_time_s / sound_s - 1)
-    yield "without perturbations", f"{format_seconds(sound_s)} (they cost {lost})"
+    cost = result.perturbation_cost
+    if cost is not None:
+        step = format_seconds(cost.step_time_without_s)
+        yield "without perturbations", f"{step} (they cost {percent(cost.lost_share)})"
 
 
-def _print_likenesses(result: Result) -> None:
+def _print_class_groups(result: Result) -> None:
     """Which GPUs are perturbed, and who waits for them."""
-    from simulator.results.words.class_split import likenesses
+    from simulator.results.rank_classes import classes_by_cause
 
-    found = likenesses(result.timeline.program.classes)
+    found = classes_by_cause(result.timeline.program.classes)
     if not found:
         return
     rows = [
@@ -202,19 +195,15 @@ def _print_likenesses(result: Result) -> None:
             f"{each.ranks:,}",
             str(each.first_rank),
         )
-        for each in found[:_MOST_LIKENESSES]
+        for each in found[:_MOST_GROUPS]
     ]
-    left = found[_MOST_LIKENESSES:]
+    left = found[_MOST_GROUPS:]
     if left:
         classes, ranks = (sum(getattr(each, n) for each in left) for n in ("classes", "ranks"))
         rows.append((f"{len(left)} more (see --json)", "", str(classes), f"{ranks:,}", ""))
-    columns = [
-        text_column("ranks that behave alike"),
-        text_column("stages"),
-        number_column("classes"),
-        number_column("ranks"),
-        number_column("first rank"),
-    ]
+    columns = text_columns("ranks that behave alike", "stages") + number_columns(
+        "classes", "ranks", "first rank"
+    )
     print_table(_why_ranks_differ(result), columns, rows)
 
 
@@ -223,7 +212,7 @@ def _why_ranks_differ(result: Result) -> str:
         return "perturbations"
     if result.job.cluster.pools:
         return "pools of GPUs"
-    if result.job.plan.data_parallel == "data-parallel":
+    if result.job.choices.data_parallelism.is_one_process:
         return "one process for all GPUs"
     return "uneven experts"
 
@@ -240,7 +229,7 @@ def _stages_text(stages: Sequence[int]) -> str:
 
 
 def _print_expert_load(result: Result) -> None:
-    from simulator.results.words.expert_load_sentence import expert_load_sentence
+    from simulator.results.plain_data import expert_load_sentence
 
     sentence = expert_load_sentence(result, result.job)
     if sentence:
@@ -256,7 +245,7 @@ def _print_breakdown(result: Result) -> None:
     ]
     total = sum(result.breakdown_s.values())
     rows.append(("step", f"{total:.6f}", percent(total / step_s if step_s else 0.0)))
-    columns = [text_column("where the time goes"), number_column("seconds"), number_column("share")]
+    columns = text_columns("where the time goes") + number_columns("seconds", "share")
     print_table("breakdown", columns, rows)
 
 
@@ -266,15 +255,15 @@ def _print_exposed_communication(result: Result) -> None:
         for category, seconds in result.exposed_comm_s.items()
         if seconds
     ]
-    columns = [text_column("kind"), number_column("seconds")]
+    columns = text_columns("kind") + number_columns("seconds")
     print_table("exposed communication", columns, rows or [("none", "0")])
 
 
 def _print_sources(result: Result) -> None:
-    from simulator.results.words.plain_data import source_counts
+    from simulator.results.plain_data import source_counts
 
     rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
-    columns = [text_column("source"), number_column("numbers")]
+    columns = text_columns("source") + number_columns("numbers")
     kinds = result.job.cluster.pools or (result.job.cluster,)
     names = " and ".join(dict.fromkeys(kind.profile.name for kind in kinds))
     print_table(f"hardware numbers of {names}", columns, rows)

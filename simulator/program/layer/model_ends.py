@@ -164,7 +164,7 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
         )
     )  # fmt: skip
     logits_bytes = float(shape.tokens * padded_vocab) * shape.element_bytes
-    if plan.tp > 1 and not stack.parallel_loss:
+    if plan.gathers_logits:
         kind = CollectiveKind.ALL_GATHER
         block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
     if stack.cross_entropy == "eager":
@@ -192,7 +192,7 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     if stack.cross_entropy == "copied":
         block.work((logits * half, logits * full, logits * full), (logits * half,), region)
     if stack.cross_entropy == "eager":
-        copies = _PARALLEL_LOSS_COPIES if plan.tp > 1 and stack.parallel_loss else _LOSS_COPIES
+        copies = _PARALLEL_LOSS_COPIES if plan.divides_loss else _LOSS_COPIES
         block.work((logits * half, logits * full), (logits * full,) * copies, region)
     return block.layer()
 
@@ -202,7 +202,7 @@ def _loss_reductions(plan: Plan, shape: Shape) -> list[Exchange]:
 
     Source: Megatron-LM's ``vocab_parallel_cross_entropy``, DTensor's ``loss_parallel``; fp32.
     """
-    if plan.tp == 1 or not plan.stack.parallel_loss:
+    if not plan.divides_loss:
         return []
     kind, num_bytes = CollectiveKind.ALL_REDUCE, 4.0 * shape.tokens
     names = ("loss.maximum", "loss.sum", "loss.label")

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from simulator.described.model import Model
 from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
-from simulator.described.plan.stack_choices import SelectivePolicy
+from simulator.described.plan.stack import SelectivePolicy
 from simulator.program.layer.layer_kinds import MIXERS, MLPS, layer_kinds, layer_tensors
 from simulator.program.layer.model_ends import (
     embedding_tensors,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from simulator.described.model import Model
-from simulator.described.plan.tensor_grid import TensorGrid
+from simulator.described.plan.plan_blocks import TensorGrid
 
 
 class ParameterGroup(StrEnum):

@@ -119,8 +119,7 @@ class UnitCosts:
         plan, stack = self.job.plan, self.job.plan.stack
         element_bytes, gradient_bytes = self.shape.element_bytes, state_bytes(self.job).gradients
         # Gradients that leave after every microbatch are not added up in place.
-        leave = plan.zero >= 2 or plan.data_parallel == "data-parallel"
-        adds_up = self.job.microbatches > 1 and not leave
+        adds_up = self.job.microbatches > 1 and self.job.choices.accumulates_gradients
         # On a grid a weight's gradient is added up between ranks first.
         fused = stack.fused_accumulation and plan.tensor_grid is None
         return PieceTimer(
@@ -134,12 +133,10 @@ class UnitCosts:
 
     @cached_property
     def _hiding(self) -> Hiding:
-        plan, stack = self.job.plan, self.job.plan.stack
-        pipelines_steps = plan.tensor_grid is not None and plan.tensor_grid.method != "3d"
-        default = stack.overlap_tp or pipelines_steps
-        overlap_tp = default if plan.overlap_tp is None else plan.overlap_tp
-        chunks = plan.tp if overlap_tp and plan.tp > 1 else 0
-        return Hiding(stack.overlap_tp_backward, chunks)
+        choices = self.job.choices
+        ranks = choices.tensor_ranks
+        chunks = ranks if choices.overlaps_tensor_collectives and ranks > 1 else 0
+        return Hiding(choices.hides_input_collectives, chunks)
 
     def of(self, unit: Unit) -> UnitCost:
         """The cost of a unit."""
@@ -181,7 +178,7 @@ class UnitCosts:
         )
         time = layer_time(layer, self.timer, self._hiding, outcome.repeated)
         if plan.partition_activations and is_repeated:
-            outcome = kept_in_parts(outcome, layer, plan.tp)
+            outcome = kept_in_parts(outcome, layer, self.job.choices.tensor_ranks)
             time = with_input_gathered(time, layer, self.timer)
         owner = Owner.LOGITS if unit in (End.HEAD, End.LOSS) else Owner.ACTIVATIONS
         saved = _blocks(owner, outcome.kept_bytes)
@@ -204,7 +201,8 @@ class UnitCosts:
         if self.job.plan.stack.keeps_graph_for_weights:
             return whole_until_the_end(saved, _blocks(Owner.RECOMPUTE, outcome.restored_bytes))
         shape = self.shape
-        sizes = pending_bytes(layer, self.job.plan.tp, shape.element_bytes, shape.gemm_bytes)
+        ranks = self.job.choices.tensor_ranks
+        sizes = pending_bytes(layer, ranks, shape.element_bytes, shape.gemm_bytes)
         return freed_half_way(saved, _blocks(owner, sizes))
 
 

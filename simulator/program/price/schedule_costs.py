@@ -30,7 +30,7 @@ from simulator.program.unlike.conditions import (
     worst,
 )
 from simulator.schedule import Phase, ScheduleInfo
-from simulator.schedule.pass_costs import PassCosts
+from simulator.schedule.info import PassCosts
 
 
 def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
@@ -64,7 +64,7 @@ def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
     return PassCosts(
         seconds={
             (phase, stage): pass_s(run, phase, placement.rank(stage, plan.pp))
-            + (plan.stack.forward_host_s if phase is Phase.FORWARD else 0.0)
+            + (job.choices.forward_host_s if phase is Phase.FORWARD else 0.0)
             for stage, run in enumerate(run_of)
             for phase in Phase
         },
@@ -97,8 +97,7 @@ def transfer_work(job: Job, boundary_bytes: float, source: int, target: int) -> 
         target: Pipeline rank that receives.
     """
     pair, network = pipeline_pair(job, source, target), job.cluster.profile.network
-    tp = job.plan.tp
-    scattered = job.plan.stack.scatter_p2p and not job.plan.cuts_boundary
+    tp, scattered = job.choices.tensor_ranks, job.choices.sends_parts
     sent = boundary_bytes / tp if scattered else boundary_bytes
     hop = send_recv_cost(sent, pair, network)
     calls = [(str(Kind.SEND_RECV), hop)]

@@ -32,7 +32,6 @@ from simulator.program.states.optimizer_states import is_orthogonalised
 from simulator.program.states.resident import (
     ParameterCount,
     device_update_bytes,
-    flattens_gradients,
     slice_tensors,
     state_bytes,
 )
@@ -69,7 +68,7 @@ def optimizer_work(
     host_s = _KERNELS * host_s_per_kernel
     if waits_s := waiting_s([launched(profile, 1, update_s, host_s, _KERNELS)]):
         parts.append(Part("launch", Category.HOST, waits_s))
-    if flattens_gradients(job):
+    if job.choices.flattens_gradients:
         num_bytes = _FLAT_PASSES * state_bytes(job).reduced * parameters.total
         flat_s = memory_bound_s(profile, num_bytes)
         parts.append(Part(FLAT_GRADIENTS, Category.DATA_PARALLEL, flat_s))
@@ -110,7 +109,7 @@ def orthogonalisation(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
 
 def gathers(job: Job, runs: Sequence[Slice]) -> list[Call]:
     """What ranks gather because their shards cut matrices; nothing where they do not."""
-    if not job.plan.zero or job.plan.stack.shards_whole_parameters:
+    if not job.choices.reduces_to_shards:
         return []
     dense = expert = 0.0
     for tensor, layers in _matrices(job, runs):
@@ -138,12 +137,14 @@ def _matrices(job: Job, runs: Sequence[Slice]) -> Iterator[tuple[ParameterTensor
 
 def _shape(job: Job, tensor: ParameterTensor) -> tuple[int, int, int]:
     plan = job.plan
-    return matrix_shape(tensor, *((plan.expert_tp, plan.ep) if tensor.is_routed else (plan.tp,)))
+    return matrix_shape(
+        tensor, *((plan.expert_tp, plan.ep) if tensor.is_routed else (job.choices.tensor_ranks,))
+    )
 
 
 def _owners(job: Job, tensor: ParameterTensor) -> int:
     """Ranks that divide the work on a matrix among them."""
-    if not job.plan.zero:
+    if not job.choices.shards_states:
         return 1
     return (expert_shard_group(job) if tensor.is_routed else shard_group(job)).ranks
 

@@ -41,7 +41,7 @@ def _shared_by_tensor_ranks(layer: Layer, job: Job, shape: Shape) -> Layer:
     if plan.tensor_grid is None:
         return tensor_parallel(
             layer,
-            plan.tp,
+            job.choices.tensor_ranks,
             sequence_parallel=plan.cuts_sequence,
             element_bytes=shape.element_bytes,
             gathered_bytes=shape.gemm_bytes if plan.stack.gathers_casted else None,

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.described.plan.tensor_grid import TensorGrid
+from simulator.described.plan.plan_blocks import TensorGrid
 from simulator.program.layer.pieces import (
     Axis,
     Exchange,

@@ -48,7 +48,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.described.plan.tensor_grid import TensorGrid
+from simulator.described.plan.plan_blocks import TensorGrid
 from simulator.program.layer.pieces import Axis, Gemm, GridProduct, Move, Role, Split
 
 _BUFFERS = 2

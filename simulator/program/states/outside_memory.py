@@ -13,6 +13,9 @@ pipeline add.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from simulator.described.cluster.common import Common
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import (
     context_group,
@@ -54,8 +57,13 @@ def communicator_bytes(job: Job) -> float:
     # Where one kind of group holds all ranks, frameworks still make another of them all.
     joins_world = job.cluster.gpus > 1 and job.choices.data_parallelism.joins_world
     everyone = [job.cluster.gpus] if joins_world else []
-    common = job.cluster.profile.common
+    return communicators_bytes(shared + everyone, job.cluster.profile.common)
+
+
+def communicators_bytes(sizes: Sequence[int], common: Common) -> float:
+    """Device memory of communicators of so many ranks each; one rank needs none [B]."""
     return sum(
         common.pair_communicator_bytes if ranks == _PAIR else common.communicator_bytes
-        for ranks in shared + everyone
+        for ranks in sizes
+        if ranks > 1
     )

@@ -105,16 +105,16 @@ class Life:
         spent_ns: What its time went into; adds up to ``wall_ns``.
         wall_ns: From the first step to the last safe one.
         failures: How often what failed.
+        has_ended: Whether all work was done; False where it was given up after too many failures.
     """
 
     spent_ns: Mapping[Spent, int]
     wall_ns: int
     failures: Mapping[str, int]
+    has_ended: bool = True
 
 
-def live(
-    work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int
-) -> Life | None:
+def live(work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int) -> Life:
     """One campaign; the same seed gives the same.
 
     Args:
@@ -122,15 +122,8 @@ def live(
         conditions: Checkpoints, failures, recovery and nodes.
         seed: Of the ensemble, and which member of it.
         most_failures: Give up after as many.
-
-    Returns:
-        None if it was given up: failures come faster than work is saved.
     """
-    life = _Life(work_ns, conditions, seed, most_failures)
-    try:
-        return life.run()
-    except _TooManyFailuresError:
-        return None
+    return _Life(work_ns, conditions, seed, most_failures).run()
 
 
 class _TooManyFailuresError(Exception):
@@ -155,9 +148,13 @@ class _Life:
         self._failure_ns = self._next_failure_ns()
 
     def run(self) -> Life:
-        while self._left_ns > 0:
-            self._train()
-        return Life(dict(self._spent), self._now_ns, dict(self._failures))
+        has_ended = True
+        try:
+            while self._left_ns > 0:
+                self._train()
+        except _TooManyFailuresError:
+            has_ended = False
+        return Life(dict(self._spent), self._now_ns, dict(self._failures), has_ended)
 
     def _train(self) -> None:
         """Train to the end, or until nodes leave or join and everything has restarted."""

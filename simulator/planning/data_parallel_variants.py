@@ -260,10 +260,14 @@ def compare_strategies(
 def on_nodes(job: Job, nodes: int) -> Job:
     """The job on so many whole nodes; every rank keeps its microbatches.
 
+    A job on fewer GPUs than a node has keeps them on its one node.
+
     Raises:
         InputError: The job does not run on so many nodes.
     """
     gpus = nodes * job.cluster.profile.network.gpus_per_node
+    if nodes == 1:
+        gpus = min(gpus, job.cluster.gpus)
     width = job.plan.tp * job.plan.pp * job.plan.cp
     sequences = job.microbatches * job.batch.micro_batch * max(1, gpus // width)
     # The plan as it stands may be one that runs on one node only.

@@ -14,8 +14,14 @@ from simulator.cli.console import (
     print_table,
     text_column,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, read_job
-from simulator.cli.planning.searching import Headroom, Vary, note_tightness, search_status
+from simulator.cli.options import AsJson, Changes, JobFile
+from simulator.cli.planning.searching import (
+    Headroom,
+    Vary,
+    note_tightness,
+    read_job_to_search,
+    search_status,
+)
 from simulator.cli.planning.sweep import parse_grid
 from simulator.cli.planning.workers import Workers, worker_pool
 from simulator.described.plan_text import options_text
@@ -43,7 +49,7 @@ def advise(
     """
     from simulator.planning.parallelism_kinds import compare_families
 
-    job = read_job(job_file, changes)
+    job = read_job_to_search(job_file, changes)
     with search_status() as show, worker_pool(workers) as (executor, processes):
         results = compare_families(
             job,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simulator.cli.console import note, percent, status_line
+from simulator.cli.options import note_doubts, parse_assignments
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
@@ -55,6 +57,21 @@ def _progress_text(progress: Progress, what: str) -> str:
         f"{name}{progress.replayed} plans replayed, {progress.simulated} simulated{best}; "
         f"{progress.open} could still be faster"
     )
+
+
+def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
+    """The job of a file; a plan that breaks a rule is no obstacle, because others are searched.
+
+    Raises:
+        InputError: The file or an assignment is wrong.
+    """
+    from simulator.api import load_job
+    from simulator.planning.search.space import searchable_job
+
+    given = parse_assignments(assignments or ())
+    job = searchable_job(lambda changes: load_job(path, {**given, **changes}))
+    note_doubts(job)
+    return job
 
 
 def note_tightness(job: Job, best: PlanChoice) -> None:

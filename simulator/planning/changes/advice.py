@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from simulator.described.job import Job
 from simulator.described.plan_text import options_text
 from simulator.planning.changes.faster import what_ifs
-from simulator.planning.changes.fitting import FitSearch, NearestFit, nearest_fit
+from simulator.planning.changes.fitting import FitSearch, nearest_fit
 from simulator.planning.changes.profile_numbers import influences
-from simulator.planning.changes.trials import OnTrial
+from simulator.planning.changes.trials import OnTrial, Trial
 from simulator.results.step import ClassMemory, HostMemory, StepResult
 from simulator.results.verdict import LEAST_SHARE, Advice, WhatIf, verdict
 from simulator.units import format_bytes, format_seconds
@@ -128,6 +128,6 @@ def _way_out(search: FitSearch) -> Iterator[str]:
         yield f"With them {_outcome(search.faster)}."
 
 
-def _outcome(change: NearestFit) -> str:
+def _outcome(change: Trial) -> str:
     step, held = format_seconds(change.step_time_s), format_bytes(change.peak_device_bytes)
     return f"a step takes {step} and the fullest GPU holds {held}"

@@ -59,6 +59,7 @@ class Question(Flag):
 
 
 _FASTER, _SMALLER, _UNSEARCHED = Question.FASTER, Question.SMALLER, Question.UNSEARCHED
+_NEITHER = Question(0)
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,12 @@ class Change:
 
     words: str
     fields: Fields
-    answers: Question
+    answers: Question = _NEITHER
+
+    @property
+    def keeps_learning(self) -> bool:
+        """Whether training gives the same model: as many sequences in every update."""
+        return "batch.global" not in self.fields
 
 
 class Decision(NamedTuple):
@@ -99,7 +105,7 @@ def merged(changes: Iterable[Change]) -> Change:
     """Several changes at once."""
     parts = list(changes)
     fields = {path: value for part in parts for path, value in part.fields.items()}
-    return Change(" and ".join(part.words for part in parts), fields, Question(0))
+    return Change(" and ".join(part.words for part in parts), fields)
 
 
 def changes_with_more_gpus(job: Job, factor: int) -> Iterator[Change]:
@@ -110,7 +116,6 @@ def changes_with_more_gpus(job: Job, factor: int) -> Iterator[Change]:
     gpus = Change(
         _moved("gpus", job.cluster.gpus, factor * job.cluster.gpus),
         {"cluster.gpus": factor * job.cluster.gpus},
-        Question(0),
     )
     yield gpus
     grown = [] if is_data_parallel_only(job) else list(_grown_degrees(job, [factor]))
@@ -306,7 +311,7 @@ DECISIONS: tuple[Decision, ...] = (
 
 
 def _answers(*, is_faster: bool, is_smaller: bool) -> Question:
-    return (_FASTER if is_faster else Question(0)) | (_SMALLER if is_smaller else Question(0))
+    return (_FASTER if is_faster else _NEITHER) | (_SMALLER if is_smaller else _NEITHER)
 
 
 def _moved(name: str, now: int, then: int) -> str:
@@ -333,7 +338,7 @@ def number_change(field: str, value: str | float, factor: float) -> Change:
     else:
         number, unit = value.split(" ")
         scaled = f"{float(number) * factor!r} {unit}"
-    return Change(f"{field} times {factor:g}", {f"cluster.{field}": scaled}, Question(0))
+    return Change(f"{field} times {factor:g}", {f"cluster.{field}": scaled})
 
 
 def _numbers(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str | float]]:

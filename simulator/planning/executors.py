@@ -129,7 +129,6 @@ def _alone(function: Callable[[T], R], item: T) -> R | Exception:
 
 
 def _outcome(future: Future[Any]) -> Any:
-    """Its result, or the exception that it ended with."""
     try:
         return future.result()
     except Exception as error:

@@ -53,10 +53,6 @@ class Limit:
 def limits(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Limit, ...]:
     """The largest microbatch, sequence length and number of layers that fit.
 
-    Args:
-        job: Where to start from; it need not fit.
-        on_trial: Called after each simulated candidate, for progress.
-
     Raises:
         InputError: The job itself cannot run.
     """

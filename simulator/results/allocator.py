@@ -174,7 +174,6 @@ class CachingAllocator:
         self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
 
     def _release(self) -> None:
-        """Return the segments in which no block is taken."""
         for pool, blocks in self._free.items():
             self.reserved_bytes -= sum(size for size, _, block in blocks if block.is_segment)
             self._free[pool] = [entry for entry in blocks if not entry[2].is_segment]
@@ -208,7 +207,6 @@ class CachingAllocator:
         self._offer(rest)
 
     def _join(self, first: Block, second: Block) -> None:
-        """Make the first of two neighbours both of them."""
         first.num_bytes += second.num_bytes
         after = first.after = second.after
         if after is not None:

@@ -91,7 +91,6 @@ def difference(first: StepResult, second: StepResult) -> Difference:
 
 
 def _tokens_per_gpu(result: StepResult) -> float:
-    """Tokens of a step over its GPUs."""
     return result.tokens_per_s_per_gpu * result.step_time_s
 
 

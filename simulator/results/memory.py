@@ -230,7 +230,6 @@ def _events(operation: Operation) -> list[tuple[bool, int, float]]:
 
 
 def _by_owner(blocks: Memory) -> list[tuple[int, float]]:
-    """Bytes per owner's number."""
     totals: dict[int, float] = {}
     for owner, size in blocks:
         number = _OWNERS[owner]

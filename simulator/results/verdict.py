@@ -158,7 +158,6 @@ def _fullness(result: StepResult) -> list[str]:
 
 
 def _holder(result: StepResult) -> str:
-    """Who holds most."""
     return f"stage {result.fullest.stage}" if _has_stages(result) else "a GPU"
 
 

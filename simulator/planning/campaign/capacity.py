@@ -70,12 +70,6 @@ def capacity(
 ) -> Capacity:
     """What a job's campaign takes.
 
-    Args:
-        job: With its campaign.
-        members: Simulated campaigns, where failures are given.
-        seed: Of their failures.
-        on_member: Called after each of them, for progress.
-
     Raises:
         InputError: The plan cannot run, or the campaign lacks what is needed.
     """
@@ -145,7 +139,6 @@ def fastest_within_budget(found: Sequence[Capacity], budget_usd: float) -> Capac
 
 
 def _moved(job: Job, system: str, gpus: int) -> Job:
-    """The job on another cluster."""
     if system == job.cluster.profile.name:
         return job.replace({"cluster.gpus": gpus})
     return job.replace({"cluster": {"profile": system, "gpus": gpus}})

@@ -222,7 +222,6 @@ class _Life:
         return hazard
 
     def _next_failure_ns(self) -> int:
-        """Moment of the next failure, from the last one on."""
         before_ns = self._failure_ns if self._failures else 0
         return before_ns + round(NS * self._random.expovariate(self._rates_per_s[-1]))
 
@@ -235,7 +234,6 @@ class _Life:
         return next(time for time, count in zip(back, counts, strict=True) if count > ranks)
 
     def _ranks(self) -> int:
-        """Data-parallel ranks that can work now."""
         while self._returns and self._returns[0] <= self._now_ns:
             heapq.heappop(self._returns)
         return self._fleet.ranks_left(len(self._returns))

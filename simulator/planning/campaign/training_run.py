@@ -85,13 +85,6 @@ def campaign_time(
 ) -> CampaignTime:
     """The time of a job's campaign.
 
-    Args:
-        job: Its campaign says how many tokens.
-        step: The job's simulated step.
-        members: Simulated campaigns, where failures are given.
-        seed: Of their failures.
-        on_member: Called after each of them, for progress.
-
     Raises:
         InputError: The tokens are missing, or goodput cannot be simulated.
     """

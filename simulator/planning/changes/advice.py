@@ -56,10 +56,6 @@ def explain_misfit(job: Job, result: StepResult) -> str:
     """Some lines on who takes the memory and what would fit; empty where the job fits.
 
     The way out is the one that :func:`nearest_fit` found by simulation.
-
-    Args:
-        job: What was simulated.
-        result: Its step.
     """
     if result.fits:
         return ""

@@ -129,8 +129,6 @@ def balance(job: Job, *, is_quick: bool = False) -> Balance:
 
 
 class _Trial(NamedTuple):
-    """A simulated layout."""
-
     layout: tuple[int, ...]
     step_time_s: float
     fits: bool

@@ -30,10 +30,6 @@ def what_ifs(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     Doubling the microbatches also doubles the global batch, which decides what is learned; its
     gain says what the bubble and the reductions of a step cost.
 
-    Args:
-        job: Where to start from.
-        on_trial: Called after each simulated change, for progress.
-
     Raises:
         InputError: The job itself cannot run.
     """
@@ -45,10 +41,6 @@ def reasons(job: Job, *, on_trial: OnTrial | None = None) -> Reasons:
     """What would make a plan faster that the search for plans found: other fields, faster links.
 
     Steps are simulated with contention.
-
-    Args:
-        job: With the best plan.
-        on_trial: Called after each simulated change, for progress.
 
     Raises:
         InputError: The job cannot run.

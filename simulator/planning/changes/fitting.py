@@ -63,10 +63,6 @@ class FitSearch:
 def savings(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     """Every single change that saves memory, the largest saving first.
 
-    Args:
-        job: Where to start from.
-        on_trial: Called after each simulated change, for progress.
-
     Raises:
         InputError: The job itself cannot run.
     """
@@ -81,9 +77,6 @@ def nearest_fit(job: Job) -> FitSearch:
     replayed without contention; at most :data:`MOST_TRIED` are, and the winner is simulated
     in full. The same job always gives the same answer. Combinations are made of changes that
     help alone, and only the most promising of them are tried, so a remote one may be missed.
-
-    Args:
-        job: A job that does not fit.
 
     Raises:
         InputError: The job itself cannot run.

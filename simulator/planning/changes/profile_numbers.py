@@ -90,10 +90,6 @@ def influences(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Influence,
 
     Steps are replayed without contention; the largest influence comes first.
 
-    Args:
-        job: What is simulated.
-        on_trial: Called after each number, for progress.
-
     Raises:
         InputError: The job itself cannot run.
     """

@@ -63,11 +63,6 @@ class Trials:
         before: Its step.
         count: Changed jobs that were simulated.
 
-    Args:
-        job: Where to start from.
-        engine: How steps are simulated.
-        on_trial: Called after each simulated change, for progress.
-
     Raises:
         InputError: The job itself cannot run.
     """

@@ -75,7 +75,6 @@ def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBound
 
 
 def _step_s(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -> Floats:
-    """Lower bound of the step time, shape (plans,) [s]."""
     if not pipeline.adds_up:
         return np.zeros(len(microbatches))
     passes = microbatches[:, None] / pipeline.copies

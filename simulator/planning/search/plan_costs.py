@@ -239,18 +239,15 @@ class CostTables:
         )
 
     def _numel_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
-        """Dense and then expert parameters of each shape."""
         job = self._space.plan_job(plan)
         counts = [slice_parameters(job, run, tied_copy=tied) for run in shapes]
         return [*(count.dense for count in counts), *(count.expert for count in counts)]
 
     def _update_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
-        """What the update of each shape holds [B]."""
         job = self._space.plan_job(plan)
         return [update_memory(job, [run], tied_copy=tied).most_bytes for run in shapes]
 
     def _exchange_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
-        """What is exchanged of each shape at least [s]."""
         exchanges = least_exchanges(self._space.plan_job(plan), shapes, tied_copy=tied)
         return [seconds for column in zip(*exchanges, strict=True) for seconds in column]
 

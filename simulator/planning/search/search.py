@@ -303,7 +303,6 @@ class _Search:
         return self._result()
 
     def _result(self) -> PlanSearch:
-        """What was found, and why the other plans are not among it."""
         left = [entry.tier for entry in self._heap]
         space, choices = self._space, tuple(self._choice(entry) for entry in self._found)
         smallest = None
@@ -426,9 +425,7 @@ def merged_searches(searches: Mapping[int, PlanSearch], top: int) -> PlanSearch:
 
 
 def _sum(parts: list[Pruned]) -> Pruned:
-    refused: Counter[str] = Counter()
-    for part in parts:
-        refused.update(part.refused)
+    refused = sum((Counter(part.refused) for part in parts), Counter())
     counts = {
         field.name: sum(getattr(part, field.name) for part in parts)
         for field in fields(Pruned)

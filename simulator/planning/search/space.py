@@ -210,7 +210,6 @@ def default_axes(job: Job) -> dict[str, list[Any]]:
 
 
 def _checked(job: Job, path: str, values: Sequence[Any]) -> list[Any]:
-    """The values as the field's type has them."""
     block, _, field = path.partition(".")
     is_plan = block == "plan" and field in Plan.model_fields
     if not (is_plan or path == _MICRO):

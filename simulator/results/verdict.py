@@ -1,8 +1,8 @@
 """What is a step bound by, in one sentence?
 
-A step is *memory-bound* where a simulated change would be faster than anything that fits, but
-does not fit. Otherwise it is bound by what takes the most time of the mean rank: computing
-passes, the optimizer, exposed communication, the pipeline bubble, or the host.
+A step is limited by the *capacity* of memory where a simulated change would be faster than
+anything that fits, but does not fit. Otherwise it is bound by what takes the most time of the mean
+rank: computing passes, the optimizer, exposed communication, the pipeline bubble, or the host.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
     beyond = max((w for w in what_ifs if not w.fits), key=lambda w: w.gain, default=None)
     if beyond is not None and beyond.gain >= max(within, 0.0) + WORTH:
         return (
-            f"Memory-bound{_on_stage(result)}: {beyond.words} would gain "
+            f"Limited by memory capacity{_on_stage(result)}: {beyond.words} would gain "
             f"{_percent(beyond.gain)} but needs {format_bytes(beyond.peak_device_bytes)} "
             f"of {format_bytes(capacity)}"
         )

@@ -178,8 +178,8 @@ def _zero(job: Job) -> Iterator[Change]:
     plan = job.plan
     is_faster = job.dp * plan.cp > 1 and not plan.offload.is_used
     for other in (1, 2, 3):
-        if other != plan.zero:
-            answers = _answers(is_faster=is_faster, is_smaller=other > plan.zero)
+        answers = _answers(is_faster=is_faster, is_smaller=other > plan.zero)
+        if answers and other != plan.zero:
             yield Change(_moved("zero", plan.zero, other), {"plan.zero": other}, answers)
 
 

@@ -33,7 +33,6 @@ class Limit:
 
     Attributes:
         field: Dotted path in the job.
-        now: What the job has.
         largest: The largest value that fits; 0 where not even the smallest does.
         step: Distance of the values that were tried; ``largest + step`` does not fit.
         peak_device_bytes: Fullest GPU at ``largest`` [B].

@@ -57,9 +57,6 @@ class Block:
     """A piece of a segment.
 
     Attributes:
-        num_bytes: Size [B].
-        pool: Which one it belongs to.
-        is_free: Whether a request may take it.
         before, after: Neighbours in its segment.
         turn: Which of the free blocks of its size goes first.
     """
@@ -78,12 +75,7 @@ class Block:
 
 
 class Request(NamedTuple):
-    """What is asked of the allocator.
-
-    Attributes:
-        num_bytes: Size, rounded up [B].
-        pool: Which one serves it.
-    """
+    """What is asked of the allocator: bytes, rounded up, and the pool that serves them."""
 
     num_bytes: int
     pool: Pool

@@ -22,8 +22,6 @@ class Cause:
     """One category of both breakdowns.
 
     Attributes:
-        category: Where the time goes.
-        first_s: In the first step [s].
         second_s: In the second, for as many tokens per GPU [s].
     """
 

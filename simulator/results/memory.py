@@ -107,12 +107,7 @@ def _booked(program: Program, index: int) -> list[int]:
 
 
 def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchange]:
-    """Blocks that operations take, and that are free after them; those that have none left out.
-
-    Args:
-        operations: What takes and gives back.
-        program: Says which blocks lie in buffers or come from a stream of their own.
-    """
+    """Blocks that operations take, and that are free after them; those that have none left out."""
     known: dict[tuple[int, int, int], Exchange] = {}
     exchanges = []
     for operation in operations:

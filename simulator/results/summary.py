@@ -28,10 +28,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
 
     Where there are several kinds of GPUs, no error is known and no band is given.
 
-    Args:
-        job: What was simulated.
-        timeline: When everything ran.
-        steps: The steps that ran around the one of interest.
+    ``steps`` ran around the one of interest.
     """
     memory = class_memory(timeline, job.cluster.profile.device)
     if steps.total > 1:

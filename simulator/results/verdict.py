@@ -81,12 +81,7 @@ _NEARLY_FULL = 0.9
 
 
 def verdict(result: StepResult, what_ifs: Sequence[WhatIf] = ()) -> str:
-    """A sentence: what binds the step, what it loses, and which change gains most.
-
-    Args:
-        result: The step.
-        what_ifs: Changes that were simulated.
-    """
+    """A sentence: what binds the step, what it loses, and which change gains most."""
     parts = [_bound_by(result, what_ifs), *_losses(result), *_fullness(result)]
     best = max((w for w in what_ifs if w.fits), key=lambda w: w.gain, default=None)
     if result.fits and best is not None and best.gain >= WORTH:

@@ -29,7 +29,6 @@ class Hazard:
     """One kind of failure.
 
     Attributes:
-        name: What fails.
         rate_per_s: Failures of all such parts together [1/s].
         away_ns: How long a node is away after it.
         notice_ns: Warning before it.
@@ -43,11 +42,7 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What follows a failure.
-
-    Attributes:
-        detection_ns, restart_ns, loading_ns, warm_up_ns: How long each part takes.
-    """
+    """What follows a failure."""
 
     detection_ns: int = 0
     restart_ns: int = 0
@@ -62,7 +57,6 @@ class Fleet:
     Attributes:
         nodes: That the plan needs.
         spare_nodes: That wait to replace them.
-        ranks: Data-parallel ranks of the plan.
         is_elastic: Whether it runs with fewer of them.
     """
 
@@ -82,14 +76,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a campaign lives under.
-
-    Attributes:
-        rhythm: Checkpoints.
-        hazards: What fails.
-        recovery: What follows a failure.
-        fleet: Nodes.
-    """
+    """What a campaign lives under."""
 
     rhythm: Rhythm
     hazards: tuple[Hazard, ...]
@@ -117,11 +104,8 @@ class Life:
 def live(work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int) -> Life:
     """One campaign; the same seed gives the same.
 
-    Args:
-        work_ns: Steps that count, at full speed.
-        conditions: Checkpoints, failures, recovery and nodes.
-        seed: Of the ensemble, and which member of it.
-        most_failures: Give up after as many.
+    ``work_ns`` is what steps that count take at full speed; ``seed`` that of the ensemble, and the
+    member's number. After ``most_failures`` it is given up.
     """
     return _Life(work_ns, conditions, seed, most_failures).run()
 

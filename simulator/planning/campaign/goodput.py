@@ -64,12 +64,9 @@ class Goodput:
         wall_percentiles_s: Wall time by percentile [s].
         spent_s: Mean time by what it went into; adds up to ``wall_s`` [s].
         failures: Mean number by what failed.
-        members: Campaigns.
-        seed: Of the ensemble.
         interval_s: Training between two snapshots [s].
         first_guess_s: Daly's interval [s].
         mtbf_s: Mean time between failures of the whole job [s].
-        checkpoint: What each one takes.
         tried: Intervals that were compared; empty where it was given.
     """
 
@@ -98,12 +95,7 @@ def goodput(
 ) -> Goodput:
     """The goodput of a job's campaign, from its failures and checkpoint.
 
-    Args:
-        job: Its campaign says what fails and how it is saved.
-        work_s: All steps without any failure or checkpoint [s].
-        members: Campaigns that are simulated.
-        seed: Same seed, same answer.
-        on_member: Called after each simulated campaign, for progress.
+    ``work_s`` is all steps without any failure or checkpoint [s]; ``seed`` decides the failures.
 
     Raises:
         InputError: Failures or checkpoint are missing, or no campaign comes to an end.

@@ -30,12 +30,7 @@ def advice(
     save memory of a job that does not fit. What a number of a profile decides is worked out for
     clusters of one kind of GPU.
 
-    Args:
-        job: What was simulated.
-        result: Its step.
-        misfit: Why the job does not fit, if that is known already; see
-            :func:`explain_misfit`.
-        on_trial: Called after each simulated candidate, for progress.
+    ``misfit`` is why the job does not fit, if that is known already; see :func:`explain_misfit`.
     """
     tried = what_ifs(job, on_trial=on_trial)
     return Advice(

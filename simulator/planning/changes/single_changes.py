@@ -83,12 +83,7 @@ class Change:
 
 
 class Decision(NamedTuple):
-    """An entry of the list.
-
-    Attributes:
-        answers: Questions that any of its changes is a candidate for.
-        changes: The changes that make sense for a job.
-    """
+    """An entry of the list: the questions it is for, and its changes of a job."""
 
     answers: Question
     changes: Callable[[Job], Iterator[Change]]

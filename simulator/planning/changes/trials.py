@@ -59,8 +59,6 @@ class Trials:
     """Simulates changes of one job.
 
     Attributes:
-        job: Where to start from.
-        before: Its step.
         count: Changed jobs that were simulated.
 
     Raises:

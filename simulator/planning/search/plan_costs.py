@@ -53,14 +53,12 @@ class Pipeline:
     """What all plans with one layout of layers and one schedule share.
 
     Attributes:
-        schedule: Its name.
         stages: Ranks of the pipeline.
         chunks: Virtual stages per rank and copy of the model.
         shapes: The distinct runs of layers among the virtual stages of the model.
         shape_of: Which of them each virtual stage of the model is, in order; shape (runs,).
         parts: Virtual stages of the model that each rank runs, those of all copies,
             ascending; shape (ranks, virtual stages of a rank).
-        copies: Copies of the model.
         adds_up: Whether passes run one after another and steps meet at their ends.
         splits_backward: Whether weight gradients may come later.
         tied_copy: Whether the last run holds a copy of the embedding.
@@ -297,10 +295,7 @@ _NONE = LeastExchanges(0.0, 0.0, 0.0, 0.0)
 def least_exchanges(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[LeastExchanges]:
     """Exchanges of one rank for each run of layers.
 
-    Args:
-        job: The job.
-        runs: What virtual stages run.
-        tied_copy: Whether the last stage holds its own copy of the token embedding.
+    ``tied_copy``: whether the last stage holds its own copy of the token embedding.
     """
     units = Units(job, tied_copy)
     collectives = Collectives(job, units)

@@ -61,7 +61,6 @@ class PlanChoice:
 
     Attributes:
         changes: What gives the job this plan, ready for :meth:`Job.replace`.
-        dp: Its data-parallel degree.
         step_time_s: Its step under the full simulation [s].
         peak_device_bytes: What its fullest GPU holds [B].
         breakdown_s: Where the step of the mean rank goes [s].
@@ -394,10 +393,6 @@ BATCH = "batch.global"
 
 def merged_searches(searches: Mapping[int, PlanSearch], top: int) -> PlanSearch:
     """One ranking of searches that differ in their global batch.
-
-    Args:
-        searches: By global batch [sequences]; at least one.
-        top: How many plans to keep.
 
     Returns:
         The plans with the least time per sequence; their changes name the batch.

@@ -166,8 +166,7 @@ def searchable_job(load: Callable[[Mapping[str, Any]], Job]) -> Job:
     Only fields that every search varies are set to something else, so that what a search finds
     does not depend on them.
 
-    Args:
-        load: Loads the job with some fields changed.
+    ``load`` loads it with some fields changed.
 
     Raises:
         InputError: Another fault, or no simple plan is valid either; those of the job itself.

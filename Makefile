@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -n auto --maxprocesses 4
 SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore lint types golden schemas schedules network memory strategies tensor-parallel \
+.PHONY: help demo test explore lint types golden generated schedules network memory strategies tensor-parallel \
   planning advice torch-runs coverage accuracy zero-bubble performance fit gpu docs clean
 
 help:  ## this list
@@ -38,10 +38,11 @@ coverage: $(VENV)/.dev  ## tests, and the lines that they never reach
 golden: $(VENV)/.dev  ## tests/golden/: results to the last digit, after a change that was meant to move them
 	$(BIN)/python -m tests.golden.results
 
-schemas: $(VENV)/.core  ## JSON schemas of the data folders, from the specifications
+generated: $(VENV)/.core  ## everything written from code: JSON schemas, docs/fields.md, docs/python-api.md
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json
+	$(BIN)/python -m tests.reference
 
 schedules: $(VENV)/.core  ## reports/schedules/: every pipeline schedule, drawn and explained
 	$(BIN)/python -m reports.make.galleries.schedule_gallery reports/schedules
@@ -92,15 +93,14 @@ gpu: $(VENV)/.calibrate  ## reports/gpu/: measure this machine's GPU, then train
 	$(BIN)/clustersim calibrate gpu --out reports/gpu/profile.yaml --minutes 10 --resume
 	$(BIN)/python -m reports.make.torch_runs.gpu_check reports/gpu
 
-docs: $(VENV)/.core  ## README, guide and tutorial: outputs, tables and pictures of now
+docs: generated  ## README, guide and tutorial: outputs, tables and pictures of now
 	$(BIN)/clustersim run $(JOB) --plot reports/demo > /dev/null
-	$(BIN)/python -m tests.reference
 	$(BIN)/python -m tests.pages
 	$(BIN)/python -m tests.tutorial
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md build-planning.md build-advice.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
-	find simulator tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find simulator tests reports -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.
 $(VENV)/.python:

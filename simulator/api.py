@@ -82,7 +82,7 @@ class Result(StepResult):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from simulator.exporters.html.notebook import notebook_view
+        from simulator.exporters.html.run_report import notebook_view
 
         return notebook_view(self)
 
@@ -109,7 +109,7 @@ class Result(StepResult):
 
     def plot_breakdown(self, path: str | Path) -> Path:
         """Draw where the step's time goes."""
-        from simulator.plots.breakdown import draw_breakdown
+        from simulator.plots.comparison import draw_breakdown
 
         return _written(draw_breakdown, self, path)
 

@@ -1,4 +1,6 @@
 """A profile of one's own, made of measurements.
 
-:mod:`.gpu` measures kernels, :mod:`.network` collectives; ``profile_text`` writes the YAML.
+gpu/            kernels of one device
+network/        collectives of a cluster
+profile_text    numbers written into a profile's YAML
 """

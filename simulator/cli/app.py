@@ -30,34 +30,34 @@ _NEW_OBJECTS_PER_COLLECTION = 100_000
 _COMMANDS = {
     "run": "step.run",
     "compare": "step.comparing",
-    "replay": "step.replaying",
+    "replay": "step.traces",
     "memory": "step.memory",
-    "placement": "step.placement",
-    "traffic": "step.traffic",
-    "limits": "step.limits",
-    "balance": "planning.balance",
-    "strategies": "planning.strategies",
+    "placement": "step.groups",
+    "traffic": "step.groups",
+    "limits": "planning.variations",
+    "balance": "planning.variations",
+    "strategies": "planning.advise",
     "sweep": "planning.sweep",
     "plan": "planning.plan",
     "advise": "planning.advise",
-    "sensitivity": "planning.sensitivity",
+    "sensitivity": "planning.variations",
     "capacity": "planning.capacity",
-    "schema": "files.schemas",
+    "schema": "shipped",
 }
 """Module of each command; the function has the command's name."""
 
 _GROUPS = {
-    "import": "files.importing",
-    "export": "files.exporting",
-    "profile": "files.profiles",
-    "models": "files.models",
+    "import": "importing",
+    "export": "exporting",
+    "profile": "shipped",
+    "models": "shipped",
     "calibrate": "measuring.calibrating",
     "validate": "measuring.validating",
-    "schedule": "schedules.schedules",
-    "collective": "schedules.collectives",
-    "trace": "step.tracing",
+    "schedule": "schedule",
+    "collective": "collective",
+    "trace": "step.traces",
 }
-"""Module of each group of commands; its ``build_group`` makes them."""
+"""Module of each group of commands; its ``build_NAME_group`` makes them."""
 
 
 @dataclass
@@ -121,7 +121,7 @@ def build_app(first_word: str = "") -> typer.Typer:
         if name in _COMMANDS:
             app.command(name)(getattr(_module(_COMMANDS[name]), name))
         else:
-            app.add_typer(_module(_GROUPS[name]).build_group())
+            app.add_typer(getattr(_module(_GROUPS[name]), f"build_{name}_group")())
     return app
 
 

@@ -9,7 +9,7 @@ import typer
 
 from simulator.cli.console import note
 from simulator.errors import InputError
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,6 +145,11 @@ def written_as(*suffixes: str) -> Callable[[typer.CallbackParam, Path | None], P
         return path
 
     return check
+
+
+def file_to_write(help: str, *suffixes: str, metavar: str = "FILE") -> Any:
+    """An option that names a file to write, with one of the suffixes."""
+    return typer.Option(metavar=metavar, callback=written_as(*suffixes), help=help)
 
 
 Picture = Annotated[

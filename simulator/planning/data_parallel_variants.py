@@ -261,10 +261,10 @@ def on_nodes(job: Job, nodes: int) -> Job:
     gpus = nodes * job.cluster.profile.network.gpus_per_node
     if nodes == 1:
         gpus = min(gpus, job.cluster.gpus)
-    width = job.plan.tp * job.plan.pp * job.plan.cp
+    width = job.choices.ranks_of_a_copy
     sequences = job.microbatches * job.batch.micro_batch * max(1, gpus // width)
     # The plan as it stands may be one that runs on one node only.
-    alone = job.plan.data_parallel == "data-parallel" and nodes > 1
+    alone = job.choices.data_parallelism.is_one_process and nodes > 1
     changes = {"plan.data_parallel": "ddp"} if alone else {}
     try:
         return job.replace({**changes, "cluster.gpus": gpus, "batch.global": sequences})
@@ -296,7 +296,7 @@ def _farthest(job: Job) -> str:
 
 def _ranks_of_a_node(job: Job) -> int:
     """Data-parallel ranks that share a node, or all of them where they are fewer."""
-    inside = job.plan.tp * (job.plan.pp if _pipeline_is_inside(job) else 1)
+    inside = job.choices.tensor_ranks * (job.plan.pp if _pipeline_is_inside(job) else 1)
     per_node = max(1, job.cluster.profile.network.gpus_per_node // inside)
     return min(per_node, job.dp * job.plan.cp)
 

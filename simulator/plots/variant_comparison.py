@@ -95,10 +95,15 @@ def build_strategies_figure(
     top_in = _ROW_GAP_IN / 2
     for name, row in rows.items():
         middle_in = top_in + _BAR_IN * len(row) / 2
-        time.annotate(
-            name, (0, middle_in), (-_LEFT_IN * 72 + 12, 0), textcoords="offset points",
-            va="center", fontsize=style.TEXT_PT, weight="bold", color=style.INK,
-        )  # fmt: skip
+        style.annotate(
+            time,
+            name,
+            (0, middle_in),
+            (-_LEFT_IN * 72 + 12, 0),
+            va="center",
+            fontsize=style.TEXT_PT,
+            weight="bold",
+        )
         for number, bar in enumerate(row):
             y = top_in + _BAR_IN * (number + 0.5)
             _draw_time(time, bar, y)
@@ -142,10 +147,7 @@ def _scale(
 
 
 def _draw_time(axes: Axes, bar: Bar, y: float) -> None:
-    axes.annotate(
-        bar.nodes, (0, y), (-5, 0), textcoords="offset points", ha="right", va="center",
-        fontsize=style.SMALL_PT, color=style.PALE_INK,
-    )  # fmt: skip
+    style.annotate(axes, bar.nodes, (0, y), (-5, 0), ha="right", va="center", color=style.PALE_INK)
     if not bar.step_s:
         _say(axes, 0.0, y, bar.remark, style.PALE_INK)
         return
@@ -183,20 +185,31 @@ def _draw_memory(axes: Axes, bar: Bar, y: float, capacity_bytes: float) -> None:
     fits = bar.device_bytes <= capacity_bytes
     text = format_bytes(bar.device_bytes)
     # In a column at the edge: beside their bars, some would lie on the line of the capacity.
-    axes.annotate(
-        text, (1.0, y), xycoords=axes.get_yaxis_transform(), ha="right", va="center",
-        color=style.INK if fits else _TOO_MUCH, fontsize=style.SMALL_PT,
-        weight="normal" if fits else "bold", annotation_clip=False,
-    )  # fmt: skip
+    style.annotate(
+        axes,
+        text,
+        (1.0, y),
+        xycoords=axes.get_yaxis_transform(),
+        ha="right",
+        va="center",
+        color=style.INK if fits else _TOO_MUCH,
+        weight="normal" if fits else "bold",
+        annotation_clip=False,
+    )
 
 
 def _say(axes: Axes, x: float, y: float, text: str, color: str = style.INK) -> None:
     """A text at the right of a point."""
-    axes.annotate(
-        text, (x, y), (4, 0), textcoords="offset points", va="center", color=color,
-        fontsize=style.SMALL_PT, zorder=5,
+    style.annotate(
+        axes,
+        text,
+        (x, y),
+        (4, 0),
+        va="center",
+        color=color,
+        zorder=5,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-    )  # fmt: skip
+    )
 
 
 def _time_handles(categories: Iterable[Category]) -> list[Patch]:

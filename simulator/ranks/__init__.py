@@ -1,4 +1,5 @@
 """Real torch processes.
 
-``launch`` starts one per rank, ``world`` says which there are, ``shaped`` limits their links.
+launch    one process per rank, on this machine's loopback or on links of a given rate
+world     which ranks there are, on which device, over which library
 """

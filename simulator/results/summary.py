@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.cost.kernel_time import peak_flop_per_s
 from simulator.described.cluster.hardware import ErrorBand
 from simulator.described.job import Job
@@ -14,6 +13,7 @@ from simulator.engine.timeline import Timeline
 from simulator.program.build import Steps
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
+from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
 from simulator.program.run.order import job_schedule
 from simulator.program.states.asynchronous import asynchrony
 from simulator.results.memory import class_memory, host_memory
@@ -76,9 +76,9 @@ def _throughput(job: Job, step_time_s: float) -> dict[str, float]:
         job.model,
         seq_len,
         plan.recompute,
-        plan.stack.selective_policy,
+        job.choices.selective_policy,
         modules=plan.recompute_modules,
-        stops_early=plan.stack.recompute_stops_early,
+        stops_early=job.choices.recompute_stops_early,
         repeated_share=len(recomputed_layers(job)) / job.model.layers,
     )
     return {

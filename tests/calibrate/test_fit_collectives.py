@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate.network.fit_collectives import fit_fabric, fit_scale_up
-from simulator.calibrate.network.network_files import Fit, with_profile_fit
+from reports.make.fit.shipped_networks import fit_fabric, fit_scale_up, with_profile_fit
+from simulator.calibrate.network.measured_network import Fit
 from simulator.calibrate.network.network_fit import Case
 from simulator.described.cluster.network import Network
 from simulator.described.load import load_profile

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simulator.calibrate.gpu.kernel_calls import OPERATIONS, UnsupportedCaseError, call_of
+from simulator.calibrate.gpu.device_facts import SYSTEM_OPERATIONS, measured
+from simulator.calibrate.gpu.kernel_calls import (
+    OPERATIONS,
+    Stopwatch,
+    Timing,
+    UnsupportedCaseError,
+    call_of,
+)
 from simulator.calibrate.gpu.kernel_cases import (
     CPU_EXTENT,
     GPU_EXTENT,
@@ -15,8 +22,6 @@ from simulator.calibrate.gpu.kernel_cases import (
     kernel_cases,
     product_shapes,
 )
-from simulator.calibrate.gpu.repeated_timing import Stopwatch, Timing
-from simulator.calibrate.gpu.system_calls import SYSTEM_OPERATIONS, measured
 from simulator.described.load import load_model
 
 CPU = torch.device("cpu")

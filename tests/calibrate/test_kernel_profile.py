@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("scipy")
 
 from simulator.calibrate.gpu.kernel_cases import KernelCase
-from simulator.calibrate.gpu.kernel_journal import KernelJournal
 from simulator.calibrate.gpu.kernel_profile import (
     KernelCalibration,
     calibrate_kernels,
     measured_values,
 )
-from simulator.calibrate.processor_profile import processor_profile_text
+from simulator.calibrate.gpu.measure_kernels import KernelJournal
+from simulator.calibrate.profile_text import processor_profile_text
 from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.documents import parse_yaml

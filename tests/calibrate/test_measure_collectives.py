@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from simulator.calibrate.network.collective_world import CollectiveWorld, launched_world
-from simulator.calibrate.network.measure_collectives import collective_cases
+from simulator.calibrate.network.measure_collectives import (
+    CollectiveWorld,
+    collective_cases,
+    launched_world,
+)
 from simulator.calibrate.network.measured_network import read_measured
-from simulator.calibrate.processor_profile import processor_profile_text
+from simulator.calibrate.profile_text import processor_profile_text
 from simulator.described.load import load_profile
 from simulator.errors import InputError
 from simulator.tables.collective_table import COLUMNS, append_row, new_table, own_table

@@ -12,9 +12,12 @@ import torch
 import torch.distributed as dist
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.ranks.launch import Place, RankFailedError, loopback, run_ranks
-from simulator.ranks.shaped import (
+from simulator.ranks.launch import (
+    Place,
+    RankFailedError,
+    loopback,
     on_shaped_links,
+    run_ranks,
     shaped_network,
     why_not_shaped,
 )

@@ -81,7 +81,7 @@ def test_a_command_loads_no_other_command():
     assert "simulator.cli.step.run" in loaded
     assert not {
         "simulator.cli.planning.plan",
-        "simulator.cli.files.importing",
+        "simulator.cli.importing",
         "simulator.api",
     } & set(loaded)
 

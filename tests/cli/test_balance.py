@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.cli.planning.balance import _verdict
+from simulator.cli.planning.variations import _verdict
 from simulator.planning.changes.balance import Balance
 
 

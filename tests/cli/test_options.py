@@ -16,7 +16,7 @@ from simulator.cli.options import (
     written_as,
 )
 from simulator.errors import InputError
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES
 from simulator.plots.style import save
 
 

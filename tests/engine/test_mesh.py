@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import simpy
 
-from simulator.chakra.groups import group_on
+from simulator.chakra.rank_parts import group_on
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.cluster.network import Network
 from simulator.engine.fluid_network import FluidNetwork

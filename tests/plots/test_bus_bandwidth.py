@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.measured.bus_bandwidth import (
+from simulator.plots.bus_bandwidth import (
     BusBandwidth,
     build_bus_bandwidth_figure,
     draw_bus_bandwidth,

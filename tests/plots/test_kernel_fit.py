@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.measured.kernel_fit import (
+from simulator.plots.kernel_fit import (
     KernelPoint,
     build_kernel_fit_figure,
     draw_kernel_fit,

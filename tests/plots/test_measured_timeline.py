@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.measured.measured_timeline import Box, build_measured_timeline, predicted_rows
+from simulator.plots.measured_timeline import Box, build_measured_timeline, predicted_rows
 from simulator.program.ir import Kind
 from simulator.results.simulation import run_step
 from tests.validate.test_torch_strategies import job

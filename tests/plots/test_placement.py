@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.machines.placement import build_placement_figure, draw_placement
-from simulator.plots.machines.placement_map import layout_of
+from simulator.plots.machines.placement import build_placement_figure, draw_placement, layout_of
 from simulator.program.grid.placement import placement
 from tests.jobs import network_profile, small_job
 

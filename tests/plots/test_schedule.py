@@ -13,8 +13,11 @@ from PIL import Image
 
 from reports.make.galleries import schedule_gallery as gallery
 from simulator.plots import style
-from simulator.plots.schedules.schedule import build_schedule_figure, draw_schedule
-from simulator.plots.schedules.schedule_comparison import build_schedule_comparison_figure
+from simulator.plots.schedule import (
+    build_schedule_comparison_figure,
+    build_schedule_figure,
+    draw_schedule,
+)
 from simulator.program.ir import Kind
 from simulator.schedule import SCHEDULES
 from simulator.schedule.unit_run import run_schedule

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simulator.described.job import Job
 from simulator.described.load import load_job
 from simulator.described.model import Experts
-from simulator.described.plan.routing_load import ExpertLoad
+from simulator.described.plan.plan_blocks import ExpertLoad
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program

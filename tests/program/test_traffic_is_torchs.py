@@ -29,12 +29,12 @@ from simulator.described.model import Experts, Model
 from simulator.program.build import build_program
 from simulator.program.ir import Kind
 from simulator.results.traffic import rank_collectives
-from simulator.validate.torch_model.reference_model import (
+from simulator.validate.torch_run.reference_model import (
     ReferenceModel,
     reference_model,
     token_loss,
 )
-from simulator.validate.torch_model.split_model import split_experts
+from simulator.validate.torch_run.split_model import split_experts
 from tests.jobs import small_job, small_model
 from tests.torch_traffic import Issued, TrafficLog, fake_world
 

@@ -6,14 +6,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simulator.cost.parameters import layer_kinds  # noqa: E402
 from simulator.errors import UnsupportedError  # noqa: E402
 from simulator.program.grid.stage_layers import Slice  # noqa: E402
+from simulator.program.layer.layer_kinds import layer_kinds  # noqa: E402
 from simulator.program.layer.pieces import MemoryBound  # noqa: E402
 from simulator.program.price.stage_cost import StageCosts  # noqa: E402
 from simulator.ranks.world import World  # noqa: E402
-from simulator.validate.torch_model.float8_linear import Float8Linear, use_float8  # noqa: E402
-from simulator.validate.torch_model.reference_model import Layer  # noqa: E402
+from simulator.validate.torch_run.reference_model import (  # noqa: E402
+    Float8Linear,
+    Layer,
+    use_float8,
+)
 from simulator.validate.torch_run.supported_plan import (  # noqa: E402
     as_torch_runs_it,
     check_strategies,

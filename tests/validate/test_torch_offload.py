@@ -21,10 +21,9 @@ from simulator.program.build import build_program
 from simulator.program.ir import Category, Stream
 from simulator.ranks.world import World, joined
 from simulator.results.simulation import run_step
-from simulator.validate.torch_model import parallelise as parallel
-from simulator.validate.torch_run.alone import alone_on_its_node, silence
+from simulator.validate.torch_run import parallelise as parallel
 from simulator.validate.torch_run.measure import kept_bytes, measure
-from simulator.validate.torch_run.predict import predict
+from simulator.validate.torch_run.predict import alone_on_its_node, predict, silence
 from simulator.validate.torch_run.supported_plan import as_torch_runs_it, check_strategies
 from simulator.validate.torch_run.train import build_trainer
 from tests.validate.test_torch_strategies import EXPERTS, job

@@ -25,13 +25,12 @@ from pathlib import Path
 import numpy as np
 
 from reports.make.fit.error_band import Residual, has_own_band, profile_band
+from reports.make.fit.shipped_kernels import RELATIVES
 from reports.make.fit.training_response import KNOB_VALUES, Knob, Response, responses
-from simulator.calibrate.gpu.fit_kernels import RELATIVES
 from simulator.calibrate.profile_text import with_value
 from simulator.described.documents import data_folder
 from simulator.described.load import profile_names
-from simulator.tables.cells import Row
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
 from simulator.validate.published.published_runs import read_rows, row_source
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"

@@ -16,12 +16,12 @@ from typing import Any
 from reports.make.galleries.small_bitmap import save_small
 from simulator.described.load import job_from_document, load_profile
 from simulator.engine.chunked import ChunkedCollective, simulate_collectives
+from simulator.plots.bus_bandwidth import build_bus_bandwidth_figure
 from simulator.plots.machines.chunk_steps import build_chunk_steps_figure
 from simulator.plots.machines.placement import build_placement_figure
 from simulator.plots.machines.system import build_system_figure
-from simulator.plots.measured.bus_bandwidth import build_bus_bandwidth_figure
 from simulator.program.grid.placement import placement
-from simulator.validate.bus_bandwidth import bus_bandwidths
+from simulator.validate.collective_errors import bus_bandwidths
 
 SYSTEMS = ("h100-sxm-80gb", "gb200-nvl72", "dgx1-v100-32gb", "mi300x", "l40s", "rtx-4090")
 """One system of each kind of scale-up links, and one consumer card."""

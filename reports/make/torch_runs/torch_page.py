@@ -17,9 +17,8 @@ from typing import Any
 
 from simulator.described.load import job_from_document
 from simulator.units import format_bytes, format_seconds
-from simulator.validate.torch_run.measured import Measured
 from simulator.validate.torch_run.predict import predict
-from simulator.validate.torch_run.run_comparison import Pair, TorchReport
+from simulator.validate.torch_run.run_comparison import Measured, Pair, TorchReport
 
 _LOOPBACK = "loopback"
 

@@ -1,83 +1,214 @@
 """Which kernel parameters make one profile fit all measured kernels of its device?
 
-Run as ``python -m simulator.calibrate.gpu.fit_kernels TABLE.csv [--profile NAME] [--write]``.
 One parameter set per block (a number format, an attention family, the streaming kernels),
 fitted over all its rows at once by a robust loss on the logarithm of predicted over
-measured, with a weak prior that keeps parameters plausible which the rows cannot see.
-Devices without rows take the block of their nearest relative. Needs the ``calibrate``
-extra (scipy).
+measured, with a weak prior that keeps parameters plausible which the rows cannot see. Needs the
+``calibrate`` extra (scipy).
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from simulator.calibrate.gpu.kernel_blocks import BLOCKS, Block
 from simulator.calibrate.profile_text import with_value
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import KernelModel
-from simulator.described.documents import data_folder
-from simulator.described.load import load_profile, profile_names
-from simulator.tables.kernel_rows import (
-    KernelRow,
-    SkippedRowError,
-    profile_name_of,
-    read_kernel_rows,
-)
+from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of, repeated_calls
 from simulator.units import format_quantity
 from simulator.validate.kernel_answers import compared
 from simulator.validate.kernel_errors import without_sustained_clock
 
+_FLASH_2_IS_OLDER = (
+    "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300",
+)  # fmt: skip
+"""GPUs, as tables spell them, for which faster kernels than FlashAttention 2 are shipped."""
+
+
+_STREAM_NAMES = (
+    "stream", "rms_norm", "megatron_rms_norm", "fused_a", "softmax", "encoder", "cross",
+    "activation", "cast", "optimizer",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Parameters that are fitted together.
+
+    Attributes:
+        path: Keys below ``kernels``; empty for the streaming kernels' own numbers.
+        prior: Typical value of every fitted parameter, by its Python name.
+        rows: Whether a row tells something about the block.
+        also: Paths that take the same numbers (formats that share their kernels).
+        has_sources_per_number: Whether every number states its source, because others stand
+            beside it that are not of this fit.
+    """
+
+    path: tuple[str, ...]
+    prior: Mapping[str, float]
+    rows: Callable[[KernelRow], bool]
+    also: tuple[tuple[str, ...], ...] = ()
+    has_sources_per_number: bool = False
+
+    def prior_told_by(self, rows: Sequence[KernelRow]) -> dict[str, float]:
+        """Typical values of the parameters that these rows of the block tell something of."""
+        return {
+            name: typical
+            for name, typical in self.prior.items()
+            if name not in _TOLD_BY or _TOLD_BY[name](rows)
+        }
+
+
+def _repeats_calls(rows: Sequence[KernelRow]) -> bool:
+    return any(repeated_calls(row.text("notes")) > 1 for row in rows)
+
+
+def _varies_length(rows: Sequence[KernelRow]) -> bool:
+    return len({row.text("seq") for row in rows}) > 1
+
+
+_TOLD_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingProxyType(
+    {
+        "held_share": _repeats_calls,
+        "boost_s": _repeats_calls,
+        "backward_kv_ramp": _varies_length,
+    }
+)
+"""Whether rows tell of a parameter at all; of all others, every row of the block does."""
+
+
+_GEMM_PRIOR = MappingProxyType(
+    {
+        "efficiency": 0.8,
+        "tile_half": 20.0,
+        "k_ramp": 100.0,
+        "memory_efficiency": 0.8,
+        "floor_s": 4e-6,
+        "held_share": 0.9,
+        "boost_s": 2e-3,
+    }
+)
+
+
+_ATTENTION_PRIOR = MappingProxyType(
+    {
+        "forward_efficiency": 0.8,
+        "softmax_dim": 32.0,
+        "kv_ramp": 150.0,
+        "tail": 0.5,
+        "floor_s": 6e-6,
+    }
+)
+
+
+_BACKWARD_PRIOR = MappingProxyType(
+    {"backward_efficiency": 0.65, "backward_tail": 0.5, "backward_kv_ramp": 150.0}
+)
+
+
+_NORM_PRIOR = MappingProxyType({"row_reduction_efficiency": 0.3})
+
+
+_STREAM_PRIOR = MappingProxyType({"memory_efficiency": 0.85, "memory_floor_s": 4e-6})
+
+
+def _is_gemm(precision: str) -> Callable[[KernelRow], bool]:
+    def matches(row: KernelRow) -> bool:
+        is_product = row.text("op") in ("gemm", "grouped_gemm", "grouped_gemm_contig")
+        return is_product and not row.is_best_shape and _precision(row) == precision
+
+    return matches
+
+
+def _is_attention(row: KernelRow) -> bool:
+    return "attention" in row.text("op") and not _is_old_attention(row)
+
+
+def _is_attention_forward(row: KernelRow) -> bool:
+    return _is_attention(row) and row.text("direction") == "fwd"
+
+
+def _is_attention_backward(row: KernelRow) -> bool:
+    return _is_attention(row) and "bwd" in row.text("direction")
+
+
+def _is_old_attention(row: KernelRow) -> bool:
+    older = row.text("op").startswith(("flash_attention_2", "triton_attention"))
+    return older and any(name in row.text("gpu") for name in _FLASH_2_IS_OLDER)
+
+
+def _is_old_attention_forward(row: KernelRow) -> bool:
+    return _is_old_attention(row) and row.text("direction") == "fwd"
+
+
+def _is_old_attention_backward(row: KernelRow) -> bool:
+    return _is_old_attention(row) and row.text("direction") == "bwd"
+
+
+def _is_stream(row: KernelRow) -> bool:
+    return row.text("op").startswith(_STREAM_NAMES) and row.text("direction") != "bwd"
+
+
+def _is_norm_backward(row: KernelRow) -> bool:
+    return "norm" in row.text("op") and row.text("direction") == "bwd"
+
+
+def _precision(row: KernelRow) -> str:
+    try:
+        return precision_of(row)
+    except SkippedRowError:
+        return ""
+
+
+BLOCKS = (
+    Block((), _STREAM_PRIOR, _is_stream, has_sources_per_number=True),
+    Block((), _NORM_PRIOR, _is_norm_backward, has_sources_per_number=True),
+    Block(("gemm", "bf16"), _GEMM_PRIOR, _is_gemm("bf16"), also=(("gemm", "fp16"),)),
+    Block(("gemm", "fp16"), _GEMM_PRIOR, _is_gemm("fp16")),
+    Block(("gemm", "tf32"), _GEMM_PRIOR, _is_gemm("tf32")),
+    Block(("gemm", "fp32"), _GEMM_PRIOR, _is_gemm("fp32")),
+    Block(("gemm", "fp8"), _GEMM_PRIOR, _is_gemm("fp8"), also=(("gemm", "mxfp8"),)),
+    Block(("flash_attention",), _ATTENTION_PRIOR, _is_attention_forward),
+    Block(
+        ("flash_attention",), _BACKWARD_PRIOR, _is_attention_backward, has_sources_per_number=True
+    ),
+    Block(("flash_attention_2",), _ATTENTION_PRIOR, _is_old_attention_forward),
+    Block(
+        ("flash_attention_2",),
+        _BACKWARD_PRIOR,
+        _is_old_attention_backward,
+        has_sources_per_number=True,
+    ),
+)
+"""What is fitted, in order: later blocks take the earlier ones as found, because fp8 rows
+contain streaming kernels and backward rows may contain a forward pass."""
+
+
 _ROBUST_SCALE = 0.1
 """Relative error beyond which a row counts as an outlier (soft-L1 loss)."""
+
 
 _PRIOR_WEIGHT = 0.002
 """Weight of the prior: a parameter off by a factor of two costs as much as 6 % error."""
 
+
 _PRIOR_SPREAD = 0.7
 """Natural-log spread of the prior: a factor of two either way is ordinary."""
+
 
 _AT_MOST_ONE = ("efficiency", "share", "tail")
 """Ends of names of shares of a peak, and of what list scheduling may leave of the longest tile
 (Graham, SIAM J. Appl. Math. 17(2), 1969)."""
 
+
 _FEWEST_ROWS = 6
 """Rows below which a block is not fitted."""
 
-RELATIVES: Mapping[str, str] = MappingProxyType(
-    {
-        "a100-pcie-80gb": "a100-sxm-80gb",
-        "a100-sxm-40gb": "a100-sxm-80gb",
-        "a800-sxm-80gb": "a100-sxm-80gb",
-        "b200-sxm-180gb": "h100-sxm-80gb",
-        "b300-sxm": "b200-sxm-180gb",
-        "gb200-nvl72": "b200-sxm-180gb",
-        "gb300-nvl72": "gb200-nvl72",
-        "gh200-96gb": "h100-sxm-80gb",
-        "h100-hbm2e-96gb-500w": "h100-sxm-80gb",
-        "h100-pcie-80gb": "h100-sxm-80gb",
-        "h200-sxm-141gb": "h100-sxm-80gb",
-        "h20": "h100-sxm-80gb",
-        "h800": "h100-sxm-80gb",
-        "l40s": "a100-sxm-80gb",
-        "rtx-4090": "l40s",
-    }
-)
-"""Device of the same or the nearest generation that stands in where rows are missing."""
-
-OTHER_BOARDS: Mapping[str, str] = MappingProxyType({"a100-sxm-80gb": "a100-pcie-80gb"})
-"""Board with the same chip, whose rows tell how long tiles take to start: clock cycles, which no
-power limit changes. Where calls are repeated until the limit is felt, the same rows tell of both,
-and the fit has several valleys (263 and 106 steps of the inner dimension on the A100)."""
 
 _OF_THE_CHIP = "k_ramp"
 
@@ -251,16 +382,6 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.3g}") for name, value in values.items()}
 
 
-def _rows_by_profile(rows: Sequence[KernelRow]) -> dict[str, list[KernelRow]]:
-    grouped: dict[str, list[KernelRow]] = {}
-    for row in rows:
-        try:
-            grouped.setdefault(profile_name_of(row), []).append(row)
-        except SkippedRowError:
-            continue
-    return grouped
-
-
 def with_fits(text: str, profile: HardwareProfile, fits: Sequence[Fit], table: str) -> str:
     """Text of a profile's file with all fits, each with ``table`` and residual as source."""
     for fit in fits:
@@ -274,12 +395,6 @@ def with_fits(text: str, profile: HardwareProfile, fits: Sequence[Fit], table: s
     return text
 
 
-def _write(name: str, fits: Sequence[Fit], table: str) -> None:
-    path = data_folder("hardware_profiles") / f"{name}.yaml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(with_fits(text, load_profile(name), fits, table), encoding="utf-8")
-
-
 def _has(kernels: KernelModel, path: Sequence[str]) -> bool:
     match path:
         case ("gemm", precision):
@@ -287,37 +402,3 @@ def _has(kernels: KernelModel, path: Sequence[str]) -> bool:
         case (family,):
             return getattr(kernels, family) is not None
     return True
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fits profiles from a kernel table, shows the residuals and may write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("table", type=Path, help="kernel table (CSV)")
-    parser.add_argument("--profile", help="only this profile; by default every one")
-    parser.add_argument("--write", action="store_true", help="write the numbers into the files")
-    options = parser.parse_args(arguments)
-    grouped = _rows_by_profile(read_kernel_rows(options.table))
-    fits: dict[str, list[Fit]] = {}
-    for name in [options.profile] if options.profile else profile_names():
-        for fit in _fit_lineage(name, grouped, fits):
-            sys.stdout.write(f"{name} <- {fit}\n" if fit.profile != name else f"{fit}\n")
-        if options.write:
-            _write(name, fits[name], options.table.name)
-    return 0
-
-
-def _fit_lineage(
-    name: str, rows: Mapping[str, Sequence[KernelRow]], fits: dict[str, list[Fit]]
-) -> list[Fit]:
-    """Fits of a profile, its relatives first; ``fits`` keeps what is already known."""
-    if name not in fits:
-        relative = RELATIVES.get(name)
-        inherited = _fit_lineage(relative, rows, fits) if relative else []
-        board = OTHER_BOARDS.get(name)
-        of_board = fit_profile(load_profile(board), rows.get(board, ())) if board else []
-        fits[name] = fit_profile(load_profile(name), rows.get(name, ()), inherited, of_board)
-    return fits[name]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

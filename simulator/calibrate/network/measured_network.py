@@ -11,18 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from simulator.calibrate.network.fit_collectives import hidden_by_launches
-from simulator.calibrate.network.network_files import Fit, value_text
-from simulator.calibrate.network.network_fit import FEW_ROWS, Case, fit_links, with_values
-from simulator.calibrate.network.network_priors import priors_around
+from simulator.calibrate.network.network_fit import (
+    FEW_ROWS,
+    Case,
+    Fit,
+    fit_links,
+    hidden_by_launches,
+    priors_around,
+    with_values,
+)
 from simulator.calibrate.profile_text import SourcedValue
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.load import profile_names
 from simulator.errors import InputError
-from simulator.importers.nccl_tests.any_format import read_nccl_tests
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
+from simulator.importers.nccl_tests.nccl_tests_output import read_nccl_tests
 from simulator.importers.nccl_tests.nccl_tests_run import CollectiveFile, Excluded
 from simulator.tables.collective_rows import (
     network_of,
@@ -31,7 +36,7 @@ from simulator.tables.collective_rows import (
     reason_to_skip,
 )
 from simulator.tables.collective_table import own_table
-from simulator.tables.gpu_names import profile_name_of
+from simulator.tables.spellings import profile_name_of
 from simulator.units import format_quantity
 
 PARTS: Mapping[str, str] = {
@@ -283,3 +288,12 @@ def _said_of_fit(fit: Fit, cases: Sequence[Case], base: HardwareProfile) -> Iter
             )
         else:
             yield f"fabric: told by {nodes[0]} to {nodes[-1]} nodes; beyond, the model extrapolates"
+
+
+def value_text(field: str, value: float) -> str:
+    """The value as files spell it; times keep their three digits."""
+    if field.endswith("_bytes_per_s"):
+        return format_quantity(value, "bytes_per_s")
+    if field.endswith("_bytes"):
+        return format_quantity(value, "bytes")
+    return format_quantity(value, "s") if field.endswith("_s") else f"{value:g}"

@@ -1,8 +1,8 @@
 """Which parameters of a link make the collective model agree with measured rows?
 
-Every parameter starts from, and is weakly held to, a prior, so that what the rows do not
-tell stays physical. Errors are log ratios under a robust loss: one strange row moves
-nothing. How far a parameter may be off follows from how the rows respond to it.
+Every parameter starts from a prior, and is weakly held to it, so that what the rows do not tell
+stays physical. Errors are log ratios under a robust loss: one strange row moves nothing. How far a
+parameter may be off follows from how the rows respond to it.
 """
 
 from __future__ import annotations
@@ -10,32 +10,170 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from simulator.calibrate.network.network_files import Fit
-from simulator.calibrate.network.network_priors import Prior
-from simulator.described.cluster.network import Network
+from simulator.described.base import file_name_of_field
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.network import Network, ScaleUp
 from simulator.extras import require
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
-from simulator.tables.collective_rows import group_of, predicted_s
+from simulator.tables.collective_rows import group_of, host_s, predicted_s
+
+
+class Prior(NamedTuple):
+    """What is believed of a parameter before any row is seen.
+
+    Attributes:
+        value: Best guess, SI unit.
+        spread: Factor, as a natural logarithm, by which it may well be wrong.
+        most: Upper bound.
+    """
+
+    value: float
+    spread: float
+    most: float = math.inf
+
+
+SCALE_UP_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {
+        "launch_s": Prior(6e-6, 0.4),
+        "latency_s": Prior(0.8e-6, 0.4),
+        "bulk_latency_s": Prior(1.2e-6, 0.7),
+        "efficiency": Prior(0.78, 0.1, 0.95),
+        "low_latency_share": Prior(0.5, 0.4, 1.0),
+        "pipeline_fill": Prior(0.4, 0.4, 1.5),
+        "local_copy_bytes_per_s": Prior(1e12, 0.5),
+    }
+)
+"""The bulk hop is what it takes beyond the small-message hop.
+
+Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth); local
+copies: an assumption, 24 channels (connect.cc), each an SM that moves about 40 GB/s.
+"""
+
+
+IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {"in_switch_efficiency": Prior(0.6, 0.2, 0.9), "in_switch_latency_s": Prior(25e-6, 0.5)}
+)
+"""Source: NCCL src/graph/tuning.cc, NVLS hop; large-message rates of H100 and B200."""
+
+
+FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {
+        "efficiency": Prior(0.93, 0.05, 0.98),
+        "latency_s": Prior(5e-6, 1.0),
+        "bulk_latency_s": Prior(15e-6, 1.0),
+        "low_latency_share": Prior(0.15, 0.5, 1.0),
+        "pipeline_fill": Prior(0.4, 0.4, 1.5),
+        "tree_piece_bytes": Prior(1.5e6, 0.5),
+    }
+)
+"""Source: NCCL src/graph/tuning.cc (network hops of LL and Simple on InfiniBand)."""
+
+
+_OTHER_MACHINE = 0.3
+"""Spread, at the least, between machines of one kind: cabling, drivers, settings (assumption)."""
+
+
+_GUESS = 1.0
+"""Spread, at the least, of a parameter that a profile assumes: a factor of 2.7 (assumption)."""
+
+
+_LEAST = 1e-3
+"""Parameters that are 0 are taken as this share of their usual value: they have logarithms."""
+
+
+def priors_of(part: str, network: Network) -> dict[str, Prior]:
+    """What NCCL's own model says of the parameters of ``scale_up`` or ``fabric``."""
+    if part == "fabric":
+        return dict(FABRIC_PRIORS)
+    in_switch = IN_SWITCH_PRIORS if network.scale_up.in_switch_reduction else {}
+    return {**SCALE_UP_PRIORS, **in_switch}
+
+
+def priors_around(part: str, profile: HardwareProfile) -> dict[str, Prior]:
+    """The same parameters, believed to be what the profile has already.
+
+    What the profile only assumes is believed less.
+    """
+    block, priors = getattr(profile.network, part), priors_of(part, profile.network)
+    # What a network leaves open limits nothing in it, and is not fitted.
+    given = {name: value for name in priors if (value := getattr(block, name)) is not None}
+
+    def spread(name: str, prior: Prior) -> float:
+        source = profile.provenance.get(f"network.{part}.{file_name_of_field(name)}")
+        is_guess = source is not None and source.kind == "assumed"
+        return max(prior.spread, _GUESS if is_guess else _OTHER_MACHINE)
+
+    return {
+        name: Prior(prior.value, spread(name, prior), max(prior.most, prior.value))
+        for name, prior in centred(priors, given).items()
+    }
+
+
+def centred(priors: Mapping[str, Prior], values: Mapping[str, float]) -> dict[str, Prior]:
+    """The priors of parameters that have values, with these as their best guesses."""
+    found = {**values, "bulk_latency_s": values["bulk_latency_s"] - values["latency_s"]}
+    return {
+        name: prior._replace(value=max(found[name], _LEAST * prior.value))
+        for name, prior in priors.items()
+        if name in found
+    }
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Parameters of one block of a network, and what they rest on.
+
+    Attributes:
+        part: ``scale_up`` or ``fabric``.
+        values: Parameter name, with unit suffix, to value in SI units.
+        rows: Measured rows that they were fitted to.
+        median_error: Median absolute relative error over these rows.
+        held: Parameters that the rows cannot tell, left at their priors.
+        spreads: Standard deviation of the logarithm of the others.
+    """
+
+    part: str
+    values: Mapping[str, float]
+    rows: int
+    median_error: float
+    held: tuple[str, ...] = ()
+    spreads: Mapping[str, float] = field(default_factory=dict)
+
+    def for_links(self, scale_up: ScaleUp) -> Fit:
+        """The fit without what ``scale_up`` cannot do."""
+        if scale_up.in_switch_reduction:
+            return self
+        values = {k: v for k, v in self.values.items() if not k.startswith("in_switch")}
+        return replace(self, values=values)
+
 
 FEW_ROWS = 5
 """Fewer rows than this fit nothing."""
 
+
 _FAR = 40.0
+
+
 _START_SHIFT = {"bulk_latency_s": 2.0, "low_latency_share": -1.0, "pipeline_fill": -1.0}
 """A second start, in spreads: the two protocols far apart."""
 
+
 _ROBUST_SCALE = 0.1
 """Log error from which on a row's pull stops growing with its square."""
+
 
 _LEAST_SCATTER = 0.03
 """Rows are taken as off by this much at the least: repeated runs differ by 0.05 to 2 %, and
 the model is no better either (assumption)."""
 
+
 _MEDIAN_OF_NORMAL = 0.6745
 """Median absolute deviation of a normal distribution over its standard deviation."""
+
 
 _TOLD = 0.5
 """Rows tell a parameter if they leave less than this share of its prior's spread."""
@@ -256,3 +394,9 @@ def with_values(network: Network, part: str, values: Mapping[str, float]) -> Net
 def _rounded(value: float) -> float:
     """Three significant digits: more would be noise."""
     return float(f"{value:.3g}")
+
+
+def hidden_by_launches(cases: Sequence[Case]) -> tuple[str, ...]:
+    """Parameters that rows of one process hide: it launches slower than the GPUs talk."""
+    told = sum(host_s(case.row) == 0.0 for case in cases)
+    return ("launch_s", "latency_s") if told < FEW_ROWS else ()

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from simulator.cli.console import (
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
-    text_column,
+    progress,
+    text_columns,
     working,
 )
 from simulator.cli.measuring.calibrating_gpu import gpu
-from simulator.cli.measuring.measuring_collectives import MeasuredBackend, measured
-from simulator.cli.options import AsJson, complete_profile, written_as
+from simulator.cli.options import AsJson, Picture, complete_profile, quantity
 from simulator.errors import InputError
+from simulator.extras import require
 from simulator.files import write_whole
-from simulator.plots.formats import PICTURES
+from simulator.units import format_bytes
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Calibration
     from simulator.importers.nccl_tests.nccl_tests_run import Excluded
 
+
 _PLACES_SHOWN = 4
 
 
-def build_group() -> typer.Typer:
+def build_calibrate_group() -> typer.Typer:
     """The ``calibrate`` commands."""
     group = typer.Typer(
         name="calibrate", no_args_is_help=True, help="Profiles from your own measurements."
@@ -62,15 +65,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
         typer.Option("--out", metavar="FILE.yaml", help="Write the fitted profile."),
     ] = None,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            callback=written_as(*PICTURES),
-            help="Draw the fit (.png, .svg, .pdf).",
-        ),
-    ] = None,
+    plot: Picture = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Take the rows of runs that were cut off.")
     ] = False,
@@ -133,7 +128,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
         write_whole(out, with_sourced_values(text, calibration.sourced_values(), str(file)))
         note(f"wrote {out}")
     if plot is not None:
-        from simulator.plots.measured.collective_fit import draw_collective_fit
+        from simulator.plots.bus_bandwidth import draw_collective_fit
 
         draw_collective_fit(calibration.points, plot, f"collectives of {base.name}")
         note(f"wrote {plot}")
@@ -141,7 +136,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
 
 def _print_parameters(calibration: Calibration) -> None:
     from simulator.calibrate.network.fit_residuals import parameters
-    from simulator.calibrate.network.network_files import value_text
+    from simulator.calibrate.network.measured_network import value_text
 
     rows = [
         (
@@ -152,12 +147,9 @@ def _print_parameters(calibration: Calibration) -> None:
         )
         for row in parameters(calibration)
     ]
-    columns = [
-        text_column("parameter"),
-        number_column(calibration.base.name),
-        number_column("fitted"),
-        number_column("known to"),
-    ]
+    columns = text_columns("parameter") + number_columns(
+        calibration.base.name, "fitted", "known to"
+    )
     print_table("parameters", columns, rows)
 
 
@@ -176,15 +168,9 @@ def _print_residuals(calibration: Calibration) -> None:
         )
         for residual in residuals(calibration.points)
     ]
-    columns = [
-        text_column("collective"),
-        text_column("GPUs on nodes"),
-        text_column("sizes"),
-        number_column("rows"),
-        number_column("median error before"),
-        number_column("after"),
-        number_column("spread"),
-    ]
+    columns = text_columns("collective", "GPUs on nodes", "sizes") + number_columns(
+        "rows", "median error before", "after", "spread"
+    )
     before, after = median_error(calibration.points)
     title = (
         f"errors of {len(calibration.points)} rows, positive where predictions are too slow: "
@@ -213,3 +199,53 @@ def _places(lost_rows: Sequence[Excluded]) -> str:
     shown = [lost.place for lost in lost_rows[:_PLACES_SHOWN]]
     more = len(lost_rows) - len(shown)
     return ", ".join([*shown, f"and {more} more"] if more else shown)
+
+
+MeasuredBackend = Literal["nccl", "gloo"]
+
+_LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
+
+
+def measured(
+    table: Path, backend: MeasuredBackend | None, largest: str | None, *, resume: bool
+) -> bool:
+    """Measures with all ranks; whether this rank goes on to fit.
+
+    Args:
+        table: Where the rows are kept.
+        backend: Library of the collectives; by default that of the device.
+        largest: Largest message, with its unit; by default what the backend is used for.
+        resume: Whether an existing table is gone on with.
+
+    Raises:
+        InputError: There are no ranks, their library is not there, or the table or a size is wrong.
+    """
+    require("torch", "runs what is measured")
+    from simulator.calibrate.network.measure_collectives import (
+        collective_cases,
+        launched_world,
+        measure_collectives,
+    )
+    from simulator.ranks.world import joined
+
+    largest_bytes = None if largest is None else quantity(largest, "--largest", "bytes")
+    world = launched_world(backend or "auto")
+    if largest_bytes is None:
+        largest_bytes = quantity(_LARGEST[world.backend], "--largest", "bytes")
+    is_first = world.rank == 0
+    with joined(world):
+        cases = collective_cases(world, largest_bytes)
+        if is_first:
+            groups = ", ".join(str(ranks) for ranks in world.groups)
+            note(
+                f"measuring {world.library} with groups of {groups} ranks, "
+                f"messages up to {format_bytes(largest_bytes)}"
+            )
+        bar = progress("collectives", len(cases)) if is_first else contextlib.nullcontext(_nothing)
+        with bar as count:
+            measure_collectives(world, table, largest_bytes, resume=resume, on_case=count)
+    return is_first
+
+
+def _nothing() -> None:
+    """Count nothing: only the first rank shows progress."""

@@ -10,11 +10,11 @@ import typer
 
 from simulator.cli.console import (
     note,
-    number_column,
+    number_columns,
     print_json,
     print_table,
     progress,
-    text_column,
+    text_columns,
     working,
 )
 from simulator.cli.options import AsJson, complete_profile
@@ -24,8 +24,8 @@ from simulator.files import write_whole
 
 if TYPE_CHECKING:
     from simulator.calibrate.gpu.device_facts import DeviceFacts
-    from simulator.calibrate.gpu.kernel_journal import KernelJournal
     from simulator.calibrate.gpu.kernel_profile import KernelCalibration
+    from simulator.calibrate.gpu.measure_kernels import KernelJournal
     from simulator.validate.accuracy import Accuracy
 
 _REASONS_SHOWN = 6
@@ -72,7 +72,7 @@ def gpu(
     require("torch", "runs what is measured")
     require("scipy.optimize", "fits")
     from simulator.calibrate.gpu.device_facts import device_facts
-    from simulator.calibrate.gpu.kernel_journal import KernelJournal
+    from simulator.calibrate.gpu.measure_kernels import KernelJournal
 
     facts = device_facts(device)
     base_name = base or _profile_of(facts)
@@ -101,7 +101,7 @@ def gpu(
 def _profile_of(facts: DeviceFacts) -> str | None:
     """The shipped profile of a GPU; None for a processor, which gets one of its own."""
     from simulator.described.load import profile_names
-    from simulator.tables.gpu_names import profile_name_of
+    from simulator.tables.spellings import profile_name_of
 
     if facts.device.type == "cpu":
         return None
@@ -127,7 +127,7 @@ def _fitted(
     facts: DeviceFacts, journal: KernelJournal, base: str | None, name: str
 ) -> KernelCalibration:
     from simulator.calibrate.gpu.kernel_profile import calibrate_kernels
-    from simulator.calibrate.processor_profile import processor_profile_text
+    from simulator.calibrate.profile_text import processor_profile_text
     from simulator.described.load import profile_file
 
     reference = f"calibrate gpu on {facts.name}, {facts.date}, {facts.software}"
@@ -161,12 +161,9 @@ def _print_parameters(calibration: KernelCalibration) -> None:
         (path.rpartition(".")[0], path.rpartition(".")[2], str(value.value), "measured outright")
         for path, value in calibration.values.items()
     ]
-    columns = [
-        text_column("part"),
-        text_column("parameter"),
-        number_column("value [SI]"),
-        text_column("rests on"),
-    ]
+    columns = (
+        text_columns("part", "parameter") + number_columns("value [SI]") + text_columns("rests on")
+    )
     print_table(f"kernels of {calibration.profile.name}", columns, rows)
 
 
@@ -177,12 +174,9 @@ def _print_accuracy(calibration: KernelCalibration) -> None:
         for (device, family), accuracy in calibration.after.families.items()
         if accuracy.n
     ]
-    columns = [
-        text_column("kernels"),
-        number_column("rows"),
-        number_column(f"mean error, {calibration.base.name}"),
-        number_column("fitted"),
-    ]
+    columns = text_columns("kernels") + number_columns(
+        "rows", f"mean error, {calibration.base.name}", "fitted"
+    )
     print_table("predicted against measured", columns, rows)
 
 
@@ -191,7 +185,7 @@ def _mean(accuracy: Accuracy) -> str:
 
 
 def _draw(calibration: KernelCalibration, journal: KernelJournal, path: Path) -> None:
-    from simulator.plots.measured.kernel_fit import KernelPoint, draw_kernel_fit
+    from simulator.plots.kernel_fit import KernelPoint, draw_kernel_fit
 
     directions = {row.text("id"): row.text("direction") for row in journal.measured}
     points = [

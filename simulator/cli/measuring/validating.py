@@ -10,16 +10,17 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from simulator.cli.console import (
+    Column,
     counting,
     note,
-    number_column,
+    number_columns,
     print_json,
     print_table,
-    text_column,
+    text_columns,
 )
 from simulator.cli.measuring.validating_torch import torch
 from simulator.cli.options import AsJson, complete_profile
-from simulator.cli.planning.workers import Workers, worker_pool
+from simulator.cli.planning.sweep import Workers, worker_pool
 from simulator.files import whole_file
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
@@ -41,7 +42,7 @@ class Report(Protocol):
         """The report as JSON writes it: ``rows``, ``summary`` and more tables."""
 
 
-def build_group() -> typer.Typer:
+def build_validate_group() -> typer.Typer:
     """The ``validate`` commands."""
     group = typer.Typer(
         name="validate", no_args_is_help=True, help="Predictions against measurements."
@@ -77,7 +78,10 @@ def published(
     Example:  clustersim validate published runs.csv --out errors.csv
     """
     from simulator.validate.published.published_runs import validate_published
+    from simulator.validate.published.row_facts import facts_file_of
 
+    if (facts := facts_file_of(table)) is not None:
+        note(f"facts about its runs are taken from {facts}")
     with worker_pool(workers) as (executor, _), counting("rows") as count:
         report = validate_published(table, executor=executor, on_row=lambda _: count())
     if first_sight:
@@ -107,7 +111,7 @@ def collectives(
 
     report = validate_collectives(table)
     if plot is not None:
-        from simulator.validate.bus_bandwidth import draw_bus_bandwidths
+        from simulator.validate.collective_errors import draw_bus_bandwidths
 
         for path in draw_bus_bandwidths(table, plot):
             note(f"wrote {path}")
@@ -170,7 +174,7 @@ def _print_report(document: Mapping[str, Any]) -> None:
             _print_rows(name.replace("_", " "), rows)
     for name in sorted(totals, key=lambda name: name == "summary"):
         cells = [(key, _cell(value)) for key, value in totals[name].items()]
-        print_table(name, [text_column(""), number_column("")], cells)
+        print_table(name, text_columns("") + number_columns(""), cells)
 
 
 def _is_row(table: object) -> bool:
@@ -182,9 +186,7 @@ def _is_row(table: object) -> bool:
 def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     names = list(rows[0])
     columns = [
-        number_column(name)
-        if any(isinstance(row[name], (int, float)) for row in rows)
-        else text_column(name)
+        Column(name, is_number=any(isinstance(row[name], (int, float)) for row in rows))
         for name in names
     ]
     print_table(title, columns, [[_cell(row[name]) for name in names] for row in rows])

@@ -11,12 +11,12 @@ import typer
 
 from simulator.cli.console import (
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
     progress,
-    text_column,
+    text_columns,
 )
 from simulator.cli.options import (
     TRACES,
@@ -24,18 +24,17 @@ from simulator.cli.options import (
     Changes,
     JobFile,
     complete_profile,
+    file_to_write,
     note_doubts,
     parse_assignments,
     quantity,
-    written_as,
 )
 from simulator.errors import InputError
 from simulator.extras import require
-from simulator.files import write_whole
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES, write_whole
 
 if TYPE_CHECKING:
-    from simulator.plots.measured.measured_timeline import Rows
+    from simulator.plots.measured_timeline import Rows
     from simulator.validate.torch_run.run_comparison import Pair, TorchReport
 
 Backend = Literal["auto", "nccl", "gloo", "fake"]
@@ -89,18 +88,14 @@ def torch(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(*PICTURES),
-            help="Draw both timelines, one below the other (.png, .svg, .pdf).",
-        ),
+        file_to_write("Draw both timelines, one below the other (.png, .svg, .pdf).", *PICTURES),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
+        file_to_write(
+            "Keep what torch's profiler saw of rank 0, for clustersim trace compare.",
+            *TRACES,
             metavar="FILE.json.gz",
-            callback=written_as(*TRACES),
-            help="Keep what torch's profiler saw of rank 0, for clustersim trace compare.",
         ),
     ] = None,
 ) -> None:
@@ -170,10 +165,7 @@ def _show(report: TorchReport, *, as_json: bool, out: Path | None, plot: Path | 
     for sentence in report.notes:
         note(sentence)
     if plot is not None:
-        from simulator.plots.measured.measured_timeline import (
-            draw_measured_timeline,
-            predicted_rows,
-        )
+        from simulator.plots.measured_timeline import draw_measured_timeline, predicted_rows
 
         predicted = predicted_rows(report.predicted.result)
         step_s = (report.predicted.step_s, report.measured.median_s)
@@ -183,7 +175,7 @@ def _show(report: TorchReport, *, as_json: bool, out: Path | None, plot: Path | 
 
 def _measured_rows(report: TorchReport) -> Rows:
     """What the profiler saw of the first rank of every stage."""
-    from simulator.plots.measured.measured_timeline import Box
+    from simulator.plots.measured_timeline import Box
     from simulator.program.ir import Kind
 
     rows: dict[int, list[Box]] = {}
@@ -206,7 +198,7 @@ def _print_report(report: TorchReport) -> None:
         return "not measured" if value is None else format_quantity(float(f"{value:.4g}"), "bytes")
 
     measured = report.measured
-    columns = [text_column(""), *(number_column(n) for n in ("measured", "predicted", "error"))]
+    columns = text_columns("") + number_columns("measured", "predicted", "error")
     step = report.step
     rows = [("step", seconds(step.measured), seconds(step.predicted), _error(step))]
     rows += [

@@ -12,24 +12,24 @@ import typer
 from simulator.cli.console import (
     counting,
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
-    text_column,
+    text_columns,
 )
 from simulator.cli.options import (
     AsJson,
     Changes,
     JobFile,
+    file_to_write,
     note_doubts,
     parse_assignments,
     quantity,
     whole_numbers,
-    written_as,
 )
 from simulator.errors import InputError
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES
 from simulator.units import HOUR_S, format_seconds
 
 if TYPE_CHECKING:
@@ -80,10 +80,8 @@ def capacity(
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of their failures.")] = 0,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.png",
-            callback=written_as(*PICTURES),
-            help="Draw where the time goes, and the intervals.",
+        file_to_write(
+            "Draw where the time goes, and the intervals.", *PICTURES, metavar="FILE.png"
         ),
     ] = None,
     as_json: AsJson = False,
@@ -182,7 +180,7 @@ def _document(found: Capacity) -> dict[str, Any]:
 def _print_factors(found: Capacity) -> None:
     from simulator.planning.campaign.factors import factor_text, factors
 
-    columns = [text_column("factor"), number_column("amount"), text_column("from")]
+    columns = text_columns("factor") + number_columns("amount") + text_columns("from")
     rows = [[each.name, factor_text(each), each.origin] for each in factors(found)]
     print_table(found.job.title, columns, rows)
 
@@ -192,7 +190,7 @@ def _print_goodput(found: Goodput | None) -> None:
 
     if found is None:
         return
-    columns = [text_column("where the time goes"), number_column("mean"), number_column("share")]
+    columns = text_columns("where the time goes") + number_columns("mean", "share")
     rows = [
         [spent.value, format_seconds(seconds), percent(seconds / found.wall_s, 2)]
         for spent, seconds in found.spent_s.items()
@@ -202,7 +200,7 @@ def _print_goodput(found: Goodput | None) -> None:
         f"goodput {percent(found.share)}; mean failures: {failures or 'none'}", columns, rows
     )
     if found.tried:
-        columns = [number_column("checkpoint every"), number_column("goodput")]
+        columns = number_columns("checkpoint every", "goodput")
         rows = [[format_seconds(each.interval_s), percent(each.goodput, 2)] for each in found.tried]
         guess = format_seconds(found.first_guess_s)
         title = f"intervals, each tried on {SEARCH_MEMBERS} campaigns; Daly's is {guess}"
@@ -300,18 +298,13 @@ def _cluster(found: Capacity | Refusal) -> dict[str, Any]:
 
 
 def _print_clusters(job: Job, found: Sequence[Capacity | Refusal]) -> None:
-    columns = [
-        text_column("system"),
-        number_column("GPUs"),
-        number_column("dp"),
-        number_column("step time"),
-        number_column("MFU"),
-        number_column("goodput"),
-        number_column("duration"),
-        number_column("GPU-hours"),
-        number_column("USD"),
-        text_column("paid"),
-    ]
+    columns = (
+        text_columns("system")
+        + number_columns(
+            "GPUs", "dp", "step time", "MFU", "goodput", "duration", "GPU-hours", "USD"
+        )
+        + text_columns("paid")
+    )
     print_table(f"{job.model.name}, {job.campaign.tokens:,} tokens", columns, map(_row, found))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,31 +13,26 @@ import typer
 from simulator.cli.console import (
     counting,
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
-    text_column,
+    status_line,
+    text_columns,
 )
 from simulator.cli.options import (
     AsJson,
     Changes,
     JobFile,
+    file_to_write,
+    note_doubts,
+    parse_assignments,
     whole_numbers,
-    written_as,
 )
-from simulator.cli.planning.searching import (
-    Headroom,
-    Vary,
-    note_tightness,
-    read_job_to_search,
-    search_status,
-)
-from simulator.cli.planning.sweep import parse_grid
-from simulator.cli.planning.workers import Workers, worker_pool
-from simulator.described.plan_text import degrees_text, options_text
+from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
+from simulator.described.job_text import degrees_text, options_text
 from simulator.errors import InputError
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -44,9 +40,77 @@ if TYPE_CHECKING:
     from simulator.planning.changes.faster import Reasons
     from simulator.planning.changes.fitting import FitSearch
     from simulator.planning.changes.trials import Trial
-    from simulator.planning.search.search import PlanChoice, PlanSearch
+    from simulator.planning.search.search import PlanChoice, PlanSearch, Progress
     from simulator.planning.search.space import Axes
     from simulator.program.ir import Category
+
+
+_LITTLE_ROOM = 0.05
+"""Free share of the device memory below which a plan may not fit after all: about how far
+predictions lie from the measured memory in reports/accuracy.md."""
+
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vary",
+        metavar="FIELD=VALUE,VALUE,…",
+        help="Values of a field to try in place of the default ones, for example "
+        "plan.schedule=1f1b,zb-h1 or plan.zero=1; may be repeated.",
+    ),
+]
+Headroom = Annotated[
+    float,
+    typer.Option(
+        "--headroom", min=0.0, max=0.9, metavar="SHARE", help="Device memory to leave free: 0.05."
+    ),
+]
+
+
+@contextlib.contextmanager
+def search_status() -> Iterator[Callable[..., None]]:
+    """Show where a search stands, on a terminal only.
+
+    Yields what tells it: called with a :class:`Progress`, and with what is searched for where
+    that is more than one thing.
+    """
+    with status_line() as show:
+        show("bounding the step and the memory of every valid plan")
+        yield lambda progress, what="": show(_progress_text(progress, what))
+
+
+def _progress_text(progress: Progress, what: str) -> str:
+    name = f"{what}: " if what else ""
+    best = "" if progress.best_s == float("inf") else f"; best {format_seconds(progress.best_s)}"
+    return (
+        f"{name}{progress.replayed} plans replayed, {progress.simulated} simulated{best}; "
+        f"{progress.open} could still be faster"
+    )
+
+
+def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
+    """The job of a file; a plan that breaks a rule is no obstacle, because others are searched.
+
+    Raises:
+        InputError: The file or an assignment is wrong.
+    """
+    from simulator.api import load_job
+    from simulator.planning.search.space import searchable_job
+
+    given = parse_assignments(assignments or ())
+    job = searchable_job(lambda changes: load_job(path, {**given, **changes}))
+    note_doubts(job)
+    return job
+
+
+def note_tightness(job: Job, best: PlanChoice) -> None:
+    """Say where the best plan fits by less than memory predictions are off."""
+    free = 1 - best.peak_device_bytes / job.cluster.profile.device.memory_bytes
+    if free < _LITTLE_ROOM:
+        note(
+            f"It leaves {percent(free)} of the memory free, less than a prediction may be off: "
+            f"--headroom {_LITTLE_ROOM} finds plans with room."
+        )
+
 
 _SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
 """Shares of a step below which nothing is said."""
@@ -72,10 +136,8 @@ def plan(
     ] = None,
     pareto: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.png",
-            callback=written_as(*PICTURES),
-            help="Draw plans that none beats in time and memory.",
+        file_to_write(
+            "Draw plans that none beats in time and memory.", *PICTURES, metavar="FILE.png"
         ),
     ] = None,
     sizes: Annotated[
@@ -173,7 +235,7 @@ def _with_gpus(job: Job, gpus: int) -> Job:
 
 def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], path: Path) -> None:
     from simulator.planning.search.search import pareto_front
-    from simulator.plots.pareto import draw_pareto
+    from simulator.plots.sweep import draw_pareto
 
     fronts = {gpus: pareto_front(_with_gpus(job, gpus), **settings) for gpus in gpu_counts}
     points = {
@@ -242,15 +304,12 @@ def _print_choices(job: Job, found: PlanSearch) -> None:
         ]
         for number, choice in enumerate(found.choices, start=1)
     ]
-    columns = [
-        number_column("#"),
-        *(text_column(path.partition(".")[2]) for path in varied),
-        text_column("dp"),
-        number_column("step time"),
-        number_column("tokens/s per GPU"),
-        number_column("fullest GPU"),
-        text_column("lost to"),
-    ]
+    columns = (
+        number_columns("#")
+        + text_columns(*(path.partition(".")[2] for path in varied), "dp")
+        + number_columns("step time", "tokens/s per GPU", "fullest GPU")
+        + text_columns("lost to")
+    )
     cluster = job.cluster
     title = f"fastest plans of {job.model.name} on {cluster.gpus} x {cluster.profile.name}"
     print_table(title, columns, rows)

@@ -1,4 +1,4 @@
-"""clustersim sweep: how does a job fare over a grid of changes?"""
+"""clustersim sweep: what does each combination of a grid of changes give?"""
 
 from __future__ import annotations
 
@@ -13,23 +13,45 @@ import typer
 from simulator.cli.console import (
     need_one_that_fits,
     note,
-    number_column,
+    number_columns,
     print_json,
     print_table,
     progress,
-    text_column,
+    text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, read_job, written_as
-from simulator.cli.planning.workers import Workers
+from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job
 from simulator.errors import InputError
 from simulator.extras import require
-from simulator.files import whole_file
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES, whole_file
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     import pandas as pd
+
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", min=1, metavar="N", help="Processes that simulate; by default one per core."
+    ),
+]
+
+
+@contextlib.contextmanager
+def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
+    """The processes and how many they are; no executor where this process is enough."""
+    from concurrent.futures import ProcessPoolExecutor
+
+    from simulator.processor import core_count
+
+    processes = workers or core_count()
+    if processes == 1:
+        yield None, 1
+        return
+    with ProcessPoolExecutor(processes) as executor:
+        yield executor, processes
+
 
 _CSV, _PARQUET = ".csv", ".parquet"
 
@@ -64,11 +86,7 @@ def sweep(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(*PICTURES),
-            help="Draw a heat map, and rate against memory.",
-        ),
+        file_to_write("Draw a heat map, and rate against memory.", *PICTURES),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -230,12 +248,9 @@ def _print_table(table: pd.DataFrame, title: str) -> None:
                 "",
             ]
         )
-    columns = [
-        *(text_column(path) for path in paths),
-        number_column("step time"),
-        number_column("tokens/s per GPU"),
-        number_column("fullest GPU"),
-        text_column("fits"),
-        text_column("error"),
-    ]
+    columns = (
+        text_columns(*paths)
+        + number_columns("step time", "tokens/s per GPU", "fullest GPU")
+        + text_columns("fits", "error")
+    )
     print_table(title, columns, rows)

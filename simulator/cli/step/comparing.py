@@ -12,23 +12,23 @@ import typer
 from simulator.cli.console import (
     need_one_that_fits,
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
-    text_column,
+    text_columns,
 )
 from simulator.cli.options import (
     PAGES,
     AsJson,
     Changes,
+    file_to_write,
     note_doubts,
     parse_assignments,
     read_job,
-    written_as,
 )
 from simulator.errors import InputError
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES
 from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
 
 if TYPE_CHECKING:
@@ -56,19 +56,11 @@ def compare(
     as_json: AsJson = False,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(*PICTURES),
-            help="Draw the differences as waterfalls.",
-        ),
+        file_to_write("Draw the differences as waterfalls.", *PICTURES),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(*PAGES),
-            help="Write a page with differences and timelines.",
-        ),
+        file_to_write("Write a page with differences and timelines.", *PAGES),
     ] = None,
 ) -> None:
     """Say why steps differ, by causes that sum to the difference.
@@ -92,7 +84,7 @@ def compare(
         for other, each in zip(others, found, strict=True):
             _print_difference(first, other, each)
     if plot is not None:
-        from simulator.plots.difference import draw_differences
+        from simulator.plots.comparison import draw_differences
 
         draw_differences(found, [run.name for run in runs], plot)
         note(f"wrote {plot}")
@@ -138,7 +130,7 @@ def _print_headlines(runs: Sequence[Run]) -> None:
         ("fullest GPU", *(format_bytes(r.peak_device_bytes) for r in results)),
         ("fits", *("yes" if r.fits else "no" for r in results)),
     ]
-    columns = [text_column(""), *(number_column(run.name) for run in runs)]
+    columns = text_columns("") + number_columns(*(run.name for run in runs))
     print_table(results[0].title, columns, rows)
 
 
@@ -151,13 +143,9 @@ def _print_difference(first: Run, other: Run, found: Difference) -> None:
     causes = sorted(found.causes, key=lambda cause: -abs(cause.difference_s))
     rows = [row(cause.category.value, cause.first_s, cause.second_s) for cause in causes]
     rows.append(row("step", found.first_s, found.second_s))
-    columns = [
-        text_column("seconds by cause"),
-        number_column(first.name),
-        number_column(other.name),
-        number_column("difference"),
-        number_column("of the step"),
-    ]
+    columns = text_columns("seconds by cause") + number_columns(
+        first.name, other.name, "difference", "of the step"
+    )
     title = f"{other.name}: {signed_percent(found.gain)} tokens/s per GPU"
     if found.tokens_ratio != 1:
         title += f" (times are for the tokens of {first.name}, 1/{found.tokens_ratio:.4g})"
@@ -165,7 +153,7 @@ def _print_difference(first: Run, other: Run, found: Difference) -> None:
 
 
 def _document(runs: Sequence[Run], found: Sequence[Difference]) -> dict[str, Any]:
-    from simulator.described.job_difference import changed_fields
+    from simulator.described.job_text import changed_fields
 
     first, *others = runs
     return {

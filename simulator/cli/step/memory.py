@@ -13,21 +13,14 @@ import typer
 from simulator.cli.console import (
     counting,
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
-    text_column,
+    text_columns,
 )
-from simulator.cli.options import (
-    AsJson,
-    Changes,
-    JobFile,
-    read_job,
-    written_as,
-)
-from simulator.files import whole_file
-from simulator.plots.formats import PICTURES
+from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job
+from simulator.files import PICTURES, whole_file
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -49,11 +42,7 @@ def memory(
     ] = False,
     over_time: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(".csv", *PICTURES),
-            help="Memory over the step: a .csv table, or a picture.",
-        ),
+        file_to_write("Memory over the step: a .csv table, or a picture.", ".csv", *PICTURES),
     ] = None,
 ) -> None:
     """Say who holds which bytes, on every pipeline stage.
@@ -99,12 +88,7 @@ def _saving_document(saving: Trial) -> dict[str, Any]:
 
 def _print_savings(found: Sequence[Trial]) -> None:
     """Print what single changes would save, the largest saving first."""
-    columns = [
-        text_column("change"),
-        number_column("saves per GPU"),
-        number_column("step time"),
-        number_column("longer by"),
-    ]
+    columns = text_columns("change") + number_columns("saves per GPU", "step time", "longer by")
     rows = [
         (
             " ".join(f"{path}={value}" for path, value in saving.changes.items()),
@@ -142,15 +126,8 @@ def print_peaks(result: Result, *, moments: bool = False) -> None:
         (_labels(alike), *peak(alike[0]), *([moment(alike[0])] if moments else []))
         for alike in _alike(fullest_of_each_stage(result.memory), peak)
     ]
-    columns = [
-        number_column("stage"),
-        number_column("allocated"),
-        number_column("reserved"),
-        number_column("device"),
-        number_column("of capacity"),
-        text_column("biggest owners"),
-        *([text_column("moment of the peak")] if moments else []),
-    ]
+    columns = number_columns("stage", "allocated", "reserved", "device", "of capacity")
+    columns += text_columns("biggest owners", *(["moment of the peak"] if moments else []))
     print_table(f"peak memory per GPU, capacity {capacity}", columns, rows)
     if result.host is not None:
         _print_host(result.host)
@@ -173,7 +150,7 @@ def _print_host(host: HostMemory) -> None:
     ]
     rows.append(("all", *(format_bytes(sum(held.values())) for _, held, _ in used)))
     rows.append(("capacity", *(format_bytes(size) for _, _, size in used)))
-    columns = [text_column("owner"), *(number_column(name) for name, _, _ in used)]
+    columns = text_columns("owner") + number_columns(*(name for name, _, _ in used))
     print_table("what left the GPUs, on the fullest node", columns, rows)
 
 
@@ -196,8 +173,8 @@ def _print_owners(result: Result) -> None:
     groups = _alike(memory, held)
     names = [*(owner.value for owner in owners), "allocated"]
     rows = list(zip(names, *(held(alike[0]) for alike in groups), strict=True))
-    stages = [number_column(f"stage {_labels(alike)}") for alike in groups]
-    print_table(f"{result.title}: held at the peak", [text_column("owner"), *stages], rows)
+    stages = number_columns(*(f"stage {_labels(alike)}" for alike in groups))
+    print_table(f"{result.title}: held at the peak", [*text_columns("owner"), *stages], rows)
 
 
 def _alike(

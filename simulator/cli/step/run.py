@@ -10,11 +10,11 @@ import typer
 from simulator.cli.console import (
     counting,
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
-    text_column,
+    text_columns,
 )
 from simulator.cli.options import (
     PAGES,
@@ -22,9 +22,9 @@ from simulator.cli.options import (
     AsJson,
     Changes,
     JobFile,
+    file_to_write,
     read_job,
     whole_numbers,
-    written_as,
 )
 from simulator.cli.step.memory import print_peaks
 from simulator.program.ir import Owner
@@ -48,10 +48,8 @@ def run(
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.json.gz",
-            callback=written_as(*TRACES),
-            help="Write a trace for Perfetto or chrome://tracing.",
+        file_to_write(
+            "Write a trace for Perfetto or chrome://tracing.", *TRACES, metavar="FILE.json.gz"
         ),
     ] = None,
     trace_ranks: Annotated[
@@ -71,10 +69,8 @@ def run(
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(*PAGES),
-            help="Write a page with verdict, timeline and what-ifs that needs nothing else.",
+        file_to_write(
+            "Write a page with verdict, timeline and what-ifs that needs nothing else.", *PAGES
         ),
     ] = None,
     unfolded: Annotated[
@@ -146,7 +142,7 @@ def _print_headline(result: Result) -> None:
         ("HFU", percent(result.hfu)),
         ("pipeline bubble", percent(result.bubble_fraction)),
     ]
-    print_table(result.title, [text_column(""), number_column("")], rows)
+    print_table(result.title, text_columns("") + number_columns(""), rows)
 
 
 def _error_band(result: Result) -> Iterator[tuple[str, str]]:
@@ -171,7 +167,7 @@ def _print_asynchrony(result: Result) -> None:
         for stage, (versions, updates, num_bytes) in enumerate(per_stage)
     ]
     heads = ("stage", "weight versions", "staleness (updates)", "stashed weights")
-    print_table(found.statement, [number_column(head) for head in heads], rows)
+    print_table(found.statement, number_columns(*heads), rows)
     each = found.microbatches_per_update
     typer.echo(f"weights change after every {f'{each} microbatches' if each > 1 else 'microbatch'}")
 
@@ -205,13 +201,9 @@ def _print_class_groups(result: Result) -> None:
     if left:
         classes, ranks = (sum(getattr(each, n) for each in left) for n in ("classes", "ranks"))
         rows.append((f"{len(left)} more (see --json)", "", str(classes), f"{ranks:,}", ""))
-    columns = [
-        text_column("ranks that behave alike"),
-        text_column("stages"),
-        number_column("classes"),
-        number_column("ranks"),
-        number_column("first rank"),
-    ]
+    columns = text_columns("ranks that behave alike", "stages") + number_columns(
+        "classes", "ranks", "first rank"
+    )
     print_table(_why_ranks_differ(result), columns, rows)
 
 
@@ -220,7 +212,7 @@ def _why_ranks_differ(result: Result) -> str:
         return "perturbations"
     if result.job.cluster.pools:
         return "pools of GPUs"
-    if result.job.plan.data_parallel == "data-parallel":
+    if result.job.choices.data_parallelism.is_one_process:
         return "one process for all GPUs"
     return "uneven experts"
 
@@ -253,7 +245,7 @@ def _print_breakdown(result: Result) -> None:
     ]
     total = sum(result.breakdown_s.values())
     rows.append(("step", f"{total:.6f}", percent(total / step_s if step_s else 0.0)))
-    columns = [text_column("where the time goes"), number_column("seconds"), number_column("share")]
+    columns = text_columns("where the time goes") + number_columns("seconds", "share")
     print_table("breakdown", columns, rows)
 
 
@@ -263,7 +255,7 @@ def _print_exposed_communication(result: Result) -> None:
         for category, seconds in result.exposed_comm_s.items()
         if seconds
     ]
-    columns = [text_column("kind"), number_column("seconds")]
+    columns = text_columns("kind") + number_columns("seconds")
     print_table("exposed communication", columns, rows or [("none", "0")])
 
 
@@ -271,7 +263,7 @@ def _print_sources(result: Result) -> None:
     from simulator.results.plain_data import source_counts
 
     rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
-    columns = [text_column("source"), number_column("numbers")]
+    columns = text_columns("source") + number_columns("numbers")
     kinds = result.job.cluster.pools or (result.job.cluster,)
     names = " and ".join(dict.fromkeys(kind.profile.name for kind in kinds))
     print_table(f"hardware numbers of {names}", columns, rows)

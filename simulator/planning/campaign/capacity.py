@@ -70,7 +70,7 @@ def capacity(
 
 def cluster_sizes(job: Job) -> list[int]:
     """All numbers of GPUs over which the job's global batch can be spread, its plan kept."""
-    width = job.plan.tp * job.plan.pp * job.plan.cp
+    width = job.choices.ranks_of_a_copy
     most_ranks = job.batch.global_batch // job.batch.micro_batch
     return [width * dp for dp in range(1, most_ranks + 1) if most_ranks % dp == 0]
 

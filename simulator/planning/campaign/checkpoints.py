@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from simulator.cost.parameters import parameter_count
 from simulator.described.campaign import Checkpoint
 from simulator.described.job import Job
 from simulator.errors import InputError
+from simulator.program.layer.model_totals import parameter_count
 from simulator.program.states.resident import state_bytes
 
 

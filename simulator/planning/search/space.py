@@ -62,8 +62,8 @@ def still_shards(changed: Job, job: Job) -> bool:
 def stack_name(job: Job) -> str:
     """The stack that the plan names or starts from."""
     default = "megatron-core"
-    stack = job.document.get("plan", {}).get("stack", default)
-    return stack if isinstance(stack, str) else str(stack.get("base", default))
+    given = job.document.get("plan", {}).get("stack", default)
+    return given if isinstance(given, str) else str(given.get("base", default))
 
 
 Axes = Mapping[str, Sequence[Any]]
@@ -231,7 +231,7 @@ def _first_fault(job: Job, changes: Mapping[str, Any]) -> Fault | None:
     faults = job_faults(changed)
     if faults:
         return faults[0]
-    if changed.plan.zero and changed.dp * changed.plan.cp == 1:
+    if changed.choices.shards_states and changed.dp * changed.plan.cp == 1:
         return Fault("plan.zero", "has nothing to shard over")
     if not can_shard(changed):
         return Fault("plan.zero", "is not run by the stack under a pipeline")

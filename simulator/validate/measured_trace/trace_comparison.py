@@ -10,13 +10,20 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.program.ir import Kind
-from simulator.program.price.kernel_kinds import KernelKind
+from simulator.program.price.roofline import KernelKind
 from simulator.results.rank_classes import classes_of
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
-from simulator.validate.measured_trace.account import IDLE, PHASES, Account, Phase, Span, account
+from simulator.validate.measured_trace.account import (
+    IDLE,
+    PHASES,
+    Account,
+    Phase,
+    Span,
+    account,
+    predicted_spans,
+)
 from simulator.validate.measured_trace.measured_step import TracedStep, read_step
-from simulator.validate.measured_trace.predicted import predicted_spans
 
 SCHEMA_VERSION = 1
 _KINDS = (*map(str, KernelKind), *map(str, Kind), IDLE)

@@ -1,10 +1,13 @@
-"""Which of the host's work is forward, backward, optimizer?
+"""What does the host do at each moment: which operator, and is it forward, backward, optimizer?
 
-Ranges that a program names so decide, if there are any (``forward``, ``## backward ##``).
-Else autograd decides: what it evaluates is backward, what the thread of the step does
-in between is forward, and what it does once autograd has finished is the optimizer, the
-clipping of gradients with it. Collectives begin no phase. Either way ``Optimizer.step``, which
-torch names itself, is the optimizer. A phase lasts until another begins.
+Of nested operators the innermost counts, except inside one that is a product or attention as a
+whole: its helpers are part of it.
+
+Ranges that a program names so decide the phase, if there are any (``forward``, ``## backward ##``).
+Else autograd decides: what it evaluates is backward, what the thread of the step does in between is
+forward, and what it does once autograd has finished is the optimizer, the clipping of gradients
+with it. Collectives begin no phase. Either way ``Optimizer.step``, which torch names itself, is the
+optimizer. A phase lasts until another begins.
 
 Ignores: forward and backward of different microbatches at the same time.
 """
@@ -19,6 +22,52 @@ from numpy.typing import NDArray
 
 from simulator.validate.measured_trace.account import PHASES, Phase
 from simulator.validate.measured_trace.rows import PHASE, UPDATE, Range, Table
+
+Segment = tuple[float, float, int]
+"""Start, end, and the code of what runs."""
+
+
+def innermost(
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    code: NDArray[np.int16],
+    is_whole: NDArray[np.bool_],
+) -> Iterator[Segment]:
+    """Segments without overlap, in order.
+
+    Args:
+        start: Of each operator of one thread, shape (operators,).
+        end: Of the same.
+        code: What it does, shape (operators,).
+        is_whole: Whether it counts for all that it calls, shape (operators,).
+    """
+    order = np.lexsort((-end, start))
+    rows = zip(start[order].tolist(), end[order].tolist(), code[order].tolist(),
+               is_whole[order].tolist(), strict=True)  # fmt: skip
+    open_: list[tuple[float, int, bool]] = []
+    clock = -np.inf
+    for begins, own_end, doing, is_one in rows:
+        while open_ and open_[-1][0] <= begins:
+            stop, inner, _ = open_.pop()
+            if stop > clock:
+                yield clock, stop, inner
+                clock = stop
+        ends = own_end
+        if open_:
+            outer_end, outer, outer_is_whole = open_[-1]
+            if outer_is_whole:
+                continue
+            if begins > clock:
+                yield clock, begins, outer
+            ends = min(ends, outer_end)
+        clock = max(clock, begins)
+        open_.append((ends, doing, is_one))
+    while open_:
+        stop, inner, _ = open_.pop()
+        if stop > clock:
+            yield clock, stop, inner
+            clock = stop
+
 
 _FORWARD, _BACKWARD, _UPDATE = range(len(PHASES))
 

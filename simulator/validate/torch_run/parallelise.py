@@ -32,10 +32,9 @@ from torch.utils.checkpoint import checkpoint
 
 from simulator.described.job import Job
 from simulator.ranks.world import World
-from simulator.validate.torch_model.rank_grid import Grid
-from simulator.validate.torch_model.reference_model import Attention, Layer
-from simulator.validate.torch_model.split_model import split_experts
-from simulator.validate.torch_model.stage_model import StageModel
+from simulator.validate.torch_run.rank_grid import Grid
+from simulator.validate.torch_run.reference_model import Attention, Layer
+from simulator.validate.torch_run.split_model import StageModel, split_experts
 from simulator.validate.torch_run.supported_plan import DTYPES
 
 _MEBIBYTE = 2**20
@@ -52,7 +51,7 @@ def parallelised(net: StageModel, job: Job, grid: Grid, world: World) -> nn.Modu
     _recompute(net, job)
     if grid.data is None and grid.context is None:
         return net
-    if job.plan.zero == 3:
+    if job.choices.shards_weights:
         return _fully_sharded(net, job, grid, world)
     return _replicated(net, job, grid, world)
 

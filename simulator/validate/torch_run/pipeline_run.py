@@ -21,8 +21,8 @@ from simulator.errors import UnsupportedError
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.run.order import job_schedule
 from simulator.ranks.world import World
-from simulator.validate.torch_model.rank_grid import Grid
-from simulator.validate.torch_run.run_phases import Phase, PhaseClock
+from simulator.validate.torch_run.rank_grid import Grid
+from simulator.validate.torch_run.recorded_trace import Phase, PhaseClock
 from simulator.validate.torch_run.supported_plan import DTYPES, SCHEDULES
 
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti
@@ -96,7 +96,7 @@ def _stage(job: Job, grid: Grid, world: World, part: nn.Module, number: int) -> 
 def _shapes(job: Job, number: int, count: int) -> dict[str, Any]:
     """What a stage takes and gives, without memory."""
     micro, length = job.batch.micro_batch, job.batch.seq_len // job.plan.cp
-    cut = length // job.plan.tp if job.plan.cuts_sequence else length
+    cut = length // job.choices.tensor_ranks if job.plan.cuts_sequence else length
     dtype = DTYPES[job.plan.precision]
 
     def tensor(*shape: int) -> Tensor:

@@ -1,9 +1,9 @@
 """What of a plan do torch's own strategies do, and how do they do it here?
 
-Torch has DDP, FSDP2, tensor and sequence parallelism, pipeline schedules, context
-parallelism, and collectives to build expert parallelism from. A plan that asks for more is
-refused with the way out; facts of its stack that torch's eager modules do differently are
-replaced by what they do, and said, so that the prediction is of the run that is measured.
+Torch has DDP, FSDP2, tensor and sequence parallelism, pipeline schedules, context parallelism, and
+collectives to build expert parallelism from. A plan that asks for more is refused with the way out;
+facts of its stack that torch's eager modules do differently are replaced by what they do, and said,
+so that the prediction is of the run that is measured.
 """
 
 from __future__ import annotations
@@ -17,25 +17,65 @@ import torch
 
 from simulator.described.base import file_name_of_field
 from simulator.described.job import Job
-from simulator.described.plan.offload import FSDP_OFFLOAD, Offload
 from simulator.described.plan.plan import Plan
-from simulator.described.plan.stacks import STACKS
+from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
+from simulator.described.plan.stack import STACKS
 from simulator.errors import Fault, UnsupportedError
 from simulator.program.run.order import job_schedule
-from simulator.ranks.world import World
-from simulator.validate.torch_run.float8_rules import float8_faults
+from simulator.ranks.world import FP8_CAPABILITY, World
+from simulator.schedule import SCHEDULES as SCHEDULE_INFOS
+
+_MULTIPLE = 16
+"""What ``torch._scaled_mm`` takes multiples of: it reads 16 bytes at a time."""
+
+
+def float8_faults(job: Job, world: World) -> Iterator[Fault]:
+    """What the device, the plan or the sizes have against 8-bit products, and the way out."""
+    yield from _of_device(world)
+    plan, rule = job.plan, "has no 8-bit products here"
+    hint = "take plan.precision: bf16"
+    if plan.tp > 1:
+        yield Fault("plan.tp", rule, plan.tp, f"take plan.tp: 1, or {hint}")
+    if job.model.experts is not None:
+        yield Fault("model.experts", rule, hint=hint)
+    if plan.pp > 1 and job_schedule(job).splits_backward:
+        rule = "8-bit products give both gradients at once here"
+        yield Fault("plan.schedule", rule, plan.schedule, "take plan.schedule: 1f1b")
+    yield from _of_sizes(job)
+
+
+def _of_device(world: World) -> Iterator[Fault]:
+    if not world.is_gpu:
+        return
+    capability = torch.cuda.get_device_capability(world.device)
+    if capability < FP8_CAPABILITY:
+        name, needed = torch.cuda.get_device_name(world.device), _dotted(FP8_CAPABILITY)
+        rule = f"{name} has compute capability {_dotted(capability)}, 8-bit products need {needed}"
+        yield Fault("plan.precision", rule, "fp8", "take plan.precision: bf16 or fp16, or a GPU "
+                    "from Ada or Hopper on")  # fmt: skip
+
+
+def _of_sizes(job: Job) -> Iterator[Fault]:
+    model = job.model
+    sizes = {
+        "model.hidden": model.hidden,
+        "model.heads": model.heads * model.head_dim,
+        "model.kv_heads": model.kv_heads * model.head_dim,
+        "model.ffn_hidden": model.ffn_hidden,
+        "batch.seq_len": job.batch.micro_batch * job.batch.seq_len // job.plan.cp,
+    }
+    rule = f"makes an 8-bit product of which a side is no multiple of {_MULTIPLE}"
+    for path, size in sizes.items():
+        if size % _MULTIPLE:
+            yield Fault(path, rule, size, "change it, or take plan.precision: bf16")
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
-    {
-        "1f1b": "1F1B",
-        "dapple": "1F1B",
-        "gpipe": "GPipe",
-        "interleaved-1f1b": "Interleaved1F1B",
-        "looped-bfs": "LoopedBFS",
-        "zb-1p": "InterleavedZeroBubble",
-        "zb-v": "ZBVZeroBubble",
-        "dualpipev": "DualPipeV",
-    }
+    {info.name: info.torch_name for info in SCHEDULE_INFOS.values() if info.torch_name}
 )
 """Torch's name of every schedule that it has (``torch.distributed.pipelining.schedules``)."""
 

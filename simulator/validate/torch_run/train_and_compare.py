@@ -11,8 +11,7 @@ from pathlib import Path
 
 from simulator.described.job import Job
 from simulator.errors import InputError
-from simulator.ranks.launch import loopback, run_ranks
-from simulator.ranks.shaped import on_shaped_links, shaped_network
+from simulator.ranks.launch import loopback, on_shaped_links, run_ranks, shaped_network
 from simulator.ranks.world import (
     AskedBackend,
     Backend,
@@ -22,9 +21,8 @@ from simulator.ranks.world import (
     own_world,
 )
 from simulator.validate.torch_run.measure import measure
-from simulator.validate.torch_run.measured import Measured
 from simulator.validate.torch_run.predict import predict
-from simulator.validate.torch_run.run_comparison import TorchReport
+from simulator.validate.torch_run.run_comparison import Measured, TorchReport
 from simulator.validate.torch_run.supported_plan import (
     as_torch_runs_it,
     check_can_sleep,

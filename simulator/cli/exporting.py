@@ -1,0 +1,148 @@
+"""clustersim export: which file tells a framework to train this job?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.cli.console import counting, note
+from simulator.cli.options import Changes, JobFile, read_job
+from simulator.errors import InputError
+from simulator.files import write_whole
+
+
+def build_export_group() -> typer.Typer:
+    """The ``export`` commands."""
+    group = typer.Typer(name="export", no_args_is_help=True, help="Jobs to foreign files.")
+    group.command("megatron")(export_megatron)
+    group.command("deepspeed")(export_deepspeed)
+    group.command("torchtitan")(export_torchtitan)
+    group.command("chakra")(export_chakra)
+    return group
+
+
+def export_megatron(job_file: JobFile, changes: Changes = None) -> None:
+    """Write the launch line of Megatron-LM that trains a job.
+
+    Example:  clustersim export megatron job.yaml > launch.sh
+    """
+    from simulator.exporters.megatron import megatron_script
+
+    typer.echo(megatron_script(read_job(job_file, changes)), nl=False)
+    note("add data, tokenizer, learning rate, and the address where the ranks meet")
+
+
+def export_deepspeed(job_file: JobFile, changes: Changes = None) -> None:
+    """Write the ds_config.json of DeepSpeed for a job.
+
+    Example:  clustersim export deepspeed job.yaml > ds_config.json
+    """
+    from simulator.exporters.deepspeed import deepspeed_config
+    from simulator.exporters.plans import launch_line
+
+    job = read_job(job_file, changes)
+    typer.echo(deepspeed_config(job), nl=False)
+    note(f"launch:  {launch_line(job, 'TRAIN.py --deepspeed_config CONFIG.json')}")
+
+
+def export_torchtitan(
+    job_file: JobFile,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Write here, and a schedule's CSV beside it."),
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Write the TOML of torchtitan that trains a job.
+
+    A pipeline schedule that torchtitan has no name for goes into a CSV file beside the TOML.
+
+    Example:  clustersim export torchtitan job.yaml > job.toml
+
+    Example:  clustersim export torchtitan job.yaml --set plan.schedule=zb-h1 --out job.toml
+    """
+    from simulator.exporters.plans import launch_line
+    from simulator.exporters.torchtitan import schedule_csv, torchtitan_config
+
+    job = read_job(job_file, changes)
+    csv_name = (out or Path("job.toml")).with_suffix(".csv").name
+    text, order = torchtitan_config(job, csv_name), schedule_csv(job)
+    if order is not None and out is None:
+        rule = "has no name in torchtitan and goes into a CSV file beside the TOML"
+        raise InputError.single(
+            "plan.schedule", rule, str(job.plan.schedule), "give --out FILE.toml"
+        )
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        _write(out, text)
+        if order is not None:
+            _write(out.with_suffix(".csv"), order)
+    file = out or "JOB.toml"
+    note(f"launch:  {launch_line(job, f'-m torchtitan.train --job.config_file {file}')}")
+
+
+def export_chakra(
+    job_file: JobFile,
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Write one NAME.RANK.et per rank here.")],
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANK,RANK,…|all",
+            help="Whose traces; by default the first rank of each kind, which stands for all.",
+        ),
+    ] = None,
+    changes: Changes = None,
+) -> None:
+    """Write a simulated step as Chakra execution traces.
+
+    There is one per rank.
+
+    Needs the extra: pip install 'clustersim[chakra]'.
+
+    Example:  clustersim export chakra job.yaml --out traces/
+
+    Example:  clustersim replay traces/ --profile a100-sxm-80gb
+    """
+    from simulator.api import simulate
+    from simulator.chakra.from_program import check_traceable, rank_traces
+    from simulator.chakra.messages import message_types
+    from simulator.chakra.trace_files import file_name, write_trace
+
+    job = read_job(job_file, changes)
+    check_traceable(job)
+    message_types()
+    result = simulate(job)
+    program = result.timeline.program
+    wanted = None if ranks is None else _ranks(ranks, job.cluster.gpus)
+    out.mkdir(parents=True, exist_ok=True)
+    name, written = job_file.stem, 0
+    with counting("traces") as count:
+        for trace in rank_traces(job, program, wanted, result.step_time_s):
+            write_trace(trace, out / file_name(name, trace.rank))
+            written += 1
+            count()
+    note(f"wrote {written} traces into {out}")
+
+
+def _ranks(text: str, gpus: int) -> list[int]:
+    """The ranks of a list such as ``0,8``, or all of them.
+
+    Raises:
+        InputError: Something in it is no number.
+    """
+    if text == "all":
+        return list(range(gpus))
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 10 for word in words):
+        raise InputError.single("--ranks", "must be ranks such as 0,8, or all", text)
+    return sorted({int(word) for word in words})
+
+
+def _write(path: Path, text: str) -> None:
+    write_whole(path, text)
+    note(f"wrote {path}")

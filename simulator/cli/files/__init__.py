@@ -1,4 +1,0 @@
-"""Commands that read, write and check files.
-
-Jobs, models, profiles, schemas, foreign formats.
-"""

@@ -1,0 +1,334 @@
+"""clustersim import: which job, profile or table does a file of another tool describe?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from simulator.cli.console import note
+from simulator.cli.options import Changes, complete_model, complete_profile, parse_assignments
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from simulator.described.foreign_config import ImportReport
+    from simulator.described.job import Job
+    from simulator.described.model import Model
+    from simulator.importers.assembly import Given
+
+
+Profile = Annotated[
+    str,
+    typer.Option(metavar="NAME|FILE", help="Hardware profile.", autocompletion=complete_profile),
+]
+Gpus = Annotated[
+    int | None, typer.Option(metavar="N", help="GPUs of the job, if the file does not say it.")
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|PATH",
+        help="The model, if the file does not say it: a name or a config.json.",
+        autocompletion=complete_model,
+    ),
+]
+GlobalBatch = Annotated[
+    int | None, typer.Option(metavar="N", help="Sequences per step, over the file's.")
+]
+MicroBatch = Annotated[
+    int | None, typer.Option(metavar="N", help="Sequences at a time, over the file's.")
+]
+SeqLen = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens per sequence, over the file's.")
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SETTING", help="Leave out a setting that is not modelled; repeatable."),
+]
+Define = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A variable that the file leaves open; repeatable."),
+]
+
+
+def build_import_group() -> typer.Typer:
+    """The ``import`` commands."""
+    group = typer.Typer(
+        name="import", no_args_is_help=True, help="Foreign files to jobs and profiles."
+    )
+    group.command("hf")(import_huggingface)
+    group.command("megatron")(import_megatron)
+    group.command("deepspeed")(import_deepspeed)
+    group.command("torchtitan")(import_torchtitan)
+    group.command("accelerate")(import_accelerate)
+    group.command("nemo")(import_nemo)
+    group.command("topo")(import_topology)
+    return group
+
+
+def import_huggingface(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="A config.json, or a folder that holds one.")
+    ],
+    profile: Profile = "h100-sxm-80gb",
+    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of the job.")] = 8,
+    global_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Sequences per step; by default one per GPU.")
+    ] = None,
+    seq_len: Annotated[int, typer.Option(metavar="N", help="Tokens per sequence.")] = 4096,
+) -> None:
+    """Turn a Hugging Face config.json into a job.
+
+    The report of what was understood goes to stderr.
+
+    Example:  clustersim import hf config.json --gpus 64 --global-batch 512 > job.yaml
+    """
+    import yaml
+
+    from simulator.described.huggingface.config_file import read_huggingface_config
+    from simulator.described.load import job_from_document
+
+    model, report = read_huggingface_config(config)
+    document = {
+        "model": model_document(model),
+        "cluster": {"profile": profile, "gpus": gpus},
+        "batch": {"global": global_batch or gpus, "micro": 1, "seq_len": seq_len},
+        "plan": {},
+    }
+    job_from_document(document)
+    typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+    note(str(report))
+    note("cluster, batch and plan are yours to choose; the file does not know them")
+
+
+def _with_given(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of :func:`_given` in place of its parameter ``given``."""
+    shared, own = _options_of(_given), _options_of(command)
+    parameters = {name: each for name, each in own.items() if name != "given"} | shared
+
+    @wraps(command)
+    def with_options(**values: Any) -> None:
+        given = _given(**{name: values.pop(name) for name in shared})
+        command(**values, given=given)
+
+    # What typer reads of a function.
+    with_options.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    with_options.__annotations__ = {name: each.annotation for name, each in parameters.items()}
+    return with_options
+
+
+def _options_of(function: Callable[..., object]) -> dict[str, Parameter]:
+    """Parameters by name, with their types as they are instead of as they are written."""
+    # The one name among them that is not loaded before it is needed.
+    types = get_type_hints(function, localns={"Given": object}, include_extras=True)
+    return {
+        name: each.replace(annotation=types[name])
+        for name, each in signature(function).parameters.items()
+    }
+
+
+def _given(
+    *,
+    profile: Profile = "h100-sxm-80gb",
+    gpus: Gpus = None,
+    model: ModelName = None,
+    global_batch: GlobalBatch = None,
+    micro_batch: MicroBatch = None,
+    seq_len: SeqLen = None,
+    ignore: Ignore = None,
+    changes: Changes = None,
+) -> Given:
+    """What the user says beside the file; these are the options of all frameworks.
+
+    Raises:
+        InputError: A change is not ``FIELD=VALUE``.
+    """
+    from simulator.importers.assembly import Given
+
+    return Given(
+        profile=profile,
+        gpus=gpus,
+        model=model,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        seq_len=seq_len,
+        ignore=tuple(ignore or ()),
+        changes=parse_assignments(changes or ()),
+    )
+
+
+def _with_definitions(given: Given, define: Sequence[str] | None) -> Given:
+    """The same with the variables that the user defines.
+
+    Raises:
+        InputError: A definition is not ``NAME=VALUE``.
+    """
+    from simulator.importers.assembly import definitions_of
+
+    return replace(given, definitions=definitions_of(define or ()))
+
+
+@_with_given
+def import_megatron(
+    file: Annotated[Path, typer.Argument(metavar="SCRIPT.sh", help="A launch script or line.")],
+    given: Given,
+    *,
+    define: Define = None,
+) -> None:
+    """Turn a launch script of Megatron-LM into a job.
+
+    It is read, never run.
+
+    Example:  clustersim import megatron train_gpt3_175b.sh --gpus 1024 > job.yaml
+    """
+    from simulator.importers.megatron.launch_line import read_megatron_script
+
+    _tell(*read_megatron_script(file, _with_definitions(given, define)))
+
+
+@_with_given
+def import_deepspeed(
+    file: Annotated[Path, typer.Argument(metavar="CONFIG.json", help="A ds_config.json.")],
+    given: Given,
+) -> None:
+    """Turn a DeepSpeed configuration and a model into a job.
+
+    Example:  clustersim import deepspeed ds_config.json --model llama3.1-8b --gpus 8
+    --seq-len 4096 > job.yaml
+    """
+    from simulator.importers.deepspeed import read_deepspeed_config
+
+    _tell(*read_deepspeed_config(file, given))
+
+
+@_with_given
+def import_torchtitan(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG", help="A TOML, the JSON it is resolved to, or FILE.py:FUNCTION."
+        ),
+    ],
+    given: Given,
+) -> None:
+    """Turn a torchtitan configuration into a job.
+
+    Example:  clustersim import torchtitan llama3_70b.toml --gpus 256 > job.yaml
+
+    Example:  clustersim import torchtitan config_registry.py:llama3_70b --gpus 256 > job.yaml
+    """
+    from simulator.importers.torchtitan.settings_file import read_torchtitan_config
+
+    _tell(*read_torchtitan_config(file, given))
+
+
+@_with_given
+def import_accelerate(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="A configuration of accelerate, TrainingArguments, or both."
+        ),
+    ],
+    given: Given,
+) -> None:
+    """Turn files of Hugging Face accelerate into a job.
+
+    They are its configuration, TrainingArguments, or both.
+
+    Example:  clustersim import accelerate fsdp.yaml training_args.json --model llama3.1-8b
+    --seq-len 4096 > job.yaml
+    """
+    from simulator.importers.accelerate import read_accelerate_files
+
+    _tell(*read_accelerate_files(files, given))
+
+
+@_with_given
+def import_nemo(
+    file: Annotated[
+        Path, typer.Argument(metavar="RECIPE.yaml", help="A recipe of NeMo or Megatron-Bridge.")
+    ],
+    given: Given,
+    *,
+    define: Define = None,
+) -> None:
+    """Turn a YAML recipe of NeMo or Megatron-Bridge into a job.
+
+    Example:  clustersim import nemo llama2_70b.yaml > job.yaml
+    """
+    from simulator.importers.nemo import read_nemo_recipe
+
+    _tell(*read_nemo_recipe(file, _with_definitions(given, define)))
+
+
+def _tell(job: Job, report: ImportReport) -> None:
+    """Write the job to stdout and the report to stderr."""
+    import yaml
+
+    typer.echo(yaml.safe_dump(dict(job.document), sort_keys=False), nl=False)
+    note(str(report))
+
+
+def model_document(model: Model) -> dict[str, Any]:
+    """The model as a job file writes it, without what is left at its default."""
+    return {
+        "name": model.name,
+        **model.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"name"}),
+    }
+
+
+def import_topology(
+    matrix: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Text of nvidia-smi topo -m, or of rocm-smi --showtopo."
+        ),
+    ],
+    profile: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Profile of the same GPU, for all that the matrix does not tell.",
+            autocompletion=complete_profile,
+        ),
+    ],
+    nic: Annotated[
+        str | None, typer.Option(metavar="RATE", help='Line rate of a NIC, as "400 Gbit/s".')
+    ] = None,
+    nics: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="NICs per node that carry collectives.")
+    ] = None,
+) -> None:
+    """Turn the links of a node into a profile.
+
+    The report goes to stderr.
+
+    Example:  clustersim import topo topo.txt --profile h100-sxm-80gb > node.yaml
+    """
+    from simulator.calibrate.profile_text import SourcedValue, with_sourced_values
+    from simulator.described.documents import parse_yaml
+    from simulator.described.load import load_profile, profile_file, profile_from_document
+    from simulator.described.rules.profile_rules import profile_faults
+    from simulator.importers.node_topology import node_topology, read_topology_matrix
+
+    base = load_profile(profile)
+    read = read_topology_matrix(matrix)
+    node = node_topology(read, base, matrix.name, nics=nics, nic_rate=nic)
+    file = profile_file(profile)
+    values = {
+        path: SourcedValue(told.value, told.kind, told.reference)
+        for path, told in node.values.items()
+    }
+    text = with_sourced_values(file.read_text(encoding="utf-8"), values, str(file))
+    faults = profile_faults(profile_from_document(parse_yaml(text)), file=matrix.name)
+    if faults:
+        raise InputError(faults)
+    typer.echo(text, nl=False)
+    note(str(node.report))

@@ -1,1 +1,0 @@
-"""Commands about pipeline orders and collectives by themselves."""

@@ -74,3 +74,15 @@ def test_degrees_are_offered_in_both_directions_and_larger_ones_to_save_memory()
 
     assert degrees(Question.FASTER) == [1, 4]
     assert degrees(Question.SMALLER) == [4]
+
+
+def test_exchanges_are_offered_to_hide_only_where_there_are_any_and_they_do_not_hide_yet():
+    def overlaps(start):
+        found = (change.fields for change in single_changes(start, Question.FASTER))
+        return {path for each in found for path in each if "overlap" in path}
+
+    assert overlaps(JOBS["one GPU"]) == set()
+    assert "plan.overlap_tp" in overlaps(JOBS["dense in a pipeline"])
+    shown = JOBS["dense in a pipeline"].replace({"plan.overlap_tp": True})
+    assert "plan.overlap_tp" not in overlaps(shown)
+    assert "plan.overlap_grad_reduce" in overlaps(JOBS["contexts"])

@@ -249,11 +249,17 @@ def _dispatch(job: Job) -> Iterator[Change]:
 
 
 def _overlaps(job: Job) -> Iterator[Change]:
-    """Collectives beside computation: advice where a job says no, of use where its stack does."""
-    for name in ("tp", "p2p", "grad_reduce", "param_gather", "ep"):
-        now = getattr(job.plan, f"overlap_{name}")
-        if now is not True:
-            answers = _UNSEARCHED | _FASTER if now is False and name != "ep" else _UNSEARCHED
+    """Exchanges beside computation, where there are any and neither job nor stack does so."""
+    plan, choices, ranks = job.plan, job.choices, job.dp * job.plan.cp
+    for name, is_on, has_any in (
+        ("tp", choices.overlaps_tensor_collectives, plan.tp > 1),
+        ("p2p", choices.overlaps_transfers, plan.pp > 1),
+        ("grad_reduce", choices.overlaps_reduction, ranks > 1),
+        ("param_gather", choices.overlaps_gather, ranks > 1 and choices.shards_states),
+        ("ep", choices.overlaps_experts, plan.ep > 1),
+    ):
+        if has_any and not is_on:
+            answers = _UNSEARCHED if name == "ep" else _UNSEARCHED | _FASTER
             yield Change(f"turning overlap_{name} on", {f"plan.overlap_{name}": True}, answers)
 
 

@@ -62,7 +62,7 @@ tensor-parallel: $(VENV)/.core  ## reports/tensor-parallel.md: 1D, 2D, 2.5D and 
 accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	$(BIN)/python -m reports.make.accuracy.accuracy_report \
 	  reports/data/runs_open.csv reports/data/cross_validation.csv \
-	  reports/data/out_of_memory.csv reports/data/known_misses.csv reports/accuracy.png > build-accuracy.md
+	  reports/data/out_of_memory.csv reports/data/known_misses.csv reports/first_sight.csv reports/accuracy.png > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
 zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, measured and predicted

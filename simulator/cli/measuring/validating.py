@@ -60,6 +60,18 @@ def published(
     out: Out = None,
     max_mape: MaxMape = None,
     workers: Workers = None,
+    *,
+    first_sight: Annotated[
+        bool,
+        typer.Option(
+            "--first-sight",
+            help="Keep these predictions as the first ones: runs that --kept does not have are "
+            "appended to it, runs that it has stay as they are.",
+        ),
+    ] = False,
+    kept: Annotated[
+        Path, typer.Option(metavar="FILE.csv", help="Where --first-sight keeps predictions.")
+    ] = Path("reports/first_sight.csv"),
 ) -> None:
     """Compare with published training runs.
 
@@ -69,6 +81,12 @@ def published(
 
     with worker_pool(workers) as (executor, _), counting("rows") as count:
         report = validate_published(table, executor=executor, on_row=lambda _: count())
+    if first_sight:
+        from simulator.validate.first_sight import keep_first_sight
+        from simulator.validate.published.published_runs import read_rows
+
+        added = keep_first_sight(report.rows, read_rows(table), kept)
+        note(f"{kept}: {added.new} runs added, {added.known} were there already")
     _show(report, as_json=as_json, out=out, max_mape=max_mape)
 
 

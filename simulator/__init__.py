@@ -20,11 +20,12 @@ plots         pictures
 results       Timeline -> step time, breakdown, waits, memory
 engine        Program -> Timeline: the SimPy simulation and the contention-free replay
 program       description + cost + schedule -> Program
-schedule      pipeline orders, one function each
 tables        measured rows as people keep them
 cost          FLOP, bytes and seconds of one thing alone
 importers     foreign files -> descriptions and measurements
 described     what the user says: validated, immutable
+schedule      pipeline orders, one function each, with all facts of a schedule
+facts         what is known of frameworks, model families and words, with its evidence
 errors, extras, files, processor, units     for every room
 """
 

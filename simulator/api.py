@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.described.job import Job
 from simulator.described.load import load_job
-from simulator.planning.sweep.sweep import sweep
-from simulator.results.simulation import Engine, run_step
+from simulator.planning.sweep import sweep
+from simulator.results.plain_data import result_to_dict
+from simulator.results.simulation import Engine, PerturbationCost, perturbation_cost, run_step
 from simulator.results.step import StepResult
-from simulator.results.words.plain_data import result_to_dict
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simulator.results.difference import Difference
-    from simulator.results.words.advice_given import Advice
+    from simulator.results.verdict import Advice
 
 __all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
 
@@ -34,10 +34,11 @@ class Result(StepResult):
     """A step's numbers, with the views that people take of them.
 
     Pictures are written as PNG, SVG or PDF, by the suffix of the path; methods that write
-    return the path. ``job`` is what was simulated; the numbers are:
+    return the path. ``job`` is what was simulated, and ``engine`` how; the numbers are:
     """
 
     job: Job
+    engine: Engine = "des"
 
     def __repr__(self) -> str:
         room = "fits" if self.fits else "does not fit"
@@ -53,13 +54,18 @@ class Result(StepResult):
 
     @cached_property
     def _misfit(self) -> str:
-        from simulator.planning.changes.misfit import explain_misfit
+        from simulator.planning.changes.advice import explain_misfit
 
         return explain_misfit(self.job, self)
 
+    @cached_property
+    def perturbation_cost(self) -> PerturbationCost | None:
+        """What slow GPUs, nodes and links cost, found by one more simulation; None without any."""
+        return perturbation_cost(self.job, self.step_time_s, self.engine)
+
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data; its schema is versioned."""
-        return result_to_dict(self, self.job)
+        return result_to_dict(self, self.job, self.perturbation_cost)
 
     def to_json(self, indent: int | None = 2) -> str:
         """The result as one JSON object."""
@@ -168,7 +174,7 @@ class Result(StepResult):
             kernels: Whether compute operations also show what they are made of.
         """
         from simulator.exporters.chrome_trace import write_trace
-        from simulator.results.shown_classes import classes_of
+        from simulator.results.rank_classes import classes_of
 
         found = self.timeline.program.classes
         classes = None if ranks is None else classes_of(ranks, self.job, found)
@@ -188,7 +194,7 @@ class Result(StepResult):
         Args:
             on_trial: Called after each simulated candidate, for progress.
         """
-        from simulator.planning.changes.step_advice import advice
+        from simulator.planning.changes.advice import advice
 
         return advice(self.job, self, misfit=self.explain_misfit(), on_trial=on_trial)
 
@@ -227,7 +233,9 @@ def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Res
         InputError: The plan asks for something that cannot run.
     """
     numbers = run_step(job, engine, unfolded=unfolded)
-    return Result(**{f.name: getattr(numbers, f.name) for f in fields(numbers)}, job=job)
+    return Result(
+        **{f.name: getattr(numbers, f.name) for f in fields(numbers)}, job=job, engine=engine
+    )
 
 
 def _written(draw: Callable[[StepResult, Path], object], result: Result, path: str | Path) -> Path:

@@ -21,11 +21,12 @@ MODULES = {
 
 FLOORS = [
     "ground",
+    "facts",
+    "schedule",
     "described",
     "importers",
     "cost",
     "tables",
-    "schedule",
     "program",
     "engine",
     "results",

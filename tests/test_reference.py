@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 
 from simulator.described.json_schemas import job_schema
-from tests.reference import API_PAGE, FIELDS_PAGE, ROOT, api_page, fields_page
+from tests.reference import (
+    API_PAGE,
+    FIELDS_PAGE,
+    ROOT,
+    STACKS_PAGE,
+    api_page,
+    fields_page,
+    stacks_page,
+)
 
 
 def test_the_page_of_the_python_api_is_that_of_the_docstrings():
@@ -23,6 +31,10 @@ def test_make_generated_writes_every_schema_and_every_page():
     written = {ROOT / name for name in re.findall(r"> (\S+\.json)", rule)}
     assert written == set(schemas)
     assert rule.endswith("-m tests.reference")
+
+
+def test_the_page_of_the_stacks_is_that_of_the_facts():
+    assert STACKS_PAGE.read_text(encoding="utf-8") == stacks_page(), "run make docs"
 
 
 def test_every_block_of_fields_is_on_the_page():

@@ -45,7 +45,8 @@ def check_traceable(job: Job) -> None:
     reasons = {
         "plan.schedule": steps_around(job).total > 1 and "has no end of a step to stop at",
         "plan.offload": plan.offload.is_used and "shares links to the host that are no network",
-        "plan.data_parallel": plan.data_parallel != "ddp" and "needs hosts apart from the ranks",
+        "plan.data_parallel": not job.choices.data_parallelism.reduces_by_collectives
+        and "needs hosts apart from the ranks",
         "plan.expert_load": plan.expert_load is not None and "makes ranks wait unequally",
         "plan.tp_method": plan.tensor_grid is not None and "exchanges along lines of a grid",
         "perturbations": bool(job.perturbations) and "slows links that other clusters have",

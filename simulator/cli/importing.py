@@ -16,7 +16,7 @@ from simulator.cli.options import Changes, complete_model, complete_profile, par
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from simulator.described.import_report import ImportReport
+    from simulator.described.foreign_config import ImportReport
     from simulator.described.job import Job
     from simulator.described.model import Model
     from simulator.importers.assembly import Given
@@ -316,8 +316,7 @@ def import_topology(
     from simulator.described.documents import parse_yaml
     from simulator.described.load import load_profile, profile_file, profile_from_document
     from simulator.described.rules.profile_rules import profile_faults
-    from simulator.importers.node_topology import node_topology
-    from simulator.importers.topology_matrix import read_topology_matrix
+    from simulator.importers.node_topology import node_topology, read_topology_matrix
 
     base = load_profile(profile)
     read = read_topology_matrix(matrix)

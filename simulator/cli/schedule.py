@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from simulator.schedule import Phase, ScheduleInfo
-    from simulator.schedule.comparison import Comparison
-    from simulator.schedule.unit_run import UnitRun
+    from simulator.schedule.unit_run import Comparison, UnitRun
 
 
 Stages = Annotated[
@@ -136,8 +135,8 @@ def show_schedule(
 
     Example:  clustersim schedule show zb-h1 --job job.yaml --set plan.pp=4 --plot step.png
     """
-    from simulator.schedule.torch_csv import write_order
     from simulator.schedule.unit_run import run_schedule
+    from simulator.schedule.written import write_order
 
     if job is not None:
         sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp}
@@ -204,8 +203,8 @@ def compare_schedules(
 
     Example:  clustersim schedule compare 1f1b zb-h1 zb-v --job job.yaml --set plan.pp=4
     """
-    from simulator.schedule.comparison import compare
     from simulator.schedule.terminal_text import costs_text, sizes_text
+    from simulator.schedule.unit_run import compare
 
     if job is not None:
         if plot is not None:

@@ -81,7 +81,7 @@ def show_step(
     """The schedule of a job, as its simulated step runs it."""
     from simulator.api import simulate
     from simulator.program.run.order import StepOrder
-    from simulator.schedule.torch_csv import write_order
+    from simulator.schedule.written import write_order
 
     job, info = _job_under(job_file, changes, name)
     result = simulate(job)
@@ -126,7 +126,7 @@ def _job_under(
     """
     from simulator.program.run.order import job_schedule
     from simulator.schedule import schedule_info
-    from simulator.schedule.comparison import nearest_chunks
+    from simulator.schedule.unit_run import nearest_chunks
 
     job = read_job(job_file, changes)
     if name is not None:

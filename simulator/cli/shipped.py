@@ -217,8 +217,8 @@ def list_models(*, as_json: AsJson = False) -> None:
 
     Example:  clustersim models list
     """
-    from simulator.cost.parameters import active_parameter_count, parameter_count
     from simulator.described.load import load_model, model_names
+    from simulator.program.layer.model_totals import active_parameter_count, parameter_count
 
     documents: list[dict[str, Any]] = []
     for name in model_names():

@@ -5,8 +5,7 @@ One file per family; this one is the door to them all.
 =======================  ==================================================
 :mod:`.gemm`             matrix products, single, batched and grouped
 :mod:`.attention`        fused attention, forward and backward
-:mod:`.memory_bound`     everything that only moves bytes
-:mod:`.rates`            peaks and element sizes that they share
+:mod:`.rates`            all that only moves bytes; peaks and element sizes
 =======================  ==================================================
 """
 
@@ -14,12 +13,13 @@ from __future__ import annotations
 
 from simulator.cost.attention import attention_s
 from simulator.cost.gemm import gemm_s, grouped_gemm_s, rows_are_aligned
-from simulator.cost.memory_bound import memory_bound_s, strided_s
 from simulator.cost.rates import (
     ELEMENT_BYTES,
     activation_precision,
+    memory_bound_s,
     output_bytes,
     peak_flop_per_s,
+    strided_s,
 )
 
 __all__ = [

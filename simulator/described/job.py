@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
 from simulator.described.base import Count, Spec
 from simulator.described.campaign import Campaign
+from simulator.described.choices import Choices
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.job_text import degrees_text
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
-from simulator.described.plan_text import degrees_text
 
 
 class Pool(Spec):
@@ -87,7 +89,7 @@ class Job(Spec):
     model: Model
     cluster: Cluster
     batch: Batch
-    plan: Plan = Plan()
+    plan: Plan = Field(default_factory=Plan)
     perturbations: tuple[Perturbation, ...] = ()
     """What is slower than the profile says."""
     campaign: Campaign = Campaign()
@@ -96,11 +98,21 @@ class Job(Spec):
     _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _source: str = PrivateAttr(default="")
 
+    @cached_property
+    def choices(self) -> Choices:
+        """What plan, stack and schedule decide together."""
+        return Choices(self)
+
+    def __copy__(self) -> Self:
+        """The same job without what follows from it, for a copy may change."""
+        copied = super().__copy__()
+        copied.__dict__.pop("choices", None)
+        return copied
+
     @property
     def dp(self) -> int:
         """Data-parallel degree: what tp, pp and cp leave of the GPUs."""
-        plan = self.plan
-        return self.cluster.gpus // (plan.tp * plan.pp * plan.cp)
+        return self.cluster.gpus // self.choices.ranks_of_a_copy
 
     @property
     def microbatches(self) -> int:

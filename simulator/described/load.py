@@ -16,9 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
-from simulator.described.cluster.fabrics import library_document
 from simulator.described.cluster.hardware import HardwareProfile, Provenance
-from simulator.described.cluster.network import FabricKind
+from simulator.described.cluster.network import FabricKind, library_document
 from simulator.described.documents import (
     data_folder,
     is_number_with_source,
@@ -33,7 +32,7 @@ from simulator.described.documents import (
 from simulator.described.faults import NO_SUCH_FIELD
 from simulator.described.job import Job, Pool
 from simulator.described.model import Model
-from simulator.described.plan.written_schedule import WrittenSchedule
+from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.rules.all_rules import job_faults
 from simulator.errors import Fault, InputError
 from simulator.files import read_text

@@ -11,8 +11,8 @@ import json
 from typing import Any
 
 from simulator.described.job import Job
-from simulator.described.plan.offload import Offload
 from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_blocks import Offload
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
 
 _STACK = "deepspeed"

@@ -12,8 +12,8 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.load import load_model
 from simulator.described.model import Model
-from simulator.described.plan.offload import FSDP_OFFLOAD, Offload
 from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
 from simulator.importers.torchtitan.settings_file import EAGER, EAGER_LOSS
 from simulator.importers.torchtitan.torchtitan_options import (
@@ -25,7 +25,7 @@ from simulator.importers.torchtitan.torchtitan_options import (
 from simulator.program.run.order import StepOrder, job_schedule
 from simulator.schedule import ScheduleInfo
 from simulator.schedule.slots import Placement
-from simulator.schedule.torch_csv import write_order
+from simulator.schedule.written import write_order
 
 _STACK = "torchtitan"
 _ONLY = {
@@ -44,8 +44,6 @@ _CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"
 
 _NAMES = {ours: theirs for theirs, ours in SCHEDULES.items()}
 """Torch's name of each of our schedules that it has."""
-_WAITS = ("naive",)
-"""Orders that are what they are because a rank waits for its neighbour."""
 
 Table = Mapping[str, Mapping[str, object]]
 """Sections of a TOML."""
@@ -197,7 +195,7 @@ def _runs_in_torch(schedule: ScheduleInfo) -> bool:
     return (
         schedule.synchronous
         and schedule.placement is not Placement.BIDIRECTIONAL
-        and (schedule.name in _NAMES or schedule.name not in _WAITS)
+        and (bool(schedule.torch_name) or not schedule.waits)
     )
 
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from simulator.described.import_report import ImportReport
+from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
-from simulator.described.plan.stacks import STACKS
+from simulator.described.plan.stack import STACKS
 from simulator.files import read_text
-from simulator.importers.assembly import Draft, Given, finished
-from simulator.importers.foreign_file import flat, parse_mapping
+from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
 from simulator.importers.settings import Cost, Rules, Settings
 
 _WANTED = "give a ds_config.json of DeepSpeed"

@@ -19,11 +19,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from simulator.described.import_report import ImportReport
+from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.files import read_text
-from simulator.importers.assembly import Given, finished
-from simulator.importers.foreign_file import flat, parse_mapping
+from simulator.importers.assembly import Given, finished, flat, parse_mapping
 from simulator.importers.megatron.megatron_core import megatron_draft
 from simulator.importers.megatron.megatron_options import RULES
 from simulator.importers.settings import Settings

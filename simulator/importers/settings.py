@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from simulator.described.huggingface.foreign_config import ForeignConfig
+from simulator.described.foreign_config import ForeignConfig
 from simulator.errors import Fault
 
 _T = TypeVar("_T")

@@ -1,6 +1,7 @@
 """Questions above one step.
 
-:mod:`.search` finds the fastest plan, :mod:`.changes` tries single changes of a job,
-:mod:`.sweep` a grid of them, :mod:`.campaign` lays a whole training run. ``limits`` finds the
-largest sizes that fit.
+:mod:`.search` finds the fastest plans, :mod:`.changes` tries single changes of a job,
+:mod:`.sweep` a grid of them (on :mod:`.executors`), :mod:`.campaign` asks for a whole training
+run. :mod:`.limits` finds the largest sizes that fit; :mod:`.parallelism_kinds` and
+:mod:`.data_parallel_variants` compare strategies at their best, and as they are.
 """

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import Fault, InputError
+from simulator.plots.variant_comparison import Bar, draw_strategies
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import class_traffic
@@ -262,10 +264,10 @@ def on_nodes(job: Job, nodes: int) -> Job:
         InputError: The job does not run on so many nodes.
     """
     gpus = nodes * job.cluster.profile.network.gpus_per_node
-    width = job.plan.tp * job.plan.pp * job.plan.cp
+    width = job.choices.ranks_of_a_copy
     sequences = job.microbatches * job.batch.micro_batch * max(1, gpus // width)
     # The plan as it stands may be one that runs on one node only.
-    alone = job.plan.data_parallel == "data-parallel" and nodes > 1
+    alone = job.choices.data_parallelism.is_one_process and nodes > 1
     changes = {"plan.data_parallel": "ddp"} if alone else {}
     try:
         return job.replace({**changes, "cluster.gpus": gpus, "batch.global": sequences})
@@ -297,7 +299,7 @@ def _farthest(job: Job) -> str:
 
 def _ranks_of_a_node(job: Job) -> int:
     """Data-parallel ranks that share a node, or all of them where they are fewer."""
-    inside = job.plan.tp * (job.plan.pp if _pipeline_is_inside(job) else 1)
+    inside = job.choices.tensor_ranks * (job.plan.pp if _pipeline_is_inside(job) else 1)
     per_node = max(1, job.cluster.profile.network.gpus_per_node // inside)
     return min(per_node, job.dp * job.plan.cp)
 
@@ -306,3 +308,41 @@ def _pipeline_is_inside(job: Job) -> bool:
     """Whether the ranks of a pipeline are nearer to each other than data-parallel ones."""
     words = job.plan.rank_order.split("-")
     return words.index("pp") < words.index("dp")
+
+
+_MOST_WORDS = 5
+"""Longest refusal that a bar has room for."""
+
+
+def draw_comparisons(comparisons: Sequence[Comparison], path: str | Path) -> None:
+    """Draw strategies on all numbers of nodes; the suffix names the format."""
+    job = comparisons[0].job
+    rows = {
+        strategy.name: [
+            _bar(comparison.nodes, comparison.outcomes[number]) for comparison in comparisons
+        ]
+        for number, strategy in enumerate(STRATEGIES)
+    }
+    per_gpu = job.microbatches * job.batch.micro_batch
+    title = f"{job.model.name} on {job.cluster.profile.name}: ways of data parallelism"
+    subtitle = (
+        f"every GPU trains {per_gpu} sequences of {job.batch.seq_len} tokens per step, "
+        f"{job.batch.micro_batch} at a time"
+    )
+    capacity_bytes = job.cluster.profile.device.memory_bytes
+    draw_strategies(title, subtitle, rows, capacity_bytes, path)
+
+
+def _bar(nodes: int, outcome: Outcome) -> Bar:
+    name = node_count_text(nodes)
+    if outcome.step is None:
+        words = outcome.refusal.split(":")[0].split()
+        short = "does not run: one node only" if "one node only" in outcome.refusal else ""
+        return Bar(name, remark=short or "does not run: " + " ".join(words[:_MOST_WORDS]) + " ...")
+    fullest = outcome.fullest
+    return Bar(name, outcome.step.breakdown_s, fullest.by_owner, fullest.peak_device_bytes)
+
+
+def node_count_text(count: int) -> str:
+    """``1 node``, ``8 nodes``."""
+    return f"{count} node" if count == 1 else f"{count} nodes"

@@ -63,7 +63,7 @@ def limits(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Lim
     refuse_pools(job, "how far a job can grow")
     plan = job.plan
     run_step(job, "replay")
-    sharers = plan.cp * (plan.tp if plan.tp > 1 else 1)
+    sharers = plan.cp * job.choices.tensor_ranks
     sequences = plan.tensor_grid.token_ways if plan.tensor_grid else 1
     steps = (
         ("batch.micro", job.batch.micro_batch, sequences, _with_micro_batch),

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.described.job import Job
-from simulator.described.plan_text import degrees_text
-from simulator.planning.search.feasible import is_data_parallel_only
+from simulator.described.job_text import degrees_text
 from simulator.planning.search.search import PlanChoice, PlanSearch, Progress, search_parts
-from simulator.planning.search.space import Axes, PlanSpace
+from simulator.planning.search.space import Axes, PlanSpace, is_data_parallel_only
 
 
 @dataclass(frozen=True)

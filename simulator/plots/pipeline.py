@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from simulator.plots import style
 from simulator.program.ir import Category, Kind
 from simulator.results.pipeline_boxes import Boxes, Look, RowLayout, Scene, build_scene, row_layout
-from simulator.results.shown_classes import spread
+from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
 from simulator.units import format_seconds
 

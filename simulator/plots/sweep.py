@@ -42,7 +42,7 @@ def draw_sweep(table: pd.DataFrame, paths: Sequence[str], title: str, path: str 
     """Write the picture of a sweep; the suffix names the format.
 
     Args:
-        table: A row per combination, as :func:`simulator.planning.sweep.sweep.sweep` gives it.
+        table: A row per combination, as :func:`simulator.planning.sweep.sweep` gives it.
         paths: The columns that were varied.
         title: What was swept.
         path: File to write.

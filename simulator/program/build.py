@@ -18,18 +18,18 @@ from simulator.described.job import Job
 from simulator.program.grid.rank_groups import first_rank
 from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
+from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.price.transfers import transfer_work
 from simulator.program.run.activation_offload import (
     ActivationOffload,
     kept_activations,
     offloaded_layers,
 )
 from simulator.program.run.data_parallel import DataParallel, Exchanges
-from simulator.program.run.order import StepOrder, boundary_buffers, job_schedule, overlaps_p2p
+from simulator.program.run.order import StepOrder, boundary_buffers
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.single_process import single_process_program
-from simulator.program.run.step_end import StepEnd, post_validates
+from simulator.program.run.step_end import StepEnd
 from simulator.program.states.asynchronous import refuse_shared_updates
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
@@ -71,11 +71,11 @@ def steps_around(job: Job) -> Steps:
 
     None where all ranks meet at the end of a step.
     """
-    schedule = job_schedule(job)
+    schedule = job.choices.schedule
     if not schedule.synchronous:
         microbatches, stages = job.microbatches, job.plan.pp
         return Steps(-(-2 * stages // microbatches), -(-stages // microbatches))
-    if post_validates(job):
+    if job.choices.post_validates:
         # With two ends, a rank at one of them starts its next step before the other is done.
         return Steps(1, schedule.placement.copies - 1)
     if job.plan.offload.delayed_update:
@@ -96,7 +96,7 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
     """
-    if job.plan.data_parallel == "data-parallel":
+    if job.choices.data_parallelism.is_one_process:
         return single_process_program(job, steps, each_rank=unfolded)
     order = StepOrder(job)
 
@@ -149,22 +149,22 @@ class _Builder:
     def _exchanges(self) -> tuple[Units, Exchanges]:
         """What data-parallel ranks reduce and gather together, and how."""
         units = Units(self.job, self.ranks.copies_embedding)
-        if self.job.plan.data_parallel == "parameter-server":
+        if self.job.choices.data_parallelism.has_servers:
             return units, ServerTransfers(self.job, units)
         return units, Collectives(self.job, units)
 
     def _empty_program(self) -> Program:
         """The classes of ranks and what they share, with nothing to do."""
-        job, stack = self.job, self.job.plan.stack
+        job, choices = self.job, self.job.choices
         order = self.order.slots(job.microbatches)
         return Program(
             classes=tuple(self._rank_class(rank, slots) for rank, slots in enumerate(order)),
             ports={**self.profile.network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
-            expandable_segments=stack.expandable_segments,
+            expandable_segments=choices.expandable_segments,
             outside_bytes=outside_bytes(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
-            own_stream=_GATHERED if stack.gathers_on_own_stream else frozenset(),
+            own_stream=_GATHERED if choices.gathers_on_own_stream else frozenset(),
         )
 
     @property
@@ -182,8 +182,8 @@ class _Builder:
             placement=schedule.placement,
             chunks=job.plan.vpp,
             runs=self.ranks.runs,
-            blocking=not overlaps_p2p(job, schedule),
-            forward_host_s=job.plan.stack.forward_host_s,
+            blocking=not job.choices.overlaps_transfers,
+            forward_host_s=job.choices.forward_host_s,
             buffers=self.buffers,
             update_every=0 if schedule.synchronous else every,
             copies=copies,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from simulator.described.job import Job
@@ -16,6 +17,21 @@ from simulator.results.step import StepResult
 from simulator.results.summary import summarise
 
 Engine = Literal["des", "replay"]
+
+
+@dataclass(frozen=True)
+class PerturbationCost:
+    """What the slow GPUs, nodes and links of a job cost it.
+
+    Attributes:
+        step_time_without_s: Step on a cluster that is as its profile says [s].
+        lost_s: How much longer the step is [s].
+        lost_share: That, as a share of the step without perturbations.
+    """
+
+    step_time_without_s: float
+    lost_s: float
+    lost_share: float
 
 
 def check_step(job: object, engine: object) -> None:
@@ -49,6 +65,22 @@ def run_step(job: Job, engine: Engine = "des", *, unfolded: bool = False) -> Ste
         program = build_program(job, steps=steps.total, unfolded=unfolded)
         timeline = simulate_program(program) if engine == "des" else replay(program)
         return summarise(job, timeline, steps)
+
+
+def perturbation_cost(
+    job: Job, step_time_s: float, engine: Engine = "des"
+) -> PerturbationCost | None:
+    """What the perturbations of a job cost, found by a simulation without them; None without any.
+
+    Args:
+        job: With its perturbations.
+        step_time_s: Its simulated step [s].
+        engine: How that was simulated.
+    """
+    if not job.perturbations:
+        return None
+    without_s = run_step(job.model_copy(update={"perturbations": ()}), engine).step_time_s
+    return PerturbationCost(without_s, step_time_s - without_s, step_time_s / without_s - 1)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
 """Measured rows in tables, as people keep them.
 
-Kernels, collectives; spellings of GPUs, types and frameworks.
+``cells`` reads tables, ``spellings`` knows their words; kernels and collectives have rows of their
+own.
 """

@@ -1,4 +1,4 @@
-"""What does one cell of a table say, however its author spells it?
+"""How is a table of measurements read that somebody keeps, and what does one cell of it say?
 
 Tables come from people and from spreadsheets: ``12.0`` is twelve, ``1,024`` and ``yes`` are what
 they look like, and a dash is an empty cell. What cannot be read is refused with the name of its
@@ -7,11 +7,15 @@ column and what it holds; nothing is guessed.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from simulator.errors import InputError
+from simulator.files import read_text
 
 Row = Mapping[str, str]
 
@@ -131,3 +135,33 @@ def _number(said: str) -> float:
         return float(digits)
     except ValueError:
         return math.nan
+
+
+_MAX_TABLE_BYTES = 2**26
+"""64 MiB, some hundred thousand rows."""
+
+
+def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
+    """The rows of a table as they are written, in order; a cell that a row lacks is empty.
+
+    Args:
+        path: The file.
+        columns: Those that it needs; others may stand between them.
+
+    Raises:
+        InputError: The file cannot be read, lacks a column, or holds no rows.
+    """
+    wanted = f"give a CSV with the columns {', '.join(columns)}"
+    text = read_text(Path(path), wanted, max_bytes=_MAX_TABLE_BYTES)
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        rows: list[Row] = [{key: cell or "" for key, cell in row.items() if key} for row in reader]
+    except csv.Error as error:
+        raise InputError.single("", f"is no CSV: {error}", hint=wanted, file=str(path)) from error
+    missing = [name for name in columns if name not in (reader.fieldnames or ())]
+    if missing:
+        rule = f"lacks the columns {', '.join(missing)}"
+        raise InputError.single("", rule, hint=wanted, file=str(path))
+    if not rows:
+        raise InputError.single("", "holds no rows", hint=wanted, file=str(path))
+    return rows

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
-from simulator.described.cluster.fabrics import library_fabric
-from simulator.described.cluster.network import Fabric, Network
+from simulator.described.cluster.network import Fabric, Network, library_fabric
 from simulator.described.load import profile_names
 from simulator.errors import InputError
 from simulator.importers.nccl_tests.measured_collective import (
@@ -26,10 +25,8 @@ from simulator.importers.nccl_tests.measured_collective import (
     kind_of,
 )
 from simulator.tables import cells
-from simulator.tables.cells import Row
-from simulator.tables.gpu_names import profile_name_of
-from simulator.tables.spellings import fabric_kind
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
+from simulator.tables.spellings import fabric_kind, profile_name_of
 
 LAUNCH_S = 4.5e-6
 """Host time to launch one kernel. Source: 4 to 6 us through the driver (Nsight Systems

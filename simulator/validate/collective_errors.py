@@ -25,7 +25,7 @@ from simulator.tables.collective_rows import (
     readable_collective_rows,
     reason_to_skip,
 )
-from simulator.tables.gpu_names import profile_name_of
+from simulator.tables.spellings import profile_name_of
 from simulator.validate.accuracy import Accuracy, error_pct
 
 WITHIN_PCT = 25.0

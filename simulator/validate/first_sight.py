@@ -18,8 +18,7 @@ from pathlib import Path
 import simulator
 from simulator.errors import InputError
 from simulator.files import whole_file
-from simulator.tables.cells import Row
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
 from simulator.validate.published.published_runs import PublishedResult
 from simulator.version import __version__
 

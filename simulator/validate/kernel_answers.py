@@ -21,13 +21,15 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
 from simulator.errors import InputError
 from simulator.tables import cells
-from simulator.tables.kernel_protocol import (
+from simulator.tables.kernel_rows import (
+    KernelRow,
+    SkippedRowError,
     cache_append_s,
+    precision_of,
     quantise_s,
     repeated_calls,
     under_power_limit_s,
 )
-from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of
 
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""

@@ -13,7 +13,7 @@ from simulator.described.documents import data_folder
 from simulator.described.load import load_job, load_profile, model_names, profile_names
 from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
 from simulator.schedule import SCHEDULES, schedule_order
-from simulator.schedule.torch_csv import read_order
+from simulator.schedule.written import read_order
 
 CONFIG = {
     "model_type": "llama",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simulator.planning.sweep.journal import journal_path
+from simulator.planning.sweep import journal_path
 
 ROOT = Path(__file__).parent.parent.parent
 TP = ("--grid", "plan.tp=1,2,3")
@@ -166,7 +166,7 @@ def test_an_interrupted_sweep_says_where_its_finished_rows_are(
         journal_path(table).write_text("a row\n")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simulator.planning.sweep.sweep.sweep", interrupted)
+    monkeypatch.setattr("simulator.planning.sweep.sweep", interrupted)
     out = tmp_path / "table.csv"
     outcome = clustersim("sweep", job_file, "--grid", "plan.tp=1,2", "--out", out)
     assert outcome.code == 130

@@ -21,8 +21,8 @@ from simulator.cost.collectives import (
     send_recv_s,
     tree_all_reduce_s,
 )
+from simulator.cost.collectives.closed_forms import double_tree_parents, tree_depth
 from simulator.cost.collectives.collective_time import pipeline_fill_s, reachable_link_share
-from simulator.cost.collectives.tree import double_tree_parents, tree_depth
 from simulator.described.cluster.network import Network
 from simulator.errors import InputError
 

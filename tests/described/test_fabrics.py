@@ -6,8 +6,7 @@ from typing import get_args
 
 import pytest
 
-from simulator.described.cluster.fabrics import library_fabric
-from simulator.described.cluster.network import FabricKind
+from simulator.described.cluster.network import FabricKind, library_fabric
 from simulator.errors import InputError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.described.cluster.fastest_hardware import rates_beyond_hardware
 from simulator.described.load import load_job, load_profile, profile_names
+from simulator.described.rules.profile_rules import rates_beyond_hardware
 
 
 @pytest.mark.parametrize("name", profile_names())

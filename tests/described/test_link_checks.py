@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.described.load import job_from_document, load_profile, profile_names
-from simulator.described.rules.link_rules import link_faults
+from simulator.described.rules.profile_rules import link_faults
 from simulator.errors import Fault, InputError
 
 H100 = "h100-sxm-80gb"

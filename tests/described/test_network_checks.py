@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from simulator.described.cluster.network import HYBRID_CUBE_MESH_LINKS, Network
-from simulator.described.rules.network_rules import network_faults
+from simulator.described.rules.profile_rules import network_faults
 from simulator.errors import InputError
 from tests.jobs import network_profile, small_job
 

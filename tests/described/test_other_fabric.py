@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.described.cluster.fabrics import library_fabric
+from simulator.described.cluster.network import library_fabric
 from simulator.described.load import job_from_document, load_profile
 
 PROFILE = "h100-sxm-80gb"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.described.plan.offload import FSDP_OFFLOAD
+from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.importers.accelerate import read_accelerate_files
 from simulator.importers.assembly import Given

@@ -19,7 +19,7 @@ from simulator.planning.campaign.capacity import (
 from simulator.planning.campaign.checkpoints import checkpoint_bytes, checkpoint_cost
 from simulator.planning.campaign.factors import factors
 from simulator.planning.campaign.goodput import goodput, hazards
-from simulator.planning.campaign.ownership import annuity
+from simulator.planning.campaign.training_run import annuity
 from tests.planning.closed_forms import expected_wall_s
 
 DAY = 86400.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.planning.changes.savings import savings
+from simulator.planning.changes.fitting import savings
 from simulator.results.simulation import run_step
 from tests.planning.test_limits import small_job
 

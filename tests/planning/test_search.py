@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from simulator.described.job import Job
 from simulator.errors import InputError
+from simulator.planning.search import search as search_module
 from simulator.planning.search.bound import plan_bounds
 from simulator.planning.search.plan_costs import CostTables
 from simulator.planning.search.search import pareto_front, search_plans
-from simulator.planning.search.search import search as search_module
 from simulator.planning.search.space import plan_space
 from simulator.results.simulation import run_step
 from tests.jobs import jobs as any_jobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.described.load import job_from_document
-from simulator.planning.changes.sensitivity import sensitivities
+from simulator.planning.changes.profile_numbers import sensitivities
 from simulator.results.simulation import run_step
 
 JOB = {

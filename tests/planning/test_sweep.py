@@ -12,7 +12,7 @@ import pytest
 import simulator as sim
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning.sweep.sweep import sweep as sweep_module
+from simulator.planning import sweep as sweep_module
 
 JOB = {
     "model": {"base": "gpt2", "layers": 4},

@@ -15,7 +15,7 @@ from simulator.program.price.schedule_costs import pass_costs
 from simulator.program.run.order import StepOrder
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase, schedule_info, schedule_order
-from simulator.schedule.torch_csv import write_order
+from simulator.schedule.written import write_order
 
 MODEL = {"layers": 8, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 8192}
 STARVED = {"fabric": {"nic": "1 Gbit/s"}, "gpus_per_node": 1, "scale_up": {"gpus": 1}}

@@ -18,7 +18,7 @@ from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stre
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.gather_units import Units
 from simulator.program.states.resident import slice_parameters
-from simulator.results.memory.owners import class_memory
+from simulator.results.memory import class_memory
 from simulator.schedule import Phase
 from tests.jobs import free_latency_profile, small_job, small_model
 

@@ -9,7 +9,7 @@ from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category, Kind, Owner, Program
-from simulator.program.price.muon import gathers, newton_schulz_flop, orthogonalisation
+from simulator.program.price.update_time import gathers, newton_schulz_flop, orthogonalisation
 from simulator.program.states.resident import (
     optimizer_traffic_bytes,
     resident_memory,

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
-from simulator.cost.parameters import LayerKind
 from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
@@ -20,9 +18,9 @@ from simulator.described.rules.all_rules import job_faults
 from simulator.errors import InputError
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.layer.block import microbatch_shape
-from simulator.program.layer.experts import expert_layer
+from simulator.program.layer.layer_kinds import layer_kind, model_layer
+from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
 from simulator.program.layer.pieces import Layer
-from simulator.program.layer.transformer import transformer_layer
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.strategies.recompute import Recomputation, recomputation
 from simulator.program.strategies.tensor_parallel import tensor_parallel
@@ -52,8 +50,7 @@ def expert_model(**fields: Any) -> Model:
 def whole_layer(model: Model, **plan: Any) -> Layer:
     made = Plan(**{"stack": {"base": "megatron-core", "dropout": False}, **plan})
     shape = microbatch_shape(made, 1, T)
-    build = expert_layer if model.experts else transformer_layer
-    return build(model, LayerKind(has_experts=model.experts is not None, window=0), made, shape)
+    return model_layer(model, layer_kind(model, 0), made, shape)
 
 
 def again(layer: Layer, *modules: Any) -> Recomputation:

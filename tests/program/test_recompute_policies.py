@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
 from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
+from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
 from simulator.program.price.stage_cost import StageCosts
 from simulator.results.simulation import run_step
 from tests.jobs import gpt_model, small_job

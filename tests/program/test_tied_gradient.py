@@ -9,7 +9,7 @@ from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Memory, Operation, Owner, total_bytes
 from simulator.program.price.stage_cost import StageCosts
-from simulator.results.memory.owners import class_memory
+from simulator.results.memory import class_memory
 from tests.jobs import small_job, small_model
 
 VOCAB = 64_000

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost.parameters import layer_kinds
 from simulator.described.job import Job
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Kind, Owner
+from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.resident import padded_vocab
 from simulator.schedule import Phase

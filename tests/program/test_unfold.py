@@ -11,7 +11,7 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job
 from simulator.described.model import Experts
-from simulator.described.plan.routing_load import ExpertLoad
+from simulator.described.plan.plan_blocks import ExpertLoad
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.engine.timeline import STREAMS, Timeline

@@ -15,7 +15,7 @@ from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Kind, Owner, total_bytes
 from simulator.program.states.resident import slice_parameters
 from simulator.program.states.update_memory import update_memory
-from simulator.results.memory.owners import class_memory
+from simulator.results.memory import class_memory
 from tests.jobs import gpt_model, small_job
 
 FLAT = {"base": "internevo"}

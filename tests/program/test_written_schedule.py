@@ -8,7 +8,7 @@ from simulator.described.load import load_job
 from simulator.errors import InputError, UnsupportedError
 from simulator.results.simulation import run_step
 from simulator.schedule import schedule_order
-from simulator.schedule.torch_csv import write_order
+from simulator.schedule.written import write_order
 
 JOB = """
 model: {layers: 8, hidden: 256, heads: 4, ffn_hidden: 1024, vocab: 1024}

@@ -19,8 +19,7 @@ from simulator.program.ir import (
     Traffic,
     Work,
 )
-from simulator.results.links import LinkLoad, link_loads
-from simulator.results.traffic import class_traffic
+from simulator.results.traffic import LinkLoad, class_traffic, link_loads
 
 PORTS = {"scale_up": 100.0, "fabric": 10.0}
 

@@ -16,7 +16,7 @@ from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, RankClass, Stream, Work
-from simulator.results.memory.owners import class_memory
+from simulator.results.memory import class_memory
 from simulator.results.simulation import run_step
 from tests.jobs import EqualPasses, jobs, pipeline_program, small_job
 from tests.tiny import tiny_profile

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from simulator.program.ir import Category
 from simulator.results.step import StepResult
-from simulator.results.words.advice_given import WhatIf
-from simulator.results.words.verdict import verdict
+from simulator.results.verdict import WhatIf, verdict
 from tests.factories import GIB, Pipeline
 
 PIPELINE = Pipeline(stages=4, microbatches=8).result()

@@ -19,7 +19,7 @@ from simulator.tables.collective_rows import (
     read_collective_rows,
     reason_to_skip,
 )
-from simulator.tables.gpu_names import profile_name_of
+from simulator.tables.spellings import profile_name_of
 from simulator.validate.collective_errors import validate_collectives
 
 HEADER = (

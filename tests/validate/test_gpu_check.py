@@ -14,10 +14,10 @@ from reports.make.torch_runs import gpu_check
 from reports.make.torch_runs.gpu_check import check
 from reports.make.torch_runs.gpu_grid import read_grid
 from simulator.api import simulate
-from simulator.cost.parameters import parameter_count
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
+from simulator.program.layer.model_totals import parameter_count
 from simulator.ranks.world import World
 from simulator.validate.torch_run.supported_plan import check_strategies
 

@@ -10,9 +10,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from simulator.cost.parameters import parameter_count
 from simulator.described.model import Experts, Model
 from simulator.errors import UnsupportedError
+from simulator.program.layer.model_totals import parameter_count
 from simulator.validate.torch_run.reference_model import reference_model, token_loss
 from simulator.validate.torch_run.split_model import split_experts
 from tests.jobs import gpt_model, small_model

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simulator.cost.parameters import layer_kinds  # noqa: E402
 from simulator.errors import UnsupportedError  # noqa: E402
 from simulator.program.grid.stage_layers import Slice  # noqa: E402
+from simulator.program.layer.layer_kinds import layer_kinds  # noqa: E402
 from simulator.program.layer.pieces import MemoryBound  # noqa: E402
 from simulator.program.price.stage_cost import StageCosts  # noqa: E402
 from simulator.ranks.world import World  # noqa: E402

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.program.ir import Kind
-from simulator.program.price.kernel_kinds import KernelKind, kernel_kinds
+from simulator.program.price.roofline import KernelKind, kernel_kinds
 from simulator.results.simulation import run_step
 from simulator.validate.measured_trace.account import (
     IDLE,

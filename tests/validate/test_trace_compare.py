@@ -16,7 +16,7 @@ import pytest
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.program.ir import Kind
-from simulator.program.price.kernel_kinds import KernelKind
+from simulator.program.price.roofline import KernelKind
 from simulator.validate.measured_trace.account import IDLE, PHASES, account
 from simulator.validate.measured_trace.measured_step import read_step
 from simulator.validate.measured_trace.trace_comparison import compare_trace

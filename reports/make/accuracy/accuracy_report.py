@@ -31,8 +31,7 @@ from reports.make.fit.error_band import (
 from reports.make.fit.fit_training import LeftOut, read_left_out
 from simulator.described.load import job_from_document
 from simulator.results.simulation import run_step
-from simulator.tables.cells import Row
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
 from simulator.validate.accuracy import CLOSE_PCT, Accuracy, error_pct
 from simulator.validate.first_sight import read_first_sight
 from simulator.validate.published.published_rows import job_document

@@ -17,8 +17,7 @@ from simulator.program.price.schedule_costs import pass_costs
 from simulator.program.run.order import job_schedule
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
-from simulator.tables.cells import Row
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
 from simulator.validate.published.published_rows import job_document
 
 _PHASES = {

@@ -30,8 +30,7 @@ from reports.make.fit.training_response import KNOB_VALUES, Knob, Response, resp
 from simulator.calibrate.profile_text import with_value
 from simulator.described.documents import data_folder
 from simulator.described.load import profile_names
-from simulator.tables.cells import Row
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
 from simulator.validate.published.published_runs import read_rows, row_source
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"

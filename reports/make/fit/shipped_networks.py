@@ -36,7 +36,7 @@ from simulator.tables.collective_rows import (
     read_collective_rows,
     reason_to_skip,
 )
-from simulator.tables.gpu_names import profile_name_of
+from simulator.tables.spellings import profile_name_of
 
 KIN: Mapping[str, str] = MappingProxyType(
     {

@@ -13,7 +13,6 @@ from pathlib import Path
 from reports.make.galleries.small_bitmap import save_small
 from simulator.plots.schedule import build_schedule_comparison_figure, build_schedule_figure
 from simulator.schedule import SCHEDULES
-from simulator.schedule.notes import NOTES
 from simulator.schedule.terminal_text import costs_text, microbatches_text, sizes_text
 from simulator.schedule.unit_run import UnitRun, run_schedule
 
@@ -97,7 +96,7 @@ def _table(runs: list[UnitRun]) -> str:
 
 
 def _section(run: UnitRun) -> str:
-    note = NOTES[run.info.name]
+    note = run.info.note
     facts = [f"Source: {run.info.source}", f"Bubble: {_bubble_text(run)}"]
     peak = microbatches_text(max(run.peaks))
     facts.append(f"Activations on the fullest rank: `{note.activations}`; here {peak}")
@@ -110,7 +109,7 @@ def _section(run: UnitRun) -> str:
 
 def _bubble_text(run: UnitRun) -> str:
     """The closed form, what it holds for, and what the run shows."""
-    note = NOTES[run.info.name]
+    note = run.info.note
     formula = "no closed form"
     if note.bubble:
         formula = f"{'at most ' if note.bubble_is_bound else ''}`{note.bubble}`"

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from simulator.described.load import load_job
 from simulator.planning.campaign.capacity import Capacity, capacity
-from simulator.tables.cells import Row
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
 from simulator.units import DAY_S, HOUR_S
 
 _COLUMNS = ("name", "job", "published_gpu_hours", "published_days", "source", "remark")

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.described.job import Job
+from simulator.described.job_text import degrees_text
 from simulator.described.load import job_from_document
-from simulator.described.plan_text import degrees_text
-from simulator.planning.changes.reasons import difference_s
-from simulator.planning.search.feasible import stack_name
 from simulator.planning.search.search import PlanSearch, search_plans
-from simulator.planning.search.space import Axes
+from simulator.planning.search.space import Axes, stack_name
+from simulator.results.difference import difference_s
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.units import format_bytes, format_quantity

@@ -19,9 +19,10 @@ from simulator.planning.data_parallel_variants import (
     Comparison,
     Outcome,
     compare_strategies,
+    draw_comparisons,
+    node_count_text,
     on_nodes,
 )
-from simulator.planning.variant_picture import draw_comparisons, node_count_text
 from simulator.units import format_bytes, format_seconds
 
 PAGE = "README.md"

@@ -19,8 +19,7 @@ from simulator.calibrate.profile_text import with_value
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import KernelModel
-from simulator.tables.kernel_protocol import repeated_calls
-from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of
+from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of, repeated_calls
 from simulator.units import format_quantity
 from simulator.validate.kernel_answers import compared
 from simulator.validate.kernel_errors import without_sustained_clock

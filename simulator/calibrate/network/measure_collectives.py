@@ -22,8 +22,7 @@ from simulator.calibrate.gpu.kernel_calls import Timing, Work, seconds_on_stream
 from simulator.errors import InputError
 from simulator.importers.nccl_tests.measured_collective import SEND_RECV, bus_share
 from simulator.ranks.world import AskedBackend, World, chosen_backend, own_world
-from simulator.tables.collective_table import append_row, new_table, own_table
-from simulator.tables.growing_table import cut_half_line
+from simulator.tables.collective_table import append_row, cut_half_line, new_table, own_table
 
 _LAUNCH = "start it with torchrun --nproc-per-node N --no-python clustersim calibrate collectives"
 

@@ -26,8 +26,8 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.load import profile_names
 from simulator.errors import InputError
-from simulator.importers.nccl_tests.any_format import read_nccl_tests
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
+from simulator.importers.nccl_tests.nccl_tests_output import read_nccl_tests
 from simulator.importers.nccl_tests.nccl_tests_run import CollectiveFile, Excluded
 from simulator.tables.collective_rows import (
     network_of,
@@ -36,7 +36,7 @@ from simulator.tables.collective_rows import (
     reason_to_skip,
 )
 from simulator.tables.collective_table import own_table
-from simulator.tables.gpu_names import profile_name_of
+from simulator.tables.spellings import profile_name_of
 from simulator.units import format_quantity
 
 PARTS: Mapping[str, str] = {

@@ -101,7 +101,7 @@ def gpu(
 def _profile_of(facts: DeviceFacts) -> str | None:
     """The shipped profile of a GPU; None for a processor, which gets one of its own."""
     from simulator.described.load import profile_names
-    from simulator.tables.gpu_names import profile_name_of
+    from simulator.tables.spellings import profile_name_of
 
     if facts.device.type == "cpu":
         return None

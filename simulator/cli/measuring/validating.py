@@ -78,7 +78,10 @@ def published(
     Example:  clustersim validate published runs.csv --out errors.csv
     """
     from simulator.validate.published.published_runs import validate_published
+    from simulator.validate.published.row_facts import facts_file_of
 
+    if (facts := facts_file_of(table)) is not None:
+        note(f"facts about its runs are taken from {facts}")
     with worker_pool(workers) as (executor, _), counting("rows") as count:
         report = validate_published(table, executor=executor, on_row=lambda _: count())
     if first_sight:

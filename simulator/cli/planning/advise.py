@@ -20,7 +20,7 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job, whole_numbers
 from simulator.cli.planning.plan import Headroom, Vary, note_tightness, search_status
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
-from simulator.described.plan_text import options_text
+from simulator.described.job_text import options_text
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def strategies(
             _print_comparison(comparison)
         _print_advice()
     if plot is not None:
-        from simulator.planning.variant_picture import draw_comparisons
+        from simulator.planning.data_parallel_variants import draw_comparisons
 
         draw_comparisons(found, plot)
         note(f"wrote {plot}")

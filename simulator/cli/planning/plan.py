@@ -20,17 +20,24 @@ from simulator.cli.console import (
     status_line,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job, whole_numbers
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    file_to_write,
+    read_job,
+    whole_numbers,
+)
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
-from simulator.described.plan_text import degrees_text, options_text
+from simulator.described.job_text import degrees_text, options_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.described.job import Job
-    from simulator.planning.changes.nearest_fit import FitSearch
-    from simulator.planning.changes.reasons import Reasons
+    from simulator.planning.changes.faster import Reasons
+    from simulator.planning.changes.fitting import FitSearch
     from simulator.planning.search.search import PlanChoice, PlanSearch, Progress
     from simulator.planning.search.space import Axes
     from simulator.program.ir import Category
@@ -134,8 +141,8 @@ def plan(
 
     Example:  clustersim plan job.yaml --top 5 --vary plan.recompute=none,selective
     """
-    from simulator.planning.changes.nearest_fit import nearest_fit
-    from simulator.planning.changes.reasons import reasons
+    from simulator.planning.changes.faster import reasons
+    from simulator.planning.changes.fitting import nearest_fit
 
     job = read_job(job_file, changes)
     if sizes and pareto is None:
@@ -178,8 +185,7 @@ def plan(
 
 def _search(job: Job, top: int, global_batch: str | None, settings: dict[str, Any]) -> PlanSearch:
     """The fastest plans of the job, or of it with several global batches."""
-    from simulator.planning.search.batches import merged_searches
-    from simulator.planning.search.search import search_plans
+    from simulator.planning.search.search import merged_searches, search_plans
 
     if global_batch is None:
         return search_plans(job, top=top, **settings)
@@ -283,14 +289,14 @@ def _print_choices(job: Job, found: PlanSearch) -> None:
 
 
 def _losses_text(breakdown_s: Mapping[Category, float]) -> str:
-    from simulator.planning.changes.reasons import losses
+    from simulator.results.difference import losses
 
     largest = [(name, share) for name, share in losses(breakdown_s)[:2] if share >= _SMALLEST_LOSS]
     return ", ".join(f"{name.value} {percent(share, 0)}" for name, share in largest) or "nothing"
 
 
 def _print_reasons(found: PlanSearch, causes: Reasons | None) -> None:
-    from simulator.planning.changes.reasons import difference_s
+    from simulator.results.difference import difference_s
 
     if len(found.choices) > 1:
         best, second = found.choices[:2]

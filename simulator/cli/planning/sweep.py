@@ -98,7 +98,7 @@ def sweep(
 
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.pp=1,2,4 --plot tp.png
     """
-    from simulator.planning.sweep.sweep import grid_points, sweep
+    from simulator.planning.sweep import grid_points, sweep
     from simulator.processor import core_count
 
     job, axes = read_job(job_file, changes), parse_grid(grid or ())
@@ -156,7 +156,7 @@ def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[A
 
 def _check_table(out: Path, *, fresh: bool) -> None:
     """Refuse, before anything is simulated, what could not be written at the end."""
-    from simulator.planning.sweep.journal import journal_path
+    from simulator.planning.sweep import journal_path
 
     if out.suffix not in (_CSV, _PARQUET):
         raise InputError.single("--out", "must end in .csv or .parquet", str(out))
@@ -175,7 +175,7 @@ def _executor(dask: str | None) -> Iterator[Executor | None]:
     if dask is None:
         yield None
         return
-    from simulator.planning.sweep.dask_cluster import dask_executor
+    from simulator.planning.executors import dask_executor
 
     with dask_executor(dask) as executor:
         yield executor
@@ -184,7 +184,7 @@ def _executor(dask: str | None) -> Iterator[Executor | None]:
 @contextlib.contextmanager
 def _kept(out: Path | None) -> Iterator[None]:
     """Say, where somebody interrupts, that finished rows are not lost."""
-    from simulator.planning.sweep.journal import journal_path
+    from simulator.planning.sweep import journal_path
 
     try:
         yield
@@ -204,7 +204,7 @@ def _write_table(table: pd.DataFrame, out: Path) -> None:
 
 
 def _draw_table(table: pd.DataFrame, title: str, plot: Path) -> None:
-    from simulator.planning.sweep.sweep import RESULTS
+    from simulator.planning.sweep import RESULTS
     from simulator.plots.sweep import draw_sweep
 
     draw_sweep(table, [name for name in table.columns if name not in RESULTS], title, plot)
@@ -228,7 +228,7 @@ def _summary(table: pd.DataFrame) -> str:
 
 def _print_table(table: pd.DataFrame, title: str) -> None:
     """What a person compares; everything else is in the file and in --json."""
-    from simulator.planning.sweep.sweep import RESULTS
+    from simulator.planning.sweep import RESULTS
     from simulator.units import format_bytes, format_seconds
 
     paths = [name for name in table.columns if name not in RESULTS]

@@ -18,12 +18,12 @@ from simulator.cli.console import (
     text_columns,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
-from simulator.results.words.advice_given import LEAST_SHARE
+from simulator.results.verdict import LEAST_SHARE
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.planning.changes.balance import Balance
-    from simulator.planning.changes.sensitivity import Sensitivity
+    from simulator.planning.changes.profile_numbers import Sensitivity
     from simulator.planning.limits import Limit
 
 
@@ -143,7 +143,7 @@ def sensitivity(
 
     Example:  clustersim sensitivity job.yaml --plot tornado.png
     """
-    from simulator.planning.changes.sensitivity import sensitivities
+    from simulator.planning.changes.profile_numbers import sensitivities
 
     job = read_job(job_file, changes)
     with status_line() as show:

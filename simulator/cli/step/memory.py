@@ -26,10 +26,9 @@ from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.api import Result
-    from simulator.planning.changes.savings import Saving
+    from simulator.planning.changes.fitting import Saving
     from simulator.program.ir import Owner
-    from simulator.results.host_memory import HostMemory
-    from simulator.results.step import ClassMemory
+    from simulator.results.step import ClassMemory, HostMemory
 
 _BIGGEST, _MOST_SAVINGS = 3, 8
 _KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
@@ -77,7 +76,7 @@ def memory(
 
 
 def _savings(result: Result) -> tuple[Saving, ...]:
-    from simulator.planning.changes.savings import savings
+    from simulator.planning.changes.fitting import savings
 
     with counting("simulations") as count:
         return savings(result.job, on_trial=count)
@@ -100,8 +99,8 @@ def _print_savings(found: Sequence[Saving]) -> None:
 
 def print_peaks(result: Result, *, moments: bool = False) -> None:
     """Print the peak of every stage's fullest rank, and its moment if asked."""
-    from simulator.results.memory.peak import peak_moment
-    from simulator.results.words.class_split import fullest_of_each_stage
+    from simulator.results.memory import peak_moment
+    from simulator.results.rank_classes import fullest_of_each_stage
 
     def moment(stage: ClassMemory) -> str:
         rank_class = next(i for i, memory in enumerate(result.memory) if memory is stage)
@@ -157,7 +156,7 @@ def _biggest_owners(stage: ClassMemory) -> str:
 
 
 def _print_owners(result: Result) -> None:
-    from simulator.results.words.class_split import fullest_of_each_stage
+    from simulator.results.rank_classes import fullest_of_each_stage
 
     memory = fullest_of_each_stage(result.memory)
     known: list[Owner] = list(dict.fromkeys(o for stage in memory for o in stage.by_owner))

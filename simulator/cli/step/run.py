@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from simulator.api import Result
 
-_MOST_LIKENESSES = 20
+_MOST_GROUPS = 20
 
 
 def run(
@@ -123,7 +123,7 @@ def _write_files(result: Result, plot: Path | None, html: Path | None) -> Iterat
 def _print_result(result: Result) -> None:
     _print_headline(result)
     _print_asynchrony(result)
-    _print_likenesses(result)
+    _print_class_groups(result)
     _print_expert_load(result)
     _print_breakdown(result)
     _print_exposed_communication(result)
@@ -154,7 +154,7 @@ def _error_band(result: Result) -> Iterator[tuple[str, str]]:
 
 def _print_asynchrony(result: Result) -> None:
     """What training that is not synchronous costs besides time; nothing for any other."""
-    from simulator.results.words.class_split import fullest_of_each_stage
+    from simulator.results.rank_classes import fullest_of_each_stage
 
     found = result.asynchrony
     if found is None:
@@ -174,20 +174,17 @@ def _print_asynchrony(result: Result) -> None:
 
 def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
     """What the step takes on a cluster that is as its profile says."""
-    from simulator.api import simulate
-
-    if not result.job.perturbations:
-        return
-    sound_s = simulate(result.job.replace(perturbations=[])).step_time_s
-    lost = percent(result.step_time_s / sound_s - 1)
-    yield "without perturbations", f"{format_seconds(sound_s)} (they cost {lost})"
+    cost = result.perturbation_cost
+    if cost is not None:
+        step = format_seconds(cost.step_time_without_s)
+        yield "without perturbations", f"{step} (they cost {percent(cost.lost_share)})"
 
 
-def _print_likenesses(result: Result) -> None:
+def _print_class_groups(result: Result) -> None:
     """Which GPUs are perturbed, and who waits for them."""
-    from simulator.results.words.class_split import likenesses
+    from simulator.results.rank_classes import classes_by_cause
 
-    found = likenesses(result.timeline.program.classes)
+    found = classes_by_cause(result.timeline.program.classes)
     if not found:
         return
     rows = [
@@ -198,9 +195,9 @@ def _print_likenesses(result: Result) -> None:
             f"{each.ranks:,}",
             str(each.first_rank),
         )
-        for each in found[:_MOST_LIKENESSES]
+        for each in found[:_MOST_GROUPS]
     ]
-    left = found[_MOST_LIKENESSES:]
+    left = found[_MOST_GROUPS:]
     if left:
         classes, ranks = (sum(getattr(each, n) for each in left) for n in ("classes", "ranks"))
         rows.append((f"{len(left)} more (see --json)", "", str(classes), f"{ranks:,}", ""))
@@ -215,7 +212,7 @@ def _why_ranks_differ(result: Result) -> str:
         return "perturbations"
     if result.job.cluster.pools:
         return "pools of GPUs"
-    if result.job.plan.data_parallel == "data-parallel":
+    if result.job.choices.data_parallelism.is_one_process:
         return "one process for all GPUs"
     return "uneven experts"
 
@@ -232,7 +229,7 @@ def _stages_text(stages: Sequence[int]) -> str:
 
 
 def _print_expert_load(result: Result) -> None:
-    from simulator.results.words.expert_load_sentence import expert_load_sentence
+    from simulator.results.plain_data import expert_load_sentence
 
     sentence = expert_load_sentence(result, result.job)
     if sentence:
@@ -263,7 +260,7 @@ def _print_exposed_communication(result: Result) -> None:
 
 
 def _print_sources(result: Result) -> None:
-    from simulator.results.words.plain_data import source_counts
+    from simulator.results.plain_data import source_counts
 
     rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
     columns = text_columns("source") + number_columns("numbers")

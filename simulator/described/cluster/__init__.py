@@ -1,5 +1,4 @@
 """The machine.
 
-``hardware`` (a profile), its ``network`` and ``fabrics``, its kernels, what is slower than it
-should be.
+``hardware`` (a profile), its ``network``, its kernels, what is slower than it should be.
 """

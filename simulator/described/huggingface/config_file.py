@@ -19,10 +19,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from simulator.described.foreign_config import ForeignConfig, ImportReport, read_table
 from simulator.described.huggingface.families import FAMILIES, LLAMA
-from simulator.described.huggingface.foreign_config import ForeignConfig, read_table
 from simulator.described.huggingface.unread_keys import Fate, fate_of_unread_key
-from simulator.described.import_report import ImportReport
 from simulator.described.model import Model
 from simulator.errors import Fault, InputError, UnsupportedError
 from simulator.files import read_text

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from simulator.described.huggingface.foreign_config import (
+from simulator.described.foreign_config import (
     ForeignConfig,
     Reader,
     Table,

@@ -1,14 +1,14 @@
 """How is the work split, scheduled, sharded and stored?
 
 Fields left out take the default of the plan's ``stack`` (see
-:mod:`simulator.described.plan.stacks`), because that is what happens when a user of that stack
+:mod:`simulator.described.plan.stack`), because that is what happens when a user of that stack
 leaves the option out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -21,18 +21,18 @@ from pydantic import (
 
 from simulator.described.base import Count, CountOrZero, Flag, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
-from simulator.described.plan.offload import Offload
-from simulator.described.plan.routing_load import ExpertLoad
-from simulator.described.plan.stack import Stack
-from simulator.described.plan.stacks import STACKS, named_stack
-from simulator.described.plan.tensor_grid import TensorGrid, TensorMethod, tensor_grid
-from simulator.described.plan.written_schedule import WrittenSchedule
+from simulator.described.plan.data_parallelism import DATA_PARALLELISM, known_data_parallelism
+from simulator.described.plan.plan_blocks import (
+    ExpertLoad,
+    Offload,
+    TensorGrid,
+    TensorMethod,
+    WrittenSchedule,
+    tensor_grid,
+)
+from simulator.described.plan.stack import DEFAULT_STACK, STACKS, Stack, named_stack
+from simulator.schedule import SCHEDULES
 
-ScheduleName = Literal[
-    "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "interleaved-1f1b",
-    "looped-bfs", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe",
-    "dualpipev", "chimera", "varuna", "sagemaker-simple", "sagemaker-interleaved",
-]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
 RecomputeModule = Literal[
     "core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"
@@ -41,7 +41,6 @@ CORE_ATTENTION: tuple[RecomputeModule, ...] = ("core_attn",)
 """What Megatron-Core's selective recomputation repeats where no modules are named."""
 
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "lamb", "adam-8bit", "adafactor", "muon"]
-DataParallelism = Literal["ddp", "data-parallel", "parameter-server"]
 Dispatcher = Literal["all_to_all", "all_gather", "hierarchical"]
 
 
@@ -80,15 +79,17 @@ def _schedule(given: object) -> object:
     return _NAMED_SCHEDULE.validate_python(given)
 
 
-_NAMED_SCHEDULE: TypeAdapter[ScheduleName | None] = TypeAdapter(ScheduleName | None)
+_NAMED_SCHEDULE: TypeAdapter[str | None] = TypeAdapter(
+    Literal[tuple(SCHEDULES)] | None  # type: ignore[arg-type]  # the names of a registry
+)
 
 _Schedule = Annotated[
-    ScheduleName | WrittenSchedule | None,
+    str | WrittenSchedule | None,
     PlainValidator(_schedule),
     WithJsonSchema(
         {
             "anyOf": [
-                {"enum": list(get_args(ScheduleName)), "type": "string"},
+                {"enum": list(SCHEDULES), "type": "string"},
                 {"pattern": r"\.csv$", "type": "string"},
                 {"type": "null"},
             ]
@@ -137,7 +138,11 @@ class Plan(Spec):
     schedule: _Schedule = None
     """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1. A job may name a
     .csv file that holds one, as torch and torchtitan write it."""
-    data_parallel: DataParallelism = "ddp"
+    data_parallel: Annotated[
+        str,
+        AfterValidator(known_data_parallelism),
+        WithJsonSchema({"enum": list(DATA_PARALLELISM), "type": "string"}),
+    ] = "ddp"
     """Who adds up gradients and updates weights. ``ddp``: all ranks, by collectives, whole or
     sharded (``zero``). ``data-parallel``: GPU 0 alone, in one process for all GPUs of a node, as
     PyTorch's ``nn.DataParallel``. ``parameter-server``: hosts apart from the GPUs."""
@@ -188,7 +193,9 @@ class Plan(Spec):
     them updates."""
     offload: Offload = Offload()
     """What lives in host memory or on NVMe instead of on the GPU."""
-    stack: Annotated[Stack, BeforeValidator(named_stack)] = STACKS["megatron-core"]
+    stack: Annotated[Stack, BeforeValidator(named_stack)] = Field(
+        default_factory=lambda: STACKS[DEFAULT_STACK]
+    )
     """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
     overlap_grad_reduce: Flag | None = None
     """Whether gradients are reduced beside the last backward; by default as the stack does it."""
@@ -230,13 +237,6 @@ class Plan(Spec):
         return self.attention or self.stack.attention
 
     @property
-    def joins_passes(self) -> bool:
-        """Whether the schedule is made to run a forward beside a backward."""
-        if isinstance(self.schedule, WrittenSchedule):
-            return self.schedule.joins_passes
-        return self.schedule in ("dualpipe", "dualpipev")
-
-    @property
     def takes_gradient_norm(self) -> bool:
         """Whether the global norm of the gradients is taken, to clip by or for its own sake."""
         return self.clip_gradients or (self.stack.always_takes_norm and not self._updates_plainly)
@@ -272,6 +272,16 @@ class Plan(Spec):
     def cuts_boundary(self) -> bool:
         """Whether each tensor-parallel rank holds a part of its own of a layer's input."""
         return self.cuts_sequence or self.tensor_grid is not None
+
+    @property
+    def divides_loss(self) -> bool:
+        """Whether tensor-parallel ranks compute the loss of their part of the vocabulary."""
+        return self.tp > 1 and self.stack.parallel_loss
+
+    @property
+    def gathers_logits(self) -> bool:
+        """Whether each of several tensor-parallel ranks computes the loss of all logits."""
+        return self.tp > 1 and not self.stack.parallel_loss
 
     @property
     def expert_tp(self) -> int:

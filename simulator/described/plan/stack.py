@@ -1,29 +1,70 @@
-"""Which facts about a training framework decide how long a step takes and what it holds?
+"""What does each training framework do when it is left to its defaults?
 
 A :class:`Stack` holds *facts* of one framework generation: what it overlaps, fuses, stores and
-launches. It never holds a factor that makes predictions fit. The one fitted number, host work
-per launched kernel, belongs to the framework's Python path and is fitted for all workloads of the
-stack at once. :mod:`simulator.described.plan.stacks` says which stacks are known.
+launches. It holds no factor that makes predictions fit. :data:`STACKS` are the known ones: their
+facts and the evidence for each lie in ``simulator/facts/stacks``; ``docs/stacks.md`` shows them.
+
+A plan names a stack, or starts from one and changes facts in place::
+
+    plan: {stack: {base: torchtitan, fused_rmsnorm: false}}
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from simulator.described.base import Bytes, Flag, Seconds, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, FlashKernel
-from simulator.described.plan.stack_choices import (
-    CrossEntropy,
-    Float8Scaling,
-    GradientScaling,
-    GradPrecision,
-    Offloading,
-    SelectivePolicy,
-    ShardingUnits,
-    UnevenLayers,
-)
+from simulator.facts import fact_files, shipped_facts
+
+GradPrecision = Literal["fp32", "bf16", "fp16"]
+
+CrossEntropy = Literal["fused", "in-place", "copied", "eager"]
+"""``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
+an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``copied`` makes two more
+beside it (``mpu/cross_entropy.py`` of its version 1); ``eager`` keeps fp32 log-probabilities and
+makes fp32 gradients beside them (PyTorch's own)."""
+
+ShardingUnits = Literal["layers", "parameters", "root", "ends"]
+"""``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
+embedding, norm and head are one unit, gathered first, kept from forward to backward and
+reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the embedding is a
+unit, and norm and head are one that is kept from forward to backward (torchtitan).
+``parameters``: as ``layers``, but every parameter has collectives of its own."""
+
+Float8Scaling = Literal["tensor", "rows", "eager"]
+"""``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
+one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
+each use has scales and a cast of its own
+(:meth:`simulator.program.layer.block.Block.linear`). ``eager``: one for each operand, weights
+too, which kernels of their own find, apply and cast by in
+every use, and backward keeps the 16-bit input (plain PyTorch around ``torch._scaled_mm``)."""
+
+SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
+"""What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
+
+Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
+"""What a framework can move to the host. ``optimizer``: its states, or a share of them, and
+activations (Megatron-Core). ``shards``: parameters, gradients and states of FSDP together, and
+activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpeed)."""
+
+GradientScaling = Literal["past-limit", "clipping", "always", "in-update"]
+"""When gradients are read and written once more, to be multiplied by what clips them.
+``past-limit``: in steps whose norm is above the limit, which are taken to be few (Megatron:
+``clip_coeff < 1.0`` in ``clip_grads.py``; versions that keep the norm on the device multiply
+always). ``clipping``: in every step of a plan that clips, by 1 below the limit (PyTorch's
+``_clip_grads_with_norm_``, lest the host waits; InternEvo's ``_unscale_and_clip_grads``).
+``always``: clipping or not, together with the loss scale (DeepSpeed's ``unscale_and_clip_grads``
+of ``stage_1_and_2.py``, ``stage3.py`` and ``fused_optimizer.py``; its ``bf16_optimizer.py`` only
+past the limit, its fp32 path where it clips). ``in-update``: while they are read for the update
+(compilers)."""
+
+UnevenLayers = Literal["middle", "last"]
+"""Which stages take a layer more where layers do not divide by stages."""
 
 
 class Stack(Spec):
@@ -260,3 +301,66 @@ class Stack(Spec):
     where tensors wrap others, as torch's DTensor does in Python."""
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""
+
+
+class Evidence(NamedTuple):
+    """Where a fact comes from: one of :data:`simulator.facts.EVIDENCE`, and the reference."""
+
+    source: str
+    reference: str
+
+
+@cache
+def evidence_of_stack(name: str) -> Mapping[str, Evidence]:
+    """The evidence for each fact in which a shipped stack differs from the defaults of a Stack."""
+    return {
+        field: Evidence(group["source"], group.get("reference", ""))
+        for group in shipped_facts(f"stacks/{name}")["facts"]
+        for field in group["values"]
+    }
+
+
+@cache
+def _shipped_stack(name: str) -> Stack:
+    content = shipped_facts(f"stacks/{name}")
+    values = [item for group in content["facts"] for item in group["values"].items()]
+    return Stack.model_validate({"description": content["description"], **dict(values)})
+
+
+class _Stacks(Mapping[str, Stack]):
+    """Every shipped stack by its name; a file is read when its stack is first asked for."""
+
+    def __getitem__(self, name: str) -> Stack:
+        if name not in fact_files("stacks"):
+            raise KeyError(name)
+        return _shipped_stack(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(fact_files("stacks"))
+
+    def __len__(self) -> int:
+        return len(fact_files("stacks"))
+
+
+STACKS: Mapping[str, Stack] = _Stacks()
+"""Every known stack by the name a plan uses."""
+
+DEFAULT_STACK = "megatron-core"
+"""The stack of a plan that names none."""
+
+
+def named_stack(value: object) -> object:
+    """The stack of a name, or of a block that changes facts of a ``base``.
+
+    Raises:
+        ValueError: No stack has the name.
+    """
+    if isinstance(value, str):
+        if value not in STACKS:
+            raise ValueError(f"no such stack; known: {', '.join(STACKS)}")
+        return STACKS[value]
+    if isinstance(value, Mapping):
+        base = named_stack(value.get("base", DEFAULT_STACK))
+        changes = {key: item for key, item in value.items() if key != "base"}
+        return {**base.model_dump(by_alias=True), **changes} if isinstance(base, Stack) else base
+    return value

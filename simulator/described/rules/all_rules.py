@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.job import Job
-from simulator.described.rules.context_rules import context_faults
-from simulator.described.rules.data_parallel_rules import data_parallel_faults
+from simulator.described.rules.data_parallel_rules import data_parallel_faults, optimizer_faults
 from simulator.described.rules.expert_rules import expert_faults
-from simulator.described.rules.link_rules import link_faults
-from simulator.described.rules.network_rules import network_faults
-from simulator.described.rules.offload_rules import (
+from simulator.described.rules.layer_split_rules import context_faults, tensor_grid_faults
+from simulator.described.rules.memory_rules import (
     contiguity_faults,
     offload_faults,
     partition_faults,
+    recompute_faults,
 )
-from simulator.described.rules.optimizer_rules import optimizer_faults
 from simulator.described.rules.pipeline_rules import pipeline_faults
 from simulator.described.rules.pool_rules import pool_faults
-from simulator.described.rules.recompute_rules import recompute_faults
-from simulator.described.rules.tensor_grid_rules import tensor_grid_faults
+from simulator.described.rules.profile_rules import link_faults, network_faults
 from simulator.errors import Fault
 
 _MOST_MICROBATCHES = 100_000

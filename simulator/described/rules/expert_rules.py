@@ -87,7 +87,7 @@ def _experts_receive_what_is_possible(job: Job) -> Iterator[Fault]:
     if experts is None:
         yield Fault(path, "needs a model with experts", load, hint)
         return
-    if job.plan.data_parallel == "data-parallel":
+    if job.choices.data_parallelism.is_one_process:
         rule = "is not modelled with plan.data_parallel: data-parallel"
         yield Fault(path, rule, load, f"{hint}, or take ddp")
     if experts.capacity_factor is not None:
@@ -112,8 +112,11 @@ def _experts_overlap_between_chunks(job: Job) -> Iterator[Fault]:
     if plan.overlap_ep and job.model.experts is None:
         rule = "needs a model with experts"
         yield Fault("plan.overlap_ep", rule, plan.overlap_ep, "leave it out")
-    can_pair = plan.joins_passes or (plan.vpp > 1 and plan.schedule in (None, "interleaved-1f1b"))
-    if plan.overlap_ep and plan.pp > 1 and not can_pair:
+    if not plan.overlap_ep or plan.pp == 1:
+        return
+    schedule = job.choices.schedule
+    can_pair = schedule.joins_passes or (plan.vpp > 1 and schedule.paired_order is not None)
+    if not can_pair:
         rule = "needs a schedule that runs a forward beside a backward"
         hint = "take plan.vpp: 2 or more with interleaved-1f1b, or dualpipe or dualpipev"
         yield Fault("plan.overlap_ep", rule, plan.overlap_ep, hint)

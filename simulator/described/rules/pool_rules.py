@@ -44,7 +44,7 @@ def _pools_are_built_alike(job: Job) -> Iterator[Fault]:
 
 def _plan_spans_pools(job: Job) -> Iterator[Fault]:
     plan = job.plan
-    if plan.data_parallel != "ddp":
+    if not job.choices.data_parallelism.divides_model:
         yield Fault(
             "plan.data_parallel",
             "is not modelled over pools of different GPUs",

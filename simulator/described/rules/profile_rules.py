@@ -1,19 +1,20 @@
 """Which rules must a hardware profile keep beyond being readable?
 
-Every number has parents, and the peaks of one device are all dense or all wrong.
+Every number has parents, the peaks of one device are all dense or all wrong, data can move over
+the links as they are described, and a rate that no hardware reaches is most likely a slip of its
+unit: a gigabyte per second where a gigabit was meant makes a network eight times as fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from simulator.described.cluster.fastest_hardware import rates_beyond_hardware
+from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile, peak_name
-from simulator.described.rules.link_rules import link_faults
-from simulator.described.rules.network_rules import network_faults
+from simulator.described.cluster.network import Fabric, Network, SwitchTier
 from simulator.errors import Fault
 from simulator.units import (
     format_bytes,
@@ -22,6 +23,179 @@ from simulator.units import (
     format_seconds,
     parse_quantity,
 )
+
+_BITS_PER_BYTE = 8
+_PREFIX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Fastest:
+    """The fastest part of its kind.
+
+    Attributes:
+        rate: In SI units.
+        dimension: Key of :data:`simulator.units.UNITS`.
+        text: The rate as the data sheet writes it, and the part.
+    """
+
+    rate: float
+    dimension: str
+    text: str
+
+
+_NIC = _Fastest(200e9, "bytes_per_s", "1600 Gbit/s (ConnectX-9 SuperNIC)")
+_LINKS = _Fastest(1.8e12, "bytes_per_s", "1.8 TB/s per GPU and one way (NVLink 6)")
+_MEMORY = _Fastest(22e12, "bytes_per_s", "22 TB/s (HBM4 of a Rubin)")
+_PEAKS = {
+    "fp4": _Fastest(50e15, "flop_per_s", "50 PFLOP/s (Rubin)"),
+    "fp8": _Fastest(25e15, "flop_per_s", "25 PFLOP/s, half of a Rubin in fp4"),
+    "bf16": _Fastest(12.5e15, "flop_per_s", "12.5 PFLOP/s, a quarter of a Rubin in fp4"),
+    "fp16": _Fastest(12.5e15, "flop_per_s", "12.5 PFLOP/s, a quarter of a Rubin in fp4"),
+    "tf32": _Fastest(6.25e15, "flop_per_s", "6.25 PFLOP/s, an eighth of a Rubin in fp4"),
+    "fp32": _Fastest(6.25e15, "flop_per_s", "6.25 PFLOP/s, an eighth of a Rubin in fp4"),
+}
+
+
+def rates_beyond_hardware(profile: HardwareProfile) -> Iterator[Fault]:
+    """Every rate of a profile that is faster than any hardware, with what may have been meant."""
+    network, device = profile.network, profile.device
+    given = {
+        "network.fabric.nic": (network.fabric.nic_bytes_per_s, _NIC),
+        "network.scale_up.bandwidth": (network.scale_up.bandwidth_bytes_per_s, _LINKS),
+        "device.memory_bandwidth": (device.memory_bandwidth_bytes_per_s, _MEMORY),
+    }
+    for precision, fastest in _PEAKS.items():
+        rate: float | None = getattr(device.peak, f"{precision}_flop_per_s")
+        given[f"device.peak.{precision}"] = (rate or 0.0, fastest)
+    for path, (rate, fastest) in given.items():
+        if rate > fastest.rate:
+            text = format_quantity(rate, fastest.dimension)
+            rule = f"is more than the fastest of today reaches, {fastest.text}"
+            yield Fault(path, rule, text, _meant(rate, fastest))
+
+
+def _meant(rate: float, fastest: _Fastest) -> str:
+    """The rate with bits for bytes, or with the next smaller prefix, whichever can be."""
+    if fastest in (_NIC, _LINKS) and rate / _BITS_PER_BYTE <= fastest.rate:
+        return f"did you mean {format_rate(rate).replace('B/s', 'bit/s')}?"
+    if rate / _PREFIX <= fastest.rate:
+        return f"did you mean {format_quantity(rate / _PREFIX, fastest.dimension)}?"
+    return "check the unit"
+
+
+def network_faults(network: Network, path: str) -> Iterator[Fault]:
+    """Every rule between nodes, NICs and switches that the network breaks.
+
+    Args:
+        network: All links of a system.
+        path: Where it lies in what the user wrote.
+    """
+    yield from _nics_divide(network, path)
+    fabric = network.fabric
+    for name, tier in (("leaf", fabric.leaf), ("pod", fabric.pod)):
+        yield from _tier_says_what_is_below(tier, f"{path}.fabric.{name}")
+        yield from _tier_holds_whole_domains(tier, network, f"{path}.fabric.{name}")
+    yield from _pods_hold_whole_leafs(fabric, f"{path}.fabric")
+
+
+def _nics_divide(network: Network, path: str) -> Iterator[Fault]:
+    """Every GPU has the same share of NICs."""
+    nics, gpus = network.fabric.nics_per_node, network.gpus_per_node
+    if nics and gpus % nics and nics % gpus:
+        yield Fault(
+            f"{path}.fabric.nics_per_node",
+            f"must divide, or be a multiple of, the {gpus} GPUs of a node",
+            nics,
+            "count only the NICs that carry traffic of GPUs",
+        )
+
+
+def _tier_says_what_is_below(tier: SwitchTier, path: str) -> Iterator[Fault]:
+    if tier.gpus == 0 and tier != SwitchTier():
+        rule = "is missing: nothing climbs above switches that hold the whole cluster"
+        yield Fault(f"{path}.gpus", rule, tier.gpus, "say how many GPUs meet in these switches")
+
+
+def _tier_holds_whole_domains(tier: SwitchTier, network: Network, path: str) -> Iterator[Fault]:
+    domain = network.scale_up.gpus
+    if tier.gpus % domain:
+        rule = f"must be a multiple of the {domain} GPUs that the scale-up links join"
+        yield Fault(f"{path}.gpus", rule, tier.gpus, f"take {-(-tier.gpus // domain) * domain}")
+
+
+def _pods_hold_whole_leafs(fabric: Fabric, path: str) -> Iterator[Fault]:
+    leaf, pod = fabric.leaf.gpus, fabric.pod.gpus
+    if pod and not leaf:
+        rule = "is missing: pods are made of leafs"
+        yield Fault(f"{path}.leaf.gpus", rule, leaf, "say how many GPUs meet in a leaf")
+    elif pod and pod % leaf:
+        rule = f"must be a multiple of the {leaf} GPUs below a leaf"
+        yield Fault(f"{path}.pod.gpus", rule, pod, f"take {-(-pod // leaf) * leaf}")
+
+
+_SHARES = ("efficiency", "low_latency_share")
+
+
+def link_faults(network: Network, path: str, gpus: int | None = None) -> Iterator[Fault]:
+    """Every link that carries nothing, and every domain that cuts a node.
+
+    Args:
+        network: The links.
+        path: Where they stand in what the user wrote, for messages.
+        gpus: GPUs that a job takes; None if there is no job, and any number may come.
+    """
+    yield from _domain_and_node_divide(network, path)
+    if network.scale_up.gpus > 1:
+        yield from _scale_up_carries(network, path)
+    if gpus is None or gpus > network.scale_up.gpus:
+        yield from _fabric_carries(network, path)
+    if gpus is not None and gpus > network.scale_up.gpus:
+        yield from _fabric_is_described(network, path, gpus)
+
+
+def _domain_and_node_divide(network: Network, path: str) -> Iterator[Fault]:
+    domain, node = network.scale_up.gpus, network.gpus_per_node
+    if domain % node and node % domain:
+        yield Fault(
+            f"{path}.scale_up.gpus",
+            f"must divide, or be a multiple of, the {node} GPUs of a node",
+            domain,
+            f"take {node}, or correct gpus_per_node",
+        )
+
+
+def _scale_up_carries(network: Network, path: str) -> Iterator[Fault]:
+    up = network.scale_up
+    needed = ["bandwidth_bytes_per_s", *_SHARES]
+    if up.in_switch_reduction:
+        needed.append("in_switch_efficiency")
+    for name in needed:
+        if not getattr(up, name):
+            rule = f"must be above 0: {up.gpus} GPUs talk over these links"
+            hint = "or set scale_up.gpus: 1 if each is alone"
+            yield Fault(f"{path}.scale_up.{file_name_of_field(name)}", rule, 0, hint)
+
+
+def _fabric_carries(network: Network, path: str) -> Iterator[Fault]:
+    fabric = network.fabric
+    for name in ("nic_bytes_per_s", *_SHARES) if fabric.nics_per_node else ():
+        if not getattr(fabric, name):
+            rule = f"must be above 0: {fabric.nics_per_node} NICs per node carry what crosses"
+            hint = "or set fabric.nics_per_node: 0 if there is no fabric"
+            yield Fault(f"{path}.fabric.{file_name_of_field(name)}", rule, 0, hint)
+
+
+def _fabric_is_described(network: Network, path: str, gpus: int) -> Iterator[Fault]:
+    domain = network.scale_up.gpus
+    if not network.fabric.nics_per_node:
+        yield Fault(
+            f"{path}.fabric.nics_per_node",
+            f"must be above 0: groups of {gpus} GPUs cross from one domain of {domain} to the "
+            "next, over a fabric that is not described",
+            0,
+            f"describe it (kind, nics_per_node, nic), or take at most {domain} GPUs",
+        )
+
 
 _STEP_BETWEEN_FORMATS = 2.1
 """A format of half the width runs at most twice as fast on a matrix unit; some data-sheet

@@ -30,12 +30,10 @@ from simulator.exporters.html.timeline_data import (
 from simulator.plots import style
 from simulator.plots.memory import fullest, fullest_moments
 from simulator.program.ir import Category, Owner
-from simulator.results.shown_classes import class_words, spread
+from simulator.results.plain_data import expert_load_sentence, source_counts
+from simulator.results.rank_classes import class_words, spread
 from simulator.results.step import ClassMemory, StepResult
-from simulator.results.words.advice_given import Advice
-from simulator.results.words.expert_load_sentence import expert_load_sentence
-from simulator.results.words.plain_data import source_counts
-from simulator.results.words.verdict import verdict
+from simulator.results.verdict import Advice, verdict
 from simulator.units import format_bytes, format_seconds
 
 _MOST_DRAWN_CLASSES = 64

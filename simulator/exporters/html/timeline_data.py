@@ -21,7 +21,7 @@ from simulator.exporters.html.page import packed
 from simulator.plots import style
 from simulator.program.ir import COMMUNICATION, Category, Memory, Operation, Work, total_bytes
 from simulator.results.pipeline_boxes import bands
-from simulator.results.shown_classes import spread
+from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
 
 _COMPUTING = "kernels"

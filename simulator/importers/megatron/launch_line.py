@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from simulator.described.import_report import ImportReport
+from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.errors import InputError, UnsupportedError
 from simulator.files import read_text

@@ -1,4 +1,4 @@
 """Measured collectives of nccl-tests and rccl-tests.
 
-``any_format`` reads text or JSON into ``measured_collective`` rows.
+``nccl_tests_output`` reads text or JSON into ``measured_collective`` rows.
 """

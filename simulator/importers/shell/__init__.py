@@ -1,4 +1,4 @@
 """A launch script, read and never run.
 
-``shell_words`` splits, ``shell_expansion`` fills in, ``launch_script`` finds the launch.
+``shell_language`` splits it and fills in variables, ``launch_script`` finds the launch.
 """

@@ -21,8 +21,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from simulator.errors import InputError
-from simulator.importers.shell.shell_expansion import MAX_LETTERS, Expansion, too_long
-from simulator.importers.shell.shell_words import Command, commands_of
+from simulator.importers.shell.shell_language import (
+    MAX_LETTERS,
+    Command,
+    Expansion,
+    commands_of,
+    too_long,
+)
 
 _MAX_LETTERS_IN_ALL = 2**22
 """Of all values and commands together."""

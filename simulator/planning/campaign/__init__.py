@@ -1,4 +1,6 @@
-"""A whole training run.
+"""What does a whole training run take?
 
-Days, money (``ownership``), energy, failures and the share of time that counts (``goodput``).
+:mod:`.training_run` gives days, energy and money, :mod:`.factors` explains them line by line,
+:mod:`.capacity` compares clusters. The share of time that counts is :mod:`.goodput`, an ensemble
+of runs with :mod:`.failures` and :mod:`.checkpoints`.
 """

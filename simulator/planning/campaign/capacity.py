@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import InputError
-from simulator.planning.campaign.energy import Energy, energy
-from simulator.planning.campaign.ownership import Money, money
-from simulator.planning.campaign.training_run import CampaignTime, campaign_time
+from simulator.planning.campaign.training_run import (
+    CampaignTime,
+    Energy,
+    Money,
+    campaign_time,
+    energy,
+    money,
+)
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 
@@ -83,7 +88,7 @@ def capacity(
 
 def cluster_sizes(job: Job) -> list[int]:
     """All numbers of GPUs over which the job's global batch can be spread, its plan kept."""
-    width = job.plan.tp * job.plan.pp * job.plan.cp
+    width = job.choices.ranks_of_a_copy
     most_ranks = job.batch.global_batch // job.batch.micro_batch
     return [width * dp for dp in range(1, most_ranks + 1) if most_ranks % dp == 0]
 

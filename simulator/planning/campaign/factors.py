@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.planning.campaign.capacity import Capacity
-from simulator.planning.campaign.energy import system_of
-from simulator.planning.campaign.training_run import CampaignTime
+from simulator.planning.campaign.training_run import CampaignTime, system_of
 from simulator.units import DAY_S, HOUR_S, format_count, format_quantity, format_seconds
 
 _J_PER_KWH = 3.6e6
@@ -107,9 +106,11 @@ def _energy(found: Capacity) -> Iterator[Factor]:
     yield Factor("GPU busy share", time.busy_share, "", "of a step, simulated")
     is_given = power.gpu_busy_w is not None
     busy_w = power.gpu_busy_w if is_given else found.job.cluster.profile.device.power_w
-    whence = f"campaign.{name}.gpu_busy" if is_given else "device power of the profile, the most"
+    origin_of_power = (
+        f"campaign.{name}.gpu_busy" if is_given else "device power of the profile, the most"
+    )
     rows = (
-        ("energy, GPUs busy", drawn.gpu_busy_j, busy_w, whence, "gpu_busy"),
+        ("energy, GPUs busy", drawn.gpu_busy_j, busy_w, origin_of_power, "gpu_busy"),
         (
             "energy, GPUs waiting",
             drawn.gpu_waiting_j,

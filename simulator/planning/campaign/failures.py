@@ -2,7 +2,7 @@
 
 The failures are discrete events, and between two of them nothing has to be simulated: how
 many checkpoints a stretch of training has made safe is arithmetic
-(:mod:`simulator.planning.campaign.restart_interval`). One clock that hops from event to event is
+(:mod:`simulator.planning.campaign.checkpoints`). One clock that hops from event to event is
 all there is, without processes or resources that would meet, so SimPy would add nothing; and an
 ensemble of months with hundreds of failures takes a second.
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from simulator.planning.campaign.restart_interval import NS, Rhythm, Spent, Stretch
+from simulator.planning.campaign.checkpoints import NS, Rhythm, Spent, Stretch
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,14 @@ from simulator.described.campaign import Failures
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import InputError
-from simulator.planning.campaign.checkpoints import CheckpointCost, checkpoint_cost
+from simulator.planning.campaign.checkpoints import (
+    NS,
+    CheckpointCost,
+    Spent,
+    checkpoint_cost,
+    rhythm,
+)
 from simulator.planning.campaign.failures import Conditions, Fleet, Hazard, Life, Recovery, live
-from simulator.planning.campaign.restart_interval import NS, Spent, rhythm
 
 PERCENTILES = (5, 25, 50, 75, 95)
 """Of the wall time, that are reported."""

@@ -15,15 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.kernel_time import memory_bound_s
-from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.described.job import Job
-from simulator.planning.search.least_exchanges import least_exchanges
 from simulator.planning.search.space import PlanSpace
 from simulator.program.build import steps_around
 from simulator.program.grid.stage_layers import Slice, cut, ends_apart, stage_slices
 from simulator.program.ir import total_bytes
+from simulator.program.layer.layer_kinds import layer_kinds
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.order import job_schedule
+from simulator.program.states.data_parallel_collectives import Collectives
+from simulator.program.states.gather_units import Units
 from simulator.program.states.resident import (
     ParameterCount,
     copies_embedding,
@@ -96,9 +98,7 @@ def _pipeline(job: Job) -> Pipeline:
         shape_of=np.asarray([known.index(content) for content in contents]),
         parts=np.sort(np.asarray(parts), axis=1),
         copies=placement.copies,
-        adds_up=steps_around(job).total == 1
-        and not job.plan.joins_passes
-        and not job.plan.overlap_ep,
+        adds_up=steps_around(job).total == 1 and not info.joins_passes and not job.plan.overlap_ep,
         splits_backward=info.splits_backward,
         tied_copy=placement is Placement.LOOP and copies_embedding(job),
     )
@@ -225,8 +225,8 @@ class CostTables:
             self._stage_costs[kind] = StageCosts(self._space.plan_job(plan))
         costs = self._stage_costs[kind]
         # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
-        stack, is_whole = costs.job.plan.stack, self._adds_up[plan] and costs.job.plan.no_sync
-        is_cut = stack.frees_gradients or not is_whole
+        is_whole = self._adds_up[plan] and costs.job.plan.no_sync
+        is_cut = costs.job.choices.frees_gradients or not is_whole
         first_piece = ends_apart(cut(run, 1))[-1] if is_cut else run
         # How much of what layers keep is on its way to the host depends on the links.
         offloads = costs.job.plan.offload.activations is not None
@@ -277,3 +277,53 @@ def _groups(space: PlanSpace, paths: Sequence[str]) -> Iterator[Ints]:
     kinds = _kinds(np.zeros(len(space)), *columns)
     for kind in range(kinds.max(initial=-1) + 1):
         yield np.flatnonzero(kinds == kind)
+
+
+_USES = 2
+"""ZeRO 3 gathers for forward and again for backward what it frees in between."""
+
+
+class LeastExchanges(NamedTuple):
+    """What one rank exchanges of a run of layers, in every step and for every microbatch [s]."""
+
+    step_reduced_s: float
+    pass_reduced_s: float
+    step_gathered_s: float
+    pass_gathered_s: float
+
+
+_NONE = LeastExchanges(0.0, 0.0, 0.0, 0.0)
+
+
+def least_exchanges(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[LeastExchanges]:
+    """Exchanges of one rank for each run of layers.
+
+    Args:
+        job: The job.
+        runs: What virtual stages run.
+        tied_copy: Whether the last stage holds its own copy of the token embedding.
+    """
+    units = Units(job, tied_copy)
+    collectives = Collectives(job, units)
+    if not job.choices.data_parallelism.reduces_by_collectives or not collectives.is_needed:
+        return [_NONE] * len(runs)
+    return [_of_run(run, job, units, collectives) for run in runs]
+
+
+def _of_run(run: Slice, job: Job, units: Units, collectives: Collectives) -> LeastExchanges:
+    reduced_s = collectives.reduction([units.whole(run)]).seconds
+    handed_s = collectives.hand_out(run)[1].seconds if collectives.hands_out else 0.0
+    shards_weights = job.choices.shards_weights
+    gathered_s = _gathered_s(run, units, collectives) if shards_weights else 0.0
+    if shards_weights or not job.plan.no_sync:
+        return LeastExchanges(0.0, reduced_s, handed_s, gathered_s)
+    return LeastExchanges(reduced_s, 0.0, handed_s, gathered_s)
+
+
+def _gathered_s(run: Slice, units: Units, collectives: Collectives) -> float:
+    """Weights of a run on their way to one microbatch [s]."""
+    needed = dict.fromkeys(unit for piece in units.pieces(run) for unit in piece.needs)
+    return sum(
+        collectives.gather([unit]).seconds * (1 if unit.stays or unit.apart else _USES)
+        for unit in needed
+    )

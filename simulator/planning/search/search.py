@@ -21,7 +21,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import partial
 from math import inf
@@ -156,8 +156,7 @@ def search_plans(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
-    refuse_pools(job, "the best plan")
-    candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
+    candidates = _candidates(job, vary, executor, at_a_time)
     search = _Search(candidates, top, (1 - headroom) * job.cluster.profile.device.memory_bytes)
     return search.run(on_progress)
 
@@ -175,22 +174,11 @@ def search_parts(
     """The fastest plan of each part of one space, proven as in :func:`search_plans`.
 
     What is known of a plan is shared, so all parts cost little more than the whole space. How
-    many combinations break a rule is known of the whole space only.
-
-    Args:
-        job: As for :func:`search_plans`.
-        parts: Which plans belong to it, by the name of the part.
-        vary: As for :func:`search_plans`.
-        headroom: As for :func:`search_plans`.
-        executor: As for :func:`search_plans`.
-        at_a_time: As for :func:`search_plans`.
-        on_progress: As for :func:`search_plans`, after the name of the part.
-
-    Raises:
-        InputError: A field cannot be varied, or a value of it is wrong.
+    many combinations break a rule is known of the whole space only. ``parts`` says by name which
+    plans belong to a part, and ``on_progress`` is handed that name, too; the other arguments, and
+    errors, are those of :func:`search_plans`.
     """
-    refuse_pools(job, "the best plan")
-    candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
+    candidates = _candidates(job, vary, executor, at_a_time)
     limit_bytes = (1 - headroom) * job.cluster.profile.device.memory_bytes
     return {
         name: _Search(candidates, 1, limit_bytes, part(candidates.space)).run(
@@ -213,22 +201,10 @@ def pareto_front(
     """Plans that no other beats in both step time and memory, the fastest first.
 
     Each is the fastest of all that hold 2 % less than the one before it, proven as in
-    :func:`search_plans`; the last one found has no plan below it, or ends the ``most``.
-
-    Args:
-        job: As for :func:`search_plans`.
-        vary: As for :func:`search_plans`.
-        headroom: As for :func:`search_plans`.
-        most: Plans to find at most.
-        executor: As for :func:`search_plans`.
-        at_a_time: As for :func:`search_plans`.
-        on_progress: As for :func:`search_plans`.
-
-    Raises:
-        InputError: A field cannot be varied, or a value of it is wrong.
+    :func:`search_plans`; the last one found has no plan below it, or ends the ``most`` that are
+    asked for. The other arguments, and errors, are those of :func:`search_plans`.
     """
-    refuse_pools(job, "the best plan")
-    candidates = _Candidates(plan_space(job, vary), executor, at_a_time)
+    candidates = _candidates(job, vary, executor, at_a_time)
     limit_bytes = (1 - headroom) * job.cluster.profile.device.memory_bytes
     front: list[PlanChoice] = []
     while len(front) < most:
@@ -238,6 +214,13 @@ def pareto_front(
         front.append(choices[0])
         limit_bytes = choices[0].peak_device_bytes * (1 - _MEMORY_STEP)
     return tuple(front)
+
+
+def _candidates(
+    job: Job, vary: Axes | None, executor: Executor | None, at_a_time: int
+) -> _Candidates:
+    refuse_pools(job, "the best plan")
+    return _Candidates(plan_space(job, vary), executor, at_a_time)
 
 
 class _Trial(NamedTuple):
@@ -405,3 +388,50 @@ def _try(job: Job, tier: Tier) -> _Trial:
     has_room = step.host is None or step.host.fits
     peak_bytes = step.peak_device_bytes if has_room else inf
     return _Trial(step.step_time_s, peak_bytes, step.breakdown_s)
+
+
+BATCH = "batch.global"
+
+
+def merged_searches(searches: Mapping[int, PlanSearch], top: int) -> PlanSearch:
+    """One ranking of searches that differ in their global batch.
+
+    Args:
+        searches: By global batch [sequences]; at least one.
+        top: How many plans to keep.
+
+    Returns:
+        The plans with the least time per sequence; their changes name the batch.
+    """
+    ranked = sorted(
+        (
+            (choice.step_time_s / batch, replace(choice, changes={BATCH: batch, **choice.changes}))
+            for batch, search in searches.items()
+            for choice in search.choices
+        ),
+        key=lambda pair: pair[0],
+    )
+    parts = list(searches.values())
+    smallest = next(
+        ({BATCH: b, **s.smallest} for b, s in searches.items() if s.smallest is not None), None
+    )
+    return PlanSearch(
+        choices=tuple(choice for _, choice in ranked[:top]),
+        plans=sum(part.plans for part in parts),
+        replayed=sum(part.replayed for part in parts),
+        simulated=sum(part.simulated for part in parts),
+        pruned=_sum([part.pruned for part in parts]),
+        smallest=None if ranked else smallest,
+    )
+
+
+def _sum(parts: list[Pruned]) -> Pruned:
+    refused: Counter[str] = Counter()
+    for part in parts:
+        refused.update(part.refused)
+    counts = {
+        field.name: sum(getattr(part, field.name) for part in parts)
+        for field in fields(Pruned)
+        if field.name != "refused"
+    }
+    return Pruned(refused=dict(refused.most_common()), **counts)

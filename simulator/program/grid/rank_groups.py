@@ -46,10 +46,10 @@ def rank_axes(job: Job, *, experts: bool = False) -> Mapping[str, Axis]:
             etp and dp for the ranks that hold the same experts.
     """
     plan = job.plan
-    sizes = {"tp": plan.tp, "cp": plan.cp, "ep": 1, "dp": job.dp, "pp": plan.pp}
+    sizes = {"tp": job.choices.tensor_ranks, "cp": plan.cp, "ep": 1, "dp": job.dp, "pp": plan.pp}
     if experts:
         holders = plan.ep * plan.expert_tp
-        copies = max(1, plan.tp * plan.cp * job.dp // holders)
+        copies = max(1, sizes["tp"] * plan.cp * job.dp // holders)
         sizes |= {"tp": plan.expert_tp, "cp": 1, "ep": plan.ep, "dp": copies}
     axes, stride = {}, 1
     for word in plan.rank_order.split("-"):
@@ -104,7 +104,7 @@ def data_group(job: Job) -> Group:
 
 
 def shard_group(job: Job) -> Group:
-    """Ranks that optimizer states (and what ``plan.zero`` adds) are sharded over."""
+    """Ranks that optimizer states (and what higher ZeRO stages add) are sharded over."""
     return _group(job, shard_axes(job))
 
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from simulator.described.job import Job
 from simulator.described.plan.layout_text import layers_per_stage
-from simulator.described.plan.stack_choices import UnevenLayers
 from simulator.errors import InputError
 
 
@@ -80,7 +79,7 @@ def _layer_counts(job: Job, stages: int) -> list[int]:
     units = layers + plan.account_for_embedding + last_units
     counts = [-(-units // stages)] * stages
     short = sum(counts) - units
-    for index in _shorter_first(stages, plan.stack.uneven_layers)[:short]:
+    for index in _shorter_first(stages, from_first=job.choices.short_stages_come_first)[:short]:
         counts[index] -= 1
     counts[0] -= plan.account_for_embedding
     counts[-1] -= last_units
@@ -95,9 +94,9 @@ def _layer_counts(job: Job, stages: int) -> list[int]:
     return counts
 
 
-def _shorter_first(stages: int, uneven_layers: UnevenLayers) -> list[int]:
+def _shorter_first(stages: int, *, from_first: bool) -> list[int]:
     """Stages in the order in which they go without a layer."""
-    if uneven_layers == "last":
+    if from_first:
         return list(range(stages))
     return sorted(range(stages), key=lambda i: (min(i, stages - 1 - i), -i))
 

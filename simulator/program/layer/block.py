@@ -1,32 +1,33 @@
-"""How is a layer put together from pieces that any of its kinds may have?
+"""How is a layer put together from pieces that any of its parts may have?
 
-Everything here is what *one* device would do for one microbatch; the strategy passes
-divide it. Bytes of memory-bound kernels count each tensor read or written once.
+Norms, products with the casts of their number formats, biases and residuals. Everything here is
+what *one* device would do for one microbatch; the strategy passes divide it. Bytes of memory-bound
+kernels count each tensor read or written once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from simulator.cost.kernel_time import ELEMENT_BYTES, output_bytes
 from simulator.described.model import Model
-from simulator.described.plan.plan import Plan
-from simulator.program.layer.float8_casts import Operands, eager_casts, row_casts
+from simulator.described.plan.plan import Plan, RecomputeModule
 from simulator.program.layer.pieces import (
+    ContextRules,
     Gemm,
     Layer,
     MemoryBound,
+    ModuleRecompute,
     Piece,
     Region,
+    Role,
     Saved,
     Split,
 )
 
 MASK_BYTES = 1
 """A dropout mask is one byte per element in every framework modelled here."""
-
-NORMS_BEFORE = 2
-"""Norms before attention and before the MLP; any more stand behind them."""
 
 _EAGER_NORM_PASSES, _EAGER_NORM_KERNELS = 7.5, 7
 """An RMS norm written out: cast up, square, mean, scale, cast down and weigh move 30 bytes
@@ -35,15 +36,12 @@ per element where a fused kernel moves 4."""
 _EAGER_NORM_INPUT_BYTES = 4
 """An RMS norm written out keeps its input in fp32, and the normalised input cast down."""
 
+_EAGER_CAST_KERNELS = 6
+"""Maximum, its lower bound, scale, scale in fp32, scaling and cast of one operand."""
+
 _STATISTIC_BYTES = 4
 """Norms keep one fp32 number per token and statistic: 1/deviation, and the mean of a layer
 norm."""
-
-_EAGER_CLAMP_PASSES, _EAGER_CLAMP_BACKWARD_PASSES, _EAGER_CLAMP_KERNELS = 8, 15, 9
-"""Reads and writes of clamping gates and what they are multiplied with by eager kernels, in
-elements of their product. Forward: both halves (4), joined again (4). Backward: where each lay
-within its limits, one byte per element and limit (6), the gradients there (5), and both joined (4)
-(``weighted_bias_quick_geglu_impl`` of Megatron-Core)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,10 @@ class Block:
         self.model, self.plan, self.stack, self.shape = model, plan, plan.stack, shape
         self.pieces: list[Piece] = []
         self.saved: list[Saved] = []
-        self.core: set[str] = set()
+        self.modules: dict[RecomputeModule, ModuleRecompute] = {}
+        self.mlp_start: int | None = None
+        self.mlp_piece = 0
+        self.context: tuple[ContextRules, ...] = ()
         self.passing_bytes: tuple[float, ...] = ()
         self.working_bytes: tuple[float, ...] = ()
         self.working_region = Region.TENSOR
@@ -106,21 +107,59 @@ class Block:
             tuple(self.pieces),
             tuple(self.saved),
             input_bytes,
-            frozenset(self.core),
             passing_bytes=self.passing_bytes,
             working_bytes=self.working_bytes,
             working_region=self.working_region,
-            second_cast_share=self.shape.element_bytes / self.shape.cast_bytes,
+            mlp_start=self.mlp_start,
+            modules=self.modules,
+            context=self.context,
         )
+
+    def start_mlp(self) -> None:
+        """End the part that mixes tokens: the norm before the MLP, if the model has one there."""
+        self.mlp_piece = len(self.pieces)
+        if self.model.norms_per_layer > 1:
+            self.mlp_start = len(self.saved)
+            self.norm("mlp_norm")
 
     def work(self, passing: tuple[float, ...], working: tuple[float, ...], region: Region) -> None:
         """Hold these blocks while forward runs, and those while backward does."""
         self.passing_bytes, self.working_bytes = passing, working
         self.working_region = region
 
-    def save(self, name: str, num_bytes: float, region: Region, *, core: bool = False) -> None:
+    def save(self, name: str, num_bytes: float, region: Region, *, role: Role = Role.OTHER) -> None:
         """Keep an activation for backward."""
-        self.saved.append(Saved(name, num_bytes, region, in_attention_core=core))
+        self.saved.append(Saved(name, num_bytes, region, role))
+
+    def repeat(
+        self,
+        module: RecomputeModule,
+        pieces: Mapping[str, float],
+        *,
+        kept: Mapping[str, float] | None = None,
+        dropped: Iterable[str] = (),
+    ) -> None:
+        """Say what a module of selective recomputation does here, beside what it does already.
+
+        Args:
+            module: Its name.
+            pieces: Share of each piece's forward work that backward repeats, by name.
+            kept: Share that stays of saved activations, by name.
+            dropped: Saved activations of which nothing stays.
+        """
+        known = self.modules.get(module, ModuleRecompute())
+        stays = dict(kept or {}) | dict.fromkeys(dropped, 0.0)
+        self.modules[module] = ModuleRecompute(
+            {**known.repeated, **pieces}, {**known.kept, **stays}
+        )
+
+    def checkpoint(self, module: RecomputeModule, first_piece: int, first_dropped: int) -> None:
+        """Repeat all pieces from one on, and keep no activation from one on."""
+        self.repeat(
+            module,
+            dict.fromkeys([piece.name for piece in self.pieces[first_piece:]], 1.0),
+            dropped=[saved.name for saved in self.saved[first_dropped:]],
+        )
 
     def memory_bound(
         self, name: str, forward: float, backward: float, region: Region, kernels: int = 1
@@ -135,22 +174,26 @@ class Block:
         fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
         forward, backward, kernels = norm_traffic(row, fused=fused)
         reduces_rows = fused and not self.stack.persistent_norms
-        piece = MemoryBound(name, forward, backward, Region.SEQUENCE, kernels, reduces_rows)
+        piece = MemoryBound(
+            name, forward, backward, Region.SEQUENCE, kernels, reduces_rows,
+            statistics_bytes=self._statistics_bytes(self.shape.tokens),
+        )  # fmt: skip
         self.pieces.append(piece)
-        self.save_norm(name, self.shape.tokens, model_width, Region.SEQUENCE, fused=fused)
+        role = Role.NORM_STATISTICS
+        self.save_norm(name, self.shape.tokens, model_width, Region.SEQUENCE, fused, role)
 
-    def save_norm(self, name: str, rows: int, width: int, region: Region, *, fused: bool) -> None:
+    def save_norm(
+        self, name: str, rows: int, width: int, region: Region, fused: bool,
+        role: Role = Role.OTHER,
+    ) -> None:  # fmt: skip
         """What the backward of a norm over so many rows reads."""
         size = self.shape.element_bytes + (0 if fused else _EAGER_NORM_INPUT_BYTES)
         self.save(f"{name}_input", rows * width * size, region)
-        statistics = 2 if self.model.normalisation == "layernorm" else 1
-        self.save(f"{name}_statistics", float(rows * statistics * _STATISTIC_BYTES), region)
+        self.save(f"{name}_statistics", self._statistics_bytes(rows), region, role=role)
 
-    def close(self) -> None:
-        """What follows the MLP: a norm where the model has four, and the residual."""
-        if self.model.norms_per_layer > NORMS_BEFORE + 1:
-            self.norm("mlp_post_norm")
-        self.residual("mlp_residual")
+    def _statistics_bytes(self, rows: int) -> float:
+        statistics = 2 if self.model.normalisation == "layernorm" else 1
+        return float(rows * statistics * _STATISTIC_BYTES)
 
     def linear(
         self,
@@ -163,12 +206,15 @@ class Block:
         kv_heads: int = 1,
         after_kernel: bool = False,
         products: int = 1,
+        weights: int = 1,
+        role: Role = Role.OTHER,
     ) -> None:
         """A product with a weight, and the casts its number format needs.
 
         The input and the output's gradient are cast, in both layouts. Where the input
         comes ``after_kernel`` (a norm or an activation), that kernel may cast it. It stands
-        for several ``products`` where the model has them and the stack fuses them.
+        for several ``products`` where the model has them and the stack fuses them, and has as
+        many ``weights`` as a policy of recomputation counts.
         """
         tokens, element = self.shape.tokens, self.shape.element_bytes
         operand = self.shape.gemm_bytes
@@ -188,7 +234,7 @@ class Block:
         self.pieces.append(
             Gemm(
                 name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,
-                products=products,
+                products=products, weights=weights, role=role,
             )
         )  # fmt: skip
 
@@ -206,55 +252,19 @@ class Block:
             self.pieces.append(kernel)
         self.memory_bound(f"{name}_bias_gradient", 0.0, made_bytes, region)
 
+    @property
+    def second_cast_share(self) -> float:
+        """What backward adds to a cast where forward makes one of its two layouts.
+
+        It keeps the original, which backward reads once more for the other layout (Transformer
+        Engine's ``save_original_input``).
+        """
+        return self.shape.element_bytes / self.shape.cast_bytes
+
     def cast_bytes(self, elements: float) -> float:
         """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""
         is_cast = self.shape.gemm_bytes < self.shape.element_bytes
         return elements * self.shape.cast_bytes if is_cast else 0.0
-
-    @property
-    def branches(self) -> int:
-        """Products into the MLP's width: up, and gate if there is one."""
-        return 2 if self.model.gated_mlp else 1
-
-    def mlp(self, width: int, prefix: str = "", *, shares_input: bool = False) -> None:
-        """Up (and gate) product, activation, down product.
-
-        Its input is kept once where it ``shares_input`` with a product that kept it before.
-        """
-        hidden, tokens, operand = self.model.hidden, self.shape.tokens, self.shape.kept_bytes
-        up, down = f"{prefix}mlp_up", f"{prefix}mlp_down"
-        if not (shares_input and self.shape.keeps_inputs):
-            self.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.GATHERED)
-        columns, branches = self.branches * width, self.branches
-        self.linear(up, columns, hidden, Split.COLUMN, after_kernel=True, products=branches)
-        if self.model.mlp_bias:
-            self.bias(up, tokens * columns, Region.TENSOR)
-        self.activation(f"{prefix}activation", tokens * width, Region.TENSOR)
-        self.save(f"{down}_input", tokens * width * operand, Region.TENSOR)
-        self.linear(down, hidden, width, Split.ROW, after_kernel=True)
-        if self.model.mlp_bias:
-            self.bias(down, tokens * hidden, Region.SEQUENCE)
-
-    def activation(self, name: str, elements: float, region: Region) -> None:
-        """The MLP's nonlinearity with so many outputs, and its product with the gate."""
-        inner, branches = elements * self.shape.element_bytes, self.branches
-        if self.model.clamped_gate and not self.stack.fused_expert_extras:
-            forward, backward = _EAGER_CLAMP_PASSES * inner, _EAGER_CLAMP_BACKWARD_PASSES * inner
-            self.memory_bound(f"{name}_clamp", forward, backward, region, _EAGER_CLAMP_KERNELS)
-            self.save(f"{name}_clamp_input", branches * inner, region)
-        if not self._output_suffices:
-            self.save(f"{name}_input", branches * inner, region)
-        if self.model.gated_mlp and not self.stack.fused_elementwise:
-            self.save(f"{name}_output", inner, region)
-        passes = 1 if self.stack.fused_elementwise else branches + 1
-        forward, backward = (branches + 1) * inner, (2 * branches + 1) * inner
-        self.memory_bound(name, forward * passes, backward * passes, region, passes)
-
-    @property
-    def _output_suffices(self) -> bool:
-        """Whether an activation's gradient needs its output only, which the next product keeps."""
-        alone = self.model.activation == "relu" and not self.model.gated_mlp
-        return alone and self.shape.keeps_inputs
 
     def residual(self, name: str) -> None:
         """Bias, dropout and addition to the residual stream; backward adds the branches.
@@ -279,3 +289,104 @@ def norm_traffic(normed_bytes: float, *, fused: bool) -> tuple[float, float, int
     """
     passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
     return 2 * normed_bytes * passes, 3 * normed_bytes * passes, kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What products with the same input multiply.
+
+    Attributes:
+        tokens: T, rows of input and output.
+        n, k: Columns of the outputs together, and of the input.
+        products: How many there are.
+        split: How tensor parallelism divides their weights.
+    """
+
+    tokens: int
+    n: int
+    k: int
+    products: int
+    split: Split
+
+    @property
+    def inputs(self) -> int:
+        """Elements of the input."""
+        return self.tokens * self.k
+
+    @property
+    def outputs(self) -> int:
+        """Elements of the outputs."""
+        return self.tokens * self.n
+
+    @property
+    def input_region(self) -> Region:
+        """How tensor parallelism divides the input, once it is gathered."""
+        return Region.TENSOR if self.split is Split.ROW else Region.WHOLE
+
+    @property
+    def output_region(self) -> Region:
+        """How tensor parallelism divides the outputs, before they are added up."""
+        return Region.WHOLE if self.split is Split.ROW else Region.TENSOR
+
+
+def row_casts(name: str, of: Operands, element: float, operand: float) -> list[MemoryBound]:
+    """Casts around a product whose operands have a scale for every row.
+
+    The forward product needs maxima over rows of the input, the input gradient over rows of
+    the output's gradient, and the weight gradient over columns of both, each of a tensor
+    that is read for its maxima and read again to be cast. Input gradients are scaled by a
+    kernel of their own. Nothing is cast before it is gathered. Casts and scales of weights
+    and their gradients are left out.
+
+    Args:
+        name: Of the product.
+        of: What it multiplies.
+        element: Bytes of one activation [B].
+        operand: Bytes of one cast operand [B].
+
+    Source: torchao, ``float8/config.py`` and ``float8_ops.py``: without fast accumulation,
+    as in backward, the scales are applied to what cuBLAS returns.
+    """
+    casts = []
+    sides = (
+        ("input", of.inputs, of.input_region, of.products * 2 * element),
+        ("output", of.outputs, of.output_region, 0.0),
+    )
+    for side, elements, region, scaled in sides:
+        by_rows, by_columns = elements * (2 * element + operand), elements * (element + operand)
+        of_gradient = side == "output"
+        forward = 0.0 if of_gradient else by_rows
+        backward = by_columns + (by_rows if of_gradient else elements * scaled)
+        casts += [
+            MemoryBound(f"{name}_{side}_cast", forward, backward, region, kernels=2),
+            MemoryBound(
+                f"{name}_{side}_maxima", 0.0, elements * element, region, reduces_rows=True
+            ),
+        ]
+    return casts
+
+
+def eager_casts(name: str, of: Operands, element: float, operand: float) -> list[MemoryBound]:
+    """Casts around products whose operands are scaled and cast by eager kernels.
+
+    One reads an operand for its maximum, one scales it, one casts it: input and weight for
+    the output; the weight and, by columns, the input anew for their gradients; and the
+    output's gradient, scaled once, in both layouts. Products apart cast one input each.
+
+    Args:
+        name: Of the products.
+        of: What they multiply.
+        element: Bytes of one activation [B].
+        operand: Bytes of one cast operand [B].
+    """
+    scaled, cast = 3 * element, element + operand
+    weight_region = Region.WHOLE if of.split is Split.NONE else Region.TENSOR
+    inputs = of.products * of.inputs * (scaled + cast)
+    weights = of.n * of.k * (scaled + cast)
+    gradients = of.outputs * (scaled + 2 * cast)
+    kernels = of.products * _EAGER_CAST_KERNELS
+    return [
+        MemoryBound(f"{name}_input_cast", inputs, inputs, of.input_region, kernels),
+        MemoryBound(f"{name}_weight_cast", weights, weights, weight_region, kernels),
+        MemoryBound(f"{name}_output_cast", 0.0, gradients, of.output_region, kernels + of.products),
+    ]

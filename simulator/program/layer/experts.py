@@ -1,4 +1,4 @@
-"""Which pieces does a mixture-of-experts layer consist of, on one device?
+"""What is a mixture of experts made of, on one device?
 
 The router scores every expert for every token; each token is copied for its ``top_k``
 experts, the copies are sorted by expert, pass the experts as grouped products, and are
@@ -16,24 +16,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
-from simulator.cost.parameters import LayerKind
 from simulator.described.model import Experts, Model
-from simulator.described.plan.plan import Plan
-from simulator.program.layer.block import Block, Shape
-from simulator.program.layer.pieces import (
-    Gemm,
-    GroupedGemm,
-    Layer,
-    MemoryBound,
-    Region,
-    Saved,
-    Split,
+from simulator.program.layer.block import Block
+from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
+from simulator.program.layer.mlp import add_activation, add_mlp, branches, mlp_tensors
+from simulator.program.layer.pieces import Gemm, GroupedGemm, MemoryBound, Region, Role, Split
+from simulator.program.layer.tensors import (
+    ParameterGroup,
+    ParameterTensor,
+    TensorRole,
+    TensorSplit,
 )
-from simulator.program.layer.transformer import attention_block
-
-PERMUTE, UNPERMUTE = "permute", "unpermute"
-"""The pieces that begin and end the routed experts."""
 
 _SCORE_BYTES = 4
 """Router scores are fp32 in every framework modelled here."""
@@ -57,17 +52,43 @@ products with the weights and with the bias (16), their sums (8), and all expert
 (``TEGroupedMLP._apply_bias`` of Megatron-Core)."""
 
 
-def expert_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
-    """The pieces and saved activations of one layer with experts."""
+def _tensors(model: Model) -> Iterator[ParameterTensor]:
     experts = model.experts
     assert experts is not None
-    block = attention_block(model, kind, plan, shape)
+    h, e, f = model.hidden, experts.count, experts.ffn_hidden
+    group, bias = ParameterGroup.EXPERT, TensorRole.BIAS
+    yield ParameterTensor("router", (e, h))
+    if experts.router_bias:
+        yield ParameterTensor("router.bias", (e,), role=bias)
+    for part in ("gate", "up") if model.gated_mlp else ("up",):
+        yield ParameterTensor(f"experts.{part}", (e, f, h), group, TensorSplit.EXPERT)
+        if model.mlp_bias:
+            name, split = f"experts.{part}.bias", TensorSplit.EXPERT
+            yield ParameterTensor(name, (e, f), group, split, role=bias)
+    yield ParameterTensor("experts.down", (e, f, h), group, TensorSplit.EXPERT)
+    if model.mlp_bias:
+        split = TensorSplit.EXPERT_REPLICATED
+        yield ParameterTensor("experts.down.bias", (e, h), group, split, role=bias)
+    if experts.shared_ffn_hidden:
+        yield from mlp_tensors(model, "shared_expert", experts.shared_ffn_hidden, biased=False)
+    if experts.shared_gate:
+        yield ParameterTensor("shared_expert.scalar_gate", (1, h))
+
+
+def _add(block: Block, _window: int) -> None:
+    """Router, routed experts and the shared one; a checkpoint of it keeps the router's input."""
+    experts = block.model.experts
+    assert experts is not None
+    first_piece, router_input = len(block.pieces), len(block.saved)
     _add_router(block, experts)
     _add_routed_experts(block, experts)
     if experts.shared_ffn_hidden:
         _add_shared_expert(block, experts)
-    block.close()
-    return block.layer()
+    block.checkpoint("moe", first_piece, router_input + 1)
+    # The norm before the router stands apart from the products that read it.
+    cast = {"shared_mlp_up_cast": block.second_cast_share}
+    dropped = ("router_input", "shared_mlp_input")
+    block.repeat("layernorm", {"mlp_norm": 1.0, **cast}, dropped=dropped)
 
 
 def token_copies(experts: Experts, tokens: int) -> int:
@@ -80,11 +101,6 @@ def token_copies(experts: Experts, tokens: int) -> int:
         return tokens * experts.top_k
     capacity = experts.capacity_factor * tokens * experts.top_k / experts.count
     return experts.count * math.ceil(capacity)
-
-
-def is_of_routed_experts(saved: Saved) -> bool:
-    """Whether an activation has a row for each copy that a rank's experts receive."""
-    return saved.name.startswith("expert_")
 
 
 def _add_router(block: Block, experts: Experts) -> None:
@@ -107,15 +123,33 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.shape
     copies = token_copies(experts, shape.tokens)
     moved = (shape.tokens + copies) * hidden * shape.element_bytes
-    block.pieces.append(_reordering(PERMUTE, moved))
+    block.pieces.append(_reordering(Role.PERMUTE, moved))
+    first = len(block.saved)
     block.save("expert_input", copies * hidden * shape.kept_bytes, Region.ROUTED)
-    _grouped(block, "expert_up", copies, block.branches * width, hidden, Split.COLUMN)
-    block.activation("expert_activation", copies * width, Region.SEQUENCE)
+    _grouped(block, "expert_up", copies, branches(block.model) * width, hidden, Split.COLUMN)
+    add_activation(block, "expert_activation", copies * width, Region.SEQUENCE)
     block.save("expert_down_input", copies * width * shape.kept_bytes, Region.SEQUENCE)
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW)
     if block.model.mlp_bias and not block.stack.fused_expert_extras:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))
-    block.pieces.append(_reordering(UNPERMUTE, moved))
+    block.pieces.append(_reordering(Role.UNPERMUTE, moved))
+    routed = [replace(saved, role=Role.ROUTED) for saved in block.saved[first:]]
+    block.saved[first:] = routed
+    _repeat_activation(block, [saved.name for saved in routed])
+
+
+def _repeat_activation(block: Block, saved: list[str]) -> None:
+    """What repeating the activation alone (``moe_act``) means.
+
+    Its input stays. A plain ReLU keeps its output alone; without that its input stays, which is
+    as large.
+    """
+    start, share = "expert_activation", block.second_cast_share
+    inputs = [name for name in (f"{start}_clamp_input", f"{start}_input") if name in saved]
+    stays = inputs[0] if inputs else "expert_down_input"
+    outputs = {f"{start}_input", f"{start}_output", "expert_down_input"} - {stays}
+    repeated = {start: 1.0, f"{start}_clamp": 1.0, "expert_down_cast": share}
+    block.repeat("moe_act", repeated, dropped=sorted(outputs))
 
 
 def _eager_bias(elements: float, count: int) -> MemoryBound:
@@ -125,10 +159,12 @@ def _eager_bias(elements: float, count: int) -> MemoryBound:
     return MemoryBound("expert_bias", forward, backward, Region.SEQUENCE, kernels, per_expert=True)
 
 
-def _reordering(name: str, moved_bytes: float) -> MemoryBound:
+def _reordering(role: Role, moved_bytes: float) -> MemoryBound:
     """Copies of tokens sorted by expert, or put back and added up."""
-    kernels = _PERMUTE_KERNELS
-    return MemoryBound(name, moved_bytes, moved_bytes, Region.SEQUENCE, kernels, scatters_rows=True)
+    return MemoryBound(
+        str(role), moved_bytes, moved_bytes, Region.SEQUENCE, _PERMUTE_KERNELS,
+        scatters_rows=True, role=role,
+    )  # fmt: skip
 
 
 def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split) -> None:
@@ -166,10 +202,23 @@ def _add_shared_expert(block: Block, experts: Experts) -> None:
     """
     tokens, hidden = block.shape.tokens, block.model.hidden
     row = tokens * hidden * block.shape.element_bytes
-    block.mlp(experts.shared_ffn_hidden, "shared_", shares_input=True)
+    first_piece, first_saved = len(block.pieces), len(block.saved)
+    add_mlp(block, experts.shared_ffn_hidden, shares_input=True, is_shared=True)
     if experts.shared_gate:
         block.pieces.append(Gemm("shared_gate", tokens, 1, hidden, half_precision=True))
         block.memory_bound("shared_gate_product", 2 * row, 3 * row, Region.SEQUENCE, 2)
         block.save("shared_output", row, Region.SEQUENCE)
         block.save("shared_gate_output", tokens * block.shape.element_bytes, Region.SEQUENCE)
+    block.checkpoint("shared_experts", first_piece, first_saved)
     block.memory_bound("shared_sum", 3 * row, 3 * row, Region.SEQUENCE)
+
+
+EXPERTS = LayerPart(
+    title="expert",
+    is_in=lambda model, index: model.has_experts(index),
+    tensors=_tensors,
+    add=_add,
+    tensor_sizes=lambda _: {},
+    context=TOKEN_WISE,
+    recompute=ALL_RECOMPUTE,
+)

@@ -1,17 +1,37 @@
-"""Which pieces do the embedding, the head and the loss of a model consist of?
+"""What are the embedding, the head and the loss of a model made of, and its multi-token modules?
 
-And what joins two of its layers for multi-token prediction. As for layers
-(:mod:`simulator.program.layer.transformer`), this is what one device would do for one microbatch.
+As for layers (:mod:`simulator.program.layer.layer_kinds`), their tensors, and what one device would
+do for one microbatch.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.stack import Stack
 from simulator.program.layer.block import MASK_BYTES, Block, Shape
-from simulator.program.layer.pieces import Axis, Exchange, Gemm, Layer, Region, Split
+from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.pieces import (
+    Axis,
+    Exchange,
+    Gemm,
+    Layer,
+    MemoryBound,
+    Region,
+    Role,
+    Split,
+)
+from simulator.program.layer.tensors import (
+    ParameterGroup,
+    ParameterTensor,
+    TensorRole,
+    TensorSplit,
+    norm_tensors,
+)
 
 _LOSS_COPIES, _PARALLEL_LOSS_COPIES = 2, 3
 """fp32 copies of the logits beside the kept log-probabilities, at their most in backward:
@@ -19,11 +39,89 @@ gradients of the log-probabilities and of the logits; where the vocabulary is cu
 also the probabilities (``torch.distributed.tensor.parallel.loss``)."""
 
 
+def embedding_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
+    """Tensors before the first layer: tokens, learned positions, projection, norm.
+
+    Args:
+        model: The network.
+        padded_vocab: Rows of the token table where a framework pads it; by default
+            the vocabulary itself.
+    """
+    group = ParameterGroup.EMBEDDING
+    vocab = padded_vocab or model.vocab
+    width = model.embedding_dim or model.hidden
+    tensors = [ParameterTensor("embedding.tokens", (vocab, width), group, TensorSplit.TENSOR)]
+    if model.max_positions:
+        shape, role = (model.max_positions, model.hidden), TensorRole.POSITIONS
+        tensors.append(ParameterTensor("embedding.positions", shape, group, role=role))
+    if model.embedding_dim:
+        shape = (width, model.hidden)
+        tensors.append(ParameterTensor("embedding.projection", shape, group, inputs_first=True))
+    if model.embedding_norm:
+        tensors += norm_tensors(model, "embedding.norm", group)
+    return tuple(tensors)
+
+
+def head_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
+    """Tensors after the last layer: final norm, untied output matrix, extra parameters.
+
+    A tied output matrix is the token embedding itself and is not repeated.
+
+    Args:
+        model: The network.
+        padded_vocab: Rows of the output matrix where a framework pads it; by default
+            the vocabulary itself.
+    """
+    group = ParameterGroup.HEAD
+    vocab = padded_vocab or model.vocab
+    width = model.embedding_dim or model.hidden
+    tensors = list(norm_tensors(model, "head.norm", group)) if model.final_norm else []
+    if model.embedding_dim:
+        shape = (model.hidden, width)
+        tensors.append(ParameterTensor("head.projection", shape, group, inputs_first=True))
+    if not model.tied_embeddings:
+        tensors.append(ParameterTensor("head.tokens", (vocab, width), group, TensorSplit.TENSOR))
+    if model.head_bias:
+        split = TensorSplit.TENSOR
+        tensors.append(ParameterTensor("head.bias", (vocab,), group, split, role=TensorRole.BIAS))
+    if model.extra_parameters:
+        tensors.append(ParameterTensor("head.extra", (model.extra_parameters,), group))
+    return tuple(tensors)
+
+
+def multi_token_tensors(model: Model) -> tuple[ParameterTensor, ...]:
+    """Tensors of all multi-token-prediction modules.
+
+    Each module joins the normalised hidden state and the normalised embedding of the
+    next token by one projection, then runs a layer like the model's last and a final
+    norm. Embedding and output matrix are those of the model and are not repeated.
+
+    Source:
+        DeepSeek-V3 (arXiv 2412.19437), section 2.2, equations 21 to 23.
+    """
+    return tuple(
+        tensor
+        for number in range(model.multi_token_layers)
+        for tensor in _multi_token_module(model, f"multi_token.{number}")
+    )
+
+
+def _multi_token_module(model: Model, name: str) -> Iterator[ParameterTensor]:
+    for norm in ("hidden_norm", "embedding_norm", "final_norm"):
+        yield from norm_tensors(model, f"{name}.{norm}", ParameterGroup.DENSE)
+    join_shape = (model.hidden, 2 * model.hidden)
+    yield ParameterTensor(f"{name}.join", join_shape, split=TensorSplit.TENSOR)
+    for tensor in layer_tensors(model, model.layers - 1):
+        yield replace(tensor, name=f"{name}.{tensor.name}")
+
+
 def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     """Token lookup, projection, learned positions, norm and dropout, as the model has them."""
     block = Block(model, plan, shape)
     row = shape.tokens * model.hidden * shape.element_bytes
-    block.memory_bound("embedding", 2 * row, 3 * row, Region.SEQUENCE)
+    block.pieces.append(
+        MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
+    )
     if model.embedding_dim:
         block.linear("embedding_projection", model.hidden, model.embedding_dim, Split.NONE)
     if model.positions == "learned":
@@ -60,10 +158,13 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     if model.embedding_dim:
         block.linear("head_projection", width, model.hidden, Split.NONE)
     block.pieces.append(
-        Gemm("head", shape.tokens, padded_vocab, width, split=Split.COLUMN, half_precision=True)
-    )
+        Gemm(
+            "head", shape.tokens, padded_vocab, width,
+            split=Split.COLUMN, half_precision=True, role=Role.LOGITS,
+        )
+    )  # fmt: skip
     logits_bytes = float(shape.tokens * padded_vocab) * shape.element_bytes
-    if plan.tp > 1 and not stack.parallel_loss:
+    if plan.gathers_logits:
         kind = CollectiveKind.ALL_GATHER
         block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
     if stack.cross_entropy == "eager":
@@ -91,7 +192,7 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     if stack.cross_entropy == "copied":
         block.work((logits * half, logits * full, logits * full), (logits * half,), region)
     if stack.cross_entropy == "eager":
-        copies = _PARALLEL_LOSS_COPIES if plan.tp > 1 and stack.parallel_loss else _LOSS_COPIES
+        copies = _PARALLEL_LOSS_COPIES if plan.divides_loss else _LOSS_COPIES
         block.work((logits * half, logits * full), (logits * full,) * copies, region)
     return block.layer()
 
@@ -101,7 +202,7 @@ def _loss_reductions(plan: Plan, shape: Shape) -> list[Exchange]:
 
     Source: Megatron-LM's ``vocab_parallel_cross_entropy``, DTensor's ``loss_parallel``; fp32.
     """
-    if plan.tp == 1 or not plan.stack.parallel_loss:
+    if not plan.divides_loss:
         return []
     kind, num_bytes = CollectiveKind.ALL_REDUCE, 4.0 * shape.tokens
     names = ("loss.maximum", "loss.sum", "loss.label")

@@ -11,10 +11,13 @@ f MLP width, T = b s tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind
+from simulator.described.plan.plan import RecomputeModule
 
 
 class Region(StrEnum):
@@ -62,6 +65,37 @@ class Axis(StrEnum):
     OUTPUT = "tp-output"
 
 
+class Role(StrEnum):
+    """What a piece or a saved activation is to the passes; most need not tell it apart."""
+
+    OTHER = "other"
+    EMBEDDING = "embedding"
+    """Looks up rows of the table of tokens."""
+    LOGITS = "logits"
+    """Multiplies with that table, or with a matrix that is kept as it is."""
+    PROJECTION = "projection"
+    """A product before or after attention."""
+    PERMUTE = "permute"
+    """Copies tokens for their routed experts, with which these begin."""
+    UNPERMUTE = "unpermute"
+    """Adds up what routed experts return, with which these end."""
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+    CONTEXT = "context"
+    """What attention gives, and the product after it reads."""
+    LOG_SUM = "log_sum"
+    """Logarithms of the sums of exponentials of a fused attention kernel."""
+    ACTIVATION_INPUT = "activation_input"
+    """What the activation of a dense MLP reads."""
+    DOWN_INPUT = "down_input"
+    """What the last product of a dense MLP reads."""
+    NORM_STATISTICS = "norm_statistics"
+    """Numbers per token of a norm over the model's width."""
+    ROUTED = "routed"
+    """A row for each copy that routed experts receive."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """A product (m, k) x (k, n) with a weight, or a batch of products of activations.
@@ -76,6 +110,8 @@ class Gemm:
         kv_heads: Heads those columns hold; they are copied where tp exceeds them.
         half_precision: Stays in the 16-bit format when the others compute in 8 or 4 bits.
         products: Kernels that it stands for, each with a part of its columns.
+        weights: Matrices of the model that it multiplies with at once: query, key and value.
+        role: What it is to the passes.
     """
 
     name: str
@@ -89,6 +125,8 @@ class Gemm:
     kv_heads: int = 1
     half_precision: bool = False
     products: int = 1
+    weights: int = 1
+    role: Role = Role.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +213,9 @@ class MemoryBound:
         scatters_rows: Whether rows are picked up or put down at indices, one by one.
         strided: Whether operands are broadcast or permuted, so that an eager kernel computes
             where each element lies.
+        role: What they are to the passes.
+        statistics_bytes: Numbers of all tokens that a norm sums over the model's width [B].
+        serves: Name of the piece for which a pass inserted them; empty where none did.
     """
 
     name: str
@@ -186,6 +227,9 @@ class MemoryBound:
     per_expert: bool = False
     scatters_rows: bool = False
     strided: bool = False
+    role: Role = Role.OTHER
+    statistics_bytes: float = 0.0
+    serves: str = ""
 
     def scaled(self, share: float) -> MemoryBound:
         """The same kernels on so much of the data."""
@@ -214,6 +258,7 @@ class Exchange:
             others, where an exchange goes that way; None where all go straight [B].
         gather_bytes: Message size of its gathers where they move less than its reductions, 8-bit
             operands for 16-bit sums; 0 where both move ``num_bytes`` [B].
+        serves: Name of the piece for which a pass inserted it; empty where none did.
     """
 
     name: str
@@ -225,6 +270,7 @@ class Exchange:
     kv_heads: int = 0
     levels: tuple[float, float] | None = None
     gather_bytes: float = 0.0
+    serves: str = ""
 
     def message_bytes(self, kind: CollectiveKind) -> float:
         """Message size of one of its collectives [B]."""
@@ -285,17 +331,49 @@ class Saved:
         name: Which one.
         num_bytes: Size [B].
         region: How tensor parallelism divides it.
-        in_attention_core: Whether recomputing core attention drops it.
+        role: What it is to the passes.
     """
 
     name: str
     num_bytes: float
     region: Region
-    in_attention_core: bool = False
+    role: Role = Role.OTHER
 
 
-_MLP_STARTS = "mlp_norm_input"
-"""Name of the first activation that the MLP saves, the input of its norm."""
+@dataclass(frozen=True, slots=True)
+class ModuleRecompute:
+    """What a module of selective recomputation does to a layer that has it.
+
+    Attributes:
+        repeated: Share of each piece's forward work that backward repeats, by piece name.
+        kept: Share that stays of each saved activation, by name; of all others everything.
+    """
+
+    repeated: Mapping[str, float] = field(default_factory=dict)
+    kept: Mapping[str, float] = field(default_factory=dict)
+
+
+class ContextSplit(NamedTuple):
+    """How ranks share a sequence.
+
+    Attributes:
+        cp: Ranks that share it.
+        heads_ranks: Neighbours among them that trade heads in ``all_to_all+ring``.
+        element_bytes: Bytes of one activation [B].
+        sum_ratio: Size of what the steps of a ring add up, over that of activations.
+    """
+
+    cp: int
+    heads_ranks: int
+    element_bytes: float
+    sum_ratio: float
+
+
+ContextRule = Callable[[Piece, ContextSplit], Iterator[Piece]]
+"""(piece, ranks) -> what the piece becomes where ranks share a sequence, exchanges included."""
+
+ContextRules = Mapping[str, ContextRule]
+"""By ``plan.cp_method``; methods without a rule are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +383,6 @@ class Layer:
     Attributes:
         pieces: In forward order.
         saved: Activations kept for backward.
-        core: Names of the pieces that are core attention.
         input_bytes: The layer's input, all that full recomputation keeps [B].
         input_region: How tensor parallelism divides the input.
         passing_bytes: Blocks held while forward runs [B].
@@ -313,24 +390,25 @@ class Layer:
             the saved activations is [B].
         working_region: How tensor parallelism divides both.
         buffer_bytes: Blocks that products hold while either runs, to send or receive [B].
-        second_cast_share: What backward adds to a cast of an operand where forward makes one
-            of its two layouts and keeps the original, which backward reads once more for the
-            other (Transformer Engine's ``save_original_input``).
+        mlp_start: Index of the first saved activation of the MLP and its norm; None where there
+            is no such part.
+        modules: What each module of selective recomputation repeats and keeps.
+        context: The rules of its parts where ranks share a sequence.
     """
 
     pieces: tuple[Piece, ...]
     saved: tuple[Saved, ...]
     input_bytes: float
-    core: frozenset[str] = frozenset()
     input_region: Region = Region.SEQUENCE
     passing_bytes: tuple[float, ...] = ()
     working_bytes: tuple[float, ...] = ()
     working_region: Region = Region.TENSOR
     buffer_bytes: tuple[float, ...] = ()
-    second_cast_share: float = 0.0
+    mlp_start: int | None = None
+    modules: Mapping[RecomputeModule, ModuleRecompute] = field(default_factory=dict)
+    context: tuple[ContextRules, ...] = ()
 
     @property
     def middle(self) -> int:
-        """Index of the first saved activation of the MLP; past the last where it is not apart."""
-        names = [saved.name for saved in self.saved]
-        return names.index(_MLP_STARTS) if _MLP_STARTS in names else len(names)
+        """Index of the first saved activation of the MLP; past the last where there is none."""
+        return len(self.saved) if self.mlp_start is None else self.mlp_start

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simulator.cost.collectives import Group
-from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import (
     context_group,
@@ -22,17 +21,16 @@ from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import Memory, Owner
 from simulator.program.layer.block import Shape, microbatch_shape
-from simulator.program.layer.experts import expert_layer
+from simulator.program.layer.layer_kinds import layer_kinds, model_layer
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import embedding_layer, head_layer, join_layer, loss_layer
 from simulator.program.layer.pieces import Axis, Layer
-from simulator.program.layer.transformer import transformer_layer
-from simulator.program.price.layer_time import Hiding, LayerTime, layer_time
-from simulator.program.price.partitioned_checkpoints import kept_in_parts, with_gather
+from simulator.program.price.layer_time import Hiding, LayerTime, layer_time, with_input_gathered
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.resident import padded_vocab, state_bytes
 from simulator.program.strategies.divided_layer import divided
 from simulator.program.strategies.grid_parallel import GRID_LINES
-from simulator.program.strategies.recompute import Recomputation, recomputation
+from simulator.program.strategies.recompute import Recomputation, kept_in_parts, recomputation
 from simulator.program.strategies.split_backward import (
     Halves,
     backward_peak,
@@ -121,8 +119,7 @@ class UnitCosts:
         plan, stack = self.job.plan, self.job.plan.stack
         element_bytes, gradient_bytes = self.shape.element_bytes, state_bytes(self.job).gradients
         # Gradients that leave after every microbatch are not added up in place.
-        leave = plan.zero >= 2 or plan.data_parallel == "data-parallel"
-        adds_up = self.job.microbatches > 1 and not leave
+        adds_up = self.job.microbatches > 1 and self.job.choices.accumulates_gradients
         # On a grid a weight's gradient is added up between ranks first.
         fused = stack.fused_accumulation and plan.tensor_grid is None
         return PieceTimer(
@@ -136,12 +133,10 @@ class UnitCosts:
 
     @cached_property
     def _hiding(self) -> Hiding:
-        plan, stack = self.job.plan, self.job.plan.stack
-        pipelines_steps = plan.tensor_grid is not None and plan.tensor_grid.method != "3d"
-        default = stack.overlap_tp or pipelines_steps
-        overlap_tp = default if plan.overlap_tp is None else plan.overlap_tp
-        chunks = plan.tp if overlap_tp and plan.tp > 1 else 0
-        return Hiding(stack.overlap_tp_backward, chunks)
+        choices = self.job.choices
+        ranks = choices.tensor_ranks
+        chunks = ranks if choices.overlaps_tensor_collectives and ranks > 1 else 0
+        return Hiding(choices.hides_input_collectives, chunks)
 
     def of(self, unit: Unit) -> UnitCost:
         """The cost of a unit."""
@@ -166,8 +161,7 @@ class UnitCosts:
             case End.JOIN:
                 return join_layer(model, plan, shape)
             case LayerUnit(kind):
-                build = expert_layer if kind.has_experts else transformer_layer
-                return build(model, kind, plan, shape)
+                return model_layer(model, kind, plan, shape)
 
     def _cost(self, unit: Unit) -> UnitCost:
         """Times of all directions, and memory as recomputation leaves it."""
@@ -184,8 +178,8 @@ class UnitCosts:
         )
         time = layer_time(layer, self.timer, self._hiding, outcome.repeated)
         if plan.partition_activations and is_repeated:
-            outcome = kept_in_parts(outcome, layer, plan.tp)
-            time = with_gather(time, layer, self.timer)
+            outcome = kept_in_parts(outcome, layer, self.job.choices.tensor_ranks)
+            time = with_input_gathered(time, layer, self.timer)
         owner = Owner.LOGITS if unit in (End.HEAD, End.LOSS) else Owner.ACTIVATIONS
         saved = _blocks(owner, outcome.kept_bytes)
         passing_bytes = outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes
@@ -207,7 +201,8 @@ class UnitCosts:
         if self.job.plan.stack.keeps_graph_for_weights:
             return whole_until_the_end(saved, _blocks(Owner.RECOMPUTE, outcome.restored_bytes))
         shape = self.shape
-        sizes = pending_bytes(layer, self.job.plan.tp, shape.element_bytes, shape.gemm_bytes)
+        ranks = self.job.choices.tensor_ranks
+        sizes = pending_bytes(layer, ranks, shape.element_bytes, shape.gemm_bytes)
         return freed_half_way(saved, _blocks(owner, sizes))
 
 

@@ -135,6 +135,21 @@ def attention_flop(attention: FlashAttention) -> float:
     return flop / 2 if attention.causal else flop
 
 
+def with_input_gathered(time: LayerTime, layer: Layer, timer: PieceTimer) -> LayerTime:
+    """The layer's times where tensor-parallel ranks gather its input before they repeat it."""
+    kind = CollectiveKind.ALL_GATHER
+    exchange = Exchange("checkpoint", Axis.TENSOR, None, kind, layer.input_bytes)
+    seconds = timer.exchange_cost(exchange, kind).seconds
+    again = time.recompute
+    recompute = replace(
+        again,
+        parts=[Part(str(kind), Category.TENSOR_PARALLEL, seconds), *again.parts],
+        collectives=[timer.collective(exchange, kind), *again.collectives],
+        exchanges=again.exchanges + 1,
+    )
+    return replace(time, recompute=recompute)
+
+
 @dataclass(frozen=True, slots=True)
 class _Passes:
     """The passes over one layer; attributes as the arguments of :func:`layer_time`."""

@@ -1,4 +1,4 @@
-"""How near does each kernel of a layer come to what the device could do?
+"""What is each kernel of a layer, and how near does it come to what the device could do?
 
 A kernel that does ``flop`` and moves ``num_bytes`` can run no faster than the larger of
 flop / peak and bytes / bandwidth. Bytes are those of operands and results, once each, as the
@@ -15,13 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from simulator.cost.gemm import product_bytes
-from simulator.cost.parameters import LayerKind, layer_kinds
 from simulator.cost.rates import ELEMENT_BYTES, activation_precision, peak_flop_per_s
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
+from simulator.program.layer.layer_kinds import MLPS, layer_kinds
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import (
     FlashAttention,
     Gemm,
@@ -34,6 +36,7 @@ from simulator.program.layer.pieces import (
 from simulator.program.price.layer_time import attention_flop
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.price.stage_cost import StageCosts
+from simulator.program.price.update_time import NEWTON_SCHULZ
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def roofline(job: Job) -> tuple[KernelPoint, ...]:
 def _kind_name(kind: LayerKind, *, several: bool) -> str:
     if not several:
         return "layer"
-    name = "expert layer" if kind.has_experts else "dense layer"
+    name = f"{MLPS[kind.mlp].title} layer"
     return f"{name}, window {kind.window}" if kind.window else name
 
 
@@ -158,3 +161,30 @@ def _attention_bytes(attention: FlashAttention, element_bytes: float) -> float:
     queries = attention.heads * attention.seq_q * dims
     keys = attention.kv_heads * attention.seq_kv * dims
     return element_bytes * attention.batch * (queries + keys)
+
+
+class KernelKind(StrEnum):
+    """What a kernel computes, as a profile of a real run can tell, too."""
+
+    GEMM = "gemm"
+    ATTENTION = "attention"
+    OTHER = "other"
+
+
+def kernel_kinds(job: Job) -> dict[str, KernelKind]:
+    """Kind of every part that computes, by its name; names that are missing are of others.
+
+    Attention that is not fused is the products and the softmax that it is made of.
+    """
+    kinds = {piece.name: _kind(piece) for piece in StageCosts(job).all_pieces()}
+    return kinds | {NEWTON_SCHULZ: KernelKind.GEMM}
+
+
+def _kind(piece: Piece) -> KernelKind:
+    match piece:
+        case Gemm() | GroupedGemm() | GridProduct():
+            return KernelKind.GEMM
+        case FlashAttention() | RingAttention():
+            return KernelKind.ATTENTION
+        case _:
+            return KernelKind.OTHER

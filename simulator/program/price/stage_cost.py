@@ -13,7 +13,6 @@ from functools import cached_property
 from itertools import chain
 
 from simulator.cost.kernel_time import memory_bound_s
-from simulator.cost.parameters import LayerKind
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
 from simulator.program.grid.received_tokens import ExpertShare
@@ -28,6 +27,7 @@ from simulator.program.ir import (
     Work,
     total_bytes,
 )
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import Axis, Piece
 from simulator.program.price.host_pace import Launched, launched, waiting_s
 from simulator.program.price.layer_cost import End, LayerUnit, Unit, UnitCost, UnitCosts
@@ -139,7 +139,7 @@ class StageCosts:
         Source: DeepSeek-V3 (arXiv 2412.19437, section 3.2.1).
         """
         exchange_s = self._seconds(run, phase, lambda c: c is Category.EXPERT_PARALLEL)
-        if not exchange_s or not self._overlaps_experts:
+        if not exchange_s or not self.job.choices.overlaps_experts:
             return 1.0
         compute_s = self._seconds(beside, beside_phase, lambda c: c not in COMMUNICATION)
         held = self.units.timer.multiprocessor_share(Axis.EXPERT)
@@ -208,7 +208,7 @@ class StageCosts:
         """Activation that one rank sends to the next stage, per microbatch [B]."""
         shape, plan = self.units.shape, self.job.plan
         whole = shape.tokens * self.job.model.hidden * shape.element_bytes
-        return whole / plan.tp if plan.cuts_boundary else whole
+        return whole / self.job.choices.tensor_ranks if plan.cuts_boundary else whole
 
     @cached_property
     def host_s_per_kernel(self) -> float:
@@ -227,15 +227,7 @@ class StageCosts:
     @property
     def _python_turns(self) -> int:
         """Copies of the model whose Python code takes turns in one process."""
-        return self.job.dp if self.job.plan.data_parallel == "data-parallel" else 1
-
-    @property
-    def _overlaps_experts(self) -> bool:
-        """By default only in schedules that are made for it."""
-        plan = self.job.plan
-        if plan.overlap_ep is None:
-            return plan.joins_passes
-        return plan.overlap_ep
+        return self.job.dp if self.job.choices.data_parallelism.is_one_process else 1
 
     def layer_pieces(self, kind: LayerKind) -> tuple[tuple[Piece, ...], PieceTimer]:
         """What one rank runs of a layer in forward order, and what times it."""
@@ -334,7 +326,7 @@ class StageCosts:
         Weights out of the gathered buffer, and gradients into the one that is reduced.
         """
         job, stack = self.job, self.job.plan.stack
-        if job.plan.zero < 3 or shard_group(job).ranks == 1:
+        if not job.choices.shards_weights or shard_group(job).ranks == 1:
             return None
         per_parameter = {
             Phase.FORWARD: stack.gather_copy_bytes,

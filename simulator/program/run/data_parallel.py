@@ -105,9 +105,9 @@ class DataParallel:
     """
 
     def __init__(self, job: Job, program: Program, units: Units, exchanges: Exchanges) -> None:
-        plan, stack = job.plan, job.plan.stack
+        choices = job.choices
         self._job, self._program, self._units, self._exchanges = job, program, units, exchanges
-        self._zero = plan.zero
+        self._choices = choices
         self._offload = StateOffload(job, program)
         self._memory = UnitMemory(job)
         self._bucket_copies = BucketCopies(job)
@@ -115,9 +115,8 @@ class DataParallel:
         self._whole = WholeGradients(self._memory)
         streams = self._offload.streams_gradients or self._offload.fetches_parameters
         self._is_active = exchanges.is_needed or streams
-        reduce, gather = plan.overlap_grad_reduce, plan.overlap_param_gather
-        self._overlaps_reduce = stack.overlap_grad_reduce if reduce is None else reduce
-        self._overlaps_gather = stack.overlap_param_gather if gather is None else gather
+        self._overlaps_reduce = choices.overlaps_reduction
+        self._overlaps_gather = choices.overlaps_gather
         self._gathers_once = exchanges.gathers_ahead and self._overlaps_gather
         """Whether updated weights are gathered while the next step's first forward runs."""
         self._pieces: dict[Slice, Piece] = {}
@@ -139,7 +138,7 @@ class DataParallel:
 
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """The pieces in which a forward is run, so that gathers can precede them."""
-        gathers = self._zero == 3 or (self._gathers_once and is_first)
+        gathers = self._choices.shards_weights or (self._gathers_once and is_first)
         return [piece.run for piece in self._cut(run)] if self._is_active and gathers else [run]
 
     def backward_runs(self, run: Slice, *, is_first: bool, reduces: bool) -> list[Slice]:
@@ -151,18 +150,19 @@ class DataParallel:
             self._ends_backward = runs[-1]
             return runs
         # Gradients that are made here come layer by layer, as activations go.
-        makes = is_first and self._job.plan.stack.frees_gradients
+        makes = is_first and self._choices.frees_gradients
         return ends_apart(cut(run, 1))[::-1] if makes else [run]
 
     def makes_gradients(self, *, is_first: bool) -> bool:
         """Whether a backward makes its gradients anew."""
-        return self._zero >= 2 or (is_first and self._job.plan.stack.frees_gradients)
+        makes_first = is_first and self._choices.frees_gradients
+        return self._choices.shards_gradients or makes_first
 
     def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
         """Gathers the weights that a run needs."""
         if rank in self._awaited:
             return Gather(self._awaited.pop(rank))
-        per_use = self._zero == 3
+        per_use = self._choices.shards_weights
         if not self._is_active or not (per_use or (self._gathers_once and is_first)):
             return Gather()
         needed = [unit for unit in self._piece(run).needs if (rank, unit) not in self._held]
@@ -197,8 +197,7 @@ class DataParallel:
         self, run: Slice, *, is_forward: bool, in_attention: bool = False
     ) -> Memory:
         """What is gathered at once while a piece runs whose parameters come one by one."""
-        is_gathered = self._is_active and self._zero == 3
-        if not is_gathered:
+        if not (self._is_active and self._choices.shards_weights):
             return ()
         return self._memory.weights_in_turn(
             self._piece(run), is_forward=is_forward, in_attention=in_attention
@@ -215,7 +214,7 @@ class DataParallel:
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Books a run that used its weights; returns the gathered ones to give back."""
         self._computed[rank] = operation
-        if not self._is_active or self._zero < 3:
+        if not (self._is_active and self._choices.shards_weights):
             return ()
         piece = self._piece(run)
         done = [u for u in piece.needs if not u.stays] if is_forward else piece.closes
@@ -228,14 +227,14 @@ class DataParallel:
         self, rank: int, operation: int, run: Slice, *, is_last: bool, reduces: bool
     ) -> Memory:
         """Reduces gradients that a run completes, where due; returns the memory they take."""
-        shards_later = self._is_active and self._zero >= 2
+        shards_later = self._is_active and self._choices.shards_gradients
         taken = () if shards_later else self._made.by_backward(rank, run)
         if reduces:
             piece = self._piece(run)
             if piece.closes:
                 self._reduce_after(operation, _Due(rank, run, piece.closes), is_last=is_last)
             taken += self._whole.complete(rank, piece)
-        elif self._zero == 2:
+        elif self._choices.keeps_gradients_of_a_turn:
             taken += self._whole.keep(rank, self._backward)
         if run == self._ends_backward:
             self._offload.end_backward(rank)
@@ -244,7 +243,7 @@ class DataParallel:
 
     def _reduce_after(self, operation: int, due: _Due, *, is_last: bool) -> None:
         """Reduces what a piece of backward completes while the next one runs, or before it."""
-        if self._zero >= 2:
+        if self._choices.shards_gradients:
             self._limit_reductions(due.rank, operation)
         numel = sum(unit.parameters.total for unit in due.units)
         self._bucket_copies.add(self._program, operation, numel)
@@ -252,11 +251,12 @@ class DataParallel:
             self._send_gradients(operation, due, is_last=is_last)
         else:
             self._emit_reduction(due, (operation,), overlapped=self._overlaps_reduce)
-        if self._zero >= 2:
+        if self._choices.shards_gradients:
             shards = (self._made.by_backward(due.rank, unit.run) for unit in due.units)
             reduction = self._program.operations[self._reductions[due.rank][-1]]
             reduction.takes += tuple(block for shard in shards for block in shard)
-        if self._zero < 2 and not is_last and due.run == self._ends_backward:
+        is_whole = not self._choices.shards_gradients
+        if is_whole and not is_last and due.run == self._ends_backward:
             self._awaited[due.rank] = tuple(self._reductions.pop(due.rank))
 
     def reduces_after(self, *, is_last: bool, ends_turn: bool) -> bool:
@@ -266,9 +266,10 @@ class DataParallel:
         """
         if not self._is_active:
             return False
-        if self._zero == 3 or not self._job.plan.no_sync or self._offload.streams_gradients:
+        if self._choices.reduces_every_backward or self._offload.streams_gradients:
             return True
-        return ends_turn if self._zero == 2 else is_last and self._overlaps_reduce
+        by_turn = self._choices.keeps_gradients_of_a_turn
+        return ends_turn if by_turn else is_last and self._overlaps_reduce
 
     def _send_gradients(self, operation: int, due: _Due, *, is_last: bool) -> None:
         """Reduces gradients and copies them to the host; backward waits for both."""
@@ -309,7 +310,7 @@ class DataParallel:
 
     def _add_partial_gradients(self, rank: int, units: Sequence[Unit]) -> None:
         """Adds up gradients of norms over the ranks that cut the sequence, where still due."""
-        if self._is_active and not self._job.plan.stack.coalesced_norm_gradients:
+        if self._is_active and not self._choices.sums_partial_gradients_once:
             return
         work = partial_gradients_work(self._job, units)
         if work is None:

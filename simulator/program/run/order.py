@@ -10,18 +10,12 @@ from __future__ import annotations
 from functools import cached_property
 
 from simulator.described.job import Job
-from simulator.described.plan.written_schedule import WrittenSchedule
 from simulator.errors import UnsupportedError
 from simulator.program.price.schedule_costs import pass_costs
 from simulator.program.run.boundary_buffers import BoundaryBuffers
-from simulator.schedule import Order, ScheduleInfo, schedule_info
-from simulator.schedule.orders.one_f_one_b import one_ahead, paired_interleaved
-from simulator.schedule.pass_costs import PassCosts
-from simulator.schedule.written import written_schedule
-
-_WAITING_SCHEDULES = frozenset({"naive", "gpipe", "1f1b", "dapple"})
-"""Schedules whose implementations, Megatron's and PyTorch's alike, wait for every transfer
-before they go on (``overlap_p2p_comm`` is for interleaved schedules only)."""
+from simulator.schedule import Order, ScheduleInfo
+from simulator.schedule.info import PassCosts
+from simulator.schedule.orders.one_f_one_b import one_ahead
 
 
 def job_schedule(job: Job) -> ScheduleInfo:
@@ -31,20 +25,9 @@ def job_schedule(job: Job) -> ScheduleInfo:
         InputError: The file holds no order that can run; faults name row and column.
         UnsupportedError: No framework shards under it as the plan says.
     """
-    plan = job.plan
-    if isinstance(plan.schedule, WrittenSchedule):
-        schedule = written_schedule("\n".join(plan.schedule.rows), plan.schedule.file)
-    else:
-        implied = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
-        schedule = schedule_info(plan.schedule or implied)
-    _refuse_sharded_copies(job, schedule)
-    return schedule
-
-
-def _refuse_sharded_copies(job: Job, schedule: ScheduleInfo) -> None:
-    """Raise where ranks hold two copies of the model and gradients or weights are sharded."""
-    zero = job.plan.zero
-    if zero > 1 and job.plan.pp > 1 and schedule.placement.copies > 1:
+    schedule = job.choices.schedule
+    if job.choices.shards_gradients and job.plan.pp > 1 and schedule.placement.copies > 1:
+        zero = job.plan.zero
         raise UnsupportedError.single(
             "plan.zero",
             f"no framework runs ZeRO {zero} under {schedule.name}: its two copies of the model "
@@ -52,16 +35,7 @@ def _refuse_sharded_copies(job: Job, schedule: ScheduleInfo) -> None:
             zero,
             "take plan.zero: 1, or a schedule with one copy of the model, as dualpipev",
         )
-
-
-def overlaps_p2p(job: Job, schedule: ScheduleInfo) -> bool:
-    """Whether pipeline transfers run beside computation."""
-    plan = job.plan
-    if plan.overlap_p2p is not None:
-        return plan.overlap_p2p
-    # Where backwards are split, runtimes post sends and receives ahead of their use.
-    overlaps = plan.stack.overlap_p2p or schedule.splits_backward
-    return overlaps and schedule.name not in _WAITING_SCHEDULES
+    return schedule
 
 
 def boundary_buffers(job: Job, schedule: ScheduleInfo, boundary_bytes: float) -> BoundaryBuffers:
@@ -71,8 +45,8 @@ def boundary_buffers(job: Job, schedule: ScheduleInfo, boundary_bytes: float) ->
         job.plan.pp,
         job.plan.vpp,
         schedule.placement,
-        per_microbatch=job.plan.stack.buffers_every_microbatch,
-        blocking=not overlaps_p2p(job, schedule),
+        per_microbatch=job.choices.buffers_every_microbatch,
+        blocking=not job.choices.overlaps_transfers,
     )
 
 
@@ -103,8 +77,8 @@ class StepOrder:
         if plan.pp == 1 and plan.overlap_ep:
             return [one_ahead(microbatches)]
         sizes = (plan.pp, plan.vpp, microbatches)
-        if self._joins_passes:
-            return paired_interleaved(*sizes)
+        if schedule.paired_order is not None and self.job.choices.pairs_passes:
+            return schedule.paired_order(*sizes)
         if schedule.costed_order is not None:
             return schedule.costed_order(*sizes, self._pass_costs)
         return schedule.order(*sizes)
@@ -112,13 +86,3 @@ class StepOrder:
     @cached_property
     def _pass_costs(self) -> PassCosts:
         return pass_costs(self.job, self.schedule)
-
-    @property
-    def _joins_passes(self) -> bool:
-        """Whether a forward waits for the input of the backward after it.
-
-        Megatron's interleaved schedule does where it exchanges activations and gradients in
-        one blocking call, and where the two passes run side by side.
-        """
-        overlaps = overlaps_p2p(self.job, self.schedule) and not self.job.plan.overlap_ep
-        return self.schedule.name == "interleaved-1f1b" and not overlaps

@@ -94,7 +94,7 @@ class StateOffload:
     @property
     def streams_gradients(self) -> bool:
         """Whether gradients leave as soon as they are reduced."""
-        return self._plan.optimizer is not None and self.job.plan.zero >= 2
+        return self._plan.optimizer is not None and self.job.choices.shards_gradients
 
     def fetch(self, shard: Shard, after: Sequence[int], takes: Memory = ()) -> int:
         """Copies a piece's shard of the weights to the GPU; the id of the copy."""
@@ -127,7 +127,7 @@ class StateOffload:
         num_bytes = self._numel(shard) * self._per.gradients * self._away
         rank, layers, links = shard.rank, shard.layers, self.links
         earlier = self._on_host.get((rank, shard.run))
-        adds_on_gpu = self.job.plan.stack.offloads == "infinity"
+        adds_on_gpu = self.job.choices.offloads == "infinity"
         if earlier is not None and adds_on_gpu:
             sums = ((Owner.COMMUNICATION, num_bytes),)
             back = links.copy(
@@ -148,7 +148,7 @@ class StateOffload:
 
     def end_backward(self, rank: int) -> None:
         """Books that all of a rank's backward is launched; FSDP then waits for its copies."""
-        if self.job.plan.stack.offloads == "shards" and rank in self._sent:
+        if self.job.choices.offloads == "shards" and rank in self._sent:
             self._launched_after[rank] = self._sent[rank]
 
     def launched_after(self, rank: int) -> tuple[int, ...]:

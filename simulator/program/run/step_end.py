@@ -23,25 +23,12 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.price.muon import gathers
-from simulator.program.price.update_time import optimizer_work
+from simulator.program.price.update_time import gathers, optimizer_work
 from simulator.program.run.data_parallel import DataParallel
-from simulator.program.run.order import job_schedule
 from simulator.program.states.parameter_server import server_update_work
 from simulator.program.states.rank_layers import PipelineRanks
 from simulator.program.states.resident import padded_vocab, shard_numel, state_bytes
 from simulator.program.states.update_memory import update_memory
-
-
-def post_validates(job: Job) -> bool:
-    """Whether stages update without waiting for each other.
-
-    By default only where the backward is split, as in the implementation that does it.
-    """
-    given, stack = job.plan.post_validation, job.plan.stack
-    if given is not None:
-        return given
-    return job.plan.pp > 1 and stack.post_validation and job_schedule(job).splits_backward
 
 
 class StepEnd:
@@ -80,7 +67,7 @@ class StepEnd:
         ]
         own = [index for waits in reduced for index in waits]
         shared = self._add_shared_reductions(own)
-        if post_validates(self.job):
+        if self.job.choices.post_validates:
             self._add_updates_in_turn(reduced)
         elif self._ranks_agree:
             waits = self._add_norm([*own, *shared])
@@ -132,7 +119,7 @@ class StepEnd:
         self.program.operations[last].gives = self.data_parallel.freed_gradients(rank)
         self.data_parallel.updated(rank, last)
         self.data_parallel.finish_weights(rank, runs)
-        if host_s := self.job.plan.stack.step_host_s:
+        if host_s := self.job.choices.step_host_s:
             self._add_host_work(rank, "between_steps", host_s)
 
     def _add_host_work(
@@ -160,7 +147,7 @@ class StepEnd:
     def _add_update_on_gpu(self, rank: int, after: Sequence[int]) -> int:
         """The update of what is on the GPU, or of servers that a worker waits for; its id."""
         job, parameters, runs = self.job, self.ranks.parameters(rank), self.ranks.runs_of(rank)
-        if job.plan.data_parallel == "parameter-server":
+        if job.choices.data_parallelism.has_servers:
             work = server_update_work(job, parameters)
         else:
             work = optimizer_work(job, parameters, runs, self.host_s_per_kernel)
@@ -185,7 +172,7 @@ class StepEnd:
         if not self.ranks.copies_embedding:
             return []
         grid = self.job.plan.tensor_grid
-        ways = grid.weight_ways if grid else self.job.plan.tp
+        ways = grid.weight_ways if grid else self.job.choices.tensor_ranks
         numel = padded_vocab(self.job) * self.job.model.hidden // ways
         return [self._add_pair_reduction(0, self.ranks.head_rank, numel, after)]
 
@@ -198,7 +185,8 @@ class StepEnd:
         reductions, stages = [], self.ranks.stages
         for rank in range(stages // 2):
             held = self.ranks.parameters(rank)
-            numel = shard_numel(self.job, held) if self.job.plan.zero else held.total
+            is_sharded = self.job.choices.shards_states
+            numel = shard_numel(self.job, held) if is_sharded else held.total
             reductions.append(self._add_pair_reduction(rank, stages - 1 - rank, numel, after))
         return reductions
 
@@ -216,9 +204,7 @@ class StepEnd:
     @property
     def _norm_group(self) -> Group:
         """Ranks whose gradients differ: those that share the model, or shards of gradients."""
-        plan = self.job.plan
-        first_level = 2 if plan.stack.shards_whole_parameters else 1
-        return model_group(self.job, with_shards=plan.zero >= first_level)
+        return model_group(self.job, with_shards=self.job.choices.reduces_to_shards)
 
     @property
     def _ranks_agree(self) -> bool:

@@ -78,7 +78,7 @@ def refuse_shared_updates(job: Job, schedule: ScheduleInfo) -> None:
     """
     if schedule.synchronous:
         return
-    if job.plan.zero and job.dp * job.plan.cp > 1:
+    if job.choices.shards_states and job.dp * job.plan.cp > 1:
         raise UnsupportedError.single(
             "plan.zero",
             f"must be 0 with {schedule.name}: no sharded form of its stashed weights is published",

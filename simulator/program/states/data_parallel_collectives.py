@@ -69,17 +69,17 @@ class Collectives:
 
     def __init__(self, job: Job, units: Units) -> None:
         self._job, self._units = job, units
-        self._zero = job.plan.zero
+        self._choices = job.choices
         self._state = state_bytes(job)
         self._dense = _Groups("dp", data_group(job), shard_group(job), replica_group(job))
         self._expert = _Groups(
             "edp", expert_data_group(job), expert_shard_group(job), expert_replica_group(job)
         )
-        self._broadcasts = self._zero == 1 and job.plan.stack.shards_whole_parameters
-        self._shards_gradients = self._zero > 0 and not self._broadcasts
+        self._broadcasts = job.choices.updates_whole_parameters
+        self._reduces_to_shards = job.choices.reduces_to_shards
         self._works: dict[tuple[Call, ...], Work] = {}
         self.gather_kind = Kind.ALL_GATHER
-        self.reduction_kind = Kind.REDUCE_SCATTER if self._shards_gradients else Kind.ALL_REDUCE
+        self.reduction_kind = Kind.REDUCE_SCATTER if self._reduces_to_shards else Kind.ALL_REDUCE
         self.gathers_ahead = self.hands_out and not self._broadcasts
 
     @property
@@ -90,12 +90,12 @@ class Collectives:
     @property
     def hands_out(self) -> bool:
         """Whether ranks keep whole weights, of which others update a part."""
-        return 0 < self._zero < 3
+        return self._choices.hands_out_weights
 
     def reduction(self, units: Sequence[Unit]) -> Work:
         """Adds up the gradients of units over all ranks that hold copies of them."""
         calls: list[Call] = []
-        if not self._job.plan.stack.coalesced_norm_gradients:
+        if not self._choices.sums_partial_gradients_once:
             per = self._state.gathered
             sizes = (numel * per for unit in units for numel in unit.partial)
             calls += _partial_gradient_calls(self._job, sizes)
@@ -106,7 +106,7 @@ class Collectives:
 
     def _reduction_calls(self, num_bytes: float, groups: _Groups) -> Iterator[Call]:
         name, all_reduce = "gradients", CollectiveKind.ALL_REDUCE
-        if not self._shards_gradients:
+        if not self._reduces_to_shards:
             yield Call(name, all_reduce, groups.name, groups.all, num_bytes)
             return
         scatter = CollectiveKind.REDUCE_SCATTER
@@ -118,7 +118,7 @@ class Collectives:
         """Brings the weights of units together for a pass."""
         counts = [count for unit in units for count in _gathered(unit, is_forward=is_forward)]
         if not is_forward:
-            reuse_numel = self._job.plan.stack.reuse_numel
+            reuse_numel = self._choices.reuse_numel
             apart = (unit.apart for unit in units if unit.apart)
             counts += [count for lone in apart for count in lone.gathered_twice(reuse_numel)]
         return self._work(self._weight_calls(CollectiveKind.ALL_GATHER, counts))
@@ -128,14 +128,14 @@ class Collectives:
         if not self._broadcasts:
             return self.gather_kind, self.gather([self._units.whole(run)])
         shares = whole_parameter_shares(self._units.counts(run), self._dense.shards.ranks)
-        if self._job.plan.stack.flat_broadcasts:
+        if self._choices.broadcasts_flat:
             shares = [[added_up(share)] for share in shares]
         counts = (count for share in shares for count in share)
         return Kind.BROADCAST, self._work(self._weight_calls(CollectiveKind.BROADCAST, counts))
 
     def gather_small(self, runs: Sequence[Slice]) -> Work | None:
         """One gather of what ZeRO 3 keeps whole; every rank's part is cut into parameters."""
-        if self._zero < 3 or not self._job.plan.stack.whole_below_numel:
+        if not (self._choices.shards_weights and self._choices.small_numel):
             return None
         held = (count for run in runs for count in self._units.stored_counts(run))
         if not (small := [count for count in held if is_small(count, self._job)]):
@@ -182,7 +182,7 @@ def partial_gradients_work(job: Job, units: Sequence[Unit]) -> Work | None:
     sizes = [numel * reduced for unit in units for numel in unit.partial]
     if not sizes:
         return None
-    messages = [sum(sizes)] if job.plan.stack.coalesced_norm_gradients else sizes
+    messages = [sum(sizes)] if job.choices.sums_partial_gradients_once else sizes
     calls = _partial_gradient_calls(job, messages)
     return collectives_work(calls, job.cluster.profile.network, Category.TENSOR_PARALLEL)
 

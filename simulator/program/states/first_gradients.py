@@ -30,7 +30,7 @@ class MadeGradients:
         Those of ZeRO 2 and 3 are shards, made by the reduction that follows; then ``run`` is what
         it reduces.
         """
-        if not self._job.plan.stack.frees_gradients:
+        if not self._job.choices.frees_gradients:
             return ()
         owned = set(range(run.first, run.end))
         owned |= {_EMBEDDING} if run.has_embedding else set()

@@ -26,7 +26,7 @@ class UnitMemory:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._zero = job.plan.zero
+        self._choices = job.choices
         self._state = state_bytes(job)
 
     def weights(self, units: Sequence[Unit]) -> Memory:
@@ -65,7 +65,7 @@ class UnitMemory:
 
         Only ZeRO 2 and 3 make them anew; otherwise they live in resident buffers.
         """
-        if self._zero < 2:
+        if not self._choices.shards_gradients:
             return ()
         parts = [[part] for unit in units for part in unit.parts]
         others = [unit for unit in units if not unit.parts]
@@ -75,19 +75,19 @@ class UnitMemory:
     @property
     def copies_gradients(self) -> bool:
         """Whether gradients of ZeRO 2 and 3 are free once they are in the reduced buffer."""
-        return self._zero >= 2 and self.job.plan.stack.frees_copied_gradients
+        return self._choices.frees_copied_gradients
 
     def reduced(self, units: Sequence[Unit]) -> Memory:
         """Whole gradients of ZeRO 2 and 3 that are reduced, if they are a copy."""
         state = self._state
         is_copy = state.reduced != state.gathered or self.copies_gradients
-        if self._zero < 2 or not is_copy:
+        if not (self._choices.shards_gradients and is_copy):
             return ()
         return ((Owner.COMMUNICATION, self._unsharded(units) * state.reduced),)
 
     def _unsharded(self, units: Sequence[Unit]) -> float:
         """Elements of gradients that exist whole at once."""
-        bucket_numel = self.job.plan.stack.bucket_bytes / self._state.reduced
+        bucket_numel = self._choices.least_bucket_bytes / self._state.reduced
         return sum(unsharded_numel(unit, bucket_numel) for unit in units)
 
 
@@ -100,7 +100,7 @@ def whole_parameters(lone: LoneParameters, job: Job, *, is_forward: bool) -> lis
     sizes = [count.total for count in lone.gathered(is_forward=False)]
     turns = [_with_next([used], ahead, job) for used, ahead in pairwise([*sizes, *sizes[:1]])]
     if not is_forward and lone.is_repeated:
-        kept, again = lone.kept_and_gathered_twice(job.plan.stack.reuse_numel)
+        kept, again = lone.kept_and_gathered_twice(job.choices.reuse_numel)
         numels = [one.count.total for one in kept]
         turns.append(_with_next(numels, again[0].count.total, job) if again else numels)
     return max(turns, key=sum, default=[])
@@ -111,7 +111,7 @@ def whole_in_attention(lone: LoneParameters, job: Job) -> list[float]:
 
     What is kept for the gradients of these, or else the next of them, which is gathered ahead.
     """
-    kept, _ = lone.kept_and_gathered_twice(job.plan.stack.reuse_numel)
+    kept, _ = lone.kept_and_gathered_twice(job.choices.reuse_numel)
     inputs = [one for one in lone.each if one.in_attention and not one.is_small][:-1]
     waiting = [one.count.total for one in kept if one in inputs] if lone.is_repeated else []
     coming = [one for one in inputs if not one.stays]
@@ -120,11 +120,11 @@ def whole_in_attention(lone: LoneParameters, job: Job) -> list[float]:
 
 def _with_next(whole: list[float], ahead: float, job: Job) -> list[float]:
     """With the one that is gathered ahead, once more where a list of shards is made of it."""
-    stack = job.plan.stack
+    limit = job.choices.live_numel
     live = kept_embedding_numel(job) + sum(whole)
-    if stack.live_numel is not None and live >= stack.live_numel:
+    if limit is not None and live >= limit:
         return whole
-    return [*whole, *[ahead] * (2 if stack.lists_of_shards else 1)]
+    return [*whole, *[ahead] * (2 if job.choices.lists_shards else 1)]
 
 
 def unsharded_numel(unit: Unit, bucket_numel: float) -> float:

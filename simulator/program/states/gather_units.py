@@ -21,17 +21,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from simulator.cost.parameters import (
-    LayerKind,
-    ParameterTensor,
-    Split,
-    layer_kinds,
-    layer_tensors,
-    padded_shard_numel,
-)
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
 from simulator.program.grid.stage_layers import Slice, cut, recomputed_layers
+from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.layer.tensors import ParameterTensor, TensorSplit, padded_shard_numel
 from simulator.program.states.resident import (
     ParameterCount,
     added_up,
@@ -126,7 +121,7 @@ class Units:
 
     def _stored(self, run: Slice) -> dict[tuple[Slice, str], ParameterCount]:
         """Stored parameters by part of the model and name."""
-        fuses = self.job.plan.stack.fused_projections
+        fuses = self.job.choices.fuses_projections
         stored: dict[tuple[Slice, str], ParameterCount] = {}
         for part in _parts(run):
             for tensor, count in self._tensors(part):
@@ -141,14 +136,14 @@ class Units:
         Where gradients or weights exist only while they are used, the loss is apart from the
         head: it has no weights.
         """
-        if self.job.plan.zero >= 2 and run.has_loss:
+        if self.job.choices.shards_gradients and run.has_loss:
             body = run._replace(has_loss=False)
             before = self.pieces(body) if _parts(body) else ()
             ahead = before[-1].ahead_numel if before else 0.0
             return (*before, Piece(Slice(run.end, run.end, has_loss=True), (), (), ahead))
-        if self.job.plan.zero < 3:
+        if not self.job.choices.shards_weights:
             return self._bucket_pieces(run)
-        sharding = self.job.plan.stack.sharding_units
+        sharding = self.job.choices.sharding_units
         if sharding == "parameters":
             return self._pieces_of_lone_parameters(run)
         if sharding == "layers":
@@ -183,7 +178,7 @@ class Units:
         """
         parts = _parts(run)
         # Tied weights have to be in one unit.
-        has_root = self.job.plan.stack.sharding_units == "root" or self.job.model.tied_embeddings
+        has_root = self.job.choices.sharding_units == "root" or self.job.model.tied_embeddings
         root_run = Slice(run.first, run.first, run.has_embedding, run.has_head)
         ends = tuple(self._sharding_unit(part, stays=True) for part in parts if _is_end(part))
         root = replace(self._sharding_unit(root_run, stays=True, is_root=True), parts=ends)
@@ -203,16 +198,16 @@ class Units:
         return tuple(pieces) or (Piece(run, (), ()),)
 
     def _sharding_unit(self, run: Slice, *, stays: bool, is_root: bool = False) -> Unit:
-        plan = self.job.plan
-        asked = plan.reshard_after_forward
+        asked = self.job.plan.reshard_after_forward
         # A root is used first and last in forward, so it stays whatever is asked.
         keeps = is_root or (stays if asked is None else not asked)
         whole, total = self.whole(run), ParameterCount()
-        if not plan.stack.pads_shards:
+        if not self.job.choices.pads_shards:
             return replace(whole, stays=keeps)
+        tensor_ranks = self.job.choices.tensor_ranks
         for part in _parts(run):
             for tensor, count in self._tensors(part):
-                padded = padded_shard_numel(tensor, plan.tp, self._shards)
+                padded = padded_shard_numel(tensor, tensor_ranks, self._shards)
                 total += count if count.expert else ParameterCount(float(padded))
         return Unit(run, total, whole.partial, keeps)
 
@@ -239,11 +234,10 @@ class Units:
         self, held: Sequence[tuple[int, tuple[ParameterTensor, ParameterCount]]]
     ) -> Iterator[tuple[int, Unit]]:
         """Buckets in order of backward, each with the index of the part that fills it up."""
-        reduced, stack = state_bytes(self.job).reduced, self.job.plan.stack
+        reduced, choices = state_bytes(self.job).reduced, self.job.choices
         sizes = [count.total * reduced for _, (_, count) in held]
         start = 0
-        bucket_bytes = max(stack.bucket_bytes, stack.bucket_per_rank_bytes * self.job.dp)
-        for end in bucket_ends(sizes, stack.first_bucket_bytes, bucket_bytes):
+        for end in bucket_ends(sizes, choices.first_bucket_bytes, choices.bucket_bytes):
             pairs = [pair for _, pair in held[start : end + 1]]
             total = added_up(count for _, count in pairs)
             closer = held[end][0]
@@ -254,7 +248,7 @@ class Units:
         """In order of backward; norms, and whatever else every rank holds whole."""
         if not self.job.plan.cuts_sequence:
             return ()
-        whole = (count.dense for tensor, count in held if tensor.split is Split.REPLICATED)
+        whole = (count.dense for tensor, count in held if tensor.split is TensorSplit.REPLICATED)
         return tuple(whole)[::-1]
 
     def _tensors(self, part: Slice) -> _Tensors:

@@ -37,8 +37,7 @@ class BucketCopies:
 
     def add(self, program: Program, operation: int, numel: float) -> None:
         """Book the copies of ``numel`` gradients with a backward, where there are any."""
-        plan = self.job.plan
-        if plan.zero or plan.data_parallel != "ddp" or not plan.stack.buckets_gradients:
+        if not self.job.choices.copies_buckets:
             return
         backward = program.operations[operation]
         key = id(backward.work), numel

@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from simulator.cost.parameters import ParameterGroup, ParameterTensor, matrix_shape
 from simulator.described.plan.plan import Optimizer
+from simulator.program.layer.tensors import ParameterGroup, ParameterTensor, matrix_shape
 
 _FP32 = 4.0
 _BLOCK = 256

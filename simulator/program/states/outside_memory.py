@@ -36,14 +36,14 @@ def outside_bytes(job: Job) -> float:
 
 def unused_kernel_bytes(job: Job) -> float:
     """What kernels take beyond the context that a profile states, where all are loaded [B]."""
-    if not job.plan.stack.loads_all_kernels:
+    if not job.choices.loads_all_kernels:
         return 0.0
     return max(0.0, _ALL_KERNELS_BYTES - job.cluster.profile.device.context_bytes)
 
 
 def communicator_bytes(job: Job) -> float:
     """Device memory of the communicators that one rank is in [B]."""
-    if job.plan.data_parallel == "parameter-server":
+    if not job.choices.data_parallelism.joins_groups:
         return 0.0
     lines = grid_groups(job) if job.plan.tensor_grid else ()
     combined = context_lines(job) if job.plan.cp_heads > 1 else ()
@@ -54,6 +54,6 @@ def communicator_bytes(job: Job) -> float:
     sizes = [*(group.ranks for group in groups), job.plan.pp]
     shared = [ranks for ranks in sizes if ranks > 1]
     # Where one kind of group holds all ranks, frameworks still make another of them all.
-    has_processes = job.cluster.gpus > 1 and job.plan.data_parallel == "ddp"
-    everyone = [job.cluster.gpus] if has_processes else []
+    joins_world = job.cluster.gpus > 1 and job.choices.data_parallelism.joins_world
+    everyone = [job.cluster.gpus] if joins_world else []
     return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in shared + everyone)

@@ -1,6 +1,6 @@
 """How many bytes of parameters, gradients and optimizer states does one rank hold?
 
-One table of parameter tensors (:mod:`simulator.cost.parameters`) drives all of it.
+One table of parameter tensors (:mod:`simulator.program.layer.tensors`) drives all of it.
 
 Source: ZeRO (arXiv 1910.02054, section 3) for what is sharded at which stage.
 """
@@ -12,32 +12,25 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.cost.kernel_time import output_bytes
-from simulator.cost.parameters import (
-    ParameterGroup,
-    ParameterTensor,
-    Split,
-    embedding_tensors,
-    grid_shard_numel,
-    head_tensors,
-    layer_kind,
-    layer_tensors,
-    multi_token_tensors,
-    tensor_shard_numel,
-)
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import data_group, expert_shard_group, shard_group
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner
+from simulator.program.layer.layer_kinds import layer_kind, layer_tensors
+from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
+from simulator.program.layer.tensors import (
+    ParameterGroup,
+    ParameterTensor,
+    TensorSplit,
+    grid_shard_numel,
+    tensor_shard_numel,
+)
 from simulator.program.states.optimizer_states import UPDATE_RULES, UpdateRule, further_state_bytes
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _MASTER_BYTES = 4.0
 _REMAINDER_BYTES = 2.0
 """Bits of an fp32 number that the bf16 number of its upper half lacks."""
-
-_VOCAB_MULTIPLE = 128
-"""Megatron pads the vocabulary to a multiple of this times tp
-(``--make-vocab-size-divisible-by``, default 128)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +64,18 @@ class StateBytes:
 
 def state_bytes(job: Job) -> StateBytes:
     """Bytes per parameter under the job's plan and stack."""
-    stack = job.plan.stack
+    choices = job.choices
     moments = _rule(job).state_bytes * _state_share(job)
     element = output_bytes(job.plan.precision)
     if element == _MASTER_BYTES:
         return StateBytes(element, element, element, 0.0, 0.0, moments, element)
-    if not stack.keeps_master_weights:
+    if not choices.keeps_master_weights:
         return StateBytes(element, element, element, 0.0, 0.0, moments, element)
-    asked = job.plan.grad_reduce_precision
-    kept_in = asked if asked and stack.reduces_in_place else stack.main_grad_precision
-    gradients = _PRECISION_BYTES[kept_in]
-    reduced = _PRECISION_BYTES[asked or stack.grad_reduce_precision]
-    copied = _MASTER_BYTES if gradients < _MASTER_BYTES and stack.copies_gradients else 0.0
-    weights = element if stack.keeps_half_weights else 0.0
-    keeps_remainders = stack.keeps_weight_remainders and weights and job.plan.precision == "bf16"
+    gradients = _PRECISION_BYTES[choices.kept_gradients]
+    reduced = _PRECISION_BYTES[choices.reduced_gradients]
+    copied = _MASTER_BYTES if gradients < _MASTER_BYTES and choices.copies_gradients else 0.0
+    weights = element if choices.keeps_half_weights else 0.0
+    keeps_remainders = choices.keeps_weight_remainders and weights
     master = _REMAINDER_BYTES if keeps_remainders else _MASTER_BYTES
     return StateBytes(weights, element, gradients, copied, master, moments, reduced)
 
@@ -93,7 +84,7 @@ def _state_share(job: Job) -> float:
     """Size of optimizer states over that of fp32 ones: they are 16-bit where all else is."""
     plan = job.plan
     element = output_bytes(plan.precision)
-    is_small = element < _MASTER_BYTES and not plan.stack.keeps_master_weights
+    is_small = element < _MASTER_BYTES and not job.choices.keeps_master_weights
     return element / _MASTER_BYTES if is_small and not _rule(job).has_fixed_format else 1.0
 
 
@@ -103,7 +94,7 @@ def _rule(job: Job) -> UpdateRule:
 
 def padded_vocab(job: Job) -> int:
     """Rows of the embedding and head after padding for tensor parallelism."""
-    multiple = job.plan.tp * (_VOCAB_MULTIPLE if job.plan.stack.pads_vocab else 1)
+    multiple = job.choices.vocabulary_multiple
     return -(-job.model.vocab // multiple) * multiple
 
 
@@ -205,7 +196,7 @@ def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[Param
     if not run.has_head:
         return tensors
     copy = ParameterTensor(
-        "head.embedding_copy", (vocab, model.hidden), ParameterGroup.HEAD, Split.TENSOR
+        "head.embedding_copy", (vocab, model.hidden), ParameterGroup.HEAD, TensorSplit.TENSOR
     )
     copies = (copy,) if tied_copy else ()
     return (*tensors, *head_tensors(model, vocab), *multi_token_tensors(model), *copies)
@@ -221,7 +212,7 @@ def device_shares(job: Job) -> Mapping[Owner, float]:
     states = 1.0 - offload.share if offload.optimizer else 1.0
     return {
         Owner.WEIGHTS: 0.0 if offload.parameters else 1.0,
-        Owner.GRADIENTS: states if job.plan.zero >= 2 else 1.0,
+        Owner.GRADIENTS: states if job.choices.shards_gradients else 1.0,
         Owner.MASTER_WEIGHTS: states,
         Owner.OPTIMIZER_STATES: states,
     }
@@ -232,28 +223,27 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
 
     With ``data_parallel: data-parallel`` that is GPU 0; the others hold nothing.
     """
-    per, zero = state_bytes(job), job.plan.zero
-    sharded = shard_numel(job, parameters) if zero else parameters.total
-    kept = [sharded if zero >= level else parameters.total for level in range(4)]
-    plan, stack = job.plan, job.plan.stack
-    updated, further = kept[1], further_moment_bytes(job, parameters)
-    if plan.data_parallel == "parameter-server":
+    per, choices = state_bytes(job), job.choices
+    sharded = shard_numel(job, parameters) if choices.shards_states else parameters.total
+    weights = sharded if choices.shards_weights else parameters.total
+    gradients = sharded if choices.shards_gradients else parameters.total
+    updated, further = sharded, further_moment_bytes(job, parameters)
+    if not choices.data_parallelism.keeps_states:
         updated = further = 0.0
     held = {
-        Owner.WEIGHTS: kept[3] * per.weights,
-        Owner.GRADIENTS: 0.0 if stack.frees_gradients else kept[2] * per.gradients,
+        Owner.WEIGHTS: weights * per.weights,
+        Owner.GRADIENTS: 0.0 if choices.frees_gradients else gradients * per.gradients,
         Owner.MASTER_WEIGHTS: updated * per.master,
         Owner.OPTIMIZER_STATES: updated * per.moments + further,
     }
-    if stack.keeps_gradient_copies:
+    if choices.keeps_gradient_copies:
         held[Owner.GRADIENTS] += updated * per.gradient_copy
     held = {owner: share * held[owner] for owner, share in device_shares(job).items()}
-    if zero in (1, 2) and not per.weights:
+    if choices.hands_out_weights and not per.weights:
         # Gathered for the first forward and kept to the last backward.
-        held[Owner.GATHERED_WEIGHTS] = kept[3] * per.gathered
-    reduces_buckets = plan.data_parallel == "ddp" and zero == 0 and data_group(job).ranks > 1
-    if reduces_buckets and stack.buckets_gradients:
-        held[Owner.COMMUNICATION] = kept[2] * per.reduced
+        held[Owner.GATHERED_WEIGHTS] = weights * per.gathered
+    if choices.copies_buckets and data_group(job).ranks > 1:
+        held[Owner.COMMUNICATION] = gradients * per.reduced
     return tuple(held.items())
 
 
@@ -262,9 +252,10 @@ def new_gradient_bytes(job: Job, parameters: ParameterCount) -> float:
 
     0 where they live in buffers that stay, see :func:`resident_memory`.
     """
-    if not job.plan.stack.frees_gradients:
+    if not job.choices.frees_gradients:
         return 0.0
-    kept = shard_numel(job, parameters) if job.plan.zero >= 2 else parameters.total
+    is_sharded = job.choices.shards_gradients
+    kept = shard_numel(job, parameters) if is_sharded else parameters.total
     return kept * state_bytes(job).gradients * device_shares(job)[Owner.GRADIENTS]
 
 
@@ -277,7 +268,8 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     (:class:`~simulator.program.states.optimizer_states.UpdateRule`).
     """
     per, rule = state_bytes(job), _rule(job)
-    updated = shard_numel(job, parameters) if job.plan.zero else parameters.total
+    is_sharded = job.choices.shards_states
+    updated = shard_numel(job, parameters) if is_sharded else parameters.total
     stored = _MASTER_BYTES if per.master_completes_weights else per.master or per.weights
     states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
     reads = rule.gradient_reads + job.plan.takes_gradient_norm
@@ -289,15 +281,9 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     return updated * (states + gradients + weights) + further
 
 
-def flattens_gradients(job: Job) -> bool:
-    """Whether all gradients of a rank are reduced in one flat copy of them."""
-    plan = job.plan
-    return plan.stack.flattens_gradients and not plan.zero and plan.data_parallel == "ddp"
-
-
 def device_update_bytes(job: Job, parameters: ParameterCount) -> float:
     """The part of :func:`optimizer_traffic_bytes` that passes the memory of the GPU."""
-    if job.plan.data_parallel == "parameter-server":
+    if not job.choices.data_parallelism.keeps_states:
         return 0.0
     share = device_shares(job)[Owner.OPTIMIZER_STATES]
     return share * optimizer_traffic_bytes(job, parameters)
@@ -306,7 +292,7 @@ def device_update_bytes(job: Job, parameters: ParameterCount) -> float:
 def further_moment_bytes(job: Job, parameters: ParameterCount) -> float:
     """Optimizer states on one rank that belong to some tensors only, after sharding [B]."""
     dense, expert = parameters.dense_state_bytes, parameters.expert_state_bytes
-    if job.plan.zero and (dense or expert):
+    if job.choices.shards_states and (dense or expert):
         ways = shard_ways(job)
         dense, expert = dense / ways.dense, expert / ways.expert
     return (dense + expert) * _state_share(job)
@@ -336,7 +322,7 @@ def shard_numel(job: Job, parameters: ParameterCount) -> float:
 
 def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
     """What one rank holds of a tensor, after tensor and expert parallelism."""
-    plan = job.plan
+    plan, ranks = job.plan, job.choices.tensor_ranks
     if tensor.is_routed:
         degrees = plan.expert_tp, plan.ep
         return ParameterCount(
@@ -346,6 +332,6 @@ def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
     if plan.tensor_grid is not None:
         return ParameterCount(float(grid_shard_numel(tensor, plan.tensor_grid)))
     return ParameterCount(
-        float(tensor_shard_numel(tensor, plan.tp)),
-        dense_state_bytes=further_state_bytes(plan.optimizer, tensor, plan.tp),
+        float(tensor_shard_numel(tensor, ranks)),
+        dense_state_bytes=further_state_bytes(plan.optimizer, tensor, ranks),
     )

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from simulator.cost.parameters import embedding_tensors
 from simulator.described.job import Job
+from simulator.program.layer.model_ends import embedding_tensors
 from simulator.program.states.resident import ParameterCount, padded_vocab, tensor_parameters
 
 
@@ -108,17 +108,17 @@ class LoneParameters:
 
 def is_small(count: ParameterCount, job: Job) -> bool:
     """Whether a parameter is whole while the model runs, not gathered before every use."""
-    return count.total < job.plan.stack.whole_below_numel
+    return count.total < job.choices.small_numel
 
 
 def over_the_loss(parts: Sequence[LoneParameters], job: Job) -> tuple[list[LoneParameters], float]:
     """Parts of a run that ends in the loss with what stays, and elements gathered ahead then."""
-    stack, tied_numel = job.plan.stack, kept_embedding_numel(job)
-    if stack.reuse_numel is None:
+    choices, tied_numel = job.choices, kept_embedding_numel(job)
+    if choices.reuse_numel is None:
         return list(parts), 0.0
-    kept = kept_for_backward(parts, tied_numel, stack.reuse_numel)
+    kept = kept_for_backward(parts, tied_numel, choices.reuse_numel)
     whole_numel = tied_numel + sum(part.kept_numel for part in kept)
-    if stack.live_numel is not None and whole_numel >= stack.live_numel:
+    if choices.live_numel is not None and whole_numel >= choices.live_numel:
         return kept, 0.0
     firsts = (part.first_of_backward() for part in reversed(kept))
     return kept, next((numel for numel in firsts if numel), 0.0)
@@ -126,7 +126,7 @@ def over_the_loss(parts: Sequence[LoneParameters], job: Job) -> tuple[list[LoneP
 
 def kept_embedding_numel(job: Job) -> float:
     """Elements of a token embedding that stays whole because it is the output matrix, too."""
-    if not (job.model.tied_embeddings and job.plan.stack.keeps_tied_embedding):
+    if not job.choices.keeps_tied_embedding:
         return 0.0
     tokens, *_ = embedding_tensors(job.model, padded_vocab(job))
     return tensor_parameters(job, tokens).total

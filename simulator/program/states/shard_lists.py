@@ -28,14 +28,14 @@ _PASSES = {CollectiveKind.ALL_GATHER: 3, CollectiveKind.REDUCE_SCATTER: 4}
 
 def with_list_copies(work: Work, calls: Sequence[Call], job: Job) -> Work:
     """Collectives of ZeRO 3, and the copies of their lists where the stack hands them any."""
-    if job.plan.zero < 3 or not job.plan.stack.lists_of_shards:
+    if not (job.choices.shards_weights and job.choices.lists_shards):
         return work
     return _with_copies(work, sum(_copies_s(call, job) for call in calls))
 
 
 def with_unpacking(work: Work, parameters: int, ranks: int, job: Job) -> Work:
     """A gather of several small parameters, and one copy of each rank's part of each."""
-    if not job.plan.stack.lists_of_shards or ranks == 1:
+    if not job.choices.lists_shards or ranks == 1:
         return work
     return _with_copies(work, ranks * parameters * memory_bound_s(job.cluster.profile, 0.0))
 

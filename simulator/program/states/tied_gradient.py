@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from simulator.cost.parameters import embedding_tensors
 from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
+from simulator.program.layer.model_ends import embedding_tensors
 from simulator.program.states.resident import padded_vocab, state_bytes, tensor_parameters
 
 
@@ -53,13 +53,12 @@ class TiedGradient:
     def waiting(self) -> Memory:
         """The head's part, from its backward to that of the embedding; empty where none waits."""
         job = self.job
-        is_held = job.model.tied_embeddings and job.plan.stack.holds_tied_gradients
-        if not is_held or job.plan.pp > 1:
+        if not job.choices.holds_tied_gradients:
             return ()
         tokens, *_ = embedding_tensors(job.model, padded_vocab(job))
         numel, state = tensor_parameters(job, tokens).total, state_bytes(job)
         # Gradients that PyTorch keeps as its own have the format of their parameters.
-        is_own = job.plan.stack.frees_gradients and job.plan.zero < 2
+        is_own = job.choices.frees_gradients and not job.choices.shards_gradients
         return ((Owner.GRADIENTS, numel * (state.gradients if is_own else state.gathered)),)
 
     def working(self, run: Slice, *, is_new: bool) -> Memory:
@@ -96,5 +95,5 @@ class TiedGradient:
 
     @property
     def _makes_sum(self) -> bool:
-        stack = self.job.plan.stack
-        return stack.frees_gradients or not stack.fused_accumulation
+        choices = self.job.choices
+        return choices.frees_gradients or not choices.fuses_accumulation

@@ -24,7 +24,6 @@ from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.states.resident import (
     ShardWays,
     device_shares,
-    flattens_gradients,
     shard_ways,
     slice_tensors,
     state_bytes,
@@ -60,39 +59,33 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
         runs: Layers of the rank.
         tied_copy: Whether a stage with the head holds its own copy of the token embedding.
     """
-    plan, stack = job.plan, job.plan.stack
-    if plan.data_parallel == "parameter-server":
+    choices = job.choices
+    if not choices.data_parallelism.keeps_states:
         return UpdateMemory()
     per = state_bytes(job)
-    copied = 0.0 if stack.keeps_gradient_copies else per.gradient_copy
-    copies_for_norm = stack.norm_copies and plan.clip_gradients
-    flattens = flattens_gradients(job)
-    if not (copied or copies_for_norm or stack.update_copies or flattens):
+    copied = 0.0 if choices.keeps_gradient_copies else per.gradient_copy
+    flattens = choices.flattens_gradients
+    if not (copied or choices.copies_for_norm or choices.update_copies or flattens):
         return UpdateMemory()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
     pieces = [share * numel for numel in _updated(job, runs, tied_copy=tied_copy)]
-    tensors = [sum(pieces)] if _is_flat(job) else pieces
+    tensors = [sum(pieces)] if choices.updates_flat else pieces
     turns: list[Memory] = []
     if flattens:
         turns.append(_blocks(Owner.COMMUNICATION, [sum(pieces)], per.reduced))
-    if copies_for_norm:
+    if choices.copies_for_norm:
         turns.append(_blocks(Owner.GRADIENTS, pieces, _COPY_BYTES))
-    if copied and _is_flat(job):
-        turns.append(_blocks(Owner.GRADIENTS, tensors, output_bytes(plan.precision)))
-    made = _blocks(Owner.TEMPORARIES, tensors, _COPY_BYTES) * stack.update_copies
+    if copied and choices.updates_flat:
+        turns.append(_blocks(Owner.GRADIENTS, tensors, output_bytes(job.plan.precision)))
+    made = _blocks(Owner.TEMPORARIES, tensors, _COPY_BYTES) * choices.update_copies
     return UpdateMemory(tuple(turns), _blocks(Owner.GRADIENTS, tensors, copied) + made)
-
-
-def _is_flat(job: Job) -> bool:
-    """Whether what a rank updates is one tensor; what FSDP shards is not."""
-    return job.plan.stack.flat_states and job.plan.zero < 3
 
 
 def _updated(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[float]:
     """Elements of each parameter whose states a rank keeps."""
     held = (pair for run in runs for pair in slice_tensors(job, run, tied_copy=tied_copy))
     counts = ((tensor_parameters(job, tensor), layers) for tensor, layers in held)
-    ways = shard_ways(job) if job.plan.zero else ShardWays(1, 1)
+    ways = shard_ways(job) if job.choices.shards_states else ShardWays(1, 1)
     kept = ((ways.numel(count), layers) for count, layers in counts)
     return [numel for numel, layers in kept for _ in range(layers)]
 

@@ -26,7 +26,10 @@ from types import MappingProxyType
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.plan.plan import Dispatcher
-from simulator.program.layer.pieces import Axis, Exchange, MemoryBound, Piece, Region
+from simulator.program.layer.pieces import Axis, Exchange, MemoryBound, Region
+
+Inserted = Exchange | MemoryBound
+"""What dispatching adds to a layer."""
 
 _COUNT_BYTES = 8
 """Numbers of copies are 64-bit integers."""
@@ -77,10 +80,10 @@ class Journey:
             the load of the rank's experts.
     """
 
-    before: tuple[Piece, ...] = ()
-    there: tuple[Piece, ...] = ()
-    back: tuple[Piece, ...] = ()
-    after: tuple[Piece, ...] = ()
+    before: tuple[Inserted, ...] = ()
+    there: tuple[Inserted, ...] = ()
+    back: tuple[Inserted, ...] = ()
+    after: tuple[Inserted, ...] = ()
     sorted_rows: float = 1.0
     sorts_received: bool = False
 
@@ -90,11 +93,11 @@ def _all_to_all(routing: Routing, ep: Group, etp: int) -> Journey:
     gathered_bytes = copies_bytes * etp
     sorts = routing.experts > ep.ranks
 
-    def share(name: str, forward: CollectiveKind, backward: CollectiveKind) -> Iterator[Piece]:
+    def share(name: str, forward: CollectiveKind, backward: CollectiveKind) -> Iterator[Inserted]:
         if etp > 1:
             yield Exchange(name, Axis.EXPERT_TENSOR, forward, backward, gathered_bytes)
 
-    def sort(name: str) -> Iterator[Piece]:
+    def sort(name: str) -> Iterator[Inserted]:
         if sorts:
             yield MemoryBound(name, 2 * gathered_bytes, 2 * gathered_bytes, Region.ROUTED)
 
@@ -120,7 +123,7 @@ def _all_gather(routing: Routing, ep: Group, etp: int) -> Journey:
     weight_bytes = routing.tokens * routing.experts * _WEIGHT_BYTES
     lines = [(Axis.EXPERT, ep.ranks), *([(Axis.EXPERT_TENSOR, ep.ranks * etp)] if etp > 1 else [])]
 
-    def gather(name: str, size: float, *, is_learned: bool = True) -> Iterator[Piece]:
+    def gather(name: str, size: float, *, is_learned: bool = True) -> Iterator[Inserted]:
         for axis, ranks in lines:
             yield Exchange(name, axis, _GATHER, _SCATTER if is_learned else None, size * ranks)
 
@@ -148,7 +151,7 @@ def _hierarchical(routing: Routing, ep: Group, etp: int) -> Journey:
     def exchange(name: str) -> Exchange:
         return Exchange(name, Axis.EXPERT, _EXCHANGE, _EXCHANGE, ranks_bytes, levels=levels)
 
-    def share(name: str, forward: CollectiveKind, backward: CollectiveKind) -> Iterator[Piece]:
+    def share(name: str, forward: CollectiveKind, backward: CollectiveKind) -> Iterator[Inserted]:
         if etp > 1:
             yield Exchange(name, Axis.EXPERT_TENSOR, forward, backward, ranks_bytes * etp)
 

@@ -15,6 +15,7 @@ Source: GShard (arXiv 2006.16668, section 3) for the exchanges; MoE Parallel Fol
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.cost.collectives import Group
@@ -22,13 +23,14 @@ from simulator.described.model import Experts
 from simulator.described.plan.plan import Dispatcher
 from simulator.program.grid.expert_reach import parts_reached
 from simulator.program.grid.received_tokens import ExpertShare
-from simulator.program.layer.experts import PERMUTE, UNPERMUTE, is_of_routed_experts
 from simulator.program.layer.pieces import (
+    Exchange,
     GroupedGemm,
     Layer,
     MemoryBound,
     Piece,
     Region,
+    Role,
     Saved,
     Split,
 )
@@ -70,14 +72,20 @@ def expert_parallel(
     for piece in layer.pieces:
         own = _local(piece, ep.ranks, etp)
         match own:
-            case MemoryBound(name=name) if name == PERMUTE:
-                pieces += [*journey.before, own.scaled(rows), *journey.there]
-            case MemoryBound(name=name) if name == UNPERMUTE:
-                pieces += [*journey.back, own.scaled(rows), *journey.after]
+            case MemoryBound(role=Role.PERMUTE):
+                pieces += _serving(own, journey.before)
+                pieces += [own.scaled(rows), *_serving(own, journey.there)]
+            case MemoryBound(role=Role.UNPERMUTE):
+                pieces += _serving(own, journey.back)
+                pieces += [own.scaled(rows), *_serving(own, journey.after)]
             case _:
                 pieces.append(own)
     saved = tuple(_gathered(saved, etp) for saved in layer.saved)
     return replace(layer, pieces=tuple(pieces), saved=saved)
+
+
+def _serving(piece: Piece, journey: tuple[Exchange | MemoryBound, ...]) -> Iterator[Piece]:
+    return (replace(each, serves=piece.name) for each in journey)
 
 
 def _routing(
@@ -105,8 +113,8 @@ def _routing(
 
 def _loaded(layer: Layer, share: ExpertShare) -> Layer:
     """The layer with what its own experts receive between permuting and unpermuting."""
-    names = [piece.name for piece in layer.pieces]
-    routed = range(names.index(PERMUTE) + 1, names.index(UNPERMUTE))
+    roles = [piece.role if isinstance(piece, MemoryBound) else None for piece in layer.pieces]
+    routed = range(roles.index(Role.PERMUTE) + 1, roles.index(Role.UNPERMUTE))
 
     def loaded(index: int, piece: Piece) -> Piece:
         if isinstance(piece, GroupedGemm):
@@ -116,7 +124,7 @@ def _loaded(layer: Layer, share: ExpertShare) -> Layer:
         return piece
 
     saved = tuple(
-        replace(each, num_bytes=each.num_bytes * share.mean) if is_of_routed_experts(each) else each
+        replace(each, num_bytes=each.num_bytes * share.mean) if each.role is Role.ROUTED else each
         for each in layer.saved
     )
     pieces = tuple(loaded(index, piece) for index, piece in enumerate(layer.pieces))

@@ -3,7 +3,7 @@
 Every activation is cut both by tokens and by width, so that each of p ranks holds 1/p of it,
 and norms, residuals and attention work on that. Ranks with the same tokens divide the heads,
 and add up what a norm sums over the width. Products are different in each method, see
-:mod:`.tensor_parallel_2d`, :mod:`.tensor_parallel_25d` and :mod:`.tensor_parallel_3d`.
+:mod:`.grid_products`.
 
 The embedding's table is cut by vocabulary and width: each rank looks up its part of the
 vocabulary for the tokens of a whole line of ranks, which then scatter the sums; the loss adds
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.described.plan.tensor_grid import TensorGrid
+from simulator.described.plan.plan_blocks import TensorGrid
 from simulator.program.layer.pieces import (
     Axis,
     Exchange,
@@ -30,15 +30,17 @@ from simulator.program.layer.pieces import (
     MemoryBound,
     Piece,
     Region,
+    Role,
     Saved,
 )
-from simulator.program.strategies.tensor_parallel_2d import summa_buffer_bytes, summa_product
-from simulator.program.strategies.tensor_parallel_3d import (
+from simulator.program.strategies.grid_products import (
     cube_product,
     gathered_bytes,
     scattered_bytes,
+    summa_buffer_bytes,
+    summa_product,
+    tesseract_product,
 )
-from simulator.program.strategies.tensor_parallel_25d import tesseract_product
 
 GRID_LINES = {
     "2d": (Axis.ROW, Axis.COLUMN, Axis.DEPTH),
@@ -107,7 +109,7 @@ class _Division:
                     heads=piece.heads // grid.width_ways,
                     kv_heads=piece.kv_heads // grid.width_ways,
                 )
-            case MemoryBound(name="embedding"):
+            case MemoryBound(role=Role.EMBEDDING):
                 yield _shrunk(piece, grid.ranks // grid.side)
                 yield from self._embedding_exchanges(piece)
             case MemoryBound():
@@ -126,7 +128,7 @@ class _Division:
         keeps = self.keeps_gathered and grid.method == "3d"
         for saved in self.layer.saved:
             ways = grid.ranks
-            if saved.name.endswith("_statistics") and saved.region is Region.SEQUENCE:
+            if saved.role is Role.NORM_STATISTICS:
                 ways = grid.token_ways
             elif keeps and _is_product_input(saved):
                 ways = grid.ranks // grid.side
@@ -159,23 +161,13 @@ class _Division:
 
         In 3D all sums are one message, else each is its own.
         """
-        if not self._is_of_norm(norm.name):
+        if not norm.statistics_bytes:
             return
         grid = self.grid
-        (statistics,) = (
-            saved.num_bytes for saved in self.layer.saved if saved.name == f"{norm.name}_statistics"
-        )
         axis, calls = (Axis.OUTPUT, 1) if grid.method == "3d" else (Axis.ROW, self.norm_sums)
-        kind, num_bytes = CollectiveKind.ALL_REDUCE, statistics / grid.token_ways / calls
+        kind, num_bytes = CollectiveKind.ALL_REDUCE, norm.statistics_bytes / grid.token_ways / calls
         for _ in range(calls):
             yield Exchange(f"{norm.name}.sums", axis, kind, kind, num_bytes)
-
-    def _is_of_norm(self, name: str) -> bool:
-        """Whether a piece of the name is a norm over the width; those of heads are not."""
-        return any(
-            saved.name == f"{name}_statistics" and saved.region is Region.SEQUENCE
-            for saved in self.layer.saved
-        )
 
     def _embedding_exchanges(self, lookup: MemoryBound) -> Iterator[Exchange]:
         """Looked-up rows are added up and scattered; copies of the table add up gradients."""
@@ -203,4 +195,4 @@ def _shrunk(piece: MemoryBound, ways: int) -> MemoryBound:
 
 def _is_product_input(saved: Saved) -> bool:
     """Whether a product reads it; attention's own copy of its output is part of that one."""
-    return saved.region is Region.GATHERED or saved.name in ("attention_context", "mlp_down_input")
+    return saved.region is Region.GATHERED or saved.role in (Role.CONTEXT, Role.DOWN_INPUT)

@@ -2,30 +2,50 @@
 
 ``full`` keeps only a layer's input. ``selective`` means different things in different
 frameworks, so it is a fact of the stack: Megatron repeats core attention (Korthikanti et
-al., arXiv 2205.05198, section 5) or the modules that a plan names
-(:mod:`simulator.program.strategies.recompute_modules`); torchtitan keeps the outputs of attention
-and of every other matrix product of a layer and repeats the rest (its ``per-op`` selective policy);
-Paxml's ``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around attention and repeats all
-else.
+al., arXiv 2205.05198, section 5) or the modules that a plan names; torchtitan keeps the outputs
+of attention and of every other matrix product of a layer and repeats the rest (its ``per-op``
+selective policy); Paxml's ``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around attention
+and repeats all else.
+
+Megatron-Core's ``--recompute-modules``: checkpoints (``core_attn``, ``mlp``, ``moe``,
+``shared_experts``) keep the input of a part of the layer and repeat all of it. The others
+(``layernorm``, ``moe_act``, ``mla_up_proj``) also drop their *output*, which the product behind
+them would keep: it is made again just before the gradient needs it. Layers are those of
+Transformer Engine. There the norm before query, key and value, the one before a dense MLP and
+those of latents are part of the product behind them: ``layernorm`` leaves these alone and repeats
+those that stand apart, the input norm of latent attention and the norm before a mixture of experts;
+``mla_up_proj`` repeats the norms of latents, ``mlp`` its own.
+
+Source: Megatron-LM, ``recompute_modules`` of ``transformer_config.py``, ``CheckpointWithoutOutput``
+of ``tensor_parallel/random.py`` where ``transformer_layer.py``, ``multi_latent_attention.py``,
+``moe/experts.py`` and ``moe/moe_layer.py`` use it, and ``gpt_layer_specs.py`` for the norms.
+P_a of ZeRO-R (arXiv 1910.02054, sections 6.1 and 8), DeepSpeed's ``partition_activations`` and
+Megatron-LM's ``--distribute-saved-activations`` for inputs that are kept in parts.
+
+Ignores: modules inside others that are repeated twice (``moe_act`` inside ``moe``), and outputs
+that checkpoints hold while their backward runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
-from simulator.described.plan.stack_choices import SelectivePolicy
+from simulator.described.plan.stack import SelectivePolicy
 from simulator.program.layer.pieces import (
+    Exchange,
     FlashAttention,
     Gemm,
     GridProduct,
     GroupedGemm,
     Layer,
+    MemoryBound,
+    ModuleRecompute,
     Piece,
     RingAttention,
+    Role,
 )
-from simulator.program.strategies.recompute_modules import modules_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +91,17 @@ def recomputation(
         pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
         return _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
     if policy == "core-attention":
-        again = modules_again(layer, modules or CORE_ATTENTION)
+        again = _modules(layer, modules or CORE_ATTENTION)
         return _outcome(layer, again.repeated, again.kept, inputs=0)
     if policy == "all-but-projections":
-        needed = {piece.name for piece in _needed_again(layer.pieces)}
+        needed = [each for each in _needed_again(layer.pieces) if not _is_projection(each)]
+        repeated = {piece.name: 1.0 for piece in needed}
         # The output of the second one is as large as the layer's input.
-        return _outcome(layer, dict.fromkeys(needed - _PROJECTIONS, 1.0), _PROJECTED, inputs=2)
+        return _outcome(layer, repeated, _kept(layer, _PROJECTED), inputs=2)
     # The down product's output is one of those that are kept, but no backward reads it: eager
     # code keeps it all the same, a compiler does not. It is as large as the layer's input.
     inputs = 1 if compiled else 2
-    return _outcome(layer, _alternate_products(layer), _KEPT_SHARES, inputs=inputs)
+    return _outcome(layer, _alternate_products(layer), _kept(layer, _KEPT_SHARES), inputs=inputs)
 
 
 def _outcome(
@@ -104,6 +125,15 @@ def _outcome(
     )
 
 
+def kept_in_parts(outcome: Recomputation, layer: Layer, ranks: int) -> Recomputation:
+    """What one of so many ranks keeps; the whole input is there while backward runs."""
+    return replace(
+        outcome,
+        kept_bytes=tuple(num_bytes / ranks for num_bytes in outcome.kept_bytes),
+        restored_bytes=(*outcome.restored_bytes, layer.input_bytes),
+    )
+
+
 def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
     """The pieces up to the last product, whose output nobody keeps.
 
@@ -116,18 +146,25 @@ def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 _PRODUCTS = (Gemm, GroupedGemm, GridProduct)
-_PRODUCTS_IN = {"qkv": 3, "mlp_up": 2}
-"""Matrix products that one piece stands for: query, key and value; gate and up."""
 
-_PROJECTIONS = frozenset({"qkv", "attention_output"})
-_PROJECTED = {"query": 1.0, "key": 1.0, "value": 1.0}
+
+def _is_projection(piece: Piece) -> bool:
+    one = piece.block if isinstance(piece, GridProduct) else piece
+    return isinstance(one, Gemm) and one.role is Role.PROJECTION
+
+
+def _kept(layer: Layer, shares: Mapping[Role, float]) -> dict[str, float]:
+    return {each.name: shares[each.role] for each in layer.saved if each.role in shares}
+
+
+_PROJECTED = {Role.QUERY: 1.0, Role.KEY: 1.0, Role.VALUE: 1.0}
 
 _KEPT_SHARES = {
-    "query": 1.0,
-    "value": 1.0,
-    "attention_context": 1.0,
-    "attention_log_sum": 1.0,
-    "activation_input": 0.5,
+    Role.QUERY: 1.0,
+    Role.VALUE: 1.0,
+    Role.CONTEXT: 1.0,
+    Role.LOG_SUM: 1.0,
+    Role.ACTIVATION_INPUT: 0.5,
 }
 """What stays of each saved activation, beside the layer's input, when the output of every
 other product is kept: query and value, attention's output, and the gate."""
@@ -142,10 +179,29 @@ def _alternate_products(layer: Layer) -> dict[str, float]:
             continue
         share = 1.0
         if isinstance(piece, GridProduct) or (isinstance(piece, Gemm) and piece.has_weight):
-            products = _PRODUCTS_IN.get(piece.name, 1)
-            evens = sum((count + index) % 2 == 0 for index in range(1, products + 1))
-            share = evens / products
-            count += products
+            one = piece.block if isinstance(piece, GridProduct) else piece
+            evens = sum((count + index) % 2 == 0 for index in range(1, one.weights + 1))
+            share = evens / one.weights
+            count += one.weights
         if share:
             repeated[piece.name] = share
     return repeated
+
+
+def _modules(layer: Layer, modules: Collection[RecomputeModule]) -> ModuleRecompute:
+    """What several modules do together: each piece once, and what none of them drops.
+
+    What a pass inserted for a piece is repeated with it.
+    """
+    each = [layer.modules[module] for module in modules if module in layer.modules]
+    repeated: dict[str, float] = {}
+    kept = {saved.name: 1.0 for saved in layer.saved}
+    for one in each:
+        for name, share in one.repeated.items():
+            repeated[name] = max(share, repeated.get(name, 0.0))
+        for name, share in one.kept.items():
+            kept[name] = min(share, kept.get(name, 1.0))
+    for piece in layer.pieces:
+        if isinstance(piece, (Exchange, MemoryBound)) and piece.serves in repeated:
+            repeated[piece.name] = repeated[piece.serves]
+    return ModuleRecompute(repeated, kept)

@@ -29,6 +29,7 @@ from simulator.program.layer.pieces import (
     Piece,
     Region,
     RingAttention,
+    Role,
     Saved,
     Split,
 )
@@ -105,10 +106,10 @@ class _Sharding:
             case Gemm(has_weight=True, split=Split.ROW):
                 yield self._shard_gemm(piece)
                 num_bytes = piece.m * piece.n * self.element_bytes
-                yield self._exit(piece.name, num_bytes, self._gathered_share)
-            case MemoryBound(name="embedding"):
+                yield self._exit(piece, num_bytes, self._gathered_share)
+            case MemoryBound(role=Role.EMBEDDING):
                 yield self._shard(piece)
-                yield self._exit(piece.name, piece.forward_bytes / 2)
+                yield self._exit(piece, piece.forward_bytes / 2)
             case Exchange(axis=Axis.TENSOR):
                 yield piece
             case _:
@@ -127,7 +128,8 @@ class _Sharding:
         name = f"{gemm.name}.gather"
         if not self.sequence_parallel:
             for _ in range(gemm.products):
-                yield Exchange(name, Axis.TENSOR, None, CollectiveKind.ALL_REDUCE, num_bytes)
+                kind = CollectiveKind.ALL_REDUCE
+                yield Exchange(name, Axis.TENSOR, None, kind, num_bytes, serves=gemm.name)
             return
         share = 1.0 if gemm.half_precision else self._gathered_share
         yield Exchange(
@@ -138,16 +140,20 @@ class _Sharding:
             num_bytes,
             gathers_again=self.shares[Region.GATHERED] < 1.0,
             gather_bytes=num_bytes * share,
+            serves=gemm.name,
         )
 
-    def _exit(self, name: str, num_bytes: float, gathered: float = 1.0) -> Exchange:
+    def _exit(self, piece: Piece, num_bytes: float, gathered: float = 1.0) -> Exchange:
         """After a row product or the embedding: reduce forward, gather the gradient backward."""
-        name = f"{name}.reduce"
+        name, kind = f"{piece.name}.reduce", CollectiveKind.ALL_REDUCE
         if not self.sequence_parallel:
-            return Exchange(name, Axis.TENSOR, CollectiveKind.ALL_REDUCE, None, num_bytes)
+            return Exchange(name, Axis.TENSOR, kind, None, num_bytes, serves=piece.name)
         gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
         gather_bytes = num_bytes * gathered
-        return Exchange(name, Axis.TENSOR, scatter, gather, num_bytes, gather_bytes=gather_bytes)
+        return Exchange(
+            name, Axis.TENSOR, scatter, gather, num_bytes,
+            gather_bytes=gather_bytes, serves=piece.name,
+        )  # fmt: skip
 
     def _shard(self, piece: Piece) -> Piece:
         """One rank's part of a piece."""

@@ -1,1 +1,1 @@
-"""The pipeline orders, one file per family, and tools to write them with."""
+"""The pipeline orders, one file per family with the entries of its schedules, and tools."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.schedule.info import ONE_F_ONE_B_BUBBLE, Note, ScheduleInfo
 from simulator.schedule.slots import Order, Phase, alternate, slots_of
 
 
@@ -57,3 +58,91 @@ def looped_bfs(stages: int, chunks: int, microbatches: int) -> Order:
         ]
         order.append(down + up)
     return order
+
+
+def one_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """One: a microbatch ends before the next starts."""
+    del rank, stages, chunks, microbatches
+    return 1
+
+
+def all_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """All microbatches on all chunks."""
+    del rank, stages
+    return chunks * microbatches
+
+
+def looped_bfs_messages(stages: int, chunks: int, microbatches: int) -> int:
+    """What comes back to the first rank while it has microbatches of the chunk before to run."""
+    return 0 if chunks == 1 or stages == 1 else max(0, microbatches // stages - 1)
+
+
+NAIVE = ScheduleInfo(
+    name="naive",
+    order=naive,
+    summary="one microbatch at a time; one rank works, the others wait",
+    source="GPipe, arXiv 1811.06965, figure 2b",
+    in_flight=one_in_flight,
+    waits=True,
+    offloads=True,
+    note=Note(
+        text="One microbatch goes down all ranks and back before the next one starts, so that "
+        "one rank works and the others wait. Nothing holds less memory, and nothing is slower.",
+        bubble="m * (p - 1) * (tF + tB)",
+        activations="1",
+    ),
+)
+
+
+GPIPE = ScheduleInfo(
+    name="gpipe",
+    order=gpipe,
+    summary="all forwards, then all backwards",
+    source="GPipe, arXiv 1811.06965",
+    in_flight=all_in_flight,
+    waits=True,
+    offloads=True,
+    recomputes_blocks=True,
+    torch_name="GPipe",
+    note=Note(
+        text="All forwards, then all backwards. Ranks wait only while the pipeline fills and "
+        "drains, so more microbatches make the bubble matter less; but a rank holds the "
+        "activations of every one of them, which is why it is run with recomputation.",
+        bubble=ONE_F_ONE_B_BUBBLE,
+        activations="m",
+    ),
+)
+
+
+LOOPED_BFS = ScheduleInfo(
+    name="looped-bfs",
+    order=looped_bfs,
+    summary="breadth first over the chunks; fewest reductions under ZeRO-2",
+    source="Breadth-First Pipeline Parallelism, arXiv 2211.05953",
+    in_flight=all_in_flight,
+    buffers=looped_bfs_messages,
+    chunks=(1, None),
+    torch_name="LoopedBFS",
+    note=Note(
+        text="Interleaved chunks, breadth first: a chunk takes all microbatches before the "
+        "next chunk starts. Sharded weights of a chunk are gathered once per pass and their "
+        "gradients reduced early, but as in GPipe all microbatches are held.",
+        bubble="(p - 1) * (tF + tB) / v",
+        activations="m",
+    ),
+)
+
+
+SAGEMAKER_SIMPLE = ScheduleInfo(
+    name="sagemaker-simple",
+    order=gpipe,
+    summary="forwards of all microbatches first: the order of gpipe",
+    source="SageMaker model parallelism, arXiv 2111.05972",
+    in_flight=all_in_flight,
+    note=Note(
+        text="The simple pipeline of Amazon's SageMaker library: forwards of all microbatches "
+        "end before the first backward starts, which is the order of gpipe.",
+        bubble=ONE_F_ONE_B_BUBBLE,
+        activations="m",
+    ),
+)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.schedule.orders.list_scheduling import list_schedule
-from simulator.schedule.pass_costs import PassCosts
+from simulator.schedule.info import Note, PassCosts, ScheduleInfo
+from simulator.schedule.orders.order_tools import list_schedule
 from simulator.schedule.slots import Order, Phase, Placement, Slot, slots_of
 
 
@@ -54,3 +54,40 @@ def _without_split(row: list[Slot]) -> list[Slot]:
     """The row with whole backwards where it has input and weight gradients."""
     whole = {Phase.FORWARD: Phase.FORWARD, Phase.BACKWARD_INPUT: Phase.BACKWARD}
     return [slot._replace(phase=whole[slot.phase]) for slot in row if slot.phase in whole]
+
+
+def varuna_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """Three per rank behind, since a gradient takes three ticks per rank there and back.
+
+    Derived from the ticks of its generator (:func:`varuna`).
+    """
+    del chunks
+    behind = stages - 1 - rank
+    return min(max(1, 3 * behind), microbatches)
+
+
+def varuna_messages(stages: int, chunks: int, microbatches: int) -> int:
+    """Two, where there is a rank between the first and the last: forwards run ahead."""
+    del chunks, microbatches
+    return min(2, 2 * max(0, stages - 2))
+
+
+VARUNA = ScheduleInfo(
+    name="varuna",
+    order=varuna,
+    costed_order=varuna_of,
+    summary="backward whenever one is ready, else forward; for full recomputation",
+    source="Varuna, arXiv 2111.04007, and the generator in its repository",
+    in_flight=varuna_in_flight,
+    buffers=varuna_messages,
+    note=Note(
+        text="A rank runs a backward whenever its gradient has come, else the next forward. "
+        "Made for slow networks and full recomputation, where only the inputs of a rank are "
+        "held and running ahead is cheap. The order drawn plans with backwards that recompute; "
+        "the picture, with the costs of the others, leaves recomputation out. At other costs, "
+        "and in a job with its own passes, links and perturbations, ranks follow the rule as "
+        "results come, and may hold more or less.",
+        bubble="",
+        activations="min(m, 3 * (p - 1))",
+    ),
+)

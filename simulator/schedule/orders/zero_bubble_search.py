@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import product
 
-from simulator.schedule.pass_costs import PassCosts
+from simulator.schedule.info import PassCosts
 from simulator.schedule.slots import Order, Phase, Slot
 
 _F, _I, _W = Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT

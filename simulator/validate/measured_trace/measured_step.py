@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
-from simulator.program.price.kernel_kinds import KernelKind
+from simulator.program.price.roofline import KernelKind
 from simulator.validate.measured_trace.account import PHASES, Span
 from simulator.validate.measured_trace.rows import STEP, Range, Rows, Table, read_rows
 from simulator.validate.measured_trace.trace_phases import PhaseClock, innermost, phase_clock

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import InputError
 from simulator.program.ir import Kind
-from simulator.program.price.kernel_kinds import KernelKind
+from simulator.program.price.roofline import KernelKind
 from simulator.validate.measured_trace.trace_events import Event, TraceFile
 
 SpanKind = KernelKind | Kind

@@ -10,8 +10,8 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.program.ir import Kind
-from simulator.program.price.kernel_kinds import KernelKind
-from simulator.results.shown_classes import classes_of
+from simulator.program.price.roofline import KernelKind
+from simulator.results.rank_classes import classes_of
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.validate.measured_trace.account import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simulator.described.plan.stacks import STACKS
+from simulator.described.plan.stack import STACKS
 
 _STACK_OF_WORD: tuple[tuple[str, str], ...] = (
     (r"zero-?bubble", "zero-bubble"),

@@ -16,7 +16,7 @@ from simulator.described.load import load_profile, profile_names
 from simulator.errors import InputError
 from simulator.tables import cells, spellings
 from simulator.tables.cells import Row
-from simulator.tables.gpu_names import profile_name_of, stated_memory_gb
+from simulator.tables.spellings import profile_name_of, stated_memory_gb
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     eager_model_facts,
@@ -25,7 +25,7 @@ from simulator.validate.published.framework_stacks import (
     zero_of,
 )
 from simulator.validate.published.published_models import has_experts, model_document
-from simulator.validate.published.recipe_facts import recipe_facts
+from simulator.validate.published.row_facts import stated_facts
 
 _NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"(?i)squared[- ]relu|sq_?relu|relu\^2", {"model": {"activation": "squared-relu"}}),
@@ -103,11 +103,6 @@ _RECOMPUTED_MODULES = re.compile(r"preset recomputes ([a-z_]+(?:\+[a-z_]+)*)")
 _OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
 """Phrase in the notes of runs that copy activations of their first layers to the host."""
 
-_DEVICE_MEMORY = re.compile("total memory in log")
-"""Phrase in the notes of runs whose printed memory is what ``nvidia-smi`` calls used: the log of
-Sailor's pipeline engine (``deepspeed/pipe_engine.py`` in eth-easl/sailor) names it TOTAL,
-beside RESERVED and ALLOCATED."""
-
 _NOT_MODELLED = (
     (r"(?i)\bq?lora\b|frozen base", "only adapters are trained, which is not modelled"),
     (r"(?i)forward (pass )?only\b|inference only", "no training step is measured"),
@@ -123,8 +118,6 @@ error correction holds back."""
 
 def memory_kind(row: Row) -> str:
     """What the row's memory counts: allocated, reserved or device; oom if there was not enough."""
-    if _DEVICE_MEMORY.search(row.get("notes", "")):
-        return "device"
     kind = cells.word(row, "mem_kind")
     return next((k for k in ("oom", "reserved", "allocated", "device") if k in kind), kind)
 
@@ -151,7 +144,7 @@ def job_document(row: Row) -> dict[str, Any]:
         "plan": _plan(row),
     }
     said = (facts for pattern, facts in _NOTE_FACTS if re.search(pattern, notes))
-    for facts in (*recipe_facts(row), *said):
+    for facts in (stated_facts(row), *said):
         document = merged(document, facts)
     if not has_experts(document["model"]):
         # Phrases of whole tables, which hold dense models, too.

@@ -1,7 +1,8 @@
 """How far are predictions from published training runs?
 
-Every row of the table is simulated as a job of its own, with nothing but the columns of
-the table; rows that cannot run are listed with the fact that stands in the way.
+Every row of the table is simulated as a job of its own, from the columns of the table and the
+facts in the file beside it, if there is one. Rows that cannot run are listed with the fact that
+stands in the way.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from simulator.errors import ClustersimError, Fault, InputError
 from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
 from simulator.tables import cells
-from simulator.tables.cells import Row
-from simulator.tables.table_files import read_table
+from simulator.tables.cells import Row, read_table
 from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.published.published_models import assumptions
 from simulator.validate.published.published_rows import job_document, memory_kind
+from simulator.validate.published.row_facts import with_known_facts
 
 _GIB = 2.0**30
 
@@ -211,12 +212,12 @@ def row_source(row_id: str) -> str:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a table of published runs.
+    """The rows of a table of published runs, with the facts of the file beside it.
 
     Raises:
         InputError: The file cannot be read, is empty, or lacks columns.
     """
-    return read_table(path, _NEEDED_COLUMNS)
+    return with_known_facts(read_table(path, _NEEDED_COLUMNS), path)
 
 
 def _peak_bytes(step: StepResult, kind: str) -> float:

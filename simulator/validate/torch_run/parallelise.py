@@ -51,7 +51,7 @@ def parallelised(net: StageModel, job: Job, grid: Grid, world: World) -> nn.Modu
     _recompute(net, job)
     if grid.data is None and grid.context is None:
         return net
-    if job.plan.zero == 3:
+    if job.choices.shards_weights:
         return _fully_sharded(net, job, grid, world)
     return _replicated(net, job, grid, world)
 

@@ -96,7 +96,7 @@ def _stage(job: Job, grid: Grid, world: World, part: nn.Module, number: int) -> 
 def _shapes(job: Job, number: int, count: int) -> dict[str, Any]:
     """What a stage takes and gives, without memory."""
     micro, length = job.batch.micro_batch, job.batch.seq_len // job.plan.cp
-    cut = length // job.plan.tp if job.plan.cuts_sequence else length
+    cut = length // job.choices.tensor_ranks if job.plan.cuts_sequence else length
     dtype = DTYPES[job.plan.precision]
 
     def tensor(*shape: int) -> Tensor:

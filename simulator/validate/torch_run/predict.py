@@ -133,7 +133,7 @@ def predict(job: Job, *, alone: int | None = None, layer_sleep_s: float | None =
 
 def exchanges_activations(job: Job) -> bool:
     """Whether layers take part in exchanges, for which even sleeping ones have to compute."""
-    return any(degree > 1 for degree in (job.plan.tp, job.plan.cp, job.plan.ep))
+    return any(degree > 1 for degree in (job.choices.tensor_ranks, job.plan.cp, job.plan.ep))
 
 
 def _changed_step(job: Job, layer_sleep_s: float | None, *, is_silent: bool) -> StepResult:

@@ -84,7 +84,7 @@ def _sizes(job: Job) -> dict[str, int]:
     experts = plan.ep if job.model.experts else 1
     shards = plan.zero_group or job.dp // experts
     return {
-        "tp": plan.tp,
+        "tp": job.choices.tensor_ranks,
         "cp": plan.cp,
         "replicate": job.dp // (shards * experts),
         "shard": shards,

@@ -17,12 +17,13 @@ import torch
 
 from simulator.described.base import file_name_of_field
 from simulator.described.job import Job
-from simulator.described.plan.offload import FSDP_OFFLOAD, Offload
 from simulator.described.plan.plan import Plan
-from simulator.described.plan.stacks import STACKS
+from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
+from simulator.described.plan.stack import STACKS
 from simulator.errors import Fault, UnsupportedError
 from simulator.program.run.order import job_schedule
 from simulator.ranks.world import FP8_CAPABILITY, World
+from simulator.schedule import SCHEDULES as SCHEDULE_INFOS
 
 _MULTIPLE = 16
 """What ``torch._scaled_mm`` takes multiples of: it reads 16 bytes at a time."""
@@ -74,16 +75,7 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
-    {
-        "1f1b": "1F1B",
-        "dapple": "1F1B",
-        "gpipe": "GPipe",
-        "interleaved-1f1b": "Interleaved1F1B",
-        "looped-bfs": "LoopedBFS",
-        "zb-1p": "InterleavedZeroBubble",
-        "zb-v": "ZBVZeroBubble",
-        "dualpipev": "DualPipeV",
-    }
+    {info.name: info.torch_name for info in SCHEDULE_INFOS.values() if info.torch_name}
 )
 """Torch's name of every schedule that it has (``torch.distributed.pipelining.schedules``)."""
 

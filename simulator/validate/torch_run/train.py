@@ -190,9 +190,9 @@ class Trainer:
     @property
     def _gradients_are_spread(self) -> bool:
         """Whether a rank holds only part of them; DDP leaves all on every rank."""
-        plan = self.job.plan
-        is_sharded = plan.zero == 3 and self.grid.data is not None
-        return is_sharded or any(degree > 1 for degree in (plan.tp, plan.pp, plan.ep))
+        plan, choices = self.job.plan, self.job.choices
+        is_sharded = choices.shards_weights and self.grid.data is not None
+        return is_sharded or any(ranks > 1 for ranks in (choices.tensor_ranks, plan.pp, plan.ep))
 
     def _clip(self) -> None:
         """Scales gradients down to a norm of one over all ranks."""
@@ -257,7 +257,7 @@ def build_trainer(job: Job, world: World, layer_sleep_s: float | None = None) ->
 
 def _built(make: Callable[..., StageModel], job: Job, world: World, run: Any) -> StageModel:
     """A part of the model, its weights on the device in the format they are kept in."""
-    keeps_master = job.plan.stack.keeps_master_weights
+    keeps_master = job.choices.keeps_master_weights
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32 if keeps_master else DTYPES[job.plan.precision])
     try:
@@ -270,7 +270,7 @@ def _built(make: Callable[..., StageModel], job: Job, world: World, run: Any) ->
 def _optimizer(job: Job, parameters: Sequence[nn.Parameter]) -> Optimizer:
     """One optimizer; a fused kernel takes either distributed tensors or plain ones."""
     kind, options = _OPTIMIZERS[job.plan.optimizer]
-    if job.plan.zero == 1 and job.dp > 1:
+    if job.choices.hands_out_weights and job.dp > 1:
         return ZeroRedundancyOptimizer(parameters, kind, **options)
     alike = (
         [p for p in parameters if isinstance(p, DTensor) == is_cut] for is_cut in (True, False)
@@ -290,9 +290,8 @@ def _batch(job: Job, world: World, grid: Grid) -> tuple[Tensor, Tensor]:
 def _mixed(job: Job, world: World) -> contextlib.AbstractContextManager[object]:
     """Autocast where weights are kept in fp32 and FSDP2 does not cast them."""
     dtype = DTYPES[job.plan.precision]
-    stack = job.plan.stack
-    casts_itself = job.plan.zero == 3 and job.dp * job.plan.cp > 1
-    if dtype == torch.float32 or casts_itself or not stack.keeps_master_weights:
+    casts_itself = job.choices.shards_weights and job.dp * job.plan.cp > 1
+    if dtype == torch.float32 or casts_itself or not job.choices.keeps_master_weights:
         return contextlib.nullcontext()
     return torch.autocast(world.device.type, dtype)
 
@@ -300,8 +299,7 @@ def _mixed(job: Job, world: World) -> contextlib.AbstractContextManager[object]:
 @contextlib.contextmanager
 def _loss_context(job: Job) -> Iterator[None]:
     """Cross-entropy of logits that tensor-parallel ranks keep cut."""
-    cut = job.plan.tp > 1 and job.plan.stack.parallel_loss
-    with loss_parallel() if cut else contextlib.nullcontext():
+    with loss_parallel() if job.plan.divides_loss else contextlib.nullcontext():
         yield
 
 

@@ -1,0 +1,346 @@
+"""How much memory does PyTorch's caching allocator reserve for a sequence of blocks?
+
+The allocator asks the driver for segments and cuts blocks out of them. A freed block stays
+in its segment, joined with free neighbours, for the next request that fits. So what it
+reserves is the most that it ever needed at once, plus what it could not reuse.
+
+The rules are those of ``c10/cuda/CUDACachingAllocator.cpp``:
+
+- requests are rounded up to 512 B;
+- up to 1 MiB they share segments of 2 MiB; up to 10 MiB, segments of 20 MiB; larger ones get
+  a segment of their own, rounded up to 2 MiB;
+- the smallest free block that is large enough is taken, of the request's pool (small or
+  large); it is split where at least 512 B (small) or more than 1 MiB (large) would be left;
+- where the device has no room for a segment, those that nothing lies in are returned first;
+- with ``expandable_segments`` each pool is one segment that grows at its end in pages of
+  2 MiB (small) or 20 MiB (large), so that any free space in it can serve any request.
+
+- what is asked for on another stream has pools of its own (FSDP of PyTorch 2.0 gathers whole
+  weights there; FSDP2 takes them and the buffers of reductions on the compute stream, and on
+  another one only the outputs of its gathers, gone once copied, which are ignored).
+
+Ignored: that unused pages of an expandable segment go back to a full device.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple
+
+_ROUND_BYTES = 512
+_SMALL_BYTES = 2**20
+_SMALL_SEGMENT_BYTES = 2 * 2**20
+_MEDIUM_BYTES = 10 * 2**20
+_LARGE_SEGMENT_BYTES = 20 * 2**20
+_SEGMENT_ROUND_BYTES = 2 * 2**20
+
+
+class Pool(NamedTuple):
+    """Blocks that may serve each other.
+
+    Attributes:
+        is_small: Whether requests of up to 1 MiB share its segments.
+        has_own_stream: Whether they are asked for on another stream than the compute stream.
+    """
+
+    is_small: bool
+    has_own_stream: bool
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """A piece of a segment.
+
+    Attributes:
+        num_bytes: Size [B].
+        pool: Which one it belongs to.
+        is_free: Whether a request may take it.
+        before, after: Neighbours in its segment.
+        turn: Which of the free blocks of its size goes first.
+    """
+
+    num_bytes: int
+    pool: Pool
+    is_free: bool = True
+    before: Block | None = None
+    after: Block | None = None
+    turn: int = 0
+
+    @property
+    def is_segment(self) -> bool:
+        """Whether it is all of its segment."""
+        return self.before is None and self.after is None
+
+
+class Request(NamedTuple):
+    """What is asked of the allocator.
+
+    Attributes:
+        num_bytes: Size, rounded up [B].
+        pool: Which one serves it.
+    """
+
+    num_bytes: int
+    pool: Pool
+
+
+def request(num_bytes: float, *, has_own_stream: bool = False) -> Request:
+    """The request for so many bytes, on the compute stream or another one."""
+    size = max(_ROUND_BYTES, math.ceil(num_bytes / _ROUND_BYTES) * _ROUND_BYTES)
+    return Request(size, Pool(size <= _SMALL_BYTES, has_own_stream))
+
+
+class CachingAllocator:
+    """Blocks and segments of one device.
+
+    Attributes:
+        allocated_bytes: In blocks that are taken [B].
+        reserved_bytes: In segments [B].
+        most_reserved_bytes: In segments, at most [B].
+    """
+
+    def __init__(self, *, expandable_segments: bool = False, room_bytes: float = math.inf) -> None:
+        self.allocated_bytes = 0
+        self.reserved_bytes = 0
+        self.most_reserved_bytes = 0
+        self._room_bytes = room_bytes
+        self._expandable = expandable_segments
+        self._free: dict[Pool, list[tuple[int, int, Block]]] = {
+            Pool(is_small, has_own_stream): []
+            for is_small in (True, False)
+            for has_own_stream in (False, True)
+        }
+        """Free blocks of each pool, smallest first; the second number is their turn."""
+        self._tail: dict[Pool, Block] = {}
+        """Last block of each pool's expandable segment."""
+        self._turn = 0
+
+    def take(self, num_bytes: float, *, has_own_stream: bool = False) -> Block:
+        """A block for a request of so many bytes."""
+        return self.serve(request(num_bytes, has_own_stream=has_own_stream))
+
+    def serve(self, asked: Request) -> Block:
+        """A block for a request."""
+        size, pool = asked
+        blocks = self._free[pool]
+        index = bisect_left(blocks, (size, 0))
+        block = blocks.pop(index)[2] if index < len(blocks) else self._new_space(size, pool)
+        rest = block.num_bytes - size
+        splits_all = pool.is_small or self._expandable
+        if rest and (rest >= _ROUND_BYTES if splits_all else rest > _SMALL_BYTES):
+            self._split(block, size)
+        block.is_free = False
+        self.allocated_bytes += block.num_bytes
+        return block
+
+    def give(self, block: Block) -> None:
+        """Make a block free again and join it with free neighbours."""
+        self.allocated_bytes -= block.num_bytes
+        before, after = block.before, block.after
+        if after is not None and after.is_free:
+            self._forget(after)
+            self._join(block, after)
+        if before is not None and before.is_free:
+            self._forget(before)
+            self._join(before, block)
+            block = before
+        self._offer(block)
+
+    def free_blocks(self) -> list[list[Block]]:
+        """The free blocks of each pool in the order in which they are looked at."""
+        return [[block for _, _, block in pool] for pool in self._free.values()]
+
+    def _new_space(self, size: int, pool: Pool) -> Block:
+        if self._expandable:
+            return self._expanded(size, pool)
+        if pool.is_small:
+            segment = _SMALL_SEGMENT_BYTES
+        elif size < _MEDIUM_BYTES:
+            segment = _LARGE_SEGMENT_BYTES
+        else:
+            segment = _rounded(size, _SEGMENT_ROUND_BYTES)
+        if self.reserved_bytes + segment > self._room_bytes:
+            self._release()
+        self._reserve(segment)
+        return Block(segment, pool)
+
+    def _reserve(self, num_bytes: int) -> None:
+        self.reserved_bytes += num_bytes
+        self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
+
+    def _release(self) -> None:
+        """Return the segments in which no block is taken."""
+        for pool, blocks in self._free.items():
+            self.reserved_bytes -= sum(size for size, _, block in blocks if block.is_segment)
+            self._free[pool] = [entry for entry in blocks if not entry[2].is_segment]
+
+    def _expanded(self, size: int, pool: Pool) -> Block:
+        """The end of the pool's segment, as much longer as the request needs."""
+        tail = self._tail.get(pool)
+        page = _SMALL_SEGMENT_BYTES if pool.is_small else _LARGE_SEGMENT_BYTES
+        if tail is not None and tail.is_free:
+            self._forget(tail)
+            grown = _rounded(size - tail.num_bytes, page)
+            tail.num_bytes += grown
+        else:
+            grown = _rounded(size, page)
+            new = Block(grown, pool, before=tail)
+            if tail is not None:
+                tail.after = new
+            tail = self._tail[pool] = new
+        self._reserve(grown)
+        return tail
+
+    def _split(self, block: Block, size: int) -> None:
+        """Leave ``size`` bytes of a block and offer the rest."""
+        after = block.after
+        rest = Block(block.num_bytes - size, block.pool, before=block, after=after)
+        if after is not None:
+            after.before = rest
+        elif self._expandable:
+            self._tail[block.pool] = rest
+        block.num_bytes, block.after = size, rest
+        self._offer(rest)
+
+    def _join(self, first: Block, second: Block) -> None:
+        """Make the first of two neighbours both of them."""
+        first.num_bytes += second.num_bytes
+        after = first.after = second.after
+        if after is not None:
+            after.before = first
+        elif self._expandable:
+            self._tail[first.pool] = first
+
+    def _offer(self, block: Block) -> None:
+        block.is_free = True
+        self._turn = block.turn = self._turn + 1
+        insort(self._free[block.pool], (block.num_bytes, block.turn, block))
+
+    def _forget(self, block: Block) -> None:
+        blocks = self._free[block.pool]
+        del blocks[bisect_left(blocks, (block.num_bytes, block.turn))]
+
+
+def _rounded(num_bytes: int, multiple: int) -> int:
+    return math.ceil(num_bytes / multiple) * multiple
+
+
+class Exchange(NamedTuple):
+    """Blocks that an operation takes, and those that are free after it [B].
+
+    Attributes:
+        takes, gives: Of the compute stream.
+        own_stream_takes, own_stream_gives: Of another stream, whose blocks serve no other.
+    """
+
+    takes: tuple[float, ...]
+    gives: tuple[float, ...]
+    own_stream_takes: tuple[float, ...] = ()
+    own_stream_gives: tuple[float, ...] = ()
+
+
+_Asked = tuple[float, bool]
+"""Size of a block [B], and whether it is of another stream."""
+
+
+def reserved_bytes(
+    exchanges: Sequence[Exchange], *, expandable_segments: bool, room_bytes: float = math.inf
+) -> float:
+    """The most that is reserved while blocks come and go [B].
+
+    Args:
+        exchanges: In the order of the host. Of equal blocks the last one goes first.
+        expandable_segments: How the allocator is set.
+        room_bytes: What the device has; more is reserved only where nothing can be returned.
+    """
+    allocator = CachingAllocator(expandable_segments=expandable_segments, room_bytes=room_bytes)
+    replay = _Replay(exchanges, allocator)
+    replay.run()
+    return float(allocator.most_reserved_bytes)
+
+
+class _Replay:
+    """An allocator on its way through a step."""
+
+    def __init__(self, exchanges: Sequence[Exchange], allocator: CachingAllocator) -> None:
+        known: dict[Exchange, int] = {}
+        self.numbers = [known.setdefault(exchange, len(known)) for exchange in exchanges]
+        """Equal exchanges have equal numbers."""
+        self.allocator = allocator
+        self._taken: dict[_Asked, list[Block]] = {}
+        takes = [_asked(one.takes, one.own_stream_takes) for one in known]
+        gives = [_asked(one.gives, one.own_stream_gives) for one in known]
+        requests = {
+            asked: request(asked[0], has_own_stream=asked[1])
+            for asked in dict.fromkeys(asked for each in takes for asked in each)
+        }
+        self._takes: list[list[tuple[list[Block], Request]]] = [
+            [(self._stack(asked), requests[asked]) for asked in each] for each in takes
+        ]
+        self._gives = [[self._stack(asked) for asked in each] for each in gives]
+
+    def run(self) -> None:
+        """Do everything that can make a difference."""
+        seen: dict[tuple[int, int, int], int] = {}
+        index, end = 0, len(self.numbers)
+        while index < end:
+            number = self.numbers[index]
+            self._exchange(number)
+            index += 1
+            # Only where as much is taken as at another time after an equal exchange can
+            # everything be as it was then.
+            books = number, self.allocator.allocated_bytes, self.allocator.reserved_bytes
+            before, seen[books] = seen.get(books, index), index
+            repeats = self._repeats(index, index - before)
+            if repeats > 1:
+                index = self._passed_over(index, index - before, repeats)
+
+    def _repeats(self, index: int, period: int) -> int:
+        """How often the exchanges before an index follow again, whole."""
+        numbers = self.numbers
+        if not period or numbers[index : index + period] != numbers[index - period : index]:
+            return 0
+        last = index + period
+        while last < len(numbers) and numbers[last] == numbers[last - period]:
+            last += 1
+        return (last - index) // period
+
+    def _passed_over(self, index: int, period: int, repeats: int) -> int:
+        """Run a period; where it leads is after all repeats, if it leads back."""
+        before = self._state()
+        for number in self.numbers[index : index + period]:
+            self._exchange(number)
+        return index + period * (repeats if self._state() == before else 1)
+
+    def _exchange(self, number: int) -> None:
+        serve, give = self.allocator.serve, self.allocator.give
+        for stack, asked in self._takes[number]:
+            stack.append(serve(asked))
+        for stack in self._gives[number]:
+            give(stack.pop())
+
+    def _stack(self, asked: _Asked) -> list[Block]:
+        """Blocks of one size and stream that are taken, the last one last."""
+        return self._taken.setdefault(asked, [])
+
+    def _state(self) -> object:
+        """All that decides what the allocator does next.
+
+        Where a segment lies decides nothing: the blocks in the order of their turn, and which
+        one each of them follows in its segment.
+        """
+        groups = [*self.allocator.free_blocks(), *self._taken.values()]
+        blocks = [*chain.from_iterable(groups)]
+        number = dict(zip(map(id, blocks), range(len(blocks)), strict=True))
+        neighbours = [*map(number.get, map(id, map(attrgetter("before"), blocks)))]
+        sizes = [*map(attrgetter("num_bytes"), blocks)]
+        return self.allocator.reserved_bytes, [*map(len, groups)], sizes, neighbours
+
+
+def _asked(sizes: Sequence[float], on_own_stream: Sequence[float]) -> list[_Asked]:
+    return [*((size, False) for size in sizes), *((size, True) for size in on_own_stream)]

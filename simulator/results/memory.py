@@ -1,0 +1,308 @@
+"""How much memory does each rank class hold, when, and for whom?
+
+Operations take memory at their start and give it back at their end; what they only hold
+lives in between. The curve of each owner is the running sum of those events on top of
+what is resident.
+
+Three numbers, always labelled: *allocated* is the sum of the tensors; *reserved* what a
+caching allocator holds for them (:mod:`simulator.results.allocator`), replayed block by
+block in the order in which the host issues the operations; *device* adds the driver's context,
+libraries, and the buffers of communicators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.described.cluster.hardware import Device
+from simulator.described.job import Job
+from simulator.engine.timeline import Timeline
+from simulator.program.grid.lockstep_groups import rank_grid
+from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes
+from simulator.results.allocator import Exchange, reserved_bytes
+from simulator.results.step import ClassMemory, HostMemory
+
+_LEAST_UNUSED_SHARE = 0.04
+"""Reserved beyond allocated: median of the eight different runs in
+``reports/data/runs_open.csv`` that print both for a current PyTorch (2.8 to 7 %)."""
+
+
+_OWNERS = {owner: number for number, owner in enumerate(Owner)}
+
+
+def class_memory(timeline: Timeline, device: Device) -> tuple[ClassMemory, ...]:
+    """Memory of every rank class over the step, on its own device or else on the given one."""
+    return tuple(
+        _one_class(timeline, index, device) for index in range(len(timeline.program.classes))
+    )
+
+
+def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
+    rank_class = timeline.program.classes[index]
+    device = rank_class.device or device
+    booked = _booked(timeline.program, index)
+    time_s, changes = _changes(timeline, booked)
+    owner_bytes = _curves(len(time_s), changes, dict(rank_class.resident))
+    preallocated = timeline.program.preallocated & owner_bytes.keys()
+    buffers_bytes = {owner: float(owner_bytes[owner].max()) for owner in preallocated}
+    for owner, num_bytes in buffers_bytes.items():
+        owner_bytes[owner] = np.full(len(time_s), num_bytes)
+    total = sum(owner_bytes.values(), np.zeros(len(time_s)))
+    peak = int(np.argmax(total))
+    by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
+    allocated = float(total[peak])
+    resident_bytes = total_bytes(rank_class.resident) + sum(buffers_bytes.values())
+    outside_bytes = device.context_bytes + timeline.program.outside_bytes
+    room_bytes = device.memory_bytes - outside_bytes
+    reserved = _reserved(timeline.program, booked, resident_bytes, allocated, room_bytes)
+    return ClassMemory(
+        stage=rank_class.stage,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+        peak_device_bytes=reserved + outside_bytes,
+        peak_time_s=float(time_s[peak]),
+        by_owner=by_owner,
+        time_s=time_s,
+        owner_bytes=owner_bytes,
+        role=rank_class.role,
+        capacity_bytes=device.memory_bytes,
+    )
+
+
+def _reserved(
+    program: Program,
+    booked: Sequence[int],
+    resident_bytes: float,
+    allocated_bytes: float,
+    room_bytes: float,
+) -> float:
+    """What the allocator of one rank holds at its most in a step [B].
+
+    What is resident counts as it is: it was taken first and stays, as buffers do. Blocks that
+    come and go within an operation are not all known; they leave a share unused at least, unless
+    the device is full, and unused segments are returned to it.
+    """
+    exchanges = _exchanges([program.operations[i] for i in booked], program)
+    is_expandable = program.expandable_segments
+    replayed = resident_bytes + reserved_bytes(
+        exchanges, expandable_segments=is_expandable, room_bytes=room_bytes - resident_bytes
+    )
+    least = allocated_bytes * (1 + (0.0 if is_expandable else _LEAST_UNUSED_SHARE))
+    return max(replayed, min(least, max(room_bytes, allocated_bytes)))
+
+
+def _booked(program: Program, index: int) -> list[int]:
+    """Ids of the operations whose memory one class books, as its host issues them.
+
+    What a transfer takes is booked where it starts from.
+    """
+    classes, operations = program.classes, program.operations
+    stage = classes[index].stage
+    ids = {i for stream in Stream for i in program.lanes.get((index, stream), ())}
+    return [i for i in sorted(ids) if classes[operations[i].lanes[0][0]].stage == stage]
+
+
+def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchange]:
+    """Blocks that operations take, and that are free after them; those that have none left out.
+
+    Args:
+        operations: What takes and gives back.
+        program: Says which blocks lie in buffers or come from a stream of their own.
+    """
+    known: dict[tuple[int, int, int], Exchange] = {}
+    exchanges = []
+    for operation in operations:
+        exchanges += [_exchange(turn, turn, program) for turn in operation.turns]
+        holds, takes, gives = operation.holds, operation.takes, operation.gives
+        if not (holds or takes or gives):
+            continue
+        key = id(holds), id(takes), id(gives)
+        if key not in known:
+            known[key] = _exchange(takes + holds, holds + gives, program)
+        exchanges.append(known[key])
+    return exchanges
+
+
+def _exchange(takes: Memory, gives: Memory, program: Program) -> Exchange:
+    def sizes(memory: Memory, *, own_stream: bool) -> tuple[float, ...]:
+        return tuple(
+            size
+            for owner, size in memory
+            if owner not in program.preallocated and (owner in program.own_stream) == own_stream
+        )
+
+    return Exchange(
+        sizes(takes, own_stream=False),
+        sizes(gives, own_stream=False),
+        sizes(takes, own_stream=True),
+        sizes(gives, own_stream=True),
+    )
+
+
+def _changes(
+    timeline: Timeline, booked: Sequence[int]
+) -> tuple[NDArray[np.float64], dict[Owner, NDArray[np.float64]]]:
+    """The start of the step and every moment at which memory changes, and by how much.
+
+    Memory given back at one moment is free before more is taken at that moment, but an
+    operation that takes no time holds what it holds for that moment.
+
+    Returns:
+        Moments of shape (changes,) [s], and for each owner what it takes or gives back at
+        each of them, of the same shape [B].
+    """
+    start_s, end_s = timeline.operation_start_s[booked], timeline.operation_end_s[booked]
+    operation, events = _events_of(timeline.program, booked)
+    times = np.where(events.is_end, end_s[operation], start_s[operation])
+    # Blocks that an operation without duration gives back are freed after all are taken.
+    orders = np.where(events.is_end, np.where(end_s > start_s, 0, 2)[operation], 1)
+    order = np.lexsort((np.append(-1, orders), np.append(0.0, times)))
+    owner = np.append(-1, events.owner)[order]
+    change_bytes = np.append(0.0, events.num_bytes)[order]
+    present = set(events.owner.tolist())
+    changes = {
+        name: np.where(owner == number, change_bytes, 0.0)
+        for name, number in _OWNERS.items()
+        if number in present
+    }
+    return np.append(0.0, times)[order], changes
+
+
+class _Events(NamedTuple):
+    """What is taken, or given back where negative, columnar; each of shape (events,).
+
+    Attributes:
+        is_end: Whether it happens at the end of its operation, not at the start.
+        owner: Number of the owner.
+        num_bytes: How much [B].
+    """
+
+    is_end: NDArray[np.bool_]
+    owner: NDArray[np.int64]
+    num_bytes: NDArray[np.float64]
+
+
+def _events_of(program: Program, booked: Sequence[int]) -> tuple[NDArray[np.int64], _Events]:
+    """Which of the booked operations each event belongs to, and the events.
+
+    Operations that do the same share their blocks, so few differ.
+    """
+    known: dict[tuple[int, ...], int] = {}
+    distinct: list[Operation] = []
+    numbers = []
+    for operation in map(program.operations.__getitem__, booked):
+        key = id(operation.turns), id(operation.takes), id(operation.holds), id(operation.gives)
+        number = known.get(key)
+        if number is None:
+            number = known[key] = len(distinct)
+            distinct.append(operation)
+        numbers.append(number)
+    events = [_events(operation) for operation in distinct]
+    counts = np.asarray([len(each) for each in events], dtype=np.int64)
+    firsts = np.cumsum(counts) - counts
+    count = counts[numbers]
+    position = np.repeat(np.arange(len(numbers)), count)
+    row = np.arange(len(position)) + np.repeat(firsts[numbers] - (np.cumsum(count) - count), count)
+    table = [event for each in events for event in each]
+    is_end, owner, num_bytes = zip(*table, strict=True) if table else ((), (), ())
+    return position, _Events(
+        np.asarray(is_end, dtype=np.bool_)[row],
+        np.asarray(owner, dtype=np.int64)[row],
+        np.asarray(num_bytes, dtype=np.float64)[row],
+    )
+
+
+def _events(operation: Operation) -> list[tuple[bool, int, float]]:
+    """What an operation takes and gives back, in order, as rows of events."""
+    events = []
+    for turn in operation.turns:
+        held = _by_owner(turn)
+        events += [(False, owner, size) for owner, size in held]
+        events += [(False, owner, -size) for owner, size in held]
+    taken = [*_by_owner(operation.takes), *_by_owner(operation.holds)]
+    given = [*_by_owner(operation.holds), *_by_owner(operation.gives)]
+    events += [(False, owner, size) for owner, size in taken]
+    return events + [(True, owner, -size) for owner, size in given]
+
+
+def _by_owner(blocks: Memory) -> list[tuple[int, float]]:
+    """Bytes per owner's number."""
+    totals: dict[int, float] = {}
+    for owner, size in blocks:
+        number = _OWNERS[owner]
+        totals[number] = totals.get(number, 0.0) + size
+    return list(totals.items())
+
+
+def _curves(
+    moments: int, changes: Mapping[Owner, NDArray[np.float64]], resident: Mapping[Owner, float]
+) -> dict[Owner, NDArray[np.float64]]:
+    """Bytes of each owner from each moment on; constant where nothing changes."""
+    curves = {}
+    for owner in _OWNERS:
+        held = resident.get(owner, 0.0)
+        curve = held + np.cumsum(changes[owner]) if owner in changes else np.full(moments, held)
+        if curve.any():
+            curves[owner] = np.maximum(curve, 0.0)
+    return curves
+
+
+def host_memory(job: Job, program: Program) -> HostMemory | None:
+    """The fullest node of a job; None where nothing leaves the GPUs."""
+    if not job.plan.offload.is_used:
+        return None
+    host = job.cluster.profile.host
+    by_stage = {each.stage: each for each in program.classes}
+    per_stage = np.asarray(
+        [total_bytes(by_stage[s].host) + total_bytes(by_stage[s].nvme) for s in sorted(by_stage)]
+    )
+    stage_of_rank = np.empty(job.cluster.gpus, dtype=np.int64)
+    for stage, ranks in enumerate(rank_grid(job)):
+        stage_of_rank[ranks] = stage
+    nodes = np.arange(job.cluster.gpus) // job.cluster.profile.network.gpus_per_node
+    fullest = int(np.argmax(np.bincount(nodes, weights=per_stage[stage_of_rank])))
+    stages = stage_of_rank[nodes == fullest].tolist()
+    return HostMemory(
+        _summed([by_stage[stage].host for stage in stages]),
+        host.memory_bytes,
+        _summed([by_stage[stage].nvme for stage in stages]),
+        host.nvme.size_bytes if host.nvme else 0.0,
+    )
+
+
+def _summed(memories: list[Memory]) -> Mapping[Owner, float]:
+    held: dict[Owner, float] = {}
+    for memory in memories:
+        for owner, size in memory:
+            held[owner] = held.get(owner, 0.0) + size
+    return held
+
+
+def peak_operation(timeline: Timeline, rank_class: int, time_s: float) -> Operation | None:
+    """What the class computes at a moment; None where it waits."""
+    for index in timeline.program.lanes.get((rank_class, Stream.COMPUTE), []):
+        if timeline.operation_start_s[index] <= time_s < timeline.operation_end_s[index]:
+            return timeline.program.operations[index]
+    return None
+
+
+def peak_moment(timeline: Timeline, rank_class: int, time_s: float) -> str:
+    """A moment in words, such as ``backward of microbatch 3, layers 16 to 31``."""
+    operation = peak_operation(timeline, rank_class, time_s)
+    if operation is None:
+        return "between passes"
+    words = str(operation.kind).replace("_", " ")
+    if operation.microbatch >= 0:
+        words += f" of microbatch {operation.microbatch}"
+    first, end = operation.layers
+    if first < 0:
+        return words
+    if first == end:
+        return f"{words}, head or loss"
+    return (
+        f"{words}, layer {first}" if end == first + 1 else f"{words}, layers {first} to {end - 1}"
+    )

@@ -1,4 +1,0 @@
-"""Who holds how much, when.
-
-Tensors by owner (``owners``), the ``allocator``'s reserve, the host's memory.
-"""

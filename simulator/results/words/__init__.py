@@ -1,1 +1,0 @@
-"""What a result says in sentences and plain data."""

@@ -185,7 +185,7 @@ def _write(text: str) -> None:
 
 
 def close_stdout() -> None:
-    """Let nothing more be written to a pipe that nobody reads, at exit neither."""
+    """Let nothing more be written to a pipe that nobody reads, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

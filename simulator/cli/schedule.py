@@ -320,8 +320,8 @@ def _asynchronous(run: UnitRun) -> str:
 def _buffers(messages: int) -> str:
     if messages == 0:
         return "none has to be buffered"
-    said = "1 message has" if messages == 1 else f"{messages} messages have"
-    return f"{said} to be buffered between two ranks, or they wait for each other for ever"
+    messages_have = "1 message has" if messages == 1 else f"{messages} messages have"
+    return f"{messages_have} to be buffered between two ranks, or they wait for each other forever"
 
 
 def _print_comparison(comparison: Comparison, title: str) -> None:

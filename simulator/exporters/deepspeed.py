@@ -83,7 +83,7 @@ def _offload(offload: Offload) -> dict[str, Any]:
 def _checkpoints(job: Job, plan: Plan) -> dict[str, Any]:
     """Where the inputs of recomputed layers are kept; nothing where they stay as they are."""
     if plan.contiguous_checkpoints:
-        # DeepSpeed wants both said; alone, a rank has nothing to divide.
+        # DeepSpeed wants both stated; a single rank has nothing to divide.
         return {
             "partition_activations": True, "contiguous_memory_optimization": True,
             "number_checkpoints": job.model.layers,

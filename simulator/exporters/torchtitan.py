@@ -200,7 +200,7 @@ def _runs_in_torch(schedule: ScheduleInfo) -> bool:
 
 
 def _is_usual(plan: Plan) -> bool:
-    """Whether torchtitan takes as many chunks unless it is told otherwise."""
+    """Whether torchtitan takes as many chunks by default."""
     one = plan.schedule in ONE_CHUNK if plan.schedule in _NAMES else plan.vpp == 1
     return plan.vpp == (1 if one else 2)
 

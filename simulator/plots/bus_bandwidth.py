@@ -65,7 +65,7 @@ class BusBandwidth(NamedTuple):
     Attributes:
         label: Panel that it belongs to, for example ``all_reduce, 16 GPUs on 2 nodes``.
         num_bytes: Message size as nccl-tests counts it [B].
-        measured_bytes_per_s: None where nobody measured [B/s].
+        measured_bytes_per_s: None where not measured [B/s].
         predicted_bytes_per_s: None where there is no prediction [B/s].
     """
 
@@ -185,10 +185,10 @@ def show_sizes(axes: Axes, span: tuple[float, float]) -> None:
 
 
 def _ticks(span: tuple[float, float]) -> Sequence[float]:
-    """Powers of two, five apart, or two where the span is short."""
+    """Powers of two, every fifth, or every second where the span is short."""
     first, last = (math.log2(size) for size in span)
-    apart = 10 if last - first > 22 else 5 if last - first > 8 else 2
-    return [2.0**power for power in range(0, 64, apart) if first <= power <= last]
+    step = 10 if last - first > 22 else 5 if last - first > 8 else 2
+    return [2.0**power for power in range(0, 64, step) if first <= power <= last]
 
 
 def size_name(num_bytes: float) -> str:

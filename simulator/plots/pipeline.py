@@ -5,7 +5,7 @@ its time (the work, recomputation, communication that blocks inside it). Thin la
 a row are collectives and transfers that run beside the work. Hatched gaps are waits: grey
 for the pipeline bubble, coloured for communication that nothing hides.
 
-Where boxes would be too narrow to tell apart, the whole step is shown blended (every
+Where boxes would be too narrow to see, the whole step is shown blended (every
 pixel is the time-weighted mean of what happened in it) above close-ups of its first,
 middle and last moments.
 """

@@ -1,7 +1,7 @@
 """How are the slots of a schedule drawn?
 
-A row per rank, time to the right. A box is a slot in the colour of its phase; shades tell the
-chunks or the two directions on one rank apart. Lighter shades stand on a foot of the full colour,
+A row per rank, time to the right. A box is a slot in the colour of its phase; shades show the
+chunks or the two directions on one rank. Lighter shades stand on a foot of the full colour,
 so that none passes for another phase. Slots that run together share a dark frame. Hatched gaps are
 idle. Arrows at the right say that the schedule goes on without draining.
 """

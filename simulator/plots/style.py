@@ -3,7 +3,7 @@
 One palette, built on Okabe and Ito's colours so that people with any common colour
 vision deficiency can read the pictures. Computing is cool (blue, green), communication
 is warm (orange, vermillion, purple), idle time is grey. Waits are hatched, so that they
-stay apart from work in print. Fonts are sized for a figure shown ten inches wide.
+differ from work in print. Fonts are sized for a figure shown ten inches wide.
 
 Source:
     M. Okabe and K. Ito, Color Universal Design (2008), for the eight base colours; the

@@ -159,7 +159,7 @@ def _free_port() -> int:
 
 
 def _end_with_parent() -> None:
-    """A rank without the process that started it has nobody to answer."""
+    """A rank ends with the process that started it."""
     parent = os.getppid()
 
     def watch() -> None:

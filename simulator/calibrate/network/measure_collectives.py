@@ -89,7 +89,7 @@ def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int]:
         raise InputError.single("--measure", rule, hint=_LAUNCH)
     rank, ranks, _, local_ranks = (int(environment[name]) for name in names)
     if ranks < 2:
-        raise InputError.single("--measure", "one rank has nobody to talk to", hint=_LAUNCH)
+        raise InputError.single("--measure", "one rank has no other to exchange with", hint=_LAUNCH)
     if ranks % local_ranks:
         rule = f"needs as many ranks on every computer; {local_ranks} do not divide {ranks}"
         raise InputError.single("--measure", rule, hint=_LAUNCH)
@@ -155,7 +155,7 @@ def measure_collectives(
         world: The ranks; all of them must call this.
         path: The table.
         largest_bytes: Largest message [B].
-        resume: Whether an existing table is gone on with.
+        resume: Whether to continue an existing table.
         on_case: Called after every case.
 
     Raises:

@@ -143,7 +143,7 @@ def _print_parameters(calibration: Calibration) -> None:
             row["field"],
             "" if row["base"] is None else value_text(row["name"], row["base"]),
             value_text(row["name"], row["fitted"]),
-            "not told" if row["spread"] is None else f"{row['spread']:.0%}",
+            "unknown" if row["spread"] is None else f"{row['spread']:.0%}",
         )
         for row in parameters(calibration)
     ]
@@ -215,7 +215,7 @@ def measured(
         table: Where the rows are kept.
         backend: Library of the collectives; by default that of the device.
         largest: Largest message, with its unit; by default what the backend is used for.
-        resume: Whether an existing table is gone on with.
+        resume: Whether to continue an existing table.
 
     Raises:
         InputError: There are no ranks, their library is not there, or the table or a size is wrong.

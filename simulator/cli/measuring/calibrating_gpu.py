@@ -82,16 +82,16 @@ def gpu(
         f"clustersim calibrate gpu, {facts.date}, {facts.software}",
         resume=resume,
     )
-    said = _measure(facts, journal, minutes)
+    notes = _measure(facts, journal, minutes)
     _note_skipped(journal)
     with working(f"fitting to {len(journal.measured)} kernels"):
         calibration = _fitted(facts, journal, base_name, out.stem)
     if as_json:
-        print_json({**calibration.to_dict(), "said": [*said, *calibration.said]})
+        print_json({**calibration.to_dict(), "notes": [*notes, *calibration.notes]})
     else:
         _print_parameters(calibration)
         _print_accuracy(calibration)
-    for sentence in [*said, *calibration.said]:
+    for sentence in [*notes, *calibration.notes]:
         note(sentence)
     write_whole(out, calibration.text)
     note(f"wrote {out} and {journal.path}")
@@ -158,7 +158,7 @@ def _print_parameters(calibration: KernelCalibration) -> None:
         for name, value in fit.values.items()
     ]
     rows += [
-        (path.rpartition(".")[0], path.rpartition(".")[2], str(value.value), "measured outright")
+        (path.rpartition(".")[0], path.rpartition(".")[2], str(value.value), "measured directly")
         for path, value in calibration.values.items()
     ]
     columns = (

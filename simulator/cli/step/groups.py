@@ -161,13 +161,13 @@ def traffic(
             }
         )
         return
-    for _, alike in groupby(classes, key=lambda each: (each.ranks, each.totals)):
-        _print_class(job.title, list(alike))
+    for _, same in groupby(classes, key=lambda each: (each.ranks, each.totals)):
+        _print_class(job.title, list(same))
 
 
-def _print_class(title: str, alike: Sequence[ClassTraffic]) -> None:
+def _print_class(title: str, same: Sequence[ClassTraffic]) -> None:
     """One table for neighbouring classes whose ranks say the same."""
-    ports = list(dict.fromkeys(port for total in alike[0].totals for port in total.port_bytes))
+    ports = list(dict.fromkeys(port for total in same[0].totals for port in total.port_bytes))
     rows = [
         (
             total.axis,
@@ -178,24 +178,24 @@ def _print_class(title: str, alike: Sequence[ClassTraffic]) -> None:
             format_bytes(total.sent_bytes),
             *(format_bytes(total.port_bytes.get(port, 0.0)) for port in ports),
         )
-        for total in alike[0].totals
+        for total in same[0].totals
     ]
-    sums = alike[0].port_bytes
+    sums = same[0].port_bytes
     rows.append(
         (
             "all",
             "",
             "",
-            f"{sum(total.count for total in alike[0].totals):,}",
-            format_bytes(sum(total.message_bytes for total in alike[0].totals)),
-            format_bytes(sum(total.sent_bytes for total in alike[0].totals)),
+            f"{sum(total.count for total in same[0].totals):,}",
+            format_bytes(sum(total.message_bytes for total in same[0].totals)),
+            format_bytes(sum(total.sent_bytes for total in same[0].totals)),
             *(format_bytes(sums[port]) for port in ports),
         )
     )
     columns = text_columns("group", "kind")
     columns += number_columns("ranks", "count", "messages", "sent per rank")
     columns += number_columns(*(f"through {port}" for port in ports))
-    print_table(f"{title}: {_names(alike)}, per rank and step", columns, rows)
+    print_table(f"{title}: {_names(same)}, per rank and step", columns, rows)
 
 
 def _print_in_order(job: Job, program: Program, stage: int, *, as_json: bool) -> None:
@@ -237,6 +237,6 @@ def _print_in_order(job: Job, program: Program, stage: int, *, as_json: bool) ->
     print_table(f"{job.title}: stage {stage}, in order of issue", columns, rows)
 
 
-def _names(alike: Sequence[ClassTraffic]) -> str:
-    names: Iterable[str] = dict.fromkeys((alike[0].name, alike[-1].name))
+def _names(same: Sequence[ClassTraffic]) -> str:
+    names: Iterable[str] = dict.fromkeys((same[0].name, same[-1].name))
     return " to ".join(names)

@@ -119,8 +119,8 @@ def print_peaks(result: Result, *, moments: bool = False) -> None:
         )
 
     rows = [
-        (_labels(alike), *peak(alike[0]), *([moment(alike[0])] if moments else []))
-        for alike in _alike(fullest_of_each_stage(result.memory), peak)
+        (_labels(same), *peak(same[0]), *([moment(same[0])] if moments else []))
+        for same in _same_stages(fullest_of_each_stage(result.memory), peak)
     ]
     columns = number_columns("stage", "allocated", "reserved", "device", "of capacity")
     columns += text_columns("biggest owners", *(["moment of the peak"] if moments else []))
@@ -166,23 +166,23 @@ def _print_owners(result: Result) -> None:
         sizes = [stage.by_owner.get(owner, 0.0) for owner in owners]
         return tuple(format_bytes(size) for size in (*sizes, sum(stage.by_owner.values())))
 
-    groups = _alike(memory, held)
+    groups = _same_stages(memory, held)
     names = [*(owner.value for owner in owners), "allocated"]
-    rows = list(zip(names, *(held(alike[0]) for alike in groups), strict=True))
-    stages = number_columns(*(f"stage {_labels(alike)}" for alike in groups))
+    rows = list(zip(names, *(held(same[0]) for same in groups), strict=True))
+    stages = number_columns(*(f"stage {_labels(same)}" for same in groups))
     print_table(f"{result.title}: held at the peak", [*text_columns("owner"), *stages], rows)
 
 
-def _alike(
+def _same_stages(
     stages: Sequence[ClassMemory], cells: Callable[[ClassMemory], tuple[str, ...]]
 ) -> list[list[ClassMemory]]:
     """Neighbouring stages of which a table would say the same, in order."""
     return [list(group) for _, group in groupby(stages, key=lambda s: (s.role, cells(s)))]
 
 
-def _labels(alike: Sequence[ClassMemory]) -> str:
+def _labels(same: Sequence[ClassMemory]) -> str:
     """The first and last of some neighbouring stages."""
-    first, last = alike[0], alike[-1]
+    first, last = same[0], same[-1]
     return first.label if first is last else f"{first.stage} to {last.label}"
 
 

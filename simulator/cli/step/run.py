@@ -153,7 +153,7 @@ def _error_band(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _print_asynchrony(result: Result) -> None:
-    """What training that is not synchronous costs besides time; nothing for any other."""
+    """What training that is not synchronous costs in addition to time; nothing for any other."""
     from simulator.results.rank_classes import fullest_of_each_stage
 
     found = result.asynchrony
@@ -201,7 +201,7 @@ def _print_class_groups(result: Result) -> None:
     if left:
         classes, ranks = (sum(getattr(each, n) for each in left) for n in ("classes", "ranks"))
         rows.append((f"{len(left)} more (see --json)", "", str(classes), f"{ranks:,}", ""))
-    columns = text_columns("ranks that behave alike", "stages") + number_columns(
+    columns = text_columns("ranks that behave the same", "stages") + number_columns(
         "classes", "ranks", "first rank"
     )
     print_table(_why_ranks_differ(result), columns, rows)

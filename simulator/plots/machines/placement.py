@@ -163,7 +163,7 @@ class RankMap:
     def _name_hidden_rows(self, top_in: float) -> None:
         boxes = -(-self.placement.gpus // min(self.placement.domain_gpus, self.placement.gpus))
         shown = sum(row is not None for row in self.layout.rows)
-        text = f"... {-(-boxes // self.layout.per_row) - shown:,} more rows alike"
+        text = f"... {-(-boxes // self.layout.per_row) - shown:,} more such rows"
         y = top_in + _FOLD_IN / 4 - 0.05
         style.write(self.axes, LEFT_IN, y, text, size_pt=_SMALL_PT, color=style.PALE_INK)
 

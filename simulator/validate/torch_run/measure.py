@@ -143,9 +143,9 @@ def _expert_loads(trainer: Trainer) -> list[float]:
 def _gathered(own: RankMeasured, world: World) -> list[RankMeasured] | None:
     if world.backend == "fake" or world.ranks == 1:
         return [own]
-    everybody: list[Any] | None = [None] * world.ranks if world.rank == 0 else None
-    dist.gather_object(own, everybody)
-    return everybody
+    gathered: list[Any] | None = [None] * world.ranks if world.rank == 0 else None
+    dist.gather_object(own, gathered)
+    return gathered
 
 
 def _gpu_memory(trainer: Trainer) -> dict[str, float]:

@@ -87,7 +87,7 @@ def build_schedule(
 
 
 def _stage(job: Job, grid: Grid, world: World, part: nn.Module, number: int) -> PipelineStage:
-    """A stage; where no other rank answers, with the shapes that it would be told."""
+    """A stage; where no other rank answers, with the shapes that it would receive."""
     count = job.plan.pp * job.plan.vpp
     shapes = _shapes(job, number, count) if world.backend == "fake" else {}
     return PipelineStage(part, number, count, world.device, group=grid.pipeline_group, **shapes)

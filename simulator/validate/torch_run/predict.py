@@ -47,11 +47,11 @@ def silence(program: Program) -> None:
     """Exchanges between ranks take no time and load no links; all else stays."""
     for operation in program.operations:
         work = operation.work
-        heard = tuple(part for part in work.parts if part.category not in _SILENT)
-        if len(heard) < len(work.parts):
-            seconds = sum(part.seconds for part in heard)
+        kept = tuple(part for part in work.parts if part.category not in _SILENT)
+        if len(kept) < len(work.parts):
+            seconds = sum(part.seconds for part in kept)
             operation.work = replace(
-                work, seconds=seconds, parts=heard, traffic=None, collectives=()
+                work, seconds=seconds, parts=kept, traffic=None, collectives=()
             )
 
 

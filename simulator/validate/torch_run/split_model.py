@@ -123,7 +123,7 @@ class SpreadExperts(nn.Module):
 
 
 def _even_counts(counts: Tensor) -> Tensor:
-    """As many rows as were sent, from every rank to every expert alike."""
+    """As many rows as were sent, from every rank to every expert."""
     total, parts = int(counts.sum()), counts.numel()
     part = torch.arange(parts, device=counts.device)
     return ((part + 1) * total // parts - part * total // parts).view_as(counts)

@@ -272,10 +272,10 @@ def _optimizer(job: Job, parameters: Sequence[nn.Parameter]) -> Optimizer:
     kind, options = _OPTIMIZERS[job.plan.optimizer]
     if job.choices.hands_out_weights and job.dp > 1:
         return ZeroRedundancyOptimizer(parameters, kind, **options)
-    alike = (
+    same_kind = (
         [p for p in parameters if isinstance(p, DTensor) == is_cut] for is_cut in (True, False)
     )
-    return kind([{"params": group} for group in alike if group], **options)
+    return kind([{"params": group} for group in same_kind if group], **options)
 
 
 def _batch(job: Job, world: World, grid: Grid) -> tuple[Tensor, Tensor]:

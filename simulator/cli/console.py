@@ -13,9 +13,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PLAIN_WIDTH = 1000
 """Wider than any table; lines are no longer than their content."""
@@ -51,6 +55,14 @@ def number_columns(*names: str) -> list[Column]:
 def note(text: str) -> None:
     """Say something to a person; it never mixes with the data on stdout."""
     typer.echo(text, err=True)
+
+
+def write_picture(figure: Figure, path: Path) -> None:
+    """Write a picture in the format of the path's suffix, and say so."""
+    from simulator.plots.style import save
+
+    save(figure, path)
+    note(f"wrote {path}")
 
 
 def need_one_that_fits(fit: Iterable[bool], what: str) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib as mpl
@@ -43,7 +42,6 @@ from simulator.plots.style import (
     add_title,
     legend_height_in,
     new_figure,
-    save,
     words,
 )
 
@@ -73,13 +71,6 @@ class BusBandwidth(NamedTuple):
     num_bytes: float
     measured_bytes_per_s: float | None
     predicted_bytes_per_s: float | None
-
-
-def draw_bus_bandwidth(
-    rows: Sequence[BusBandwidth], path: str | Path, title: str, subtitle: str = ""
-) -> None:
-    """Write the picture of bus bandwidth over size; the suffix names the format."""
-    style.save(build_bus_bandwidth_figure(rows, title, subtitle), path)
 
 
 def build_bus_bandwidth_figure(
@@ -219,11 +210,6 @@ _CLOSE_PCT, _FARTHEST_PCT = 25.0, 100.0
 
 Group = tuple[int, int]
 """GPUs that take part, and the nodes they are in."""
-
-
-def draw_collective_fit(points: Sequence[Point], path: str | Path, title: str) -> None:
-    """Write the picture of a fit; the suffix (.png, .svg, .pdf) names the format."""
-    save(build_collective_fit_figure(points, title), path)
 
 
 def build_collective_fit_figure(points: Sequence[Point], title: str) -> Figure:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,7 +32,6 @@ from simulator.plots.style import (
     add_title,
     legend_height_in,
     new_figure,
-    save,
 )
 from simulator.units import format_seconds
 
@@ -64,11 +62,6 @@ class KernelPoint:
     def error_pct(self) -> float:
         """Signed error [%], positive where the prediction is too slow."""
         return 100.0 * (self.predicted_s / self.measured_s - 1.0)
-
-
-def draw_kernel_fit(points: Sequence[KernelPoint], path: str | Path, title: str) -> None:
-    """Write the picture of a fit; the suffix (.png, .svg, .pdf) names the format."""
-    save(build_kernel_fit_figure(points, title), path)
 
 
 def build_kernel_fit_figure(points: Sequence[KernelPoint], title: str) -> Figure:

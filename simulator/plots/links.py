@@ -7,7 +7,6 @@ the mean of each slice of time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,11 +31,6 @@ _PORT_NAMES = {
     "leaf_uplink": "up-links of leaf switches",
     "pod_uplink": "up-links of pods",
 }
-
-
-def draw_links(result: StepResult, path: str | Path) -> None:
-    """Write the picture of link utilisation; the suffix names the format."""
-    style.save(build_links_figure(result), path)
 
 
 def build_links_figure(result: StepResult) -> Figure:

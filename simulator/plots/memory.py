@@ -8,7 +8,6 @@ above a strip per class whose shade is the allocated share of the capacity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,11 +37,6 @@ _OUTSIDE = {_ALLOCATOR: ("#DDDDDD", "////"), _CONTEXT: ("#BFBFBF", "\\\\\\\\")}
 """Fill and hatch of what the device holds beyond tensors."""
 
 
-def draw_memory_by_owner(result: StepResult, path: str | Path) -> None:
-    """Write the picture of peak memory by owner; the suffix names the format."""
-    style.save(build_memory_by_owner_figure(result), path)
-
-
 def build_memory_by_owner_figure(result: StepResult) -> Figure:
     """Stacked bars of each class's peak against the capacity of the device."""
     owners = _owners(result.memory)
@@ -66,11 +60,6 @@ def build_memory_by_owner_figure(result: StepResult) -> Figure:
     style.add_title(figure, result.title, _headline(result), left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure
-
-
-def draw_memory_over_time(result: StepResult, path: str | Path) -> None:
-    """Write the picture of memory over the step; the suffix names the format."""
-    style.save(build_memory_over_time_figure(result), path)
 
 
 def build_memory_over_time_figure(result: StepResult) -> Figure:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -70,20 +69,14 @@ class _View:
         return seconds * self.width_pt / max(self.end_s - self.start_s, 1e-30)
 
 
-def draw_pipeline(result: StepResult, path: str | Path, *, max_stages: int | None = None) -> None:
-    """Write the pipeline picture; the suffix names the format (.png, .svg, .pdf).
+def build_pipeline_figure(result: StepResult, *, max_stages: int | None = None) -> Figure:
+    """The pipeline picture.
 
     Args:
         result: The step to show.
-        path: File to write.
         max_stages: Show at most so many rank classes, evenly spread from the first to
             the last; None shows all.
     """
-    style.save(build_pipeline_figure(result, max_stages=max_stages), path)
-
-
-def build_pipeline_figure(result: StepResult, *, max_stages: int | None = None) -> Figure:
-    """The pipeline picture. For the arguments see :func:`draw_pipeline`."""
     classes = spread(len(result.timeline.program.classes), max_stages)
     layout = row_layout(result)
     scene = build_scene(result, classes, layout)

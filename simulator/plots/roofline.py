@@ -9,7 +9,6 @@ of their own roof that they reach; those that only move bytes have no place on t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -36,11 +35,6 @@ _COLOR = {
     "weight gradient": "#8FCF6B",
     "backward": style.GREEN,
 }
-
-
-def draw_roofline(points: Sequence[KernelPoint], title: str, path: str | Path) -> None:
-    """Write the picture; the suffix names the format (.png, .svg, .pdf)."""
-    style.save(build_roofline_figure(points, title), path)
 
 
 def build_roofline_figure(points: Sequence[KernelPoint], title: str) -> Figure:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 
 from matplotlib.axes import Axes
@@ -56,29 +55,17 @@ class Bar:
     remark: str = ""
 
 
-def draw_strategies(
-    title: str,
-    subtitle: str,
-    rows: Mapping[str, Sequence[Bar]],
-    capacity_bytes: float,
-    path: str | Path,
-) -> None:
-    """Write the picture; the suffix names the format.
+def build_strategies_figure(
+    title: str, subtitle: str, rows: Mapping[str, Sequence[Bar]], capacity_bytes: float
+) -> Figure:
+    """The two panels.
 
     Args:
         title: Above the panels.
         subtitle: Below the title.
         rows: Bars by the name of their strategy.
         capacity_bytes: Memory of the device [B].
-        path: Where to.
     """
-    style.save(build_strategies_figure(title, subtitle, rows, capacity_bytes), path)
-
-
-def build_strategies_figure(
-    title: str, subtitle: str, rows: Mapping[str, Sequence[Bar]], capacity_bytes: float
-) -> Figure:
-    """The two panels; arguments as :func:`draw_strategies`."""
     bars = [bar for row in rows.values() for bar in row]
     categories = [c for c in style.CATEGORY_COLOR if any(bar.step_s.get(c, 0.0) for bar in bars)]
     owners = [o for o in style.OWNER_COLOR if any(bar.held_bytes.get(o, 0.0) for bar in bars)]

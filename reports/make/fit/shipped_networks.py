@@ -31,11 +31,7 @@ from simulator.described.cluster.network import Network
 from simulator.described.documents import data_folder
 from simulator.described.load import load_profile, profile_names
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
-from simulator.tables.collective_rows import (
-    network_of,
-    read_collective_rows,
-    reason_to_skip,
-)
+from simulator.tables.collective_rows import network_of, read_collective_rows, reason_to_skip
 from simulator.tables.spellings import profile_name_of
 
 RELATIVES: Mapping[str, str] = MappingProxyType(

@@ -79,7 +79,7 @@ class DeviceFacts:
         if self.device.type != "cuda":
             return {}
         values = {"device.memory": self.memory_bytes}
-        if not self.said:
+        if not self.notes:
             values["device.context"] = self.foreign_bytes
         return {
             path: SourcedValue(

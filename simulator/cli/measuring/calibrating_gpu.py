@@ -16,6 +16,7 @@ from simulator.cli.console import (
     progress,
     text_columns,
     working,
+    write_picture,
 )
 from simulator.cli.options import AsJson, complete_profile
 from simulator.errors import InputError
@@ -185,7 +186,7 @@ def _mean(accuracy: Accuracy) -> str:
 
 
 def _draw(calibration: KernelCalibration, journal: KernelJournal, path: Path) -> None:
-    from simulator.plots.kernel_fit import KernelPoint, draw_kernel_fit
+    from simulator.plots.kernel_fit import KernelPoint, build_kernel_fit_figure
 
     directions = {row.text("id"): row.text("direction") for row in journal.measured}
     points = [
@@ -198,8 +199,8 @@ def _draw(calibration: KernelCalibration, journal: KernelJournal, path: Path) ->
     if not points:
         note("no picture: none of the rows has a prediction")
         return
-    draw_kernel_fit(points, path, f"kernels of {calibration.profile.name}, {journal.gpu}")
-    note(f"wrote {path}")
+    title = f"kernels of {calibration.profile.name}, {journal.gpu}"
+    write_picture(build_kernel_fit_figure(points, title), path)
 
 
 def _kind(row: Any) -> str:

@@ -20,14 +20,7 @@ from simulator.cli.console import (
     status_line,
     text_columns,
 )
-from simulator.cli.options import (
-    AsJson,
-    Changes,
-    JobFile,
-    file_to_write,
-    read_job,
-    whole_numbers,
-)
+from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job, whole_numbers
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
 from simulator.described.job_text import degrees_text, options_text
 from simulator.errors import InputError
@@ -218,7 +211,8 @@ def _with_gpus(job: Job, gpus: int) -> Job:
 
 def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], path: Path) -> None:
     from simulator.planning.search.search import pareto_front
-    from simulator.plots.sweep import draw_pareto
+    from simulator.plots.style import save
+    from simulator.plots.sweep import build_pareto_figure
 
     fronts = {gpus: pareto_front(_with_gpus(job, gpus), **settings) for gpus in gpu_counts}
     points = {
@@ -226,7 +220,7 @@ def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], 
         for gpus, front in fronts.items()
     }
     title = f"plans of {job.model.name} on {job.cluster.profile.name}"
-    draw_pareto(title, points, job.cluster.profile.device.memory_bytes, path)
+    save(build_pareto_figure(title, points, job.cluster.profile.device.memory_bytes), path)
 
 
 def _short_name(choice: PlanChoice) -> str:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.console import (
-    note,
     number_columns,
     percent,
     print_json,
     print_table,
     text_columns,
+    write_picture,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
 from simulator.errors import InputError
@@ -42,10 +42,9 @@ def placement(
 
     placed = placement_of(read_job(job_file, changes))
     if plot is not None:
-        from simulator.plots.machines.placement import draw_placement
+        from simulator.plots.machines.placement import build_placement_figure
 
-        draw_placement(placed, plot)
-        note(f"wrote {plot}")
+        write_picture(build_placement_figure(placed), plot)
     if as_json:
         print_json(_to_dict(placed))
     else:

@@ -191,9 +191,10 @@ def _write_over_time(result: Result, path: Path) -> None:
     if path.suffix == ".csv":
         _write_table(result, path)
         return
-    from simulator.plots.memory import draw_memory_over_time
+    from simulator.plots.memory import build_memory_over_time_figure
+    from simulator.plots.style import save
 
-    draw_memory_over_time(result, path)
+    save(build_memory_over_time_figure(result), path)
 
 
 def _write_table(result: Result, path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 import matplotlib as mpl
@@ -305,11 +304,6 @@ LEVEL_COLOR: Mapping[Level, str] = MappingProxyType(
     }
 )
 """The wider, the warmer."""
-
-
-def draw_placement(placement: Placement, path: str | Path) -> None:
-    """Write the picture of who sits where; the suffix names the format."""
-    style.save(build_placement_figure(placement), path)
 
 
 def build_placement_figure(placement: Placement) -> Figure:

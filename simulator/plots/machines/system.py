@@ -6,7 +6,6 @@ Nodes join by leafs, spines and the core; the width of each tier is written on i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -156,11 +155,6 @@ _LEFT_IN, _TOP_IN, _HEIGHT_IN, _CORE_IN, _FACTS_IN = 0.35, 0.78, 3.9, 0.8, 0.95
 _NODE_WIDTH_IN, _BETWEEN_IN = 5.35, 0.35
 _EDGE_IN = 0.02
 """Room for the upper edge of the frames."""
-
-
-def draw_system(profile: HardwareProfile, path: str | Path) -> None:
-    """Write the drawing of a system; the suffix names the format."""
-    style.save(build_system_figure(profile), path)
 
 
 def build_system_figure(profile: HardwareProfile) -> Figure:

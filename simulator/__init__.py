@@ -10,6 +10,7 @@ wants to know. A room imports only from the rooms below it:
 
 cli           the command ``clustersim``
 api           the public functions
+capture       a step of the user's own torch code -> Program
 planning      questions above one step
 calibrate     profiles from measurements
 validate      predictions against reality
@@ -31,18 +32,22 @@ errors, extras, files, processor, units     for every room
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from simulator.version import __version__
 
 if TYPE_CHECKING:
+    from simulator import capture
     from simulator.api import Job, Result, load_job, simulate, sweep
 
-__all__ = ["Job", "Result", "__version__", "load_job", "simulate", "sweep"]
+__all__ = ["Job", "Result", "__version__", "capture", "load_job", "simulate", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
     """The public functions, loaded when they are first used."""
+    if name == "capture":
+        return import_module("simulator.capture")
     if name in __all__:
         from simulator import api
 

@@ -30,6 +30,7 @@ FLOORS = [
     "program",
     "engine",
     "results",
+    "serving",
     "plots",
     "exporters",
     "chakra",
@@ -37,6 +38,7 @@ FLOORS = [
     "validate",
     "calibrate",
     "planning",
+    "capture",
     "api",
     "cli",
 ]
@@ -50,7 +52,7 @@ PUBLIC_NAMES = {"", "api"}
 
 LIBRARY_ROOMS = {
     "simpy": {"engine"},
-    "torch": {"calibrate", "ranks", "validate"},
+    "torch": {"calibrate", "capture", "ranks", "validate"},
     "matplotlib": {"plots"},
     "jinja2": {"exporters", "calibrate"},
     "scipy": {"calibrate"},

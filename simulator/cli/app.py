@@ -29,6 +29,7 @@ _NEW_OBJECTS_PER_COLLECTION = 100_000
 
 _COMMANDS = {
     "run": "step.run",
+    "capture": "step.capturing",
     "compare": "step.comparing",
     "replay": "step.traces",
     "memory": "step.memory",

@@ -21,7 +21,7 @@ JobFile = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.yaml",
-        help="The job: model, cluster, batch and plan; or the name of a shipped one.",
+        help="The job: model, cluster, batch and plan; the name of a shipped one; or a capture.",
     ),
 ]
 Changes = Annotated[
@@ -31,6 +31,19 @@ Changes = Annotated[
         metavar="FIELD=VALUE",
         help="Change a field of the job, for example plan.tp=4; may be repeated.",
     ),
+]
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="Hardware profile, in place of the job's or of the capture's.",
+        autocompletion=lambda incomplete: complete_profile(incomplete),  # noqa: PLW0108 - defined below
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option("--gpus", metavar="M", min=1, help="GPUs, in place of the job's or capture's."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")]
 

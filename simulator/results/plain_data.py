@@ -43,7 +43,7 @@ def result_to_dict(
         "exposed_comm_s": {category.value: s for category, s in result.exposed_comm_s.items()},
         "synchronous": result.asynchrony is None,
         "asynchrony": _asynchrony_to_dict(result.asynchrony),
-        "memory": [_memory_to_dict(memory) for memory in result.memory],
+        "memory": [memory_to_dict(memory) for memory in result.memory],
         "rank_classes": [_class_to_dict(each) for each in result.timeline.program.classes],
         "capacity_bytes": result.capacity_bytes,
         **({"host_memory": _host_to_dict(result.host)} if result.host else {}),
@@ -96,7 +96,8 @@ def _asynchrony_to_dict(found: Asynchrony | None) -> dict[str, Any] | None:
     }
 
 
-def _memory_to_dict(memory: ClassMemory) -> dict[str, Any]:
+def memory_to_dict(memory: ClassMemory) -> dict[str, Any]:
+    """Peaks of one class of ranks [B], and who holds them."""
     return {
         "stage": memory.stage,
         "peak_allocated_bytes": memory.peak_allocated_bytes,

@@ -135,6 +135,12 @@ def test_latency_is_waited_out_before_bytes_meet_others():
     assert arrivals(flows) == pytest.approx([1.0, 2.0])
 
 
+def test_bytes_load_their_port_while_they_flow_not_while_latency_is_waited_out():
+    """Each takes 0.5 s and then all of the port for 1 s: together 0.5 s and 2 s."""
+    flow = (0.0, 1.5, up(1.0, latency_s=0.5), [0])
+    assert arrivals([flow, flow]) == pytest.approx([2.5, 2.5])
+
+
 def test_a_collective_over_two_classes_loads_the_ports_of_both():
     """Class 1 is in both, 0 and 2 in one each."""
     flows = [(0.0, 1.0, up(1.0), [0, 1]), (0.0, 1.0, up(1.0), [1, 2])]

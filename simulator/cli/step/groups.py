@@ -17,12 +17,12 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
+from simulator.cli.options import AsJson, Changes, Gpus, JobFile, Picture, ProfileName, read_job
+from simulator.cli.step.capturing import cluster_changes, read_captured
 from simulator.errors import InputError
 from simulator.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
-    from simulator.described.job import Job
     from simulator.program.grid.placement import PlacedGroups, Placement
     from simulator.program.ir import Program
     from simulator.results.traffic import ClassTraffic
@@ -127,6 +127,8 @@ _SCHEMA_VERSION = 1
 def traffic(
     job_file: JobFile,
     changes: Changes = None,
+    profile: ProfileName = None,
+    gpus: Gpus = None,
     as_json: AsJson = False,
     in_order: Annotated[
         int | None,
@@ -145,23 +147,27 @@ def traffic(
     from simulator.program.build import build_program
     from simulator.results.traffic import class_traffic
 
-    job = read_job(job_file, changes)
-    program = build_program(job)
+    captured = read_captured(job_file, changes, profile, gpus)
+    if captured is not None:
+        title, program = captured.title, captured.timeline.program
+    else:
+        job = read_job(job_file, cluster_changes(changes, profile, gpus))
+        title, program = job.title, build_program(job)
     if in_order is not None:
-        _print_in_order(job, program, in_order, as_json=as_json)
+        _print_in_order(title, program, in_order, as_json=as_json)
         return
     classes = class_traffic(program)
     if as_json:
         print_json(
             {
                 "schema_version": _SCHEMA_VERSION,
-                "title": job.title,
+                "title": title,
                 "classes": [{**asdict(each), "port_bytes": each.port_bytes} for each in classes],
             }
         )
         return
     for _, same in groupby(classes, key=lambda each: (each.ranks, each.totals)):
-        _print_class(job.title, list(same))
+        _print_class(title, list(same))
 
 
 def _print_class(title: str, same: Sequence[ClassTraffic]) -> None:
@@ -197,7 +203,7 @@ def _print_class(title: str, same: Sequence[ClassTraffic]) -> None:
     print_table(f"{title}: {_names(same)}, per rank and step", columns, rows)
 
 
-def _print_in_order(job: Job, program: Program, stage: int, *, as_json: bool) -> None:
+def _print_in_order(title: str, program: Program, stage: int, *, as_json: bool) -> None:
     from simulator.results.traffic import rank_collectives
 
     numbers = [i for i, rank_class in enumerate(program.classes) if rank_class.stage == stage]
@@ -210,7 +216,7 @@ def _print_in_order(job: Job, program: Program, stage: int, *, as_json: bool) ->
         print_json(
             {
                 "schema_version": _SCHEMA_VERSION,
-                "title": job.title,
+                "title": title,
                 "stage": stage,
                 "collectives": [asdict(collective) for collective in issued],
             }
@@ -233,7 +239,7 @@ def _print_in_order(job: Job, program: Program, stage: int, *, as_json: bool) ->
         + number_columns("ranks", "message")
         + text_columns("what")
     )
-    print_table(f"{job.title}: stage {stage}, in order of issue", columns, rows)
+    print_table(f"{title}: stage {stage}, in order of issue", columns, rows)
 
 
 def _names(same: Sequence[ClassTraffic]) -> str:

@@ -20,15 +20,26 @@ from simulator.cli.console import (
     print_table,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    Gpus,
+    JobFile,
+    ProfileName,
+    file_to_write,
+    read_job,
+)
+from simulator.cli.step.capturing import cluster_changes, end_captured, read_captured
+from simulator.errors import InputError
 from simulator.files import PICTURES, whole_file
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.api import Result
+    from simulator.capture.result import CaptureResult
     from simulator.planning.changes.fitting import Saving
     from simulator.program.ir import Owner
-    from simulator.results.step import ClassMemory, HostMemory
+    from simulator.results.step import ClassMemory, HostMemory, StepResult
 
 _BIGGEST, _MOST_SAVINGS = 3, 8
 _KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
@@ -37,6 +48,9 @@ _KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
 def memory(
     job_file: JobFile,
     changes: Changes = None,
+    profile: ProfileName = None,
+    gpus: Gpus = None,
+    *,
     as_json: AsJson = False,
     savings: Annotated[
         bool, typer.Option("--savings", help="Simulate single changes that save memory.")
@@ -57,7 +71,11 @@ def memory(
     """
     from simulator.api import simulate
 
-    result = simulate(read_job(job_file, changes))
+    captured = read_captured(job_file, changes, profile, gpus)
+    if captured is not None:
+        _show_captured(captured, over_time, as_json=as_json, savings=savings)
+        return
+    result = simulate(read_job(job_file, cluster_changes(changes, profile, gpus)))
     if as_json:
         document = result.to_dict()
         found = {"savings": [asdict(saving) for saving in _savings(result)]} if savings else {}
@@ -73,6 +91,24 @@ def memory(
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")
         raise typer.Exit(1)
+
+
+def _show_captured(
+    result: CaptureResult, over_time: Path | None, *, as_json: bool, savings: bool
+) -> None:
+    """Show who holds what in a captured step, as in a job's."""
+    if savings:
+        raise InputError.single("--savings", "tries changes of a job; a captured step is code")
+    if as_json:
+        document = result.to_dict()
+        print_json({key: document[key] for key in _KEYS if key in document})
+    else:
+        _print_owners(result)
+        print_peaks(result, moments=True)
+    if over_time is not None:
+        _write_over_time(result, over_time)
+        note(f"wrote {over_time}")
+    end_captured(result)
 
 
 def _savings(result: Result) -> tuple[Saving, ...]:
@@ -97,7 +133,7 @@ def _print_savings(found: Sequence[Saving]) -> None:
     print_table("what would save most, on the fullest GPU", columns, rows)
 
 
-def print_peaks(result: Result, *, moments: bool = False) -> None:
+def print_peaks(result: StepResult, *, moments: bool = False) -> None:
     """Print the peak of every stage's fullest rank, and its moment if asked."""
     from simulator.results.memory import peak_moment
     from simulator.results.rank_classes import fullest_of_each_stage
@@ -155,7 +191,7 @@ def _biggest_owners(stage: ClassMemory) -> str:
     return ", ".join(f"{owner.value} {format_bytes(held)}" for owner, held in owners if held)
 
 
-def _print_owners(result: Result) -> None:
+def _print_owners(result: StepResult) -> None:
     from simulator.results.rank_classes import fullest_of_each_stage
 
     memory = fullest_of_each_stage(result.memory)
@@ -186,7 +222,7 @@ def _labels(same: Sequence[ClassMemory]) -> str:
     return first.label if first is last else f"{first.stage} to {last.label}"
 
 
-def _write_over_time(result: Result, path: Path) -> None:
+def _write_over_time(result: StepResult, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".csv":
         _write_table(result, path)
@@ -197,7 +233,7 @@ def _write_over_time(result: Result, path: Path) -> None:
     save(build_memory_over_time_figure(result), path)
 
 
-def _write_table(result: Result, path: Path) -> None:
+def _write_table(result: StepResult, path: Path) -> None:
     """One row per moment at which a stage's memory changes, one column per owner."""
     owners = list(dict.fromkeys(o for stage in result.memory for o in stage.owner_bytes))
     with whole_file(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:

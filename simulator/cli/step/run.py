@@ -21,10 +21,18 @@ from simulator.cli.options import (
     TRACES,
     AsJson,
     Changes,
+    Gpus,
     JobFile,
+    ProfileName,
     file_to_write,
     read_job,
     whole_numbers,
+)
+from simulator.cli.step.capturing import (
+    cluster_changes,
+    end_captured,
+    print_captured,
+    read_captured,
 )
 from simulator.cli.step.memory import print_peaks
 from simulator.program.ir import Owner
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from simulator.api import Result
+    from simulator.capture.result import CaptureResult
+    from simulator.results.step import StepResult
 
 _MOST_GROUPS = 20
 
@@ -42,6 +52,8 @@ def run(
     job_file: JobFile,
     *,
     changes: Changes = None,
+    profile: ProfileName = None,
+    gpus: Gpus = None,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw the step into this folder.")
@@ -96,6 +108,11 @@ def run(
     """
     from simulator.api import simulate
 
+    captured = read_captured(job_file, changes, profile, gpus)
+    if captured is not None:
+        _show_captured(captured, plot, trace, trace_kernels, as_json=as_json)
+        return
+    changes = cluster_changes(changes, profile, gpus)
     ranks = None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0)
     result = simulate(read_job(job_file, changes), unfolded=unfolded)
     if as_json:
@@ -110,6 +127,29 @@ def run(
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")
         raise typer.Exit(1)
+
+
+def _show_captured(
+    result: CaptureResult,
+    plot: Path | None,
+    trace: Path | None,
+    kernels: bool,
+    *,
+    as_json: bool,
+) -> None:
+    """Show a captured step and draw it, as a job's."""
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        print_captured(result)
+        _print_breakdown(result)
+        _print_exposed_communication(result)
+        print_peaks(result)
+    drawn = [] if plot is None else result.plot_all(plot)
+    written = [] if trace is None else [result.write_trace(trace, kernels=kernels)]
+    for file in (*drawn, *written):
+        note(f"wrote {file}")
+    end_captured(result)
 
 
 def _write_files(result: Result, plot: Path | None, html: Path | None) -> Iterator[Path]:
@@ -236,7 +276,7 @@ def _print_expert_load(result: Result) -> None:
         typer.echo(f"{sentence}\n")
 
 
-def _print_breakdown(result: Result) -> None:
+def _print_breakdown(result: StepResult) -> None:
     step_s = result.step_time_s
     rows = [
         (category.value, f"{seconds:.6f}", percent(seconds / step_s if step_s else 0.0))
@@ -249,7 +289,7 @@ def _print_breakdown(result: Result) -> None:
     print_table("breakdown", columns, rows)
 
 
-def _print_exposed_communication(result: Result) -> None:
+def _print_exposed_communication(result: StepResult) -> None:
     rows = [
         (category.value, f"{seconds:.6f}")
         for category, seconds in result.exposed_comm_s.items()

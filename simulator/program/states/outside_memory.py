@@ -14,6 +14,8 @@ pipeline add.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import (
     context_group,
@@ -56,4 +58,9 @@ def communicator_bytes(job: Job) -> float:
     # Where one kind of group holds all ranks, frameworks still make another of them all.
     joins_world = job.cluster.gpus > 1 and job.choices.data_parallelism.joins_world
     everyone = [job.cluster.gpus] if joins_world else []
-    return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in shared + everyone)
+    return communicators_bytes(shared + everyone)
+
+
+def communicators_bytes(sizes: Sequence[int]) -> float:
+    """Device memory of communicators of so many ranks each; one rank needs none [B]."""
+    return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in sizes if ranks > 1)

@@ -269,7 +269,6 @@ def import_nemo(
 
 
 def _tell(job: Job, report: ImportReport) -> None:
-    """Write the job to stdout and the report to stderr."""
     import yaml
 
     typer.echo(yaml.safe_dump(dict(job.document), sort_keys=False), nl=False)

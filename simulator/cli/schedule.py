@@ -238,7 +238,6 @@ def _refuse_changes(changes: Sequence[str] | None) -> None:
 def _costs(
     forward: float | None, backward: float | None, weight: float | None
 ) -> Mapping[Phase, float]:
-    """Durations as given, else equal ones."""
     from simulator.schedule.unit_run import phase_costs
 
     given = {"forward": forward, "backward": backward, "weight": weight}

@@ -92,7 +92,6 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
 
 
 def _compilation(plan: Plan) -> dict[str, Any]:
-    """Which parts torch.compile fuses."""
     changed = set(changed_facts(plan.stack, _STACK))
     eager = {"model": bool(changed & set(EAGER)), "loss": EAGER_LOSS[0] in changed}
     parts = [name for name, is_eager in eager.items() if not is_eager]
@@ -141,7 +140,6 @@ def _refuse_formats(plan: Plan, refusals: Refusals) -> None:
 
 
 def _refuse_inner_degrees(plan: Plan, refusals: Refusals) -> None:
-    """Tensor, context and expert parallelism."""
     refusals.unless_plan(plan.tp == 1 or plan.sequence_parallel is True, "sequence_parallel")
     refusals.unless_plan(plan.cp_method in _ROTATION, "cp_method", f"take {' or '.join(_ROTATION)}")
     refusals.unless_plan(

@@ -190,7 +190,6 @@ def size_name(num_bytes: float) -> str:
 
 
 def _add_key(figure: Figure) -> None:
-    """Which mark is which, along the lower edge."""
     measured = Line2D([], [], linestyle="none", marker="o", markersize=4, color=_MEASURED)
     predicted = Line2D([], [], color=_PREDICTED, linewidth=1.8)
     _, height_in = figure.get_size_inches()

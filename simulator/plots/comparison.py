@@ -88,7 +88,6 @@ def _draw_waterfall(axes: Axes, result: StepResult, categories: list[Category]) 
 
 
 def _write_amount(axes: Axes, result: StepResult, row: int, start_s: float, seconds: float) -> None:
-    """Time and share beside the bar, on the side that has more room."""
     step_s = result.step_time_s
     text = f"{format_seconds(seconds)}   {100 * seconds / step_s:.1f} %"
     is_right = step_s - (start_s + seconds) > start_s

@@ -106,7 +106,6 @@ def _draw_port(
 
 
 def _add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
-    """The colour scale, in the right margin."""
     box = axes.get_position()
     width_in, _ = figure.get_size_inches()
     scale = figure.add_axes((box.x1 + 0.17 / width_in, box.y0, 0.12 / width_in, box.height))

@@ -100,7 +100,6 @@ def _headline(result: StepResult) -> str:
 
 
 def _owners(memory: Sequence[ClassMemory]) -> list[Owner]:
-    """Owners that hold anything, states first."""
     return [
         owner
         for owner in style.OWNER_COLOR
@@ -284,7 +283,6 @@ def _filled_share(memory: ClassMemory, step_s: float) -> NDArray[np.float64]:
 
 
 def _add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
-    """The colour scale, in the right margin."""
     box = axes.get_position()
     width_in, _ = figure.get_size_inches()
     scale = figure.add_axes((box.x1 + 0.17 / width_in, box.y0, 0.12 / width_in, box.height))

@@ -56,8 +56,6 @@ _DIGIT_EM = 0.64
 
 @dataclass(frozen=True)
 class _View:
-    """One panel: where it is and which span of time it shows."""
-
     axes: Axes
     start_s: float
     end_s: float
@@ -135,7 +133,6 @@ def _add_close_ups(
     classes: Sequence[int],
     place_in: tuple[float, float],
 ) -> None:
-    """Three panels at (top, height) below an overview, their places marked in it."""
     top_in, height_in = place_in
     layout = row_layout(result)
     scene = build_scene(result, classes, layout)
@@ -162,7 +159,6 @@ def _add_view(
     rows: int,
     span_s: tuple[float, float],
 ) -> _View:
-    """A panel at (left, top, width, height) for some rows and a span of time."""
     left, top, width, height = box_in
     axes = style.add_axes_in(figure, left=left, top=top, width=width, height=height)
     axes.set_xlim(*span_s)
@@ -173,7 +169,6 @@ def _add_view(
 def _label_rows(
     view: _View, result: StepResult, classes: Sequence[int], *, centre: float = 0.5
 ) -> None:
-    """Names of the rows, ``centre`` of a row's height from its top."""
     names = [result.timeline.program.classes[index].name for index in classes]
     style.name_rows(view.axes, names, view.row_pt, centre=centre)
 
@@ -225,7 +220,6 @@ def _edges_pt(view: _View, collection: PolyCollection) -> list[float]:
 
 
 def _add_boxes(view: _View, boxes: Boxes, name: str) -> PolyCollection:
-    """One artist for the boxes that lie at least partly in view."""
     corners = boxes.corners()
     in_view = (corners[:, 0, 0] < view.end_s) & (corners[:, 1, 0] > view.start_s)
     collection = PolyCollection(list(corners[in_view]), closed=True, gid=name)
@@ -234,7 +228,6 @@ def _add_boxes(view: _View, boxes: Boxes, name: str) -> PolyCollection:
 
 
 def _number_microbatches(view: _View, scene: Scene, chunks: int) -> None:
-    """Write the number into each box that has room for the longest of them."""
     inside = [la for la in scene.labels if view.start_s <= la.start_s and la.end_s <= view.end_s]
     digits = max((len(str(label.microbatch)) for label in inside), default=1)
     for label in inside:
@@ -314,7 +307,6 @@ def _mark_window(view: _View, window_s: tuple[float, float]) -> None:
 
 
 def _legend_handles(scene: Scene) -> list[Patch | tuple[Patch, ...]]:
-    """One entry for each thing in the picture, shades of chunks side by side."""
     chunks = _num_chunks(scene)
     handles: list[Patch | tuple[Patch, ...]] = []
     for kind in style.KIND_COLOR:

@@ -115,7 +115,6 @@ def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
 
 
 def _places(points: Sequence[KernelPoint]) -> list[list[KernelPoint]]:
-    """Points that would hide one another, together, the largest first."""
     places: list[list[KernelPoint]] = []
     for point in sorted(points, key=lambda point: -point.seconds):
         for others in places:
@@ -134,7 +133,6 @@ def _is_near(point: KernelPoint, other: KernelPoint) -> bool:
 
 
 def _draw_pie(axes: Axes, points: Sequence[KernelPoint], total_s: float) -> None:
-    """One round mark, a slice of it for each direction."""
     seconds = sum(point.seconds for point in points)
     flop = sum(point.flop for point in points)
     area_pt2 = max(_SMALLEST_PT2, _LARGEST_PT2 * seconds / total_s)

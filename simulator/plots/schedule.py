@@ -96,7 +96,6 @@ def _add_panel(figure: Figure, run: UnitRun, *, top_in: float, height_in: float)
 
 
 def _draw_levels(axes: Axes, run: UnitRun, row_pt: float) -> None:
-    """An area per rank, all to one scale, and the most at the right."""
     color = style.OWNER_COLOR[Owner.ACTIVATIONS]
     scale = _FULLEST / max(run.peaks)
     areas = PolyCollection([_area(run, rank, scale) for rank in range(run.stages)], gid="held")
@@ -122,7 +121,6 @@ def label_peaks(axes: Axes, run: UnitRun, row_pt: float) -> None:
 
 
 def _area(run: UnitRun, rank: int, scale: float) -> NDArray[np.float64]:
-    """Outline of the activations that a rank holds over time; the row is one high."""
     levels = run.levels(rank)
     times = np.array([level.time for level in levels] + [run.span])
     held = np.array([level.held for level in levels])

@@ -90,7 +90,6 @@ def pareto_front(peak_bytes: NDArray[np.float64], rate: NDArray[np.float64]) -> 
 
 
 def _values(table: pd.DataFrame, name: str) -> list[Any]:
-    """What a field takes, in the order of the sweep."""
     return list(dict.fromkeys(map(_plain, table[name])))
 
 
@@ -186,7 +185,6 @@ def _draw_front(axes: Axes, ran: pd.DataFrame, varied: Sequence[str]) -> None:
 def _name_front(
     axes: Axes, rows: Sequence[Mapping[Any, Any]], front: Sequence[int], varied: Sequence[str]
 ) -> None:
-    """Numbers at the points, the fastest first, and what they are on the right."""
     for number, index in enumerate(front, start=1):
         row = rows[index]
         style.annotate(axes, str(number), (row[_PEAK] / _GIB, row[_RATE]), (-4, 4), ha="right")

@@ -106,7 +106,6 @@ def build_strategies_figure(
 
 
 def _add_legend(axes: Axes, handles: Sequence[Patch], height_in: float) -> None:
-    """Below the panel that it explains: its colours mean something else in the other one."""
     axes.legend(
         handles=list(handles), loc="upper left", bbox_to_anchor=(0.0, -_AXIS_IN / height_in),
         ncol=_LEGEND_COLUMNS, fontsize=style.SMALL_PT, frameon=False, borderaxespad=0.0,
@@ -186,7 +185,6 @@ def _draw_memory(axes: Axes, bar: Bar, y: float, capacity_bytes: float) -> None:
 
 
 def _say(axes: Axes, x: float, y: float, text: str, color: str = style.INK) -> None:
-    """A text at the right of a point."""
     style.annotate(
         axes,
         text,

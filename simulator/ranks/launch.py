@@ -120,7 +120,6 @@ def _start(folder: Path, place: Place) -> list[subprocess.Popen[bytes]]:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, on_count: Count) -> None:
-    """Until all have ended well; counts along with rank 0."""
     seen = 0
     while any(process.poll() is None for process in processes):
         seen = _count(folder, seen, on_count)

@@ -241,7 +241,6 @@ def _bytes_of_shape(row: KernelRow) -> float:
 
 
 def _measured_s(row: KernelRow, flop: float = 0.0, num_bytes: float = 0.0) -> float:
-    """Measured time, from the stated rate where no time is stated."""
     time_us, tflops, gbps = (row.number(name) for name in ("time_us", "tflops", "gbps"))
     if time_us:
         return time_us * 1e-6

@@ -282,7 +282,6 @@ def _empty(device: torch.device) -> None:
 
 
 def _disturbances(witness: Witness, rows: Sequence[KernelRow]) -> list[str]:
-    """What spread and drift say of the device."""
     notes = []
     spreads = [(row.number("spread_pct") or 0.0) / 100 for row in rows]
     wide = sum(spread > WIDE_SPREAD for spread in spreads)

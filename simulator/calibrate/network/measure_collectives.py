@@ -174,7 +174,6 @@ def measure_collectives(
 
 
 def _agreed(answer: set[str] | InputError | None) -> set[str]:
-    """What rank 0 found, on every rank."""
     box = [answer]
     dist.broadcast_object_list(box, src=0)
     if isinstance(box[0], InputError):
@@ -183,7 +182,6 @@ def _agreed(answer: set[str] | InputError | None) -> set[str]:
 
 
 def _done_in(path: Path, world: CollectiveWorld, *, resume: bool) -> set[str] | InputError:
-    """Cases that the table holds; a new table where there is none."""
     if not path.exists():
         new_table(path)
         return set()

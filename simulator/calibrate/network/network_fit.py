@@ -330,7 +330,6 @@ class _Search:
 
 
 def _fit(search: _Search) -> tuple[Fit, _Information]:
-    """The best point of a search, and what is known there."""
     import numpy as np
 
     part, rows, held = search.part, len(search.cases), tuple(search.held)
@@ -345,7 +344,6 @@ def _fit(search: _Search) -> tuple[Fit, _Information]:
 
 
 def _spreads(information: _Information) -> dict[str, float]:
-    """Standard deviation of each parameter's logarithm."""
     import numpy as np
 
     variances = np.diag(np.linalg.inv(information.matrix))

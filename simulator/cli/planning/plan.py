@@ -177,7 +177,6 @@ def plan(
 
 
 def _search(job: Job, top: int, global_batch: str | None, settings: dict[str, Any]) -> PlanSearch:
-    """The fastest plans of the job, or of it with several global batches."""
     from simulator.planning.search.search import merged_searches, search_plans
 
     if global_batch is None:

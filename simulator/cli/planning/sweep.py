@@ -195,7 +195,6 @@ def _kept(out: Path | None) -> Iterator[None]:
 
 
 def _write_table(table: pd.DataFrame, out: Path) -> None:
-    """Write the whole table or nothing."""
     with whole_file(out) as draft:
         if out.suffix == _CSV:
             table.to_csv(draft, index=False)

@@ -99,7 +99,6 @@ def compare(
 def _runs(
     files: Sequence[Path], variants: Sequence[str], changes: Sequence[str] | None
 ) -> list[Run]:
-    """Every job, simulated, under a name that tells it from the others."""
     from simulator.api import simulate
     from simulator.exporters.html.compare_report import Run
 

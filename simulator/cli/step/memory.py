@@ -119,7 +119,6 @@ def _savings(result: Result) -> tuple[Saving, ...]:
 
 
 def _print_savings(found: Sequence[Saving]) -> None:
-    """Print what single changes would save, the largest saving first."""
     columns = text_columns("change") + number_columns("saves per GPU", "step time", "longer by")
     rows = [
         (
@@ -166,7 +165,6 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
 
 
 def _print_host(host: HostMemory) -> None:
-    """Print what the fullest node holds instead of its GPUs, by owner."""
     owners = list(dict.fromkeys([*host.held_bytes, *host.nvme_held_bytes]))
     places = (
         ("host memory", host.held_bytes, host.capacity_bytes),
@@ -217,7 +215,6 @@ def _same_stages(
 
 
 def _labels(same: Sequence[ClassMemory]) -> str:
-    """The first and last of some neighbouring stages."""
     first, last = same[0], same[-1]
     return first.label if first is last else f"{first.stage} to {last.label}"
 

@@ -186,7 +186,6 @@ def _print_headline(result: Result) -> None:
 
 
 def _error_band(result: Result) -> Iterator[tuple[str, str]]:
-    """Where the measured step will most likely lie."""
     if result.step_time_band_s is not None:
         low, high = map(format_seconds, result.step_time_band_s)
         yield "8 of 10 such runs take", f"{low} to {high}"
@@ -213,7 +212,6 @@ def _print_asynchrony(result: Result) -> None:
 
 
 def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
-    """What the step takes on a cluster that is as its profile says."""
     cost = result.perturbation_cost
     if cost is not None:
         step = format_seconds(cost.step_time_without_s)

@@ -118,8 +118,6 @@ def both(color: str) -> Color:
 
 
 class _Tables:
-    """Collects lanes, rows and sheets."""
-
     def __init__(self, result: StepResult, blocks: Mapping[str, str]) -> None:
         self._result = result
         self._blocks = list(blocks)

@@ -148,7 +148,6 @@ def _draw_panel(
 def _draw_arrow(
     axes: Axes, x: float, top: float, sender: int, receiver: int, cell_in: float
 ) -> None:
-    """From the sender's row to just inside the receiver's."""
     inside = 0.4 if receiver > sender else 0.6
     begin, end = top + (sender + 0.5) * cell_in, top + (receiver + inside) * cell_in
     arrow = FancyArrowPatch(

@@ -184,7 +184,6 @@ class RankMap:
             left_in += _FOLD_IN
 
     def _draw_box(self, box: int, left_in: float, top_in: float) -> None:
-        """One node or rack: a frame, its name, and a cell per GPU."""
         width_in, height_in = self.layout.box_in
         self.axes.add_patch(
             FancyBboxPatch(
@@ -320,7 +319,6 @@ def build_placement_figure(placement: Placement) -> Figure:
 
 
 def _draw_strip(axes: Axes, placement: Placement) -> None:
-    """A line per kind of group, below a line of headings."""
     heads = ("group", "", "groups x ranks", "that of rank 0", "hops cross")
     for left_in, head in zip(_COLUMNS_IN, heads, strict=True):
         style.write(axes, left_in, _HEAD_IN, head, bold=True)
@@ -352,7 +350,6 @@ def _ranks_text(groups: PlacedGroups) -> str:
 
 
 def _draw_hops(axes: Axes, groups: PlacedGroups, y: float) -> None:
-    """A bar of hop shares by level, each named where there is room."""
     left_in = _COLUMNS_IN[-1]
     for level, share in groups.hop_share.items():
         part_in, face = _BAR_IN * share, LEVEL_COLOR[level]

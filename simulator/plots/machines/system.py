@@ -52,7 +52,6 @@ def draw_fabric(axes: Axes, network: Network, area: Box) -> None:
 
 
 def _draw_unknown_shape(axes: Axes, network: Network, area: Box) -> None:
-    """Every node into one cloud."""
     cloud = Box(area.left, area.top + 0.25, area.width, 0.75)
     draw_box(axes, cloud, "switches\n(shape not described: non-blocking)", face=_LEAF)
     nodes = row_of_boxes(Box(area.left, area.bottom - _NODE_IN - 0.5, area.width, _NODE_IN), 4, 0.1)
@@ -113,7 +112,6 @@ def _draw_tiers(axes: Axes, network: Network, area: Box) -> None:
 
 
 def _leafs(network: Network, area: Box) -> Sequence[Box]:
-    """A leaf per rail of a group, or one for whole nodes."""
     rails = network.fabric.nics_per_node if network.fabric.wiring == "rail-optimised" else 1
     return row_of_boxes(area, min(rails, _MOST_RAILS), 0.03)
 
@@ -121,7 +119,6 @@ def _leafs(network: Network, area: Box) -> Sequence[Box]:
 def _draw_group(
     axes: Axes, network: Network, leafs: Sequence[Box], nodes: Sequence[Box], group: int
 ) -> None:
-    """Nodes, the leafs above them, and how many of each there really are."""
     domain, below = network.scale_up.gpus, network.fabric.leaf.gpus
     count = below // domain
     lines = [(node.upper, leaf.lower) for node in nodes for leaf in leafs]
@@ -142,7 +139,6 @@ def _draw_group(
 
 
 def _uplink_text(tier: SwitchTier, network: Network, name: str) -> str:
-    """How narrow the links above a tier are."""
     rates = {"leaf": network.leaf_uplink_bytes_per_s, "pod": network.pod_uplink_bytes_per_s}
     rate = rates[name] / network.fabric.efficiency
     ratio = f"{tier.oversubscription:g} : 1" if tier.oversubscription > 1 else "non-blocking"

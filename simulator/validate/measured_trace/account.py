@@ -231,8 +231,6 @@ def predicted_spans(job: Job, result: StepResult, rank_class: int) -> list[Span]
 
 
 class _Passes:
-    """The passes of a rank, in order, which its messages are for."""
-
     def __init__(self, timeline: Timeline, rank_class: int) -> None:
         program = timeline.program
         own = program.lanes.get((rank_class, Stream.COMPUTE), [])

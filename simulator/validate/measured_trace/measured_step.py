@@ -65,8 +65,6 @@ def read_step(path: Path, number: int | None = None) -> TracedStep:
 
 
 class _Reader:
-    """Cuts a trace into steps."""
-
     def __init__(self, rows: Rows, file: str) -> None:
         self.rows, self.file = rows, file
         self.is_gpu = bool(rows.kernels.key)
@@ -109,7 +107,6 @@ class _Reader:
                 yield int(match.group(1)), each
 
     def _steps(self) -> dict[int, Range]:
-        """The host's range of each step, in order of time."""
         found = dict(sorted(self._numbers(), key=lambda numbered: numbered[1].start_us))
         if found:
             return found
@@ -143,7 +140,6 @@ class _Reader:
     def _windows(
         self, hosts: Sequence[Range], launched_us: NDArray[np.float64]
     ) -> list[tuple[float, float]]:
-        """Start and end of each step [us]."""
         if not self.is_gpu:
             return [(host.start_us, host.end_us) for host in hosts]
         own = [(launched_us >= host.start_us) & (launched_us < host.end_us) for host in hosts]
@@ -213,7 +209,6 @@ class _Reader:
         ]
 
     def _place(self) -> tuple[int | None, int | None]:
-        """Rank and number of ranks."""
         info = self.rows.header.get("distributedInfo")
         if not isinstance(info, dict):
             return None, None

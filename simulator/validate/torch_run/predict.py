@@ -198,7 +198,6 @@ Row = tuple[Operation, float, float]
 
 
 def _compute_rows(timeline: Timeline, index: int) -> list[Row]:
-    """The compute stream's operations and updates on the CPUs: start and end, by start."""
     streams = [STREAMS.index(Stream.COMPUTE), STREAMS.index(Stream.HOST)]
     rows = np.flatnonzero((timeline.rank_class == index) & np.isin(timeline.stream, streams))
     start_s, end_s, operations = timeline.start_s, timeline.end_s, timeline.operations

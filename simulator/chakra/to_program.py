@@ -25,10 +25,6 @@ from simulator.program.ir import COMMUNICATION, Lane, Operation, Program, RankCl
 def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Program:
     """The program that traces describe, on the links of a profile.
 
-    Args:
-        traces: One per rank.
-        profile: Gives links and multiprocessors.
-
     Raises:
         InputError: A trace contradicts itself, or the ranks contradict each other.
     """

@@ -66,12 +66,7 @@ def write_picture(figure: Figure, path: Path) -> None:
 
 
 def need_one_that_fits(fit: Iterable[bool], what: str) -> None:
-    """End with exit code 1 where nothing of what was compared fits into memory.
-
-    Args:
-        fit: Whether each does; what cannot run does not fit either.
-        what: What was compared, in the singular.
-    """
+    """End with exit code 1 where nothing of what was compared fits into memory."""
     if not any(fit):
         note(f"No {what} fits; clustersim plan says what would.")
         raise typer.Exit(1)
@@ -103,12 +98,7 @@ def working(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(things: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar with the remaining time, on a terminal only; yields what counts one more.
-
-    Args:
-        things: What is counted, in the plural.
-        total: How many there are.
-    """
+    """Show a bar with the remaining time, on a terminal only; yields what counts one more."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -60,10 +60,6 @@ def schedule_csv(job: Job) -> str | None:
 def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
     """A torchtitan TOML for a job; data and learning rate are not the job's to say.
 
-    Args:
-        job: The job.
-        csv_file: Where :func:`schedule_csv` will lie, if it is needed.
-
     Raises:
         UnsupportedError: With everything that torchtitan's TOML cannot say.
     """

@@ -150,12 +150,7 @@ SMALLEST_SHARE = 0.001
 
 
 def build_differences_figure(differences: Sequence[Difference], names: Sequence[str]) -> Figure:
-    """A panel per difference.
-
-    Args:
-        differences: Each between the first step and another.
-        names: Of the first step and of each other.
-    """
+    """A panel per difference from the first step, whose name is the first of the names."""
     heights = [_ROW_IN * (2 + len(falls(each))) for each in differences]
     panel_in = [_HEAD_IN + height + _CAUSES_AXIS_IN for height in heights]
     handles: list[style.Handle] = [

@@ -65,12 +65,7 @@ class KernelPoint:
 
 
 def build_kernel_fit_figure(points: Sequence[KernelPoint], title: str) -> Figure:
-    """Predicted over measured times by kind of kernel, with the errors below.
-
-    Args:
-        points: At least one.
-        title: The bold line above.
-    """
+    """Predicted over measured times by kind of kernel, with the errors below."""
     kinds = list(dict.fromkeys(point.kind for point in points))
     names = sorted({point.series for point in points})
     colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}

@@ -313,15 +313,7 @@ def annotate(
     shift_pt: tuple[float, float] = (0.0, 0.0),
     **look: Any,
 ) -> None:
-    """Write small text beside a point of the axes.
-
-    Args:
-        axes: Where.
-        text: What.
-        at: The point, in data coordinates unless ``look`` gives ``xycoords``.
-        shift_pt: From the point to the text [pt].
-        look: Other arguments of matplotlib's ``annotate``.
-    """
+    """Write small text at a point in data coordinates, moved by ``shift_pt`` [pt]."""
     look = {"fontsize": SMALL_PT, "color": INK, **look}
     axes.annotate(text, at, shift_pt, textcoords="offset points", **look)
 

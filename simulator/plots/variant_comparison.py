@@ -58,14 +58,7 @@ class Bar:
 def build_strategies_figure(
     title: str, subtitle: str, rows: Mapping[str, Sequence[Bar]], capacity_bytes: float
 ) -> Figure:
-    """The two panels.
-
-    Args:
-        title: Above the panels.
-        subtitle: Below the title.
-        rows: Bars by the name of their strategy.
-        capacity_bytes: Memory of the device [B].
-    """
+    """Bars by strategy: time in one panel, memory against capacity [B] in the other."""
     bars = [bar for row in rows.values() for bar in row]
     categories = [c for c in style.CATEGORY_COLOR if any(bar.step_s.get(c, 0.0) for bar in bars)]
     owners = [o for o in style.OWNER_COLOR if any(bar.held_bytes.get(o, 0.0) for bar in bars)]

@@ -82,14 +82,6 @@ def calibrate_kernels(
 ) -> KernelCalibration:
     """The profile of ``base_text`` with what the rows tell in it. Needs scipy.
 
-    Args:
-        rows: Measured kernels of one device.
-        base_text: The YAML of the profile to start from.
-        base_file: Where that was read, for messages.
-        name: Of the new profile.
-        reference: Device, date and software of the measurements.
-        facts: What the driver says of the device, by dotted path.
-
     Raises:
         InputError: There is nothing to fit.
     """

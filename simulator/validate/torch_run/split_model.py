@@ -137,10 +137,6 @@ def _part(weight: Tensor, axis: int, group: Group) -> nn.Parameter:
 class StageModel(nn.Module):
     """Tokens (b, s) or hidden states (b, s, h) to hidden states or logits (b, s, v).
 
-    Args:
-        model: The whole model.
-        part: What the stage holds of it.
-
     Raises:
         UnsupportedError: The model has a part without a reference implementation.
     """

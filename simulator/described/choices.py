@@ -389,7 +389,7 @@ class Choices:
         """Whether tensor-parallel collectives are pipelined with their matrix products."""
         grid, asked = self._plan.tensor_grid, self._plan.overlap_tp
         pipelines_steps = grid is not None and grid.method != "3d"
-        return (self._stack.overlap_tp or pipelines_steps) if asked is None else asked
+        return pipelines_steps if asked is None else asked
 
     @property
     def hides_input_collectives(self) -> bool:

@@ -107,12 +107,7 @@ def _booked(program: Program, index: int) -> list[int]:
 
 
 def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchange]:
-    """Blocks that operations take, and that are free after them; those that have none left out.
-
-    Args:
-        operations: What takes and gives back.
-        program: Says which blocks lie in buffers or come from a stream of their own.
-    """
+    """Blocks that operations take, and that are free after them; those that have none left out."""
     known: dict[tuple[int, int, int], Exchange] = {}
     exchanges = []
     for operation in operations:
@@ -230,7 +225,6 @@ def _events(operation: Operation) -> list[tuple[bool, int, float]]:
 
 
 def _by_owner(blocks: Memory) -> list[tuple[int, float]]:
-    """Bytes per owner's number."""
     totals: dict[int, float] = {}
     for owner, size in blocks:
         number = _OWNERS[owner]

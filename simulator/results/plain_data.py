@@ -24,10 +24,7 @@ def result_to_dict(
 ) -> dict[str, Any]:
     """The result of a job as JSON-ready data; times in seconds, sizes in bytes.
 
-    Args:
-        result: Of the step.
-        job: What was simulated.
-        cost: What its perturbations cost; the key is left out where it has none.
+    ``cost`` is that of its perturbations; without, the key is left out.
     """
     return {
         "schema_version": SCHEMA_VERSION,

@@ -43,7 +43,6 @@ def _depth_has_a_meaning(plan: Plan) -> Iterator[Fault]:
 
 
 def _grid_sizes(plan: Plan) -> list[int]:
-    """The four smallest grids."""
     if plan.tp_method == "3d":
         return [side**3 for side in range(2, 6)]
     return [side**2 * plan.tp_depth for side in range(2, 6)]

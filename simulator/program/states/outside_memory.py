@@ -9,8 +9,7 @@ Pinned buffers come on top of offloaded states: copies pass through a few pieces
 buffers have a constant size whatever the model (ZeRO-R's constant-size buffers).
 
 Ignores: what the point-to-point transfers of a pipeline add.
-Source: 342 MB for 2 GPUs and 392 MB for 4 to 8, as NVIDIA's AIConfigurator books them; taken
-for larger groups, too (assumption: channels, not ranks, decide). Context and all kernels of
+Source: ``hardware_profiles/common`` for communicators. Context and all kernels of
 CUDA 11.2: 1,343 MiB on a V100, ``model_memory_anatomy`` of Hugging Face's Transformers (January
 2022); taken for other GPUs, too (assumption). ZeRO-Offload (arXiv 2101.06840, section 4): 14 of
 16 B per parameter on the host; ZeRO-Infinity (arXiv 2104.07857, sections 3.1 and 5.1.3).
@@ -22,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.described.cluster.common import Common
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import (
     context_group,
@@ -40,8 +40,7 @@ from simulator.program.states.resident import (
     state_bytes,
 )
 
-_PAIR_BYTES = 342e6
-_GROUP_BYTES = 392e6
+_PAIR = 2
 _ALL_KERNELS_BYTES = 1343 * 2.0**20
 
 
@@ -72,12 +71,16 @@ def communicator_bytes(job: Job) -> float:
     # Where one kind of group holds all ranks, frameworks still make another of them all.
     joins_world = job.cluster.gpus > 1 and job.choices.data_parallelism.joins_world
     everyone = [job.cluster.gpus] if joins_world else []
-    return communicators_bytes(shared + everyone)
+    return communicators_bytes(shared + everyone, job.cluster.profile.common)
 
 
-def communicators_bytes(sizes: Sequence[int]) -> float:
+def communicators_bytes(sizes: Sequence[int], common: Common) -> float:
     """Device memory of communicators of so many ranks each; one rank needs none [B]."""
-    return sum(_PAIR_BYTES if ranks == 2 else _GROUP_BYTES for ranks in sizes if ranks > 1)
+    return sum(
+        common.pair_communicator_bytes if ranks == _PAIR else common.communicator_bytes
+        for ranks in sizes
+        if ranks > 1
+    )
 
 
 TILE_NUMEL = 128 * 2**20

@@ -154,7 +154,7 @@ class ScheduleInfo:
         joins_passes: Whether it is made to run a forward beside a backward.
         paired_order: Builds its order with every forward joined to the backward after it, where
             an implementation has that, too.
-        waits: Whether its implementations, Megatron's and PyTorch's alike, wait for every transfer
+        waits: Whether its implementations, in Megatron and in PyTorch, wait for every transfer
             before they go on (``overlap_p2p_comm`` is for interleaved schedules only).
         in_megatron: Whether Megatron-LM runs it.
         recomputes_blocks: Whether Megatron recomputes part of the layers of a stage under it.

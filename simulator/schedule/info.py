@@ -64,32 +64,27 @@ _SIZE_HINTS = {
 }
 
 
-def no_rule(stages: int, chunks: int, microbatches: int) -> None:
+def no_rule(_stages: int, _chunks: int, _microbatches: int) -> None:
     """Every size is allowed."""
-    del stages, chunks, microbatches
 
 
-def no_buffers(stages: int, chunks: int, microbatches: int) -> int:
+def no_buffers(_stages: int, _chunks: int, _microbatches: int) -> int:
     """A send may wait for its receive."""
-    del stages, chunks, microbatches
     return 0
 
 
-def one_version(rank: int, stages: int) -> int:
+def one_version(_rank: int, _stages: int) -> int:
     """Synchronous training keeps one version of the weights."""
-    del rank, stages
     return 1
 
 
-def up_to_date(rank: int, stages: int) -> int:
+def up_to_date(_rank: int, _stages: int) -> int:
     """Synchronous training applies gradients to the weights that they were computed with."""
-    del rank, stages
     return 0
 
 
-def one_message(stages: int, chunks: int, microbatches: int) -> int:
+def one_message(stages: int, _chunks: int, _microbatches: int) -> int:
     """Two neighbours send to each other at once, while none of them receives."""
-    del chunks, microbatches
     return min(1, stages - 1)
 
 

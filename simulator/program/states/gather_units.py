@@ -132,8 +132,8 @@ class Units:
     def pieces(self, run: Slice) -> tuple[Piece, ...]:
         """How the run of a virtual stage is cut, in order of the model.
 
-        Where gradients or weights exist only while they are used, the loss is apart from the
-        head: it has no weights.
+        Where gradients or weights exist only while they are used, the loss is a piece of its own,
+        without the head: it has no weights.
         """
         if self.job.choices.shards_gradients and run.has_loss:
             body = run._replace(has_loss=False)

@@ -39,6 +39,7 @@ def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Pro
         ),
         ports=dict(profile.network.ports_bytes_per_s),
         sm_count=profile.device.sm_count,
+        common=profile.common,
     )
     everybody = tuple(trace.rank for trace in traces)
     network = profile.network.taken_by(len(traces))

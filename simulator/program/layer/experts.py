@@ -57,7 +57,7 @@ def _tensors(model: Model) -> Iterator[ParameterTensor]:
     assert experts is not None
     h, e, f = model.hidden, experts.count, experts.ffn_hidden
     group, bias = ParameterGroup.EXPERT, TensorRole.BIAS
-    yield ParameterTensor("router", (e, h))
+    yield ParameterTensor("router", (e, h), role=TensorRole.ROUTER)
     if experts.router_bias:
         yield ParameterTensor("router.bias", (e,), role=bias)
     for part in ("gate", "up") if model.gated_mlp else ("up",):

@@ -7,6 +7,7 @@ a line here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from simulator.described.model import Model
@@ -56,7 +57,8 @@ def layer_tensors(model: Model, layer_index: int) -> tuple[ParameterTensor, ...]
         for number in range(first, min(end, model.norms_per_layer)):
             yield from norm_tensors(model, f"norm.{number}", ParameterGroup.DENSE)
 
-    mixer, mlp = MIXERS[kind.mixer].tensors(model), MLPS[kind.mlp].tensors(model)
+    mixer = (replace(each, in_mixer=True) for each in MIXERS[kind.mixer].tensors(model))
+    mlp = MLPS[kind.mlp].tensors(model)
     return (*norms(0, 1), *mixer, *norms(1, 3), *mlp, *norms(3, 4))
 
 

@@ -62,6 +62,8 @@ class TensorRole(StrEnum):
     """Scales what a norm gives."""
     HEAD_NORM = "head_norm"
     """Scales every query or key; whole on every rank."""
+    ROUTER = "router"
+    """Scores every expert."""
     POSITIONS = "positions"
     """A table with a row per position."""
 
@@ -78,6 +80,7 @@ class ParameterTensor:
         inputs_first: Whether the leading axes of ``shape`` are the inputs of a product.
             ``torch.nn.Linear`` keeps outputs first.
         role: What it does.
+        in_mixer: Whether it is of the part of a layer in which tokens see each other.
     """
 
     name: str
@@ -86,6 +89,7 @@ class ParameterTensor:
     split: TensorSplit = TensorSplit.REPLICATED
     inputs_first: bool = False
     role: TensorRole = TensorRole.MATRIX
+    in_mixer: bool = False
 
     @property
     def numel(self) -> int:

@@ -147,7 +147,6 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
 
 
 def _model(given: object, folder: Path) -> Model:
-    """A model from a name, a path, or fields in place (with an optional ``base``)."""
     if isinstance(given, str):
         return _named_model(given, "model", folder)
     if not isinstance(given, Mapping):
@@ -165,7 +164,6 @@ def _model(given: object, folder: Path) -> Model:
 
 
 def _with_files_read(plan: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """The plan, with what its files hold in place of their names."""
     read = dict(plan)
     if isinstance(plan.get("expert_load"), Mapping):
         read["expert_load"] = _expert_load(plan["expert_load"], folder)
@@ -191,7 +189,6 @@ def read_schedule_file(path: Path, field: str) -> WrittenSchedule:
 
 
 def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """The load as given, with the numbers of its file, one per expert, in place of its name."""
     if "file" not in given:
         return given
     path, field = folder / str(given["file"]), "plan.expert_load.file"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from simulator.cost.collectives import Group
 from simulator.described.job import Job
 from simulator.described.plan.plan import Recompute
+from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import (
     context_group,
     context_lines,
@@ -19,7 +20,6 @@ from simulator.program.grid.rank_groups import (
     grid_groups,
     tensor_group,
 )
-from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import Memory, Owner
 from simulator.program.layer.block import Shape, microbatch_shape
@@ -125,17 +125,17 @@ class UnitCosts:
     @cached_property
     def timer(self) -> PieceTimer:
         """What each piece takes on the job's cluster."""
-        plan, stack = self.job.plan, self.job.plan.stack
+        plan, choices = self.job.plan, self.job.choices
         element_bytes, gradient_bytes = self.shape.element_bytes, state_bytes(self.job).gradients
         # Gradients that leave after every microbatch are not added up in place.
-        adds_up = self.job.microbatches > 1 and self.job.choices.accumulates_gradients
+        adds_up = self.job.microbatches > 1 and choices.accumulates_gradients
         # On a grid a weight's gradient is added up between ranks first.
-        fused = stack.fused_accumulation and plan.tensor_grid is None
+        fused = choices.fuses_accumulation and plan.tensor_grid is None
         return PieceTimer(
             self.job.cluster.profile,
             plan.precision,
             _axis_groups(self.job),
-            stack.flash_kernel,
+            choices.flash_kernel,
             accumulate_fp32=adds_up and fused and gradient_bytes > element_bytes,
             accumulation_bytes=element_bytes + 2 * gradient_bytes if adds_up and not fused else 0.0,
         )

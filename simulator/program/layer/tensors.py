@@ -22,7 +22,7 @@ from simulator.described.plan.plan_blocks import TensorGrid
 
 
 class ParameterGroup(StrEnum):
-    """Parameters that are placed, sharded and reduced alike."""
+    """Parameters that are placed, sharded and reduced in the same way."""
 
     EMBEDDING = "embedding"
     DENSE = "dense"
@@ -164,7 +164,7 @@ def grid_shard_numel(tensor: ParameterTensor, grid: TensorGrid) -> int:
 
     Source:
         Colossal-AI's ``Linear2D``, ``VocabParallelEmbedding2D``, ``Embedding2D`` and their 2.5D
-        and 3D namesakes.
+        and 3D variants.
     """
     if tensor.role is TensorRole.HEAD_NORM:
         return tensor.numel

@@ -125,7 +125,7 @@ def _points(
                 num_bytes = product_bytes(rows, n, k, precision=used)
                 yield point(direction, flop, num_bytes, seconds, used)
         case GridProduct():
-            # One of its steps; the others are alike.
+            # One of its steps; the others are the same.
             yield from _points(piece.block, layer, timer, precision)
         case FlashAttention() | RingAttention():
             one = piece.first if isinstance(piece, RingAttention) else piece
@@ -156,7 +156,6 @@ def _products(
 
 
 def _attention_bytes(attention: FlashAttention, element_bytes: float) -> float:
-    """Queries, keys, values and output once each [B]."""
     dims = attention.head_dim + attention.v_head_dim
     queries = attention.heads * attention.seq_q * dims
     keys = attention.kv_heads * attention.seq_kv * dims

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.model import Model
-from simulator.program.layer.layer_kinds import MIXERS, MLPS, layer_kinds, layer_tensors
+from simulator.program.layer.layer_kinds import layer_kinds, layer_parts, layer_tensors
 from simulator.program.layer.model_ends import (
     embedding_tensors,
     head_tensors,
@@ -56,7 +56,7 @@ def _attention_flop(model: Model, seq_len: int) -> float:
     return sum(
         part.flop(model, min(kind.window or seq_len, seq_len))
         for kind in layer_kinds(model)
-        for part in (MIXERS[kind.mixer], MLPS[kind.mlp])
+        for part in layer_parts(kind)
     )
 
 

@@ -165,6 +165,7 @@ class _Builder:
             classes=tuple(self._rank_class(rank, slots) for rank, slots in enumerate(order)),
             ports={**self.profile.network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
+            common=self.profile.common,
             expandable_segments=choices.expandable_segments,
             outside_bytes=outside_bytes(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),

@@ -1,4 +1,4 @@
-"""When did each rank run the passes of a step, and what else did its compute stream do?"""
+"""When did each rank run the passes of a step and their parts, and what else did it compute?"""
 
 from __future__ import annotations
 

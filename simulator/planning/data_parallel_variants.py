@@ -19,7 +19,8 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import Fault, InputError
-from simulator.plots.variant_comparison import Bar, draw_strategies
+from simulator.plots.style import save
+from simulator.plots.variant_comparison import Bar, build_strategies_figure
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import class_traffic
@@ -327,7 +328,7 @@ def draw_comparisons(comparisons: Sequence[Comparison], path: str | Path) -> Non
         f"{job.batch.micro_batch} at a time"
     )
     capacity_bytes = job.cluster.profile.device.memory_bytes
-    draw_strategies(title, subtitle, rows, capacity_bytes, path)
+    save(build_strategies_figure(title, subtitle, rows, capacity_bytes), path)
 
 
 def _bar(nodes: int, outcome: Outcome) -> Bar:

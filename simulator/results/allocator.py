@@ -313,10 +313,10 @@ class _Replay:
 
     def _exchange(self, number: int) -> None:
         serve, give = self.allocator.serve, self.allocator.give
-        for stack, asked in self._takes[number]:
-            stack.append(serve(asked))
-        for stack in self._gives[number]:
-            give(stack.pop())
+        for blocks, asked in self._takes[number]:
+            blocks.append(serve(asked))
+        for blocks in self._gives[number]:
+            give(blocks.pop())
 
     def _stack(self, asked: _Asked) -> list[Block]:
         """Blocks of one size and stream that are taken, the last one last."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simulator.described.cluster.hardware import Device
 from simulator.described.job import Job
 from simulator.engine.timeline import Timeline
-from simulator.program.grid.lockstep_groups import rank_grid
+from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes
 from simulator.results.allocator import Exchange, reserved_bytes
 from simulator.results.step import ClassMemory, HostMemory

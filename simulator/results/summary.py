@@ -16,11 +16,10 @@ from simulator.described.cluster.hardware import ErrorBand
 from simulator.described.job import Job
 from simulator.engine.timeline import Timeline
 from simulator.program.build import Steps
-from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
-from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
-from simulator.program.run.order import job_schedule
-from simulator.program.states.asynchronous import asynchrony
+from simulator.program.layer.model_totals import model_flop_per_token
+from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.run.order import asynchrony, job_schedule
 from simulator.results.memory import class_memory, host_memory
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
@@ -77,20 +76,11 @@ def _throughput(job: Job, step_time_s: float) -> dict[str, float]:
     peak = sum(peaks) / gpus
     tokens_per_s_per_gpu = job.batch.tokens / step_time_s / gpus
     model_rate = tokens_per_s_per_gpu * model_flop_per_token(job.model, seq_len)
-    hardware_flop = hardware_flop_per_token(
-        job.model,
-        seq_len,
-        plan.recompute,
-        job.choices.selective_policy,
-        modules=plan.recompute_modules,
-        stops_early=job.choices.recompute_stops_early,
-        repeated_share=len(recomputed_layers(job)) / job.model.layers,
-    )
     return {
         "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
         "model_tflops_per_gpu": model_rate / 1e12,
         "mfu": model_rate / peak,
-        "hfu": tokens_per_s_per_gpu * hardware_flop / peak,
+        "hfu": tokens_per_s_per_gpu * hardware_flop_per_token(job) / peak,
     }
 
 

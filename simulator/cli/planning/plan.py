@@ -201,7 +201,6 @@ def plan(
 
 
 def _search(job: Job, top: int, global_batch: str | None, settings: dict[str, Any]) -> PlanSearch:
-    """The fastest plans of the job, or of it with several global batches."""
     from simulator.planning.search.search import merged_searches, search_plans
 
     if global_batch is None:
@@ -235,7 +234,8 @@ def _with_gpus(job: Job, gpus: int) -> Job:
 
 def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], path: Path) -> None:
     from simulator.planning.search.search import pareto_front
-    from simulator.plots.sweep import draw_pareto
+    from simulator.plots.style import save
+    from simulator.plots.sweep import build_pareto_figure
 
     fronts = {gpus: pareto_front(_with_gpus(job, gpus), **settings) for gpus in gpu_counts}
     points = {
@@ -243,7 +243,7 @@ def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], 
         for gpus, front in fronts.items()
     }
     title = f"plans of {job.model.name} on {job.cluster.profile.name}"
-    draw_pareto(title, points, job.cluster.profile.device.memory_bytes, path)
+    save(build_pareto_figure(title, points, job.cluster.profile.device.memory_bytes), path)
 
 
 def _short_name(choice: PlanChoice) -> str:

@@ -123,7 +123,6 @@ def _saving_document(saving: Trial) -> dict[str, Any]:
 
 
 def _print_savings(found: Sequence[Trial]) -> None:
-    """Print what single changes would save, the largest saving first."""
     columns = text_columns("change") + number_columns("saves per GPU", "step time", "longer by")
     rows = [
         (
@@ -159,8 +158,8 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
         )
 
     rows = [
-        (_labels(alike), *peak(alike[0]), *([moment(alike[0])] if moments else []))
-        for alike in _alike(fullest_of_each_stage(result.memory), peak)
+        (_labels(same), *peak(same[0]), *([moment(same[0])] if moments else []))
+        for same in _same_stages(fullest_of_each_stage(result.memory), peak)
     ]
     columns = number_columns("stage", "allocated", "reserved", "device", "of capacity")
     columns += text_columns("biggest owners", *(["moment of the peak"] if moments else []))
@@ -170,7 +169,6 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
 
 
 def _print_host(host: HostMemory) -> None:
-    """Print what the fullest node holds instead of its GPUs, by owner."""
     owners = list(dict.fromkeys([*host.held_bytes, *host.nvme_held_bytes]))
     places = (
         ("host memory", host.held_bytes, host.capacity_bytes),
@@ -206,23 +204,22 @@ def _print_owners(result: StepResult) -> None:
         sizes = [stage.by_owner.get(owner, 0.0) for owner in owners]
         return tuple(format_bytes(size) for size in (*sizes, sum(stage.by_owner.values())))
 
-    groups = _alike(memory, held)
+    groups = _same_stages(memory, held)
     names = [*(owner.value for owner in owners), "allocated"]
-    rows = list(zip(names, *(held(alike[0]) for alike in groups), strict=True))
-    stages = number_columns(*(f"stage {_labels(alike)}" for alike in groups))
+    rows = list(zip(names, *(held(same[0]) for same in groups), strict=True))
+    stages = number_columns(*(f"stage {_labels(same)}" for same in groups))
     print_table(f"{result.title}: held at the peak", [*text_columns("owner"), *stages], rows)
 
 
-def _alike(
+def _same_stages(
     stages: Sequence[ClassMemory], cells: Callable[[ClassMemory], tuple[str, ...]]
 ) -> list[list[ClassMemory]]:
     """Neighbouring stages of which a table would say the same, in order."""
     return [list(group) for _, group in groupby(stages, key=lambda s: (s.role, cells(s)))]
 
 
-def _labels(alike: Sequence[ClassMemory]) -> str:
-    """The first and last of some neighbouring stages."""
-    first, last = alike[0], alike[-1]
+def _labels(same: Sequence[ClassMemory]) -> str:
+    first, last = same[0], same[-1]
     return first.label if first is last else f"{first.stage} to {last.label}"
 
 
@@ -231,9 +228,10 @@ def _write_over_time(result: StepResult, path: Path) -> None:
     if path.suffix == ".csv":
         _write_table(result, path)
         return
-    from simulator.plots.memory import draw_memory_over_time
+    from simulator.plots.memory import build_memory_over_time_figure
+    from simulator.plots.style import save
 
-    draw_memory_over_time(result, path)
+    save(build_memory_over_time_figure(result), path)
 
 
 def _write_table(result: StepResult, path: Path) -> None:

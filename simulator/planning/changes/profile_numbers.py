@@ -117,7 +117,7 @@ def _felt_fields(job: Job) -> Iterator[str]:
     """Rates, efficiencies and times that the job can feel, as files write them."""
     profile, plan = job.cluster.profile, job.plan
     flash = "flash_attention"
-    if plan.stack.flash_kernel != "best" and profile.kernels.flash_attention_2 is not None:
+    if job.choices.flash_kernel != "best" and profile.kernels.flash_attention_2 is not None:
         flash = "flash_attention_2"
     yield f"kernels.gemm.{plan.precision}.efficiency"
     if plan.attention_kernel == "flash":

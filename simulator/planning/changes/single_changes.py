@@ -193,8 +193,8 @@ def _shard_group(job: Job) -> Iterator[Change]:
 def _offload(job: Job) -> Iterator[Change]:
     if job.plan.offload.is_used:
         yield Change("offloading nothing", {"plan.offload": {}}, _FASTER)
-    elif job.plan.stack.offloads != "nothing":
-        moved = _OFFLOADED[job.plan.stack.offloads]
+    elif job.choices.offloads != "nothing":
+        moved = _OFFLOADED[job.choices.offloads]
         fields = {f"plan.offload.{what}": "cpu" for what in moved}
         yield Change(f"offloading {' and '.join(moved)}", fields, _SMALLER)
 

@@ -320,6 +320,6 @@ def _gathered_s(run: Slice, units: Units, collectives: Collectives) -> float:
     """Weights of a run on their way to one microbatch [s]."""
     needed = dict.fromkeys(unit for piece in units.pieces(run) for unit in piece.needs)
     return sum(
-        collectives.gather([unit]).seconds * (1 if unit.stays or unit.apart else _USES)
+        collectives.gather([unit]).seconds * (1 if unit.stays or unit.separate else _USES)
         for unit in needed
     )

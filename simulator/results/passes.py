@@ -36,7 +36,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class RankPasses:
-    """What the compute stream of ranks that behave alike ran in a step.
+    """What the compute stream of a class of ranks ran in a step.
 
     Attributes:
         name: Of the ranks, for people.

@@ -106,7 +106,7 @@ class Spent(StrEnum):
     CHECKPOINT = "checkpoint"
     """Standing still for a snapshot."""
     INTERFERENCE = "interference"
-    """What steps take longer beside a checkpoint that is written."""
+    """What steps take longer while a checkpoint is written."""
     LOST_WORK = "lost work"
     """Steps that a failure undid; they are done again."""
     DETECTION = "detection"
@@ -126,7 +126,7 @@ class CheckpointCycle:
             writing one takes.
         stall_ns: Standstill per snapshot.
         write_ns: From the end of the standstill until it is safe.
-        slowed_ns: What training loses beside one write.
+        slowed_ns: What training loses during one write.
     """
 
     interval_ns: int
@@ -144,7 +144,7 @@ def checkpoint_cycle(
         interval_s: Wanted training between two snapshots; raised to what a write needs.
         stall_s: Standstill per snapshot.
         write_s: From the end of the standstill until it is safe.
-        interference: Share by which training slows beside a write.
+        interference: Share by which training slows during a write.
     """
     write_ns = round(write_s * NS)
     slowed_ns = round(write_ns * interference / (1 + interference))

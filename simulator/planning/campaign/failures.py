@@ -7,7 +7,7 @@ enough, without processes or resources that could meet, so SimPy would add nothi
 ensemble of months with hundreds of failures takes a second.
 
 Failures are independent and memoryless: exponential gaps whose rate is the sum over all
-parts. One that strikes during a restart starts it anew. Ignored are bursts, wear, and
+parts. One that strikes during a restart makes it start again. Ignored are bursts, wear, and
 failures that spread; while nodes are away, the rate stays that of the whole cluster.
 """
 
@@ -174,7 +174,7 @@ class _Run:
         self._book({Spent.CHECKPOINT: cycle.stall_ns + cycle.write_ns})
 
     def _restart(self, *, detected: bool) -> None:
-        """Until training goes on; a failure meanwhile starts it anew."""
+        """Until training goes on; a failure during it makes it start again."""
         while True:
             for spent, span_ns in self._phases(detected=detected):
                 if self._failure_ns < self._now_ns + span_ns:

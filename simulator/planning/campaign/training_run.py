@@ -122,7 +122,7 @@ class Energy:
         gpu_waiting_j: GPUs that wait [J].
         host_j: Nodes without GPUs [J].
         network_j: Switches and storage [J].
-        building_j: What the building takes beside them [J].
+        building_j: What the building takes in addition [J].
     """
 
     gpu_busy_j: float

@@ -39,7 +39,7 @@ MOST_TRIED = _MOST_SINGLES + _MOST_PAIRS + _MOST_TRIPLES + _MOST_WITH_MORE_GPUS 
 """Jobs that one search simulates at most."""
 
 _MOST_COMBINATIONS = 50
-"""Pairs, or triples, that are looked at; some of them turn out to break a rule."""
+"""Pairs, or triples, that are considered; some of them break a rule."""
 _MORE_GPUS = (2, 4, 8)
 _MUCH_SHORTER = 0.95
 """Share of the step with one change that a second one must get below. Assumption."""

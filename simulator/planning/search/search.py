@@ -11,7 +11,7 @@ is a full simulation's. All other plans have lower bounds that are no smaller, s
 is the fastest under the full simulation of *all* plans, although few were simulated. Going
 on in the same way gives the second, the third, and so on, just as surely.
 
-A plan whose least memory is more than there is, is dropped at once; whether the others fit is
+A plan whose lower bound of memory is more than there is is dropped; whether the others fit is
 what the full simulation says.
 """
 

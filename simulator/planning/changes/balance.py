@@ -4,8 +4,8 @@ The slowest stage sets the pace of a pipeline, and embedding and head make the e
 than the rest. So layers are first assigned such that the largest forward plus backward
 time of one microbatch on a virtual stage is as small as can be. The dynamic programme is exact
 for that objective, which leaves out transfers, filling and draining, and data parallelism. So the
-step is simulated and compared with the even layout's, and single layers are then moved for as
-long as that shortens it. The result is never worse than the even layout; that no other layout is faster
+step is simulated and compared with the even layout's, and single layers are then moved for as long
+as that shortens it. The result is never worse than the even layout; that no other layout is faster
 still is proven for the objective only.
 
 Source: pipeline planning by dynamic programming over contiguous runs, PipeDream (arXiv

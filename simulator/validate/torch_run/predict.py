@@ -35,26 +35,6 @@ from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.summary import summarise
 
-_SILENT = COMMUNICATION - {Category.OFFLOAD}
-
-
-def alone_on_its_node(job: Job) -> Job:
-    """The job with one rank per node, which has all of its host."""
-    return job.replace({"cluster.network.gpus_per_node": 1})
-
-
-def silence(program: Program) -> None:
-    """Exchanges between ranks take no time and load no links; all else stays."""
-    for operation in program.operations:
-        work = operation.work
-        kept = tuple(part for part in work.parts if part.category not in _SILENT)
-        if len(kept) < len(work.parts):
-            seconds = sum(part.seconds for part in kept)
-            operation.work = replace(
-                work, seconds=seconds, parts=kept, traffic=None, collectives=()
-            )
-
-
 WAITING = "waiting"
 BACKWARD_SLEEP = 2.0
 """Time of a sleeping layer's backward over its forward's, as products have it."""
@@ -243,3 +223,23 @@ def _memory_bytes(memory: ClassMemory) -> dict[str, float]:
         "peak_reserved": memory.peak_reserved_bytes,
         **kept,
     }
+
+
+_SILENT = COMMUNICATION - {Category.OFFLOAD}
+
+
+def alone_on_its_node(job: Job) -> Job:
+    """The job with one rank per node, which has all of its host."""
+    return job.replace({"cluster.network.gpus_per_node": 1})
+
+
+def silence(program: Program) -> None:
+    """Exchanges between ranks take no time and load no links; all else stays."""
+    for operation in program.operations:
+        work = operation.work
+        kept = tuple(part for part in work.parts if part.category not in _SILENT)
+        if len(kept) < len(work.parts):
+            seconds = sum(part.seconds for part in kept)
+            operation.work = replace(
+                work, seconds=seconds, parts=kept, traffic=None, collectives=()
+            )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from simulator.chakra.execution_trace import RankTrace
 from simulator.chakra.rank_parts import RankPart, RankReader, category_of, kind_of
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.engine.deadlock import DeadlockError
+from simulator.engine.dependencies import DeadlockError
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline

@@ -18,7 +18,7 @@ from simulator.cli.options import AsJson, Picture, quantity
 from simulator.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
-    from simulator.engine.chunk_contents import Contents
+    from simulator.engine.chunk_algorithms import Contents
     from simulator.engine.chunked import ChunkedCollective, ChunkTimeline
 
 
@@ -85,8 +85,7 @@ def show_collective(
 
     Example:  clustersim collective show ring_all_reduce --ranks 4 --size "64 MiB" --plot ring.png
     """
-    from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
-    from simulator.engine.chunk_contents import contents
+    from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS, contents
     from simulator.engine.chunked import ChunkedCollective, simulate_collectives
 
     num_bytes = quantity(size, "--size", "bytes", or_zero=True)

@@ -20,13 +20,8 @@ from simulator.exporters.plans import (
     launch_line,
     spelled_out,
 )
-from simulator.importers.megatron.megatron_options import (
-    COUNTS,
-    CP_METHODS,
-    PIPELINE_BEFORE_DATA,
-    SHARDING,
-    SWITCHES,
-)
+from simulator.importers.megatron.megatron_core import CP_METHODS, PIPELINE_BEFORE_DATA, SHARDING
+from simulator.importers.megatron.megatron_model import COUNTS, SWITCHES
 
 _STACK = "megatron-core"
 _RANK_ORDER = Plan().rank_order

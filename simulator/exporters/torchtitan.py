@@ -15,8 +15,9 @@ from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
-from simulator.importers.torchtitan.settings_file import EAGER, EAGER_LOSS
-from simulator.importers.torchtitan.torchtitan_options import (
+from simulator.importers.torchtitan.settings_file import (
+    EAGER,
+    EAGER_LOSS,
     MODELS,
     ONE_CHUNK,
     SCHEDULES,

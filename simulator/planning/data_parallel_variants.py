@@ -64,7 +64,6 @@ class Strategy:
     """One way of data parallelism.
 
     Attributes:
-        name: As people say it.
         shards: What its ranks divide among them, in some words.
         advice: One plain sentence: what it does and when to take it.
         changes: New values by dotted path, see :meth:`Job.replace`.
@@ -189,7 +188,6 @@ class Outcome:
     """One strategy on some nodes.
 
     Attributes:
-        strategy: Which.
         step: Its simulated step; None where it was refused.
         moved_bytes: Through the links of the busiest GPU, one direction [B].
         refusal: Why nothing runs it so; empty where something does.
@@ -222,9 +220,7 @@ class Comparison:
     """All strategies on as many nodes.
 
     Attributes:
-        nodes: How many.
         job: The job on so many, under its own plan.
-        outcomes: One per strategy, in the order of :data:`STRATEGIES`.
     """
 
     nodes: int
@@ -237,10 +233,7 @@ def compare_strategies(
 ) -> tuple[Comparison, ...]:
     """Every strategy on every number of nodes, simulated.
 
-    Args:
-        job: Model, system, batch per GPU, and what its plan says beside data parallelism.
-        node_counts: How many nodes to take.
-        on_trial: Called after each strategy, for progress.
+    The batch per GPU, and what the plan says beside data parallelism, stay.
 
     Raises:
         InputError: The job does not run on so many nodes, whatever the strategy.
@@ -261,10 +254,14 @@ def compare_strategies(
 def on_nodes(job: Job, nodes: int) -> Job:
     """The job on so many whole nodes; every rank keeps its microbatches.
 
+    A job on fewer GPUs than a node has keeps them on its one node.
+
     Raises:
         InputError: The job does not run on so many nodes.
     """
     gpus = nodes * job.cluster.profile.network.gpus_per_node
+    if nodes == 1:
+        gpus = min(gpus, job.cluster.gpus)
     width = job.choices.ranks_of_a_copy
     sequences = job.microbatches * job.batch.micro_batch * max(1, gpus // width)
     # The plan as it stands may be one that runs on one node only.

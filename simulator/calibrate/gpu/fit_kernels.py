@@ -207,7 +207,7 @@ _AT_MOST_ONE = ("efficiency", "share", "tail")
 
 
 _FEWEST_ROWS = 6
-"""Rows below which a block is not fitted."""
+"""A block needs at least so many rows."""
 
 
 _OF_THE_CHIP = "k_ramp"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,7 +36,7 @@ from simulator.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from simulator.api import Result
     from simulator.capture.result import CaptureResult
-    from simulator.planning.changes.fitting import Saving
+    from simulator.planning.changes.trials import Trial
     from simulator.program.ir import Owner
     from simulator.results.step import ClassMemory, HostMemory, StepResult
 
@@ -78,7 +77,7 @@ def memory(
     result = simulate(read_job(job_file, cluster_changes(changes, profile, gpus)))
     if as_json:
         document = result.to_dict()
-        found = {"savings": [asdict(saving) for saving in _savings(result)]} if savings else {}
+        found = {"savings": [*map(_saving_document, _savings(result))]} if savings else {}
         print_json({**{key: document[key] for key in _KEYS if key in document}, **found})
     else:
         _print_owners(result)
@@ -111,14 +110,19 @@ def _show_captured(
     end_captured(result)
 
 
-def _savings(result: Result) -> tuple[Saving, ...]:
+def _savings(result: Result) -> tuple[Trial, ...]:
     from simulator.planning.changes.fitting import savings
 
     with counting("simulations") as count:
         return savings(result.job, on_trial=count)
 
 
-def _print_savings(found: Sequence[Saving]) -> None:
+def _saving_document(saving: Trial) -> dict[str, Any]:
+    names = ("changes", "saved_bytes", "step_time_s", "slower_share")
+    return {name: getattr(saving, name) for name in names}
+
+
+def _print_savings(found: Sequence[Trial]) -> None:
     columns = text_columns("change") + number_columns("saves per GPU", "step time", "longer by")
     rows = [
         (

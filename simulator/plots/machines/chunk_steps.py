@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
-from simulator.engine.chunk_contents import Contents, contents
+from simulator.engine.chunk_algorithms import Contents, contents
 from simulator.engine.chunked import ChunkedCollective, ChunkTimeline
 from simulator.plots import style
 from simulator.units import format_bytes, format_rate, format_seconds

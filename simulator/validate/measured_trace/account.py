@@ -23,7 +23,7 @@ from simulator.engine.timeline import STREAMS, Timeline
 from simulator.program.ir import COMMUNICATION, Category, Kind, Operation, Part, Stream
 from simulator.program.price.roofline import KernelKind, kernel_kinds
 from simulator.program.price.stage_cost import SHARDING_COPY
-from simulator.program.states.gradient_buckets import BUCKET_COPY
+from simulator.program.states.data_parallel_collectives import BUCKET_COPY
 from simulator.results.passes import part_spans
 from simulator.results.step import StepResult
 from simulator.validate.measured_trace.rows import SpanKind

@@ -30,7 +30,7 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.run.state_offload import HOST_UPDATE
+from simulator.program.run.host_copies import HOST_UPDATE
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.summary import summarise

@@ -19,7 +19,6 @@ from simulator.cli.console import (
     write_picture,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
-from simulator.results.verdict import LEAST_SHARE
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ def _print_layouts(found: Balance, title: str) -> None:
 
 
 def _verdict(found: Balance) -> str:
+    from simulator.results.verdict import LEAST_SHARE
+
     if found.is_even:
         return f"Even is best of the {found.tried} layouts that were simulated."
     if 0 <= found.saved_share < LEAST_SHARE:

@@ -140,6 +140,12 @@ def test_bytes_load_their_port_while_they_flow_not_while_latency_is_waited_out()
     assert arrivals([flow, flow]) == pytest.approx([2.5, 2.5])
 
 
+def test_a_transfer_that_is_all_latency_takes_that_and_nobodys_share():
+    """Its bytes are too few to count: the other one has the port for itself."""
+    flows = [(0.0, 0.5, up(1e-9, latency_s=0.5), [0]), (0.0, 1.0, up(1.0), [0])]
+    assert arrivals(flows) == pytest.approx([0.5, 1.0])
+
+
 def test_a_collective_over_two_classes_loads_the_ports_of_both():
     """Class 1 is in both, 0 and 2 in one each."""
     flows = [(0.0, 1.0, up(1.0), [0, 1]), (0.0, 1.0, up(1.0), [1, 2])]

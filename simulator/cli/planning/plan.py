@@ -65,6 +65,9 @@ Headroom = Annotated[
     ),
 ]
 
+_SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
+"""Shares of a step below which nothing is said."""
+
 
 @contextlib.contextmanager
 def search_status() -> Iterator[Callable[..., None]]:
@@ -110,10 +113,6 @@ def note_tightness(job: Job, best: PlanChoice) -> None:
             f"It leaves {percent(free)} of the memory free, less than a prediction may be off: "
             f"--headroom {_LITTLE_ROOM} finds plans with room."
         )
-
-
-_SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
-"""Shares of a step below which nothing is said."""
 
 
 def plan(

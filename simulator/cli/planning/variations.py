@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from simulator.planning.changes.profile_numbers import Sensitivity
     from simulator.planning.limits import Limit
 
+_SMALLEST = 1e-6
+"""Effects below this are none."""
+
+_ROUGH = ("assumed", "default")
+
 
 def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
     """Deal layers to pipeline stages such that the step is short.
@@ -116,11 +121,6 @@ def _limit_row(limit: Limit) -> tuple[str, ...]:
     largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest or "none")
     held = format_bytes(limit.peak_device_bytes)
     return limit.field, str(limit.now), largest, str(limit.step), held
-
-
-_SMALLEST = 1e-6
-"""Effects below this are none."""
-_ROUGH = ("assumed", "default")
 
 
 def sensitivity(

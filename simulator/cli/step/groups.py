@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from simulator.program.ir import Program
     from simulator.results.traffic import ClassTraffic
 
+_SCHEMA_VERSION = 1
+
 
 def placement(
     job_file: JobFile,
@@ -119,9 +121,6 @@ def _to_dict(placed: Placement) -> dict[str, Any]:
             for groups in placed.groups
         ],
     }
-
-
-_SCHEMA_VERSION = 1
 
 
 def traffic(

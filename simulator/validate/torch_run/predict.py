@@ -58,6 +58,10 @@ _KEPT = {
     "optimizer_states": (Owner.OPTIMIZER_STATES,),
 }
 
+Row = tuple[Operation, float, float]
+
+_SILENT = COMMUNICATION - {Category.OFFLOAD}
+
 
 @dataclass(frozen=True)
 class Predicted:
@@ -174,9 +178,6 @@ def _computed_phases_s(timeline: Timeline, index: int) -> dict[str, float]:
     return phases
 
 
-Row = tuple[Operation, float, float]
-
-
 def _compute_rows(timeline: Timeline, index: int) -> list[Row]:
     streams = [STREAMS.index(Stream.COMPUTE), STREAMS.index(Stream.HOST)]
     rows = np.flatnonzero((timeline.rank_class == index) & np.isin(timeline.stream, streams))
@@ -223,9 +224,6 @@ def _memory_bytes(memory: ClassMemory) -> dict[str, float]:
         "peak_reserved": memory.peak_reserved_bytes,
         **kept,
     }
-
-
-_SILENT = COMMUNICATION - {Category.OFFLOAD}
 
 
 def alone_on_its_node(job: Job) -> Job:

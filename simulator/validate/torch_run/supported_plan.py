@@ -69,6 +69,19 @@ _KEPT_FACTS = frozenset(
 )
 """Facts of a stack that the run takes from the job; all others are as plain torch does."""
 
+Rule = Callable[[Job, World], Iterator[Fault]]
+
+_PLAIN_FIELDS = (
+    "data_parallel", "tp_method", "ep_dispatch", "recompute_layers", "recompute_modules",
+    "partition_activations", "contiguous_checkpoints", "post_validation",
+)  # fmt: skip
+"""Fields of a plan that the run has one way of."""
+
+_OPTIMIZERS = ("adam", "sgd", "sgd-momentum")
+
+_MULTIPLE = 16
+"""What ``torch._scaled_mm`` takes multiples of: it reads 16 bytes at a time."""
+
 
 @dataclass(frozen=True)
 class AsRun:
@@ -139,9 +152,6 @@ def _facts_of_run(job: Job, world: World) -> dict[str, Any]:
 
 def _written(name: str, value: object) -> object:
     return f"{value!r} B" if name.endswith("_bytes") else value
-
-
-Rule = Callable[[Job, World], Iterator[Fault]]
 
 
 def check_can_sleep(job: Job) -> None:
@@ -288,15 +298,6 @@ def _kernels_are_torchs(job: Job, _: World) -> Iterator[Fault]:
         yield Fault("plan.recompute", rule, plan.recompute, hint)
 
 
-_PLAIN_FIELDS = (
-    "data_parallel", "tp_method", "ep_dispatch", "recompute_layers", "recompute_modules",
-    "partition_activations", "contiguous_checkpoints", "post_validation",
-)  # fmt: skip
-"""Fields of a plan that the run has one way of."""
-
-_OPTIMIZERS = ("adam", "sgd", "sgd-momentum")
-
-
 def _rest_is_plain(job: Job, _: World) -> Iterator[Fault]:
     plan = job.plan
     for name in _PLAIN_FIELDS:
@@ -343,10 +344,6 @@ _RULES: Sequence[Rule] = (
     _format_is_torchs,
     _kernels_are_torchs,
 )
-
-
-_MULTIPLE = 16
-"""What ``torch._scaled_mm`` takes multiples of: it reads 16 bytes at a time."""
 
 
 def float8_faults(job: Job, world: World) -> Iterator[Fault]:

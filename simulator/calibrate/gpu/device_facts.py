@@ -34,7 +34,7 @@ from simulator.ranks.world import FP8_CAPABILITY
 from simulator.units import format_quantity
 
 _FOREIGN_BYTES = 2.0 * 2**30
-"""Memory beyond this that is not ours belongs to somebody else: a driver context takes less."""
+"""Memory beyond this that is not ours belongs to another process: a driver context takes less."""
 
 _FLASH_3_CAPABILITY = 9
 """From Hopper on, FlashAttention 2 is the older kernel."""

@@ -3,7 +3,7 @@
 A short run is better than none: time is bounded, every case is on the disk as soon as it is
 measured, in the columns that ``validate kernels`` reads, and the next run goes on where this one
 stopped. Cases that could not be measured stand there with their reason. One product is measured
-again and again: if it becomes slower, the device is throttled or somebody else uses it.
+again and again: if it becomes slower, the device is throttled or shared.
 """
 
 from __future__ import annotations

@@ -66,15 +66,15 @@ Headroom = Annotated[
 ]
 
 _SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
-"""Shares of a step below which nothing is said."""
+"""Smaller shares of a step are not printed."""
 
 
 @contextlib.contextmanager
 def search_status() -> Iterator[Callable[..., None]]:
     """Show where a search stands, on a terminal only.
 
-    Yields what tells it: called with a :class:`Progress`, and with what is searched for where
-    that is more than one thing.
+    Yields a function of a :class:`Progress`, and of what is searched for where that is more than
+    one thing.
     """
     with status_line() as show:
         show("bounding the step and the memory of every valid plan")

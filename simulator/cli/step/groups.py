@@ -170,7 +170,7 @@ def traffic(
 
 
 def _print_class(title: str, same: Sequence[ClassTraffic]) -> None:
-    """One table for neighbouring classes whose ranks say the same."""
+    """One table for neighbouring classes whose ranks exchange the same."""
     ports = list(dict.fromkeys(port for total in same[0].totals for port in total.port_bytes))
     rows = [
         (

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from simulator.planning.data_parallel_variants import Comparison, Outcome
     from simulator.planning.parallelism_kinds import FamilyResult
 
+_SCHEMA_VERSION = 1
+
+_BIGGEST = 2
+
 
 def advise(
     job_file: JobFile,
@@ -90,10 +94,6 @@ def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
     ratio = choice.step_time_s / best.choice.step_time_s
     step, held = format_seconds(choice.step_time_s), format_bytes(choice.peak_device_bytes)
     return name, step, f"{ratio:.2f} x", held, result.plan_text, result.family.idea
-
-
-_SCHEMA_VERSION = 1
-_BIGGEST = 2
 
 
 def strategies(

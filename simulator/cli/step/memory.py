@@ -214,7 +214,7 @@ def _print_owners(result: StepResult) -> None:
 def _same_stages(
     stages: Sequence[ClassMemory], cells: Callable[[ClassMemory], tuple[str, ...]]
 ) -> list[list[ClassMemory]]:
-    """Neighbouring stages of which a table would say the same, in order."""
+    """Neighbouring stages with the same row in a table, in order."""
     return [list(group) for _, group in groupby(stages, key=lambda s: (s.role, cells(s)))]
 
 

@@ -165,6 +165,8 @@ class Lengths(Spec):
     """Below 1, lengths are uniform from this share of ``mean`` to all of it."""
     variation: Annotated[float, Field(ge=0)] = 0.0
     """Above 0, lengths are log-normal with this standard deviation over mean."""
+    longest: CountOrZero = 0
+    """Lengths drawn beyond are cut; 0 cuts none."""
 
 
 class SharedPrefix(Spec):

@@ -10,6 +10,7 @@ share. Groups of attention data parallelism are taken as evenly loaded.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from simulator.serving.defaults import engine_defaults
@@ -225,18 +226,16 @@ class StepTime:
         )
 
     def _chunks_attention_s(self, batch: Batch, share: int) -> float:
+        if not batch.chunks:
+            return 0.0
         seconds = 0.0
-        for chunk in batch.chunks:
-            for window, count in self._windows:
-                context = min(chunk.context, window) if window else chunk.context
-                seconds += count * self._one_chunk_s(chunk.tokens, context)
-        # One launch computes all chunks; the floor of each but one is saved.
-        if len(batch.chunks) > 1:
-            layers = self._model.layers
-            seconds -= (len(batch.chunks) - 1) * layers * self._fits.prefill.floor_s
+        for window, layers in self._windows:
+            most = window or float("inf")
+            seen = [(chunk.tokens, min(chunk.context, most)) for chunk in batch.chunks]
+            seconds += layers * self._one_launch_s(seen)
         return seconds / share
 
-    def _one_chunk_s(self, tokens: int, context: float) -> float:
+    def _one_launch_s(self, chunks: Sequence[tuple[int, float]]) -> float:
         latent = self._model.latent_attention
         kv_heads, head_dim = kv_heads_per_rank(self._deployment), self._model.head_dim
         head_bytes = self._head_bytes
@@ -245,8 +244,7 @@ class StepTime:
             head_bytes = 2.0 * (latent.qk_head_dim + latent.v_head_dim)
         return prefill_s(
             self._fits.prefill,
-            tokens,
-            context,
+            chunks,
             heads=self._heads,
             kv_heads=kv_heads,
             head_dim=head_dim,

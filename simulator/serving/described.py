@@ -97,6 +97,8 @@ class Deployment(Spec):
     """Whether prompts are computed in pieces."""
     plans_ahead: Flag | None = None
     """Whether a step is planned while the one before runs (asynchronous scheduling)."""
+    has_front_end: Flag = True
+    """Whether clients talk to it over HTTP; a benchmark in the same process does not."""
     graphs: Flag = True
     """Whether steps of answers only are launched as one graph."""
     routing: Routing = "round-robin"

@@ -141,7 +141,7 @@ def _errors(row: ServingRow) -> dict[str, Any]:
     measured, rate = row.output_tokens_per_s, output_rate
     if measured is None:
         measured, rate = row.total_tokens_per_s, total_rate
-    if "Poisson" in row.scenario:
+    if "Poisson" in row.scenario or ("offline" in row.scenario and row.source.startswith("MLPerf")):
         # In a run that lasts, as much comes out as comes in.
         rate = _steady_rate(requests, replicas)
     return {
@@ -154,9 +154,9 @@ def _errors(row: ServingRow) -> dict[str, Any]:
 
 
 def _steady_rate(requests: Sequence[Request], replicas: int) -> float:
-    """Tokens of answers per second while requests still come, once they come steadily."""
-    arrivals = sorted(r.arrival_s for r in requests)
-    begin, end = arrivals[len(arrivals) // 2], arrivals[-1]
+    """Tokens of answers per second in the middle of a run: neither filling nor emptying."""
+    starts = sorted(r.first_token_s for r in requests)
+    begin, end = starts[len(starts) // 3], starts[-1]
     made = sum(r.output_tokens * _share_between(r, begin, end) for r in requests)
     return replicas * made / max(1e-9, end - begin)
 

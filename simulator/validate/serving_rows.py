@@ -178,6 +178,7 @@ def deployment_of(row: ServingRow) -> Deployment:
         "version": _version(cells.get("engine_version", "")),
         "weights": _weights(weights, cells),
         "cache": _cache(cells, engine),
+        "has_front_end": "closed loop" in row.scenario,
         **_degrees(row),
         **_noted(notes),
     }

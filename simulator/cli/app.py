@@ -56,6 +56,7 @@ _GROUPS = {
     "schedule": "schedules",
     "collective": "collectives",
     "trace": "tracing",
+    "serve": "serving",
 }
 """Module of each group of commands; its ``build_group`` makes them."""
 

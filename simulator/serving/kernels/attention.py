@@ -114,7 +114,5 @@ def prefill_s(
     flop = 4.0 * heads * head_dim * pairs
     tiles = heads * blocks
     compute_s = flop / (fit.efficiency * peak_flop_per_s) * (1.0 + fit.tail * sm_count / tiles)
-    moved_bytes = (
-        kv_heads * head_bytes * (cached + tokens) + 4.0 * heads * head_dim * tokens
-    )
+    moved_bytes = kv_heads * head_bytes * (cached + tokens) + 4.0 * heads * head_dim * tokens
     return fit.floor_s + compute_s + moved_bytes / (_STREAM_EFFICIENCY * bandwidth_bytes_per_s)

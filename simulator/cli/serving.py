@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.console import note, number_column, print_json, print_table, text_column
+from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
 from simulator.cli.options import AsJson, parse_assignments, written_as
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES
 
 if TYPE_CHECKING:
     from simulator.serving.answers import Answers
@@ -30,7 +30,7 @@ Changes = Annotated[
 _DOES_NOT_KEEP = 1
 
 
-def build_group() -> typer.Typer:
+def build_serve_group() -> typer.Typer:
     """The ``serve`` commands."""
     group = typer.Typer(name="serve", no_args_is_help=True, help="Serving a model.")
     group.command("run")(run)
@@ -71,7 +71,7 @@ def run(
     if as_json:
         print_json(answers.to_dict())
         return
-    columns = [text_column(""), number_column("")]
+    columns = [*text_columns(""), *number_columns("")]
     print_table(_title(job), columns, _lines(answers))
     spreads = {"TTFT": answers.ttft_s, "TPOT": answers.tpot_s, "end to end": answers.end_to_end_s}
     names = list(answers.ttft_s)
@@ -79,7 +79,7 @@ def run(
         [name, *(_milliseconds(spread.get(key)) for key in names)]
         for name, spread in spreads.items()
     ]
-    print_table("latency [ms]", [text_column(""), *map(number_column, names)], rows)
+    print_table("latency [ms]", [*text_columns(""), *number_columns(*names)], rows)
 
 
 def sweep(
@@ -94,7 +94,7 @@ def sweep(
 
     Example:  clustersim serve sweep serving.yaml --rates 1,2,4,8
     """
-    from simulator.serving.search import at_rate
+    from simulator.serving.bearable_rate import at_rate
 
     job = _read(file, changes)
     tried = [(rate, at_rate(job.deployment, job.workload, rate)) for rate in _rates(rates)]
@@ -103,7 +103,7 @@ def sweep(
         return
     columns = ["requests/s", "tokens/s", "TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95", "good"]
     rows = [[f"{rate:g}", *_cells(found)] for rate, found in tried]
-    print_table(f"{_title(job)} [ms]", list(map(number_column, columns)), rows)
+    print_table(f"{_title(job)} [ms]", number_columns(*columns), rows)
 
 
 def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) -> None:
@@ -111,7 +111,7 @@ def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) ->
 
     Example:  clustersim serve plan serving.yaml --set workload.objective.ttft=1s
     """
-    from simulator.serving.search import ranked_splits
+    from simulator.serving.bearable_rate import ranked_splits
 
     job = _read(file, changes)
     choices = ranked_splits(job)
@@ -127,7 +127,7 @@ def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) ->
         ]
         print_json({"rows": rows})
     else:
-        columns = [*map(number_column, ("tp", "pp", "requests/s")), text_column("")]
+        columns = [*number_columns("tp", "pp", "requests/s"), *text_columns("")]
         cells = [
             [str(c.settings["tp"]), str(c.settings["pp"]), f"{c.rate:.3g}", c.reason]
             for c in choices
@@ -150,7 +150,7 @@ def capacity(
 
     Example:  clustersim serve capacity serving.yaml --rate 50
     """
-    from simulator.serving.search import largest_rate
+    from simulator.serving.bearable_rate import largest_rate
 
     job = _read(file, changes)
     deployment = job.deployment
@@ -177,14 +177,14 @@ def capacity(
             lines.append(
                 (f"GPUs for {rate:g} requests/s", "none" if needed is None else f"{needed}")
             )
-        print_table(_title(job), [text_column(""), number_column("")], lines)
+        print_table(_title(job), [*text_columns(""), *number_columns("")], lines)
     if not found.rate:
         note("one replica breaks the objective at any rate: raise tp, or the limits")
         raise typer.Exit(_DOES_NOT_KEEP)
 
 
 def _read(file: Path, changes: Sequence[str] | None) -> ServingJob:
-    from simulator.serving.load import load_serving
+    from simulator.serving.serving_file import load_serving
 
     return load_serving(file, parse_assignments(changes or ()))
 

@@ -9,18 +9,24 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.described.job import Job
+from simulator.described.load import load_model
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
-from simulator.importers.torchtitan import EAGER, EAGER_LOSS
-from simulator.importers.torchtitan_options import MODELS, ONE_CHUNK, SCHEDULES, WITHOUT_EXTRAS
-from simulator.program.order import StepOrder, job_schedule
+from simulator.importers.torchtitan.settings_file import (
+    EAGER,
+    EAGER_LOSS,
+    MODELS,
+    ONE_CHUNK,
+    SCHEDULES,
+    WITHOUT_EXTRAS,
+)
+from simulator.program.run.order import StepOrder, job_schedule
 from simulator.schedule import ScheduleInfo
-from simulator.schedule.csv import write_order
 from simulator.schedule.slots import Placement
-from simulator.spec.job import Job
-from simulator.spec.load import load_model
-from simulator.spec.model import Model
-from simulator.spec.offload import FSDP_OFFLOAD, Offload
-from simulator.spec.plan import Plan
+from simulator.schedule.written import write_order
 
 _STACK = "torchtitan"
 _ONLY = {
@@ -39,8 +45,6 @@ _CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"
 
 _NAMES = {ours: theirs for theirs, ours in SCHEDULES.items()}
 """Torch's name of each of our schedules that it has."""
-_WAITS = ("naive",)
-"""Orders that are what they are because a rank waits for its neighbour."""
 
 Table = Mapping[str, Mapping[str, object]]
 """Sections of a TOML."""
@@ -56,10 +60,6 @@ def schedule_csv(job: Job) -> str | None:
 
 def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
     """A torchtitan TOML for a job; data and learning rate are not the job's to say.
-
-    Args:
-        job: The job.
-        csv_file: Where :func:`schedule_csv` will lie, if it is needed.
 
     Raises:
         UnsupportedError: With everything that torchtitan's TOML cannot say.
@@ -89,7 +89,6 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
 
 
 def _compilation(plan: Plan) -> dict[str, Any]:
-    """Which parts torch.compile fuses."""
     changed = set(changed_facts(plan.stack, _STACK))
     eager = {"model": bool(changed & set(EAGER)), "loss": EAGER_LOSS[0] in changed}
     parts = [name for name, is_eager in eager.items() if not is_eager]
@@ -138,7 +137,6 @@ def _refuse_formats(plan: Plan, refusals: Refusals) -> None:
 
 
 def _refuse_inner_degrees(plan: Plan, refusals: Refusals) -> None:
-    """Tensor, context and expert parallelism."""
     refusals.unless_plan(plan.tp == 1 or plan.sequence_parallel is True, "sequence_parallel")
     refusals.unless_plan(plan.cp_method in _ROTATION, "cp_method", f"take {' or '.join(_ROTATION)}")
     refusals.unless_plan(
@@ -192,12 +190,12 @@ def _runs_in_torch(schedule: ScheduleInfo) -> bool:
     return (
         schedule.synchronous
         and schedule.placement is not Placement.BIDIRECTIONAL
-        and (schedule.name in _NAMES or schedule.name not in _WAITS)
+        and (bool(schedule.torch_name) or not schedule.waits)
     )
 
 
 def _is_usual(plan: Plan) -> bool:
-    """Whether torchtitan takes as many chunks unless it is told otherwise."""
+    """Whether torchtitan takes as many chunks by default."""
     one = plan.schedule in ONE_CHUNK if plan.schedule in _NAMES else plan.vpp == 1
     return plan.vpp == (1 if one else 2)
 

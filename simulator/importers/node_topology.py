@@ -9,14 +9,136 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 
+from simulator.described.cluster.hardware import HardwareProfile, SourceKind
+from simulator.described.cluster.network import ScaleUpKind
+from simulator.described.foreign_config import ImportReport
 from simulator.errors import InputError
-from simulator.importers.report import ImportReport
-from simulator.importers.topology_matrix import AMD, SELF, TopologyMatrix
-from simulator.spec.hardware import HardwareProfile, SourceKind
-from simulator.spec.network import ScaleUpKind
+from simulator.files import read_text
 from simulator.units import format_quantity, format_rate, parse_quantity
+
+NVIDIA, AMD = "nvidia-smi topo -m", "rocm-smi --showtopo"
+SELF = "X"
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_GPU = re.compile(r"GPU\d+\Z")
+_NVIDIA_LINK = re.compile(r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC)\Z")
+_AMD_LINK = re.compile(r"(?:0|XGMI|PCIE)\Z")
+_AMD_TITLE = "Link Type between two GPUs"
+_NIC_NAME = re.compile(r"^\s*(NIC\d+):\s*(\S+)\s*$")
+_OLD_NAMES = {"SOC": "SYS", "0": SELF}
+"""Paths between sockets were called SOC by old drivers; AMD writes 0 for a GPU itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyMatrix:
+    """Links between the GPUs of one node, and from them to its NICs.
+
+    Attributes:
+        program: What printed it, ``NVIDIA`` or ``AMD``.
+        links: Kind of link from GPU to GPU; :data:`SELF` on the diagonal.
+        nics: Kind of path from each NIC to each GPU, by name of the NIC.
+    """
+
+    program: str
+    links: Sequence[Sequence[str]]
+    nics: Mapping[str, Sequence[str]]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the node."""
+        return len(self.links)
+
+
+def read_topology_matrix(path: str | Path) -> TopologyMatrix:
+    """The matrix in a file.
+
+    Raises:
+        InputError: The file holds no such matrix, or an unreadable one; with the line.
+    """
+    wanted = f"give the output of {NVIDIA} or {AMD}"
+    return parse_topology_matrix(read_text(Path(path), wanted, errors="replace"), Path(path).name)
+
+
+def parse_topology_matrix(text: str, file: str = "") -> TopologyMatrix:
+    """The matrix in a text; ``file`` names it in error messages.
+
+    Raises:
+        InputError: There is no such matrix, or an unreadable one; with the line.
+    """
+    lines = _COLOUR.sub("", text).splitlines()
+    title = next((i for i, line in enumerate(lines) if _AMD_TITLE in line), None)
+    program, allowed = (NVIDIA, _NVIDIA_LINK) if title is None else (AMD, _AMD_LINK)
+    first = 0 if title is None else title + 1
+    head = next((i for i in range(first, len(lines)) if _is_heading(lines[i])), None)
+    if head is None:
+        rule = f"is no output of {NVIDIA} or {AMD}: no line is headed GPU0"
+        hint = "give the whole text, from the line with GPU0 GPU1 ... on"
+        raise InputError.single("", rule, hint=hint, file=file)
+    columns = _columns(lines[head])
+    cells = _cells(lines, head, columns, allowed, file)
+    gpus = [name for name in columns if _GPU.match(name)]
+    links = [[cells[name][columns.index(other)] for other in gpus] for name in gpus]
+    _check_symmetry(gpus, links, head, file)
+    names = {found[1]: found[2] for line in lines if (found := _NIC_NAME.match(line))}
+    nics = {
+        names.get(name, name): [row[columns.index(name)] for row in (cells[gpu] for gpu in gpus)]
+        for name in columns
+        if name not in gpus
+    }
+    return TopologyMatrix(program, links, nics)
+
+
+def _is_heading(line: str) -> bool:
+    return line.split()[:1] == ["GPU0"] and not any(
+        _NVIDIA_LINK.match(cell) or _AMD_LINK.match(cell) for cell in line.split()[1:]
+    )
+
+
+def _columns(heading: str) -> list[str]:
+    """Names of the columns that are devices: those before the affinities."""
+    words = heading.split()
+    return words[: words.index("CPU")] if "CPU" in words else words
+
+
+def _cells(
+    lines: Sequence[str], head: int, columns: Sequence[str], allowed: re.Pattern[str], file: str
+) -> dict[str, list[str]]:
+    rows: dict[str, list[str]] = {}
+    for count, line in enumerate(lines[head + 1 :], start=head + 2):
+        name, *words = line.split() or [""]
+        if name not in columns or name in rows:
+            continue
+        row = words[: len(columns)]
+        wrong = next((word for word in row if not allowed.match(word)), None)
+        if wrong is not None:
+            rule = f"{wrong!r} in the row of {name} is no link that is known"
+            hint = f"give what {NVIDIA} or {AMD} prints, unwrapped"
+            raise InputError.single(f"line {count}", rule, hint=hint, file=file)
+        if len(row) < len(columns):
+            rule = f"the row of {name} has {len(row)} of {len(columns)} columns"
+            hint = "give the text unwrapped and uncut"
+            raise InputError.single(f"line {count}", rule, hint=hint, file=file)
+        rows[name] = [_OLD_NAMES.get(word, word) for word in row]
+    missing = [name for name in columns if _GPU.match(name) and name not in rows]
+    if missing:
+        rule = f"has no row of {', '.join(missing)}, which its heading names"
+        raise InputError.single(f"line {head + 1}", rule, hint="give the text uncut", file=file)
+    return rows
+
+
+def _check_symmetry(
+    gpus: Sequence[str], links: Sequence[Sequence[str]], head: int, file: str
+) -> None:
+    for i, row in enumerate(links):
+        for j, link in enumerate(row):
+            if (link == SELF) != (i == j) or link != links[j][i]:
+                rule = f"says {link} from {gpus[i]} to {gpus[j]} and {links[j][i]} back"
+                hint = "give the text as it was printed"
+                raise InputError.single(f"line {head + 2 + i}", rule, hint=hint, file=file)
+
 
 _NVLINKS: Mapping[str, tuple[int, float]] = MappingProxyType(
     {"v100": (6, 25e9), "a": (12, 25e9), "h": (18, 25e9), "gh": (18, 25e9), "b": (18, 50e9),
@@ -49,7 +171,7 @@ Source: nvidia-smi topo -m of such machines, as several people have published it
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StatedValue:
     """A value that the matrix tells: as files spell it, and where it comes from."""
 
     value: str | int
@@ -61,7 +183,7 @@ class Told:
 class NodeTopology:
     """What changes in a profile, by dotted path, and the report of the import."""
 
-    values: Mapping[str, Told]
+    values: Mapping[str, StatedValue]
     report: ImportReport
 
 
@@ -100,9 +222,9 @@ def node_topology(
     links = _links(matrix, base, file)
     seen = f"{matrix.program}, {file}"
     values = {
-        "network.gpus_per_node": Told(matrix.gpus, "measured", seen),
-        "network.scale_up.kind": Told(links.kind, "measured", seen),
-        "network.scale_up.bandwidth": Told(
+        "network.gpus_per_node": StatedValue(matrix.gpus, "measured", seen),
+        "network.scale_up.kind": StatedValue(links.kind, "measured", seen),
+        "network.scale_up.bandwidth": StatedValue(
             format_quantity(links.bandwidth_bytes_per_s, "bytes_per_s"),
             links.kind_of_source,
             links.reference,
@@ -113,9 +235,9 @@ def node_topology(
     if up.gpus > base.network.gpus_per_node:
         assumed.append(f"nodes share a domain of {up.gpus} GPUs, as in {base.name}")
     else:
-        values["network.scale_up.gpus"] = Told(matrix.gpus, "measured", seen)
+        values["network.scale_up.gpus"] = StatedValue(matrix.gpus, "measured", seen)
     if up.in_switch_reduction and links.kind != "nvswitch":
-        values["network.scale_up.in_switch_reduction"] = Told("false", "measured", seen)
+        values["network.scale_up.in_switch_reduction"] = StatedValue("false", "measured", seen)
     if links.kind != up.kind:
         assumed.append(f"efficiency and latencies of {up.kind} links, as in {base.name}")
     assumed.append(f"name and description are still those of {base.name}")
@@ -123,7 +245,9 @@ def node_topology(
     nic_values, nic_assumed = _nics(matrix, base, seen, nics, nic_rate)
     report = ImportReport(
         source=f"{seen}: {matrix.gpus} GPUs, {len(matrix.nics)} NICs",
-        understood=tuple(f"{path} {told.value}" for path, told in (values | nic_values).items()),
+        understood=tuple(
+            f"{path} {stated.value}" for path, stated in (values | nic_values).items()
+        ),
         ignored=("CPU and NUMA affinity",),
         assumed=(*assumed, *nic_assumed),
         unsupported=(*links.unsupported, *paths),
@@ -145,7 +269,6 @@ def _links(matrix: TopologyMatrix, base: HardwareProfile, file: str) -> _Links:
 
 
 def _nvidia_links(counts: Sequence[Sequence[int]], base: HardwareProfile, file: str) -> _Links:
-    """Links of GPUs with these NVLinks from one to the other."""
     links, rate = _nvlinks_of_gpu(base, file)
     least, *more = {count for i, row in enumerate(counts) for j, count in enumerate(row) if i != j}
     if not more:
@@ -220,17 +343,21 @@ def _nics(
     matrix: TopologyMatrix,
     base: HardwareProfile,
     seen: str,
-    told: int | None,
+    given_nics: int | None,
     rate: str | None,
-) -> tuple[dict[str, Told], list[str]]:
+) -> tuple[dict[str, StatedValue], list[str]]:
     near = [name for name, paths in matrix.nics.items() if set(paths) & set(_NEAR)]
     far = [name for name in matrix.nics if name not in near]
-    values: dict[str, Told] = {}
+    values: dict[str, StatedValue] = {}
     assumed = []
-    if told is not None:
-        values["network.fabric.nics_per_node"] = Told(told, "assumed", "given with the matrix")
+    if given_nics is not None:
+        values["network.fabric.nics_per_node"] = StatedValue(
+            given_nics, "assumed", "given with the matrix"
+        )
     elif matrix.nics:
-        values["network.fabric.nics_per_node"] = Told(len(near) or len(far), "measured", seen)
+        values["network.fabric.nics_per_node"] = StatedValue(
+            len(near) or len(far), "measured", seen
+        )
         if near and far:
             assumed.append(f"{', '.join(far)} carry no collectives: beside no GPU (PIX, PXB)")
     else:
@@ -244,5 +371,5 @@ def _nics(
             parse_quantity(rate, "bytes_per_s")
         except ValueError as error:
             raise InputError.single("--nic", str(error)) from error
-        values["network.fabric.nic"] = Told(rate, "assumed", "given with the matrix")
+        values["network.fabric.nic"] = StatedValue(rate, "assumed", "given with the matrix")
     return values, assumed

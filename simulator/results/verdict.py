@@ -1,18 +1,77 @@
 """What is a step bound by, in one sentence?
 
-A step is *memory-bound* where a simulated change would be faster than anything that fits, but
-does not fit. Otherwise it is bound by what takes the most time of the mean rank: computing
-passes, the optimizer, exposed communication, the pipeline bubble, or the host.
+A step is limited by the *capacity* of memory where a simulated change would be faster than
+anything that fits, but does not fit. Otherwise it is bound by what takes the most time of the mean
+rank: computing passes, the optimizer, exposed communication, the pipeline bubble, or the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from simulator.program.ir import Category
-from simulator.results.advice import WhatIf
 from simulator.results.step import StepResult
 from simulator.units import format_bytes
+
+LEAST_SHARE = 0.0005
+"""A smaller share of a step reads as 0.0 %: a change that gains it is no advice."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """One change of a job and what simulating it gave.
+
+    Attributes:
+        words: What is changed, such as ``raising microbatches from 8 to 16``.
+        changes: New values by dotted path, ready for :meth:`Job.replace`.
+        gain: Share by which it trains more tokens per second; negative where fewer.
+        step_time_s: Step of the changed job, without contention [s].
+        peak_device_bytes: What its fullest GPU holds [B].
+        fits: Whether that is within the device's memory.
+    """
+
+    words: str
+    changes: Mapping[str, object]
+    gain: float
+    step_time_s: float
+    peak_device_bytes: float
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Influence:
+    """How much one number of the hardware profile decides.
+
+    Attributes:
+        path: The number, as the profile's file writes it.
+        slower_share: How much longer the step is where the number is a tenth worse.
+        kind: Where the number comes from, such as ``fitted``.
+        reference: Document, table or measurement.
+    """
+
+    path: str
+    slower_share: float
+    kind: str
+    reference: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a person asks after the numbers of a step.
+
+    Attributes:
+        verdict: One sentence: what binds the step, what it loses, what would help.
+        misfit: Why the job does not fit and what would; empty where it fits.
+        what_ifs: Single changes that make a difference, the largest gain first.
+        influences: Numbers of the profile that the step rests on, the weightiest first.
+    """
+
+    verdict: str
+    misfit: str = ""
+    what_ifs: tuple[WhatIf, ...] = ()
+    influences: tuple[Influence, ...] = ()
+
 
 WORTH = 0.005
 """Gains below this share are within the noise of any prediction. Assumption."""
@@ -22,12 +81,7 @@ _NEARLY_FULL = 0.9
 
 
 def verdict(result: StepResult, what_ifs: Sequence[WhatIf] = ()) -> str:
-    """A sentence: what binds the step, what it loses, and which change gains most.
-
-    Args:
-        result: The step.
-        what_ifs: Changes that were simulated.
-    """
+    """A sentence: what binds the step, what it loses, and which change gains most."""
     parts = [_bound_by(result, what_ifs), *_losses(result), *_fullness(result)]
     best = max((w for w in what_ifs if w.fits), key=lambda w: w.gain, default=None)
     if result.fits and best is not None and best.gain >= WORTH:
@@ -49,7 +103,7 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
     beyond = max((w for w in what_ifs if not w.fits), key=lambda w: w.gain, default=None)
     if beyond is not None and beyond.gain >= max(within, 0.0) + WORTH:
         return (
-            f"Memory-bound{_on_stage(result)}: {beyond.words} would gain "
+            f"Limited by memory capacity{_on_stage(result)}: {beyond.words} would gain "
             f"{_percent(beyond.gain)} but needs {format_bytes(beyond.peak_device_bytes)} "
             f"of {format_bytes(capacity)}"
         )
@@ -99,7 +153,6 @@ def _fullness(result: StepResult) -> list[str]:
 
 
 def _holder(result: StepResult) -> str:
-    """Who holds most."""
     return f"stage {result.fullest.stage}" if _has_stages(result) else "a GPU"
 
 

@@ -10,13 +10,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from simulator.described.base import Count, Flag, Seconds, Spec
+from simulator.described.cluster.hardware import Provenance
+from simulator.described.documents import validated, yaml_mapping
 from simulator.errors import InputError
 from simulator.serving.described import Deployment
 from simulator.serving.schedulers.base import Limits
 from simulator.serving.schedulers.registry import SCHEDULERS
-from simulator.spec.base import Count, Flag, Seconds, Spec
-from simulator.spec.documents import validated, yaml_mapping
-from simulator.spec.hardware import Provenance
 from simulator.units import parse_quantity
 
 _FILE = "engines.yaml"

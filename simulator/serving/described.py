@@ -6,9 +6,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from simulator.spec.base import Count, CountOrZero, Flag, Ratio, Seconds, Spec
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.model import Model
+from simulator.described.base import Count, CountOrZero, Flag, Ratio, Seconds, Spec
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.model import Model
 
 Engine = Literal["vllm", "sglang", "tensorrt-llm", "orca", "static", "lmi", "fastgen"]
 WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]

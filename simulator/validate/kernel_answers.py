@@ -10,24 +10,26 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from simulator.cost.kernels import (
+from simulator.cost.kernel_time import (
     ELEMENT_BYTES,
     attention_s,
     gemm_s,
     grouped_gemm_s,
     memory_bound_s,
 )
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
 from simulator.errors import InputError
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import FlashKernel, Precision
-from simulator.validate import cells
-from simulator.validate.kernel_protocol import (
+from simulator.tables import cells
+from simulator.tables.kernel_rows import (
+    KernelRow,
+    SkippedRowError,
     cache_append_s,
+    precision_of,
     quantise_s,
     repeated_calls,
     under_power_limit_s,
 )
-from simulator.validate.kernel_rows import KernelRow, SkippedRowError, precision_of
 
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""
@@ -155,9 +157,9 @@ def _is_causal(row: KernelRow) -> bool:
     Raises:
         SkippedRowError: The row does not say so.
     """
-    said = row.text("causal").lower()
-    if said in ("causal", "non-causal", "full", "bidirectional"):
-        return said == "causal"
+    stated = row.text("causal").lower()
+    if stated in ("causal", "non-causal", "full", "bidirectional"):
+        return stated == "causal"
     try:
         causal = cells.flag(row.cells, "causal")
     except InputError:
@@ -176,7 +178,7 @@ def _flash_kernel(op: str) -> FlashKernel:
 
 
 def _heads(row: KernelRow, head_dim: int) -> tuple[int, int]:
-    """Query and key heads, stated in the notes outright or through the hidden size."""
+    """Query and key heads, stated in the notes directly or through the hidden size."""
     heads = row.noted(r"(?<!kv )(?<!kv_)\b(?:num_|n_?)?(?:q_?)?heads?(?:_q)?\s*[=:]?")
     if heads is None:
         heads = row.noted_before(r"(?:query |q |attention )?heads\b")
@@ -239,7 +241,6 @@ def _bytes_of_shape(row: KernelRow) -> float:
 
 
 def _measured_s(row: KernelRow, flop: float = 0.0, num_bytes: float = 0.0) -> float:
-    """Measured time, from the stated rate where no time is stated."""
     time_us, tflops, gbps = (row.number(name) for name in ("time_us", "tflops", "gbps"))
     if time_us:
         return time_us * 1e-6

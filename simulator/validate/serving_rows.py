@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulator.described.load import load_model, load_profile
 from simulator.errors import ClustersimError, InputError
 from simulator.serving.described import (
     Arrivals,
@@ -20,7 +21,6 @@ from simulator.serving.described import (
     Speculation,
     Workload,
 )
-from simulator.spec.load import load_model, load_profile
 
 _MODELS = {
     "deepseek-r1": "deepseek-v3",

@@ -6,21 +6,21 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate.kernel_cases import KernelCase
-from simulator.calibrate.kernel_journal import KernelJournal
-from simulator.calibrate.kernel_profile import (
+from simulator.calibrate.gpu.kernel_cases import KernelCase
+from simulator.calibrate.gpu.kernel_profile import (
     KernelCalibration,
     calibrate_kernels,
     measured_values,
 )
-from simulator.calibrate.processor_profile import processor_profile_text
-from simulator.cost.kernels import attention_s, gemm_s, memory_bound_s
+from simulator.calibrate.gpu.measure_kernels import KernelJournal
+from simulator.calibrate.profile_text import processor_profile_text
+from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.documents import parse_yaml
+from simulator.described.load import load_profile, profile_file, profile_from_document
+from simulator.described.rules.profile_rules import profile_faults
 from simulator.errors import InputError
-from simulator.spec.documents import parse_yaml
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.load import load_profile, profile_file, profile_from_document
-from simulator.spec.profile_checks import profile_faults
-from simulator.validate.kernels import without_sustained_clock
+from simulator.validate.kernel_errors import without_sustained_clock
 
 BASE = "h100-sxm-80gb"
 SOURCE = "calibrate gpu on a test, 2026-01-01, torch 0"
@@ -109,12 +109,12 @@ def test_what_the_rows_do_not_tell_stays_and_is_said(calibration):
     base = load_profile(BASE)
     assert calibration.profile.kernels.gemm["fp8"] == base.kernels.gemm["fp8"]
     assert calibration.profile.network == base.network
-    (sentence,) = [text for text in calibration.said if "as in h100-sxm-80gb" in text]
+    (sentence,) = [text for text in calibration.notes if "as in h100-sxm-80gb" in text]
     assert "gemm.fp8" in sentence
 
 
 def test_rates_above_the_peak_are_said_to_be_impossible(calibration):
-    assert any("1 bf16 rows are faster than the peak" in text for text in calibration.said)
+    assert any("1 bf16 rows are faster than the peak" in text for text in calibration.notes)
 
 
 def test_nothing_measured_is_an_error_with_a_way_out():

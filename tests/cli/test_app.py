@@ -26,7 +26,7 @@ COMMANDS = [
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",
     "validate torch", "trace compare",
-    "schedule list", "schedule show", "schedule compare", "schedule gallery",
+    "schedule list", "schedule show", "schedule compare",
 ]  # fmt: skip
 
 
@@ -78,8 +78,12 @@ def test_a_command_loads_no_other_command():
     loaded = subprocess.run(
         [sys.executable, "-c", words], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert "simulator.cli.run" in loaded
-    assert not {"simulator.cli.plan", "simulator.cli.importing", "simulator.api"} & set(loaded)
+    assert "simulator.cli.step.run" in loaded
+    assert not {
+        "simulator.cli.planning.plan",
+        "simulator.cli.importing",
+        "simulator.api",
+    } & set(loaded)
 
 
 @pytest.mark.parametrize(

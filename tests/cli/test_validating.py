@@ -28,12 +28,19 @@ class Report:
         }
 
 
-@pytest.fixture(params=["published", "collectives", "kernels"])
+MODULES = {
+    "published": "published.published_runs",
+    "collectives": "collective_errors",
+    "kernels": "kernel_errors",
+}
+
+
+@pytest.fixture(params=list(MODULES))
 def kind(request, monkeypatch):
     """A kind of validation that returns the report above."""
     name = request.param
     monkeypatch.setattr(
-        f"simulator.validate.{name}.validate_{name}", lambda path, **options: Report()
+        f"simulator.validate.{MODULES[name]}.validate_{name}", lambda path, **options: Report()
     )
     return name
 
@@ -70,7 +77,7 @@ def test_a_missed_threshold_ends_with_1(clustersim, kind, limit, code):
 
 def test_a_table_without_any_prediction_misses_every_threshold(clustersim, monkeypatch):
     none = Report(mape=None)
-    monkeypatch.setattr("simulator.validate.kernels.validate_kernels", lambda _, **__: none)
+    monkeypatch.setattr("simulator.validate.kernel_errors.validate_kernels", lambda _, **__: none)
     outcome = clustersim("validate", "kernels", "m.csv", "--json", "--max-mape", "100")
     assert outcome.code == 1
     assert "there is no prediction" in outcome.err

@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from simulator.plots import style
-from simulator.plots.boxes import Look, bands, build_scene, row_layout
-from simulator.plots.pipeline import blend, build_pipeline_figure, draw_pipeline
+from simulator.plots.pipeline import blend, build_pipeline_figure
+from simulator.plots.style import save
 from simulator.program.ir import (
     Category,
     Kind,
@@ -23,7 +23,8 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.results.run import run_step
+from simulator.results.pipeline_boxes import Look, bands, build_scene, row_layout
+from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from tests.factories import Pipeline, replay, step_result, with_title
 from tests.jobs import host_profile, small_job
@@ -312,7 +313,7 @@ def test_blending_keeps_pure_colours_where_one_thing_runs() -> None:
 def test_the_picture_is_written_and_the_same_step_gives_the_same_bytes(tmp_path, suffix) -> None:
     result = FULL.result()
     for name in ("a", "b"):
-        draw_pipeline(result, tmp_path / f"{name}.{suffix}")
+        save(build_pipeline_figure(result), tmp_path / f"{name}.{suffix}")
     first = (tmp_path / f"a.{suffix}").read_bytes()
     assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
     assert first == (tmp_path / f"b.{suffix}").read_bytes()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.cost.parameters import layer_kinds
-from simulator.program.block import microbatch_shape
-from simulator.program.experts import expert_layer
-from simulator.program.layer import Layer, MemoryBound
-from simulator.program.transformer import transformer_layer
-from simulator.spec.plan import Plan
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.layer_kinds import layer_kinds, model_layer
+from simulator.program.layer.pieces import Layer, MemoryBound
 from tests.jobs import small_model
 
 torch = pytest.importorskip("torch")
@@ -34,7 +32,7 @@ def piece(name: str, **stack: bool) -> MemoryBound:
     model = small_model(hidden=256, heads=HEADS, kv_heads=HEADS, latent_attention=LATENT)
     plan = Plan(stack={"base": "megatron-core", **stack})
     shape = microbatch_shape(plan, 1, TOKENS)
-    return memory_bound(transformer_layer(model, layer_kinds(model)[0], plan, shape), name)
+    return memory_bound(model_layer(model, layer_kinds(model)[0], plan, shape), name)
 
 
 def memory_bound(layer: Layer, name: str) -> MemoryBound:
@@ -133,7 +131,7 @@ def test_latents_are_normed(name: str, width: int):
 
 def attention_kernels(**plan) -> list[MemoryBound]:
     model, plan = small_model(heads=HEADS, kv_heads=HEADS, hidden=256), Plan(**plan)
-    layer = transformer_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, 128))
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, 128))
     names = ("attention_masking", "softmax")
     return [each for each in layer.pieces if isinstance(each, MemoryBound) and each.name in names]
 
@@ -167,7 +165,7 @@ def expert_pieces(tokens: int, **stack: bool) -> Layer:
     experts = {"count": 4, "top_k": 2, "ffn_hidden": 128}
     model = small_model(hidden=256, mlp_bias=True, clamped_gate=True, experts=experts)
     plan = Plan(stack={"base": "megatron-core", **stack})
-    return expert_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, tokens))
+    return model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, tokens))
 
 
 def test_eager_clamps_of_experts_move_what_torch_counts():
@@ -212,3 +210,24 @@ def test_biases_of_experts_added_in_fp32_move_what_torch_counts():
 def test_where_they_are_fused_clamps_and_biases_of_experts_are_no_kernels():
     names = {piece.name for piece in expert_pieces(16, fused_expert_extras=True).pieces}
     assert not names & {"expert_activation_clamp", "expert_bias"}
+
+
+@pytest.mark.parametrize(("gated", "forward", "backward"), [(False, 2, 3), (True, 3, 5)])
+def test_a_fused_activation_moves_each_of_its_rows_once(gated, forward, backward):
+    """Backward reads what forward read, and the gradient, and writes a gradient for each.
+
+    Without a gate that is what torch's kernels do; with one they are two where the fused one is
+    one: gate, up and gradient in, two gradients out.
+    """
+    model = small_model(gated_mlp=gated, activation="silu" if gated else "gelu")
+    plan = Plan()
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
+    row_bytes = 2 * TOKENS * model.ffn_hidden
+    moved = memory_bound(layer, "activation")
+    assert moved.forward_bytes == forward * row_bytes
+    assert moved.backward_bytes == backward * row_bytes
+    if not gated:
+        given = torch.ones(TOKENS, model.ffn_hidden, dtype=torch.bfloat16)
+        ops = torch.ops.aten
+        assert moved_bytes(lambda: ops.gelu(given)) == moved.forward_bytes
+        assert moved_bytes(lambda: ops.gelu_backward(given, given)) == moved.backward_bytes

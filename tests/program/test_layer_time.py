@@ -12,7 +12,7 @@ import pytest
 
 from simulator.cost.collectives import CollectiveCost, CollectiveKind, Group
 from simulator.program.ir import Category
-from simulator.program.layer import (
+from simulator.program.layer.pieces import (
     Axis,
     Exchange,
     FlashAttention,
@@ -23,8 +23,14 @@ from simulator.program.layer import (
     RingAttention,
     Split,
 )
-from simulator.program.layer_time import Hiding, LayerTime, PassTime, attention_flop, layer_time
-from simulator.program.timing import PieceTimer
+from simulator.program.price.layer_time import (
+    Hiding,
+    LayerTime,
+    PassTime,
+    attention_flop,
+    layer_time,
+)
+from simulator.program.price.piece_time import PieceTimer
 from tests.jobs import free_latency_profile, network_profile
 
 GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
@@ -211,6 +217,18 @@ def test_every_step_of_a_ring_but_the_first_is_merged_with_those_before(
     merge_s = 1e-6 + elements * element_bytes * 1e-9
     compute_s, _ = pieces.ring_s(ring, backward=backward)
     assert compute_s == pytest.approx(4 * one_s + 3 * merge_s)
+
+
+def test_a_rings_backward_launches_three_kernels_a_step_and_three_sums_after_each_but_the_first():
+    """Backward of attention is three kernels; sums are of gradients of queries, keys, values."""
+    kernel = FlashAttention("attention", 1, 1, 1, 8, 8, 8, 8, causal=False)
+    ring = RingAttention("attention", kernel, kernel, steps=4, kv_bytes=1.0)
+    profile = free_latency_profile()
+    pieces = PieceTimer(profile, "bf16", {Axis.CONTEXT: Group(4, 4)}, "best", False, 0.0)
+    time = layer_time(Layer((ring,), (), 0.0), pieces, BLOCKING, {})
+    assert time.forward.kernels == 4 * 1 + 3 * 1
+    assert time.backward_input.kernels == 4 * 3 + 3 * 3
+    assert (time.forward.exchanges, time.backward_input.exchanges) == (3, 3)
 
 
 def test_gradients_of_keys_and_values_travel_with_them_and_one_hop_further_home():

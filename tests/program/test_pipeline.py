@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.deadlock import DeadlockError
+from simulator.engine.dependencies import DeadlockError
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import UnsupportedError
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Operation, Owner, Program, Stream, Work
 from simulator.schedule import SCHEDULES, Phase, Slot, schedule_order
-from simulator.schedule.one_f_one_b import paired_interleaved
+from simulator.schedule.orders.one_f_one_b import paired_interleaved
 from simulator.schedule.registry import schedule_info
 from simulator.schedule.unit_time import slot_times
 from tests.jobs import EqualPasses, pipeline_program, small_job, small_model

@@ -11,22 +11,21 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
-from simulator.cost.parameters import LayerKind
+from simulator.described.job import Job
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan
+from simulator.described.rules.all_rules import job_faults
 from simulator.errors import InputError
-from simulator.program.block import microbatch_shape
-from simulator.program.experts import expert_layer
-from simulator.program.layer import Layer
-from simulator.program.layout import Slice
-from simulator.program.recompute import Recomputation, recomputation
-from simulator.program.stage import StageCosts
-from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import transformer_layer
-from simulator.results.run import run_step
-from simulator.spec.checks import job_faults
-from simulator.spec.job import Job
-from simulator.spec.model import Model
-from simulator.spec.plan import Plan
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.layer_kinds import layer_kind, model_layer
+from simulator.program.layer.model_totals import model_flop_per_token
+from simulator.program.layer.pieces import Layer
+from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.strategies.recompute import Recomputation, recomputation
+from simulator.program.strategies.tensor_parallel import tensor_parallel
+from simulator.results.simulation import run_step
 from tests.jobs import small_job, small_model
 
 T, H, A, F = 64, 64, 8, 128
@@ -52,8 +51,7 @@ def expert_model(**fields: Any) -> Model:
 def whole_layer(model: Model, **plan: Any) -> Layer:
     made = Plan(**{"stack": {"base": "megatron-core", "dropout": False}, **plan})
     shape = microbatch_shape(made, 1, T)
-    build = expert_layer if model.experts else transformer_layer
-    return build(model, LayerKind(has_experts=model.experts is not None, window=0), made, shape)
+    return model_layer(model, layer_kind(model, 0), made, shape)
 
 
 def again(layer: Layer, *modules: Any) -> Recomputation:
@@ -229,10 +227,9 @@ def test_a_step_repeats_the_modules_and_keeps_less():
     ],
 )  # fmt: skip
 def test_hardware_flop_count_the_products_of_the_modules(model, modules, per_token):
-    more = hardware_flop_per_token(model, T, "selective", modules=modules)
-    more -= model_flop_per_token(model, T)
-    assert more == pytest.approx(model.layers * per_token)
     job = small_job(model, recompute="selective", recompute_modules=modules)
+    more = hardware_flop_per_token(job) - model_flop_per_token(model, job.batch.seq_len)
+    assert more == pytest.approx(model.layers * per_token)
     step = run_step(job)
     ratio = more / model_flop_per_token(model, T)
     assert step.hfu / step.mfu == pytest.approx(1 + ratio)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
+from simulator.described.cluster.network import Network
 from simulator.serving.kernels.parameters import ExchangeFit
-from simulator.spec.network import Network
 
 
 def all_reduce_s(fit: ExchangeFit, network: Network, ranks: int, message_bytes: float) -> float:

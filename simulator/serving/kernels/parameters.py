@@ -7,9 +7,9 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from simulator.spec.base import Ratio, Seconds, Spec
-from simulator.spec.documents import validated, yaml_mapping
-from simulator.spec.hardware import HardwareProfile, Provenance
+from simulator.described.base import Ratio, Seconds, Spec
+from simulator.described.cluster.hardware import HardwareProfile, Provenance
+from simulator.described.documents import validated, yaml_mapping
 
 _FILE = "kernels.yaml"
 

@@ -1,0 +1,120 @@
+"""Which captured operations of a rank are one operation of the program?
+
+The default stream is the compute stream. Whatever runs beside it, on the code's own streams or
+on NCCL's, queues on one more in the order of issue, as collectives of one communicator do. A
+collective that the compute stream waits for before it does anything else runs on it. Kernels of
+one layer and phase that nothing comes between are one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.capture.table import Exchange, RankTable
+from simulator.program.ir import Kind, Stream
+
+
+@dataclass(slots=True)
+class Block:
+    """Captured operations that run one after another.
+
+    Attributes:
+        stream: Where.
+        members: Their numbers, ascending.
+        exchange: What it exchanges; None of kernels.
+        waits: Captured operations that must have ended.
+    """
+
+    stream: Stream
+    members: list[int]
+    exchange: Exchange | None
+    waits: list[int] = field(default_factory=list)
+
+
+def blocks_of(table: RankTable, stage: int, stages: dict[int, int]) -> list[Block]:
+    """The blocks of a rank, in the order in which their first operations were issued.
+
+    Args:
+        table: What the rank does.
+        stage: Its place in the pipeline.
+        stages: Place of every captured rank in the pipeline.
+    """
+    waits: dict[int, list[int]] = {}
+    for operation, before in table.waits.tolist():
+        waits.setdefault(operation, []).append(before)
+    awaited = {before for befores in waits.values() for before in befores}
+    keys = _keys(table)
+    last: dict[Stream, Block] = {}
+    blocks = []
+    for index, stream in enumerate(_streams(table, stage, stages)):
+        number = int(table.exchange[index])
+        block = last.get(stream)
+        if block is not None and number < 0 and index not in waits and block.exchange is None:
+            before = block.members[-1]
+            if before not in awaited and keys[before] == keys[index]:
+                block.members.append(index)
+                continue
+        exchange = table.exchanges[number] if number >= 0 else None
+        last[stream] = Block(stream, [index], exchange, waits.get(index, []))
+        blocks.append(last[stream])
+    return blocks
+
+
+def unit_of(path: str) -> str:
+    """The layer, or other large part, that a module's path lies in: up to its first number."""
+    words = path.split(".")
+    for place, word in enumerate(words):
+        if word.isdecimal():
+            return ".".join(words[: place + 1])
+    return words[0]
+
+
+def layer_of(path: str) -> int:
+    """Number of the layer that a module's path lies in; -1 if it is in none."""
+    return next((int(word) for word in path.split(".") if word.isdecimal()), -1)
+
+
+def _keys(table: RankTable) -> list[tuple[int, int]]:
+    """Phase, and the layer or other large part of the model, of each operation."""
+    units: dict[str, int] = {}
+    of_path = [units.setdefault(unit_of(path), len(units)) for path in table.paths]
+    of_operation = np.asarray(of_path, dtype=np.int64)[table.module]
+    return list(zip(table.phase.tolist(), of_operation.tolist(), strict=True))
+
+
+def _streams(table: RankTable, stage: int, stages: dict[int, int]) -> Iterator[Stream]:
+    """The lane of each operation."""
+    at_once = _waited_for_at_once(table)
+    for index, (stream, number) in enumerate(
+        zip(table.stream.tolist(), table.exchange.tolist(), strict=True)
+    ):
+        exchange = table.exchanges[number] if number >= 0 else None
+        if exchange is not None and exchange.kind == Kind.SEND_RECV:
+            yield _lane_of_transfer(exchange, stage, stages)
+        elif stream == 0 or index in at_once:
+            yield Stream.COMPUTE
+        else:
+            yield Stream.DATA_PARALLEL
+
+
+def _lane_of_transfer(exchange: Exchange, stage: int, stages: dict[int, int]) -> Stream:
+    other = stages.get(exchange.peer, stage)
+    is_next = other == (stage + 1) % len(stages) and (other > stage or len(stages) > 2)
+    if exchange.sends:
+        return Stream.SEND_NEXT if is_next else Stream.SEND_PREVIOUS
+    return Stream.RECV_NEXT if is_next else Stream.RECV_PREVIOUS
+
+
+def _waited_for_at_once(table: RankTable) -> set[int]:
+    """Exchanges that the compute stream waits for before it does anything else."""
+    first_wait: dict[int, int] = {}
+    for operation, before in table.waits.tolist():
+        if table.stream[operation] == 0:
+            first_wait.setdefault(before, operation)
+    compute = np.flatnonzero(table.stream == 0)
+    places = np.searchsorted(compute, np.arange(len(table.call)), side="right")
+    following = np.append(compute, len(table.call))[places].tolist()
+    return {before for before, waiting in first_wait.items() if following[before] == waiting}

@@ -1,0 +1,192 @@
+"""How long does a captured operator take on a profile?
+
+Matrix products, convolutions and attention by the models of their families; all else moves
+bytes. Operators that do more than move bytes and that no model knows are counted by their bytes
+and named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from simulator.capture.table import Call
+from simulator.cost.attention import attention_s
+from simulator.cost.gemm import gemm_s, grouped_gemm_s, rows_are_aligned
+from simulator.cost.rates import memory_bound_s
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import Precision
+
+_FORMATS: Mapping[str, Precision] = MappingProxyType(
+    {"bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}
+)
+_CAUSAL_AT: Mapping[str, int] = MappingProxyType(
+    {
+        "_scaled_dot_product_flash_attention": 1,
+        "_scaled_dot_product_flash_attention_backward": 3,
+        "_scaled_dot_product_efficient_attention": 2,
+        "_scaled_dot_product_efficient_attention_backward": 5,
+        "_scaled_dot_product_cudnn_attention": 2,
+        "_scaled_dot_product_cudnn_attention_backward": 3,
+    }
+)
+"""Place of ``is_causal`` among the numbers that an operator is called with."""
+_REDUCES_ROWS = ("layer_norm_backward", "rms_norm_backward", "sum.dim_IntList")
+_SUPERLINEAR = (
+    "sort", "topk", "fft", "linalg_svd", "linalg_inv", "linalg_solve", "linalg_qr", "cdist",
+    "unique", "cumsum", "cumprod", "logcumsumexp", "svd", "cholesky", "lu_", "scan", "histc",
+    "bincount", "nonzero", "searchsorted",
+)  # fmt: skip
+_OWN = {"aten", "fsdp", "prims", "c10d", "_c10d_functional"}
+
+
+class Cost(NamedTuple):
+    """What one operator costs.
+
+    Attributes:
+        seconds: Alone on the device [s].
+        flop: Of products, a multiply-add as two.
+        model_share: Share of ``flop`` that the model needs: fused attention computes its
+            scores again in backward.
+        name: For pictures.
+        is_known: Whether a model stands for it.
+        precision: Number format of products.
+    """
+
+    seconds: float
+    flop: float
+    model_share: float
+    name: str
+    is_known: bool = True
+    precision: Precision = "fp32"
+
+
+def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Cost:
+    """Cost of one operator.
+
+    Args:
+        call: What it does.
+        profile: The system.
+        shrink: Factor on bytes in shards of data ranks, where there are more ranks than
+            captured (below 1) or fewer.
+
+    Raises:
+        InputError: The device has no unit for the number format.
+    """
+    namespace, _, rest = call.name.partition(".")
+    name = rest.partition(".")[0]
+    price = _PRICED.get(name) if namespace == "aten" else None
+    if price is not None:
+        found = price(call, profile)
+        if found is not None:
+            return found
+    num_bytes = call.read_bytes + call.written_bytes - (1 - shrink) * call.sharded_bytes
+    seconds = memory_bound_s(
+        profile, num_bytes, reduces_rows=any(word in call.name for word in _REDUCES_ROWS)
+    )
+    known = namespace in _OWN and not any(word in name for word in _SUPERLINEAR)
+    return Cost(seconds, 0.0, 1.0, name, known)
+
+
+def _precision(call: Call, place: int = -1) -> Precision:
+    dtype = call.inputs[place].dtype
+    uses_tf32 = bool(call.settings) and bool(call.settings[0])
+    return _FORMATS.get(dtype, "tf32" if uses_tf32 else "fp32")
+
+
+def _product(call: Call, profile: HardwareProfile) -> Cost | None:
+    """``mm``, ``addmm``, ``bmm``, ``baddbmm`` and their like: the last two operands."""
+    operands = [t for t in call.inputs if len(t.shape) >= 2 and t.dtype != "float8_e8m0fnu"]
+    left, right = operands if len(operands) == 2 else operands[-2:]
+    if "scaled" in call.name:
+        left, right = operands[:2]
+    batch = math.prod(left.shape[:-2])
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    if not (m and n and k and batch):
+        return Cost(0.0, 0.0, 1.0, "product")
+    precision = _supported(_FORMATS.get(left.dtype) or _precision(call), profile)
+    aligned = rows_are_aligned((n, k), precision)
+    seconds = gemm_s(profile, m, n, k, batch=batch, precision=precision, aligned=aligned)
+    return Cost(seconds, 2.0 * batch * m * n * k, 1.0, call.name.split(".")[1], precision=precision)
+
+
+def _supported(precision: Precision, profile: HardwareProfile) -> Precision:
+    """fp32 as TF32 where a device has it and the code allows; bf16 as fp16 where only that."""
+    if precision == "bf16" and profile.device.peak.of("bf16") is None:
+        return "fp16"
+    if precision == "tf32" and "tf32" not in profile.kernels.gemm:
+        return "fp32"
+    return precision
+
+
+def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
+    """``_grouped_mm``: one launch for all experts, rows taken as even."""
+    matrices = [t for t in call.inputs if t.dtype not in ("int32", "int64")]
+    left, right = matrices[:2]
+    stacked = next((t for t in (left, right) if len(t.shape) == 3), None)
+    groups = stacked.shape[0] if stacked else next(
+        (t.shape[0] for t in call.inputs if t.dtype == "int32"), 1
+    )  # fmt: skip
+    k, n = left.shape[-1], right.shape[-1]
+    precision = _supported(_FORMATS.get(left.dtype, "fp32"), profile)
+    if stacked is None:  # gradient of the weights: the inner dimension is divided
+        rows, inner = [left.shape[-2]] * groups, max(1, k // groups)
+        flop = 2.0 * left.shape[-2] * k * n
+        seconds = grouped_gemm_s(profile, rows, n, inner, precision=precision)
+    else:
+        rows = (
+            [left.shape[-2] // groups] * groups
+            if len(left.shape) == 2
+            else [left.shape[-2]] * groups
+        )
+        flop = 2.0 * sum(rows) * k * n
+        seconds = grouped_gemm_s(profile, rows, n, k, precision=precision)
+    return Cost(seconds, flop, 1.0, "grouped_mm", precision=precision)
+
+
+def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
+    """A convolution as the product that it is by im2col; backward as its two gradients."""
+    is_backward = "backward" in call.name
+    weight = call.inputs[2 if is_backward else 1]
+    result = call.inputs[0] if is_backward else call.outputs[0]
+    n, k = weight.shape[0], math.prod(weight.shape[1:])
+    m = math.prod(result.shape) // n
+    precision = _supported(_precision(call, 1), profile)
+    times = 2 if is_backward else 1
+    seconds = times * gemm_s(profile, m, n, k, precision=precision)
+    return Cost(seconds, times * 2.0 * m * n * k, 1.0, "convolution", precision=precision)
+
+
+def _attention(call: Call, profile: HardwareProfile) -> Cost | None:
+    name = call.name.split(".")[1]
+    backward = name.endswith("backward")
+    query, key, value = call.inputs[1:4] if backward else call.inputs[:3]
+    place = _CAUSAL_AT[name]
+    causal = place < len(call.settings) and bool(call.settings[place])
+    batch, heads, seq_q, head_dim = query.shape
+    seq_kv, v_dim = key.shape[2], value.shape[3]
+    precision = _supported(_FORMATS.get(query.dtype, "fp32"), profile)
+    seconds = attention_s(
+        profile, batch=batch, heads=heads, kv_heads=key.shape[1], seq_q=seq_q, seq_kv=seq_kv,
+        head_dim=head_dim, v_head_dim=v_dim, causal=causal, backward=backward,
+        precision=precision,
+    )  # fmt: skip
+    scores = batch * heads * seq_q * seq_kv * (0.5 if causal and seq_q == seq_kv else 1.0)
+    dims = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
+    share = 2 * (head_dim + v_dim) / dims if backward else 1.0
+    return Cost(seconds, 2.0 * scores * dims, share, "attention", precision=precision)
+
+
+_Price = Callable[[Call, HardwareProfile], Cost | None]
+
+_PRICED: Mapping[str, _Price] = MappingProxyType(
+    {
+        **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "linear"), _product),
+        "_grouped_mm": _grouped_product,
+        "convolution": _convolution,
+        "convolution_backward": _convolution,
+        **dict.fromkeys(_CAUSAL_AT, _attention),
+    }
+)

@@ -1,0 +1,140 @@
+"""Which module does an operator belong to, and is it forward, backward or the update?
+
+Forward is followed by hooks on all modules. Operators of backward belong to the module whose
+forward made their node of the graph: nodes are numbered as they are made. Code that runs forward
+inside backward is recomputation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from simulator.capture.table import Phase
+
+
+class Modules:
+    """Follows the code through its modules.
+
+    Attributes:
+        updates: Above zero while an optimizer steps.
+        has_updated: Whether an optimizer stepped since the last forward.
+        last_update: How far the record was when one last did.
+
+    Args:
+        on_step: Called when the forward of another step begins.
+        on_root: Called with a module that no other contains, before its forward.
+        now: Says how far the record is.
+    """
+
+    def __init__(
+        self,
+        on_step: Callable[[], None],
+        on_root: Callable[[nn.Module], None],
+        now: Callable[[], tuple[int, int]],
+    ) -> None:
+        self.updates = 0
+        self._on_step, self._on_root = on_step, on_root
+        self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        self._stack: list[str] = []
+        self._depth_in_backward = 0
+        self._nodes: list[int] = [-1]
+        self._owners: list[str] = [""]
+        self._now = now
+        self.has_updated, self.last_update = True, (0, 0)
+
+    def phase(self) -> Phase:
+        """What goes on now."""
+        if self.updates:
+            return Phase.OPTIMIZER
+        if in_backward():
+            is_again = torch.is_grad_enabled() or self._depth_in_backward > 0
+            return Phase.RECOMPUTE if is_again else Phase.BACKWARD
+        # Between backward and the update, gradients are added up, scaled or clipped.
+        is_between = not self._stack and not torch.is_grad_enabled()
+        return Phase.OPTIMIZER if is_between else Phase.FORWARD
+
+    def path(self) -> str:
+        """Path of the module that is at work, from the root."""
+        if self._stack:
+            return self._stack[-1]
+        node = torch._C._current_autograd_node() if in_backward() else None
+        if node is None:
+            return ""
+        return self._owners[bisect_right(self._nodes, node._sequence_nr()) - 1]
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        """Inside, modules and optimizers are followed."""
+        handles = [
+            nn.modules.module.register_module_forward_pre_hook(self._enter),
+            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
+            register_optimizer_step_pre_hook(self._begin_update),
+            register_optimizer_step_post_hook(self._end_update),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, _: object) -> None:
+        if in_backward():
+            self._depth_in_backward += 1
+        else:
+            self._depth_in_backward = 0
+            if self.has_updated and not self._stack:
+                self.has_updated = False
+                self._on_step()
+            if not self._stack:
+                self._on_root(module)
+        if module not in self._names:
+            self._name_all(module)
+        self._push(self._names[module])
+
+    def _push(self, path: str) -> None:
+        self._stack.append(path)
+        self._mark(path)
+
+    def _leave(self, module: nn.Module, *_: object) -> None:
+        self._depth_in_backward = max(0, self._depth_in_backward - 1)
+        if self._stack:
+            self._stack.pop()
+            self._mark(self._stack[-1] if self._stack else "")
+
+    def _mark(self, path: str) -> None:
+        """Nodes from here on belong to the module."""
+        number = torch._C._autograd._get_sequence_nr()
+        if self._nodes[-1] == number:
+            self._owners[-1] = path
+        else:
+            self._nodes.append(number)
+            self._owners.append(path)
+
+    def _name_all(self, root: nn.Module) -> None:
+        above = self._stack[-1] if self._stack else ""
+        for name, module in root.named_modules():
+            path = ".".join(part for part in (above, name) if part)
+            self._names.setdefault(module, path)
+
+    def _begin_update(self, *_: Any) -> None:
+        self.updates += 1
+
+    def _end_update(self, *_: Any) -> None:
+        self.updates -= 1
+        self.has_updated, self.last_update = True, self._now()
+
+
+def in_backward() -> bool:
+    """Whether autograd runs a graph."""
+    return bool(torch._C._current_graph_task_id() != -1)

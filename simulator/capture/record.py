@@ -1,0 +1,133 @@
+"""What is written down of a rank while its code runs?
+
+Rows, appended as things happen; :mod:`.table` turns them into columns. Storages of the device
+are blocks: each is taken at one moment and given back at a later one. A moment is the number of
+operations recorded before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from simulator.capture.table import BlockOwner, Call, Phase
+
+
+class Kept(IntEnum):
+    """How sure an owner is: a surer one replaces a less sure one."""
+
+    GUESSED = 0
+    SEEN = 1
+    SAID = 2
+
+
+@dataclass(slots=True)
+class Block:
+    """One storage on the device.
+
+    Attributes:
+        num_bytes: As the allocator counts it [B].
+        owner: Who holds it.
+        module: Path of the module that took it.
+        phase: When it was taken.
+        taken: Moment at which it was taken.
+        given: Moment at which it was given back; -1 while it is held.
+        given_phase: The phase then.
+        shards: Data-parallel ranks that hold a part each; 1 where all hold the same.
+        sure: How sure the owner is.
+    """
+
+    num_bytes: int
+    owner: BlockOwner
+    module: int
+    phase: Phase
+    taken: int
+    given: int = -1
+    given_phase: Phase = Phase.OTHER
+    shards: int = 1
+    sure: Kept = Kept.GUESSED
+
+
+@dataclass(slots=True)
+class Exchanged:
+    """One collective or transfer.
+
+    Attributes:
+        kind: As programs name it.
+        group: Its ranks, by number among the groups.
+        num_bytes: Message size as nccl-tests counts it [B].
+        axis: Degree of parallelism, such as ``dp_shard``.
+        peer: The other rank of a transfer; -1 in a collective.
+        sends: Whether a transfer leaves this rank.
+    """
+
+    kind: str
+    group: int
+    num_bytes: int
+    axis: str
+    peer: int = -1
+    sends: bool = False
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operator that reached the device, or one exchange.
+
+    Attributes:
+        call: Number of what it does among the distinct calls.
+        stream: The stream it was issued on; exchanges that run beside one have their own.
+        phase: When.
+        module: Number of the module's path.
+        exchange: Number of the exchange; -1 for a kernel.
+    """
+
+    call: int
+    stream: int
+    phase: Phase
+    module: int
+    exchange: int = -1
+
+
+@dataclass(slots=True)
+class Record:
+    """Everything that one rank did.
+
+    Attributes:
+        rank: Which one.
+        operations: In the order of issue.
+        waits: Pairs (operation, earlier operation it waits for on another stream).
+        calls: Distinct calls by number.
+        exchanges: In the order of issue.
+        groups: Ranks of every group, by number.
+        paths: Module paths by number; the first is the model itself.
+        blocks: All storages, in the order in which they were taken.
+        sizes: (moment, block, bytes taken or given back), in order [B].
+        steps: Moments at which steps begin, and how many changes of memory came before.
+        notes: What the code asked for that was left out, for people.
+    """
+
+    rank: int
+    operations: list[Operation] = field(default_factory=list)
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    calls: dict[Call, int] = field(default_factory=dict)
+    exchanges: list[Exchanged] = field(default_factory=list)
+    groups: dict[tuple[int, ...], int] = field(default_factory=dict)
+    paths: dict[str, int] = field(default_factory=lambda: {"": 0})
+    blocks: list[Block] = field(default_factory=list)
+    sizes: list[tuple[int, int, int]] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def moment(self) -> int:
+        """Operations so far."""
+        return len(self.operations)
+
+    def number_of(self, path: str) -> int:
+        """Number of a module's path."""
+        return self.paths.setdefault(path, len(self.paths))
+
+    def note(self, text: str) -> None:
+        """Say once what was left out."""
+        self.notes.setdefault(text)

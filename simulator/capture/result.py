@@ -1,0 +1,246 @@
+"""What does a captured step cost on a cluster?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.capture.memory import captured_memory
+from simulator.capture.rescale import scaled
+from simulator.capture.table import Capture, Phase
+from simulator.capture.to_program import CapturedProgram, RankCosts, captured_program
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.load import load_profile
+from simulator.engine.des import simulate_program
+from simulator.engine.replay import replay
+from simulator.engine.timeline import Timeline
+from simulator.errors import InputError
+from simulator.program.ir import COMMUNICATION, Category
+from simulator.results.step import StepResult
+from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class UnknownOperator:
+    """An operator that no model stands for.
+
+    Attributes:
+        name: As torch names it.
+        calls: How often a mean rank's step has it.
+        num_bytes: What it reads and writes in all of them [B].
+        share: Of the step, with its bytes at the memory's rate.
+    """
+
+    name: str
+    calls: float
+    num_bytes: float
+    share: float
+
+
+@dataclass(frozen=True)
+class CaptureResult(StepResult):
+    """A captured step's numbers.
+
+    Attributes:
+        capture: The step.
+        profile: The system that it was simulated on.
+        gpus: How many GPUs.
+        unknown: Operators that no model stands for, the longest first.
+    """
+
+    capture: Capture
+    profile: HardwareProfile
+    gpus: int
+    unknown: tuple[UnknownOperator, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain data; fields are named as those of a job's result."""
+        from simulator.results.plain_data import memory_to_dict
+
+        kinds = Counter(source.kind for source in self.profile.provenance.values())
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "title": self.title,
+            "step_time_s": self.step_time_s,
+            "step_time_band_s": self.step_time_band_s and list(self.step_time_band_s),
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "model_tflops_per_gpu": self.model_tflops_per_gpu,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "bubble_fraction": self.bubble_fraction,
+            "breakdown_s": {category.value: s for category, s in self.breakdown_s.items()},
+            "exposed_comm_s": {category.value: s for category, s in self.exposed_comm_s.items()},
+            "memory": [memory_to_dict(memory) for memory in self.memory],
+            "capacity_bytes": self.capacity_bytes,
+            "fits": self.fits,
+            "unknown_operators": [vars(each) for each in self.unknown],
+            "sources": dict(kinds.most_common()),
+            "capture": self._capture_to_dict(),
+        }
+
+    def _capture_to_dict(self) -> dict[str, Any]:
+        capture = self.capture
+        return {
+            "script": capture.script,
+            "captured_ranks": capture.world,
+            "ranks": self.gpus,
+            "operators": [len(table.call) for table in capture.tables],
+            "tokens_per_rank": capture.tokens_per_rank,
+            "versions": dict(capture.versions),
+            "notes": list(capture.notes),
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The result as one JSON object."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def plot_all(self, folder: str | Path) -> list[Path]:
+        """Draw pipeline, memory, breakdown and links into a folder, made if it is not there."""
+        from simulator.plots.comparison import build_breakdown_figure
+        from simulator.plots.links import build_links_figure
+        from simulator.plots.memory import (
+            build_memory_by_owner_figure,
+            build_memory_over_time_figure,
+        )
+        from simulator.plots.pipeline import build_pipeline_figure
+        from simulator.plots.style import save
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        figures = {
+            "pipeline": build_pipeline_figure,
+            "memory": build_memory_by_owner_figure,
+            "memory_over_time": build_memory_over_time_figure,
+            "breakdown": build_breakdown_figure,
+            "links": build_links_figure,
+        }
+        for name, build in figures.items():
+            save(build(self), folder / f"{name}.png")
+        return [folder / f"{name}.png" for name in figures]
+
+    def write_trace(
+        self, path: str | Path, *, max_events: int = 2_000_000, kernels: bool = False
+    ) -> Path:
+        """Write a Chrome/Perfetto trace, compressed if the path ends in .gz."""
+        from simulator.exporters.chrome_trace import write_trace
+
+        write_trace(self, Path(path), max_events=max_events, kernels=kernels)
+        return Path(path)
+
+
+def simulate_capture(
+    capture: Capture,
+    profile: str | HardwareProfile | None = None,
+    gpus: int | None = None,
+    *,
+    engine: str = "des",
+) -> CaptureResult:
+    """A captured step on a cluster; the code is not run again.
+
+    Args:
+        capture: The step.
+        profile: The system, or its name; by default the one that the code was told of.
+        gpus: Ranks, a multiple of those that hold one copy of the model; by default as many
+            as were captured.
+        engine: ``des``, or ``replay`` for the lower bound without contention.
+
+    Raises:
+        InputError: There is no such profile or engine, or the ranks make no whole copies.
+    """
+    if engine not in ("des", "replay"):
+        raise InputError.single("engine", "must be 'des' or 'replay'", engine)
+    if not isinstance(profile, HardwareProfile):
+        profile = load_profile(profile or capture.device)
+    scale = scaled(capture, gpus)
+    made = captured_program(capture, profile, scale)
+    timeline = simulate_program(made.program) if engine == "des" else replay(made.program)
+    memory = captured_memory(capture, made.ranks, timeline, profile, scale)
+    return _summarised(capture, profile, made, timeline, memory, scale.gpus)
+
+
+def _summarised(
+    capture: Capture,
+    profile: HardwareProfile,
+    made: CapturedProgram,
+    timeline: Timeline,
+    memory: Any,
+    gpus: int,
+) -> CaptureResult:
+    step_s = timeline.step_time_s
+    waits = compute_waits(timeline)
+    breakdowns = class_breakdowns(timeline, waits)
+    breakdown = mean_over_ranks(timeline, breakdowns)
+    tokens = capture.tokens_per_rank / len(capture.tables)
+    model_flop, flop, peak = _work(capture, made.ranks, profile)
+    band = profile.step_time_band
+    return CaptureResult(
+        timeline=timeline,
+        step_time_s=step_s,
+        step_time_band_s=(band.fastest * step_s, band.slowest * step_s) if band else None,
+        tokens_per_s_per_gpu=tokens / step_s,
+        model_tflops_per_gpu=model_flop / step_s / 1e12,
+        mfu=model_flop / step_s / peak,
+        hfu=flop / step_s / peak,
+        bubble_fraction=breakdown.get(Category.BUBBLE, 0.0) / step_s,
+        breakdown_s=breakdown,
+        exposed_comm_s={c: s for c, s in breakdown.items() if c in COMMUNICATION},
+        class_breakdown_s=breakdowns,
+        waits=waits,
+        memory=memory,
+        capacity_bytes=profile.device.memory_bytes,
+        title=f"{capture.script} on {gpus} x {profile.name}",
+        asynchrony=None,
+        host=None,
+        capture=capture,
+        profile=profile,
+        gpus=gpus,
+        unknown=_unknown(capture, made.ranks, step_s),
+    )
+
+
+def _work(
+    capture: Capture, ranks: tuple[RankCosts, ...], profile: HardwareProfile
+) -> tuple[float, float, float]:
+    """FLOP that the model needs, FLOP executed, and the peak that they are held against.
+
+    Of a mean rank; the peak is that of the format in which most is computed [FLOP, FLOP, FLOP/s].
+    """
+    model = executed = 0.0
+    formats: Counter[str] = Counter()
+    for table, rank in zip(capture.tables, ranks, strict=True):
+        for number, phase in zip(table.call.tolist(), table.phase.tolist(), strict=True):
+            cost = rank.costs[number]
+            if not cost.flop:
+                continue
+            executed += cost.flop
+            formats[cost.precision] += round(cost.flop)
+            if phase != Phase.RECOMPUTE:
+                model += cost.flop * cost.model_share
+    most = formats.most_common(1)
+    peak = profile.device.peak.of(most[0][0]) if most else None  # type: ignore[arg-type]
+    count = len(ranks)
+    return model / count, executed / count, peak or profile.device.peak.fp32_flop_per_s
+
+
+def _unknown(
+    capture: Capture, ranks: tuple[RankCosts, ...], step_s: float
+) -> tuple[UnknownOperator, ...]:
+    totals: dict[str, tuple[int, float, float]] = {}
+    for table, rank in zip(capture.tables, ranks, strict=True):
+        for number in table.call[table.exchange < 0].tolist():
+            cost, call = rank.costs[number], table.calls[number]
+            if not cost.is_known:
+                calls, num_bytes, seconds = totals.get(call.name, (0, 0.0, 0.0))
+                moved = call.read_bytes + call.written_bytes
+                totals[call.name] = calls + 1, num_bytes + moved, seconds + cost.seconds
+    count = len(ranks)
+    found = [
+        UnknownOperator(name, calls / count, num_bytes / count, seconds / count / step_s)
+        for name, (calls, num_bytes, seconds) in totals.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.share))

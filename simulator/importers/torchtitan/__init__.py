@@ -1,0 +1,4 @@
+"""torchtitan.
+
+``settings_file`` reads TOML, ``python_config`` Python functions.
+"""

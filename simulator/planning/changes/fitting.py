@@ -1,0 +1,196 @@
+"""Which change makes a job fit, and which saves most memory?
+
+Nothing is guessed: whatever is reported was simulated and did fit. Changes are tried in
+the order of what they ask of the user:
+
+1. one change of the plan or the microbatch, on the GPUs there are;
+2. two of them, then three;
+3. more GPUs of the same kind, alone or with one change;
+4. another device with more memory.
+
+The first of these that yields anything ends the search; only where one change is enough, two are
+tried all the same, and reported where their step is much shorter. Model, global batch, sequence
+length and number formats stay as they are, because they decide what is learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, islice
+from math import prod
+
+from simulator.described.job import Job
+from simulator.described.load import load_profile, profile_names
+from simulator.described.rules.pool_rules import refuse_pools
+from simulator.planning.changes.single_changes import (
+    Change,
+    Question,
+    changes_with_more_gpus,
+    merged,
+    single_changes,
+)
+from simulator.planning.changes.trials import OnTrial, Trial, Trials, held_bytes
+from simulator.results.step import StepResult
+
+_MOST_SINGLES, _MOST_PAIRS, _MOST_TRIPLES, _MOST_WITH_MORE_GPUS, _MOST_DEVICES = 50, 12, 9, 15, 3
+MOST_TRIED = _MOST_SINGLES + _MOST_PAIRS + _MOST_TRIPLES + _MOST_WITH_MORE_GPUS + _MOST_DEVICES
+"""Jobs that one search simulates at most."""
+
+_MOST_COMBINATIONS = 50
+"""Pairs, or triples, that are looked at; some of them turn out to break a rule."""
+_MORE_GPUS = (2, 4, 8)
+_MUCH_SHORTER = 0.95
+"""Share of the step with one change that a second one must get below. Assumption."""
+
+
+@dataclass(frozen=True)
+class FitSearch:
+    """What a search found.
+
+    Attributes:
+        nearest: The nearest change that fits; None where nothing that was tried fits.
+        tried: Changed jobs that were simulated.
+        faster: Two changes whose step is much shorter than with the nearest, a single one;
+            None where there are none.
+    """
+
+    nearest: Trial | None
+    tried: int
+    faster: Trial | None = None
+
+
+def savings(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
+    """Every single change that saves memory, the largest saving first.
+
+    Raises:
+        InputError: The job itself cannot run.
+    """
+    found = [each for each in _singles(Trials(job, "replay", on_trial)) if each.saved_bytes > 0]
+    return tuple(sorted(found, key=lambda each: -each.saved_bytes))
+
+
+def nearest_fit(job: Job) -> FitSearch:
+    """The change that asks least and makes the job fit, found by simulating candidates.
+
+    Among changes that ask the same the one with the fastest step wins. Each candidate is
+    replayed without contention; at most :data:`MOST_TRIED` are, and the winner is simulated
+    in full. The same job always gives the same answer. Combinations are made of changes that
+    help alone, and only the most promising of them are tried, so a remote one may be missed.
+
+    Raises:
+        InputError: The job itself cannot run.
+    """
+    refuse_pools(job, "the nearest plan that fits")
+    return _FitSearch(job).run()
+
+
+class _FitSearch:
+    """Tries changes of one job: replayed, and the fastest that fits simulated in full."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._trials, self._in_full = Trials(job), Trials(job, "des")
+
+    def run(self) -> FitSearch:
+        singles = list(_singles(self._trials))
+        others = self._trials.of(_other_changes(self.job))
+        one, two = self._fastest([*singles, *others]), self._combined(singles, 2, _MOST_PAIRS)
+        best = (
+            one
+            or two
+            or self._combined(singles, 3, _MOST_TRIPLES)
+            or self._on_more_gpus()
+            or self._on_another_device()
+        )
+        is_faster = one and two and two.step_time_s < _MUCH_SHORTER * one.step_time_s
+        return FitSearch(best, self._trials.count, two if is_faster else None)
+
+    def _combined(self, singles: list[Trial], size: int, most: int) -> Trial | None:
+        candidates = _combined_changes(self.job, self._trials.before, singles, size)
+        return self._fastest(islice(self._trials.of(candidates), most))
+
+    def _on_more_gpus(self) -> Trial | None:
+        """The fewest GPUs that help, and what is fastest on them."""
+        most = _MOST_WITH_MORE_GPUS // len(_MORE_GPUS)
+        for factor in _MORE_GPUS:
+            found = self._trials.of(changes_with_more_gpus(self.job, factor))
+            best = self._fastest(islice(found, most))
+            if best is not None:
+                return best
+        return None
+
+    def _on_another_device(self) -> Trial | None:
+        """The shipped device with the least memory that is enough."""
+        sizes = {name: load_profile(name).device.memory_bytes for name in profile_names()}
+        least_bytes = self._trials.before.peak_device_bytes
+        large = [name for name in sizes if sizes[name] >= least_bytes]
+        candidates = (
+            Change(f"taking {name}", {"cluster.profile": name})
+            for name in sorted(large, key=lambda name: (sizes[name], name))
+        )
+        found = islice(self._trials.of(candidates), _MOST_DEVICES)
+        return self._first_in_full(trial for trial in found if trial.fits)
+
+    def _fastest(self, found: Iterable[Trial]) -> Trial | None:
+        fitting = (trial for trial in found if trial.fits)
+        return self._first_in_full(sorted(fitting, key=lambda trial: trial.step_time_s))
+
+    def _first_in_full(self, found: Iterable[Trial]) -> Trial | None:
+        """The first that fits when it is simulated with contention, as the job will be."""
+        in_full = self._in_full.of(trial.change for trial in found)
+        return next((trial for trial in in_full if trial.fits), None)
+
+
+def _other_changes(job: Job) -> Iterator[Change]:
+    """What is tried for speed: some of it fits, too, and may be the fastest that does."""
+    for each in single_changes(job, Question.FASTER):
+        if Question.SMALLER not in each.answers and each.keeps_learning:
+            yield each
+
+
+def _singles(trials: Trials) -> Iterable[Trial]:
+    candidates = single_changes(trials.job, Question.SMALLER)
+    return islice(trials.of(candidates), _MOST_SINGLES)
+
+
+def _combined_changes(
+    job: Job, before: StepResult, singles: list[Trial], size: int
+) -> list[Change]:
+    """Changes to several fields at once, the most promising first.
+
+    Changes are expected to multiply their effects, on the step and on what each owner
+    holds; that only orders the trials: what should fit comes first, fastest first, then the
+    rest, smallest first.
+    """
+    held = held_bytes(before)
+
+    def promise(group: tuple[Trial, ...]) -> tuple[bool, float]:
+        peak = _expected_peak_bytes(held, group)
+        misses = peak > before.capacity_bytes
+        return misses, peak if misses else prod(trial.step_time_s for trial in group)
+
+    helpful = [trial for trial in singles if trial.saved_bytes > 0]
+    groups = [group for group in combinations(helpful, size) if _can_combine(job, group)]
+    promising = sorted(groups, key=promise)[:_MOST_COMBINATIONS]
+    return [merged(trial.change for trial in group) for group in promising]
+
+
+def _can_combine(job: Job, group: tuple[Trial, ...]) -> bool:
+    """Whether the changes touch different fields and leave ranks for data parallelism."""
+    fields = merged(trial.change for trial in group).fields
+    names = ("tp", "pp", "cp")
+    width = prod(fields.get(f"plan.{name}", getattr(job.plan, name)) for name in names)
+    has_whole_ranks = job.cluster.gpus % width == 0
+    return len(fields) == sum(len(trial.changes) for trial in group) and has_whole_ranks
+
+
+def _expected_peak_bytes(before: Mapping[str, float], group: tuple[Trial, ...]) -> float:
+    """A guess at what is held after all changes of the group [B]."""
+    peak = 0.0
+    owners = (before, *(trial.held_bytes for trial in group))
+    for owner in dict.fromkeys(owner for held in owners for owner in held):
+        held = before.get(owner, 0.0)
+        after = [trial.held_bytes.get(owner, 0.0) for trial in group]
+        peak += held * prod(num_bytes / held for num_bytes in after) if held else max(after)
+    return peak

@@ -1,0 +1,84 @@
+"""Captures on disk: what is written is read, and nothing else is believed."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from simulator.capture.file import is_capture, read_capture, write_capture
+from simulator.capture.table import COLUMNS, Exchange
+from simulator.errors import InputError
+from tests.capture.made_up import Step, capture_of
+
+
+@pytest.fixture
+def written(tmp_path):
+    step = Step()
+    first = step.kernel()
+    step.exchange(Exchange("all_reduce", 0, 1 << 20, "dp", -1, False), after=[first])
+    step.block(1 << 30, 1, 2)
+    path = tmp_path / "step.capture"
+    write_capture(capture_of(step, groups=[(0, 2, 4, 6), (5, 1)]), path)
+    return path
+
+
+def test_what_is_written_is_read(written):
+    step = Step()
+    first = step.kernel()
+    step.exchange(Exchange("all_reduce", 0, 1 << 20, "dp", -1, False), after=[first])
+    step.block(1 << 30, 1, 2)
+    expected = capture_of(step, groups=[(0, 2, 4, 6), (5, 1)])
+    read = read_capture(written)
+    for each in fields(read):
+        if each.name != "tables":
+            assert getattr(read, each.name) == getattr(expected, each.name)
+    for each in fields(read.tables[0]):
+        mine, theirs = (getattr(c.tables[0], each.name) for c in (read, expected))
+        same = np.array_equal(mine, theirs) if each.name in COLUMNS else mine == theirs
+        assert same, each.name
+
+
+def test_jobs_and_missing_files_are_no_captures(written, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text("model: gpt2\n", encoding="utf-8")
+    assert is_capture(written)
+    assert not is_capture(job)
+    assert not is_capture(tmp_path / "nothing")
+
+
+def test_a_damaged_file_is_refused(written):
+    written.write_bytes(written.read_bytes()[:-40])
+    with pytest.raises(InputError, match="damaged"):
+        read_capture(written)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rule"),
+    [
+        ("rank0/call.npy", np.asarray([7, 0]), "points beyond"),
+        ("rank0/stream.npy", np.asarray([0]), "differ in length"),
+        ("rank0/stream.npy", np.asarray([0.5, 0.5]), "no column of whole numbers"),
+        ("rank0/stream.npy", np.asarray([{}, {}], dtype=object), "no column of whole numbers"),
+        ("capture.json", {"format": "clustersim-capture", "version": 99}, "version 99"),
+        ("capture.json", {"format": "another"}, "no capture"),
+    ],
+)
+def test_contents_that_are_wrong_are_refused(written, name, content, rule):
+    with zipfile.ZipFile(written) as archive:
+        parts = {each: archive.read(each) for each in archive.namelist()}
+    if isinstance(content, dict):
+        parts[name] = json.dumps(content).encode()
+    else:
+        stored = io.BytesIO()
+        np.save(stored, content, allow_pickle=True)
+        parts[name] = stored.getvalue()
+    with zipfile.ZipFile(written, "w") as archive:
+        for each, data in parts.items():
+            archive.writestr(each, data)
+    with pytest.raises(InputError, match=rule):
+        read_capture(written)

@@ -1,0 +1,149 @@
+"""A captured step on a cluster: times, overlap, pipelines, other numbers of ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.capture.kernel_cost import kernel_cost
+from simulator.capture.result import simulate_capture
+from simulator.capture.table import BlockOwner, Call, Exchange, Phase, Tensor
+from simulator.cost.attention import attention_s
+from simulator.cost.collectives import CollectiveKind, Group, collective_cost
+from simulator.cost.gemm import gemm_s
+from simulator.cost.rates import memory_bound_s
+from simulator.described.load import load_profile
+from simulator.errors import InputError
+from simulator.program.ir import Category, Owner
+from tests.capture.made_up import GEMM, Step, capture_of
+
+PROFILE = load_profile("h100-sxm-80gb")
+GEMM_S = gemm_s(PROFILE, 4096, 4096, 4096)
+LAUNCH_S = PROFILE.kernels.launch_s
+REDUCE = Exchange("all_reduce", 0, 1 << 24, "dp", -1, False)
+REDUCE_S = collective_cost(CollectiveKind.ALL_REDUCE, 1 << 24, Group(8, 8), PROFILE.network).seconds
+
+
+def test_kernels_run_one_after_another_behind_the_first_launch():
+    step = Step()
+    for _ in range(5):
+        step.kernel()
+    result = simulate_capture(capture_of(step), PROFILE)
+    assert result.step_time_s == pytest.approx(LAUNCH_S + 5 * GEMM_S)
+    assert result.hfu == pytest.approx(
+        5 * 2 * 4096**3 / result.step_time_s / PROFILE.device.peak.of("bf16")
+    )
+
+
+def test_kernels_that_are_shorter_than_their_launch_wait_for_the_host():
+    tiny = Call("aten.relu.default", (), (), (), 2, 2, 0)
+    step = Step()
+    for place in range(200):
+        step.kernel(tiny, phase=Phase.FORWARD if place % 2 else Phase.BACKWARD)
+    result = simulate_capture(capture_of(step), PROFILE)
+    assert result.step_time_s == pytest.approx(
+        max(200 * LAUNCH_S, 200 * memory_bound_s(PROFILE, 4)), rel=0.05
+    )
+
+
+def test_a_collective_that_is_waited_for_at_once_is_exposed():
+    step = Step()
+    first = step.kernel()
+    reduced = step.exchange(REDUCE, after=[first])
+    step.kernel(after=[reduced])
+    result = simulate_capture(capture_of(step), PROFILE, engine="replay")
+    assert result.exposed_comm_s[Category.DATA_PARALLEL] == pytest.approx(REDUCE_S)
+    assert result.step_time_s == pytest.approx(LAUNCH_S + 2 * GEMM_S + REDUCE_S)
+
+
+def test_a_collective_beside_kernels_is_hidden():
+    step = Step()
+    reduced = step.exchange(REDUCE, after=[step.kernel()])
+    for _ in range(9):
+        step.kernel()
+    step.kernel(after=[reduced])
+    result = simulate_capture(capture_of(step), PROFILE, engine="replay")
+    assert result.step_time_s == pytest.approx(LAUNCH_S + 11 * GEMM_S)
+    assert not result.exposed_comm_s
+
+
+def transfer(peer: int, *, sends: bool) -> Exchange:
+    return Exchange("send_recv", 0, 1 << 20, "pp", peer, sends)
+
+
+def test_both_ends_of_a_transfer_meet():
+    first, second = Step(rank=0), Step(rank=4)
+    first.exchange(transfer(4, sends=True), after=[first.kernel()])
+    received = second.exchange(transfer(0, sends=False))
+    second.kernel(after=[received])
+    capture = capture_of(first, second, groups=[(0, 4)])
+    result = simulate_capture(capture, PROFILE, engine="replay")
+    transfer_s = result.step_time_s - 2 * GEMM_S - LAUNCH_S
+    assert 0 < transfer_s < 1e-4
+    assert [each.stage for each in result.memory] == [0, 1]
+
+
+def test_a_transfer_without_its_other_end_is_refused():
+    step = Step()
+    step.exchange(transfer(4, sends=True))
+    with pytest.raises(InputError, match="not captured"):
+        simulate_capture(capture_of(step, groups=[(0, 4)]), PROFILE)
+
+
+def test_more_data_ranks_hold_smaller_shards_and_meet_in_larger_groups():
+    step = Step()
+    step.exchange(REDUCE, after=[step.kernel()])
+    step.block(1 << 20, 0, owner=BlockOwner.OPTIMIZER_STATE, shards=8)
+    step.block(1 << 10, 0, owner=BlockOwner.PARAMETER)
+    capture = capture_of(step)
+    few, many = (simulate_capture(capture, PROFILE, gpus) for gpus in (8, 64))
+    (at_few,), (at_many,) = few.memory, many.memory
+    assert at_many.by_owner[Owner.OPTIMIZER_STATES] == at_few.by_owner[Owner.OPTIMIZER_STATES] / 8
+    assert at_many.by_owner[Owner.WEIGHTS] == at_few.by_owner[Owner.WEIGHTS] == 1 << 10
+    issued = many.timeline.program.operations[-1].work.collectives
+    assert [(each.axis, each.ranks) for each in issued] == [("dp", 64)]
+    assert many.step_time_s > few.step_time_s
+
+
+def test_ranks_that_make_no_whole_copies_are_refused():
+    step = Step()
+    step.exchange(Exchange("all_reduce", 1, 1 << 20, "dp", -1, False))
+    capture = capture_of(step, groups=[tuple(range(8)), (0, 2, 4, 6)])
+    with pytest.raises(InputError, match="multiple of 2"):
+        simulate_capture(capture, PROFILE, 9)
+
+
+def test_memory_is_that_of_the_host_order_at_the_times_of_the_kernels():
+    step = Step()
+    step.kernel()
+    step.kernel()
+    step.block(100, 0, owner=BlockOwner.PARAMETER)
+    step.block(1000, 1, 2)
+    step.block(10, 2)
+    (memory,) = simulate_capture(capture_of(step), PROFILE).memory
+    assert memory.peak_allocated_bytes == 1100
+    assert memory.by_owner == {Owner.WEIGHTS: 100, Owner.ACTIVATIONS: 1000}
+    assert memory.peak_time_s == pytest.approx(LAUNCH_S)
+    assert sum(curve[-1] for curve in memory.owner_bytes.values()) == 110
+
+
+def test_operators_cost_what_their_families_cost():
+    assert kernel_cost(GEMM, PROFILE).seconds == GEMM_S
+    heads = Tensor("bfloat16", (2, 32, 4096, 128))
+    few = heads._replace(shape=(2, 8, 4096, 128))
+    name = "aten._scaled_dot_product_flash_attention.default"
+    flash = Call(name, (heads, few, few), (heads,), (0.0, 1.0, 0.0), 0, 0, 0)
+    seconds = attention_s(
+        PROFILE, batch=2, heads=32, kv_heads=8, seq_q=4096, seq_kv=4096, head_dim=128, causal=True
+    )
+    assert kernel_cost(flash, PROFILE).seconds == seconds
+    assert kernel_cost(flash, PROFILE).flop == 2 * 2 * 32 * 4096 * 4096 * 128
+
+
+def test_an_operator_that_no_model_knows_is_named_with_its_bytes():
+    sort = Call("aten.sort.default", (), (), (), 1 << 20, 1 << 20, 0)
+    step = Step()
+    step.kernel(sort)
+    step.kernel(sort)
+    (unknown,) = simulate_capture(capture_of(step), PROFILE).unknown
+    assert (unknown.name, unknown.calls, unknown.num_bytes) == (sort.name, 2, 1 << 22)
+    assert 0 < unknown.share < 1

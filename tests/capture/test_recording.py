@@ -1,0 +1,156 @@
+"""A captured step is the step that torch would run."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from simulator.capture.memory import held_at_peak
+from simulator.capture.one_rank import RankResult, captured, captured_script, device_answers
+from simulator.capture.table import BlockOwner, Phase
+from simulator.errors import InputError
+from tests.capture.models import DEVICE, LAYERS, SEQ, VOCAB, WIDTH, parameter_bytes, training
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ANSWERS = device_answers(DEVICE, 0)
+LAYER_BYTES = 2 * (10 * WIDTH * WIDTH + 2 * WIDTH)
+"""Parameters of a layer in bf16."""
+ENDS_BYTES = 2 * 2 * VOCAB * WIDTH
+
+
+@functools.cache
+def capture_of(way: str, world: int = 8, **choices: bool) -> RankResult:
+    return captured(training(way, **choices), 0, world, ANSWERS)
+
+
+def exchanges(found: RankResult) -> list[tuple[str, int, str]]:
+    table = found.table
+    issued = (table.exchanges[number] for number in table.exchange if number >= 0)
+    return [(each.kind, each.num_bytes, each.axis) for each in issued]
+
+
+@pytest.mark.parametrize(
+    ("way", "choices"),
+    [
+        ("alone", {"autocast": True}),
+        ("ddp", {}),
+        ("fsdp", {"recompute": True}),
+        ("hsdp", {}),
+    ],
+)
+def test_memory_over_the_step_is_what_torchs_tracker_counts(way, choices):
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    peaks, trackers = [], []
+
+    def around(model, optimizer, step):
+        if not trackers:
+            trackers.append(MemTracker())
+            trackers[0].track_external(model, optimizer)
+        (tracker,) = trackers
+        with tracker:
+            step()
+        snapshot = tracker.get_tracker_snapshot("peak")
+        peaks.append(snapshot[torch.device("cuda", 0)]["Total"])
+        tracker.reset_mod_stats()
+
+    found = captured(training(way, **choices, around=around), 0, 8, ANSWERS)
+    assert found.table.held_bytes.max() == peaks[2]
+
+
+def test_fsdp2_gathers_ahead_and_scatters_beside_backward():
+    found = exchanges(capture_of("fsdp"))
+    gather, layer = ("all_gather", ENDS_BYTES, "dp"), ("all_gather", LAYER_BYTES, "dp")
+    scatter = ("reduce_scatter", 2 * LAYER_BYTES, "dp")
+    last = ("reduce_scatter", 2 * ENDS_BYTES, "dp")
+    assert found == [gather, layer, layer, gather, layer, layer, scatter, scatter, last]
+
+
+def test_fsdp2_that_keeps_parameters_gathers_them_once():
+    kinds = Counter(kind for kind, _, _ in exchanges(capture_of("fsdp-keep")))
+    assert kinds == {"all_gather": LAYERS + 1, "reduce_scatter": LAYERS + 1}
+
+
+def test_hybrid_sharding_reduces_over_both_axes():
+    axes = Counter((kind, axis) for kind, _, axis in exchanges(capture_of("hsdp")))
+    assert axes["reduce_scatter", "dp_shard"] == axes["all_reduce", "dp_replicate"] == LAYERS + 1
+
+
+def test_ddp_reduces_every_gradient_once_beside_backward():
+    found = capture_of("ddp")
+    issued = exchanges(found)
+    assert {(kind, axis) for kind, _, axis in issued} == {("all_reduce", "dp")}
+    assert sum(num_bytes for _, num_bytes, _ in issued) == parameter_bytes()
+    assert set(found.table.stream[found.table.exchange >= 0]) != {0}
+
+
+def test_each_operator_knows_its_module_and_phase():
+    table = capture_of("alone", recompute=True).table
+    products = [
+        (Phase(int(phase)).name, table.paths[module])
+        for call, phase, module in zip(table.call, table.phase, table.module, strict=True)
+        if table.calls[call].name == "aten.mm.default"
+    ]
+    assert Counter(products)["FORWARD", "layers.1.gate"] == 1
+    assert Counter(products)["RECOMPUTE", "layers.1.gate"] == 1
+    assert Counter(products)["BACKWARD", "head"] == 2
+    assert sum(phase == "BACKWARD" for phase, _ in products) == 2 * (5 * LAYERS + 1)
+
+
+def test_who_holds_memory_is_known():
+    held = held_at_peak(capture_of("alone").table)
+    rounding = 512 * 40
+    assert held[BlockOwner.PARAMETER] == pytest.approx(parameter_bytes(), abs=rounding)
+    moments = held[BlockOwner.OPTIMIZER_STATE]
+    assert moments == pytest.approx(2 * parameter_bytes(), abs=rounding)
+
+
+def test_tokens_are_those_that_the_embedding_looks_up():
+    assert capture_of("alone").tokens == 2 * SEQ
+
+
+def test_the_streams_of_fsdp2_wait_for_each_other():
+    table = capture_of("fsdp").table
+    beside = set(np.flatnonzero(table.exchange >= 0).tolist())
+    awaited = set(table.waits[:, 1].tolist())
+    assert beside <= awaited
+    assert all(before < operation for operation, before in table.waits.tolist())
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("if loss > 3: pass", "needs the value of a tensor"),
+        ("x[x > 0]", "needs the value of a tensor"),
+        ("if loss.item() > 3: pass", "needs the value of a tensor"),
+        ("raise KeyError('lost')", "raised KeyError"),
+        ("open('/log.txt', 'w')", "writes nothing"),
+        ("float(loss); print(f'{loss.item() / 2:.3f}'); raise SystemExit(3)", "ended with 3"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused_with_the_line(tmp_path, line, rule):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "layer = torch.nn.Linear(4, 4).cuda()\n"
+        "x = torch.randn(2, 4, device='cuda')\n"
+        "loss = layer(x).sum()\n"
+        f"{line}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(InputError, match=rule) as refused:
+        captured_script(str(script), [], 0, 1, ANSWERS)
+    assert "ended" in rule or f"{script}:5" in str(refused.value)
+    assert list(tmp_path.iterdir()) == [script]
+
+
+def test_torch_is_as_it_was_after_a_capture():
+    before = torch.cuda.Stream, torch.Tensor.item, open
+    capture_of("alone")
+    assert (torch.cuda.Stream, torch.Tensor.item, open) == before
+    assert not torch.cuda.is_available()
+    assert torch.ones(3, requires_grad=True).sum().item() == 3

@@ -42,7 +42,7 @@ mutants: $(VENV)/.dev  ## reports/mutants.md: which small mistakes in the core n
 golden: $(VENV)/.dev  ## tests/golden/: results to the last digit, after a change that was meant to move them
 	$(BIN)/python -m tests.golden.results
 
-generated: $(VENV)/.core  ## everything written from code: JSON schemas, docs/fields.md, docs/python-api.md
+generated: $(VENV)/.core  ## everything written from code: JSON schemas, docs/fields.md, python-api.md, stacks.md
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json

@@ -49,7 +49,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object to s
 
 
 def read_job(path: Path, assignments: Sequence[str] | None) -> Job:
-    """The job of a file with the ``--set`` assignments applied; doubts about hardware are said.
+    """The job of a file with the ``--set`` assignments applied; doubts about hardware are noted.
 
     Raises:
         InputError: The file or an assignment is wrong.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from simulator.described.cluster.kernel_parameters import FlashKernel
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, DataParallelism
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.plan.stack import GradPrecision, Offloading, SelectivePolicy, ShardingUnits
@@ -355,6 +356,11 @@ class Choices:
     def gathers_on_own_stream(self) -> bool:
         """Whether gathered weights are allocated on the stream that gathers them."""
         return self._stack.gathers_on_own_stream
+
+    @property
+    def flash_kernel(self) -> FlashKernel:
+        """The fused attention kernel."""
+        return self._stack.flash_kernel
 
     @property
     def selective_policy(self) -> SelectivePolicy:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
+from simulator.described.cluster.common import common_document
 from simulator.described.cluster.hardware import HardwareProfile, Provenance
 from simulator.described.cluster.network import FabricKind, library_document
 from simulator.described.documents import (
@@ -303,11 +304,13 @@ def profile_from_document(document: Mapping[str, Any], file: str = "") -> Hardwa
     Raises:
         InputError: With every fault of the document.
     """
+    shared, evidence = _split_sources({"common": common_document()})
     try:
         plain, provenance = _split_sources(document)
     except InputError as error:
         raise InputError([replace(fault, file=file) for fault in error.faults]) from error
-    return validated(HardwareProfile, {**plain, "provenance": provenance}, file=file)
+    plain = merged(shared, plain)
+    return validated(HardwareProfile, {**plain, "provenance": evidence | provenance}, file=file)
 
 
 def profile_file(name_or_path: str) -> Path:

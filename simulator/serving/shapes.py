@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors
+from simulator.program.layer.experts import EXPERTS
+from simulator.program.layer.layer_kinds import MLPS, layer_kinds, layer_tensors
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors
 from simulator.program.layer.tensors import ParameterTensor, matrix_shape, tensor_shard_numel
@@ -60,7 +61,7 @@ def _shape(deployment: Deployment, kind: LayerKind, index: int, count: int) -> L
         kind.window,
         tuple(_fused(_products(deployment, attention))),
         tuple(_fused(_products(deployment, mlp))),
-        kind.has_experts,
+        MLPS[kind.mlp] is EXPERTS,
     )
 
 

@@ -35,12 +35,13 @@ MODULES = {
 }
 
 
-@pytest.fixture(params=["published", "collectives", "kernels"])
+@pytest.fixture(params=list(MODULES))
 def kind(request, monkeypatch):
     """A kind of validation that returns the report above."""
     name = request.param
-    function = f"simulator.validate.{MODULES[name]}.validate_{name}"
-    monkeypatch.setattr(function, lambda path, **options: Report())
+    monkeypatch.setattr(
+        f"simulator.validate.{MODULES[name]}.validate_{name}", lambda path, **options: Report()
+    )
     return name
 
 

@@ -20,7 +20,7 @@ class LoadedFunctions:
     def __init__(self, folder: Path) -> None:
         self._of_file: defaultdict[str, list[FunctionType]] = defaultdict(list)
         for each in gc.get_objects():
-            if isinstance(each, FunctionType):
+            if type(each) is FunctionType:
                 self._of_file[each.__code__.co_filename].append(each)
         inside = f"{folder}/"
         for file in [name for name in self._of_file if not name.startswith(inside)]:

@@ -16,7 +16,7 @@ from simulator.planning.search.bound import plan_bounds
 from simulator.planning.search.space import plan_space
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
-from simulator.program.states.offloaded_states import offloaded_states
+from simulator.program.states.outside_memory import offloaded_states
 from simulator.program.states.resident import ParameterCount, resident_memory
 from simulator.results.simulation import run_step
 from tests.jobs import host_profile, small_job
@@ -216,7 +216,7 @@ def test_cpu_adam_takes_as_long_as_on_a_dgx_2():
 
     That is the optimizer without the pass that scales its gradients.
     """
-    stack = {"base": "deepspeed", "scales_gradients": "in-update", "unscales_apart": False}
+    stack = {"base": "deepspeed", "scales_gradients": "in-update", "unscales_separately": False}
     job = load_job(ON_ONE_V100).replace({"plan.stack": stack})
     (count,) = (
         size / 8

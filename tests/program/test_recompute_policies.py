@@ -8,7 +8,8 @@ from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
-from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
+from simulator.program.layer.model_totals import model_flop_per_token
+from simulator.program.price.layer_cost import hardware_flop_per_token
 from simulator.program.price.stage_cost import StageCosts
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
@@ -39,9 +40,7 @@ def test_all_but_projections_repeats_attention_and_the_first_product_of_the_mlp(
     assert costs.units.of(costs.units.layers[0]).time.recompute.flop == pytest.approx(
         attention + up
     )
-    more = hardware_flop_per_token(
-        job.model, TOKENS, "selective", "all-but-projections"
-    ) - model_flop_per_token(job.model, TOKENS)
+    more = hardware_flop_per_token(job) - model_flop_per_token(job.model, TOKENS)
     assert more == pytest.approx(job.model.layers * (2 * attention + up) / TOKENS)
     assert run_step(job).hfu > run_step(job).mfu
 

@@ -148,7 +148,7 @@ class Stack(Spec):
     ``fused_optimizer.py`` and ``bf16_optimizer.py``)."""
     scales_gradients: GradientScaling = "past-limit"
     """When a pass multiplies the gradients by what clips them."""
-    unscales_apart: Flag = True
+    unscales_separately: Flag = True
     """Gradients of fp16 training are divided by the loss scale in a pass of their own, which
     also finds those that overflowed (``_amp_foreach_non_finite_check_and_unscale_`` of PyTorch,
     which Megatron calls, too)."""
@@ -208,7 +208,7 @@ class Stack(Spec):
     lists_of_shards: Flag = False
     """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
     each is copied from or into their buffer by a kernel of its own
-    (:mod:`simulator.program.states.shard_lists`)."""
+    (:mod:`simulator.program.states.data_parallel_collectives`)."""
     pads_shards: Flag = False
     """ZeRO 3 pads the rows of each parameter to a multiple of the ranks, and sends that."""
     shards_matrices: Flag = False

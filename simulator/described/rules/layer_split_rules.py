@@ -109,7 +109,7 @@ def _options_without_a_grid(plan: Plan) -> Iterator[Fault]:
     if plan.overlap_tp and method == "3d":
         rule = "needs steps to overlap, and 3d gathers whole operands before its one product"
         yield Fault("plan.overlap_tp", rule, True, "leave it out")
-    if not plan.stack.parallel_loss:
+    if plan.gathers_logits:
         rule = f"must be on with plan.tp_method: {method}, which divides the vocabulary"
         yield Fault("plan.stack.parallel_loss", rule, False, "leave it out")
 

@@ -8,8 +8,8 @@ from simulator.described.job import Job
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Kind, Operation, Owner, Program, Stream
-from simulator.program.states.gather_memory import whole_in_attention
 from simulator.program.states.gather_units import Units
+from simulator.program.states.gathered_memory import whole_in_attention
 from tests.jobs import free_latency_profile, gpt_model, small_job
 
 RANKS, LAYERS = 8, 4
@@ -210,8 +210,8 @@ def test_while_attention_runs_backward_only_weights_before_it_are_whole(recomput
     job = zero_job(recompute=recompute, **{"lists_of_shards": False, **facts})
     (piece,) = Units(job).pieces(Slice(1, 2))
     (unit,) = piece.needs
-    assert unit.apart is not None
-    assert whole_in_attention(unit.apart, job) == whole
+    assert unit.separate is not None
+    assert whole_in_attention(unit.separate, job) == whole
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,12 @@
-"""Which copies does keeping weights, gradients and optimizer states off the GPU add?
+"""Which copies between GPU, host and NVMe does offloading add, and what do CPUs update?
 
+Copies in the two directions, reads, writes and the CPUs are streams of their own; what they
+share of a node is in :mod:`simulator.cost.host`.
+
+- **Activations** of a layer leave after its forward and come back one layer ahead of its backward.
+  Those of the last layer stay, because its backward is next. Two layers' copies may be under way;
+  then computing waits for them, so that memory stays bounded on a slow link. Where fewer layers
+  are copied, each copy has more layers' computing to itself (:func:`offload_windows`).
 - **Parameters** on the host: every piece's shard is copied in (from NVMe: read first, a few
   pieces ahead) before it is gathered, as long ahead as gathers are.
 - **Gradients**: with ZeRO 2 and 3, every reduced shard leaves while backward goes on. Later
@@ -22,16 +29,37 @@ Ignores: that copies which the launching thread waits for go to memory that is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from types import MappingProxyType
 
-from simulator.cost.host import NVME_READ, NVME_WRITE, TO_DEVICE, TO_HOST
+from simulator.cost.host import (
+    HOST_MEMORY,
+    NVME_READ,
+    NVME_WRITE,
+    TO_DEVICE,
+    TO_HOST,
+    copy_s,
+    host_update_s,
+)
 from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice
-from simulator.program.ir import Memory, Owner, Program
-from simulator.program.run.host_links import HostLinks
-from simulator.program.states.offloaded_states import PARAMETER_BUFFERS, TILE_NUMEL
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Memory,
+    Operation,
+    Owner,
+    Part,
+    Program,
+    Stream,
+    Traffic,
+    Work,
+    total_bytes,
+)
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.outside_memory import PARAMETER_BUFFERS, TILE_NUMEL
 from simulator.program.states.resident import (
     ParameterCount,
     device_shares,
@@ -39,6 +67,146 @@ from simulator.program.states.resident import (
     shard_numel,
     state_bytes,
 )
+
+_LINKS: Mapping[str, tuple[Kind, Stream]] = MappingProxyType(
+    {
+        TO_HOST: (Kind.COPY_TO_HOST, Stream.TO_HOST),
+        TO_DEVICE: (Kind.COPY_TO_DEVICE, Stream.TO_DEVICE),
+        NVME_READ: (Kind.NVME_READ, Stream.NVME_READ),
+        NVME_WRITE: (Kind.NVME_WRITE, Stream.NVME_WRITE),
+    }
+)
+"""What a copy over each link is, and the stream that it runs on."""
+
+
+class HostLinks:
+    """Appends copies and the work of CPUs to a program; equal ones share their cost."""
+
+    def __init__(self, job: Job, program: Program) -> None:
+        self._cluster = job.cluster
+        self._program = program
+        self._works: dict[tuple[str, float], Work] = {}
+
+    def copy(
+        self,
+        rank: int,
+        link: str,
+        num_bytes: float,
+        after: Sequence[int] = (),
+        *,
+        layers: tuple[int, int] = (-1, -1),
+        takes: Memory = (),
+        gives: Memory = (),
+    ) -> int:
+        """A copy over one of the links of :mod:`simulator.cost.host`; its id."""
+        kind, stream = _LINKS[link]
+        if (link, num_bytes) not in self._works:
+            seconds = copy_s(self._cluster, link, num_bytes)
+            latency_s = self._cluster.profile.kernels.launch_s
+            traffic = Traffic(dict.fromkeys((link, HOST_MEMORY), num_bytes), latency_s)
+            part = Part(link, Category.OFFLOAD, seconds)
+            work = Work(seconds, (part,), num_bytes=num_bytes, traffic=traffic)
+            self._works[link, num_bytes] = work
+        operation = Operation(
+            kind, ((rank, stream),), self._works[link, num_bytes], Category.OFFLOAD, tuple(after),
+            layers=layers, takes=takes, gives=gives,
+        )  # fmt: skip
+        return self._program.add(operation)
+
+    def compute(self, rank: int, name: str, num_bytes: float, after: Sequence[int]) -> int:
+        """Work of a rank's CPU cores that passes over so much memory; its id."""
+        if (name, num_bytes) not in self._works:
+            seconds = host_update_s(self._cluster, num_bytes)
+            part = Part(name, Category.OPTIMIZER, seconds)
+            traffic = Traffic({HOST_MEMORY: num_bytes})
+            work = Work(seconds, (part,), num_bytes=num_bytes, traffic=traffic)
+            self._works[name, num_bytes] = work
+        lanes, work = ((rank, Stream.HOST),), self._works[name, num_bytes]
+        operation = Operation(Kind.OPTIMIZER, lanes, work, Category.OPTIMIZER, tuple(after))
+        return self._program.add(operation)
+
+
+class ActivationOffload:
+    """Emits the copies of what layers keep from forward to backward."""
+
+    def __init__(self, job: Job, costs: StageCosts, program: Program) -> None:
+        self._costs, self._program = costs, program
+        self._links = HostLinks(job, program)
+        self._count = offloaded_layers(job)
+        self._windows = offload_windows(job.model.layers, self._count)
+        self._turns = {end: number for number, end in enumerate(self._windows)}
+        """Whose window a layer ends."""
+        self._away: dict[tuple[int, int], list[int]] = {}
+        """Layers of each rank whose activations are on the host, with a copy per microbatch."""
+        self._ran: dict[int, int] = {}
+        """Last backward pass of each rank."""
+        self._before: dict[tuple[int, int], tuple[int, ...]] = {}
+        """What ran before the backward of a layer of each rank."""
+
+    def send(self, rank: int, operation: int, run: Slice) -> None:
+        """Copies out what layers keep whose turn it is after a forward pass."""
+        for layer in range(run.first, run.end):
+            if ended := self._away.get((rank, self._turns.get(layer - 1, -1))):
+                computed = self._program.operations[operation]
+                computed.after = (*computed.after, ended[-1])
+            number = self._opened_by(layer)
+            if number is not None:
+                kept = kept_activations(self._costs, number)
+                copy = self._links.copy(
+                    rank, TO_HOST, total_bytes(kept), (operation,),
+                    layers=(number, number + 1), gives=kept,
+                )  # fmt: skip
+                self._away.setdefault((rank, number), []).append(copy)
+
+    def fetch(self, rank: int, run: Slice) -> tuple[int, ...]:
+        """Copies back what has to be there when a backward pass begins; what it waits for."""
+        copies = []
+        for layer in reversed(range(run.first, run.end)):
+            self._before[rank, layer] = (self._ran[rank],) if rank in self._ran else ()
+            number = self._opened_by(layer)
+            if number is None or not (away := self._away.get((rank, number))):
+                continue
+            window = self._before.get((rank, self._windows[number]), ())
+            kept, waits = kept_activations(self._costs, number), away.pop(0)
+            copy = self._links.copy(
+                rank, TO_DEVICE, total_bytes(kept), (*window, waits),
+                layers=(number, number + 1), takes=kept,
+            )  # fmt: skip
+            copies.append(copy)
+        return tuple(copies)
+
+    def ran_backward(self, rank: int, operation: int) -> None:
+        """Books a backward pass, so that copies come no earlier than there is room for them."""
+        self._ran[rank] = operation
+
+    def _opened_by(self, layer: int) -> int | None:
+        """Which layer's copy begins after the forward of a layer, and ends before its backward."""
+        number = self._turns.get(layer, -1) + 1 if layer else 0
+        return number if number < self._count and (layer == 0 or layer in self._turns) else None
+
+
+def offloaded_layers(job: Job) -> int:
+    """Layers, from the first on, whose activations leave the GPU: all but the last by default."""
+    return job.plan.offload.activation_layers or job.model.layers - 1
+
+
+def kept_activations(costs: StageCosts, layer: int) -> Memory:
+    """What one layer keeps from forward to backward, counted from 0."""
+    saved = costs.saved(Slice(layer, layer + 1))
+    return tuple(block for block in saved if block[0] is Owner.ACTIVATIONS)
+
+
+def offload_windows(layers: int, count: int) -> list[int]:
+    """The layer during whose forward each copy to the host ends, of the first ``count`` layers.
+
+    All layers of the model are shared out among the copies, which run one after another, so
+    that each has about ``layers / count`` layers' computing to hide behind.
+
+    Source: Transformer Engine, ``cpu_offload.py``, ``layer_window_map``.
+    """
+    each, more = divmod(layers, max(1, count))
+    return [each * (n + 1) - 1 + min(n + 1, more) for n in range(count)]
+
 
 HOST_UPDATE = "host_update"
 """Name of the optimizer's work on the CPUs."""
@@ -175,7 +343,6 @@ class StateOffload:
     def _copied_in(
         self, rank: int, tiles: Sequence[tuple[int, float]], after: Sequence[int]
     ) -> Iterator[int]:
-        """Updated weights on their way to where the next forward finds them."""
         for tile, numel in tiles:
             num_bytes = numel * self._per.weights
             if self._plan.parameters == "nvme" and num_bytes:

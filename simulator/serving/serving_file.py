@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import InputError
-from simulator.serving.described import ServingJob
 from simulator.described.documents import read_yaml, validated, with_changes
 from simulator.described.load import load_model, load_profile
+from simulator.errors import InputError
+from simulator.serving.described import ServingJob
 
 
 def load_serving(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Batch, Scheduler
+from simulator.serving.schedulers.scheduler import Batch, Scheduler
 from simulator.serving.step_time import StepSeconds
 
 _MOST_STEPS = 512

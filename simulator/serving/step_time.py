@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from simulator.serving.defaults import engine_defaults
 from simulator.serving.described import Deployment
-from simulator.serving.kernels.attention import decode_s, latent_decode_s, prefill_s
+from simulator.serving.kernels.cache_attention import decode_s, latent_decode_s, prefill_s
 from simulator.serving.kernels.exchange import all_gather_s, all_reduce_s, all_to_all_s
-from simulator.serving.kernels.experts import experts_s
 from simulator.serving.kernels.parameters import (
     expert_fit,
     kernel_fits,
@@ -25,7 +24,8 @@ from simulator.serving.kernels.parameters import (
     product_fit,
 )
 from simulator.serving.kernels.products import product_s
-from simulator.serving.schedulers.base import Batch
+from simulator.serving.kernels.routed_experts import experts_s
+from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.shapes import (
     LayerShape,
     Product,

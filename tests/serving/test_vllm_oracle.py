@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.serving.blocks import BlockCache
+from simulator.serving.block_cache import BlockCache
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Limits
+from simulator.serving.schedulers.scheduler import Limits
 from simulator.serving.schedulers.vllm_v1 import VllmV1
 
 ORACLES = sorted((Path(__file__).parent / "oracles").glob("*.json.gz"))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from simulator.errors import DoesNotFitError
 from simulator.serving.defaults import engine_defaults
 from simulator.serving.described import Deployment
-from simulator.serving.schedulers.base import Limits
+from simulator.serving.schedulers.scheduler import Limits
 from simulator.serving.shapes import cache_bytes_per_token, weight_bytes
 from simulator.units import format_quantity
 

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from simulator.serving.blocks import BlockCache
+from simulator.serving.block_cache import BlockCache
 from simulator.serving.decodes import Decodes
 from simulator.serving.request import Request
 

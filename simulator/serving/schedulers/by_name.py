@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from simulator.serving.schedulers.base import Scheduler
 from simulator.serving.schedulers.fastgen import FastGen
 from simulator.serving.schedulers.lmi import LmiRollingBatch
 from simulator.serving.schedulers.orca import Orca
+from simulator.serving.schedulers.scheduler import Scheduler
 from simulator.serving.schedulers.sglang import Sglang
 from simulator.serving.schedulers.static import Static
 from simulator.serving.schedulers.trtllm import TrtllmMaxUtilisation, TrtllmNoEvict

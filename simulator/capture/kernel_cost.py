@@ -35,8 +35,9 @@ _CAUSAL_AT: Mapping[str, int] = MappingProxyType(
 """Place of ``is_causal`` among the numbers that an operator is called with."""
 _REDUCES_ROWS = ("layer_norm_backward", "rms_norm_backward", "sum.dim_IntList")
 _SUPERLINEAR = (
-    "sort", "topk", "fft", "linalg_svd", "linalg_inv", "linalg_solve", "linalg_qr", "cdist", "unique", "cumsum", "cumprod", "logcumsumexp",
-    "svd", "cholesky", "lu_", "scan", "histc", "bincount", "nonzero", "searchsorted",
+    "sort", "topk", "fft", "linalg_svd", "linalg_inv", "linalg_solve", "linalg_qr", "cdist",
+    "unique", "cumsum", "cumprod", "logcumsumexp", "cholesky", "scan", "histc", "bincount",
+    "nonzero", "searchsorted",
 )  # fmt: skip
 _OWN = {"aten", "fsdp", "prims", "c10d", "_c10d_functional"}
 
@@ -139,7 +140,7 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
             [left.shape[-2] // groups] * groups
             if len(left.shape) == 2
             else [left.shape[-2]] * groups
-        )  # noqa: E501
+        )
         flop = 2.0 * sum(rows) * k * n
         seconds = grouped_gemm_s(profile, rows, n, k, precision=precision)
     return Cost(seconds, flop, 1.0, "grouped_mm", precision=precision)

@@ -71,7 +71,7 @@ def capture_steps(
     Raises:
         InputError: The function raises, makes no step, or needs what is not there.
     """
-    from simulator.capture.one_rank import captured_steps, device_answers
+    from simulator.capture.recording.one_rank import captured_steps, device_answers
 
     answers = device_answers(device_values(load_profile(device)), 0)
     found = captured_steps(step_function, 0, world, answers)
@@ -136,7 +136,7 @@ class _Tables:
         """
         target = self._folder / f"rank{rank}"
         order = json.dumps({**self._order, "rank": rank, "target": str(target)})
-        command = [sys.executable, "-m", "simulator.capture.rank_process"]
+        command = [sys.executable, "-m", "simulator.capture.recording.rank_process"]
         done = subprocess.run(command, input=order, text=True, check=False, stdout=sys.stderr)
         refused = target.with_suffix(".json")
         if refused.is_file():

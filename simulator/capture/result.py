@@ -202,8 +202,9 @@ def _summarised(
 def _work(
     capture: Capture, ranks: tuple[RankCosts, ...], profile: HardwareProfile
 ) -> tuple[float, float, float]:
-    """FLOP that the model needs and that are executed, of a mean rank, and the peak that they
-    are held against: that of the format in which most is computed [FLOP, FLOP, FLOP/s].
+    """What the model needs and what is executed, of a mean rank, and the peak to hold it against.
+
+    The peak is that of the format in which most is computed [FLOP, FLOP, FLOP/s].
     """
     model = executed = 0.0
     formats: Counter[str] = Counter()

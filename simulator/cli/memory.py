@@ -49,6 +49,7 @@ _KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
 
 def memory(
     job_file: JobFile,
+    *,
     changes: Changes = None,
     profile: ProfileName = None,
     gpus: Gpus = None,

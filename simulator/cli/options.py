@@ -38,7 +38,7 @@ ProfileName = Annotated[
         "--profile",
         metavar="NAME",
         help="Hardware profile, in place of the job's or of the capture's.",
-        autocompletion=lambda incomplete: complete_profile(incomplete),
+        autocompletion=lambda incomplete: complete_profile(incomplete),  # noqa: PLW0108
     ),
 ]
 Gpus = Annotated[

@@ -10,7 +10,12 @@ import pytest
 import torch
 
 from simulator.capture.memory import held_at_peak
-from simulator.capture.one_rank import RankResult, captured, captured_script, device_answers
+from simulator.capture.recording.one_rank import (
+    RankResult,
+    captured,
+    captured_script,
+    device_answers,
+)
 from simulator.capture.table import BlockOwner, Phase
 from simulator.errors import InputError
 from tests.capture.models import DEVICE, LAYERS, SEQ, VOCAB, WIDTH, parameter_bytes, training

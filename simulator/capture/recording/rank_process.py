@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from simulator.capture.file import write_capture
 from simulator.capture.make import part_of
-from simulator.capture.one_rank import captured_script, device_answers
+from simulator.capture.recording.one_rank import captured_script, device_answers
 from simulator.errors import InputError
 
 

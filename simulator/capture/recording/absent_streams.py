@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-
-Order = Callable[[int, int], None]
-"""Called with a stream and the position in the record that it must wait for."""
 
 
 @dataclass
@@ -62,14 +59,25 @@ class Streams:
     """The streams of one rank and which of them is current.
 
     Attributes:
-        position: How many operations were recorded so far, by stream: the last one's index.
-        wait: Notes that a stream waits for an operation.
+        last: The last operation of each stream.
+        waiting: Operations that the next one of each stream waits for.
+        current: The stream that operations are issued on; 0 is the default one.
     """
 
-    wait: Order
     last: dict[int, int] = field(default_factory=dict)
+    waiting: dict[int, set[int]] = field(default_factory=dict)
     current: int = 0
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def reached(self, stream: int) -> tuple[int, ...]:
+        """Operations that have ended when a stream has come to where it is now."""
+        last = self.last.get(stream, -1)
+        return (*self.waiting.get(stream, ()), *((last,) if last >= 0 else ()))
+
+    def wait(self, stream: int, operations: Iterable[int]) -> None:
+        """What the stream runs next waits for operations."""
+        own = self.last.get(stream)
+        self.waiting.setdefault(stream, set()).update(o for o in operations if o != own)
 
     def stream_class(streams) -> type:  # noqa: N805 - the class inside has the other self
         """A ``torch.cuda.Stream`` of this rank."""
@@ -86,10 +94,11 @@ class Streams:
                 event.wait(self)
 
             def wait_stream(self, other: Any) -> None:
-                streams.waits_for(self.stream_id, streams.last.get(other.stream_id, -1))
+                streams.wait(self.stream_id, streams.reached(other.stream_id))
 
             def record_event(self, event: Any = None) -> Any:
-                event = event or torch.cuda.Event()
+                make: Any = torch.cuda.Event
+                event = event or make()
                 event.record(self)
                 return event
 
@@ -121,16 +130,16 @@ class Streams:
 
         class Event:
             def __init__(self, *_: Any, **__: Any) -> None:
-                self.position = -1
+                self.reached: tuple[int, ...] = ()
 
             def record(self, stream: Any = None) -> Any:
                 number = streams.current if stream is None else stream.stream_id
-                self.position = streams.last.get(number, -1)
+                self.reached = streams.reached(number)
                 return self
 
             def wait(self, stream: Any = None) -> None:
                 number = streams.current if stream is None else stream.stream_id
-                streams.waits_for(number, self.position)
+                streams.wait(number, self.reached)
 
             def query(self) -> bool:
                 return True
@@ -142,11 +151,6 @@ class Streams:
                 return float("nan")
 
         return Event
-
-    def waits_for(self, stream: int, position: int) -> None:
-        """What the stream runs next waits for an operation; -1 is none."""
-        if position >= 0 and self.last.get(stream) != position:
-            self.wait(stream, position)
 
 
 def cuda_answers(

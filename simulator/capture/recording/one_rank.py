@@ -31,19 +31,24 @@ from torch._subclasses.fake_tensor import (
 from torch.distributed import device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from simulator.capture import groups as exchanges
-from simulator.capture.absent_gpu import pretended_gpu
-from simulator.capture.absent_streams import DeviceAnswers, answered, cuda_answers, replaced
-from simulator.capture.gpu_kernels import gpu_kernels
-from simulator.capture.modules import Modules
-from simulator.capture.owners import Owners, settled_owner
-from simulator.capture.record import Record
-from simulator.capture.recorder import Recorder
-from simulator.capture.reducer import reduced
-from simulator.capture.refusals import nothing_leaves
-from simulator.capture.settle import KEPT_STEP, settled_table
+from simulator.capture.recording import groups as exchanges
+from simulator.capture.recording.absent_gpu import pretended_gpu
+from simulator.capture.recording.absent_streams import (
+    DeviceAnswers,
+    answered,
+    cuda_answers,
+    replaced,
+)
+from simulator.capture.recording.gpu_kernels import gpu_kernels
+from simulator.capture.recording.modules import Modules
+from simulator.capture.recording.owners import Owners, settled_owner
+from simulator.capture.recording.record import Record
+from simulator.capture.recording.recorder import Recorder
+from simulator.capture.recording.reducer import reduced
+from simulator.capture.recording.refusals import nothing_leaves
+from simulator.capture.recording.settle import KEPT_STEP, settled_table
+from simulator.capture.recording.values import unknown_value, unknown_values, user_line
 from simulator.capture.table import RankTable
-from simulator.capture.values import unknown_value, unknown_values, user_line
 from simulator.errors import InputError
 
 
@@ -255,7 +260,7 @@ def _process_groups(rank: int, world: int) -> Iterator[None]:
         with unset_fake_temporarily():
             return new_group(ranks, backend="fake", **kept)
 
-    mesh_of = dist.init_device_mesh
+    mesh_of = device_mesh.init_device_mesh
     values: dict[tuple[Any, str], Any] = {
         **_everywhere(initialise, init_process_group),
         **_everywhere(new_group, group),

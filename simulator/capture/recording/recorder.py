@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from simulator.capture import table
-from simulator.capture.absent_streams import Streams
-from simulator.capture.modules import Modules, in_backward
-from simulator.capture.record import Block, Kept, Operation, Record
+from simulator.capture.recording.absent_streams import Streams
+from simulator.capture.recording.modules import Modules, in_backward
+from simulator.capture.recording.record import Block, Kept, Operation, Record
 from simulator.capture.table import BlockOwner, Call, Phase
 
 _SUBCLASSES = {"DTensor", "AsyncCollectiveTensor"}
@@ -55,7 +55,7 @@ def storage_bytes(storage: torch.UntypedStorage) -> int:
     return -(-storage.nbytes() // _ALLOCATION_BYTES) * _ALLOCATION_BYTES
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what reaches the device.
 
     Attributes:
@@ -71,14 +71,13 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, record: Record, modules: Modules) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.record, self.modules = record, modules
-        self.streams = Streams(self._wait)
+        self.streams = Streams()
         self.paused = 0
         self.owner: BlockOwner | None = None
         self.lookups: list[tuple[int, int]] = []
         self.now_bytes = self.most_bytes = 0
-        self._waiting: dict[int, set[int]] = {}
         self._blocks: dict[int, int] = {}
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.on_error: Callable[[Exception], None] = lambda _: None
@@ -176,7 +175,7 @@ class Recorder(TorchDispatchMode):
                 call, stream, modules.phase(), self.record.number_of(modules.path()), exchange
             )
         )
-        self.record.waits += [(number, before) for before in self._waiting.pop(stream, ())]
+        self.record.waits += [(number, before) for before in self.streams.waiting.pop(stream, ())]
         self.streams.last[stream] = number
         return number
 
@@ -184,9 +183,6 @@ class Recorder(TorchDispatchMode):
         """Record an exchange on a stream; returns the number of its operation."""
         call = Call(name, (), (), (), 0, 0, 0)
         return self._add(self.record.calls.setdefault(call, len(self.record.calls)), stream, number)
-
-    def _wait(self, stream: int, operation: int) -> None:
-        self._waiting.setdefault(stream, set()).add(operation)
 
     # Memory
 
@@ -261,8 +257,9 @@ class Recorder(TorchDispatchMode):
 def local_part(tensor: Any) -> Tensor:
     """This rank's part of a distributed tensor."""
     inner = getattr(tensor, "_local_tensor", None)
-    found: Tensor = getattr(tensor if inner is None else inner, "elem", None)
-    return found if found is not None else (tensor if inner is None else inner)
+    local: Tensor = tensor if inner is None else inner
+    held: Tensor | None = getattr(local, "elem", None)
+    return local if held is None else held
 
 
 def _leaves(tree: Any) -> Iterator[Tensor]:

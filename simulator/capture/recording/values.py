@@ -17,17 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simulator.capture.absent_streams import replaced
+from simulator.capture.recording.absent_streams import replaced
 from simulator.errors import InputError
 
 
 class UnknownNumber(float):
     """A number that only a real run knows."""
 
-    def __new__(cls) -> UnknownNumber:
+    def __new__(cls) -> UnknownNumber:  # noqa: D102
         return super().__new__(cls, math.nan)
 
-    def _same(self, *_: Any) -> UnknownNumber:
+    def _same(self, *_: Any) -> Any:
         return self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _same

@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -n auto --maxprocesses 4
 SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore lint types schemas schedules network memory strategies tensor-parallel \
+.PHONY: help demo test explore lint types golden generated schedules network memory strategies tensor-parallel \
   planning advice torch-runs coverage accuracy zero-bubble performance fit gpu docs clean
 
 help:  ## this list
@@ -35,46 +35,50 @@ types: $(VENV)/.dev  ## static types
 coverage: $(VENV)/.dev  ## tests, and the lines that they never reach
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov --cov-report=term-missing:skip-covered
 
-schemas: $(VENV)/.core  ## JSON schemas of the data folders, from the specifications
+golden: $(VENV)/.dev  ## tests/golden/: results to the last digit, after a change that was meant to move them
+	$(BIN)/python -m tests.golden.results
+
+generated: $(VENV)/.core  ## everything written from code: JSON schemas, docs/fields.md, docs/python-api.md
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json
+	$(BIN)/python -m tests.reference
 
 schedules: $(VENV)/.core  ## reports/schedules/: every pipeline schedule, drawn and explained
-	$(BIN)/clustersim schedule gallery reports/schedules
+	$(BIN)/python -m reports.make.galleries.schedule_gallery reports/schedules
 
 network: $(VENV)/.core  ## reports/network/: systems, placements, rings and bus bandwidth, drawn
-	$(BIN)/python -m simulator.validate.network_gallery reports/network reports/data/collectives_open.csv
+	$(BIN)/python -m reports.make.galleries.network_gallery reports/network reports/data/collectives_open.csv
 
 memory: $(VENV)/.core  ## reports/memory_by_schedule.png: what every stage holds, by schedule
-	$(BIN)/python -m simulator.plots.schedule_memory workloads/llama3-8b-8xh100.yaml reports/memory_by_schedule.png
+	$(BIN)/python -m reports.make.galleries.schedule_memory workloads/llama3-8b-8xh100.yaml reports/memory_by_schedule.png
 
 strategies: $(VENV)/.core  ## reports/strategies/: ways of data parallelism, compared and drawn
-	$(BIN)/python -m simulator.planning.strategies_report workloads/llama-7b-8xh100.yaml reports/strategies
+	$(BIN)/python -m reports.make.strategies.strategies_report workloads/llama-7b-8xh100.yaml reports/strategies
 
 tensor-parallel: $(VENV)/.core  ## reports/tensor-parallel.md: 1D, 2D, 2.5D and 3D compared
-	$(BIN)/python -m simulator.plots.tensor_methods reports/tensor-parallel
+	$(BIN)/python -m reports.make.strategies.tensor_methods_page reports/tensor-parallel
 
 accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
-	$(BIN)/python -m simulator.validate.accuracy_report \
+	$(BIN)/python -m reports.make.accuracy.accuracy_report \
 	  reports/data/runs_open.csv reports/data/cross_validation.csv \
-	  reports/data/out_of_memory.csv reports/data/known_misses.csv reports/accuracy.png > build-accuracy.md
+	  reports/data/out_of_memory.csv reports/data/known_misses.csv reports/first_sight.csv reports/accuracy.png > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
 zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, measured and predicted
-	$(BIN)/python -m simulator.validate.schedule_gains reports/data/zero_bubble.csv reports/data/zero_bubble_rates.csv > build-zero-bubble.md
+	$(BIN)/python -m reports.make.accuracy.schedule_gains reports/data/zero_bubble.csv reports/data/zero_bubble_rates.csv > build-zero-bubble.md
 	mv build-zero-bubble.md reports/zero_bubble.md
 
 planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours against predicted ones
-	$(BIN)/python -m simulator.planning.report reports/data > build-planning.md
+	$(BIN)/python -m reports.make.planning.planning_report reports/data > build-planning.md
 	mv build-planning.md reports/planning.md
 
 advice: $(VENV)/.core  ## reports/which-strategy.md: which parallel strategy suits which cluster
-	$(BIN)/python -m simulator.planning.which_strategy reports/which-strategy.png > build-advice.md
+	$(BIN)/python -m reports.make.strategies.which_strategy reports/which-strategy.png > build-advice.md
 	mv build-advice.md reports/which-strategy.md
 
 torch-runs: $(VENV)/.core  ## reports/torch.md: real torch runs, kept, against their predictions of today
-	$(BIN)/python -m simulator.validate.torch_run.table reports/torch > build-torch.md
+	$(BIN)/python -m reports.make.torch_runs.torch_page reports/torch > build-torch.md
 	mv build-torch.md reports/torch.md
 
 performance: $(VENV)/.bench  ## reports/performance.md: how long everything takes, and how that grows
@@ -83,21 +87,20 @@ performance: $(VENV)/.bench  ## reports/performance.md: how long everything take
 	$(BIN)/python -m tests.bench.report build/benchmarks.json
 
 fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by source; host work is printed for stack.py
-	$(BIN)/python -m simulator.calibrate.fit_training reports/data/runs_open.csv --write
+	$(BIN)/python -m reports.make.fit.fit_training reports/data/runs_open.csv --write
 
 gpu: $(VENV)/.calibrate  ## reports/gpu/: measure this machine's GPU, then train the grid on it and compare; goes on where it stopped
 	$(BIN)/clustersim calibrate gpu --out reports/gpu/profile.yaml --minutes 10 --resume
-	$(BIN)/python -m simulator.validate.gpu_check reports/gpu
+	$(BIN)/python -m reports.make.torch_runs.gpu_check reports/gpu
 
-docs: $(VENV)/.core  ## README, guide and tutorial: outputs, tables and pictures of now
+docs: generated  ## README, guide and tutorial: outputs, tables and pictures of now
 	$(BIN)/clustersim run $(JOB) --plot reports/demo > /dev/null
-	$(BIN)/python -m tests.reference
 	$(BIN)/python -m tests.pages
 	$(BIN)/python -m tests.tutorial
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md build-planning.md build-advice.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
-	find simulator tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find simulator tests reports -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.
 $(VENV)/.python:

@@ -8,20 +8,26 @@
 Data flows one way: Model + Cluster + Plan -> Program -> Timeline -> everything a person
 wants to know. A room imports only from the rooms below it:
 
-api           the public functions
 cli           the command ``clustersim``
+api           the public functions
 capture       a step of the user's own torch code -> Program
 planning      questions above one step
-plots, exporters, validate, calibrate, chakra
-              pictures; traces; predictions against reality; fits; execution traces replayed
+calibrate     profiles from measurements
+validate      predictions against reality
+ranks         real torch processes to measure with
+chakra        execution traces, written and replayed
+exporters     traces, pages and files of other frameworks
+plots         pictures
 results       Timeline -> step time, breakdown, waits, memory
 engine        Program -> Timeline: the SimPy simulation and the contention-free replay
-program       specification + costs + schedule -> Program, one file per strategy
-schedule      pipeline orders, one function each
+program       description + cost + schedule -> Program
+tables        measured rows as people keep them
 cost          FLOP, bytes and seconds of one thing alone
-importers     foreign configurations -> specifications
-spec          what the user says: validated, immutable
-units, errors, processor
+importers     foreign files -> descriptions and measurements
+described     what the user says: validated, immutable
+schedule      pipeline orders, one function each, with all facts of a schedule
+facts         what is known of frameworks, model families and words, with its evidence
+errors, extras, files, processor, units     for every room
 """
 
 from __future__ import annotations

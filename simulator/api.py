@@ -9,19 +9,19 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.described.job import Job
+from simulator.described.load import load_job
 from simulator.planning.sweep import sweep
-from simulator.results.report import result_to_dict
-from simulator.results.run import Engine, run_step
+from simulator.results.plain_data import result_to_dict
+from simulator.results.simulation import Engine, PerturbationCost, perturbation_cost, run_step
 from simulator.results.step import StepResult
-from simulator.spec.job import Job
-from simulator.spec.load import load_job
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulator.results.advice import Advice
     from simulator.results.difference import Difference
+    from simulator.results.verdict import Advice
 
 __all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
 
@@ -34,10 +34,11 @@ class Result(StepResult):
     """A step's numbers, with the views that people take of them.
 
     Pictures are written as PNG, SVG or PDF, by the suffix of the path; methods that write
-    return the path. ``job`` is what was simulated; the numbers are:
+    return the path. ``job`` is what was simulated, and ``engine`` how; the numbers are:
     """
 
     job: Job
+    engine: Engine = "des"
 
     def __repr__(self) -> str:
         room = "fits" if self.fits else "does not fit"
@@ -53,13 +54,18 @@ class Result(StepResult):
 
     @cached_property
     def _misfit(self) -> str:
-        from simulator.planning.misfit import explain_misfit
+        from simulator.planning.changes.advice import explain_misfit
 
         return explain_misfit(self.job, self)
 
+    @cached_property
+    def perturbation_cost(self) -> PerturbationCost | None:
+        """What slow GPUs, nodes and links cost, found by one more simulation; None without any."""
+        return perturbation_cost(self.job, self.step_time_s, self.engine)
+
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data; its schema is versioned."""
-        return result_to_dict(self, self.job)
+        return result_to_dict(self, self.job, self.perturbation_cost)
 
     def to_json(self, indent: int | None = 2) -> str:
         """The result as one JSON object."""
@@ -76,7 +82,7 @@ class Result(StepResult):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from simulator.exporters.html.notebook import notebook_view
+        from simulator.exporters.html.run_report import notebook_view
 
         return notebook_view(self)
 
@@ -103,7 +109,7 @@ class Result(StepResult):
 
     def plot_breakdown(self, path: str | Path) -> Path:
         """Draw where the step's time goes."""
-        from simulator.plots.breakdown import draw_breakdown
+        from simulator.plots.comparison import draw_breakdown
 
         return _written(draw_breakdown, self, path)
 
@@ -116,15 +122,15 @@ class Result(StepResult):
     def plot_roofline(self, path: str | Path) -> Path:
         """Draw how near each kernel of a layer comes to what the device could do."""
         from simulator.plots.roofline import draw_roofline
-        from simulator.program.roofline import roofline
+        from simulator.program.price.roofline import roofline
 
         draw_roofline(roofline(self.job), self.title, path)
         return Path(path)
 
     def plot_placement(self, path: str | Path) -> Path:
         """Draw which ranks sit where, and which links their groups cross."""
-        from simulator.plots.placement import draw_placement
-        from simulator.program.placement import placement
+        from simulator.plots.machines.placement import draw_placement
+        from simulator.program.grid.placement import placement
 
         draw_placement(placement(self.job), path)
         return Path(path)
@@ -168,7 +174,7 @@ class Result(StepResult):
             kernels: Whether compute operations also show what they are made of.
         """
         from simulator.exporters.chrome_trace import write_trace
-        from simulator.exporters.selection import classes_of
+        from simulator.results.rank_classes import classes_of
 
         found = self.timeline.program.classes
         classes = None if ranks is None else classes_of(ranks, self.job, found)
@@ -188,7 +194,7 @@ class Result(StepResult):
         Args:
             on_trial: Called after each simulated candidate, for progress.
         """
-        from simulator.planning.advice import advice
+        from simulator.planning.changes.advice import advice
 
         return advice(self.job, self, misfit=self.explain_misfit(), on_trial=on_trial)
 
@@ -227,7 +233,9 @@ def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Res
         InputError: The plan asks for something that cannot run.
     """
     numbers = run_step(job, engine, unfolded=unfolded)
-    return Result(**{f.name: getattr(numbers, f.name) for f in fields(numbers)}, job=job)
+    return Result(
+        **{f.name: getattr(numbers, f.name) for f in fields(numbers)}, job=job, engine=engine
+    )
 
 
 def _written(draw: Callable[[StepResult, Path], object], result: Result, path: str | Path) -> Path:

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from simulator.errors import InputError
 
 MAX_FILE_BYTES = 2**20
 """Larger files are refused; real configurations have some ten thousand bytes."""
+
+PICTURE_METADATA: Mapping[str, Mapping[str, None]] = MappingProxyType(
+    {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+)
+"""What matplotlib leaves out of pictures of each suffix, so that equal ones have equal bytes."""
+
+PICTURES = tuple(PICTURE_METADATA)
+"""How the name of a picture may end."""
 
 
 def read_text(

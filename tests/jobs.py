@@ -12,20 +12,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from simulator.described.cluster.hardware import HardwareProfile, Host
+from simulator.described.job import Batch, Cluster, Job
+from simulator.described.model import Experts, Model
+from simulator.described.plan.plan import Plan
+from simulator.described.rules.all_rules import job_faults
 from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
-from simulator.program.attachments import Gather
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work
-from simulator.program.layout import Slice
-from simulator.program.pipeline import Pipeline, add_pipeline
-from simulator.program.split_backward import Halves, whole_until_the_end
+from simulator.program.run.attachments import Gather
+from simulator.program.run.pipeline import Pipeline, add_pipeline
+from simulator.program.strategies.split_backward import Halves, whole_until_the_end
 from simulator.schedule import Phase, Slot, schedule_info, schedule_order
-from simulator.spec.checks import job_faults
-from simulator.spec.hardware import HardwareProfile, Host
-from simulator.spec.job import Batch, Cluster, Job
-from simulator.spec.model import Experts, Model
-from simulator.spec.plan import Plan
 from tests.tiny import tiny_profile
 
 GPUS_PER_NODE = 4

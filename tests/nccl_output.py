@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from simulator.importers.measured_collective import KIND_OF_NAME, bus_share
+from simulator.importers.nccl_tests.measured_collective import KIND_OF_NAME, bus_share
 
 HEADING = (
     "#\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.spec.network import Network
+from simulator.described.cluster.network import Network
 
 
 def flat_network(kind: str = "nvswitch", **fabric: Any) -> Network:

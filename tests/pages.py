@@ -33,7 +33,7 @@ from typing import Any
 import yaml
 
 from simulator.cli import main
-from simulator.spec.load import job_from_document
+from simulator.described.load import job_from_document
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))

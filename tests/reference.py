@@ -1,7 +1,8 @@
-"""What can a file or a script say? Two pages of the guide, from the descriptions in the code.
+"""What can a file or a script say? Three pages of the guide, from descriptions and facts.
 
-``python -m tests.reference`` (or ``make docs``) writes ``docs/python-api.md`` from docstrings and
-``docs/fields.md`` from the specifications. A test compares.
+``python -m tests.reference`` (or ``make generated``) writes ``docs/python-api.md`` from docstrings,
+``docs/fields.md`` from the specifications and ``docs/stacks.md`` from the facts of each stack.
+A test compares.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from typing import Any
 
 import simulator
 from simulator import errors
-from simulator.results.advice import Advice, WhatIf
+from simulator.described.json_schemas import job_schema
+from simulator.described.plan.stack import STACKS, Stack, evidence_of_stack
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
-from simulator.spec.schemas import job_schema
-from simulator.spec.stacks import STACKS
+from simulator.results.verdict import Advice, WhatIf
 from simulator.units import UNITS, format_quantity
 
 ROOT = Path(__file__).parent.parent
 API_PAGE = ROOT / "docs" / "python-api.md"
 FIELDS_PAGE = ROOT / "docs" / "fields.md"
+STACKS_PAGE = ROOT / "docs" / "stacks.md"
 
 FUNCTIONS = {name: getattr(simulator, name) for name in ("load_job", "simulate", "sweep")}
 CLASSES = {"Job": simulator.Job, "Result": simulator.Result}
@@ -39,7 +41,7 @@ MISTAKES = {
 _API_TITLE = """\
 # Python API
 
-Written by `make docs` from the docstrings; do not edit it here.
+Written by `make generated` from the docstrings; do not edit it here.
 
 ```python
 import simulator as sim
@@ -56,7 +58,7 @@ what-if is a changed copy: `job.replace(**{"plan.tp": 4})`.
 _FIELDS_TITLE = """\
 # Every field
 
-Written by `make docs` from the specifications; do not edit it here. What a field of a *job*
+Written by `make generated` from the specifications; do not edit it here. What a field of a *job*
 means, which values it takes, and what happens if it is left out. Rules between fields (such as
 "tp must divide the heads") are checked when the file is read.
 
@@ -112,12 +114,45 @@ def _block(name: str, blocks: Mapping[str, Schema]) -> Iterator[str]:
 
 
 def _stacks() -> Iterator[str]:
-    """Which framework each name stands for, and what attention it brings."""
-    yield "| stack | stands for | attention by default |\n|---|---|---|"
+    """Where the facts of each shipped stack are."""
+    yield f"Shipped: {', '.join(STACKS)}. [What each does](stacks.md), and how that is known.\n"
+
+
+_STACKS_TITLE = """\
+# Every stack
+
+Written by `make docs` from `simulator/facts/stacks`; do not edit it here. A *stack* says what a
+training framework does when it is left to its defaults. A fact that a stack does not list is the
+first table's. A plan changes facts in place, as in
+`plan: {stack: {base: torchtitan, fused_rotary: false}}`; [Every field](fields.md#stack) says what
+each of them means.
+
+Evidence is *documentation* (code or a page of that release), *measurement of its own*, *residuals*
+(found or fitted with errors of published runs in view) or *assumed*.
+"""
+
+
+def stacks_page() -> str:
+    """Every fact of every stack beside its evidence."""
+    blank = Stack(description="")
+    lines = [_STACKS_TITLE, "| stack | stands for |\n|---|---|"]
+    lines += [f"| [`{name}`](#{name}) | {stack.description} |" for name, stack in STACKS.items()]
+    lines += ["\n## What a stack does unless it says otherwise\n", "| fact | value |\n|---|---|"]
+    lines += [f"| `{f}` | {v} |" for f, v in _facts(blank).items() if f != "description"]
     for name, stack in STACKS.items():
-        kernel = f", {stack.flash_kernel} kernel" if stack.attention == "flash" else ""
-        yield f"| `{name}` | {stack.description} | {stack.attention}{kernel} |"
-    yield ""
+        lines += [f"\n## {name}\n", f"{stack.description}.\n"]
+        lines.append("| fact | value | evidence |\n|---|---|---|")
+        facts = _facts(stack)
+        for fact, (source, reference) in evidence_of_stack(name).items():
+            why = f"*{source}*{': ' if reference else ''}{reference}".replace("|", "&#124;")
+            lines.append(f"| `{fact}` | {facts[fact]} | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def _facts(stack: Stack) -> dict[str, str]:
+    """What a file would say, by the name of the fact."""
+    facts = stack.model_dump(by_alias=True).items()
+    return {name: f"`{json.dumps(value).strip(chr(34))}`" for name, value in facts}
 
 
 def _meaning(value: Schema, blocks: Mapping[str, Schema]) -> str:
@@ -286,9 +321,10 @@ def _markdown(text: str) -> str:
 
 
 def write_pages() -> None:
-    """Both pages, as the code is now."""
+    """The three pages, as the code is now."""
     API_PAGE.write_text(api_page(), encoding="utf-8")
     FIELDS_PAGE.write_text(fields_page(), encoding="utf-8")
+    STACKS_PAGE.write_text(stacks_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_an_unpacked_wheel_finds_its_data_from_anywhere(wheel, tmp_path):
     site = tmp_path / "site"
     ZipFile(wheel).extractall(site)
     code = (
-        "from simulator.spec.load import *\n"
+        "from simulator.described.load import *\n"
         "print(load_profile('h100-sxm-80gb').name, load_model('llama3.1-8b').name)"
     )
     done = subprocess.run(

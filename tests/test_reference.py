@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import re
 
-from simulator.spec.schemas import job_schema
-from tests.reference import API_PAGE, FIELDS_PAGE, api_page, fields_page
+from simulator.described.json_schemas import job_schema
+from tests.reference import (
+    API_PAGE,
+    FIELDS_PAGE,
+    ROOT,
+    STACKS_PAGE,
+    api_page,
+    fields_page,
+    stacks_page,
+)
 
 
 def test_the_page_of_the_python_api_is_that_of_the_docstrings():
-    assert API_PAGE.read_text(encoding="utf-8") == api_page(), "run make docs"
+    assert API_PAGE.read_text(encoding="utf-8") == api_page(), "run make generated"
 
 
 def test_the_page_of_the_fields_is_that_of_the_specifications():
-    assert FIELDS_PAGE.read_text(encoding="utf-8") == fields_page(), "run make docs"
+    assert FIELDS_PAGE.read_text(encoding="utf-8") == fields_page(), "run make generated"
+
+
+def test_make_generated_writes_every_schema_and_every_page():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rule = makefile.partition("\ngenerated:")[2].partition("\n\n")[0]
+    schemas = [*ROOT.glob("hardware_profiles/schema.json"), *ROOT.glob("workloads/**/schema.json")]
+    written = {ROOT / name for name in re.findall(r"> (\S+\.json)", rule)}
+    assert written == set(schemas)
+    assert rule.endswith("-m tests.reference")
+
+
+def test_the_page_of_the_stacks_is_that_of_the_facts():
+    assert STACKS_PAGE.read_text(encoding="utf-8") == stacks_page(), "run make docs"
 
 
 def test_every_block_of_fields_is_on_the_page():

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from simulator.api import simulate
-from simulator.spec.documents import data_folder
-from simulator.spec.job import Batch, Job
-from simulator.spec.load import load_job, read_yaml
-from simulator.spec.plan import Plan
+from simulator.described.documents import data_folder
+from simulator.described.job import Batch, Job
+from simulator.described.load import load_job, read_yaml
+from simulator.described.plan.plan import Plan
 
 JOB_FILES = sorted(data_folder("workloads").glob("*.yaml"))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import AttentionModel, GemmModel, KernelModel
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import AttentionModel, GemmModel, KernelModel
 
 GEMM = GemmModel(efficiency=1.0, memory_efficiency=1.0, floor="1 us")
 ATTENTION = AttentionModel(forward_efficiency=1.0, backward_efficiency=1.0, tail=0.0, floor="1 us")

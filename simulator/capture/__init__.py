@@ -14,8 +14,8 @@ takes and gives back is written down in a file, and from the file comes a
 :mod:`.exchange_work`    seconds of an exchange
 :mod:`.rescale`          other numbers of data-parallel ranks
 :mod:`.blocks`           which operations are one
-:mod:`.to_program`       the whole step as a program
-:mod:`.memory`           who holds what, when
+:mod:`.captured_program` the whole step as a program
+:mod:`.held_memory`      who holds what, when
 :mod:`.result`           the simulated step
 =======================  ==========================================================
 

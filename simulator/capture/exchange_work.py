@@ -7,16 +7,16 @@ from types import MappingProxyType
 
 from simulator.capture.rescale import Scale, scaled_group
 from simulator.capture.table import Capture, Exchange
-from simulator.chakra.groups import group_on
+from simulator.chakra.rank_parts import group_on
 from simulator.cost.collectives import (
     CollectiveCost,
     CollectiveKind,
     collective_cost,
     send_recv_cost,
 )
+from simulator.described.cluster.network import Network
 from simulator.program.communication import communication_work
 from simulator.program.ir import Category, Collective, Kind, Work
-from simulator.spec.network import Network
 
 _CATEGORIES: Mapping[str, Category] = MappingProxyType(
     {

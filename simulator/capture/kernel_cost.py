@@ -15,9 +15,9 @@ from typing import NamedTuple
 from simulator.capture.table import Call
 from simulator.cost.attention import attention_s
 from simulator.cost.gemm import gemm_s, grouped_gemm_s, rows_are_aligned
-from simulator.cost.memory_bound import memory_bound_s
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import Precision
+from simulator.cost.rates import memory_bound_s
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import Precision
 
 _FORMATS: Mapping[str, Precision] = MappingProxyType(
     {"bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}

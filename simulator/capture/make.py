@@ -17,10 +17,9 @@ from typing import Any
 
 from simulator.capture.file import read_capture
 from simulator.capture.table import Capture, RankTable
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.load import load_profile
 from simulator.errors import InputError
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.load import load_profile
-from simulator.version import __version__
 
 _CAPABILITIES: Mapping[str, tuple[int, int]] = {
     "v100": (7, 0), "a100": (8, 0), "a800": (8, 0), "l40": (8, 9), "rtx-4090": (8, 9),
@@ -75,23 +74,7 @@ def capture_steps(
 
     answers = device_answers(device_values(load_profile(device)), 0)
     found = captured_steps(step_function, 0, world, answers)
-    return merged([part_of(found, world)], getattr(step_function, "__name__", "step"), device)
-
-
-def part_of(found: Any, world: int) -> Capture:
-    """What one rank did, as a capture of its own."""
-    import torch
-
-    return Capture(
-        script="",
-        world=world,
-        device="",
-        tokens_per_rank=found.tokens,
-        groups=found.groups,
-        tables=(found.table,),
-        versions={"torch": torch.__version__, "clustersim": __version__},
-        notes=found.notes,
-    )
+    return merged([found.as_capture(world)], getattr(step_function, "__name__", "step"), device)
 
 
 def device_values(profile: HardwareProfile) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulator.capture.memory import captured_memory
+from simulator.capture.captured_program import CapturedProgram, RankCosts, captured_program
+from simulator.capture.held_memory import captured_memory
 from simulator.capture.rescale import scaled
 from simulator.capture.table import Capture, Phase
-from simulator.capture.to_program import CapturedProgram, RankCosts, captured_program
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.load import load_profile
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline
@@ -19,8 +21,6 @@ from simulator.errors import InputError
 from simulator.program.ir import COMMUNICATION, Category
 from simulator.results.step import StepResult
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.load import load_profile
 
 SCHEMA_VERSION = 1
 
@@ -60,7 +60,7 @@ class CaptureResult(StepResult):
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data; fields are named as those of a job's result."""
-        from simulator.results.report import memory_to_dict
+        from simulator.results.plain_data import memory_to_dict
 
         kinds = Counter(source.kind for source in self.profile.provenance.values())
         return {
@@ -101,7 +101,7 @@ class CaptureResult(StepResult):
 
     def plot_all(self, folder: str | Path) -> list[Path]:
         """Draw pipeline, memory, breakdown and links into a folder, made if it is not there."""
-        from simulator.plots.breakdown import draw_breakdown
+        from simulator.plots.comparison import draw_breakdown
         from simulator.plots.links import draw_links
         from simulator.plots.memory import draw_memory_by_owner, draw_memory_over_time
         from simulator.plots.pipeline import draw_pipeline

@@ -15,20 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from simulator.chakra import trace as names
-from simulator.chakra.groups import group_on, group_ranks
-from simulator.chakra.trace import COMM_TYPES, Node, NodeType, RankTrace, Scalar
+from simulator.chakra import execution_trace as names
+from simulator.chakra.execution_trace import COMM_TYPES, Node, NodeType, RankTrace, Scalar
+from simulator.chakra.rank_parts import group_on, group_ranks
 from simulator.cost.collectives import (
     CollectiveCost,
     CollectiveKind,
     collective_cost,
     send_recv_cost,
 )
+from simulator.described.job import Job
 from simulator.errors import Fault, InputError, UnsupportedError
 from simulator.program.build import steps_around
+from simulator.program.grid.rank_groups import rank_axes
 from simulator.program.ir import COMMUNICATION, Category, Collective, Kind, Operation, Program
-from simulator.program.ranks import rank_axes
-from simulator.spec.job import Job
 
 _COMPUTES = frozenset(
     {Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.OPTIMIZER}
@@ -45,7 +45,8 @@ def check_traceable(job: Job) -> None:
     reasons = {
         "plan.schedule": steps_around(job).total > 1 and "has no end of a step to stop at",
         "plan.offload": plan.offload.is_used and "shares links to the host that are no network",
-        "plan.data_parallel": plan.data_parallel != "ddp" and "needs hosts apart from the ranks",
+        "plan.data_parallel": not job.choices.data_parallelism.reduces_by_collectives
+        and "needs hosts apart from the ranks",
         "plan.expert_load": plan.expert_load is not None and "makes ranks wait unequally",
         "plan.tp_method": plan.tensor_grid is not None and "exchanges along lines of a grid",
         "perturbations": bool(job.perturbations) and "slows links that other clusters have",

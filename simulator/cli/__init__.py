@@ -1,19 +1,12 @@
 """The command line: data on stdout, talk on stderr.
 
-app            the commands, exit codes and what a crash looks like
-console        tables and notes, on a terminal and off it
-options        arguments that several commands share, and their completion
-run, memory    one training step
-sweep          a grid of changes
-plan           the fastest plans that fit
-balance        layers over pipeline stages
-importing      foreign configurations to jobs
-profiles       hardware profiles: list, show, check
-models         shipped models
-calibrating    profiles from measurements
-validating     predictions against reality
-schedules      pipeline orders
-schemas        JSON schemas of the files
+app                which module holds each command; exit codes and what a crash looks like
+console, options   tables and notes; arguments that several commands share
+step/              one training step: run, compare, memory, placement, traffic, traces
+planning/          many steps: plan, sweep, advise, capacity, balance, limits, sensitivity
+measuring/         calibrate and validate
+schedule, schedules_of_job, collective   orders of a pipeline, steps of a collective
+importing, exporting, shipped            foreign files; shipped profiles, models and schemas
 """
 
 from simulator.cli.app import main

@@ -28,37 +28,37 @@ _NEW_OBJECTS_PER_COLLECTION = 100_000
 """Looking for garbage after every 700, as Python does, is a tenth of a short command."""
 
 _COMMANDS = {
-    "run": "run",
-    "capture": "capturing",
-    "compare": "comparing",
-    "replay": "replaying",
-    "memory": "memory",
-    "placement": "placement",
-    "traffic": "traffic",
-    "limits": "limits",
-    "balance": "balance",
-    "strategies": "strategies",
-    "sweep": "sweep",
-    "plan": "plan",
-    "advise": "advise",
-    "sensitivity": "sensitivity",
-    "capacity": "capacity",
-    "schema": "schemas",
+    "run": "step.run",
+    "capture": "step.capturing",
+    "compare": "step.comparing",
+    "replay": "step.traces",
+    "memory": "step.memory",
+    "placement": "step.groups",
+    "traffic": "step.groups",
+    "limits": "planning.variations",
+    "balance": "planning.variations",
+    "strategies": "planning.advise",
+    "sweep": "planning.sweep",
+    "plan": "planning.plan",
+    "advise": "planning.advise",
+    "sensitivity": "planning.variations",
+    "capacity": "planning.capacity",
+    "schema": "shipped",
 }
 """Module of each command; the function has the command's name."""
 
 _GROUPS = {
     "import": "importing",
     "export": "exporting",
-    "profile": "profiles",
-    "models": "models",
-    "calibrate": "calibrating",
-    "validate": "validating",
-    "schedule": "schedules",
-    "collective": "collectives",
-    "trace": "tracing",
+    "profile": "shipped",
+    "models": "shipped",
+    "calibrate": "measuring.calibrating",
+    "validate": "measuring.validating",
+    "schedule": "schedule",
+    "collective": "collective",
+    "trace": "step.traces",
 }
-"""Module of each group of commands; its ``build_group`` makes them."""
+"""Module of each group of commands; its ``build_NAME_group`` makes them."""
 
 
 @dataclass
@@ -122,7 +122,7 @@ def build_app(first_word: str = "") -> typer.Typer:
         if name in _COMMANDS:
             app.command(name)(getattr(_module(_COMMANDS[name]), name))
         else:
-            app.add_typer(_module(_GROUPS[name]).build_group())
+            app.add_typer(getattr(_module(_GROUPS[name]), f"build_{name}_group")())
     return app
 
 

@@ -38,14 +38,14 @@ class Column:
     is_number: bool = False
 
 
-def text_column(name: str) -> Column:
-    """A column of words, aligned to the left."""
-    return Column(name)
+def text_columns(*names: str) -> list[Column]:
+    """Columns of words, aligned to the left."""
+    return [Column(name) for name in names]
 
 
-def number_column(name: str) -> Column:
-    """A column of numbers, aligned to the right."""
-    return Column(name, is_number=True)
+def number_columns(*names: str) -> list[Column]:
+    """Columns of numbers, aligned to the right."""
+    return [Column(name, is_number=True) for name in names]
 
 
 def note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""clustersim export: how would a framework be told to train this job?"""
+"""clustersim export: which file tells a framework to train this job?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.errors import InputError
 from simulator.files import write_whole
 
 
-def build_group() -> typer.Typer:
+def build_export_group() -> typer.Typer:
     """The ``export`` commands."""
     group = typer.Typer(name="export", no_args_is_help=True, help="Jobs to foreign files.")
     group.command("megatron")(export_megatron)
@@ -109,9 +109,9 @@ def export_chakra(
     Example:  clustersim replay traces/ --profile a100-sxm-80gb
     """
     from simulator.api import simulate
-    from simulator.chakra.files import file_name, write_trace
     from simulator.chakra.from_program import check_traceable, rank_traces
     from simulator.chakra.messages import message_types
+    from simulator.chakra.trace_files import file_name, write_trace
 
     job = read_job(job_file, changes)
     check_traceable(job)

@@ -1,4 +1,4 @@
-"""clustersim import: what would somebody else's configuration cost to train?"""
+"""clustersim import: which job, profile or table does a file of another tool describe?"""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from simulator.cli.console import note
-from simulator.cli.importing_topology import import_topology
 from simulator.cli.options import Changes, complete_model, complete_profile, parse_assignments
+from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from simulator.described.foreign_config import ImportReport
+    from simulator.described.job import Job
+    from simulator.described.model import Model
     from simulator.importers.assembly import Given
-    from simulator.importers.report import ImportReport
-    from simulator.spec.job import Job
-    from simulator.spec.model import Model
+
 
 Profile = Annotated[
     str,
@@ -56,7 +57,7 @@ Define = Annotated[
 ]
 
 
-def build_group() -> typer.Typer:
+def build_import_group() -> typer.Typer:
     """The ``import`` commands."""
     group = typer.Typer(
         name="import", no_args_is_help=True, help="Foreign files to jobs and profiles."
@@ -90,8 +91,8 @@ def import_huggingface(
     """
     import yaml
 
-    from simulator.importers.huggingface import read_huggingface_config
-    from simulator.spec.load import job_from_document
+    from simulator.described.huggingface.config_file import read_huggingface_config
+    from simulator.described.load import job_from_document
 
     model, report = read_huggingface_config(config)
     document = {
@@ -186,7 +187,7 @@ def import_megatron(
 
     Example:  clustersim import megatron train_gpt3_175b.sh --gpus 1024 > job.yaml
     """
-    from simulator.importers.megatron import read_megatron_script
+    from simulator.importers.megatron.launch_line import read_megatron_script
 
     _tell(*read_megatron_script(file, _with_definitions(given, define)))
 
@@ -222,7 +223,7 @@ def import_torchtitan(
 
     Example:  clustersim import torchtitan config_registry.py:llama3_70b --gpus 256 > job.yaml
     """
-    from simulator.importers.torchtitan import read_torchtitan_config
+    from simulator.importers.torchtitan.settings_file import read_torchtitan_config
 
     _tell(*read_torchtitan_config(file, given))
 
@@ -281,3 +282,53 @@ def model_document(model: Model) -> dict[str, Any]:
         "name": model.name,
         **model.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"name"}),
     }
+
+
+def import_topology(
+    matrix: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Text of nvidia-smi topo -m, or of rocm-smi --showtopo."
+        ),
+    ],
+    profile: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Profile of the same GPU, for all that the matrix does not tell.",
+            autocompletion=complete_profile,
+        ),
+    ],
+    nic: Annotated[
+        str | None, typer.Option(metavar="RATE", help='Line rate of a NIC, as "400 Gbit/s".')
+    ] = None,
+    nics: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="NICs per node that carry collectives.")
+    ] = None,
+) -> None:
+    """Turn the links of a node into a profile.
+
+    The report goes to stderr.
+
+    Example:  clustersim import topo topo.txt --profile h100-sxm-80gb > node.yaml
+    """
+    from simulator.calibrate.profile_text import SourcedValue, with_sourced_values
+    from simulator.described.documents import parse_yaml
+    from simulator.described.load import load_profile, profile_file, profile_from_document
+    from simulator.described.rules.profile_rules import profile_faults
+    from simulator.importers.node_topology import node_topology, read_topology_matrix
+
+    base = load_profile(profile)
+    read = read_topology_matrix(matrix)
+    node = node_topology(read, base, matrix.name, nics=nics, nic_rate=nic)
+    file = profile_file(profile)
+    values = {
+        path: SourcedValue(told.value, told.kind, told.reference)
+        for path, told in node.values.items()
+    }
+    text = with_sourced_values(file.read_text(encoding="utf-8"), values, str(file))
+    faults = profile_faults(profile_from_document(parse_yaml(text)), file=matrix.name)
+    if faults:
+        raise InputError(faults)
+    typer.echo(text, nl=False)
+    note(str(node.report))

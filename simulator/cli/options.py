@@ -9,13 +9,13 @@ import typer
 
 from simulator.cli.console import note
 from simulator.errors import InputError
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simulator.spec.hardware import HardwareProfile
-    from simulator.spec.job import Job
+    from simulator.described.cluster.hardware import HardwareProfile
+    from simulator.described.job import Job
 
 JobFile = Annotated[
     Path,
@@ -69,7 +69,7 @@ def note_doubts(job: Job) -> None:
 
 def note_doubts_on(profile: HardwareProfile, block: str = "") -> None:
     """Say which numbers of a profile no machine has; ``block`` is where a job holds it."""
-    from simulator.spec.profile_checks import doubts
+    from simulator.described.rules.profile_rules import doubts
 
     for doubt in doubts(profile):
         note(f"doubtful: {block}{doubt}")
@@ -82,7 +82,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
         InputError: A text has no field, no ``=``, or a value that is not YAML, or two texts
             set the same field.
     """
-    from simulator.spec.documents import parse_yaml
+    from simulator.described.documents import parse_yaml
 
     values: dict[str, Any] = {}
     for assignment in assignments:
@@ -160,6 +160,11 @@ def written_as(*suffixes: str) -> Callable[[typer.CallbackParam, Path | None], P
     return check
 
 
+def file_to_write(help: str, *suffixes: str, metavar: str = "FILE") -> Any:
+    """An option that names a file to write, with one of the suffixes."""
+    return typer.Option(metavar=metavar, callback=written_as(*suffixes), help=help)
+
+
 Picture = Annotated[
     Path | None,
     typer.Option(
@@ -173,14 +178,14 @@ Picture = Annotated[
 
 def complete_profile(incomplete: str) -> list[str]:
     """Shipped profiles that start with what is typed so far."""
-    from simulator.spec.load import profile_names
+    from simulator.described.load import profile_names
 
     return [name for name in profile_names() if name.startswith(incomplete)]
 
 
 def complete_model(incomplete: str) -> list[str]:
     """Shipped models that start with what is typed so far."""
-    from simulator.spec.load import model_names
+    from simulator.described.load import model_names
 
     return [name for name in model_names() if name.startswith(incomplete)]
 

@@ -1,11 +1,13 @@
-"""clustersim schedule show and compare with --job: schedules at the real passes of a job."""
+"""clustersim schedule show and compare with --job: schedules with the passes of a job."""
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from math import floor, log10
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,26 +15,52 @@ import typer
 from simulator.cli.console import (
     need_one_that_fits,
     note,
-    number_column,
+    number_columns,
     percent,
     print_json,
     print_table,
-    text_column,
+    text_columns,
 )
 from simulator.cli.options import read_job
-from simulator.cli.schedule_picture import print_lines
 from simulator.errors import InputError
 from simulator.files import write_whole
 from simulator.units import format_bytes, format_seconds, signed_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from simulator.api import Result
+    from simulator.described.job import Job
     from simulator.results.passes import RankPasses
     from simulator.schedule import Phase, ScheduleInfo
-    from simulator.schedule.text import Cell, Row
-    from simulator.spec.job import Job
+    from simulator.schedule.terminal_text import Cell, Row
+
+
+_COLORS: Mapping[str, str] = MappingProxyType(
+    {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
+)
+"""Colours of the phases, in the shades that the terminal gives these names."""
+
+
+def print_lines(lines: Callable[[int | None], list[list[Cell]]]) -> None:
+    """Print a picture; on a terminal in colour and folded to its width.
+
+    Args:
+        lines: Its lines at a width; None never folds.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from simulator.schedule.terminal_text import lines_text
+
+    if not sys.stdout.isatty():
+        typer.echo(lines_text(lines(None)))
+        return
+    console = Console(highlight=False)
+    for line in lines(console.width):
+        cells = ((cell.text, _COLORS[cell.phase] if cell.phase else "dim") for cell in line)
+        console.print(Text.assemble(*cells), soft_wrap=True)
+
 
 SCHEMA_VERSION = 1
 
@@ -52,8 +80,8 @@ def show_step(
 ) -> None:
     """The schedule of a job, as its simulated step runs it."""
     from simulator.api import simulate
-    from simulator.program.order import StepOrder
-    from simulator.schedule.csv import write_order
+    from simulator.program.run.order import StepOrder
+    from simulator.schedule.written import write_order
 
     job, info = _job_under(job_file, changes, name)
     result = simulate(job)
@@ -96,9 +124,9 @@ def _job_under(
     Raises:
         InputError: Job or schedule is wrong, or they do not go together.
     """
-    from simulator.program.order import job_schedule
+    from simulator.program.run.order import job_schedule
     from simulator.schedule import schedule_info
-    from simulator.schedule.comparison import nearest_chunks
+    from simulator.schedule.unit_run import nearest_chunks
 
     job = read_job(job_file, changes)
     if name is not None:
@@ -124,7 +152,7 @@ def refuse_sizes(options: Mapping[str, object]) -> None:
 def _print_run(result: Result, info: ScheduleInfo) -> None:
     """Print the picture of a job's step and what its ranks spend on passes."""
     from simulator.results.passes import step_passes
-    from simulator.schedule.text import legend_text, sizes_text
+    from simulator.schedule.terminal_text import legend_text, sizes_text
 
     job, ranks = result.job, step_passes(result.timeline)
     passes = list(chain.from_iterable(rank.passes for rank in ranks))
@@ -151,7 +179,7 @@ def _rounded_down(time: float) -> float:
 
 def _row(rank: RankPasses, parts: int) -> Row:
     """What a rank does, in milliseconds."""
-    from simulator.schedule.text import Cell, Mark, Row, slot_cell
+    from simulator.schedule.terminal_text import Cell, Mark, Row, slot_cell
 
     marks = [
         Mark(slot_cell(phase, microbatch, chunk, parts), 1e3 * start_s, 1e3 * end_s)
@@ -162,7 +190,7 @@ def _row(rank: RankPasses, parts: int) -> Row:
 
 
 def _print_picture(rows: Sequence[Row], span_ms: float, cell_ms: float) -> None:
-    from simulator.schedule.text import row_lines
+    from simulator.schedule.terminal_text import row_lines
 
     def lines(width: int | None) -> list[list[Cell]]:
         return row_lines(rows, span_ms, cell_ms, width, unit="ms")
@@ -171,7 +199,7 @@ def _print_picture(rows: Sequence[Row], span_ms: float, cell_ms: float) -> None:
 
 
 def _print_ranks(result: Result, ranks: Sequence[RankPasses], used: set[Phase]) -> None:
-    from simulator.schedule.text import PHASE_NAMES
+    from simulator.schedule.terminal_text import PHASE_NAMES
 
     shown = [phase for phase in PHASE_NAMES if phase in used]
     rows = [
@@ -183,12 +211,9 @@ def _print_ranks(result: Result, ranks: Sequence[RankPasses], used: set[Phase]) 
         )
         for rank, memory in zip(ranks, result.memory, strict=True)
     ]
-    columns = [
-        text_column("ranks"),
-        *(number_column(PHASE_NAMES[phase]) for phase in shown),
-        number_column("busy"),
-        number_column("peak memory"),
-    ]
+    columns = text_columns("ranks") + number_columns(
+        *(PHASE_NAMES[phase] for phase in shown), "busy", "peak memory"
+    )
     print_table("per rank; mean of one microbatch", columns, rows)
 
 
@@ -252,6 +277,6 @@ def _print_comparison(runs: Sequence[tuple[Result, ScheduleInfo]]) -> None:
         for result, info in runs
     ]
     head = ["vpp", "step time", "faster", "bubble", "peak memory"]
-    columns = [text_column("schedule"), *map(number_column, head)]
-    columns += [text_column(name) for name in ("fits", "backward", "synchronous")]
+    columns = text_columns("schedule") + number_columns(*head)
+    columns += text_columns("fits", "backward", "synchronous")
     print_table(f"{first.title}; faster than {runs[0][1].name}", columns, rows)

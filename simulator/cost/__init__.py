@@ -1,0 +1,1 @@
+"""FLOP, bytes and seconds of one thing alone; parameters of a device come from its profile."""

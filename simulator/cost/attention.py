@@ -12,8 +12,8 @@ import math
 from typing import NamedTuple
 
 from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import AttentionModel, FlashKernel, Precision
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import AttentionModel, FlashKernel, Precision
 
 _FLASH_1_SHARE = 0.52
 """Rate of FlashAttention 1 over its successor's. The latter's paper says "around 2x" (arXiv
@@ -96,7 +96,7 @@ def attention_s(
 
 
 class _Pass(NamedTuple):
-    """Fitted parameters of one direction, see :class:`~simulator.spec.kernels.AttentionModel`."""
+    """Fitted parameters of one direction, see ``AttentionModel`` of a profile."""
 
     efficiency: float
     tail: float

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from simulator.cost.rates import ELEMENT_BYTES, output_bytes, peak_flop_per_s
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import GemmModel, Precision
 from simulator.errors import InputError
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import GemmModel, Precision
 
 _TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 """Output tiles (rows, columns) that vendor libraries ship.

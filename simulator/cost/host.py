@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simulator.spec.job import Cluster
+from simulator.described.job import Cluster
 
 TO_HOST, TO_DEVICE, HOST_MEMORY = "to_host", "to_device", "host_memory"
 NVME_READ, NVME_WRITE = "nvme_read", "nvme_write"

@@ -1,0 +1,4 @@
+"""Program -> Timeline.
+
+``des`` simulates streams and shared links on SimPy, ``replay`` is the bound without contention.
+"""

@@ -21,7 +21,7 @@ from simulator.cost.collectives import (
     ring_reduce_scatter_s,
     tree_all_reduce_s,
 )
-from simulator.cost.collectives.tree import double_tree_parents
+from simulator.cost.collectives.closed_forms import double_tree_parents
 
 
 class Transfer(NamedTuple):

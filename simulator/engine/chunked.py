@@ -8,7 +8,7 @@ first served. The switches between NICs never block: a chunk whose receiver is b
 in them, not on the sender's NIC.
 
 This is the reference for the closed forms in :mod:`simulator.cost.collectives` and for the
-shared ports of :mod:`simulator.engine.network`, and it shows a person how a ring works.
+shared ports of :mod:`simulator.engine.fluid_network`, and it shows a person how a ring works.
 
 Ignores: protocols, full switch buffers, and the links inside a node.
 """

@@ -3,7 +3,7 @@
 A SimPy simulation of a :class:`~simulator.program.ir.Program`. Each lane (one stream of
 one rank class) runs its operations first in, first out. An operation on several lanes is
 a rendezvous: it starts when the last of them reaches it and all that it depends on has ended.
-Communication moves through the :class:`~simulator.engine.network.FluidNetwork`, whose
+Communication moves through the :class:`~simulator.engine.fluid_network.FluidNetwork`, whose
 ports are shared max-min fairly; computation beside it slows by the streaming
 multiprocessors that the communication holds (:mod:`simulator.engine.device`). What only repeats
 what was simulated is passed over (:mod:`simulator.engine.repetition`).
@@ -21,8 +21,8 @@ import simpy
 from simulator.engine.deadlock import deadlock_error
 from simulator.engine.dependencies import dependencies
 from simulator.engine.device import Devices
+from simulator.engine.fluid_network import FluidNetwork, Route
 from simulator.engine.instant import Action, after
-from simulator.engine.network import FluidNetwork, Route
 from simulator.engine.repetition import TOLERANCE, Records, Repetition
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Kind, Lane, Operation, Program, Stream, Traffic

@@ -1,5 +1,6 @@
 """A result in the forms that other programs and people read.
 
-- ``chrome_trace``: the step for Perfetto and chrome://tracing
-- ``selection``: which rank classes stand for all where there is no room
+chrome_trace                              the step for Perfetto and chrome://tracing
+html/                                     the step as a page
+plans, megatron, deepspeed, torchtitan    the job as a framework is told it
 """

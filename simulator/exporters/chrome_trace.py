@@ -31,12 +31,12 @@ import numpy as np
 
 from simulator.engine.timeline import STREAMS
 from simulator.errors import InputError
-from simulator.exporters.selection import spread
 from simulator.files import whole_file
 from simulator.program.ir import Kind, Lane, Operation, Stream
-from simulator.results.links import LinkLoad, link_loads
-from simulator.results.parts import part_spans
+from simulator.results.passes import part_spans
+from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
+from simulator.results.traffic import LinkLoad, link_loads
 
 Event = dict[str, Any]
 

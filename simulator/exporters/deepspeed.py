@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from simulator.described.job import Job
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_blocks import Offload
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
-from simulator.spec.job import Job
-from simulator.spec.offload import Offload
-from simulator.spec.plan import Plan
 
 _STACK = "deepspeed"
 _ONLY = {

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from simulator.described.job import Job
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan
 from simulator.exporters.plans import (
     ONLY_COLLECTIVES,
     Refusals,
@@ -17,16 +20,13 @@ from simulator.exporters.plans import (
     launch_line,
     spelled_out,
 )
-from simulator.importers.megatron_options import (
+from simulator.importers.megatron.megatron_options import (
     COUNTS,
     CP_METHODS,
     PIPELINE_BEFORE_DATA,
     SHARDING,
     SWITCHES,
 )
-from simulator.spec.job import Job
-from simulator.spec.model import Model
-from simulator.spec.plan import Plan
 
 _STACK = "megatron-core"
 _RANK_ORDER = Plan().rank_order

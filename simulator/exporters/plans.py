@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from simulator.described.job import Job
+from simulator.described.plan.layout_text import layers_per_stage
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.stack import STACKS, Stack
 from simulator.errors import Fault, UnsupportedError
-from simulator.spec.job import Job
-from simulator.spec.layout_text import layers_per_stage
-from simulator.spec.plan import Plan
-from simulator.spec.stack import Stack
-from simulator.spec.stacks import STACKS
 
 
 def spelled_out(job: Job) -> Plan:
@@ -22,40 +21,26 @@ def spelled_out(job: Job) -> Plan:
     Two plans that mean the same become equal: what has no effect takes one form, such as
     sequence parallelism with tp = 1, or a sharding group of all ranks.
     """
-    plan, stack = job.plan, job.plan.stack
+    plan, choices = job.plan, job.choices
     has_experts = job.model.experts is not None
-    chunks = "interleaved-1f1b" if plan.vpp > 1 else "1f1b"
     return plan.model_copy(
         update={
-            **{name: _chosen(plan, stack, name) for name in _FROM_STACK},
-            "sequence_parallel": plan.tp > 1 and _chosen(plan, stack, "sequence_parallel"),
+            "overlap_grad_reduce": choices.overlaps_reduction,
+            "overlap_param_gather": choices.overlaps_gather,
+            "overlap_tp": choices.overlaps_tensor_collectives,
+            "grad_reduce_precision": choices.reduced_gradients,
+            "sequence_parallel": plan.cuts_sequence,
             "attention": plan.attention_kernel,
-            "overlap_ep": _overlaps_experts(job),
-            "reshard_after_forward": plan.zero == 3 and plan.reshard_after_forward is not False,
-            "schedule": plan.schedule or chunks,
+            "overlap_ep": has_experts and choices.overlaps_experts,
+            "reshard_after_forward": choices.shards_weights
+            and plan.reshard_after_forward is not False,
+            "schedule": plan.schedule or choices.schedule.name,
             "etp": plan.expert_tp if has_experts else None,
             "cp_method": plan.cp_method if plan.cp > 1 else "ring",
             "zero_group": plan.zero_group if plan.zero_group != job.dp * plan.cp else 0,
             "layout": layers_per_stage(plan.layout) if plan.layout is not None else None,
         }
     )
-
-
-def _overlaps_experts(job: Job) -> bool:
-    """By default only in schedules that are made for it."""
-    plan = job.plan
-    is_made_for_it = job.model.experts is not None and plan.joins_passes
-    return is_made_for_it if plan.overlap_ep is None else plan.overlap_ep
-
-
-_FROM_STACK = (
-    "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "grad_reduce_precision",
-)  # fmt: skip
-
-
-def _chosen(plan: Plan, stack: Stack, name: str) -> Any:
-    value = getattr(plan, name)
-    return getattr(stack, name) if value is None else value
 
 
 def changed_facts(stack: Stack, base: str) -> dict[str, Any]:

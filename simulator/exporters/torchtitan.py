@@ -9,18 +9,23 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.described.job import Job
+from simulator.described.load import load_model
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
-from simulator.importers.torchtitan import EAGER, EAGER_LOSS
-from simulator.importers.torchtitan_options import MODELS, ONE_CHUNK, SCHEDULES, WITHOUT_EXTRAS
-from simulator.program.order import StepOrder, job_schedule
+from simulator.importers.torchtitan.settings_file import EAGER, EAGER_LOSS
+from simulator.importers.torchtitan.torchtitan_options import (
+    MODELS,
+    ONE_CHUNK,
+    SCHEDULES,
+    WITHOUT_EXTRAS,
+)
+from simulator.program.run.order import StepOrder, job_schedule
 from simulator.schedule import ScheduleInfo
-from simulator.schedule.csv import write_order
 from simulator.schedule.slots import Placement
-from simulator.spec.job import Job
-from simulator.spec.load import load_model
-from simulator.spec.model import Model
-from simulator.spec.offload import FSDP_OFFLOAD, Offload
-from simulator.spec.plan import Plan
+from simulator.schedule.written import write_order
 
 _STACK = "torchtitan"
 _ONLY = {
@@ -39,8 +44,6 @@ _CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"
 
 _NAMES = {ours: theirs for theirs, ours in SCHEDULES.items()}
 """Torch's name of each of our schedules that it has."""
-_WAITS = ("naive",)
-"""Orders that are what they are because a rank waits for its neighbour."""
 
 Table = Mapping[str, Mapping[str, object]]
 """Sections of a TOML."""
@@ -192,7 +195,7 @@ def _runs_in_torch(schedule: ScheduleInfo) -> bool:
     return (
         schedule.synchronous
         and schedule.placement is not Placement.BIDIRECTIONAL
-        and (schedule.name in _NAMES or schedule.name not in _WAITS)
+        and (bool(schedule.torch_name) or not schedule.waits)
     )
 
 

@@ -7,18 +7,82 @@ for. The document that results leaves defaults out, as a person would.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from simulator.described.documents import parse_yaml, with_changes
+from simulator.described.foreign_config import ImportReport
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.stack import STACKS
 from simulator.errors import Fault, InputError
-from simulator.importers.report import ImportReport
 from simulator.importers.settings import Rules, Settings, plain_names, sort_out
-from simulator.spec.documents import with_changes
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
-from simulator.spec.plan import Plan
-from simulator.spec.stacks import STACKS
+
+_MAX_DEPTH = 50
+_MAX_KEY_LETTERS = 500
+
+
+def parse_mapping(text: str, origin: str, wanted: str = "") -> dict[str, Any]:
+    """The mapping that a JSON, TOML or YAML text stands for.
+
+    The ending of ``origin`` decides; without a known one, JSON is tried first, as its
+    first letter gives it away, and YAML else.
+
+    Raises:
+        InputError: It is malformed, nested too deeply, or no mapping.
+    """
+    suffix = Path(origin).suffix.lower()
+    if suffix == ".toml":
+        values = _parsed(text, origin, wanted, "TOML", tomllib.loads)
+    elif suffix == ".json" or text.lstrip()[:1] == "{":
+        values = _parsed(text, origin, wanted, "JSON", json.loads)
+    else:
+        values = parse_yaml(text, origin)
+    if not isinstance(values, dict):
+        rule = "must be a mapping of settings"
+        raise InputError.single("", rule, file=origin, hint=wanted)
+    return values
+
+
+def _parsed(
+    text: str, origin: str, wanted: str, language: str, parse: Callable[[str], Any]
+) -> object:
+    try:
+        return parse(text)
+    except (ValueError, RecursionError) as error:
+        rule = f"is no {language} ({error})"
+        raise InputError.single("", rule, file=origin, hint=wanted) from error
+
+
+def flat(values: Mapping[str, Any], origin: str = "") -> dict[str, Any]:
+    """The same settings in one mapping, nested keys joined by dots.
+
+    Empty mappings stay, so that no section of a file gets lost.
+
+    Raises:
+        InputError: It is nested deeper, or has longer keys, than a configuration ever is.
+    """
+    result: dict[str, Any] = {}
+    pending = [("", values, 0)]
+    while pending:
+        prefix, block, depth = pending.pop()
+        if depth > _MAX_DEPTH:
+            raise InputError.single(prefix.rstrip("."), "is nested too deeply", file=origin)
+        for key, value in block.items():
+            if len(str(key)) > _MAX_KEY_LETTERS:
+                rule = f"has a key of {len(str(key)):,} letters"
+                raise InputError.single(str(key)[:60], rule, file=origin)
+            if isinstance(value, Mapping) and value:
+                pending.append((f"{prefix}{key}.", value, depth + 1))
+            else:
+                result[f"{prefix}{key}"] = value
+    return result
+
 
 _MOST_FAULTS = 100
 """More of them say no more."""

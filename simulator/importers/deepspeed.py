@@ -15,13 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from simulator.described.foreign_config import ImportReport
+from simulator.described.job import Job
+from simulator.described.plan.stack import STACKS
 from simulator.files import read_text
-from simulator.importers.assembly import Draft, Given, finished
-from simulator.importers.foreign_file import flat, parse_mapping
-from simulator.importers.report import ImportReport
+from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
 from simulator.importers.settings import Cost, Rules, Settings
-from simulator.spec.job import Job
-from simulator.spec.stacks import STACKS
 
 _WANTED = "give a ds_config.json of DeepSpeed"
 

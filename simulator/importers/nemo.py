@@ -1,7 +1,7 @@
 """What job does a YAML recipe of NeMo or Megatron-Bridge describe?
 
 Both are configurations of Megatron-Core in sections; the sections are laid into one
-mapping and read like Megatron-LM's options (:mod:`simulator.importers.megatron_core`).
+mapping and read like Megatron-LM's options (:mod:`simulator.importers.megatron.megatron_core`).
 References such as ``${model.hidden_size}`` and ``${multiply:4, ${.hidden_size}}`` are
 followed by text alone; what they leave open the user can define.
 
@@ -19,14 +19,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from simulator.described.foreign_config import ImportReport
+from simulator.described.job import Job
 from simulator.files import read_text
-from simulator.importers.assembly import Given, finished
-from simulator.importers.foreign_file import flat, parse_mapping
-from simulator.importers.megatron_core import megatron_draft
-from simulator.importers.megatron_options import RULES
-from simulator.importers.report import ImportReport
+from simulator.importers.assembly import Given, finished, flat, parse_mapping
+from simulator.importers.megatron.megatron_core import megatron_draft
+from simulator.importers.megatron.megatron_options import RULES
 from simulator.importers.settings import Settings
-from simulator.spec.job import Job
 
 _WANTED = "give a YAML recipe of NeMo or Megatron-Bridge"
 

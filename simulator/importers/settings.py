@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from simulator.described.foreign_config import ForeignConfig
 from simulator.errors import Fault
-from simulator.importers.foreign_config import ForeignConfig
 
 _T = TypeVar("_T")
 

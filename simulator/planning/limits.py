@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from simulator.described.job import Job
+from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import InputError
-from simulator.results.run import run_step
-from simulator.spec.job import Job
-from simulator.spec.pool_checks import refuse_pools
+from simulator.results.simulation import run_step
 
 _TOKENS_STEP = 128
 _MOST_DOUBLINGS = 16
@@ -63,7 +63,7 @@ def limits(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Lim
     refuse_pools(job, "how far a job can grow")
     plan = job.plan
     run_step(job, "replay")
-    sharers = plan.cp * (plan.tp if plan.tp > 1 else 1)
+    sharers = plan.cp * job.choices.tensor_ranks
     sequences = plan.tensor_grid.token_ways if plan.tensor_grid else 1
     steps = (
         ("batch.micro", job.batch.micro_batch, sequences, _with_micro_batch),

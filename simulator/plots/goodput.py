@@ -1,7 +1,10 @@
-"""Where does the time of a training run go, and how often should it be saved?
+"""Where does the time of a training run go, and which number of the profile moves the step most?
 
-Above, what the time went into that was no step that counts, in shares of the whole. Below,
-the goodput of the intervals between checkpoints that were simulated.
+Goodput: above, the share of the time that was no step that counts, by cause; below, the goodput of
+each interval between checkpoints that was simulated.
+
+Sensitivity: one row per number, the largest effect on top, with a bar for the number lowered and
+one for it raised.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from simulator.plots import style
@@ -65,10 +69,7 @@ def _draw_lost(figure: Figure, lost: Sequence[tuple[str, float]], height_in: flo
     shares = [100 * share for _, share in lost]
     axes.barh(rows, shares, height=0.7, color=style.ORANGE)
     for row, share in zip(rows, shares, strict=True):
-        axes.annotate(
-            f"{share:.2f} %", (share, row), (4, 0), textcoords="offset points",
-            va="center", fontsize=style.SMALL_PT, color=style.INK,
-        )  # fmt: skip
+        style.annotate(axes, f"{share:.2f} %", (share, row), (4, 0), va="center")
     axes.set_ylim(max(1, len(lost)), 0)
     axes.set_xlim(0, max([*shares, 1e-3]) * 1.05)
     style.name_rows(axes, [name for name, _ in lost], _BAR_IN * 72)
@@ -95,3 +96,58 @@ def _draw_intervals(
     style.add_heading(
         axes, "intervals that were tried on a smaller ensemble; the line is the one that was taken"
     )
+
+
+_TORNADO_LEFT_IN, _TORNADO_RIGHT_IN, _TORNADO_TOP_IN, _ROW_IN, _TORNADO_AXIS_IN = (
+    3.6,
+    0.4,
+    0.75,
+    0.26,
+    0.6,
+)
+
+
+def draw_tornado(
+    title: str, rows: Sequence[tuple[str, float, float]], share: float, path: str | Path
+) -> None:
+    """Write the picture; the suffix names the format.
+
+    Args:
+        title: Of the job.
+        rows: Name, and change of the step time with the number lowered and raised, as shares.
+        share: By how much the numbers were lowered and raised.
+        path: Where to.
+    """
+    style.save(build_tornado_figure(title, rows, share), path)
+
+
+def build_tornado_figure(
+    title: str, rows: Sequence[tuple[str, float, float]], share: float
+) -> Figure:
+    """Bars to both sides of the step time as it is."""
+    handles = [
+        Patch(color=style.ORANGE, label=f"{share:.0%} less"),
+        Patch(color=style.BLUE, label=f"{share:.0%} more"),
+    ]
+    rows_in = _ROW_IN * max(1, len(rows))
+    figure = style.new_figure(
+        _TORNADO_TOP_IN + rows_in + _TORNADO_AXIS_IN + style.legend_height_in(handles)
+    )
+    axes = style.add_axes_in(
+        figure,
+        left=_TORNADO_LEFT_IN,
+        top=_TORNADO_TOP_IN,
+        width=style.WIDTH_IN - _TORNADO_LEFT_IN - _TORNADO_RIGHT_IN,
+        height=rows_in,
+    )
+    places = [row + 0.5 for row in range(len(rows))]
+    axes.grid(axis="x", color=style.GRID, lw=0.6)
+    axes.barh(places, [100 * less for _, less, _ in rows], height=0.7, color=style.ORANGE)
+    axes.barh(places, [100 * more for _, _, more in rows], height=0.7, color=style.BLUE)
+    axes.axvline(0, color=style.INK, lw=0.8)
+    axes.set_ylim(max(1, len(rows)), 0)
+    style.name_rows(axes, [name for name, _, _ in rows], _ROW_IN * 72)
+    axes.set_xlabel("change of the step time [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.add_title(figure, title, "each number of the profile alone", left=_TORNADO_LEFT_IN)
+    style.add_legend(figure, handles, left=_TORNADO_LEFT_IN)
+    return figure

@@ -1,7 +1,7 @@
 """How well do predicted kernels follow measured ones?
 
-One panel per kind of kernel: predicted over measured time, both logarithmic, so that a
-perfect prediction stands on the diagonal. Below it the error of every row.
+One panel per kind of kernel: predicted over measured time, both logarithmic, so that a perfect
+prediction stands on the diagonal. Below it the error of every row.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from simulator.plots import style
-from simulator.results.links import LinkLoad, link_loads
 from simulator.results.step import StepResult
+from simulator.results.traffic import LinkLoad, link_loads
 from simulator.units import format_rate
 
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _AXIS_IN, _HEAD_IN = 0.85, 0.95, 0.72, 0.5, 0.32

@@ -1,8 +1,8 @@
 """How does the predicted step lie beside the one that torch's profiler saw?
 
-Two panels on one time axis, predicted above measured. A row per pipeline stage; its thin
-lane below holds communication. Boxes are forward and backward of a microbatch, and the
-optimizer; what is blank in a row is waiting.
+Two panels on one time axis, predicted above measured. A row per pipeline stage; its thin lane below
+holds communication. Boxes are forward and backward of a microbatch, and the optimizer; what is
+blank in a row is waiting.
 """
 
 from __future__ import annotations

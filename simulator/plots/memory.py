@@ -151,15 +151,13 @@ def _draw_bars(axes: Axes, memory: Sequence[ClassMemory], owners: Sequence[Owner
         base += size
     if len(memory) <= _MOST_TOTALS:
         for x, total in zip(where, base, strict=True):
-            axes.annotate(
+            style.annotate(
+                axes,
                 f"{total:.1f}",
                 (float(x), float(total)),
                 (0, 3),
                 ha="center",
                 va="bottom",
-                textcoords="offset points",
-                fontsize=style.SMALL_PT,
-                color=style.INK,
                 zorder=5,  # above the line of the capacity
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
             )
@@ -180,14 +178,13 @@ def _draw_capacity(axes: Axes, result: StepResult) -> None:
     else:
         edges = np.arange(len(sizes))
         axes.hlines(sizes, edges - 0.5, edges + 0.5, **look)
-    axes.annotate(
+    style.annotate(
+        axes,
         f"capacity\n{capacity:.4g} GiB",
         (1, capacity),
         (5, 0),
         va="center",
         xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        fontsize=style.SMALL_PT,
         color=style.VERMILLION,
         weight="bold",
         annotation_clip=False,

@@ -24,17 +24,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from simulator.exporters.selection import spread
 from simulator.plots import style
-from simulator.plots.boxes import (
-    Boxes,
-    Look,
-    RowLayout,
-    Scene,
-    build_scene,
-    row_layout,
-)
 from simulator.program.ir import Category, Kind
+from simulator.results.pipeline_boxes import Boxes, Look, RowLayout, Scene, build_scene, row_layout
+from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
 from simulator.units import format_seconds
 

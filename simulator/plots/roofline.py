@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from simulator.errors import InputError
 from simulator.plots import style
-from simulator.program.roofline import KernelPoint
+from simulator.program.price.roofline import KernelPoint
 from simulator.units import format_seconds
 
 _LEFT_IN, _TOP_IN, _AXIS_IN, _HEAD_IN, _PLOT_IN = 0.85, 0.72, 0.55, 0.3, 4.6
@@ -92,22 +92,18 @@ def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
     for peak in peaks:
         x = np.array([low, peak / bytes_per_s, high])
         axes.plot(x, np.minimum(x * bytes_per_s, peak) / 1e12, color=style.INK, linewidth=1.4)
-        axes.annotate(
+        style.annotate(
+            axes,
             f"{peak / 1e12:,.0f} TFLOP/s dense",
             (high, peak / 1e12),
             (-2, 4 if peak == peaks[-1] else -12),
-            textcoords="offset points",
             ha="right",
-            fontsize=style.SMALL_PT,
-            color=style.INK,
         )
-    axes.annotate(
+    style.annotate(
+        axes,
         f"{bytes_per_s / 1e12:.2f} TB/s",
         (low * 1.6, low * 1.6 * bytes_per_s / 1e12),
         (8, -10),
-        textcoords="offset points",
-        fontsize=style.SMALL_PT,
-        color=style.INK,
     )
     for together in _places(working):
         _draw_pie(axes, together, total_s)
@@ -178,13 +174,12 @@ def _draw_bars(axes: Axes, points: Sequence[KernelPoint]) -> None:
     for row, point in enumerate(shown):
         axes.barh(row + 0.5, 100, 0.72, color="#EFEFEF")
         axes.barh(row + 0.5, 100 * point.share_of_roof, 0.72, color=_COLOR[point.direction])
-        axes.annotate(
+        style.annotate(
+            axes,
             f"{100 * point.seconds / total_s:.1f} %",
             (1.04, row + 0.5),
             xycoords=axes.get_yaxis_transform(),
             va="center",
-            fontsize=style.SMALL_PT,
-            color=style.INK,
             annotation_clip=False,
         )
     axes.set_ylim(max(len(shown), 8), 0)

@@ -1,12 +1,15 @@
 """What does every rank run when under a schedule, and how much does it hold meanwhile?
 
-Above, the slots of every rank; below, in the same order, the activations that each rank
-holds, with the most of them at the right. Communication is free; times are in the unit of
-the costs that the run was given.
+Above, the slots of every rank; below, in the same order, the activations that each rank holds, with
+the most of them at the right. Communication is free; times are in the unit of the costs that the
+run was given. Several schedules stand under one another on one time axis, with equal work on every
+rank.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 from simulator.plots import style
 from simulator.plots.schedule_lanes import Lanes, draw_slots, legend_handles
 from simulator.program.ir import Owner
-from simulator.schedule.text import costs_text, microbatches_text, sizes_text
+from simulator.schedule.terminal_text import costs_text, microbatches_text, sizes_text
 from simulator.schedule.unit_run import UnitRun
 
 _LEFT_IN, _TOP_IN, _AXIS_IN, _RIGHT_IN = 0.85, 0.72, 0.48, 0.5
@@ -114,14 +117,12 @@ def label_peaks(axes: Axes, run: UnitRun, row_pt: float) -> None:
     if row_pt < SMALLEST_LABELLED_PT:
         return
     for rank, peak in enumerate(run.peaks):
-        axes.annotate(
+        style.annotate(
+            axes,
             f"{peak:.3g}",
             (1.0, rank + 0.5),
+            (10, 0),
             xycoords=("axes fraction", "data"),
-            xytext=(10, 0),
-            textcoords="offset points",
-            fontsize=style.SMALL_PT,
-            color=style.INK,
             va="center_baseline",
         )
 
@@ -136,3 +137,51 @@ def _area(run: UnitRun, rank: int, scale: float) -> NDArray[np.float64]:
     outline = np.column_stack([across, rank + 1 - scale * heights])
     ends = [[times[-1], rank + 1], [times[0], rank + 1]]
     return np.concatenate([outline, np.array(ends)])
+
+
+_COMPARED_LEFT_IN, _COMPARED_TOP_IN, _COMPARED_AXIS_IN, _COMPARED_RIGHT_IN = 0.85, 0.95, 0.48, 0.5
+_HEADING_IN = 0.34
+"""Between the rows of one schedule and those of the next."""
+_COMPARED_WIDTH_IN = style.WIDTH_IN - _COMPARED_LEFT_IN - _COMPARED_RIGHT_IN
+
+
+def draw_schedule_comparison(runs: Sequence[UnitRun], path: str | Path) -> None:
+    """Write the picture of several schedules; the suffix names the format."""
+    style.save(build_schedule_comparison_figure(runs), path)
+
+
+def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:
+    """Several schedules under one another, on one time axis."""
+    rows = sum(run.stages for run in runs)
+    row_in = float(np.clip(5.5 / rows, 0.05, 0.24))
+    heights_in = [row_in * run.stages for run in runs]
+    tops_in = accumulate(
+        heights_in[:-1], lambda t, h: t + h + _HEADING_IN, initial=_COMPARED_TOP_IN
+    )
+    handles = legend_handles(runs)
+    blocks_in = sum(heights_in) + _HEADING_IN * (len(runs) - 1)
+    figure = style.new_figure(
+        _COMPARED_TOP_IN + blocks_in + _COMPARED_AXIS_IN + style.legend_height_in(handles)
+    )
+    longest = max(run.span for run in runs)
+    for run, top_in, height_in in zip(runs, tops_in, heights_in, strict=True):
+        axes = style.add_axes_in(
+            figure, left=_COMPARED_LEFT_IN, top=top_in, width=_COMPARED_WIDTH_IN, height=height_in
+        )
+        axes.set_xlim(0.0, longest)
+        axes.set_ylim(run.stages, 0)
+        draw_slots(Lanes(axes, row_in * 72, _COMPARED_WIDTH_IN * 72 / longest), run)
+        style.name_rows(axes, [f"rank {rank}" for rank in range(run.stages)], row_in * 72)
+        label_peaks(axes, run, row_in * 72)
+        style.add_heading(axes, f"{run.info.name}: {summary_text(run)}")
+        show_time(axes, run)
+        if run is not runs[-1]:
+            axes.tick_params(axis="x", labelbottom=False, length=0)
+            axes.set_xlabel("")
+    sizes = sizes_text(runs[0].stages, runs[0].microbatches)
+    subtitle = "equal work on every rank"
+    if row_in * 72 >= SMALLEST_LABELLED_PT:
+        subtitle += "; at the right, the most microbatches that it holds"
+    style.add_title(figure, sizes, subtitle, left=_COMPARED_LEFT_IN)
+    style.add_legend(figure, handles, left=_COMPARED_LEFT_IN)
+    return figure

@@ -1,10 +1,9 @@
 """How are the slots of a schedule drawn?
 
-A row per rank, time to the right. A box is a slot in the colour of its phase; shades tell
-the parts of the model on one rank apart: its chunks, or the two directions. Lighter shades
-stand on a foot of the full colour, so that none passes for another phase. Slots that run
-together share a dark frame. Hatched gaps are idle. Arrows at the right say that the
-schedule goes on without draining.
+A row per rank, time to the right. A box is a slot in the colour of its phase; shades tell the
+chunks or the two directions on one rank apart. Lighter shades stand on a foot of the full colour,
+so that none passes for another phase. Slots that run together share a dark frame. Hatched gaps are
+idle. Arrows at the right say that the schedule goes on without draining.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from simulator.plots import style
 from simulator.program.ir import Category, Kind
 from simulator.schedule.slots import Phase, Slot
-from simulator.schedule.text import PHASE_NAMES
+from simulator.schedule.terminal_text import PHASE_NAMES
 from simulator.schedule.unit_run import Box, UnitRun
 
 PHASE_KIND: Mapping[Phase, Kind] = MappingProxyType(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -30,7 +30,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from simulator.errors import InputError
-from simulator.plots.formats import METADATA, PICTURES
+from simulator.files import PICTURE_METADATA, PICTURES
 from simulator.program.ir import Category, Kind, Owner
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -306,6 +306,26 @@ def _legend_label(handle: Handle) -> str:
     return str((handle[0] if isinstance(handle, tuple) else handle).get_label())
 
 
+def annotate(
+    axes: Axes,
+    text: str,
+    at: tuple[float, float],
+    shift_pt: tuple[float, float] = (0.0, 0.0),
+    **look: Any,
+) -> None:
+    """Write small text beside a point of the axes.
+
+    Args:
+        axes: Where.
+        text: What.
+        at: The point, in data coordinates unless ``look`` gives ``xycoords``.
+        shift_pt: From the point to the text [pt].
+        look: Other arguments of matplotlib's ``annotate``.
+    """
+    look = {"fontsize": SMALL_PT, "color": INK, **look}
+    axes.annotate(text, at, shift_pt, textcoords="offset points", **look)
+
+
 def add_heading(axes: Axes, text: str) -> None:
     """A small bold line above a panel."""
     axes.set_title(text, loc="left", fontsize=SMALL_PT, weight="bold", color=INK)
@@ -346,7 +366,7 @@ def time_unit(longest_s: float) -> tuple[str, float]:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a picture in the format its suffix names (:mod:`simulator.plots.formats`).
+    """Write a picture in the format its suffix names (:data:`simulator.files.PICTURES`).
 
     The folder is made if need be. The same figure gives the same bytes.
 
@@ -354,9 +374,9 @@ def save(figure: Figure, path: str | Path) -> None:
         InputError: No picture is written in such a format.
     """
     suffix = Path(path).suffix.lower()
-    if suffix not in METADATA:
+    if suffix not in PICTURE_METADATA:
         rule = f"a picture is written as {', '.join(PICTURES[:-1])} or {PICTURES[-1]}"
         raise InputError.single("path", rule, str(path), "change the suffix")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.hashsalt": "clustersim"}):
-        figure.savefig(path, dpi=PNG_DPI, metadata=dict(METADATA[suffix]))
+        figure.savefig(path, dpi=PNG_DPI, metadata=dict(PICTURE_METADATA[suffix]))

@@ -1,9 +1,10 @@
-"""What did a sweep find: which combination is fast, and what does speed cost in memory?
+"""Which of many jobs is fast, and what does speed cost in memory?
 
-Above, a heat map of the training rate over the first two fields that vary; where more vary, a
-cell shows the best combination that fits. Hatched cells do not fit, empty ones cannot run.
-Below, the rate against the memory of the fullest GPU, with the Pareto front: whatever is on
-it can only be beaten by taking more memory.
+A sweep: above, a heat map of the training rate over the first two fields that vary; where more
+vary, a cell shows the best combination that fits. Hatched cells do not fit, empty ones cannot run.
+Below, the rate against the memory of the fullest GPU, with the Pareto front.
+
+A search: one Pareto front of plans per number of GPUs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
@@ -24,6 +26,7 @@ from simulator.plots import style
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 _RATE, _PEAK, _FITS, _ERROR = "tokens_per_s_per_gpu", "peak_device_bytes", "fits", "error"
 _GIB = 1024.0**3
@@ -193,21 +196,86 @@ def _name_front(
     """Numbers at the points, the fastest first, and what they are on the right."""
     for number, index in enumerate(front, start=1):
         row = rows[index]
-        axes.annotate(
-            str(number),
-            (row[_PEAK] / _GIB, row[_RATE]),
-            (-4, 4),
-            textcoords="offset points",
-            ha="right",
-            fontsize=style.SMALL_PT,
-            color=style.INK,
-        )
-        axes.annotate(
+        style.annotate(axes, str(number), (row[_PEAK] / _GIB, row[_RATE]), (-4, 4), ha="right")
+        style.annotate(
+            axes,
             style.shorten(f"{number}  {_words(row, varied)}", 44),
             (1.02, 1 - (number - 0.5) / _MOST_NAMED),
             xycoords="axes fraction",
             va="center",
-            fontsize=style.SMALL_PT,
-            color=style.INK,
             annotation_clip=False,
         )
+
+
+_COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.VERMILLION, style.SKY)
+_MARKERS = "osD^vP"
+_PARETO_LEFT_IN, _PARETO_RIGHT_IN, _PARETO_TOP_IN, _PLOT_IN, _PARETO_AXIS_IN = (
+    1.0,
+    0.4,
+    0.75,
+    3.6,
+    0.9,
+)
+
+
+def draw_pareto(
+    title: str,
+    fronts: Mapping[int, Sequence[tuple[float, float, str]]],
+    capacity_bytes: float,
+    path: str | Path,
+) -> None:
+    """Write the picture; the suffix names the format.
+
+    Args:
+        title: Of the picture.
+        fronts: By number of GPUs: step time [s], device memory [B] and name of each plan.
+        capacity_bytes: Memory of a device [B].
+        path: Where to.
+    """
+    style.save(build_pareto_figure(title, fronts, capacity_bytes), path)
+
+
+def build_pareto_figure(
+    title: str,
+    fronts: Mapping[int, Sequence[tuple[float, float, str]]],
+    capacity_bytes: float,
+) -> Figure:
+    """Fronts as lines with marked plans; the ends of each are named."""
+    figure = style.new_figure(_PARETO_TOP_IN + _PLOT_IN + _PARETO_AXIS_IN)
+    width_in = style.WIDTH_IN - _PARETO_LEFT_IN - _PARETO_RIGHT_IN
+    axes = style.add_axes_in(
+        figure, left=_PARETO_LEFT_IN, top=_PARETO_TOP_IN, width=width_in, height=_PLOT_IN
+    )
+    axes.grid(color=style.GRID, lw=0.6)
+    handles = []
+    for index, (gpus, plans) in enumerate(fronts.items()):
+        color, marker = _COLORS[index % len(_COLORS)], _MARKERS[index % len(_MARKERS)]
+        line = Line2D([], [], color=color, marker=marker, ms=5, label=f"{gpus} GPUs")
+        handles.append(line)
+        if not plans:
+            continue
+        times = [seconds for seconds, _, _ in plans]
+        gibs = [num_bytes / 2**30 for _, num_bytes, _ in plans]
+        axes.plot(times, gibs, color=color, marker=marker, ms=5, drawstyle="steps-post", lw=1.2)
+        for seconds, num_bytes, name in {plans[0], plans[-1]}:
+            style.annotate(
+                axes,
+                name,
+                (seconds, num_bytes / 2**30),
+                (6, 5),
+                fontsize=style.SMALL_PT - 1,
+                color=style.PALE_INK,
+            )
+    axes.axhline(capacity_bytes / 2**30, color=style.INK, lw=1, ls="--")
+    fullest = max((b / 2**30 for plans in fronts.values() for _, b, _ in plans), default=0.0)
+    axes.set_ylim(0, min(capacity_bytes / 2**30 * 1.08, max(1.35 * fullest, 1.0)))
+    axes.margins(x=0.12)
+    axes.set_xlabel("step time [s]", fontsize=style.TEXT_PT, color=style.INK)
+    axes.set_ylabel("fullest GPU [GiB]", fontsize=style.TEXT_PT, color=style.INK)
+    axes.legend(handles=handles, fontsize=style.SMALL_PT, frameon=False, loc="upper right")
+    subtitle = (
+        "no other plan is both faster and smaller; "
+        f"a device has {capacity_bytes / 2**30:.1f} GiB (dashed)"
+    )
+    style.add_title(figure, title, subtitle, left=_PARETO_LEFT_IN)
+    return figure

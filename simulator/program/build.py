@@ -4,7 +4,7 @@ The pipeline gives every rank its order of forward and backward passes; costs co
 the stages, transfers from the network, and data parallelism adds its collectives. One
 class of ranks stands for all data-, tensor- and context-parallel copies of a stage,
 because on a uniform cluster they do the same; where they do not, or everybody is to be
-seen, :mod:`simulator.program.unfold` splits the classes.
+seen, :mod:`simulator.program.unlike.unfold` splits the classes.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from functools import partial
 from typing import NamedTuple
 
 from simulator.cost.host import host_ports_bytes_per_s
-from simulator.program.activation_offload import (
+from simulator.described.job import Job
+from simulator.program.grid.rank_groups import first_rank
+from simulator.program.grid.received_tokens import ExpertShare
+from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
+from simulator.program.price.schedule_costs import transfer_work
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.run.activation_offload import (
     ActivationOffload,
     kept_activations,
     offloaded_layers,
 )
-from simulator.program.asynchronous import refuse_shared_updates
-from simulator.program.data_parallel import DataParallel, Exchanges
-from simulator.program.data_parallel_collectives import Collectives
-from simulator.program.expert_load import ExpertShare
-from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
-from simulator.program.offloaded_states import offloaded_states
-from simulator.program.order import StepOrder, boundary_buffers, job_schedule, overlaps_p2p
-from simulator.program.outside_memory import outside_bytes
-from simulator.program.parameter_server import ServerTransfers
-from simulator.program.pipeline import Pipeline, add_pipeline
-from simulator.program.pipeline_ranks import PipelineRanks
-from simulator.program.ranks import first_rank
-from simulator.program.single_process import single_process_program
-from simulator.program.stage import StageCosts
-from simulator.program.states import ParameterCount, resident_memory, state_bytes
-from simulator.program.step_end import StepEnd, post_validates
-from simulator.program.transfers import transfer_work
-from simulator.program.unfold import unfold
-from simulator.program.units import Units
+from simulator.program.run.data_parallel import DataParallel, Exchanges
+from simulator.program.run.order import StepOrder, boundary_buffers
+from simulator.program.run.pipeline import Pipeline, add_pipeline
+from simulator.program.run.single_process import single_process_program
+from simulator.program.run.step_end import StepEnd
+from simulator.program.states.asynchronous import refuse_shared_updates
+from simulator.program.states.data_parallel_collectives import Collectives
+from simulator.program.states.gather_units import Units
+from simulator.program.states.offloaded_states import offloaded_states
+from simulator.program.states.outside_memory import outside_bytes
+from simulator.program.states.parameter_server import ServerTransfers
+from simulator.program.states.rank_layers import PipelineRanks
+from simulator.program.states.resident import ParameterCount, resident_memory, state_bytes
+from simulator.program.unlike.unfold import unfold
 from simulator.schedule import Order, Slot
 from simulator.schedule.unit_time import peak_in_flight
-from simulator.spec.job import Job
 
 _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
 """What lies in a buffer of its own where memory is kept from fragmenting."""
@@ -71,11 +71,11 @@ def steps_around(job: Job) -> Steps:
 
     None where all ranks meet at the end of a step.
     """
-    schedule = job_schedule(job)
+    schedule = job.choices.schedule
     if not schedule.synchronous:
         microbatches, stages = job.microbatches, job.plan.pp
         return Steps(-(-2 * stages // microbatches), -(-stages // microbatches))
-    if post_validates(job):
+    if job.choices.post_validates:
         # With two ends, a rank at one of them starts its next step before the other is done.
         return Steps(1, schedule.placement.copies - 1)
     if job.plan.offload.delayed_update:
@@ -96,7 +96,7 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
     """
-    if job.plan.data_parallel == "data-parallel":
+    if job.choices.data_parallelism.is_one_process:
         return single_process_program(job, steps, each_rank=unfolded)
     order = StepOrder(job)
 
@@ -149,22 +149,22 @@ class _Builder:
     def _exchanges(self) -> tuple[Units, Exchanges]:
         """What data-parallel ranks reduce and gather together, and how."""
         units = Units(self.job, self.ranks.copies_embedding)
-        if self.job.plan.data_parallel == "parameter-server":
+        if self.job.choices.data_parallelism.has_servers:
             return units, ServerTransfers(self.job, units)
         return units, Collectives(self.job, units)
 
     def _empty_program(self) -> Program:
         """The classes of ranks and what they share, with nothing to do."""
-        job, stack = self.job, self.job.plan.stack
+        job, choices = self.job, self.job.choices
         order = self.order.slots(job.microbatches)
         return Program(
             classes=tuple(self._rank_class(rank, slots) for rank, slots in enumerate(order)),
             ports={**self.profile.network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
-            expandable_segments=stack.expandable_segments,
+            expandable_segments=choices.expandable_segments,
             outside_bytes=outside_bytes(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
-            own_stream=_GATHERED if stack.gathers_on_own_stream else frozenset(),
+            own_stream=_GATHERED if choices.gathers_on_own_stream else frozenset(),
         )
 
     @property
@@ -182,8 +182,8 @@ class _Builder:
             placement=schedule.placement,
             chunks=job.plan.vpp,
             runs=self.ranks.runs,
-            blocking=not overlaps_p2p(job, schedule),
-            forward_host_s=job.plan.stack.forward_host_s,
+            blocking=not job.choices.overlaps_transfers,
+            forward_host_s=job.choices.forward_host_s,
             buffers=self.buffers,
             update_every=0 if schedule.synchronous else every,
             copies=copies,

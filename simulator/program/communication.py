@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from simulator.cost.collectives import CollectiveCost, CollectiveKind, Group, collective_cost
+from simulator.described.cluster.network import Network
 from simulator.program.ir import Category, Collective, Kind, Part, Traffic, Work
-from simulator.spec.network import Network
 
 _Key = TypeVar("_Key")
 

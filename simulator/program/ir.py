@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from simulator.spec.hardware import Device
+from simulator.described.cluster.hardware import Device
 
 
 class Kind(StrEnum):

@@ -8,10 +8,13 @@ tokens of the first, because a longer step that trains more is not slower.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.program.ir import Category
 from simulator.results.step import StepResult
+
+_USEFUL = (Category.FORWARD, Category.BACKWARD, Category.OPTIMIZER)
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,21 @@ def difference(first: StepResult, second: StepResult) -> Difference:
 def _tokens_per_gpu(result: StepResult) -> float:
     """Tokens of a step over its GPUs."""
     return result.tokens_per_s_per_gpu * result.step_time_s
+
+
+def difference_s(
+    slow: Mapping[Category, float], fast: Mapping[Category, float]
+) -> dict[Category, float]:
+    """What one breakdown spends more than another, by cause; adds up to the difference [s]."""
+    return {
+        category: slow.get(category, 0.0) - fast.get(category, 0.0)
+        for category in Category
+        if category in slow or category in fast
+    }
+
+
+def losses(breakdown_s: Mapping[Category, float]) -> list[tuple[Category, float]]:
+    """Shares of a step that compute nothing new, the largest first."""
+    step_s = sum(breakdown_s.values())
+    lost = [(each, s / step_s) for each, s in breakdown_s.items() if each not in _USEFUL]
+    return sorted(lost, key=lambda item: -item[1])

@@ -5,8 +5,8 @@ lives in between. The curve of each owner is the running sum of those events on 
 what is resident.
 
 Three numbers, always labelled: *allocated* is the sum of the tensors; *reserved* what a
-caching allocator holds for them (:mod:`simulator.results.allocator`), replayed block by block
-in the order in which the host issues the operations; *device* adds the driver's context,
+caching allocator holds for them (:mod:`simulator.results.allocator`), replayed block by
+block in the order in which the host issues the operations; *device* adds the driver's context,
 libraries, and the buffers of communicators.
 """
 
@@ -18,11 +18,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.described.cluster.hardware import Device
+from simulator.described.job import Job
 from simulator.engine.timeline import Timeline
+from simulator.program.grid.lockstep_groups import rank_grid
 from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes
-from simulator.results.reserved import Exchange, reserved_bytes
-from simulator.results.step import ClassMemory
-from simulator.spec.hardware import Device
+from simulator.results.allocator import Exchange, reserved_bytes
+from simulator.results.step import ClassMemory, HostMemory
 
 _LEAST_UNUSED_SHARE = 0.04
 """Reserved beyond allocated: median of the eight different runs in
@@ -126,18 +128,18 @@ def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchan
 
 
 def _exchange(takes: Memory, gives: Memory, program: Program) -> Exchange:
-    def sizes(memory: Memory, *, is_apart: bool) -> tuple[float, ...]:
+    def sizes(memory: Memory, *, own_stream: bool) -> tuple[float, ...]:
         return tuple(
             size
             for owner, size in memory
-            if owner not in program.preallocated and (owner in program.own_stream) == is_apart
+            if owner not in program.preallocated and (owner in program.own_stream) == own_stream
         )
 
     return Exchange(
-        sizes(takes, is_apart=False),
-        sizes(gives, is_apart=False),
-        sizes(takes, is_apart=True),
-        sizes(gives, is_apart=True),
+        sizes(takes, own_stream=False),
+        sizes(gives, own_stream=False),
+        sizes(takes, own_stream=True),
+        sizes(gives, own_stream=True),
     )
 
 
@@ -247,3 +249,60 @@ def _curves(
         if curve.any():
             curves[owner] = np.maximum(curve, 0.0)
     return curves
+
+
+def host_memory(job: Job, program: Program) -> HostMemory | None:
+    """The fullest node of a job; None where nothing leaves the GPUs."""
+    if not job.plan.offload.is_used:
+        return None
+    host = job.cluster.profile.host
+    by_stage = {each.stage: each for each in program.classes}
+    per_stage = np.asarray(
+        [total_bytes(by_stage[s].host) + total_bytes(by_stage[s].nvme) for s in sorted(by_stage)]
+    )
+    stage_of_rank = np.empty(job.cluster.gpus, dtype=np.int64)
+    for stage, ranks in enumerate(rank_grid(job)):
+        stage_of_rank[ranks] = stage
+    nodes = np.arange(job.cluster.gpus) // job.cluster.profile.network.gpus_per_node
+    fullest = int(np.argmax(np.bincount(nodes, weights=per_stage[stage_of_rank])))
+    stages = stage_of_rank[nodes == fullest].tolist()
+    return HostMemory(
+        _summed([by_stage[stage].host for stage in stages]),
+        host.memory_bytes,
+        _summed([by_stage[stage].nvme for stage in stages]),
+        host.nvme.size_bytes if host.nvme else 0.0,
+    )
+
+
+def _summed(memories: list[Memory]) -> Mapping[Owner, float]:
+    held: dict[Owner, float] = {}
+    for memory in memories:
+        for owner, size in memory:
+            held[owner] = held.get(owner, 0.0) + size
+    return held
+
+
+def peak_operation(timeline: Timeline, rank_class: int, time_s: float) -> Operation | None:
+    """What the class computes at a moment; None where it waits."""
+    for index in timeline.program.lanes.get((rank_class, Stream.COMPUTE), []):
+        if timeline.operation_start_s[index] <= time_s < timeline.operation_end_s[index]:
+            return timeline.program.operations[index]
+    return None
+
+
+def peak_moment(timeline: Timeline, rank_class: int, time_s: float) -> str:
+    """A moment in words, such as ``backward of microbatch 3, layers 16 to 31``."""
+    operation = peak_operation(timeline, rank_class, time_s)
+    if operation is None:
+        return "between passes"
+    words = str(operation.kind).replace("_", " ")
+    if operation.microbatch >= 0:
+        words += f" of microbatch {operation.microbatch}"
+    first, end = operation.layers
+    if first < 0:
+        return words
+    if first == end:
+        return f"{words}, head or loss"
+    return (
+        f"{words}, layer {first}" if end == first + 1 else f"{words}, layers {first} to {end - 1}"
+    )

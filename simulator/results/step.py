@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
-from simulator.program.asynchronous import Asynchrony
 from simulator.program.ir import Category, Owner
-from simulator.results.host_memory import HostMemory
+from simulator.program.states.asynchronous import Asynchrony
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,29 @@ class ClassMemory:
     def label(self) -> str:
         """The stage, and the role where it has several."""
         return f"{self.stage}, {self.role}" if self.role else str(self.stage)
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Memory and drives of the node that holds most.
+
+    Attributes:
+        held_bytes: In its memory, by owner [B]; pinned buffers are ``communication``.
+        capacity_bytes: Its memory [B].
+        nvme_held_bytes: On its drives, by owner [B].
+        nvme_capacity_bytes: Its drives [B]; 0 where the profile knows none.
+    """
+
+    held_bytes: Mapping[Owner, float]
+    capacity_bytes: float
+    nvme_held_bytes: Mapping[Owner, float]
+    nvme_capacity_bytes: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for both; ignores the system and data loaders."""
+        in_memory, on_drives = sum(self.held_bytes.values()), sum(self.nvme_held_bytes.values())
+        return in_memory <= self.capacity_bytes and on_drives <= self.nvme_capacity_bytes
 
 
 @dataclass(frozen=True)

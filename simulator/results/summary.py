@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
-from simulator.cost.kernels import peak_flop_per_s
+import numpy as np
+
+from simulator.cost.kernel_time import peak_flop_per_s
+from simulator.described.cluster.hardware import ErrorBand
+from simulator.described.job import Job
 from simulator.engine.timeline import Timeline
-from simulator.program.asynchronous import asynchrony
 from simulator.program.build import Steps
-from simulator.program.ir import COMMUNICATION, Category
-from simulator.program.layout import recomputed_layers
-from simulator.program.order import job_schedule
-from simulator.results.host_memory import host_memory
-from simulator.results.memory import class_memory
-from simulator.results.steady import cut_memory, cut_timeline, steady_window
-from simulator.results.step import StepResult
+from simulator.program.grid.stage_layers import recomputed_layers
+from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
+from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
+from simulator.program.run.order import job_schedule
+from simulator.program.states.asynchronous import asynchrony
+from simulator.results.memory import class_memory, host_memory
+from simulator.results.step import ClassMemory, StepResult
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
-from simulator.spec.hardware import ErrorBand
-from simulator.spec.job import Job
 
 _ALONE = Steps(0, 0)
 
@@ -98,9 +99,9 @@ def _throughput(job: Job, step_time_s: float) -> _Throughput:
         job.model,
         seq_len,
         plan.recompute,
-        plan.stack.selective_policy,
+        job.choices.selective_policy,
         modules=plan.recompute_modules,
-        stops_early=plan.stack.recompute_stops_early,
+        stops_early=job.choices.recompute_stops_early,
         repeated_share=len(recomputed_layers(job)) / job.model.layers,
     )
     hfu = tokens_per_s_per_gpu * hardware_flop / peak
@@ -109,3 +110,47 @@ def _throughput(job: Job, step_time_s: float) -> _Throughput:
 
 def _band_s(step_time_s: float, band: ErrorBand | None) -> tuple[float, float] | None:
     return (band.fastest * step_time_s, band.slowest * step_time_s) if band else None
+
+
+def steady_window(timeline: Timeline, steps: Steps) -> tuple[float, float]:
+    """Start and end of the step between those that surround it [s]."""
+    lane = timeline.program.lanes[0, Stream.COMPUTE]
+    updates = [i for i in lane if timeline.program.operations[i].kind is Kind.OPTIMIZER]
+    per_step = len(updates) // steps.total
+    before = steps.before * per_step
+    start = timeline.operation_end_s[updates[before - 1]]
+    return float(start), float(timeline.operation_end_s[updates[before + per_step - 1]])
+
+
+def cut_timeline(timeline: Timeline, start_s: float, end_s: float) -> Timeline:
+    """What happens in a window, counted from its start; what reaches out of it is cut off."""
+    starts, ends = timeline.operation_start_s, timeline.operation_end_s
+    kept = np.flatnonzero((ends > start_s) & (starts < end_s)).tolist()
+    place = {index: position for position, index in enumerate(kept)}
+    program = timeline.program
+    operations = [
+        replace(operation, after=tuple(place[i] for i in operation.after if i in place))
+        for operation in map(program.operations.__getitem__, kept)
+    ]
+    lanes = {lane: [place[i] for i in ids if i in place] for lane, ids in program.lanes.items()}
+    return Timeline(
+        replace(program, operations=operations, lanes=lanes),
+        np.clip(starts[kept], start_s, end_s) - start_s,
+        np.clip(ends[kept], start_s, end_s) - start_s,
+    )
+
+
+def cut_memory(memory: ClassMemory, start_s: float, end_s: float) -> ClassMemory:
+    """The curves of a window, counted from its start; the peak stays that of the whole run."""
+    time_s = memory.time_s
+    first = int(np.searchsorted(time_s, start_s, side="right")) - 1
+    past = int(np.searchsorted(time_s, end_s, side="right"))
+    curves = {owner: curve[first:past] for owner, curve in memory.owner_bytes.items()}
+    shown_s = np.maximum(time_s[first:past] - start_s, 0.0)
+    total = sum(curves.values(), np.zeros(len(shown_s)))
+    return replace(
+        memory,
+        time_s=shown_s,
+        owner_bytes=curves,
+        peak_time_s=float(shown_s[int(np.argmax(total))]),
+    )

@@ -1,22 +1,14 @@
 """In which order does every pipeline rank run its forwards and backwards?
 
-slots       Phase, Slot, Order, Placement: the words everything here is said in
-info        ScheduleInfo: what else is known about a schedule; refuses wrong sizes
-registry    the schedules by name; ``schedule_order`` is the entry
-limits      sizes a schedule runs with, activations it holds
-fill_drain, one_f_one_b, zero_bubble, zero_bubble_v, controllable_memory, dual_pipe,
-chimera, varuna     the orders, one file per family
-pass_costs  what an order knows that is decided from a job's own passes
-zero_bubble_search      the order that fills the bubbles of given passes
-list_scheduling, numbering      tools to write orders with
-csv         orders as torch and torchtitan write them
-written     the schedule that such a file holds, checked
-unit_time   when each slot runs, given a time per phase and free communication
-unit_run    one schedule at some sizes, run that way: step, bubble, activations over time
-comparison  several schedules at equal work
-notes       what each schedule does, and its closed forms
-text        the picture of a run in plain text
-rendezvous  whether an order survives blocking sends
+slots           Phase, Slot, Order, Placement: the words everything here is said in
+info            ScheduleInfo: all facts of a schedule; refuses wrong sizes
+orders/         the order functions, each with its schedule's entry; tools to write them with
+registry        the schedules by name; ``schedule_order`` builds one
+written         orders as torch and torchtitan write them, and whether they can run
+unit_time       when each slot runs, given a time per phase and free communication
+rendezvous      whether an order survives blocking sends
+unit_run        schedules run that way: step, bubble, activations; several side by side
+terminal_text   the picture of a run in plain text
 """
 
 from simulator.schedule.info import ScheduleInfo

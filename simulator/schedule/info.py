@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.errors import Fault, InputError, UnsupportedError
-from simulator.schedule.pass_costs import PassCosts
-from simulator.schedule.slots import Order, Placement
+from simulator.schedule.slots import Order, Phase, Placement, Slot
+from simulator.schedule.unit_time import EQUAL_COSTS
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """Time and memory of the passes of one microbatch, in any units.
+
+    Most orders are fixed by their sizes. Those that are searched or found at run time depend on
+    how long passes and sends take and on what they hold.
+
+    Attributes:
+        seconds: Duration by phase and virtual stage.
+        transfer_s: Time that a result takes from one rank to another, as (sender, receiver).
+        saved_bytes: Activations that a forward leaves, per virtual stage.
+        pending_bytes: What of them, or made from them, an input gradient leaves for the weight
+            gradient, per virtual stage.
+    """
+
+    seconds: Mapping[tuple[Phase, int], float]
+    transfer_s: Callable[[int, int], float]
+    saved_bytes: Sequence[float]
+    pending_bytes: Sequence[float]
+
+    def slot_s(self, slot: Slot) -> float:
+        """Duration of a slot."""
+        return self.seconds[slot.phase, slot.stage]
+
+
+def even_pass_costs(stages: int, costs: Mapping[Phase, float] = EQUAL_COSTS) -> PassCosts:
+    """Every stage alike, free transfers, and nothing freed half-way."""
+    seconds = {(phase, stage): s for phase, s in costs.items() for stage in range(stages)}
+    return PassCosts(seconds, lambda *_: 0.0, [1.0] * stages, [1.0] * stages)
+
 
 OrderFunction = Callable[[int, int, int], Order]
 """(stages, chunks, microbatches) -> order."""
@@ -55,6 +87,41 @@ def up_to_date(rank: int, stages: int) -> int:
     return 0
 
 
+def one_message(stages: int, chunks: int, microbatches: int) -> int:
+    """Two neighbours send to each other at once, while none of them receives."""
+    del chunks, microbatches
+    return min(1, stages - 1)
+
+
+ONE_F_ONE_B_BUBBLE, EQUAL_TIMES = "(p - 1) * (tF + tB)", "tF = tI = tW"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """One schedule in words and closed forms.
+
+    Formulas are Python expressions of p stages, v chunks per rank, m microbatches and the times
+    tF, tI, tW and tB = tI + tW of one microbatch on a whole rank; tests hold them against runs.
+    They assume at least as many microbatches as the schedule needs to fill the pipeline.
+
+    Attributes:
+        text: What it does and why, a short paragraph.
+        bubble: Idle time per rank and step; empty where no closed form is known.
+        bubble_when: What the formula assumes; empty is nothing.
+        bubble_is_bound: Whether the bubble is at most the formula, instead of equal.
+        bubble_is_between: Whether idle time counts from a rank's own first start to its own
+            last end, as in the zero-bubble papers.
+        activations: Most activations on the fullest rank [microbatches of its whole share].
+    """
+
+    text: str
+    bubble: str
+    bubble_when: str = ""
+    bubble_is_bound: bool = False
+    bubble_is_between: bool = False
+    activations: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduleInfo:
     """One pipeline schedule.
@@ -84,6 +151,17 @@ class ScheduleInfo:
         buffers: Upper bound of messages that must fit between a rank and each one it sends to
             where sends block (:mod:`simulator.schedule.rendezvous`); 0 runs where a send waits
             for its receive. Of an order with ``costed_order``: that of equal costs.
+        joins_passes: Whether it is made to run a forward beside a backward.
+        paired_order: Builds its order with every forward joined to the backward after it, where
+            an implementation has that, too.
+        waits: Whether its implementations, Megatron's and PyTorch's alike, wait for every transfer
+            before they go on (``overlap_p2p_comm`` is for interleaved schedules only).
+        in_megatron: Whether Megatron-LM runs it.
+        recomputes_blocks: Whether Megatron recomputes part of the layers of a stage under it.
+        offloads: Whether a framework offloads states or activations under it: all ranks update
+            together, and backward passes are whole.
+        torch_name: What ``torch.distributed.pipelining`` calls it; empty where it has none.
+        note: What it does and costs, for people; None for one that a file holds.
     """
 
     name: str
@@ -102,6 +180,14 @@ class ScheduleInfo:
     weight_versions: Callable[[int, int], int] = one_version
     staleness: Callable[[int, int], int] = up_to_date
     buffers: SizeFunction = no_buffers
+    joins_passes: bool = False
+    paired_order: OrderFunction | None = None
+    waits: bool = False
+    in_megatron: bool = False
+    recomputes_blocks: bool = False
+    offloads: bool = False
+    torch_name: str = ""
+    note: Note | None = None
 
     def check(self, stages: int, chunks: int, microbatches: int) -> None:
         """Raise unless the schedule runs with these sizes.

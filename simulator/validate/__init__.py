@@ -1,0 +1,9 @@
+"""How far are predictions from reality?
+
+published/                          published training runs
+collective_errors                   measured collectives
+kernel_errors, kernel_answers       measured kernels
+torch_run/                          real torch runs on this machine
+measured_trace/                     a trace of a real step
+accuracy, profile_review            summaries of errors; what is remarkable about a profile
+"""

@@ -10,24 +10,26 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from simulator.cost.kernels import (
+from simulator.cost.kernel_time import (
     ELEMENT_BYTES,
     attention_s,
     gemm_s,
     grouped_gemm_s,
     memory_bound_s,
 )
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
 from simulator.errors import InputError
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.kernels import FlashKernel, Precision
-from simulator.validate import cells
-from simulator.validate.kernel_protocol import (
+from simulator.tables import cells
+from simulator.tables.kernel_rows import (
+    KernelRow,
+    SkippedRowError,
     cache_append_s,
+    precision_of,
     quantise_s,
     repeated_calls,
     under_power_limit_s,
 )
-from simulator.validate.kernel_rows import KernelRow, SkippedRowError, precision_of
 
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""

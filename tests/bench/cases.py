@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import simulator as sim
-from simulator.spec.job import Job
+from simulator.described.job import Job
 
 ROOT = Path(__file__).parents[2]
 LARGE = ROOT / "workloads" / "llama3.1-405b-16384xh100.yaml"
@@ -84,9 +84,9 @@ def _sweep() -> Callable[[], object]:
 
 
 def _bounds() -> Callable[[], object]:
-    from simulator.planning.bound import plan_bounds
-    from simulator.planning.plan_costs import CostTables
-    from simulator.planning.space import plan_space
+    from simulator.planning.search.bound import plan_bounds
+    from simulator.planning.search.plan_costs import CostTables
+    from simulator.planning.search.space import plan_space
 
     vary = {
         "plan.overlap_grad_reduce": [False, True],
@@ -99,7 +99,7 @@ def _bounds() -> Callable[[], object]:
 
 
 def _search() -> Callable[[], object]:
-    from simulator.planning.search import search_plans
+    from simulator.planning.search.search import search_plans
 
     job = sim.load_job(SEARCHED)
     return lambda: search_plans(job)

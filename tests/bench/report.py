@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from simulator.described.job import Job
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.plots import style
 from simulator.program.build import build_program
 from simulator.results.summary import summarise
-from simulator.spec.job import Job
 from simulator.version import __version__
 from tests.bench.cases import large_job, used_s
 

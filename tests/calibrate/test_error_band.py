@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.calibrate.error_band import Residual, covered_share, error_band, profile_band
-from simulator.calibrate.fit_training import LeftOut, residuals
+from reports.make.fit.error_band import Residual, covered_share, error_band, profile_band
+from reports.make.fit.fit_training import LeftOut, residuals
 
 RATIOS = st.lists(st.floats(0.7, 1.4), min_size=1, max_size=40)
 

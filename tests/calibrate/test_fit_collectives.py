@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate.fit_collectives import fit_fabric, fit_scale_up
-from simulator.calibrate.network_files import Fit, with_profile_fit
-from simulator.calibrate.network_fit import Case
-from simulator.importers.measured_collective import CollectiveRow
-from simulator.spec.load import load_profile
-from simulator.spec.network import Network
-from simulator.validate.collective_rows import predicted_s
+from reports.make.fit.shipped_networks import fit_fabric, fit_scale_up, with_profile_fit
+from simulator.calibrate.network.measured_network import Fit
+from simulator.calibrate.network.network_fit import Case
+from simulator.described.cluster.network import Network
+from simulator.described.load import load_profile
+from simulator.importers.nccl_tests.measured_collective import CollectiveRow
+from simulator.tables.collective_rows import predicted_s
 
 PROFILE = """\
 name: x  # kept

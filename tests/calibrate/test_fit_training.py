@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from simulator.calibrate.fit_training import EAGER_HOST_WORK, cross_validation, fit, loss
-from simulator.calibrate.training_response import KNOB_VALUES, Response, responses
-from simulator.program.layout import Slice
-from simulator.program.stage import StageCosts
+from reports.make.fit.fit_training import EAGER_HOST_WORK, cross_validation, fit, loss
+from reports.make.fit.training_response import KNOB_VALUES, Response, responses
+from simulator.described.load import job_from_document
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.price.stage_cost import StageCosts
 from simulator.schedule import Phase
-from simulator.spec.load import job_from_document
-from simulator.validate.cells import Row
+from simulator.tables.cells import Row
 
 
 def run(name: str, measured_s: float, *, profile: str = "h100-sxm-80gb", grade: str = "A") -> Row:

@@ -7,17 +7,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simulator.calibrate.kernel_calls import OPERATIONS, UnsupportedCaseError, call_of
-from simulator.calibrate.kernel_cases import (
+from simulator.calibrate.gpu.device_facts import SYSTEM_OPERATIONS, measured
+from simulator.calibrate.gpu.kernel_calls import (
+    OPERATIONS,
+    Stopwatch,
+    Timing,
+    UnsupportedCaseError,
+    call_of,
+)
+from simulator.calibrate.gpu.kernel_cases import (
     CPU_EXTENT,
     GPU_EXTENT,
     KernelCase,
     kernel_cases,
     product_shapes,
 )
-from simulator.calibrate.system_calls import SYSTEM_OPERATIONS, measured
-from simulator.calibrate.timing import Stopwatch, Timing
-from simulator.spec.load import load_model
+from simulator.described.load import load_model
 
 CPU = torch.device("cpu")
 FORMATS = ("bf16", "fp8", "fp16", "tf32", "fp32")

@@ -6,21 +6,21 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate.kernel_cases import KernelCase
-from simulator.calibrate.kernel_journal import KernelJournal
-from simulator.calibrate.kernel_profile import (
+from simulator.calibrate.gpu.kernel_cases import KernelCase
+from simulator.calibrate.gpu.kernel_profile import (
     KernelCalibration,
     calibrate_kernels,
     measured_values,
 )
-from simulator.calibrate.processor_profile import processor_profile_text
-from simulator.cost.kernels import attention_s, gemm_s, memory_bound_s
+from simulator.calibrate.gpu.measure_kernels import KernelJournal
+from simulator.calibrate.profile_text import processor_profile_text
+from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.documents import parse_yaml
+from simulator.described.load import load_profile, profile_file, profile_from_document
+from simulator.described.rules.profile_rules import profile_faults
 from simulator.errors import InputError
-from simulator.spec.documents import parse_yaml
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.load import load_profile, profile_file, profile_from_document
-from simulator.spec.profile_checks import profile_faults
-from simulator.validate.kernels import without_sustained_clock
+from simulator.validate.kernel_errors import without_sustained_clock
 
 BASE = "h100-sxm-80gb"
 SOURCE = "calibrate gpu on a test, 2026-01-01, torch 0"

@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from simulator.calibrate.collective_table import COLUMNS, append_row, new_table, own_table
-from simulator.calibrate.collective_world import CollectiveWorld, launched_world
-from simulator.calibrate.measure_collectives import collective_cases
-from simulator.calibrate.measured_network import read_measured
-from simulator.calibrate.processor_profile import processor_profile_text
+from simulator.calibrate.network.measure_collectives import (
+    CollectiveWorld,
+    collective_cases,
+    launched_world,
+)
+from simulator.calibrate.network.measured_network import read_measured
+from simulator.calibrate.profile_text import processor_profile_text
+from simulator.described.load import load_profile
 from simulator.errors import InputError
-from simulator.spec.load import load_profile
-from simulator.validate.kernel_rows import KernelRow
+from simulator.tables.collective_table import COLUMNS, append_row, new_table, own_table
+from simulator.tables.kernel_rows import KernelRow
 
 ROOT = Path(__file__).parents[2]
 RANKS = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}

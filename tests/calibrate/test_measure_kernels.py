@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from simulator.calibrate import measure_kernels as module
-from simulator.calibrate.device_facts import DeviceFacts, device_facts
-from simulator.calibrate.kernel_calls import Call
-from simulator.calibrate.kernel_cases import KernelCase
-from simulator.calibrate.kernel_journal import COLUMNS, KernelJournal
-from simulator.calibrate.measure_kernels import DeviceFailedError, measure_kernels
-from simulator.calibrate.system_calls import Measured
-from simulator.calibrate.timing import Timing
+from simulator.calibrate.gpu import measure_kernels as module
+from simulator.calibrate.gpu.device_facts import DeviceFacts, Measured, device_facts
+from simulator.calibrate.gpu.kernel_calls import Call, Timing
+from simulator.calibrate.gpu.kernel_cases import KernelCase
+from simulator.calibrate.gpu.measure_kernels import (
+    COLUMNS,
+    DeviceFailedError,
+    KernelJournal,
+    measure_kernels,
+)
 from simulator.errors import InputError
-from simulator.validate.kernels import validate_kernels
+from simulator.validate.kernel_errors import validate_kernels
 from tests.tiny import tiny_profile
 
 CASES = [KernelCase("gemm", "fp32", 16, 16, 16 * step) for step in range(1, 6)]

@@ -11,19 +11,19 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate.measured_network import (
+from simulator.calibrate.network.fit_residuals import parameters, residuals, to_dict
+from simulator.calibrate.network.measured_network import (
     Calibration,
     calibrate_collectives,
     read_measured,
 )
 from simulator.calibrate.profile_text import with_sourced_values
-from simulator.calibrate.residuals import parameters, residuals, to_dict
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
+from simulator.described.cluster.network import Network
+from simulator.described.documents import parse_yaml
+from simulator.described.load import load_profile, profile_file, profile_from_document
 from simulator.errors import InputError
-from simulator.importers.measured_collective import KIND_OF_NAME
-from simulator.spec.documents import parse_yaml
-from simulator.spec.load import load_profile, profile_file, profile_from_document
-from simulator.spec.network import Network
+from simulator.importers.nccl_tests.measured_collective import KIND_OF_NAME
 from tests.nccl_output import Bench, json_output, text_output
 
 BASE = "h100-sxm-80gb"

@@ -11,9 +11,9 @@ from simulator.calibrate.profile_text import (
     with_sourced_values,
     without_aliases,
 )
+from simulator.described.load import load_profile, profile_file, profile_names
 from simulator.errors import InputError
 from simulator.files import write_whole
-from simulator.spec.load import load_profile, profile_file, profile_names
 
 NIC = {"network.fabric.nic": SourcedValue("100 Gbit/s", "measured", 'a "quoted" file')}
 

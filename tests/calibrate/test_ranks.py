@@ -11,14 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator.calibrate.ranks.launch import Place, RankFailedError, loopback, run_ranks
-from simulator.calibrate.ranks.shaped import (
+from simulator.errors import InputError, UnsupportedError
+from simulator.ranks.launch import (
+    Place,
+    RankFailedError,
+    loopback,
     on_shaped_links,
+    run_ranks,
     shaped_network,
     why_not_shaped,
 )
-from simulator.calibrate.ranks.world import joined, own_world
-from simulator.errors import InputError, UnsupportedError
+from simulator.ranks.world import joined, own_world
 from tests.validate.test_torch_strategies import job
 
 MEBIBYTE = 2**20

@@ -10,10 +10,10 @@ from simulator.capture.table import BlockOwner, Call, Exchange, Phase, Tensor
 from simulator.cost.attention import attention_s
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.cost.gemm import gemm_s
-from simulator.cost.memory_bound import memory_bound_s
+from simulator.cost.rates import memory_bound_s
+from simulator.described.load import load_profile
 from simulator.errors import InputError
 from simulator.program.ir import Category, Owner
-from simulator.spec.load import load_profile
 from tests.capture.made_up import GEMM, Step, capture_of
 
 PROFILE = load_profile("h100-sxm-80gb")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulator.capture.memory import held_at_peak
+from simulator.capture.held_memory import held_at_peak
 from simulator.capture.recording.one_rank import (
     RankResult,
     captured,

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from simulator.api import simulate
-from simulator.chakra import trace as names
-from simulator.chakra.files import MAX_NODES, file_name, read_trace, read_traces, write_trace
+from simulator.chakra import execution_trace as names
+from simulator.chakra.execution_trace import Node, NodeType, RankTrace
 from simulator.chakra.from_program import check_traceable, rank_traces
-from simulator.chakra.groups import group_on, group_ranks
 from simulator.chakra.messages import MAX_MESSAGE_BYTES, message_types, write_message
-from simulator.chakra.replay import replay_traces
-from simulator.chakra.trace import Node, NodeType, RankTrace
+from simulator.chakra.rank_parts import group_on, group_ranks
+from simulator.chakra.to_program import replay_traces
+from simulator.chakra.trace_files import MAX_NODES, file_name, read_trace, read_traces, write_trace
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.job import Job
+from simulator.described.load import job_from_document, load_profile
 from simulator.errors import InputError, UnsupportedError
-from simulator.program import ranks as groups
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document, load_profile
+from simulator.program.grid import rank_groups as groups
 from tests.networks import flat_network
 
 GB = 10**9

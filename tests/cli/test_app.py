@@ -78,8 +78,12 @@ def test_a_command_loads_no_other_command():
     loaded = subprocess.run(
         [sys.executable, "-c", words], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert "simulator.cli.run" in loaded
-    assert not {"simulator.cli.plan", "simulator.cli.importing", "simulator.api"} & set(loaded)
+    assert "simulator.cli.step.run" in loaded
+    assert not {
+        "simulator.cli.planning.plan",
+        "simulator.cli.importing",
+        "simulator.api",
+    } & set(loaded)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.cli.balance import _verdict
-from simulator.planning.balance import Balance
+from simulator.cli.planning.variations import _verdict
+from simulator.planning.changes.balance import Balance
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from simulator.spec.load import load_profile
+from simulator.described.load import load_profile
 from tests.nccl_output import Bench, text_output
 
 BASE = ("--profile", "h100-sxm-80gb")

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from simulator.cli.console import number_column, print_table, text_column
+from simulator.cli.console import number_columns, print_table, text_columns
 
-COLUMNS = [text_column("stage"), number_column("tokens/s per GPU"), text_column("lost to")]
+COLUMNS = text_columns("stage") + number_columns("tokens/s per GPU") + text_columns("lost to")
 ROW = ("first", "10,035.8", "bubble 6 % and a network card that is shared")
 
 

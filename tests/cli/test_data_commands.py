@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simulator.cli.schemas import SchemaName, schema_text
+from simulator.cli.shipped import SchemaName, schema_text
+from simulator.described.documents import data_folder
+from simulator.described.load import load_job, load_profile, model_names, profile_names
 from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
 from simulator.schedule import SCHEDULES, schedule_order
-from simulator.schedule.csv import read_order
-from simulator.spec.documents import data_folder
-from simulator.spec.load import load_job, load_profile, model_names, profile_names
+from simulator.schedule.written import read_order
 
 CONFIG = {
     "model_type": "llama",
@@ -181,7 +181,7 @@ def test_a_schema_is_printed_as_json(clustersim, name):
 )
 def test_the_shipped_schemas_are_those_of_the_specifications(name, path):
     shipped = Path(__file__).parents[2] / path
-    assert shipped.read_text(encoding="utf-8") == schema_text(name), "run: make schemas"
+    assert shipped.read_text(encoding="utf-8") == schema_text(name), "run make generated"
 
 
 def test_a_profile_is_drawn_where_it_was_asked_for(clustersim, tmp_path):

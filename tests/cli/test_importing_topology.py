@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.load import load_profile
+from simulator.described.load import load_profile
 from tests.topology_text import nvidia_text, uniform
 
 BASE = ("--profile", "h100-sxm-80gb")

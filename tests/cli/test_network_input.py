@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.load import profile_file
+from simulator.described.load import profile_file
 
 BAD = [
     ("nics_per_node: 8", "nics_per_node: 3", "network.fabric.nics_per_node = 3: must divide"),

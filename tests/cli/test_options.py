@@ -16,7 +16,7 @@ from simulator.cli.options import (
     written_as,
 )
 from simulator.errors import InputError
-from simulator.plots.formats import PICTURES
+from simulator.files import PICTURES
 from simulator.plots.style import save
 
 
@@ -62,7 +62,7 @@ def test_what_a_command_takes_as_a_picture_is_what_a_picture_is_written_as(tmp_p
 
 
 def test_asking_how_pictures_are_written_loads_nothing_that_draws():
-    code = "import sys, simulator.cli.memory; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, simulator.cli.step.memory; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -24,6 +24,17 @@ def test_json_says_which_ranks_each_class_stands_for(clustersim, job_file):
     assert sum(each["ranks"] for each in classes) == 16
 
 
+def test_json_says_what_the_perturbations_cost(clustersim, job_file):
+    slowed, sound = (
+        json.loads(clustersim("run", job_file, *more, "--json").out) for more in (SLOW, ())
+    )
+    cost = slowed["perturbation_cost"]
+    assert cost["step_time_without_s"] == sound["step_time_s"]
+    assert cost["lost_s"] == slowed["step_time_s"] - sound["step_time_s"] > 0
+    assert cost["lost_share"] == slowed["step_time_s"] / sound["step_time_s"] - 1
+    assert "perturbation_cost" not in sound
+
+
 def test_every_gpu_by_itself_gives_the_same_numbers(clustersim, job_file):
     folded, unfolded = (
         json.loads(clustersim("run", job_file, *more, "--json").out)

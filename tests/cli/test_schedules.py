@@ -142,8 +142,10 @@ def test_a_wrong_question_ends_with_2_and_no_answer(clustersim, words, says):
 
 def test_the_gallery_is_drawn_into_a_folder(clustersim, tmp_path, monkeypatch):
     names = ("naive", "dualpipev")
-    monkeypatch.setattr("simulator.plots.gallery.SCHEDULES", {n: SCHEDULES[n] for n in names})
-    monkeypatch.setattr("simulator.plots.gallery.FAMILIES", names)
+    monkeypatch.setattr(
+        "reports.make.galleries.schedule_gallery.SCHEDULES", {n: SCHEDULES[n] for n in names}
+    )
+    monkeypatch.setattr("reports.make.galleries.schedule_gallery.FAMILIES", names)
     outcome = clustersim("schedule", "gallery", tmp_path)
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err.splitlines()[-1] == f"wrote {tmp_path / 'README.md'}"

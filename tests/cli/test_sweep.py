@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simulator.planning.journal import journal_path
+from simulator.planning.sweep import journal_path
 
 ROOT = Path(__file__).parent.parent.parent
 TP = ("--grid", "plan.tp=1,2,3")

@@ -70,7 +70,7 @@ def test_a_missed_threshold_ends_with_1(clustersim, kind, limit, code):
 
 def test_a_table_without_any_prediction_misses_every_threshold(clustersim, monkeypatch):
     none = Report(mape=None)
-    monkeypatch.setattr("simulator.validate.kernels.validate_kernels", lambda _, **__: none)
+    monkeypatch.setattr("simulator.validate.kernel_errors.validate_kernels", lambda _, **__: none)
     outcome = clustersim("validate", "kernels", "m.csv", "--json", "--max-mape", "100")
     assert outcome.code == 1
     assert "there is no prediction" in outcome.err

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.kernels import attention_s
+from simulator.cost.kernel_time import attention_s
 from tests.tiny import ATTENTION, TINY_FAST, tiny_profile, with_bandwidth
 
 SHAPE: dict[str, Any] = {

@@ -21,10 +21,10 @@ from simulator.cost.collectives import (
     send_recv_s,
     tree_all_reduce_s,
 )
-from simulator.cost.collectives.timing import pipeline_fill_s, reachable_link_share
-from simulator.cost.collectives.tree import double_tree_parents, tree_depth
+from simulator.cost.collectives.closed_forms import double_tree_parents, tree_depth
+from simulator.cost.collectives.collective_time import pipeline_fill_s, reachable_link_share
+from simulator.described.cluster.network import Network
 from simulator.errors import InputError
-from simulator.spec.network import Network
 
 KINDS = list(CollectiveKind)
 GROUPS = [Group(8, 8), Group(16, 8), Group(4, 1), Group(64, 2), Group(2, 2), Group(3, 3)]

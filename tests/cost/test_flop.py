@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
-from simulator.cost.parameters import parameter_count
-from simulator.spec.model import Experts, Model
+from simulator.described.model import Experts, Model
+from simulator.program.layer.model_totals import (
+    hardware_flop_per_token,
+    model_flop_per_token,
+    parameter_count,
+)
 from tests.jobs import gpt_model, small_model
 
 sizes = given(

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.kernels import (
+from simulator.cost.kernel_time import (
     gemm_s,
     grouped_gemm_s,
     memory_bound_s,
     rows_are_aligned,
     strided_s,
 )
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.results.run import run_step
-from simulator.spec.load import job_from_document
+from simulator.results.simulation import run_step
 from tests.tiny import GEMM, TINY_FAST, tiny_profile, with_bandwidth
 
 TINY = tiny_profile()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
+from simulator.described.cluster.network import Network
 from simulator.errors import InputError
-from simulator.spec.network import Network
 from tests.jobs import free_latency_profile
 
 SIZE = 12e9

@@ -12,21 +12,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.parameters import (
-    LayerKind,
+from simulator.described.model import Model
+from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
+from simulator.program.layer.model_totals import active_parameter_count, parameter_count
+from simulator.program.layer.tensors import (
     ParameterGroup,
     ParameterTensor,
-    Split,
-    active_parameter_count,
-    embedding_tensors,
-    head_tensors,
-    layer_kinds,
-    layer_tensors,
-    multi_token_tensors,
-    parameter_count,
+    TensorSplit,
     tensor_shard_numel,
 )
-from simulator.spec.model import Model
 
 MODELS = Path(__file__).parents[2] / "workloads" / "models"
 NAMES = sorted(path.stem for path in MODELS.glob("*.yaml"))
@@ -234,12 +230,13 @@ def test_tensor_names_are_unique_inside_a_layer(name: str) -> None:
 
 def test_deepseek_has_three_dense_layers_and_then_only_expert_layers() -> None:
     kinds = layer_kinds(named("deepseek-v3"))
-    assert kinds == (LayerKind(False, 0),) * 3 + (LayerKind(True, 0),) * 58
+    mlps = ["dense"] * 3 + ["experts"] * 58
+    assert kinds == tuple(LayerKind("latent_attention", mlp) for mlp in mlps)
 
 
 def test_gemma2_alternates_windowed_and_full_layers() -> None:
     kinds = layer_kinds(named("gemma2-9b"))
-    assert kinds[:2] == (LayerKind(False, 4096), LayerKind(False, 0))
+    assert kinds[:2] == (LayerKind(window=4096), LayerKind())
     assert len(set(kinds)) == 2
 
 
@@ -250,28 +247,28 @@ def test_ranks_beyond_the_kv_heads_hold_copies(tp: int, heads_held: int) -> None
 
 
 def test_experts_are_split_over_ep_and_then_over_tp() -> None:
-    tensor = ParameterTensor("x", (8, 6, 5), ParameterGroup.EXPERT, Split.EXPERT)
+    tensor = ParameterTensor("x", (8, 6, 5), ParameterGroup.EXPERT, TensorSplit.EXPERT)
     assert tensor_shard_numel(tensor, tp=2, ep=4) == 2 * 3 * 5
 
 
 def test_a_down_bias_of_experts_is_whole_on_every_tensor_rank() -> None:
-    tensor = ParameterTensor("x", (8, 6), ParameterGroup.EXPERT, Split.EXPERT_REPLICATED)
+    tensor = ParameterTensor("x", (8, 6), ParameterGroup.EXPERT, TensorSplit.EXPERT_REPLICATED)
     assert tensor_shard_numel(tensor, tp=2, ep=4) == 2 * 6
 
 
 def test_an_uneven_vocabulary_leaves_the_largest_share() -> None:
-    tensor = ParameterTensor("x", (50257, 10), ParameterGroup.EMBEDDING, Split.TENSOR)
+    tensor = ParameterTensor("x", (50257, 10), ParameterGroup.EMBEDDING, TensorSplit.TENSOR)
     assert tensor_shard_numel(tensor, tp=4) == 12565 * 10
 
 
 @given(
     shape=st.tuples(st.integers(1, 64), st.integers(1, 64), st.integers(1, 8)),
-    split=st.sampled_from(Split),
+    split=st.sampled_from(TensorSplit),
     tp=st.integers(1, 16),
     ep=st.integers(1, 16),
 )
 def test_shards_cover_the_tensor_and_none_is_larger_than_it(
-    shape: tuple[int, int, int], split: Split, tp: int, ep: int
+    shape: tuple[int, int, int], split: TensorSplit, tp: int, ep: int
 ) -> None:
     tensor = ParameterTensor("x", shape, split=split)
     shard = tensor_shard_numel(tensor, tp, ep)

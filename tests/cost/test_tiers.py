@@ -13,7 +13,7 @@ from simulator.cost.collectives import (
     send_recv_cost,
 )
 from simulator.cost.collectives.tiers import climb_of, network_above
-from simulator.spec.network import Network
+from simulator.described.cluster.network import Network
 from tests.networks import flat_network
 
 KINDS = list(CollectiveKind)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.collectives.tree import tree_depth
+from simulator.cost.collectives.closed_forms import tree_depth
 from simulator.engine.chunk_contents import contents
 
 sizes, pieces = st.integers(2, 9), st.integers(1, 3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.engine.chunked import ChunkedCollective, ChunkTimeline, simulate_collectives
-from simulator.engine.network import FluidNetwork
+from simulator.engine.fluid_network import FluidNetwork
 from simulator.program.ir import Traffic
 from tests.networks import flat_network
 

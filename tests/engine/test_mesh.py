@@ -11,14 +11,14 @@ from functools import partial
 import pytest
 import simpy
 
-from simulator.chakra.groups import group_on
+from simulator.chakra.rank_parts import group_on
 from simulator.cost.collectives import CollectiveKind, Group
-from simulator.engine.network import FluidNetwork
+from simulator.described.cluster.network import Network
+from simulator.engine.fluid_network import FluidNetwork
 from simulator.program.communication import Call, collectives_work
-from simulator.program.conditions import Condition
+from simulator.program.grid.rank_groups import group_along, pipeline_pair
 from simulator.program.ir import Category
-from simulator.program.ranks import group_along, pipeline_pair
-from simulator.spec.network import Network
+from simulator.program.unlike.conditions import Condition
 from tests.jobs import network_profile, small_job
 from tests.networks import flat_network
 

@@ -9,7 +9,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.network import FluidNetwork
+from simulator.engine.fluid_network import FluidNetwork
 from simulator.engine.sharing import Port, max_min_rates
 from simulator.program.ir import Traffic
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.des import simulate_program
+from simulator.engine.fluid_network import FluidNetwork
 from simulator.engine.likeness import Likeness
-from simulator.engine.network import FluidNetwork
 from simulator.program.build import build_program
 from simulator.program.ir import (
     Category,

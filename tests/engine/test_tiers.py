@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.job import Job
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.job import Job
 from tests.jobs import FABRIC, jobs, network_profile, small_job
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from simulator.api import Result, simulate
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.exporters.chrome_trace import scaled_parts, trace_events, write_trace
-from simulator.exporters.selection import classes_of
 from simulator.program.ir import (
     Category,
     Kind,
@@ -25,10 +25,9 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.results.links import link_loads
+from simulator.results.rank_classes import classes_of
 from simulator.results.step import StepResult
-from simulator.results.traffic import class_traffic
-from simulator.spec.load import job_from_document
+from simulator.results.traffic import class_traffic, link_loads
 from tests.factories import Pipeline, replay, step_result
 
 FULL = Pipeline(

@@ -14,6 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.api import simulate
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
 from simulator.errors import InputError, UnsupportedError
 from simulator.exporters.deepspeed import deepspeed_config
 from simulator.exporters.megatron import megatron_script
@@ -21,12 +23,10 @@ from simulator.exporters.plans import spelled_out
 from simulator.exporters.torchtitan import schedule_csv, torchtitan_config
 from simulator.importers.assembly import Given
 from simulator.importers.deepspeed import read_deepspeed_config
-from simulator.importers.megatron import read_megatron_script
-from simulator.importers.torchtitan import read_torchtitan_config
-from simulator.importers.torchtitan_options import MODELS
-from simulator.program.order import StepOrder
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
+from simulator.importers.megatron.launch_line import read_megatron_script
+from simulator.importers.torchtitan.settings_file import read_torchtitan_config
+from simulator.importers.torchtitan.torchtitan_options import MODELS
+from simulator.program.run.order import StepOrder
 
 _FLAG = st.booleans()
 _DEGREE = st.sampled_from([1, 2, 4])

@@ -16,8 +16,7 @@ import yaml
 import simulator as sim
 from simulator.exporters.html.page import render
 from simulator.exporters.html.run_report import headline, write_run_report
-from simulator.exporters.html.sources import source_blocks
-from simulator.exporters.html.timeline_data import WAITS
+from simulator.exporters.html.timeline_data import WAITS, source_blocks
 from simulator.plots import style
 from simulator.program.ir import Kind
 from simulator.units import format_bytes

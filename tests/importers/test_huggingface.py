@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.parameters import parameter_count
+from simulator.described.huggingface.config_file import MAX_FILE_BYTES, read_huggingface_config
+from simulator.described.huggingface.families import FAMILIES
+from simulator.described.model import Model
 from simulator.errors import InputError, UnsupportedError
-from simulator.importers.huggingface import MAX_FILE_BYTES, read_huggingface_config
-from simulator.importers.huggingface_families import FAMILIES
-from simulator.spec.model import Model
+from simulator.program.layer.model_totals import parameter_count
 
 CONFIGS = Path(__file__).parent / "configs"
 MODELS = Path(__file__).parents[2] / "workloads" / "models"

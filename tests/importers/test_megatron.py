@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from simulator.api import simulate
+from simulator.described.load import job_from_document, load_model
 from simulator.errors import InputError, UnsupportedError
 from simulator.importers.assembly import Given
-from simulator.importers.megatron import read_megatron_script
-from simulator.spec.load import job_from_document, load_model
+from simulator.importers.megatron.launch_line import read_megatron_script
 from tests.importers.samples import FILES, edited, plan_of, read
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.importers.measured_collective import bus_share
-from simulator.importers.nccl_tests import read_nccl_tests
+from simulator.importers.nccl_tests.measured_collective import bus_share
+from simulator.importers.nccl_tests.nccl_tests_output import read_nccl_tests
 from tests.nccl_output import (
     HEADING,
     Bench,

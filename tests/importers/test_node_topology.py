@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.load import load_profile
 from simulator.errors import InputError
-from simulator.importers.node_topology import NodeTopology, node_topology
-from simulator.importers.topology_matrix import parse_topology_matrix, read_topology_matrix
-from simulator.spec.load import load_profile
+from simulator.importers.node_topology import (
+    NodeTopology,
+    node_topology,
+    parse_topology_matrix,
+    read_topology_matrix,
+)
 from simulator.units import parse_quantity
 from tests.topology_text import CUBE_MESH, amd_text, nvidia_text, uniform
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from simulator.errors import InputError
-from simulator.importers.shell import read_script
+from simulator.importers.shell.launch_script import read_script
 
 SCRIPTS = {
     "quotes": """A='x  y'; B="$A z"; show "$A" $A "$B" '$A' \\$A a"b"c""",

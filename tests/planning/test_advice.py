@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 import simulator as sim
-from simulator.planning.influences import influences
-from simulator.planning.reasons import reasons
-from simulator.planning.what_if import MOST_TRIED, what_ifs
+from simulator.planning.changes.faster import reasons, what_ifs
+from simulator.planning.changes.profile_numbers import influences
 from simulator.program.ir import Category
 
 JOB = """
@@ -26,7 +25,7 @@ def job(write):
 def test_every_gain_is_what_simulating_the_changed_job_gives(job):
     base = sim.simulate(job, engine="replay")
     found = what_ifs(job)
-    assert 5 <= len(found) <= MOST_TRIED
+    assert len(found) >= 5
     for each in found:
         changed = sim.simulate(job.replace(each.changes), engine="replay")
         rates = changed.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu

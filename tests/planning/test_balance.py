@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning.balance import balance, least_bottleneck
-from simulator.program.layout import runs_of_counts
-from simulator.program.stage import StageCosts
-from simulator.results.run import run_step
+from simulator.planning.changes.balance import balance, least_bottleneck
+from simulator.program.grid.stage_layers import runs_of_counts
+from simulator.program.price.stage_cost import StageCosts
+from simulator.results.simulation import run_step
 from simulator.schedule import Phase
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
 
 
 def a_job(layers: int, *, memory: str = "80 GiB", plan: Any = None, **model: Any) -> Job:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.planning.bound import _active_interleaved, plan_bounds
-from simulator.planning.plan_costs import Pipeline
-from simulator.planning.space import plan_space
-from simulator.results.run import run_step
-from simulator.schedule.one_f_one_b import interleaved_one_f_one_b, round_length
+from simulator.planning.search.bound import _active_interleaved, plan_bounds
+from simulator.planning.search.plan_costs import Pipeline
+from simulator.planning.search.space import plan_space
+from simulator.results.simulation import run_step
+from simulator.schedule.orders.one_f_one_b import interleaved_one_f_one_b, round_length
 from simulator.schedule.slots import Phase
 from tests.jobs import network_profile, small_job, small_model
 

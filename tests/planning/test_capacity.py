@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.campaign import Checkpoint
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning.capacity import (
+from simulator.planning.campaign.capacity import (
     Capacity,
     Refusal,
     capacity,
@@ -14,12 +16,10 @@ from simulator.planning.capacity import (
     fastest_within_budget,
     smallest_in_time,
 )
-from simulator.planning.checkpoints import checkpoint_bytes, checkpoint_cost
-from simulator.planning.factors import factors
-from simulator.planning.goodput import goodput, hazards
-from simulator.planning.ownership import annuity
-from simulator.spec.campaign import Checkpoint
-from simulator.spec.load import job_from_document
+from simulator.planning.campaign.checkpoints import checkpoint_bytes, checkpoint_cost
+from simulator.planning.campaign.factors import factors
+from simulator.planning.campaign.goodput import goodput, hazards
+from simulator.planning.campaign.training_run import annuity
 from tests.planning.closed_forms import expected_wall_s
 
 DAY = 86400.0

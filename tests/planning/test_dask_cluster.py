@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 import simulator as sim
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning import dask_cluster
-from simulator.planning.dask_cluster import dask_executor
-from simulator.spec.load import job_from_document
+from simulator.planning import executors
+from simulator.planning.executors import dask_executor
 
 pytest.importorskip("distributed")
 
@@ -71,7 +71,7 @@ def test_rows_from_a_cluster_are_those_from_this_process(job, scheduler):
 
 @pytest.mark.slow
 def test_workers_of_another_version_are_refused(scheduler, monkeypatch):
-    monkeypatch.setattr(dask_cluster, "__version__", "0.0.0")
+    monkeypatch.setattr(executors, "__version__", "0.0.0")
     with pytest.raises(InputError, match="same version everywhere"), dask_executor(scheduler):
         pass
 
@@ -106,7 +106,7 @@ def clustersim_process(write):
 
 
 def test_an_address_where_nobody_answers_is_the_users_to_mend(monkeypatch):
-    monkeypatch.setattr(dask_cluster, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(executors, "_TIMEOUT_S", 0.2)
     with (
         pytest.raises(InputError, match="no scheduler that answers"),
         dask_executor("tcp://127.0.0.1:9"),

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.planning.failures import Conditions, Fleet, Hazard, Recovery
-from simulator.planning.failures import live as live_under
-from simulator.planning.goodput import daly_interval_s, young_interval_s
-from simulator.planning.stretch import NS, Rhythm, Spent, Stretch, rhythm
+from simulator.planning.campaign.checkpoints import NS, Rhythm, Spent, Stretch, rhythm
+from simulator.planning.campaign.failures import Conditions, Fleet, Hazard, Recovery
+from simulator.planning.campaign.failures import live as live_under
+from simulator.planning.campaign.goodput import daly_interval_s, young_interval_s
 from tests.planning.closed_forms import expected_wall_s
 
 HOUR = 3600 * NS

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.planning.families import FAMILIES, compare_families
-from simulator.planning.search import search_plans
-from simulator.planning.space import plan_space
-from simulator.planning.which_strategy import (
+from reports.make.strategies.strategy_map import build_strategy_map_figure
+from reports.make.strategies.which_strategy import (
     SITUATIONS,
     map_cell,
     situation_job,
     situation_section,
     verdict,
 )
-from simulator.plots.strategy_map import build_strategy_map_figure
-from simulator.spec.load import job_from_document
+from simulator.described.load import job_from_document
+from simulator.planning.parallelism_kinds import FAMILIES, compare_families
+from simulator.planning.search.search import search_plans
+from simulator.planning.search.space import plan_space
 
 
 def job(gpus: int = 8, memory: str = "80 GiB", **network):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError
-from simulator.planning.journal import Journal
+from simulator.planning.sweep import Journal
 
 WHO = {"job": "a", "grid": "b"}
 

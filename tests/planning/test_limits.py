@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.planning.limits import limits
-from simulator.results.run import run_step
-from simulator.spec.load import job_from_document
+from simulator.results.simulation import run_step
 
 SMALL = {"layers": 8, "hidden": 512, "heads": 8, "ffn_hidden": 2048, "vocab": 32000}
 

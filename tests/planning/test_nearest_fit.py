@@ -10,13 +10,14 @@ import pytest
 
 from simulator.api import simulate
 from simulator.cli.options import parse_assignments
+from simulator.described.documents import data_folder
+from simulator.described.job import Job
+from simulator.described.load import job_from_document, load_job
 from simulator.errors import InputError
-from simulator.planning.misfit import explain_misfit
-from simulator.planning.nearest_fit import MOST_TRIED, _single_changes, nearest_fit
-from simulator.results.run import run_step
-from simulator.spec.documents import data_folder
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document, load_job
+from simulator.planning.changes.advice import explain_misfit
+from simulator.planning.changes.fitting import MOST_TRIED, nearest_fit
+from simulator.planning.changes.single_changes import Question, single_changes
+from simulator.results.simulation import run_step
 from simulator.units import format_seconds
 
 MODEL: Mapping[str, Any] = {
@@ -113,7 +114,8 @@ def test_experts_that_fill_every_gpu_are_spread_over_several():
 
 def test_whole_layers_are_computed_again_whatever_modules_were():
     job = a_job("9 GiB", recompute="selective", recompute_modules=["mlp"])
-    changes = [change for change in _single_changes(job) if "plan.recompute" in change]
+    smaller = [change.fields for change in single_changes(job, Question.SMALLER)]
+    changes = [fields for fields in smaller if "plan.recompute" in fields]
     assert [job.replace(change).plan.recompute for change in changes] == ["full"]
     assert all(not job.replace(change).plan.recompute_modules for change in changes)
 

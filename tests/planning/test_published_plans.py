@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from simulator.planning.published_campaigns import campaigns_section, published_campaigns
-from simulator.planning.published_recipes import (
+from reports.make.planning.planning_report import RECIPES
+from reports.make.planning.published_campaigns import campaigns_section, published_campaigns
+from reports.make.planning.published_recipes import (
     options_of_its_time,
     plan_text,
     published_recipes,
     recipes_section,
 )
-from simulator.planning.report import RECIPES
-from simulator.spec.load import job_from_document, load_job
-from simulator.validate.published import read_rows
-from simulator.validate.published_rows import job_document
+from simulator.described.load import job_from_document, load_job
+from simulator.validate.published.published_rows import job_document
+from simulator.validate.published.published_runs import read_rows
 
 DATA = Path(__file__).parents[2] / "reports" / "data"
 

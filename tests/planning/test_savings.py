@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.planning.savings import savings
-from simulator.results.run import run_step
+from simulator.planning.changes.fitting import savings
+from simulator.results.simulation import run_step
 from tests.planning.test_limits import small_job
 
 

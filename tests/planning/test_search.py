@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.job import Job
 from simulator.errors import InputError
-from simulator.planning import search as search_module
-from simulator.planning.bound import plan_bounds
-from simulator.planning.plan_costs import CostTables
-from simulator.planning.search import pareto_front, search_plans
-from simulator.planning.space import plan_space
-from simulator.results.run import run_step
-from simulator.spec.job import Job
+from simulator.planning.search import search as search_module
+from simulator.planning.search.bound import plan_bounds
+from simulator.planning.search.plan_costs import CostTables
+from simulator.planning.search.search import pareto_front, search_plans
+from simulator.planning.search.space import plan_space
+from simulator.results.simulation import run_step
 from tests.jobs import jobs as any_jobs
 from tests.jobs import small_job, small_model
 
@@ -149,7 +149,7 @@ def test_costs_that_are_known_are_not_computed_again():
 
 
 def test_a_plan_of_the_space_is_what_replacing_fields_gives():
-    from simulator.spec.load import job_from_document
+    from simulator.described.load import job_from_document
 
     job = job_from_document(
         {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.planning.sensitivity import sensitivities
-from simulator.results.run import run_step
-from simulator.spec.load import job_from_document
+from simulator.described.load import job_from_document
+from simulator.planning.changes.profile_numbers import sensitivities
+from simulator.results.simulation import run_step
 
 JOB = {
     "model": {"layers": 2, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 32000},

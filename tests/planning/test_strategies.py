@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from reports.make.strategies.strategies_report import PAGE, write_report
+from reports.make.strategies.zero_in_pipeline_costs import zero_runs
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning.strategies import STRATEGIES, compare_strategies, on_nodes
-from simulator.planning.strategies_report import PAGE, write_report
-from simulator.planning.zero_in_pipeline import zero_runs
+from simulator.planning.data_parallel_variants import STRATEGIES, compare_strategies, on_nodes
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Owner
-from simulator.program.layout import stage_slices
-from simulator.program.states import slice_parameters, state_bytes
-from simulator.results.run import run_step
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
+from simulator.program.states.resident import slice_parameters, state_bytes
+from simulator.results.simulation import run_step
 
 BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
 TINY = {"hidden": 256, "heads": 4, "ffn_hidden": 512, "vocab": 1024}

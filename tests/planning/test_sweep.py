@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 import simulator as sim
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.planning import sweep as sweep_module
-from simulator.spec.load import job_from_document
 
 JOB = {
     "model": {"base": "gpt2", "layers": 4},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.planning.tasks import WorkerDiedError, run_on_executor, run_on_processes
+from simulator.planning.executors import WorkerDiedError, run_on_executor, run_on_processes
 
 DEADLY, FAULTY = 3, 5
 

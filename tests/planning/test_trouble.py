@@ -10,8 +10,8 @@ import itertools
 
 import pytest
 
-from simulator.results.run import run_step
-from simulator.spec.load import job_from_document
+from simulator.described.load import job_from_document
+from simulator.results.simulation import run_step
 
 MODEL = {"layers": 2, "hidden": 512, "heads": 8, "ffn_hidden": 1024, "vocab": 32000}
 DENSE = {

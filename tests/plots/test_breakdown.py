@@ -8,7 +8,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
 from simulator.plots import style
-from simulator.plots.breakdown import build_breakdown_figure, draw_breakdown
+from simulator.plots.comparison import build_breakdown_figure, draw_breakdown
 from simulator.program.ir import Category
 from tests.factories import Pipeline
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from simulator.engine.chunked import ChunkedCollective, simulate_collectives
-from simulator.plots.chunk_steps import build_chunk_steps_figure, draw_chunk_steps
+from simulator.plots.machines.chunk_steps import build_chunk_steps_figure, draw_chunk_steps
 
 RATE = 50e9
 

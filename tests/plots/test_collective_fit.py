@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.calibrate.measured_network import Point
-from simulator.importers.measured_collective import CollectiveRow
-from simulator.plots.collective_fit import build_collective_fit_figure
+from simulator.calibrate.network.measured_network import Point
+from simulator.importers.nccl_tests.measured_collective import CollectiveRow
+from simulator.plots.bus_bandwidth import build_collective_fit_figure
 
 ROW = CollectiveRow(
     id="x", gpu="", kind="all_gather", num_bytes=2.0**20, ranks=8, nodes=1, gpus_per_node=8,

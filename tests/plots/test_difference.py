@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.difference import build_differences_figure, draw_differences, falls
+from simulator.plots.comparison import build_differences_figure, draw_differences, falls
 from simulator.program.ir import Category
 from simulator.results.difference import Cause, Difference, difference
 from tests.factories import Pipeline

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.kernel_fit import KernelPoint, build_kernel_fit_figure, draw_kernel_fit
+from simulator.plots.kernel_fit import (
+    KernelPoint,
+    build_kernel_fit_figure,
+    draw_kernel_fit,
+)
 
 POINTS = [
     KernelPoint("products", "fwd", 1e-3, 1.1e-3),

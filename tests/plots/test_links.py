@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.described.load import job_from_document
 from simulator.plots.links import build_links_figure, draw_links, sent_share
-from simulator.results.links import LinkLoad
-from simulator.spec.load import job_from_document
+from simulator.results.traffic import LinkLoad
 from tests.factories import Pipeline
 
 

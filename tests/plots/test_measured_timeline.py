@@ -6,7 +6,7 @@ import pytest
 
 from simulator.plots.measured_timeline import Box, build_measured_timeline, predicted_rows
 from simulator.program.ir import Kind
-from simulator.results.run import run_step
+from simulator.results.simulation import run_step
 from tests.validate.test_torch_strategies import job
 
 MEASURED = {

@@ -11,7 +11,6 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from simulator.plots import style
-from simulator.plots.boxes import Look, bands, build_scene, row_layout
 from simulator.plots.pipeline import blend, build_pipeline_figure, draw_pipeline
 from simulator.program.ir import (
     Category,
@@ -23,7 +22,8 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.results.run import run_step
+from simulator.results.pipeline_boxes import Look, bands, build_scene, row_layout
+from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from tests.factories import Pipeline, replay, step_result, with_title
 from tests.jobs import host_profile, small_job

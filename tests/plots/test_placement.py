@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.placement import build_placement_figure, draw_placement
-from simulator.plots.placement_map import layout_of
-from simulator.program.placement import placement
+from simulator.plots.machines.placement import build_placement_figure, draw_placement, layout_of
+from simulator.program.grid.placement import placement
 from tests.jobs import network_profile, small_job
 
 

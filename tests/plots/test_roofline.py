@@ -6,7 +6,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.plots.roofline import build_roofline_figure, draw_roofline
-from simulator.program.roofline import KernelPoint
+from simulator.program.price.roofline import KernelPoint
 
 PEAK, RATE = 1e15, 3e12
 POINTS = [

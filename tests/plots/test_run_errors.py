@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.plots.run_errors import RowErrors, build_run_errors_figure, draw_run_errors
+from reports.make.torch_runs.run_errors import RowErrors, build_run_errors_figure, draw_run_errors
 
 ROWS = [
     RowErrors("dense", {"step": 3.0, "memory": -1.0}),

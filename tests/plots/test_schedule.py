@@ -11,9 +11,13 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
-from simulator.plots import gallery, style
-from simulator.plots.schedule import build_schedule_figure, draw_schedule
-from simulator.plots.schedule_comparison import build_schedule_comparison_figure
+from reports.make.galleries import schedule_gallery as gallery
+from simulator.plots import style
+from simulator.plots.schedule import (
+    build_schedule_comparison_figure,
+    build_schedule_figure,
+    draw_schedule,
+)
 from simulator.program.ir import Kind
 from simulator.schedule import SCHEDULES
 from simulator.schedule.unit_run import run_schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.schedule_memory import SCHEDULES, build_schedule_memory_figure
+from reports.make.galleries.schedule_memory import SCHEDULES, build_schedule_memory_figure
 from tests.factories import GIB, Pipeline
 
 

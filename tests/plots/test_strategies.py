@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from matplotlib.figure import Figure
 
+from reports.make.strategies.zero_in_pipeline_picture import (
+    ZeroCurve,
+    build_zero_in_pipeline_figure,
+)
 from simulator.plots import style
-from simulator.plots.strategies import Bar, build_strategies_figure, draw_strategies
-from simulator.plots.zero_in_pipeline import ZeroCurve, build_zero_in_pipeline_figure
+from simulator.plots.variant_comparison import Bar, build_strategies_figure, draw_strategies
 from simulator.program.ir import Category, Owner
 
 GIB = 1024.0**3

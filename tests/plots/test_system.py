@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from simulator.plots.system import build_system_figure, draw_system
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.load import load_profile, profile_names
-from simulator.spec.network import SwitchTier
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.network import SwitchTier
+from simulator.described.load import load_profile, profile_names
+from simulator.plots.machines.system import build_system_figure, draw_system
 
 
 def texts(profile: HardwareProfile) -> list[str]:

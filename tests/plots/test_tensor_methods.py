@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.tensor_methods import (
+from reports.make.strategies.tensor_methods import GRIDS, METHODS, compare_tensor_methods
+from reports.make.strategies.tensor_methods_page import (
     build_tensor_methods_figure,
     comparison_job,
     page_lines,
 )
-from simulator.results.tensor_methods import GRIDS, METHODS, compare_tensor_methods
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.described.job import Job
+from simulator.described.model import Model
 from simulator.program.ir import Kind, Program
-from simulator.spec.job import Job
-from simulator.spec.model import Model
 from tests.jobs import host_profile, small_job
 
 CHECKPOINTS = {"stack": "deepspeed", "recompute": "full", "offload": {"activations": "cpu"}}

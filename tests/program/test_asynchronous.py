@@ -6,12 +6,12 @@ import pytest
 
 from simulator.engine.replay import replay
 from simulator.errors import UnsupportedError
-from simulator.program.asynchronous import asynchrony
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
-from simulator.program.order import job_schedule
-from simulator.results.report import result_to_dict
-from simulator.results.run import run_step
+from simulator.program.run.order import job_schedule
+from simulator.program.states.asynchronous import asynchrony
+from simulator.results.plain_data import result_to_dict
+from simulator.results.simulation import run_step
 from tests.jobs import small_job, small_model
 
 NAMES = ["pipedream", "pipedream-2bw"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.program.boundary_buffers import BoundaryBuffers
 from simulator.program.build import build_program
 from simulator.program.ir import Owner
-from simulator.results.run import run_step
+from simulator.program.run.boundary_buffers import BoundaryBuffers
+from simulator.results.simulation import run_step
 from simulator.schedule import Placement, schedule_info, schedule_order
 from tests.jobs import small_job, small_model
 

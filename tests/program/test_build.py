@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from simulator.cost.flop import hardware_flop_per_token
 from simulator.engine.replay import replay
 from simulator.errors import InputError, UnsupportedError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Scope, Stream
-from simulator.program.order import job_schedule
-from simulator.program.states import padded_vocab
-from simulator.results.run import run_step
+from simulator.program.layer.model_totals import hardware_flop_per_token
+from simulator.program.run.order import job_schedule
+from simulator.program.states.resident import padded_vocab
+from simulator.results.simulation import run_step
 from simulator.schedule import schedule_order
 from tests.jobs import (
     free_latency_profile,

@@ -5,14 +5,20 @@ from __future__ import annotations
 import pytest
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.cost.parameters import LayerKind
-from simulator.program.block import microbatch_shape
-from simulator.program.context_parallel import context_parallel
-from simulator.program.layer import Axis, Exchange, FlashAttention, Layer, RingAttention
-from simulator.program.layer_time import attention_flop
-from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import transformer_layer
-from simulator.spec.plan import Plan
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.layer_kinds import layer_kind, model_layer
+from simulator.program.layer.pieces import (
+    Axis,
+    ContextSplit,
+    Exchange,
+    FlashAttention,
+    Layer,
+    RingAttention,
+)
+from simulator.program.price.layer_time import attention_flop
+from simulator.program.strategies.divided_layer import context_parallel
+from simulator.program.strategies.tensor_parallel import tensor_parallel
 from tests.jobs import small_model
 
 B, S = 2, 64
@@ -26,8 +32,10 @@ def layer(
 ) -> Layer:
     plan = Plan(attention=attention, stack=stack)
     shape = microbatch_shape(plan, B, S // cp)
-    whole = transformer_layer(small_model(**model), LayerKind(False, 0), plan, shape)
-    return context_parallel(whole, cp, method=method, element_bytes=2.0, heads_ranks=HEADS_RANKS)
+    sizes = small_model(**model)
+    whole = model_layer(sizes, layer_kind(sizes, 0), plan, shape)
+    split = ContextSplit(cp, HEADS_RANKS, element_bytes=2.0, sum_ratio=1.0)
+    return context_parallel(whole, method, split) if cp > 1 else whole
 
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
@@ -145,4 +153,4 @@ def test_tensor_ranks_move_their_own_heads_only(method):
 
 
 def test_selective_recompute_repeats_the_ring():
-    assert "attention" in layer(2).core
+    assert layer(2).modules["core_attn"].repeated == {"attention": 1.0}

@@ -6,16 +6,16 @@ from itertools import pairwise
 
 import pytest
 
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Stream
-from simulator.program.order import StepOrder
-from simulator.program.pass_costs import pass_costs
-from simulator.results.run import run_step
+from simulator.program.price.schedule_costs import pass_costs
+from simulator.program.run.order import StepOrder
+from simulator.results.simulation import run_step
 from simulator.schedule import Phase, schedule_info, schedule_order
-from simulator.schedule.csv import write_order
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
+from simulator.schedule.written import write_order
 
 MODEL = {"layers": 8, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 8192}
 STARVED = {"fabric": {"nic": "1 Gbit/s"}, "gpus_per_node": 1, "scale_up": {"gpus": 1}}

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.job import Job
+from simulator.described.model import Experts
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stream
-from simulator.program.layout import Slice, stage_slices
-from simulator.program.stage import StageCosts
-from simulator.program.states import slice_parameters
-from simulator.program.units import Units
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.gather_units import Units
+from simulator.program.states.resident import slice_parameters
 from simulator.results.memory import class_memory
 from simulator.schedule import Phase
-from simulator.spec.job import Job
-from simulator.spec.model import Experts
 from tests.jobs import free_latency_profile, small_job, small_model
 
 HEAD = (4, 4)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.cost.parameters import layer_kinds
-from simulator.program.block import microbatch_shape
-from simulator.program.experts import expert_layer
-from simulator.program.layer import Layer, MemoryBound
-from simulator.program.transformer import transformer_layer
-from simulator.spec.plan import Plan
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.layer_kinds import layer_kinds, model_layer
+from simulator.program.layer.pieces import Layer, MemoryBound
 from tests.jobs import small_model
 
 torch = pytest.importorskip("torch")
@@ -34,7 +32,7 @@ def piece(name: str, **stack: bool) -> MemoryBound:
     model = small_model(hidden=256, heads=HEADS, kv_heads=HEADS, latent_attention=LATENT)
     plan = Plan(stack={"base": "megatron-core", **stack})
     shape = microbatch_shape(plan, 1, TOKENS)
-    return memory_bound(transformer_layer(model, layer_kinds(model)[0], plan, shape), name)
+    return memory_bound(model_layer(model, layer_kinds(model)[0], plan, shape), name)
 
 
 def memory_bound(layer: Layer, name: str) -> MemoryBound:
@@ -133,7 +131,7 @@ def test_latents_are_normed(name: str, width: int):
 
 def attention_kernels(**plan) -> list[MemoryBound]:
     model, plan = small_model(heads=HEADS, kv_heads=HEADS, hidden=256), Plan(**plan)
-    layer = transformer_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, 128))
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, 128))
     names = ("attention_masking", "softmax")
     return [each for each in layer.pieces if isinstance(each, MemoryBound) and each.name in names]
 
@@ -167,7 +165,7 @@ def expert_pieces(tokens: int, **stack: bool) -> Layer:
     experts = {"count": 4, "top_k": 2, "ffn_hidden": 128}
     model = small_model(hidden=256, mlp_bias=True, clamped_gate=True, experts=experts)
     plan = Plan(stack={"base": "megatron-core", **stack})
-    return expert_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, tokens))
+    return model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, tokens))
 
 
 def test_eager_clamps_of_experts_move_what_torch_counts():

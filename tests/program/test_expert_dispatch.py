@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from simulator.described.job import Job
+from simulator.described.model import Experts
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
-from simulator.program.expert_reach import parts_reached
+from simulator.program.grid.expert_reach import parts_reached
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Collective, Kind
-from simulator.program.layout import Slice
-from simulator.program.stage import StageCosts
+from simulator.program.price.stage_cost import StageCosts
 from simulator.results.traffic import rank_collectives
 from simulator.schedule.slots import Phase
-from simulator.spec.job import Job
-from simulator.spec.model import Experts
 from tests.jobs import NO_LATENCY, network_profile, small_job, small_model
 
 TOKENS, HIDDEN, HALF, TOP_K = 64, 64, 2, 4

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.job import Job
+from simulator.described.load import load_job
+from simulator.described.model import Experts
+from simulator.described.plan.plan_blocks import ExpertLoad
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
-from simulator.program.busy_experts import WAIT
-from simulator.program.expert_load import rank_loads
+from simulator.program.grid.received_tokens import rank_loads
 from simulator.program.ir import Category, Kind, Owner, Stream
-from simulator.results.expert_load import expert_load_sentence
-from simulator.results.run import run_step
+from simulator.program.unlike.busy_experts import WAIT
+from simulator.results.plain_data import expert_load_sentence
+from simulator.results.simulation import run_step
 from simulator.results.traffic import rank_collectives
-from simulator.spec.expert_load import ExpertLoad
-from simulator.spec.job import Job
-from simulator.spec.load import load_job
-from simulator.spec.model import Experts
 from tests.jobs import free_latency_profile, small_job, small_model
 
 EXPERTS = Experts(count=8, top_k=2, ffn_hidden=128)

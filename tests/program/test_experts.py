@@ -9,14 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.collectives import CollectiveKind, Group
-from simulator.cost.parameters import LayerKind, ParameterGroup, layer_kinds, layer_tensors
-from simulator.program.block import microbatch_shape
-from simulator.program.expert_parallel import expert_parallel
-from simulator.program.experts import expert_layer, token_copies
-from simulator.program.ir import Category, Owner
-from simulator.program.layer import Axis, Exchange, GroupedGemm, Layer, Region
-from simulator.program.layout import Slice
-from simulator.program.ranks import (
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.job import Job
+from simulator.described.model import Experts, Model
+from simulator.described.plan.plan import Plan
+from simulator.program.grid.rank_groups import (
     data_group,
     expert_data_group,
     expert_group,
@@ -24,16 +21,20 @@ from simulator.program.ranks import (
     expert_tensor_group,
     shard_group,
 )
-from simulator.program.stage import StageCosts
-from simulator.program.states import resident_memory, slice_parameters
-from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import transformer_layer
-from simulator.results.run import run_step
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import Category, Owner
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.experts import token_copies
+from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors, model_layer
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.layer.pieces import Axis, Exchange, GroupedGemm, Layer, Region
+from simulator.program.layer.tensors import ParameterGroup
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.resident import resident_memory, slice_parameters
+from simulator.program.strategies.expert_parallel import expert_parallel
+from simulator.program.strategies.tensor_parallel import tensor_parallel
+from simulator.results.simulation import run_step
 from simulator.schedule import Phase
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.job import Job
-from simulator.spec.model import Experts, Model
-from simulator.spec.plan import Plan
 from tests.jobs import free_latency_profile, network_profile, small_job, small_model
 
 HIDDEN, TOKENS, HALF = 64, 64, 2
@@ -41,7 +42,7 @@ COUNT, TOP_K, WIDTH = 8, 2, 32
 
 EP = st.sampled_from([1, 2, 4, 8])
 ETP = st.sampled_from([1, 2, 4])
-KIND = LayerKind(has_experts=True, window=0)
+KIND = LayerKind(mlp="experts")
 
 
 def expert_model(**experts: Any) -> Model:
@@ -51,7 +52,7 @@ def expert_model(**experts: Any) -> Model:
 
 def whole_layer(model: Model | None = None, **plan: Any) -> Layer:
     made = Plan(**plan)
-    return expert_layer(model or expert_model(), KIND, made, microbatch_shape(made, 1, TOKENS))
+    return model_layer(model or expert_model(), KIND, made, microbatch_shape(made, 1, TOKENS))
 
 
 def divided(layer: Layer, *, tp: int = 1, ep: int = 1, etp: int = 1) -> Layer:
@@ -163,7 +164,7 @@ def test_copies_are_sorted_again_only_where_a_rank_has_several_experts():
 
 def test_dense_layers_are_left_alone():
     plan = Plan()
-    dense = transformer_layer(small_model(), KIND, plan, microbatch_shape(plan, 1, TOKENS))
+    dense = model_layer(small_model(), LayerKind(), plan, microbatch_shape(plan, 1, TOKENS))
     group = Group(4, 4)
     assert expert_parallel(dense, group, 2, experts=None, element_bytes=HALF) is dense
 
@@ -192,7 +193,7 @@ def test_a_gate_weighs_the_shared_expert():
 
 def test_dense_layers_between_keep_the_dense_mlp():
     model = expert_model(first_dense_layers=1, every=2)
-    with_experts = [kind.has_experts for kind in layer_kinds(model)]
+    with_experts = [kind.mlp == "experts" for kind in layer_kinds(model)]
     assert with_experts == [False, True, False, True]
     costs = StageCosts(small_job(model))
     names = [
@@ -369,7 +370,7 @@ def test_uneven_copies_are_rounded_up_only_in_time():
     """65 tokens, two of three experts each: 43.3 rows, computed as 44."""
     model = expert_model(count=3)
     plan = Plan()
-    layer = expert_layer(model, KIND, plan, microbatch_shape(plan, 1, 65))
+    layer = model_layer(model, KIND, plan, microbatch_shape(plan, 1, 65))
     product = next(p for p in layer.pieces if isinstance(p, GroupedGemm))
     assert product.rows == pytest.approx(130 / 3)
     costs = StageCosts(small_job(model))

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.program.layer import Axis, Gemm, Move, Split
-from simulator.program.tensor_parallel_2d import summa_product
-from simulator.program.tensor_parallel_3d import cube_product
-from simulator.spec.tensor_grid import TensorGrid
+from simulator.described.plan.plan_blocks import TensorGrid
+from simulator.program.layer.pieces import Axis, Gemm, Move, Split
+from simulator.program.strategies.grid_products import cube_product, summa_product
 
 Q = 2
 M, K, N = 8, 12, 20

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.program.host_pace import Launched, waiting_s
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category
-from simulator.program.layout import stage_slices
-from simulator.program.stage import StageCosts
+from simulator.program.price.host_pace import Launched, waiting_s
+from simulator.program.price.stage_cost import StageCosts
 from simulator.schedule.slots import Phase
 from tests.jobs import network_profile, small_job, small_model
 

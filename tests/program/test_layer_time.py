@@ -12,7 +12,7 @@ import pytest
 
 from simulator.cost.collectives import CollectiveCost, CollectiveKind, Group
 from simulator.program.ir import Category
-from simulator.program.layer import (
+from simulator.program.layer.pieces import (
     Axis,
     Exchange,
     FlashAttention,
@@ -23,8 +23,14 @@ from simulator.program.layer import (
     RingAttention,
     Split,
 )
-from simulator.program.layer_time import Hiding, LayerTime, PassTime, attention_flop, layer_time
-from simulator.program.timing import PieceTimer
+from simulator.program.price.layer_time import (
+    Hiding,
+    LayerTime,
+    PassTime,
+    attention_flop,
+    layer_time,
+)
+from simulator.program.price.piece_time import PieceTimer
 from tests.jobs import free_latency_profile, network_profile
 
 GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER

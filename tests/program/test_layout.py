@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.documents import validated
+from simulator.described.job import Job
+from simulator.described.plan.plan import Plan
 from simulator.errors import Fault, InputError
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import Slice, cut, stage_slices
 from simulator.program.ir import Kind
-from simulator.program.layout import Slice, cut, stage_slices
-from simulator.program.stage import StageCosts
-from simulator.results.run import run_step
+from simulator.program.price.stage_cost import StageCosts
+from simulator.results.simulation import run_step
 from simulator.schedule import Phase
-from simulator.spec.documents import validated
-from simulator.spec.job import Job
-from simulator.spec.plan import Plan
 from tests.jobs import small_job, small_model
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.job import Job
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Kind, Operation, Owner, Program, Stream
-from simulator.program.layout import Slice
-from simulator.program.unit_memory import whole_in_attention
-from simulator.program.units import Units
-from simulator.spec.job import Job
+from simulator.program.states.gather_memory import whole_in_attention
+from simulator.program.states.gather_units import Units
 from tests.jobs import free_latency_profile, gpt_model, small_job
 
 RANKS, LAYERS = 8, 4

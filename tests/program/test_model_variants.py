@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.cost.parameters import layer_kinds
-from simulator.program.block import microbatch_shape
-from simulator.program.layer import MemoryBound
-from simulator.program.model_ends import embedding_layer, head_layer
-from simulator.program.transformer import transformer_layer
-from simulator.spec.plan import Plan
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.layer_kinds import layer_kinds, model_layer
+from simulator.program.layer.model_ends import embedding_layer, head_layer
+from simulator.program.layer.pieces import MemoryBound
 from tests.jobs import small_model
 
 
@@ -20,7 +19,7 @@ def names(layer):
 def layers_of(**fields):
     model, plan = small_model(**fields), Plan()
     shape = microbatch_shape(plan, 1, 16)
-    layer = transformer_layer(model, layer_kinds(model)[0], plan, shape)
+    layer = model_layer(model, layer_kinds(model)[0], plan, shape)
     ends = embedding_layer(model, plan, shape), head_layer(model, plan, shape, model.vocab)
     return layer, *ends
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.cost.parameters import multi_token_tensors
 from simulator.errors import InputError
-from simulator.program.layout import Slice, stage_slices
-from simulator.program.stage import StageCosts
-from simulator.program.states import copies_embedding, slice_parameters
+from simulator.program.grid.stage_layers import Slice, stage_slices
+from simulator.program.layer.model_ends import multi_token_tensors
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.resident import copies_embedding, slice_parameters
 from simulator.schedule import Phase
 from tests.jobs import small_job, small_model
 

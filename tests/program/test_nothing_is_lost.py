@@ -8,22 +8,17 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 
-from simulator.cost.parameters import (
-    ParameterTensor,
-    Split,
-    embedding_tensors,
-    head_tensors,
-    layer_tensors,
-    multi_token_tensors,
-)
+from simulator.described.job import Job
+from simulator.described.plan.stack import STACKS
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Kind, Owner
-from simulator.program.layout import stage_slices
-from simulator.program.states import copies_embedding, padded_vocab, state_bytes
-from simulator.program.units import Units
+from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
+from simulator.program.layer.tensors import ParameterTensor, TensorSplit
+from simulator.program.states.gather_units import Units
+from simulator.program.states.resident import copies_embedding, padded_vocab, state_bytes
 from simulator.schedule import schedule_info
-from simulator.spec.job import Job
-from simulator.spec.stacks import STACKS
 from tests.jobs import jobs, network_profile, small_job, small_model
 
 PROFILE = network_profile()
@@ -69,17 +64,17 @@ def copies(job: Job, tensor: ParameterTensor, *, sharded: bool) -> float:
     """How many times the ranks of a stage hold a tensor."""
     plan, ranks = job.plan, job.plan.tp * job.plan.cp * job.dp
     ways = {
-        Split.REPLICATED: 1,
-        Split.TENSOR: plan.tp,
-        Split.KV_HEADS: min(plan.tp, job.model.kv_heads),
-        Split.EXPERT: plan.ep * plan.expert_tp,
-        Split.EXPERT_REPLICATED: plan.ep,
+        TensorSplit.REPLICATED: 1,
+        TensorSplit.TENSOR: plan.tp,
+        TensorSplit.KV_HEADS: min(plan.tp, job.model.kv_heads),
+        TensorSplit.EXPERT: plan.ep * plan.expert_tp,
+        TensorSplit.EXPERT_REPLICATED: plan.ep,
     }[tensor.split]
     if not sharded:
         return ranks / ways
     # A shard group leaves as many copies of experts as of everything else.
     replicas = job.dp * plan.cp // (plan.zero_group or job.dp * plan.cp)
-    if tensor.split is Split.EXPERT:
+    if tensor.split is TensorSplit.EXPERT:
         holders = ranks // ways
         return ranks / ways / max(1, holders // replicas)
     return ranks / ways / (plan.zero_group or job.dp * plan.cp)

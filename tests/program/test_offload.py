@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.documents import data_folder
+from simulator.described.job import Job
+from simulator.described.load import load_job
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError
-from simulator.planning.bound import plan_bounds
-from simulator.planning.space import plan_space
+from simulator.planning.search.bound import plan_bounds
+from simulator.planning.search.space import plan_space
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
-from simulator.program.offloaded_states import offloaded_states
-from simulator.program.states import ParameterCount, resident_memory
-from simulator.results.run import run_step
-from simulator.spec.documents import data_folder
-from simulator.spec.job import Job
-from simulator.spec.load import load_job
+from simulator.program.states.offloaded_states import offloaded_states
+from simulator.program.states.resident import ParameterCount, resident_memory
+from simulator.results.simulation import run_step
 from tests.jobs import host_profile, small_job
 from tests.program.offloading import CHECKPOINTS, moved_bytes, offload_job
 from tests.program.test_unfold import timelines_by_rank

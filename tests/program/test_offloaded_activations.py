@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.program.activation_offload import offload_windows
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Kind, Owner
-from simulator.program.layout import Slice
-from simulator.program.stage import StageCosts
-from simulator.results.run import run_step
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.run.activation_offload import offload_windows
+from simulator.results.simulation import run_step
 from tests.jobs import host_profile, small_model
 from tests.program.offloading import CHECKPOINTS, moved_bytes, offload_job
 

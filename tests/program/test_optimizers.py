@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category, Kind, Owner, Program
-from simulator.program.layout import stage_slices
-from simulator.program.muon import gathers, newton_schulz_flop, orthogonalisation
-from simulator.program.states import (
+from simulator.program.price.update_time import gathers, newton_schulz_flop, orthogonalisation
+from simulator.program.states.resident import (
     optimizer_traffic_bytes,
     resident_memory,
     slice_parameters,
     slice_tensors,
     state_bytes,
 )
-from simulator.spec.job import Job
 from tests.jobs import small_job, small_model
 
 PLAIN = small_model(gated_mlp=False, kv_heads=8, tied_embeddings=True, layers=1)

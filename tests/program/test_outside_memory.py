@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.program.outside_memory import communicator_bytes, outside_bytes
-from simulator.spec.job import Job
+from simulator.described.job import Job
+from simulator.program.states.outside_memory import communicator_bytes, outside_bytes
 from tests.jobs import small_job
 
 MIB = 2.0**20

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.job import Job
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Kind, Owner, Stream
-from simulator.program.layout import Slice
-from simulator.program.parameter_server import server_count, server_rates
-from simulator.program.states import slice_parameters
-from simulator.results.run import run_step
+from simulator.program.states.parameter_server import server_count, server_rates
+from simulator.program.states.resident import slice_parameters
+from simulator.results.simulation import run_step
 from simulator.results.traffic import class_traffic
-from simulator.spec.job import Job
-from simulator.spec.perturbations import Perturbation
 from tests.jobs import GPUS_PER_NODE, free_latency_profile, network_profile, small_job
 from tests.program.test_unfold import timelines_by_rank
 

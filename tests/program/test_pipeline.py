@@ -15,7 +15,7 @@ from simulator.errors import UnsupportedError
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Operation, Owner, Program, Stream, Work
 from simulator.schedule import SCHEDULES, Phase, Slot, schedule_order
-from simulator.schedule.one_f_one_b import paired_interleaved
+from simulator.schedule.orders.one_f_one_b import paired_interleaved
 from simulator.schedule.registry import schedule_info
 from simulator.schedule.unit_time import slot_times
 from tests.jobs import EqualPasses, pipeline_program, small_job, small_model

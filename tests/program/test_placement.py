@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.collectives import Group
+from simulator.described.job import Job
+from simulator.described.plan.plan import Plan
 from simulator.errors import InputError
-from simulator.program.placement import (
+from simulator.program.grid.placement import (
     Level,
     groups_along,
     level_between,
     placement,
     rank_coordinates,
 )
-from simulator.program.ranks import group_along, pipeline_pair, rank_axes
-from simulator.spec.job import Job
-from simulator.spec.plan import Plan
+from simulator.program.grid.rank_groups import group_along, pipeline_pair, rank_axes
 from tests.jobs import jobs, network_profile, small_job
 
 ORDERS = ["-".join(words) for words in permutations(("tp", "cp", "ep", "dp", "pp"))]
@@ -150,7 +150,7 @@ def test_an_order_without_each_word_once_is_refused(order):
 
 
 def test_an_order_in_which_experts_have_other_pipelines_is_refused():
-    from simulator.spec.model import Experts
+    from simulator.described.model import Experts
     from tests.jobs import small_model
 
     model = small_model(experts=Experts(count=4, top_k=2, ffn_hidden=128))

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulator as sim
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning.search import pareto_front, search_plans
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
+from simulator.planning.search.search import pareto_front, search_plans
 
 SLOW, FAST = "a100-sxm-80gb", "h100-sxm-80gb"
 

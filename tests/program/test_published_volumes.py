@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
+from simulator.described.job import Job
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Collective, Kind
-from simulator.program.layout import stage_slices
-from simulator.program.states import slice_parameters
+from simulator.program.states.resident import slice_parameters
 from simulator.results.traffic import rank_collectives, sent_bytes
-from simulator.spec.job import Job
 from tests.jobs import small_job, small_model
 
 HALF = 2.0

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from simulator.api import simulate
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
-from simulator.program.placement import groups_along
-from simulator.program.ranks import group_along, pipeline_pair
-from simulator.spec.job import Job
-from simulator.spec.load import load_profile
+from simulator.described.job import Job
+from simulator.described.load import load_profile
+from simulator.program.grid.placement import groups_along
+from simulator.program.grid.rank_groups import group_along, pipeline_pair
 from tests.jobs import free_latency_profile, network_profile, small_job
 
 GB = 1e9

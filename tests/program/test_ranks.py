@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from simulator.cost.collectives import Group
-from simulator.program.ranks import (
+from simulator.program.grid.rank_groups import (
     context_group,
     data_group,
     pipeline_pair,

@@ -11,22 +11,20 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
-from simulator.cost.parameters import LayerKind
+from simulator.described.job import Job
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan
+from simulator.described.rules.all_rules import job_faults
 from simulator.errors import InputError
-from simulator.program.block import microbatch_shape
-from simulator.program.experts import expert_layer
-from simulator.program.layer import Layer
-from simulator.program.layout import Slice
-from simulator.program.recompute import Recomputation, recomputation
-from simulator.program.stage import StageCosts
-from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import transformer_layer
-from simulator.results.run import run_step
-from simulator.spec.checks import job_faults
-from simulator.spec.job import Job
-from simulator.spec.model import Model
-from simulator.spec.plan import Plan
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.layer_kinds import layer_kind, model_layer
+from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
+from simulator.program.layer.pieces import Layer
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.strategies.recompute import Recomputation, recomputation
+from simulator.program.strategies.tensor_parallel import tensor_parallel
+from simulator.results.simulation import run_step
 from tests.jobs import small_job, small_model
 
 T, H, A, F = 64, 64, 8, 128
@@ -52,8 +50,7 @@ def expert_model(**fields: Any) -> Model:
 def whole_layer(model: Model, **plan: Any) -> Layer:
     made = Plan(**{"stack": {"base": "megatron-core", "dropout": False}, **plan})
     shape = microbatch_shape(made, 1, T)
-    build = expert_layer if model.experts else transformer_layer
-    return build(model, LayerKind(has_experts=model.experts is not None, window=0), made, shape)
+    return model_layer(model, layer_kind(model, 0), made, shape)
 
 
 def again(layer: Layer, *modules: Any) -> Recomputation:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
+from simulator.described.job import Job
+from simulator.described.model import Model
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
-from simulator.program.layout import Slice
-from simulator.program.stage import StageCosts
-from simulator.results.run import run_step
-from simulator.spec.job import Job
-from simulator.spec.model import Model
+from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
+from simulator.program.price.stage_cost import StageCosts
+from simulator.results.simulation import run_step
 from tests.jobs import gpt_model, small_job
 
 TOKENS, HIDDEN = 64, 64

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.described.model import Experts
+from simulator.program.grid.lockstep_groups import rank_grid, scope_labels
 from simulator.program.ir import Scope
-from simulator.program.refine import refined
-from simulator.program.scopes import rank_grid, scope_labels
-from simulator.spec.model import Experts
+from simulator.program.unlike.refine import refined
 from tests.jobs import small_job, small_model
 
 

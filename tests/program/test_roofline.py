@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import simulator as sim
-from simulator.program.roofline import roofline
-from simulator.spec.load import job_from_document
+from simulator.described.load import job_from_document
+from simulator.program.price.roofline import roofline
 
 T, H, F = 2048, 4096, 14336
 """Tokens of a microbatch, width, MLP width."""

@@ -14,9 +14,9 @@ from torch.utils.checkpoint import (  # noqa: E402
     create_selective_checkpoint_contexts,
 )
 
-from simulator.program.layout import Slice  # noqa: E402
-from simulator.program.stage import StageCosts  # noqa: E402
-from simulator.validate.reference_model import ACTIVATIONS, RoutedExperts  # noqa: E402
+from simulator.program.grid.stage_layers import Slice  # noqa: E402
+from simulator.program.price.stage_cost import StageCosts  # noqa: E402
+from simulator.validate.torch_run.reference_model import ACTIVATIONS, RoutedExperts  # noqa: E402
 from tests.jobs import gpt_model, small_job, small_model  # noqa: E402
 from tests.saved_by_torch import (  # noqa: E402
     GptLayer,

@@ -6,21 +6,21 @@ import pytest
 import torch
 from torch._utils import _take_tensors
 
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.job import Job
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Stream
-from simulator.program.layout import Slice
-from simulator.program.single_process import coalesced
-from simulator.program.stage import StageCosts
-from simulator.program.states import slice_parameters
-from simulator.results.run import run_step
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.run.single_process import coalesced
+from simulator.program.states.resident import slice_parameters
+from simulator.results.simulation import run_step
 from simulator.results.traffic import class_traffic
 from simulator.schedule import Phase
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.job import Job
-from simulator.spec.perturbations import Perturbation
 from tests.jobs import free_latency_profile, network_profile, small_job
 from tests.program.test_unfold import timelines_by_rank
 

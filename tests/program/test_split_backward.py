@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.load import job_from_document
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Owner
-from simulator.program.layout import Slice
-from simulator.program.split_backward import Halves, freed_half_way, whole_until_the_end
-from simulator.program.stage import StageCosts
-from simulator.spec.load import job_from_document
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.strategies.split_backward import Halves, freed_half_way, whole_until_the_end
 
 LAYER = Slice(1, 2)
 

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost.parameters import (
-    Split,
-    embedding_tensors,
-    head_tensors,
-    layer_tensors,
-    parameter_count,
-)
+from simulator.described.job import Job
+from simulator.described.model import Experts
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Owner, total_bytes
-from simulator.program.layout import stage_slices
-from simulator.program.states import (
+from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.model_ends import embedding_tensors, head_tensors
+from simulator.program.layer.model_totals import parameter_count
+from simulator.program.layer.tensors import TensorSplit
+from simulator.program.states.resident import (
     ParameterCount,
     added_up,
     optimizer_traffic_bytes,
@@ -26,9 +25,7 @@ from simulator.program.states import (
     slice_parameters,
     state_bytes,
 )
-from simulator.program.update_memory import update_memory
-from simulator.spec.job import Job
-from simulator.spec.model import Experts
+from simulator.program.states.update_memory import update_memory
 from tests.jobs import gpt_model, small_job, small_model
 
 SIXTEEN = "deepspeed"
@@ -137,7 +134,10 @@ def copied_numel(job: Job) -> int:
     tensors = [*embedding_tensors(model), *head_tensors(model)]
     for index in range(model.layers):
         tensors += layer_tensors(model, index)
-    copies = {Split.REPLICATED: tp - 1, Split.KV_HEADS: max(0, tp // model.kv_heads - 1)}
+    copies = {
+        TensorSplit.REPLICATED: tp - 1,
+        TensorSplit.KV_HEADS: max(0, tp // model.kv_heads - 1),
+    }
     return sum(tensor.numel * copies.get(tensor.split, 0) for tensor in tensors)
 
 

@@ -9,23 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.collectives import Group
-from simulator.cost.parameters import embedding_tensors, head_tensors, layer_tensors
+from simulator.described.job import Job
+from simulator.described.plan.plan_blocks import TensorGrid
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
+from simulator.program.grid.rank_groups import grid_groups
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Collective, Kind, Owner
-from simulator.program.layer import Axis, Gemm, GridProduct, Split
-from simulator.program.layout import stage_slices
-from simulator.program.ranks import grid_groups
-from simulator.program.stage import StageCosts
-from simulator.program.states import padded_vocab, state_bytes
-from simulator.program.tensor_parallel_2d import summa_product
-from simulator.program.tensor_parallel_3d import cube_product
-from simulator.program.tensor_parallel_25d import tesseract_product
+from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.model_ends import embedding_tensors, head_tensors
+from simulator.program.layer.pieces import Axis, Gemm, GridProduct, Split
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.resident import padded_vocab, state_bytes
+from simulator.program.strategies.grid_products import (
+    cube_product,
+    summa_product,
+    tesseract_product,
+)
 from simulator.results.traffic import rank_collectives, sent_bytes
 from simulator.schedule.slots import Phase
-from simulator.spec.job import Job
-from simulator.spec.tensor_grid import TensorGrid
 from tests.jobs import gpt_model, small_job
 
 HALF = 2.0

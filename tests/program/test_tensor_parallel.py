@@ -8,13 +8,13 @@ from itertools import pairwise
 import pytest
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
-from simulator.cost.parameters import LayerKind
-from simulator.program.block import Shape, microbatch_shape
-from simulator.program.layer import Exchange, FlashAttention, Gemm, Layer, MemoryBound
-from simulator.program.model_ends import embedding_layer, head_layer, loss_layer
-from simulator.program.tensor_parallel import tensor_parallel
-from simulator.program.transformer import transformer_layer
-from simulator.spec.plan import Plan
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.block import Shape, microbatch_shape
+from simulator.program.layer.layer_kinds import model_layer
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.layer.model_ends import embedding_layer, head_layer, loss_layer
+from simulator.program.layer.pieces import Exchange, FlashAttention, Gemm, Layer, MemoryBound
+from simulator.program.strategies.tensor_parallel import tensor_parallel
 from tests.jobs import free_latency_profile, small_model
 
 B, S, H = 2, 64, 64
@@ -33,7 +33,7 @@ def shape() -> Shape:
 
 
 def layer(tp: int, *, sequence_parallel: bool = False, **model) -> Layer:
-    whole = transformer_layer(small_model(**model), LayerKind(False, 0), Plan(), shape())
+    whole = model_layer(small_model(**model), LayerKind(), Plan(), shape())
     return tensor_parallel(whole, tp, sequence_parallel=sequence_parallel, element_bytes=2.0)
 
 
@@ -92,7 +92,7 @@ def test_sequence_parallelism_moves_the_same_bytes(tp):
 
 
 def test_operands_cast_to_8_bits_travel_cast_and_sums_in_16_bits():
-    whole = transformer_layer(small_model(), LayerKind(False, 0), Plan(), shape())
+    whole = model_layer(small_model(), LayerKind(), Plan(), shape())
     divided = tensor_parallel(
         whole, 4, sequence_parallel=True, element_bytes=2.0, gathered_bytes=1.0
     )

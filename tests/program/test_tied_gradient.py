@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.job import Job
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.ir import Kind, Memory, Operation, Owner, total_bytes
-from simulator.program.stage import StageCosts
+from simulator.program.price.stage_cost import StageCosts
 from simulator.results.memory import class_memory
-from simulator.spec.job import Job
 from tests.jobs import small_job, small_model
 
 VOCAB = 64_000

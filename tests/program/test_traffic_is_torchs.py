@@ -24,13 +24,17 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from simulator.described.job import Job
+from simulator.described.model import Experts, Model
 from simulator.program.build import build_program
 from simulator.program.ir import Kind
 from simulator.results.traffic import rank_collectives
-from simulator.spec.job import Job
-from simulator.spec.model import Experts, Model
-from simulator.validate.reference_model import ReferenceModel, reference_model, token_loss
-from simulator.validate.split_model import split_experts
+from simulator.validate.torch_run.reference_model import (
+    ReferenceModel,
+    reference_model,
+    token_loss,
+)
+from simulator.validate.torch_run.split_model import split_experts
 from tests.jobs import small_job, small_model
 from tests.torch_traffic import Issued, TrafficLog, fake_world
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost.parameters import layer_kinds
+from simulator.described.job import Job
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Kind, Owner
-from simulator.program.layout import Slice
-from simulator.program.stage import StageCosts
-from simulator.program.states import padded_vocab
+from simulator.program.layer.layer_kinds import layer_kinds
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.resident import padded_vocab
 from simulator.schedule import Phase
-from simulator.spec.job import Job
 from tests.jobs import gpt_model, small_job, small_model
 
 B, S, H, A = 2, 64, 64, 8

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.job import Job
+from simulator.described.model import Experts
+from simulator.described.plan.plan_blocks import ExpertLoad
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.engine.timeline import STREAMS, Timeline
 from simulator.errors import UnsupportedError
 from simulator.program.build import build_program
-from simulator.program.conditions import Condition, rank_conditions, slowed
 from simulator.program.ir import Category, Kind, Part, RankClass, Work
-from simulator.results.run import run_step
+from simulator.program.unlike.conditions import Condition, rank_conditions, slowed
+from simulator.results.simulation import run_step
 from simulator.schedule import SCHEDULES, schedule_info
-from simulator.spec.expert_load import ExpertLoad
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.job import Job
-from simulator.spec.model import Experts
-from simulator.spec.perturbations import Perturbation
 from tests.jobs import NO_LATENCY, jobs, network_profile, small_job, small_model
 
 some = settings(max_examples=30, deadline=None)
@@ -359,7 +359,7 @@ def test_what_waits_for_the_host_shrinks_by_what_the_device_takes_longer():
 
 
 def test_more_kinds_of_ranks_than_can_be_simulated_are_refused(monkeypatch):
-    monkeypatch.setattr("simulator.program.unfold._MOST_OPERATIONS", 10)
+    monkeypatch.setattr("simulator.program.unlike.unfold._MOST_OPERATIONS", 10)
     with pytest.raises(UnsupportedError, match=r"perturbations: leaves 8 kinds of ranks"):
         build_program(perturbed(small_job(gpus=8), {"jitter": 0.1}))
     with pytest.raises(UnsupportedError, match=r"unfolded: leaves 8 kinds of ranks"):

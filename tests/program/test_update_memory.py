@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simulator.cost.kernels import memory_bound_s
+from simulator.cost.kernel_time import memory_bound_s
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Kind, Owner, total_bytes
-from simulator.program.layout import stage_slices
-from simulator.program.states import slice_parameters
-from simulator.program.update_memory import update_memory
+from simulator.program.states.resident import slice_parameters
+from simulator.program.states.update_memory import update_memory
 from simulator.results.memory import class_memory
 from tests.jobs import gpt_model, small_job
 

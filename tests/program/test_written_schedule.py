@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.load import load_job
 from simulator.errors import InputError, UnsupportedError
-from simulator.results.run import run_step
+from simulator.results.simulation import run_step
 from simulator.schedule import schedule_order
-from simulator.schedule.csv import write_order
-from simulator.spec.load import load_job
+from simulator.schedule.written import write_order
 
 JOB = """
 model: {layers: 8, hidden: 256, heads: 4, ffn_hidden: 1024, vocab: 1024}

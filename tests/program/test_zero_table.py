@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.program.layout import stage_slices
-from simulator.program.states import resident_memory, slice_parameters
-from simulator.spec.job import Job
+from simulator.described.job import Job
+from simulator.program.grid.stage_layers import stage_slices
+from simulator.program.states.resident import resident_memory, slice_parameters
 from tests.jobs import small_job, small_model
 
 TABLE_1 = {

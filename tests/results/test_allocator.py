@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.results.allocator import CachingAllocator
-from simulator.results.reserved import Exchange, reserved_bytes
+from simulator.results.allocator import CachingAllocator, Exchange, reserved_bytes
 
 KIB, MIB = 2**10, 2**20
 few = settings(max_examples=60, deadline=None)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.described.load import job_from_document
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import (
     Category,
@@ -18,9 +19,7 @@ from simulator.program.ir import (
     Traffic,
     Work,
 )
-from simulator.results.links import LinkLoad, link_loads
-from simulator.results.traffic import class_traffic
-from simulator.spec.load import job_from_document
+from simulator.results.traffic import LinkLoad, class_traffic, link_loads
 
 PORTS = {"scale_up": 100.0, "fabric": 10.0}
 

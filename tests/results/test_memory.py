@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.documents import data_folder
+from simulator.described.load import load_job
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, RankClass, Stream, Work
 from simulator.results.memory import class_memory
-from simulator.results.run import run_step
-from simulator.spec.documents import data_folder
-from simulator.spec.load import load_job
+from simulator.results.simulation import run_step
 from tests.jobs import EqualPasses, jobs, pipeline_program, small_job
 from tests.tiny import tiny_profile
 

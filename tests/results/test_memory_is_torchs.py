@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.results.run import run_step
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
+from simulator.results.simulation import run_step
 
 _CASES = Path(__file__).parent / "oracles" / "torch_memory_trackers.csv"
 _SIZES = {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from simulator.engine.replay import replay
-from simulator.results.memory import class_memory
-from simulator.results.peak import peak_moment, peak_operation
+from simulator.results.memory import class_memory, peak_moment, peak_operation
 from tests.jobs import EqualPasses, pipeline_program
 from tests.tiny import tiny_profile
 

@@ -7,14 +7,14 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from simulator.cost.flop import hardware_flop_per_token, model_flop_per_token
+from simulator.described.cluster.hardware import ErrorBand, Provenance
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.ir import COMMUNICATION, Category
-from simulator.results.report import result_to_dict, source_counts
-from simulator.results.run import run_step
+from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
+from simulator.results.plain_data import result_to_dict, source_counts
+from simulator.results.simulation import run_step
 from simulator.results.summary import summarise
-from simulator.spec.hardware import ErrorBand, Provenance
 from tests.jobs import free_latency_profile, gpt_model, jobs, small_job
 
 few = settings(max_examples=30, deadline=None)

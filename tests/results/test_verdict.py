@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.program.ir import Category
-from simulator.results.advice import WhatIf
 from simulator.results.step import StepResult
-from simulator.results.verdict import verdict
+from simulator.results.verdict import WhatIf, verdict
 from tests.factories import GIB, Pipeline
 
 PIPELINE = Pipeline(stages=4, microbatches=8).result()

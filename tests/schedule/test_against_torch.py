@@ -8,7 +8,7 @@ import pytest
 
 from simulator.errors import UnsupportedError
 from simulator.schedule import SCHEDULES, schedule_order
-from simulator.schedule.csv import read_order, write_order
+from simulator.schedule.written import read_order, write_order
 
 pytest.importorskip("torch", reason="torch is the oracle here")
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

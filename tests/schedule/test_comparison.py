@@ -4,7 +4,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.schedule import SCHEDULES
-from simulator.schedule.comparison import compare
+from simulator.schedule.unit_run import compare
 
 
 def by_name(names, *sizes, **options):

@@ -2,7 +2,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.schedule import Phase, Slot
-from simulator.schedule.csv import read_order, write_order
+from simulator.schedule.written import read_order, write_order
 
 
 def test_rows_are_ranks_and_cells_are_slots():

@@ -1,7 +1,7 @@
 import pytest
 
 from simulator.schedule import Phase, Placement
-from simulator.schedule.list_scheduling import list_schedule
+from simulator.schedule.orders.order_tools import list_schedule
 from simulator.schedule.slots import slots_of
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from simulator.schedule import SCHEDULES
-from simulator.schedule.notes import NOTES
 from simulator.schedule.unit_run import UnitRun, phase_costs, run_schedule
 
 UNDER = {
@@ -17,9 +16,9 @@ UNDER = {
 
 CASES = [
     (name, sizes, costs)
-    for name, note in NOTES.items()
+    for name, info in SCHEDULES.items()
     for sizes in ((4, 8), (4, 16), (8, 32))
-    for costs in UNDER[note.bubble_when]
+    for costs in UNDER[info.note.bubble_when]
 ]
 
 
@@ -36,13 +35,12 @@ def run_of(name: str, sizes: tuple[int, int], costs) -> UnitRun:
 
 
 def test_every_schedule_has_a_note():
-    assert list(NOTES) == list(SCHEDULES)
-    assert all(len(note.text) > 80 for note in NOTES.values())
+    assert all(info.note and len(info.note.text) > 80 for info in SCHEDULES.values())
 
 
 @pytest.mark.parametrize(("name", "sizes", "costs"), CASES)
 def test_the_bubble_is_that_of_the_formula(name, sizes, costs):
-    note, run = NOTES[name], run_of(name, sizes, costs)
+    note, run = SCHEDULES[name].note, run_of(name, sizes, costs)
     between = max(run.waits(rank) for rank in range(run.stages))
     bubble = between if note.bubble_is_between else run.bubble
     if note.bubble_is_bound:
@@ -58,4 +56,4 @@ def test_the_fullest_rank_holds_what_the_formula_says(name, sizes, costs):
     if name == "varuna" and len({costs[phase] for phase in "FIW"}) > 1:
         pytest.skip("at other costs its ranks run as far ahead as results let them")
     run = run_of(name, sizes, costs)
-    assert max(run.peaks) == pytest.approx(value(NOTES[name].activations, run))
+    assert max(run.peaks) == pytest.approx(value(SCHEDULES[name].note.activations, run))

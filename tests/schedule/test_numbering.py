@@ -1,5 +1,5 @@
 from simulator.schedule import Phase
-from simulator.schedule.numbering import joint, numbered, step
+from simulator.schedule.orders.order_tools import joint, numbered, step
 
 F, B, BI, W = (step(phase, 5) for phase in Phase)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from simulator.schedule import SCHEDULES, schedule_order
-from simulator.schedule.csv import read_order, write_order
 from simulator.schedule.unit_time import slot_times
+from simulator.schedule.written import read_order, write_order
 
 ORACLES = sorted((Path(__file__).parent / "oracles").glob("*.csv"))
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from simulator.errors import UnsupportedError
 from simulator.schedule import SCHEDULES, Phase, schedule_order
-from simulator.schedule.csv import read_order, write_order
 from simulator.schedule.rendezvous import blocked_ranks
 from simulator.schedule.unit_time import slot_times
+from simulator.schedule.written import read_order, write_order
 
 every_schedule = pytest.mark.parametrize("name", list(SCHEDULES))
 enough = settings(max_examples=40, deadline=None)

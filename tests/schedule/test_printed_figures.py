@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from simulator.schedule import Phase, schedule_order
-from simulator.schedule.controllable_memory import PERIOD, v_half_block, v_min_block
+from simulator.schedule.orders.v_shape import PERIOD, v_half_block, v_min_block
 from simulator.schedule.slots import joint_groups
 
 DUALPIPE = {

@@ -1,14 +1,14 @@
-from typing import get_args
-
 import pytest
 
+from simulator.described.plan.plan import Plan
 from simulator.errors import InputError, UnsupportedError
 from simulator.schedule import SCHEDULES, schedule_info, schedule_order
-from simulator.spec.plan import ScheduleName
 
 
-def test_every_schedule_that_a_plan_may_name_exists():
-    assert set(SCHEDULES) == set(get_args(ScheduleName))
+def test_a_plan_may_name_every_schedule_and_no_other():
+    assert [Plan(schedule=name).schedule for name in SCHEDULES] == list(SCHEDULES)
+    with pytest.raises(ValueError, match="'1f1b', 'dapple'"):
+        Plan(schedule="2f2b")
 
 
 @pytest.mark.parametrize("name", list(SCHEDULES))

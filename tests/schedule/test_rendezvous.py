@@ -1,9 +1,9 @@
 import pytest
 
 from simulator.schedule import SCHEDULES, Placement, schedule_order
-from simulator.schedule.csv import read_order
-from simulator.schedule.one_f_one_b import paired_interleaved
+from simulator.schedule.orders.one_f_one_b import paired_interleaved
 from simulator.schedule.rendezvous import blocked_ranks, buffers_needed
+from simulator.schedule.written import read_order
 
 RENDEZVOUS = {
     "naive", "gpipe", "pipedream", "pipedream-2bw", "1f1b", "dapple", "zb-h1", "v-min", "chimera",

@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.schedule import SCHEDULES, Phase
-from simulator.schedule.text import (
+from simulator.schedule.terminal_text import (
     Cell,
     Mark,
     Row,

@@ -4,8 +4,8 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.schedule import Phase, Placement
-from simulator.schedule.csv import read_order
 from simulator.schedule.unit_time import peak_in_flight, slot_times
+from simulator.schedule.written import read_order
 
 
 def test_two_ranks_of_1f1b_step_by_step():

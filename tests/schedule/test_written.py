@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.schedule import SCHEDULES, Placement, ScheduleInfo, schedule_order
-from simulator.schedule.csv import write_order
-from simulator.schedule.written import written_schedule
+from simulator.schedule.written import write_order, written_schedule
 
 
 def faults_of(text: str) -> dict[str, str]:

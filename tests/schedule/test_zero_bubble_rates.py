@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from simulator.schedule import Order, Phase, schedule_order
-from simulator.schedule.pass_costs import PassCosts
-from simulator.schedule.zero_bubble_search import searched_order
+from simulator.schedule.info import PassCosts
+from simulator.schedule.orders.zero_bubble_search import searched_order
 
 F, B, I, W = (  # noqa: E741
     Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT,

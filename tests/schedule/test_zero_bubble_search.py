@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.schedule import Phase, Placement, schedule_order
-from simulator.schedule.pass_costs import PassCosts
+from simulator.schedule.info import PassCosts
+from simulator.schedule.orders.zero_bubble_search import searched_order
 from simulator.schedule.unit_time import slot_times
-from simulator.schedule.zero_bubble_search import searched_order
 
 F, I, W = Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT  # noqa: E741
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.calibrate.fit_training import LeftOut
-from simulator.plots.accuracy import RunError, build_accuracy_figure
-from simulator.validate.accuracy_report import KnownMiss, accuracy_report
-from simulator.validate.published import PublishedReport, predicted
+from reports.make.accuracy.accuracy_picture import RunError, build_accuracy_figure
+from reports.make.accuracy.accuracy_report import KnownMiss, accuracy_report
+from reports.make.fit.fit_training import LeftOut
+from simulator.validate.published.published_runs import PublishedReport, predicted
 from tests.validate.test_published import ROW
 
 NAMES = ("lab-001", "lab-002", "other-001", "third-001")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError
-from simulator.validate import cells
+from simulator.tables import cells
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from simulator.described.load import load_profile, profile_names
 from simulator.errors import InputError
-from simulator.importers.measured_collective import CollectiveRow
-from simulator.spec.load import load_profile, profile_names
-from simulator.validate.collective_rows import (
+from simulator.importers.nccl_tests.measured_collective import CollectiveRow
+from simulator.tables.collective_rows import (
     group_of,
     host_s,
     network_of,
@@ -19,8 +19,8 @@ from simulator.validate.collective_rows import (
     read_collective_rows,
     reason_to_skip,
 )
-from simulator.validate.collectives import validate_collectives
-from simulator.validate.gpu_names import profile_name_of
+from simulator.tables.spellings import profile_name_of
+from simulator.validate.collective_errors import validate_collectives
 
 HEADER = (
     "id,source,collective,gpu,gpus,nodes,gpus_per_node,intra,inter,nics_per_node,nic_gbps,"

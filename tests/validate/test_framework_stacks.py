@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.stacks import STACKS
-from simulator.validate.framework_stacks import (
+from simulator.described.plan.stack import STACKS
+from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     stack_facts,
     stack_of,

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from reports.make.torch_runs import gpu_check
+from reports.make.torch_runs.gpu_check import check
+from reports.make.torch_runs.gpu_grid import read_grid
 from simulator.api import simulate
-from simulator.calibrate.ranks.world import World
-from simulator.cost.parameters import parameter_count
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
-from simulator.validate import gpu_check
-from simulator.validate.gpu_check import check
-from simulator.validate.gpu_grid import read_grid
-from simulator.validate.torch_run.strategies import check_strategies
+from simulator.program.layer.model_totals import parameter_count
+from simulator.ranks.world import World
+from simulator.validate.torch_run.supported_plan import check_strategies
 
 GRID = Path(__file__).parents[2] / "reports" / "gpu" / "grid.yaml"
 RUNS = read_grid(GRID)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.load import profile_names
-from simulator.validate.gpu_names import profile_name_of, stated_memory_gb
+from simulator.described.load import profile_names
+from simulator.tables.spellings import profile_name_of, stated_memory_gb
 
 
 @pytest.mark.parametrize("name", profile_names())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.validate.kernel_protocol import repeated_calls, under_power_limit_s
+from simulator.tables.kernel_rows import repeated_calls, under_power_limit_s
 from tests.tiny import GEMM, tiny_profile
 
 

@@ -4,9 +4,9 @@ import csv
 
 import pytest
 
-from simulator.cost.kernels import attention_s, gemm_s, memory_bound_s
+from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
 from simulator.errors import InputError
-from simulator.validate.kernels import validate_kernels
+from simulator.validate.kernel_errors import validate_kernels
 from tests.tiny import tiny_profile
 
 COLUMNS = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.validate.memory_accuracy import memory_section
-from simulator.validate.published import PublishedReport, PublishedResult
+from reports.make.accuracy.memory_accuracy import memory_section
+from simulator.validate.published.published_runs import PublishedReport, PublishedResult
 
 
 def test_wrong_verdicts_are_named_with_how_full_the_gpu_is_predicted_to_be():

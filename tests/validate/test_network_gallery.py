@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.program.placement import placement
-from simulator.spec.load import job_from_document, load_profile
-from simulator.validate.bus_bandwidth import bus_bandwidths
-from simulator.validate.network_gallery import MEASURED, PLACEMENTS, SYSTEMS, gallery_page
+from reports.make.galleries.network_gallery import MEASURED, PLACEMENTS, SYSTEMS, gallery_page
+from simulator.described.load import job_from_document, load_profile
+from simulator.program.grid.placement import placement
+from simulator.validate.collective_errors import bus_bandwidths
 
 REPORTS = Path(__file__).parents[2] / "reports"
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simulator.calibrate.profile_text import with_value
-from simulator.spec.documents import parse_yaml
-from simulator.spec.hardware import HardwareProfile
-from simulator.spec.load import load_profile, profile_file, profile_from_document
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.documents import parse_yaml
+from simulator.described.load import load_profile, profile_file, profile_from_document
 from simulator.validate.profile_review import neighbours_of, remarks
 
 BASE = "h100-sxm-80gb"

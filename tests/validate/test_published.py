@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.results.run import run_step
-from simulator.spec.load import job_from_document
+from simulator.results.simulation import run_step
 from simulator.validate.accuracy import Accuracy, error_pct
-from simulator.validate.framework_stacks import stack_of
-from simulator.validate.published import predicted, row_source, validate_published
-from simulator.validate.published_rows import job_document
+from simulator.validate.published.framework_stacks import stack_of
+from simulator.validate.published.published_rows import job_document
+from simulator.validate.published.published_runs import predicted, row_source, validate_published
 
 ROW = {
     "id": "lab-small-001", "grade": "A", "model": "small", "layers": "4", "hidden": "1024",
@@ -87,14 +87,6 @@ def test_memory_is_compared_in_the_kind_that_the_row_states(table):
     rows = validate_published(table(*({"mem_kind": kind} for kind in kinds))).rows
     allocated, reserved, device, unsaid = (row.predicted_mem_gib for row in rows)
     assert allocated < reserved < device == unsaid
-
-
-def test_a_log_of_used_device_memory_is_compared_with_device_memory(table):
-    """Sailor's log names what nvidia-smi calls used the total, whatever the kind column says."""
-    notes = "memory: max over ranks of total memory in log (GiB)"
-    changes = ({"mem_kind": "device"}, {"mem_kind": "allocated", "notes": notes})
-    device, log = validate_published(table(*changes)).rows
-    assert log.predicted_mem_gib == device.predicted_mem_gib
 
 
 def test_what_was_measured_never_changes_what_is_predicted(table):
@@ -281,127 +273,11 @@ def test_modules_that_a_preset_computes_again_are_in_the_notes():
     assert "recompute_modules" not in job_document({**ROW, "recompute": "selective"})["plan"]
 
 
-def test_launchers_of_nemo_1_keep_remainders_of_weights_where_they_run_apexs_optimizer():
-    names = {
-        "NeMo Framework Launcher README scaling tables": True,
-        "DGX Cloud benchmarking recipes 25.02, nemotron/README_340b.md": True,
-        "DGX Cloud benchmarking recipes 25.02, nemotron/README_15b.md": False,
-        "DGX Cloud benchmarking recipes 25.02, grok1/README_314b.md": False,
-    }
-    for source, keeps in names.items():
-        stack = job_document({**ROW, "source": source})["plan"]["stack"]
-        assert stack.get("keeps_weight_remainders", False) is keeps
-
-
-@pytest.mark.parametrize(
-    ("recipe", "facts"),
-    [
-        ("nemo_megatron/README_175b.md", ("flash-2", "in-place", True)),
-        ("grok1/README_314b.md", ("flash-2", "in-place", None)),
-        ("nemotron/README_340b.md", ("flash-2", None, None)),
-        ("nemotron/README_15b.md", (None, None, None)),
-        ("llama3.1/README_405b.md", (None, None, None)),
-    ],
-)
-def test_recipes_say_which_attention_loss_and_dropout_they_run(recipe, facts):
-    source = f"DGX Cloud benchmarking recipes 25.02, {recipe}"
-    stack = job_document({**ROW, "source": source})["plan"]["stack"]
-    assert tuple(map(stack.get, ("flash_kernel", "cross_entropy", "dropout"))) == facts
-
-
-def test_attention_of_mlperfs_gpt_3_is_of_its_time():
-    source = "MLPerf Training v3.{} logs, NVIDIA/dgxh100_n64_nemo/gpt3"
-    stacks = [job_document({**ROW, "source": source.format(n)})["plan"]["stack"] for n in (0, 1)]
-    assert [stack.get("flash_kernel") for stack in stacks] == ["flash-1", None]
-    assert [stack["cross_entropy"] for stack in stacks] == ["in-place"] * 2
-
-
-def test_products_of_sailor_are_in_tf32_where_the_device_has_it():
-    source = "Sailor validation data, simulations/validation/clariden"
-    row = {**ROW, "source": source, "precision": "fp32", "model": "opt-350m"}
-    document = job_document(row)
-    assert document["plan"]["precision"] == "tf32"
-    assert document["model"]["embedding_dim"] == 0
-
-
-def test_paxml_saves_what_its_recipe_says_and_not_what_that_of_another_model_does():
-    source = "DGX Cloud benchmarking recipes 24.11, paxml/README_175b.md"
-    plan = job_document({**ROW, "framework": "jax", "source": source})["plan"]
-    assert plan["zero_group"] == 16 * 8
-    assert plan["stack"] == {"base": "jax", "selective_policy": "all-but-projections"}
-
-
-@pytest.mark.parametrize(("tp", "parts"), [("1", None), ("4", True)])
-def test_checkpoints_of_bigscience_leave_for_the_cpu_in_parts_if_there_are_any(tp, parts):
-    source = "BigScience Jean Zay V100 experiments, experiments/gpt2.md ZeRO section"
-    plan = job_document({**ROW, "source": source, "tp": tp, "dp": ""})["plan"]
-    assert plan["offload"] == {"activations": "cpu"}
-    assert plan.get("partition_activations") is parts
-    assert plan["stack"]["base"] == "deepspeed-2021"
-
-
-def test_the_launchers_table_of_175b_is_of_a_release_without_interleaving():
-    source = "NeMo Framework Launcher README scaling tables (repo NVIDIA/NeMo-Framework-Launcher)"
-    cells = {"gpus": "64", "tp": "4", "pp": "8", "vpp": "12", "dp": "2", "zero": "1"}
-    row = {**ROW, **cells, "source": source, "schedule": "interleaved-1f1b", "global_batch": "2048"}
-    plan = job_document({**row, "model": "gpt3-175b"})["plan"]
-    layout = [plan[name] for name in ("tp", "pp", "vpp", "schedule", "zero")]
-    assert layout == [8, 8, 1, "1f1b", 0]
-    assert job_document({**row, "model": "gpt3-5b"})["plan"]["vpp"] == 12
-
-
-@pytest.mark.parametrize(
-    ("change", "micro"),
-    [({}, 1), ({"precision": "fp8"}, 2), ({"source": "Megatron-Bridge, container 25.11"}, 2)],
-)
-def test_a_preset_says_the_micro_batch_where_the_table_contradicts_itself(change, micro):
-    source = (
-        "Megatron-Bridge performance summary, container 25.09 (repo NVIDIA-NeMo/Megatron-Bridge)"
-    )
-    cells = {"model": "llama3-70b", "profile": "gb200-nvl72", "precision": "mxfp8"}
-    row = {**ROW, **cells, "source": source, "micro_batch": "2", **change}
-    assert job_document(row)["batch"]["micro"] == micro
-
-
 def test_the_rowwise_recipe_of_float8_gathers_in_16_bits():
     notes = "vanilla TP; torch.compile; precision: float8 rowwise; zero: FSDP2 ZeRO-3"
     stack = job_document({**ROW, "notes": notes})["plan"]["stack"]
     assert stack["float8_scaling"] == "rows"
     assert stack["gathers_casted"] is False
-
-
-def test_facts_that_hold_for_all_runs_of_a_source_are_read():
-    source = "vTrain shipped validation data, data/ground_truth_single.csv"
-    document = job_document({**ROW, "source": source, "recompute": "full"})
-    plan = document["plan"]
-    assert plan["recompute"] == "none"
-    assert document["cluster"]["kernels"] == {"sustained_clock": 1.0}
-    assert plan["stack"] == {
-        "base": "megatron-core", "pads_vocab": False, "fused_softmax": False,
-        "launches_ahead": False,
-    }  # fmt: skip
-    assert job_document({**ROW, "recompute": "full"})["plan"]["recompute"] == "full"
-
-
-@pytest.mark.parametrize(("tp", "vocab"), [("1", 50257), ("2", 50256), ("8", 50256)])
-def test_ranks_of_vtrains_model_have_a_whole_number_of_tokens_each(tp, vocab):
-    source = "vTrain shipped validation data, data/ground_truth_single.csv"
-    row = {**ROW, "source": source, "tp": tp, "dp": "", "vocab": "50257"}
-    assert job_document(row)["model"]["vocab"] == vocab
-    assert job_document({**row, "source": "Narayanan et al."})["model"]["vocab"] == 50257
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "DGX Cloud benchmarking recipes 25.02, nemotron/README_15b.md",
-        "Megatron-Bridge performance summary, container 25.11",
-        "MLPerf Training v3.0 logs, NVIDIA/dgxh100_n64_nemo/gpt3",
-    ],
-)
-def test_recipes_of_the_vendor_pipeline_tensor_exchanges_with_products(source):
-    assert job_document({**ROW, "source": source})["plan"]["overlap_tp"] is True
-    assert "overlap_tp" not in job_document({**ROW, "source": "Narayanan et al."})["plan"]
 
 
 def test_the_source_of_a_row_is_its_id_without_the_number():

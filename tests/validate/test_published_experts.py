@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
-from simulator.validate.published_rows import job_document
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
+from simulator.validate.published.published_rows import job_document
+from tests.validate.test_row_facts import known_row
 
 ROW = {
     "id": "lab-moe-001", "grade": "A", "model": "deepseekv2-4L", "layers": "4", "hidden": "5120",
@@ -96,10 +97,11 @@ BRIDGE = "Megatron-Bridge performance summary, container 25.11"
 def test_recipes_of_megatron_bridge_lay_deepseek_v3_out(
     cells: dict[str, str], counts: tuple[int, ...], notes: str, modules: int
 ):
-    job = job_of(
-        source=BRIDGE, model="deepseek-v3", layers="61", gpus="128", notes=notes,
-        **{"ep": "8", "dp": str(128 // int(cells["pp"])), "global_batch": "512", **cells},
-    )  # fmt: skip
+    row = {
+        **ROW, "source": BRIDGE, "model": "deepseek-v3", "layers": "61", "gpus": "128",
+        "notes": notes, "ep": "8", "dp": str(128 // int(cells["pp"])), "global_batch": "512",
+    }  # fmt: skip
+    job = job_from_document(job_document(known_row({**row, **cells})))
     assert job.plan.layout == counts
     assert sum(counts) == job.model.layers
     assert job.model.multi_token_layers == modules

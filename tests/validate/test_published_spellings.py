@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.spec.load import job_from_document
-from simulator.validate.published import predicted
-from simulator.validate.published_models import known_model
-from simulator.validate.published_rows import job_document
+from simulator.described.load import job_from_document
+from simulator.validate.published.published_models import known_model
+from simulator.validate.published.published_rows import job_document
+from simulator.validate.published.published_runs import predicted
 from tests.validate.test_published import ROW
 
 BIG = {**ROW, "gpus": "64", "dp": "16", "global_batch": "64"}

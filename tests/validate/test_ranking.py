@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.validate.cells import Row
-from simulator.validate.published import PublishedResult
-from simulator.validate.ranking import SweepRanking, sweep_rankings
+from reports.make.accuracy.ranking import SweepRanking, sweep_rankings
+from simulator.tables.cells import Row
+from simulator.validate.published.published_runs import PublishedResult
 
 COLUMNS = (
     *("id", "source", "grade", "experts", "top_k", "gated_mlp", "tied_embeddings", "notes"),

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import InputError
-from simulator.schedule.unit_run import phase_costs, run_schedule
-from simulator.validate.printed_passes import (
+from reports.make.accuracy.printed_passes import (
     PrintedPasses,
     read_printed,
     simulated_loss_pct,
     simulated_ms,
     zb_1p_gain_pct,
 )
-from simulator.validate.published import PublishedResult, predicted, read_rows
-from simulator.validate.schedule_gains import Gain, report_lines, schedule_groups
+from reports.make.accuracy.schedule_gains import Gain, report_lines, schedule_groups
+from simulator.errors import InputError
+from simulator.schedule.unit_run import phase_costs, run_schedule
+from simulator.validate.published.published_runs import PublishedResult, predicted, read_rows
 
 TABLE = Path(__file__).parents[2] / "reports" / "data" / "zero_bubble.csv"
 

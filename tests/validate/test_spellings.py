@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.validate import spellings
+from simulator.tables import spellings
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,11 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from simulator.cost.parameters import parameter_count
+from simulator.described.model import Experts, Model
 from simulator.errors import UnsupportedError
-from simulator.spec.model import Experts, Model
-from simulator.validate.reference_model import reference_model, token_loss
-from simulator.validate.split_model import (
-    split_experts,
-    split_layers,
-    split_vocabulary,
-    vocabulary_loss,
-)
+from simulator.program.layer.model_totals import parameter_count
+from simulator.validate.torch_run.reference_model import reference_model, token_loss
+from simulator.validate.torch_run.split_model import split_experts
 from tests.jobs import gpt_model, small_model
 
 RANKS = 2
@@ -77,22 +72,6 @@ def compare_gradients(whole: nn.Module, split: nn.Module, rank: int) -> None:
     assert compared
 
 
-def check_layers_and_vocabulary(rank: int, name: str) -> None:
-    model = models()[name]
-    whole, split = built(model), built(model)
-    inputs = tokens(model, 1)
-    logits = whole(inputs)
-    token_loss(logits, inputs).backward()
-    split_layers(split)
-    split_vocabulary(split)
-    own_logits = split(inputs)
-    loss = vocabulary_loss(own_logits, inputs)
-    loss.backward()
-    torch.testing.assert_close(own_logits, share(logits, own_logits, rank), **EXACT)
-    torch.testing.assert_close(loss, token_loss(logits, inputs), **EXACT)
-    compare_gradients(whole, split, rank)
-
-
 def check_experts(rank: int, name: str) -> None:
     """Each rank has sequences of its own; weights that all hold add their gradients up."""
     model = models()[name]
@@ -110,12 +89,7 @@ def check_experts(rank: int, name: str) -> None:
     compare_gradients(whole, split, rank)
 
 
-CHECKS = {
-    "llama": check_layers_and_vocabulary,
-    "tied": check_layers_and_vocabulary,
-    "gpt": check_layers_and_vocabulary,
-    "experts": check_experts,
-}
+CHECKS = {"experts": check_experts}
 
 
 def run_rank(rank: int, folder: str) -> None:
@@ -148,7 +122,7 @@ def outcomes(tmp_path_factory) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_model_split_over_two_ranks_gives_the_unsplit_numbers(name, outcomes):
-    """By columns, rows and vocabulary, or by experts; to 1e-10 in fp64."""
+    """To 1e-10 in fp64."""
     assert not outcomes[name]
 
 

@@ -6,19 +6,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from simulator.calibrate.ranks.world import World  # noqa: E402
-from simulator.cost.parameters import layer_kinds  # noqa: E402
 from simulator.errors import UnsupportedError  # noqa: E402
-from simulator.program.layer import MemoryBound  # noqa: E402
-from simulator.program.layout import Slice  # noqa: E402
-from simulator.program.stage import StageCosts  # noqa: E402
-from simulator.validate.reference_model import Layer  # noqa: E402
-from simulator.validate.torch_run.float8_linear import Float8Linear, use_float8  # noqa: E402
-from simulator.validate.torch_run.run import validate_torch  # noqa: E402
-from simulator.validate.torch_run.strategies import (  # noqa: E402
+from simulator.program.grid.stage_layers import Slice  # noqa: E402
+from simulator.program.layer.layer_kinds import layer_kinds  # noqa: E402
+from simulator.program.layer.pieces import MemoryBound  # noqa: E402
+from simulator.program.price.stage_cost import StageCosts  # noqa: E402
+from simulator.ranks.world import World  # noqa: E402
+from simulator.validate.torch_run.reference_model import (  # noqa: E402
+    Float8Linear,
+    Layer,
+    use_float8,
+)
+from simulator.validate.torch_run.supported_plan import (  # noqa: E402
     as_torch_runs_it,
     check_strategies,
 )
+from simulator.validate.torch_run.train_and_compare import validate_torch  # noqa: E402
 from tests.program.test_eager_kernels_are_torchs import moved_bytes  # noqa: E402
 from tests.saved_by_torch import saved_bytes  # noqa: E402
 from tests.validate.test_torch_strategies import EXPERTS, job  # noqa: E402

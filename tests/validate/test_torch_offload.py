@@ -14,18 +14,17 @@ import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simulator.calibrate.ranks.world import World, joined
+from simulator.described.job import Job
 from simulator.engine.des import simulate_program
 from simulator.errors import UnsupportedError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Stream
-from simulator.results.run import run_step
-from simulator.spec.job import Job
-from simulator.validate.torch_run import parallel
-from simulator.validate.torch_run.alone import alone_on_its_node, silence
+from simulator.ranks.world import World, joined
+from simulator.results.simulation import run_step
+from simulator.validate.torch_run import parallelise as parallel
 from simulator.validate.torch_run.measure import kept_bytes, measure
-from simulator.validate.torch_run.predict import predict
-from simulator.validate.torch_run.strategies import as_torch_runs_it, check_strategies
+from simulator.validate.torch_run.predict import alone_on_its_node, predict, silence
+from simulator.validate.torch_run.supported_plan import as_torch_runs_it, check_strategies
 from simulator.validate.torch_run.train import build_trainer
 from tests.validate.test_torch_strategies import EXPERTS, job
 

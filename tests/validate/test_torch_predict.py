@@ -6,10 +6,15 @@ from types import MappingProxyType
 
 import pytest
 
-from simulator.validate.torch_run.compare import REST, TorchReport
-from simulator.validate.torch_run.measured import Measured, RankMeasured, TracedSpan
 from simulator.validate.torch_run.predict import WAITING, predict
-from simulator.validate.torch_run.trace import read_events
+from simulator.validate.torch_run.recorded_trace import read_events
+from simulator.validate.torch_run.run_comparison import (
+    REST,
+    Measured,
+    RankMeasured,
+    TorchReport,
+    TracedSpan,
+)
 from tests.validate.test_torch_strategies import EXPERTS, job
 
 JOBS = {

@@ -10,10 +10,9 @@ import json
 import pytest
 import torch
 
-from simulator.calibrate.ranks.world import joined, own_world
-from simulator.validate.torch_run.run import validate_torch
-from simulator.validate.torch_run.sleeping import put_to_sleep
-from simulator.validate.torch_run.train import Trainer, build_trainer
+from simulator.ranks.world import joined, own_world
+from simulator.validate.torch_run.train import Trainer, build_trainer, put_to_sleep
+from simulator.validate.torch_run.train_and_compare import validate_torch
 from tests.validate.test_torch_strategies import EXPERTS, WHOLE, job
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]

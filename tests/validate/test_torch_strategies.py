@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from simulator.calibrate.ranks.world import World, check_world_size, chosen_backend
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
 from simulator.errors import InputError, UnsupportedError
-from simulator.spec.job import Job
-from simulator.spec.load import job_from_document
-from simulator.validate.torch_run.strategies import (
+from simulator.ranks.world import World, check_world_size, chosen_backend
+from simulator.validate.torch_run.supported_plan import (
     as_torch_runs_it,
     check_can_sleep,
     check_strategies,

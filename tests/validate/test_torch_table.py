@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from simulator.validate.torch_run.compare import TorchReport
-from simulator.validate.torch_run.measured import Measured, RankMeasured
+from reports.make.torch_runs.torch_page import page, read_runs
 from simulator.validate.torch_run.predict import predict
-from simulator.validate.torch_run.table import page, read_runs
+from simulator.validate.torch_run.run_comparison import Measured, RankMeasured, TorchReport
 from tests.validate.test_torch_strategies import job
 
 ENVIRONMENT = {"device": "a CPU", "backend": "gloo", "torch": "2", "python": "3", "kernel": "6",

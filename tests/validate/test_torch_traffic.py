@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 import torch
 
-from simulator.calibrate.ranks.world import World
 from simulator.program.build import build_program
+from simulator.ranks.world import World
 from simulator.results.traffic import rank_collectives
-from simulator.validate.torch_run.strategies import as_torch_runs_it
+from simulator.validate.torch_run.supported_plan import as_torch_runs_it
 from simulator.validate.torch_run.train import build_trainer
 from tests.torch_traffic import fake_world
 from tests.validate.test_torch_strategies import job

@@ -8,12 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.program.ir import Kind
-from simulator.program.kernel_kinds import KernelKind, kernel_kinds
-from simulator.results.run import run_step
-from simulator.validate.measured_trace.account import IDLE, PHASES, Span, account, merged
-from simulator.validate.measured_trace.names import collective_kind, kernel_kind, operator_kind
-from simulator.validate.measured_trace.nesting import innermost
-from simulator.validate.measured_trace.predicted import predicted_spans
+from simulator.program.price.roofline import KernelKind, kernel_kinds
+from simulator.results.simulation import run_step
+from simulator.validate.measured_trace.account import (
+    IDLE,
+    PHASES,
+    Span,
+    account,
+    merged,
+    predicted_spans,
+)
+from simulator.validate.measured_trace.rows import collective_kind, kernel_kind, operator_kind
+from simulator.validate.measured_trace.trace_phases import innermost
 from simulator.validate.torch_run.predict import class_phases_s
 from tests.validate.test_torch_strategies import EXPERTS, job
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.program.ir import Kind
-from simulator.program.kernel_kinds import KernelKind
-from simulator.spec.load import job_from_document
+from simulator.program.price.roofline import KernelKind
 from simulator.validate.measured_trace.account import IDLE, PHASES, account
-from simulator.validate.measured_trace.compare import compare_trace
-from simulator.validate.measured_trace.step import read_step
-from simulator.validate.torch_run.run import validate_torch
+from simulator.validate.measured_trace.measured_step import read_step
+from simulator.validate.measured_trace.trace_comparison import compare_trace
+from simulator.validate.torch_run.train_and_compare import validate_torch
 from tests.validate.kineto import Gpu, world, write_trace
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.validate.measured_trace import file as reader
 from simulator.validate.measured_trace import rows as kept
-from simulator.validate.measured_trace.file import TraceFile
+from simulator.validate.measured_trace import trace_events as reader
 from simulator.validate.measured_trace.rows import read_rows
+from simulator.validate.measured_trace.trace_events import TraceFile
 from tests.validate.kineto import operator, world, write_trace
 
 VALUES = st.recursive(

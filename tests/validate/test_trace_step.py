@@ -6,9 +6,9 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.program.ir import Kind
-from simulator.program.kernel_kinds import KernelKind
+from simulator.program.price.roofline import KernelKind
 from simulator.validate.measured_trace.account import IDLE, account
-from simulator.validate.measured_trace.step import read_step
+from simulator.validate.measured_trace.measured_step import read_step
 from tests.validate.kineto import AUTOGRAD, MAIN, Gpu, annotation, operator, world, write_trace
 
 GEMM, ATTENTION, OTHER = KernelKind.GEMM, KernelKind.ATTENTION, KernelKind.OTHER

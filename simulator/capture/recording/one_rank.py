@@ -48,8 +48,9 @@ from simulator.capture.recording.reducer import reduced
 from simulator.capture.recording.refusals import nothing_leaves
 from simulator.capture.recording.settle import KEPT_STEP, settled_table
 from simulator.capture.recording.values import unknown_value, unknown_values, user_line
-from simulator.capture.table import RankTable
+from simulator.capture.table import Capture, RankTable
 from simulator.errors import InputError
+from simulator.version import __version__
 
 
 class StepsDone(BaseException):
@@ -71,6 +72,19 @@ class RankResult:
     groups: tuple[tuple[int, ...], ...]
     tokens: int
     notes: tuple[str, ...]
+
+    def as_capture(self, world: int) -> Capture:
+        """A capture with this rank alone, not yet named."""
+        return Capture(
+            script="",
+            world=world,
+            device="",
+            tokens_per_rank=self.tokens,
+            groups=self.groups,
+            tables=(self.table,),
+            versions={"torch": torch.__version__, "clustersim": __version__},
+            notes=self.notes,
+        )
 
 
 def captured_script(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from simulator.capture.file import write_capture
-from simulator.capture.make import part_of
 from simulator.capture.recording.one_rank import captured_script, device_answers
 from simulator.errors import InputError
 
@@ -41,7 +40,7 @@ def main() -> None:
         )
     except InputError as error:
         refuse(error)
-    write_capture(part_of(found, order["world"]), target)
+    write_capture(found.as_capture(order["world"]), target)
 
 
 if __name__ == "__main__":

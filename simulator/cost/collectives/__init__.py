@@ -14,21 +14,21 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from simulator.cost.collectives.algorithms import ALGORITHMS, Demand
-from simulator.cost.collectives.exchange import all_to_all_s, send_recv_s
-from simulator.cost.collectives.gloo import GLOO_ALGORITHMS
-from simulator.cost.collectives.ring import (
+from simulator.cost.collectives.algorithms import ALGORITHMS, GLOO_ALGORITHMS, Demand
+from simulator.cost.collectives.closed_forms import (
+    all_to_all_s,
     chain_broadcast_s,
     ring_all_gather_s,
     ring_all_reduce_s,
     ring_reduce_scatter_s,
+    send_recv_s,
+    tree_all_reduce_s,
 )
+from simulator.cost.collectives.collective_time import Timing, demand_timing
 from simulator.cost.collectives.tiers import Climb, climb_of, network_above
-from simulator.cost.collectives.timing import Timing, demand_timing
-from simulator.cost.collectives.tree import tree_all_reduce_s
 from simulator.cost.collectives.types import NO_COST, CollectiveCost, CollectiveKind, Group
+from simulator.described.cluster.network import PAIR_PORT, Network
 from simulator.errors import InputError
-from simulator.spec.network import PAIR_PORT, Network
 
 __all__ = [
     "ALGORITHMS",

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simulator.cost.collectives.types import CollectiveKind, Group
-from simulator.spec.network import Network
+from simulator.described.cluster.network import Network
 
 
 class Climb(NamedTuple):

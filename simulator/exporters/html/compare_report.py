@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from simulator.described.job import Job
+from simulator.described.job_text import changed_fields
 from simulator.exporters.html.page import render, write_page
 from simulator.exporters.html.run_report import headline, timeline_legend
-from simulator.exporters.html.sources import source_blocks
-from simulator.exporters.html.timeline_data import MOST_ROWS, timeline_data
-from simulator.plots.difference import falls
+from simulator.exporters.html.timeline_data import MOST_ROWS, source_blocks, timeline_data
+from simulator.plots.comparison import falls
 from simulator.results.difference import Difference, difference
 from simulator.results.step import StepResult
-from simulator.spec.job import Job
-from simulator.spec.job_difference import changed_fields
 from simulator.units import signed_seconds
 
 SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "tools.js", "compare.js")

@@ -1,8 +1,8 @@
 """How does a page become one file that fetches nothing?
 
 Style and scripts are put inside; data is JSON in a block that no browser runs. The page's own
-content security policy allows its script by hash and no request at all. Values from files
-are escaped by the template engine, so a model called ``<script>`` is only a name.
+content security policy allows its script by hash and no request at all. Values from files are
+escaped by the template engine, so a model called ``<script>`` is only a name.
 """
 
 from __future__ import annotations

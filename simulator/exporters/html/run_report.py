@@ -1,8 +1,8 @@
-"""What does the page of one step say?
+"""What does the page of one step say, and what its view in a notebook?
 
-The verdict and the headline; an interactive timeline; memory over time and at its peak;
-where the time goes; which changes were simulated; which numbers it all rests on; and how to
-get the same again.
+The verdict and the headline; an interactive timeline; memory over time and at its peak; where the
+time goes; which changes were simulated; which numbers it all rests on; and how to get the same
+again.
 """
 
 from __future__ import annotations
@@ -11,28 +11,73 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
-from simulator.exporters.html.memory_data import memory_data
-from simulator.exporters.html.page import render, write_page
-from simulator.exporters.html.sources import profiles, source_blocks, used_numbers
+from simulator.described.job import Job
+from simulator.exporters.html.page import packed, render, write_page
 from simulator.exporters.html.timeline_data import (
     MOST_ROWS,
     WAITS,
     both,
+    profiles,
     shown_classes,
+    source_blocks,
     timeline_data,
+    used_numbers,
 )
-from simulator.exporters.selection import class_words, spread
 from simulator.plots import style
-from simulator.plots.memory import fullest
+from simulator.plots.memory import fullest, fullest_moments
 from simulator.program.ir import Category, Owner
-from simulator.results.advice import Advice
-from simulator.results.expert_load import expert_load_sentence
-from simulator.results.report import source_counts
+from simulator.results.plain_data import expert_load_sentence, source_counts
+from simulator.results.rank_classes import class_words, spread
 from simulator.results.step import ClassMemory, StepResult
-from simulator.spec.job import Job
+from simulator.results.verdict import Advice, verdict
 from simulator.units import format_bytes, format_seconds
+
+_MOST_DRAWN_CLASSES = 64
+_MOST_MOMENTS = 4000
+"""Each slice of time shows its fullest moment, so that no peak is lost."""
+
+
+def memory_data(result: StepResult) -> dict[str, Any]:
+    """Curves by owner of each rank class, as the script ``memory.js`` reads them."""
+    classes = result.timeline.program.classes
+    worst = fullest(result)
+    shown = sorted({worst, *spread(len(classes), _MOST_DRAWN_CLASSES)})
+    return {
+        "fullest": shown.index(worst),
+        "classes": [
+            {"name": class_words(classes[i]), **_curves(result.memory[i], result.step_time_s)}
+            for i in shown
+        ],
+    }
+
+
+def _curves(memory: ClassMemory, step_s: float) -> dict[str, Any]:
+    moments = fullest_moments(memory, step_s, _MOST_MOMENTS)
+    return {
+        "time_s": packed(memory.time_s[moments]),
+        "peak_s": memory.peak_time_s,
+        "peak_bytes": memory.peak_allocated_bytes,
+        "capacity_bytes": memory.capacity_bytes,
+        "owners": [
+            {"name": style.words(owner), "color": both(color), "bytes": curve}
+            for owner, color in style.OWNER_COLOR.items()
+            if (curve := _curve(memory, owner, moments)) is not None
+        ],
+    }
+
+
+def _curve(memory: ClassMemory, owner: Owner, moments: NDArray[np.int64]) -> float | str | None:
+    """One number where nothing changes, a column where something does, None for nothing."""
+    held = memory.owner_bytes.get(owner)
+    if held is None or not np.any(held):
+        return None
+    curve = held[moments]
+    return float(curve[0]) if np.all(curve == curve[0]) else packed(curve)
+
 
 SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
 _MOST_CLASSES = 64
@@ -247,3 +292,16 @@ def _assumed(job: Job) -> list[tuple[str, str]]:
         for profile, path, source in used_numbers(job)
         if source.kind == "assumed"
     ]
+
+
+def notebook_view(result: StepResult) -> str:
+    """The headline and where the time goes, as HTML without scripts."""
+    return render(
+        "notebook.html",
+        {
+            "title": result.title,
+            "verdict": verdict(result),
+            "headline": list(headline(result)),
+            "waterfall": list(waterfall(result)),
+        },
+    )

@@ -1,19 +1,10 @@
 """A job, trained for real by torch's own strategies and held against its prediction.
 
-The ranks themselves are those of :mod:`simulator.calibrate.ranks`.
-
-===================  =====================================================================
-:mod:`.strategies`   what torch's own strategies do of a plan, and what they do not
-:mod:`.stage_model`  the layers that one pipeline stage holds, in torch
-:mod:`.grid`         the ranks of each group
-:mod:`.parallel`     the model cut, sharded, replicated and recomputed as planned
-:mod:`.pipeline`     torch's pipeline schedules around the stages of one rank
-:mod:`.train`        one step: forward, backward, optimizer
-:mod:`.measure`      warm steps, their times, their memory, and a profile of one
-:mod:`.measured`     what a run says once it is over, as plain data
-:mod:`.trace`        what torch's profiler saw, as spans of time
-:mod:`.run`          from a job to a report
-:mod:`.predict`      the same numbers from the simulator
-:mod:`.compare`      both side by side
-===================  =====================================================================
+supported_plan                   what torch's own strategies do of a plan, and what they do not
+reference_model, split_model     the model in torch, whole and shared by ranks
+rank_grid, parallelise           groups of ranks; the model cut, sharded, replicated, recomputed
+pipeline_run, train              torch's pipeline schedules; one step
+measure, recorded_trace          times and memory of warm steps; phases and the profile of one
+predict, run_comparison          the same numbers from the simulator, and both side by side
+train_and_compare                from a job to a report
 """

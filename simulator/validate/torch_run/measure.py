@@ -21,12 +21,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator.calibrate.ranks.world import World, joined
+from simulator.described.job import Job
 from simulator.processor import core_count, processor_name
-from simulator.spec.job import Job
-from simulator.validate.torch_run.measured import Measured, RankMeasured
-from simulator.validate.torch_run.phases import Span
-from simulator.validate.torch_run.trace import profiled_step
+from simulator.ranks.world import World, joined
+from simulator.validate.torch_run.recorded_trace import Span, profiled_step
+from simulator.validate.torch_run.run_comparison import Measured, RankMeasured
 from simulator.validate.torch_run.train import Trainer, build_trainer
 
 WARM_UP_STEPS = 3

@@ -14,17 +14,46 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulator.described.job import Job
+from simulator.described.rules.pool_rules import refuse_pools
 from simulator.engine.des import simulate_program
 from simulator.engine.timeline import STREAMS, Timeline
 from simulator.program.build import build_program, steps_around
-from simulator.program.ir import Category, Kind, Operation, Owner, Part, Program, Stream, Work
-from simulator.program.offload import HOST_UPDATE
-from simulator.results.run import run_step
+from simulator.program.ir import (
+    COMMUNICATION,
+    Category,
+    Kind,
+    Operation,
+    Owner,
+    Part,
+    Program,
+    Stream,
+    Work,
+)
+from simulator.program.run.state_offload import HOST_UPDATE
+from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.summary import summarise
-from simulator.spec.job import Job
-from simulator.spec.pool_checks import refuse_pools
-from simulator.validate.torch_run.alone import alone_on_its_node, silence
+
+_SILENT = COMMUNICATION - {Category.OFFLOAD}
+
+
+def alone_on_its_node(job: Job) -> Job:
+    """The job with one rank per node, which has all of its host."""
+    return job.replace({"cluster.network.gpus_per_node": 1})
+
+
+def silence(program: Program) -> None:
+    """Exchanges between ranks take no time and load no links; all else stays."""
+    for operation in program.operations:
+        work = operation.work
+        heard = tuple(part for part in work.parts if part.category not in _SILENT)
+        if len(heard) < len(work.parts):
+            seconds = sum(part.seconds for part in heard)
+            operation.work = replace(
+                work, seconds=seconds, parts=heard, traffic=None, collectives=()
+            )
+
 
 WAITING = "waiting"
 BACKWARD_SLEEP = 2.0
@@ -104,7 +133,7 @@ def predict(job: Job, *, alone: int | None = None, layer_sleep_s: float | None =
 
 def exchanges_activations(job: Job) -> bool:
     """Whether layers take part in exchanges, for which even sleeping ones have to compute."""
-    return any(degree > 1 for degree in (job.plan.tp, job.plan.cp, job.plan.ep))
+    return any(degree > 1 for degree in (job.choices.tensor_ranks, job.plan.cp, job.plan.ep))
 
 
 def _changed_step(job: Job, layer_sleep_s: float | None, *, is_silent: bool) -> StepResult:

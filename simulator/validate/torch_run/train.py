@@ -7,8 +7,10 @@ norm over all ranks, clipping and the optimizer, as trainers do.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -22,20 +24,58 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
-from simulator.calibrate.ranks.world import World
-from simulator.spec.job import Job
-from simulator.spec.plan import Optimizer as OptimizerName
-from simulator.validate.reference_model import token_loss
-from simulator.validate.split_model import SpreadExperts
-from simulator.validate.torch_run.float8_linear import use_float8
-from simulator.validate.torch_run.grid import Grid, build_grid
-from simulator.validate.torch_run.parallel import parallelised
-from simulator.validate.torch_run.phases import PhaseClock
-from simulator.validate.torch_run.pipeline import build_schedule, slices_of_rank
-from simulator.validate.torch_run.predict import exchanges_activations
-from simulator.validate.torch_run.sleeping import put_to_sleep
-from simulator.validate.torch_run.stage_model import StageModel
-from simulator.validate.torch_run.strategies import DTYPES
+from simulator.described.job import Job
+from simulator.described.plan.plan import Optimizer as OptimizerName
+from simulator.ranks.world import World
+from simulator.validate.torch_run.parallelise import parallelised
+from simulator.validate.torch_run.pipeline_run import build_schedule, slices_of_rank
+from simulator.validate.torch_run.predict import BACKWARD_SLEEP, exchanges_activations
+from simulator.validate.torch_run.rank_grid import Grid, build_grid
+from simulator.validate.torch_run.recorded_trace import PhaseClock
+from simulator.validate.torch_run.reference_model import token_loss, use_float8
+from simulator.validate.torch_run.split_model import SpreadExperts, StageModel
+from simulator.validate.torch_run.supported_plan import DTYPES
+
+
+def put_to_sleep(layers: Iterable[nn.Module], forward_s: float, *, computes: bool = False) -> None:
+    """Replace what the layers compute, or add to it.
+
+    Args:
+        layers: Each takes and returns a hidden state of the same shape.
+        forward_s: How long each sleeps in forward [s].
+        computes: Whether they compute, too. Both ways they sleep at their end: forward after they
+            have computed, backward before their first gradient.
+    """
+    for layer in layers:
+        if computes:
+            layer.forward = partial(_tired, layer.forward, forward_s)
+        else:
+            layer.forward = partial(_asleep, layer, forward_s)
+
+
+def _tired(compute: Callable[[Tensor], Tensor], forward_s: float, hidden: Tensor) -> Any:
+    return _Sleep.apply(forward_s, compute(hidden))  # type: ignore[no-untyped-call]
+
+
+def _asleep(layer: nn.Module, forward_s: float, hidden: Tensor) -> Any:
+    # Weights are looked up in the call: FSDP2 puts gathered ones in their place before it.
+    return _Sleep.apply(forward_s, hidden, *layer.parameters())  # type: ignore[no-untyped-call]
+
+
+class _Sleep(torch.autograd.Function):
+    """Hands the hidden state on, and its gradient back."""
+
+    @staticmethod
+    def forward(ctx: Any, forward_s: float, hidden: Tensor, *weights: Tensor) -> Tensor:
+        ctx.forward_s, ctx.weights = forward_s, weights
+        time.sleep(forward_s)
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        time.sleep(BACKWARD_SLEEP * ctx.forward_s)
+        return None, *gradients, *map(torch.zeros_like, ctx.weights)
+
 
 _LEARNING_RATE = 1e-4
 _MAX_NORM = 1.0
@@ -150,9 +190,9 @@ class Trainer:
     @property
     def _gradients_are_spread(self) -> bool:
         """Whether a rank holds only part of them; DDP leaves all on every rank."""
-        plan = self.job.plan
-        is_sharded = plan.zero == 3 and self.grid.data is not None
-        return is_sharded or any(degree > 1 for degree in (plan.tp, plan.pp, plan.ep))
+        plan, choices = self.job.plan, self.job.choices
+        is_sharded = choices.shards_weights and self.grid.data is not None
+        return is_sharded or any(ranks > 1 for ranks in (choices.tensor_ranks, plan.pp, plan.ep))
 
     def _clip(self) -> None:
         """Scales gradients down to a norm of one over all ranks."""
@@ -217,7 +257,7 @@ def build_trainer(job: Job, world: World, layer_sleep_s: float | None = None) ->
 
 def _built(make: Callable[..., StageModel], job: Job, world: World, run: Any) -> StageModel:
     """A part of the model, its weights on the device in the format they are kept in."""
-    keeps_master = job.plan.stack.keeps_master_weights
+    keeps_master = job.choices.keeps_master_weights
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32 if keeps_master else DTYPES[job.plan.precision])
     try:
@@ -230,7 +270,7 @@ def _built(make: Callable[..., StageModel], job: Job, world: World, run: Any) ->
 def _optimizer(job: Job, parameters: Sequence[nn.Parameter]) -> Optimizer:
     """One optimizer; a fused kernel takes either distributed tensors or plain ones."""
     kind, options = _OPTIMIZERS[job.plan.optimizer]
-    if job.plan.zero == 1 and job.dp > 1:
+    if job.choices.hands_out_weights and job.dp > 1:
         return ZeroRedundancyOptimizer(parameters, kind, **options)
     alike = (
         [p for p in parameters if isinstance(p, DTensor) == is_cut] for is_cut in (True, False)
@@ -250,9 +290,8 @@ def _batch(job: Job, world: World, grid: Grid) -> tuple[Tensor, Tensor]:
 def _mixed(job: Job, world: World) -> contextlib.AbstractContextManager[object]:
     """Autocast where weights are kept in fp32 and FSDP2 does not cast them."""
     dtype = DTYPES[job.plan.precision]
-    stack = job.plan.stack
-    casts_itself = job.plan.zero == 3 and job.dp * job.plan.cp > 1
-    if dtype == torch.float32 or casts_itself or not stack.keeps_master_weights:
+    casts_itself = job.choices.shards_weights and job.dp * job.plan.cp > 1
+    if dtype == torch.float32 or casts_itself or not job.choices.keeps_master_weights:
         return contextlib.nullcontext()
     return torch.autocast(world.device.type, dtype)
 
@@ -260,8 +299,7 @@ def _mixed(job: Job, world: World) -> contextlib.AbstractContextManager[object]:
 @contextlib.contextmanager
 def _loss_context(job: Job) -> Iterator[None]:
     """Cross-entropy of logits that tensor-parallel ranks keep cut."""
-    cut = job.plan.tp > 1 and job.plan.stack.parallel_loss
-    with loss_parallel() if cut else contextlib.nullcontext():
+    with loss_parallel() if job.plan.divides_loss else contextlib.nullcontext():
         yield
 
 

@@ -1,0 +1,1 @@
+"""Makers of the reports that are checked in; run by ``make``, not part of the package."""

@@ -1,0 +1,1 @@
+"""Clocks fitted to published runs, and the cross-validation beside them."""

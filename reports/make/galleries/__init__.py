@@ -1,0 +1,1 @@
+"""reports/schedules and reports/network: schedules, systems and collectives, drawn."""

@@ -1,0 +1,1 @@
+"""reports/planning.md: published plans and GPU-hours against predicted ones."""

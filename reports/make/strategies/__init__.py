@@ -1,0 +1,1 @@
+"""reports/strategies, which-strategy.md, tensor-parallel.md: ways of parallelism compared."""

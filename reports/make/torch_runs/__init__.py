@@ -1,0 +1,1 @@
+"""reports/torch.md and reports/gpu: real torch runs against predictions."""

@@ -1,0 +1,404 @@
+"""Which kernel parameters make one profile fit all measured kernels of its device?
+
+One parameter set per block (a number format, an attention family, the streaming kernels),
+fitted over all its rows at once by a robust loss on the logarithm of predicted over
+measured, with a weak prior that keeps parameters plausible which the rows cannot see. Needs the
+``calibrate`` extra (scipy).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from simulator.calibrate.profile_text import with_value
+from simulator.described.base import file_name_of_field
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import KernelModel
+from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of, repeated_calls
+from simulator.units import format_quantity
+from simulator.validate.kernel_answers import compared
+from simulator.validate.kernel_errors import without_sustained_clock
+
+_FLASH_2_IS_OLDER = (
+    "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300",
+)  # fmt: skip
+"""GPUs, as tables spell them, for which faster kernels than FlashAttention 2 are shipped."""
+
+
+_STREAM_NAMES = (
+    "stream", "rms_norm", "megatron_rms_norm", "fused_a", "softmax", "encoder", "cross",
+    "activation", "cast", "optimizer",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Parameters that are fitted together.
+
+    Attributes:
+        path: Keys below ``kernels``; empty for the streaming kernels' own numbers.
+        prior: Typical value of every fitted parameter, by its Python name.
+        rows: Whether a row tells something about the block.
+        also: Paths that take the same numbers (formats that share their kernels).
+        has_sources_per_number: Whether every number states its source, because others stand
+            beside it that are not of this fit.
+    """
+
+    path: tuple[str, ...]
+    prior: Mapping[str, float]
+    rows: Callable[[KernelRow], bool]
+    also: tuple[tuple[str, ...], ...] = ()
+    has_sources_per_number: bool = False
+
+    def prior_told_by(self, rows: Sequence[KernelRow]) -> dict[str, float]:
+        """Typical values of the parameters that these rows of the block tell something of."""
+        return {
+            name: typical
+            for name, typical in self.prior.items()
+            if name not in _TOLD_BY or _TOLD_BY[name](rows)
+        }
+
+
+def _repeats_calls(rows: Sequence[KernelRow]) -> bool:
+    return any(repeated_calls(row.text("notes")) > 1 for row in rows)
+
+
+def _varies_length(rows: Sequence[KernelRow]) -> bool:
+    return len({row.text("seq") for row in rows}) > 1
+
+
+_TOLD_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingProxyType(
+    {
+        "held_share": _repeats_calls,
+        "boost_s": _repeats_calls,
+        "backward_kv_ramp": _varies_length,
+    }
+)
+"""Whether rows tell of a parameter at all; of all others, every row of the block does."""
+
+
+_GEMM_PRIOR = MappingProxyType(
+    {
+        "efficiency": 0.8,
+        "tile_half": 20.0,
+        "k_ramp": 100.0,
+        "memory_efficiency": 0.8,
+        "floor_s": 4e-6,
+        "held_share": 0.9,
+        "boost_s": 2e-3,
+    }
+)
+
+
+_ATTENTION_PRIOR = MappingProxyType(
+    {
+        "forward_efficiency": 0.8,
+        "softmax_dim": 32.0,
+        "kv_ramp": 150.0,
+        "tail": 0.5,
+        "floor_s": 6e-6,
+    }
+)
+
+
+_BACKWARD_PRIOR = MappingProxyType(
+    {"backward_efficiency": 0.65, "backward_tail": 0.5, "backward_kv_ramp": 150.0}
+)
+
+
+_NORM_PRIOR = MappingProxyType({"row_reduction_efficiency": 0.3})
+
+
+_STREAM_PRIOR = MappingProxyType({"memory_efficiency": 0.85, "memory_floor_s": 4e-6})
+
+
+def _is_gemm(precision: str) -> Callable[[KernelRow], bool]:
+    def matches(row: KernelRow) -> bool:
+        is_product = row.text("op") in ("gemm", "grouped_gemm", "grouped_gemm_contig")
+        return is_product and not row.is_best_shape and _precision(row) == precision
+
+    return matches
+
+
+def _is_attention(row: KernelRow) -> bool:
+    return "attention" in row.text("op") and not _is_old_attention(row)
+
+
+def _is_attention_forward(row: KernelRow) -> bool:
+    return _is_attention(row) and row.text("direction") == "fwd"
+
+
+def _is_attention_backward(row: KernelRow) -> bool:
+    return _is_attention(row) and "bwd" in row.text("direction")
+
+
+def _is_old_attention(row: KernelRow) -> bool:
+    older = row.text("op").startswith(("flash_attention_2", "triton_attention"))
+    return older and any(name in row.text("gpu") for name in _FLASH_2_IS_OLDER)
+
+
+def _is_old_attention_forward(row: KernelRow) -> bool:
+    return _is_old_attention(row) and row.text("direction") == "fwd"
+
+
+def _is_old_attention_backward(row: KernelRow) -> bool:
+    return _is_old_attention(row) and row.text("direction") == "bwd"
+
+
+def _is_stream(row: KernelRow) -> bool:
+    return row.text("op").startswith(_STREAM_NAMES) and row.text("direction") != "bwd"
+
+
+def _is_norm_backward(row: KernelRow) -> bool:
+    return "norm" in row.text("op") and row.text("direction") == "bwd"
+
+
+def _precision(row: KernelRow) -> str:
+    try:
+        return precision_of(row)
+    except SkippedRowError:
+        return ""
+
+
+BLOCKS = (
+    Block((), _STREAM_PRIOR, _is_stream, has_sources_per_number=True),
+    Block((), _NORM_PRIOR, _is_norm_backward, has_sources_per_number=True),
+    Block(("gemm", "bf16"), _GEMM_PRIOR, _is_gemm("bf16"), also=(("gemm", "fp16"),)),
+    Block(("gemm", "fp16"), _GEMM_PRIOR, _is_gemm("fp16")),
+    Block(("gemm", "tf32"), _GEMM_PRIOR, _is_gemm("tf32")),
+    Block(("gemm", "fp32"), _GEMM_PRIOR, _is_gemm("fp32")),
+    Block(("gemm", "fp8"), _GEMM_PRIOR, _is_gemm("fp8"), also=(("gemm", "mxfp8"),)),
+    Block(("flash_attention",), _ATTENTION_PRIOR, _is_attention_forward),
+    Block(
+        ("flash_attention",), _BACKWARD_PRIOR, _is_attention_backward, has_sources_per_number=True
+    ),
+    Block(("flash_attention_2",), _ATTENTION_PRIOR, _is_old_attention_forward),
+    Block(
+        ("flash_attention_2",),
+        _BACKWARD_PRIOR,
+        _is_old_attention_backward,
+        has_sources_per_number=True,
+    ),
+)
+"""What is fitted, in order: later blocks take the earlier ones as found, because fp8 rows
+contain streaming kernels and backward rows may contain a forward pass."""
+
+
+_ROBUST_SCALE = 0.1
+"""Relative error beyond which a row counts as an outlier (soft-L1 loss)."""
+
+
+_PRIOR_WEIGHT = 0.002
+"""Weight of the prior: a parameter off by a factor of two costs as much as 6 % error."""
+
+
+_PRIOR_SPREAD = 0.7
+"""Natural-log spread of the prior: a factor of two either way is ordinary."""
+
+
+_AT_MOST_ONE = ("efficiency", "share", "tail")
+"""Ends of names of shares of a peak, and of what list scheduling may leave of the longest tile
+(Graham, SIAM J. Appl. Math. 17(2), 1969)."""
+
+
+_FEWEST_ROWS = 6
+"""Rows below which a block is not fitted."""
+
+
+_OF_THE_CHIP = "k_ramp"
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Fitted parameters of one block and how far its rows are off.
+
+    Attributes:
+        profile: Name of the profile whose rows were fitted.
+        block: What was fitted.
+        values: Parameters by their Python names.
+        errors: Relative error of every row.
+        board: Name of the board with the same chip that told one of them; "" where none did.
+    """
+
+    profile: str
+    block: Block
+    values: Mapping[str, float]
+    errors: Sequence[float]
+    board: str = ""
+
+    @property
+    def residual(self) -> str:
+        """Rows and errors in words."""
+        size = [abs(error) for error in self.errors]
+        mape, median = statistics.fmean(size), statistics.median(size)
+        told = f"; {_OF_THE_CHIP} as {self.board}, the same chip" if self.board else ""
+        return f"{len(size)} rows, mean error {mape:.1%}, median {median:.1%}{told}"
+
+    def __str__(self) -> str:
+        values = "  ".join(f"{name} {value:.4g}" for name, value in self.values.items())
+        return f"{self.profile} {'.'.join(self.block.path) or 'memory'}: {self.residual}; {values}"
+
+
+def fit_profile(
+    profile: HardwareProfile,
+    rows: Sequence[KernelRow],
+    inherited: Sequence[Fit] = (),
+    other_board: Sequence[Fit] = (),
+) -> list[Fit]:
+    """One fit per block: the rows' own, else the relative's, else none.
+
+    Args:
+        profile: Profile whose other numbers (peaks, bandwidth) stay as they are.
+        rows: Rows of this device only.
+        inherited: Fits of the nearest relative.
+        other_board: Fits of the board that tells of the chip, see :data:`OTHER_BOARDS`.
+    """
+    fits = []
+    current = without_sustained_clock(profile)
+    for block in BLOCKS:
+        relative = _of_block(block, inherited)
+        fit = fit_block(current, block, rows, _of_block(block, other_board)) or relative
+        if fit is not None and _has(current.kernels, block.path):
+            fits.append(fit)
+            current = with_values(current, block, fit.values)
+    return fits
+
+
+def _of_block(block: Block, fits: Sequence[Fit]) -> Fit | None:
+    return next((fit for fit in fits if fit.block is block), None)
+
+
+def fit_block(
+    profile: HardwareProfile,
+    block: Block,
+    rows: Sequence[KernelRow],
+    other_board: Fit | None = None,
+) -> Fit | None:
+    """Best parameters of one block, or None where too few rows can be answered.
+
+    What only the chip decides is taken from the ``other_board`` where it has been fitted.
+    """
+    from scipy.optimize import minimize  # heavy; only calibration needs it
+
+    answerable = [row for row in rows if block.rows(row) and _is_answerable(row, profile)]
+    if len(answerable) < _FEWEST_ROWS or not _has(profile.kernels, block.path):
+        return None
+    prior = block.prior_told_by(answerable)
+    told = other_board if other_board is not None and _OF_THE_CHIP in prior else None
+    of_chip = {_OF_THE_CHIP: told.values[_OF_THE_CHIP]} if told else {}
+    profile = with_values(profile, block, of_chip)
+    prior = {name: typical for name, typical in prior.items() if name not in of_chip}
+
+    def values_of(point: Sequence[float]) -> dict[str, float]:
+        pairs = zip(prior.items(), point, strict=True)
+        return {name: typical * abs(factor) for (name, typical), factor in pairs}
+
+    def errors_of(values: Mapping[str, float]) -> list[float]:
+        candidate = with_values(profile, block, values)
+        pairs = (compared(row, candidate) for row in answerable)
+        return [pair.predicted_s / pair.measured_s - 1.0 for pair in pairs]
+
+    def loss(point: Sequence[float]) -> float:
+        values = values_of(point)
+        excess = sum(max(0.0, v - 1.0) for n, v in values.items() if n.endswith(_AT_MOST_ONE))
+        if excess > 0:
+            return 1e3 * (1.0 + excess)
+        data = statistics.fmean(_soft_l1(math.log1p(error)) for error in errors_of(values))
+        unlikely = sum((math.log(max(abs(f), 1e-9)) / _PRIOR_SPREAD) ** 2 for f in point)
+        return data + _PRIOR_WEIGHT * unlikely
+
+    options = {"maxfev": 120 * (1 + len(prior)), "xatol": 1e-3, "fatol": 1e-6}
+
+    def best_of(starts: Sequence[Sequence[float]]) -> Any:
+        found = [minimize(loss, start, method="Nelder-Mead", options=options) for start in starts]
+        return min(found, key=lambda result: result.fun)
+
+    best = best_of([[1.0] * len(prior), [0.7] * len(prior)])
+    if "boost_s" in prior:
+        best = min(best, best_of(_other_valleys(best.x, prior)), key=lambda result: result.fun)
+    values = of_chip | _rounded(values_of(best.x))
+    return Fit(profile.name, block, values, errors_of(values), told.profile if told else "")
+
+
+def _other_valleys(point: Sequence[float], prior: Mapping[str, float]) -> Sequence[Sequence[float]]:
+    """The point with a power limit that is felt soon, and late.
+
+    Of ``boost_s`` the loss has several valleys.
+    """
+    limits = ({"held_share": 1.0, "boost_s": factor} for factor in (0.3, 5.0))
+    return [
+        [limit.get(name, value) for name, value in zip(prior, point, strict=True)]
+        for limit in limits
+    ]
+
+
+def with_values(
+    profile: HardwareProfile, block: Block, values: Mapping[str, float]
+) -> HardwareProfile:
+    """The profile with one block's parameters replaced."""
+    kernels = profile.kernels
+    match block.path:
+        case ():
+            update: dict[str, Any] = dict(values)
+        case ("gemm", precision):
+            model = kernels.gemm[precision].model_copy(update=dict(values))  # type: ignore[index]
+            update = {"gemm": {**kernels.gemm, precision: model}}
+        case (family,):
+            update = {family: getattr(kernels, family).model_copy(update=dict(values))}
+        case _:
+            raise ValueError(block.path)
+    return profile.model_copy(update={"kernels": kernels.model_copy(update=update)})
+
+
+def written(text: str, path: Sequence[str], fit: Fit, kind: str, reference: str) -> str:
+    """Text of a profile file with the fit's numbers, and their source, at ``path``."""
+    source = f'{{kind: {kind}, reference: "{reference}"}}'
+    alone = fit.block.has_sources_per_number
+    for name, value in fit.values.items():
+        number = format_quantity(value, "s") if name.endswith("_s") else f"{value:.12g}"
+        shown = f"{{value: {number}, source: {source}}}" if alone else number
+        text = with_value(text, ["kernels", *path, file_name_of_field(name)], shown)
+    return text if alone else with_value(text, ["kernels", *path, "source"], source)
+
+
+def _soft_l1(error: float) -> float:
+    return math.sqrt(1.0 + (error / _ROBUST_SCALE) ** 2) - 1.0
+
+
+def _is_answerable(row: KernelRow, profile: HardwareProfile) -> bool:
+    try:
+        compared(row, profile)
+    except SkippedRowError:
+        return False
+    return True
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.3g}") for name, value in values.items()}
+
+
+def with_fits(text: str, profile: HardwareProfile, fits: Sequence[Fit], table: str) -> str:
+    """Text of a profile's file with all fits, each with ``table`` and residual as source."""
+    for fit in fits:
+        own = fit.profile == profile.name
+        reference = f"{table}: {fit.residual}" if own else f"as {fit.profile}"
+        text = written(text, fit.block.path, fit, "fitted" if own else "assumed", reference)
+        for target in fit.block.also:
+            if _has(profile.kernels, target):
+                shared = f"as {fit.block.path[-1]}, whose kernels it shares"
+                text = written(text, target, fit, "assumed", shared)
+    return text
+
+
+def _has(kernels: KernelModel, path: Sequence[str]) -> bool:
+    match path:
+        case ("gemm", precision):
+            return precision in kernels.gemm
+        case (family,):
+            return getattr(kernels, family) is not None
+    return True

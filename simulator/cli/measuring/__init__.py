@@ -1,0 +1,5 @@
+"""Commands that measure, or hold predictions against measurements.
+
+calibrating, calibrating_gpu    profiles from collectives and from kernels
+validating, validating_torch    tables of measurements; real torch runs
+"""

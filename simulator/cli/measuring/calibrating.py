@@ -1,0 +1,251 @@
+"""clustersim calibrate: which profile do your own measurements make?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from simulator.cli.console import (
+    note,
+    number_columns,
+    percent,
+    print_json,
+    print_table,
+    progress,
+    text_columns,
+    working,
+)
+from simulator.cli.measuring.calibrating_gpu import gpu
+from simulator.cli.options import AsJson, Picture, complete_profile, quantity
+from simulator.errors import InputError
+from simulator.extras import require
+from simulator.files import write_whole
+from simulator.units import format_bytes
+
+if TYPE_CHECKING:
+    from simulator.calibrate.network.measured_network import Calibration
+    from simulator.importers.nccl_tests.nccl_tests_run import Excluded
+
+
+_PLACES_SHOWN = 4
+
+
+def build_calibrate_group() -> typer.Typer:
+    """The ``calibrate`` commands."""
+    group = typer.Typer(
+        name="calibrate", no_args_is_help=True, help="Profiles from your own measurements."
+    )
+    group.command("gpu")(gpu)
+    group.command("collectives")(collectives)
+    return group
+
+
+def collectives(  # noqa: PLR0917 - typer's way of declaring options
+    profile: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="The system measured: a shipped name or a .yaml file.",
+            autocompletion=complete_profile,
+        ),
+    ],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Output of nccl-tests or rccl-tests (text, or JSON of -J), or tables (.csv).",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.yaml", help="Write the fitted profile."),
+    ] = None,
+    as_json: AsJson = False,
+    plot: Picture = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Take the rows of runs that were cut off.")
+    ] = False,
+    measure: Annotated[
+        Path | None,
+        typer.Option(
+            "--measure",
+            metavar="TABLE.csv",
+            help="Measure first, with the ranks that torchrun started, and keep the rows here.",
+        ),
+    ] = None,
+    backend: Annotated[
+        MeasuredBackend | None,
+        typer.Option(help="What is measured; nccl where every rank has a GPU."),
+    ] = None,
+    largest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES", help="Largest message measured; 512 MiB with nccl, 16 MiB with gloo."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the table of an earlier --measure.")
+    ] = False,
+) -> None:
+    """Fit a profile's links to measured collectives.
+
+    Times are those out of place. What the rows cannot tell stays as the profile has it.
+    Measure with  torchrun --nproc-per-node 8 --no-python clustersim calibrate collectives
+    --profile h100-sxm-80gb --measure table.csv --out ours.yaml
+
+    Example:  clustersim calibrate collectives *.txt --profile h100-sxm-80gb --out ours.yaml
+    """
+    from simulator.calibrate.network.fit_residuals import to_dict
+    from simulator.calibrate.network.measured_network import calibrate_collectives, read_measured
+    from simulator.calibrate.profile_text import with_sourced_values
+    from simulator.described.load import load_profile, profile_file
+
+    base = load_profile(profile)
+    given = list(files or ())
+    if measure is not None:
+        if not measured(measure, backend, largest, resume=resume):
+            return
+        given.append(measure)
+    elif not given:
+        hint = "name files, or measure under torchrun with --measure TABLE.csv"
+        raise InputError.single("FILE", "nothing to fit to", hint=hint)
+    read = [read_measured(file, partial=partial) for file in given]
+    with working(f"fitting to {sum(len(file.rows) for file in read)} rows"):
+        calibration = calibrate_collectives(read, base)
+    if as_json:
+        print_json(to_dict(calibration))
+    else:
+        _print_parameters(calibration)
+        _print_residuals(calibration)
+    _note_what_is_left(calibration)
+    if out is not None:
+        file = profile_file(profile)
+        text = file.read_text(encoding="utf-8")
+        write_whole(out, with_sourced_values(text, calibration.sourced_values(), str(file)))
+        note(f"wrote {out}")
+    if plot is not None:
+        from simulator.plots.bus_bandwidth import draw_collective_fit
+
+        draw_collective_fit(calibration.points, plot, f"collectives of {base.name}")
+        note(f"wrote {plot}")
+
+
+def _print_parameters(calibration: Calibration) -> None:
+    from simulator.calibrate.network.fit_residuals import parameters
+    from simulator.calibrate.network.measured_network import value_text
+
+    rows = [
+        (
+            row["field"],
+            "" if row["base"] is None else value_text(row["name"], row["base"]),
+            value_text(row["name"], row["fitted"]),
+            "not told" if row["spread"] is None else f"{row['spread']:.0%}",
+        )
+        for row in parameters(calibration)
+    ]
+    columns = text_columns("parameter") + number_columns(
+        calibration.base.name, "fitted", "known to"
+    )
+    print_table("parameters", columns, rows)
+
+
+def _print_residuals(calibration: Calibration) -> None:
+    from simulator.calibrate.network.fit_residuals import median_error, residuals
+
+    rows = [
+        (
+            residual.collective,
+            f"{residual.ranks} on {residual.nodes}",
+            residual.sizes,
+            str(residual.rows),
+            _signed(residual.base_median),
+            _signed(residual.median),
+            f"{_signed(residual.least)} to {_signed(residual.most)}",
+        )
+        for residual in residuals(calibration.points)
+    ]
+    columns = text_columns("collective", "GPUs on nodes", "sizes") + number_columns(
+        "rows", "median error before", "after", "spread"
+    )
+    before, after = median_error(calibration.points)
+    title = (
+        f"errors of {len(calibration.points)} rows, positive where predictions are too slow: "
+        f"median size {percent(before)} before, {percent(after)} after"
+    )
+    print_table(title, columns, rows)
+
+
+def _signed(error: float) -> str:
+    return f"{100 * error:+.1f} %"
+
+
+def _note_what_is_left(calibration: Calibration) -> None:
+    for sentence in calibration.said:
+        note(sentence)
+    reasons: dict[str, list[Excluded]] = {}
+    for lost in calibration.excluded:
+        reasons.setdefault(lost.reason, []).append(lost)
+    for reason, lost_rows in reasons.items():
+        count = sum(lost.rows for lost in lost_rows)
+        rows = "1 row" if count == 1 else f"{count} rows"
+        note(f"left out {rows}: {reason} ({_places(lost_rows)})")
+
+
+def _places(lost_rows: Sequence[Excluded]) -> str:
+    shown = [lost.place for lost in lost_rows[:_PLACES_SHOWN]]
+    more = len(lost_rows) - len(shown)
+    return ", ".join([*shown, f"and {more} more"] if more else shown)
+
+
+MeasuredBackend = Literal["nccl", "gloo"]
+
+_LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
+
+
+def measured(
+    table: Path, backend: MeasuredBackend | None, largest: str | None, *, resume: bool
+) -> bool:
+    """Measures with all ranks; whether this rank goes on to fit.
+
+    Args:
+        table: Where the rows are kept.
+        backend: Library of the collectives; by default that of the device.
+        largest: Largest message, with its unit; by default what the backend is used for.
+        resume: Whether an existing table is gone on with.
+
+    Raises:
+        InputError: There are no ranks, their library is not there, or the table or a size is wrong.
+    """
+    require("torch", "runs what is measured")
+    from simulator.calibrate.network.measure_collectives import (
+        collective_cases,
+        launched_world,
+        measure_collectives,
+    )
+    from simulator.ranks.world import joined
+
+    largest_bytes = None if largest is None else quantity(largest, "--largest", "bytes")
+    world = launched_world(backend or "auto")
+    if largest_bytes is None:
+        largest_bytes = quantity(_LARGEST[world.backend], "--largest", "bytes")
+    is_first = world.rank == 0
+    with joined(world):
+        cases = collective_cases(world, largest_bytes)
+        if is_first:
+            groups = ", ".join(str(ranks) for ranks in world.groups)
+            note(
+                f"measuring {world.library} with groups of {groups} ranks, "
+                f"messages up to {format_bytes(largest_bytes)}"
+            )
+        bar = progress("collectives", len(cases)) if is_first else contextlib.nullcontext(_nothing)
+        with bar as count:
+            measure_collectives(world, table, largest_bytes, resume=resume, on_case=count)
+    return is_first
+
+
+def _nothing() -> None:
+    """Count nothing: only the first rank shows progress."""

@@ -1,0 +1,208 @@
+"""clustersim calibrate gpu: how fast does the device in this computer run its kernels?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import (
+    note,
+    number_columns,
+    print_json,
+    print_table,
+    progress,
+    text_columns,
+    working,
+)
+from simulator.cli.options import AsJson, complete_profile
+from simulator.errors import InputError
+from simulator.extras import require
+from simulator.files import write_whole
+
+if TYPE_CHECKING:
+    from simulator.calibrate.gpu.device_facts import DeviceFacts
+    from simulator.calibrate.gpu.kernel_profile import KernelCalibration
+    from simulator.calibrate.gpu.measure_kernels import KernelJournal
+    from simulator.validate.accuracy import Accuracy
+
+_REASONS_SHOWN = 6
+
+
+def gpu(
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            metavar="PROFILE.yaml",
+            help="The profile; measurements (.kernels.csv) and picture (.kernels.png) beside it.",
+        ),
+    ],
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="cuda|cuda:N|cpu", help="What to measure; by default the first GPU."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Where everything unmeasured comes from, a shipped name or a .yaml file; "
+            "by default the profile of the same GPU.",
+            autocompletion=complete_profile,
+        ),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(min=0, metavar="MINUTES", help="Time that measuring may take.")
+    ] = 10.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the measurements of an earlier run.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this computer's GPU and write its profile.
+
+    Products of transformers in all directions and formats, attention, memory-bound kernels,
+    grouped products, launches, host copies, and the rate under load; what is measured is on
+    the disk at once, so an interrupted run goes on with --resume.
+
+    Example:  clustersim calibrate gpu --out ours.yaml --minutes 10
+    """
+    require("torch", "runs what is measured")
+    require("scipy.optimize", "fits")
+    from simulator.calibrate.gpu.device_facts import device_facts
+    from simulator.calibrate.gpu.measure_kernels import KernelJournal
+
+    facts = device_facts(device)
+    base_name = base or _profile_of(facts)
+    journal = KernelJournal.opened(
+        out.with_suffix(".kernels.csv"),
+        facts.name,
+        f"clustersim calibrate gpu, {facts.date}, {facts.software}",
+        resume=resume,
+    )
+    said = _measure(facts, journal, minutes)
+    _note_skipped(journal)
+    with working(f"fitting to {len(journal.measured)} kernels"):
+        calibration = _fitted(facts, journal, base_name, out.stem)
+    if as_json:
+        print_json({**calibration.to_dict(), "said": [*said, *calibration.said]})
+    else:
+        _print_parameters(calibration)
+        _print_accuracy(calibration)
+    for sentence in [*said, *calibration.said]:
+        note(sentence)
+    write_whole(out, calibration.text)
+    note(f"wrote {out} and {journal.path}")
+    _draw(calibration, journal, out.with_suffix(".kernels.png"))
+
+
+def _profile_of(facts: DeviceFacts) -> str | None:
+    """The shipped profile of a GPU; None for a processor, which gets one of its own."""
+    from simulator.described.load import profile_names
+    from simulator.tables.spellings import profile_name_of
+
+    if facts.device.type == "cpu":
+        return None
+    name = profile_name_of(facts.name, profile_names())
+    if name is None:
+        hint = "name the most similar one, see clustersim profile list"
+        raise InputError.single("--base", f"no shipped profile describes {facts.name}", hint=hint)
+    return name
+
+
+def _measure(facts: DeviceFacts, journal: KernelJournal, minutes: float) -> list[str]:
+    from simulator.calibrate.gpu.kernel_cases import CPU_EXTENT, GPU_EXTENT, kernel_cases
+    from simulator.calibrate.gpu.measure_kernels import measure_kernels
+
+    extent = CPU_EXTENT if facts.device.type == "cpu" else GPU_EXTENT
+    cases = kernel_cases(extent, facts.formats, facts.attention)
+    note(f"measuring {facts.name} ({facts.software}), at most {minutes:g} minutes")
+    with progress("kernels", len(cases)) as count:
+        return measure_kernels(cases, facts, journal, seconds=60 * minutes, on_case=count)
+
+
+def _fitted(
+    facts: DeviceFacts, journal: KernelJournal, base: str | None, name: str
+) -> KernelCalibration:
+    from simulator.calibrate.gpu.kernel_profile import calibrate_kernels
+    from simulator.calibrate.profile_text import processor_profile_text
+    from simulator.described.load import profile_file
+
+    reference = f"calibrate gpu on {facts.name}, {facts.date}, {facts.software}"
+    rows = journal.measured
+    if base is None:
+        file, text = (
+            str(journal.path),
+            processor_profile_text(name, facts.name, facts.memory_bytes, rows, reference),
+        )
+    else:
+        path = profile_file(base)
+        file, text = str(path), path.read_text(encoding="utf-8")
+    return calibrate_kernels(rows, text, file, name, reference, facts.sourced_values(reference))
+
+
+def _note_skipped(journal: KernelJournal) -> None:
+    reasons = Counter(row.text("skipped") for row in journal.skipped)
+    for reason, count in reasons.most_common(_REASONS_SHOWN):
+        note(f"left out {count} case{'s' if count > 1 else ''}: {reason}")
+    if len(reasons) > _REASONS_SHOWN:
+        note(f"and {len(reasons) - _REASONS_SHOWN} more reasons, see {journal.path}")
+
+
+def _print_parameters(calibration: KernelCalibration) -> None:
+    rows = [
+        (".".join(fit.block.path) or "memory", name, f"{value:.3g}", fit.residual)
+        for fit in calibration.fits
+        for name, value in fit.values.items()
+    ]
+    rows += [
+        (path.rpartition(".")[0], path.rpartition(".")[2], str(value.value), "measured outright")
+        for path, value in calibration.values.items()
+    ]
+    columns = (
+        text_columns("part", "parameter") + number_columns("value [SI]") + text_columns("rests on")
+    )
+    print_table(f"kernels of {calibration.profile.name}", columns, rows)
+
+
+def _print_accuracy(calibration: KernelCalibration) -> None:
+    before = calibration.before.families
+    rows = [
+        (family, str(accuracy.n), _mean(before[device, family]), _mean(accuracy))
+        for (device, family), accuracy in calibration.after.families.items()
+        if accuracy.n
+    ]
+    columns = text_columns("kernels") + number_columns(
+        "rows", f"mean error, {calibration.base.name}", "fitted"
+    )
+    print_table("predicted against measured", columns, rows)
+
+
+def _mean(accuracy: Accuracy) -> str:
+    return "" if accuracy.mape is None else f"{accuracy.mape:.1f} %"
+
+
+def _draw(calibration: KernelCalibration, journal: KernelJournal, path: Path) -> None:
+    from simulator.plots.kernel_fit import KernelPoint, draw_kernel_fit
+
+    directions = {row.text("id"): row.text("direction") for row in journal.measured}
+    points = [
+        KernelPoint(
+            _kind(row), directions[row.id] or "fwd", row.measured_us * 1e-6, row.predicted_us * 1e-6
+        )
+        for row in calibration.after.rows
+        if row.measured_us and row.predicted_us
+    ]
+    if not points:
+        note("no picture: none of the rows has a prediction")
+        return
+    draw_kernel_fit(points, path, f"kernels of {calibration.profile.name}, {journal.gpu}")
+    note(f"wrote {path}")
+
+
+def _kind(row: Any) -> str:
+    if "gemm" in row.op:
+        return f"{row.op.replace('_gemm', '').replace('gemm', 'single')} products, {row.dtype}"
+    return row.op if "attention" in row.op else "memory-bound"

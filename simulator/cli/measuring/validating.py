@@ -1,0 +1,205 @@
+"""clustersim validate: how far are predictions from reality?"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from simulator.cli.console import (
+    Column,
+    counting,
+    note,
+    number_columns,
+    print_json,
+    print_table,
+    text_columns,
+)
+from simulator.cli.measuring.validating_torch import torch
+from simulator.cli.options import AsJson, complete_profile
+from simulator.cli.planning.sweep import Workers, worker_pool
+from simulator.files import whole_file
+
+Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE.csv", help="Also write the rows to a file.")
+]
+MaxMape = Annotated[
+    float | None,
+    typer.Option(
+        "--max-mape", metavar="PERCENT", help="Exit with 1 if the mean error is above this."
+    ),
+]
+
+
+class Report(Protocol):
+    """What every kind of validation returns."""
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """The report as JSON writes it: ``rows``, ``summary`` and more tables."""
+
+
+def build_validate_group() -> typer.Typer:
+    """The ``validate`` commands."""
+    group = typer.Typer(
+        name="validate", no_args_is_help=True, help="Predictions against measurements."
+    )
+    group.command("published")(published)
+    group.command("collectives")(collectives)
+    group.command("kernels")(kernels)
+    group.command("torch")(torch)
+    return group
+
+
+def published(
+    table: Table,
+    as_json: AsJson = False,
+    out: Out = None,
+    max_mape: MaxMape = None,
+    workers: Workers = None,
+    *,
+    first_sight: Annotated[
+        bool,
+        typer.Option(
+            "--first-sight",
+            help="Keep these predictions as the first ones: runs that --kept does not have are "
+            "appended to it, runs that it has stay as they are.",
+        ),
+    ] = False,
+    kept: Annotated[
+        Path, typer.Option(metavar="FILE.csv", help="Where --first-sight keeps predictions.")
+    ] = Path("reports/first_sight.csv"),
+) -> None:
+    """Compare with published training runs.
+
+    Example:  clustersim validate published runs.csv --out errors.csv
+    """
+    from simulator.validate.published.published_runs import validate_published
+    from simulator.validate.published.row_facts import facts_file_of
+
+    if (facts := facts_file_of(table)) is not None:
+        note(f"facts about its runs are taken from {facts}")
+    with worker_pool(workers) as (executor, _), counting("rows") as count:
+        report = validate_published(table, executor=executor, on_row=lambda _: count())
+    if first_sight:
+        from simulator.validate.first_sight import keep_first_sight
+        from simulator.validate.published.published_runs import read_rows
+
+        added = keep_first_sight(report.rows, read_rows(table), kept)
+        note(f"{kept}: {added.new} runs added, {added.known} were there already")
+    _show(report, as_json=as_json, out=out, max_mape=max_mape)
+
+
+def collectives(
+    table: Table,
+    as_json: AsJson = False,
+    out: Out = None,
+    max_mape: MaxMape = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draw bus bandwidth of each system into this folder."),
+    ] = None,
+) -> None:
+    """Compare with measured collectives.
+
+    Example:  clustersim validate collectives nccl.csv --plot pictures
+    """
+    from simulator.validate.collective_errors import validate_collectives
+
+    report = validate_collectives(table)
+    if plot is not None:
+        from simulator.validate.collective_errors import draw_bus_bandwidths
+
+        for path in draw_bus_bandwidths(table, plot):
+            note(f"wrote {path}")
+    _show(report, as_json=as_json, out=out, max_mape=max_mape)
+
+
+def kernels(
+    table: Table,
+    as_json: AsJson = False,
+    out: Out = None,
+    max_mape: MaxMape = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Answer every row with this profile, a shipped name or a .yaml file; "
+            "by default, each with that of its GPU.",
+            autocompletion=complete_profile,
+        ),
+    ] = None,
+) -> None:
+    """Compare with measured kernels.
+
+    Example:  clustersim validate kernels kernels.csv --max-mape 20
+    """
+    from simulator.described.load import load_profile
+    from simulator.validate.kernel_errors import validate_kernels
+
+    own = None if profile is None else load_profile(profile)
+    _show(validate_kernels(table, profile=own), as_json=as_json, out=out, max_mape=max_mape)
+
+
+def _show(report: Report, *, as_json: bool, out: Path | None, max_mape: float | None) -> None:
+    document = report.to_dict()
+    if as_json:
+        print_json(document)
+    else:
+        _print_report(document)
+    if out is not None:
+        _write_rows(document["rows"], out)
+        note(f"wrote {out}")
+    mape = document["summary"]["mape"]
+    if max_mape is not None and (mape is None or mape > max_mape):
+        found = "there is no prediction" if mape is None else f"the mean error is {mape:.1f} %"
+        note(f"{found}; wanted: at most {max_mape:g} %")
+        raise typer.Exit(1)
+
+
+def _print_report(document: Mapping[str, Any]) -> None:
+    totals = {name: table for name, table in document.items() if _is_row(table)}
+    for name, table in document.items():
+        if name in totals:
+            continue
+        rows = (
+            [{name.removeprefix("by_"): key, **row} for key, row in table.items()]
+            if isinstance(table, Mapping)
+            else table
+        )
+        if rows:
+            _print_rows(name.replace("_", " "), rows)
+    for name in sorted(totals, key=lambda name: name == "summary"):
+        cells = [(key, _cell(value)) for key, value in totals[name].items()]
+        print_table(name, text_columns("") + number_columns(""), cells)
+
+
+def _is_row(table: object) -> bool:
+    """Whether it is one row of values, not a row for each name."""
+    values = list(table.values()) if isinstance(table, Mapping) else []
+    return bool(values) and not any(isinstance(value, Mapping) for value in values)
+
+
+def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = list(rows[0])
+    columns = [
+        Column(name, is_number=any(isinstance(row[name], (int, float)) for row in rows))
+        for name in names
+    ]
+    print_table(title, columns, [[_cell(row[name]) for name in names] for row in rows])
+
+
+def _write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    with whole_file(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0] if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,212 @@
+"""clustersim advise and strategies: which ways to split this model suit this cluster?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import (
+    need_one_that_fits,
+    note,
+    number_columns,
+    percent,
+    print_json,
+    print_table,
+    progress,
+    text_columns,
+)
+from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job, whole_numbers
+from simulator.cli.planning.plan import Headroom, Vary, note_tightness, search_status
+from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
+from simulator.described.job_text import options_text
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulator.described.job import Job
+    from simulator.planning.data_parallel_variants import Comparison, Outcome
+    from simulator.planning.parallelism_kinds import FamilyResult
+
+
+def advise(
+    job_file: JobFile,
+    *,
+    vary: Vary = None,
+    changes: Changes = None,
+    headroom: Headroom = 0.0,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare DDP, ZeRO, TP, PP and combinations, each at its best.
+
+    The plans are those that clustersim plan searches, so the best strategy's plan is the best
+    plan. Fewer of them are quicker to search: --vary plan.vpp=1 --vary plan.cp=1.
+
+    Example:  clustersim advise job.yaml --set cluster.gpus=32
+    """
+    from simulator.planning.parallelism_kinds import compare_families
+
+    job = read_job(job_file, changes)
+    with search_status() as show, worker_pool(workers) as (executor, processes):
+        results = compare_families(
+            job,
+            parse_grid(vary or (), "--vary"),
+            headroom=headroom,
+            executor=executor,
+            at_a_time=processes,
+            on_progress=lambda name, progress: show(progress, name),
+        )
+    if as_json:
+        print_json({"job": job.title, "strategies": [asdict(result) for result in results]})
+    else:
+        columns = (
+            text_columns("strategy")
+            + number_columns("step time", "against the best", "fullest GPU")
+            + text_columns("its best plan", "what it does")
+        )
+        cluster = job.cluster
+        title = f"{job.model.name} on {cluster.gpus} x {cluster.profile.name}"
+        print_table(title, columns, [_row(result, results[0]) for result in results])
+        best = results[0].choice
+        if best is not None:
+            typer.echo(f"The first one: {options_text(best.changes)}")
+            note_tightness(job, best)
+    need_one_that_fits((result.choice is not None for result in results), "strategy")
+
+
+def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
+    name, choice = result.family.name, result.choice
+    if choice is None or best.choice is None:
+        return name, "", "", "", result.obstacle, result.family.idea
+    ratio = choice.step_time_s / best.choice.step_time_s
+    step, held = format_seconds(choice.step_time_s), format_bytes(choice.peak_device_bytes)
+    return name, step, f"{ratio:.2f} x", held, result.plan_text, result.family.idea
+
+
+_SCHEMA_VERSION = 1
+_BIGGEST = 2
+
+
+def strategies(
+    job_file: JobFile,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    plot: Picture = None,
+    nodes: Annotated[
+        str, typer.Option("--nodes", metavar="N,N,...", help="On how many whole nodes to compare.")
+    ] = "1,8",
+) -> None:
+    """Compare ways of data parallelism, from DDP to ZeRO-Infinity.
+
+    Said of each: step time, memory, what it moves, and when to take it.
+    Every GPU keeps its share of the batch on any number of nodes.
+
+    Example:  clustersim strategies job.yaml --nodes 1,8 --plot strategies.png
+    """
+    from simulator.planning.data_parallel_variants import STRATEGIES, compare_strategies
+
+    job, counts = read_job(job_file, changes), whole_numbers(nodes, "--nodes")
+    with progress("strategies", len(STRATEGIES) * len(counts)) as count:
+        found = compare_strategies(job, counts, on_trial=count)
+    if as_json:
+        print_json(_document(found))
+    else:
+        for comparison in found:
+            _print_comparison(comparison)
+        _print_advice()
+    if plot is not None:
+        from simulator.planning.data_parallel_variants import draw_comparisons
+
+        draw_comparisons(found, plot)
+        note(f"wrote {plot}")
+    fit = (outcome.fits for comparison in found for outcome in comparison.outcomes)
+    need_one_that_fits(fit, "strategy")
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    columns = (
+        text_columns("strategy", "shards")
+        + number_columns("step time", "tokens/s per GPU", "exposed", "moved per GPU", "memory")
+        + text_columns("fits", "held most by")
+    )
+    count = comparison.nodes
+    title = f"{comparison.job.title} ({count} node{'' if count == 1 else 's'})"
+    print_table(title, columns, [_variant_row(outcome) for outcome in comparison.outcomes])
+
+
+def _variant_row(outcome: Outcome) -> Sequence[str]:
+    step, strategy = outcome.step, outcome.strategy
+    if step is None:
+        return strategy.name, strategy.shards, "", "", "", "", "", "no", f"{outcome.refusal}"
+    fullest = outcome.fullest
+    owners = sorted(fullest.by_owner.items(), key=lambda item: -item[1])[:_BIGGEST]
+    most = ", ".join(f"{owner.value} {format_bytes(size)}" for owner, size in owners)
+    where = f"{fullest.role}: " if fullest.role else ""
+    return (
+        strategy.name,
+        strategy.shards,
+        format_seconds(step.step_time_s),
+        f"{step.tokens_per_s_per_gpu:,.0f}",
+        percent(outcome.exposed_s / step.step_time_s),
+        format_bytes(outcome.moved_bytes),
+        format_bytes(fullest.peak_device_bytes),
+        "yes" if outcome.fits else "no",
+        where + most,
+    )
+
+
+def _print_advice() -> None:
+    from simulator.planning.data_parallel_variants import STRATEGIES
+
+    rows = [(strategy.name, strategy.advice) for strategy in STRATEGIES]
+    print_table("when to take which", text_columns("", ""), rows)
+    typer.echo("exposed: communication that delays the mean GPU, as a share of the step")
+    typer.echo("moved: through the links of the busiest GPU in a step, one direction")
+    typer.echo("memory: what the driver shows on the fullest GPU, context and allocator included")
+
+
+def _document(found: Sequence[Comparison]) -> dict[str, Any]:
+    return {
+        "schema_version": _SCHEMA_VERSION,
+        "comparisons": [
+            {
+                "nodes": comparison.nodes,
+                "title": comparison.job.title,
+                "gpus": comparison.job.cluster.gpus,
+                "global_batch": comparison.job.batch.global_batch,
+                "strategies": [
+                    _outcome_document(outcome, comparison.job) for outcome in comparison.outcomes
+                ],
+            }
+            for comparison in found
+        ],
+    }
+
+
+def _outcome_document(outcome: Outcome, job: Job) -> dict[str, Any]:
+    strategy, step = outcome.strategy, outcome.step
+    document: dict[str, Any] = {
+        "name": strategy.name,
+        "shards": strategy.shards,
+        "advice": strategy.advice,
+        "changes": strategy.changes_of(job),
+        "fits": outcome.fits,
+        "refused": outcome.refusal or None,
+    }
+    if step is None:
+        return document
+    fullest = outcome.fullest
+    return document | {
+        "step_time_s": step.step_time_s,
+        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+        "breakdown_s": {category.value: s for category, s in step.breakdown_s.items()},
+        "exposed_comm_s": outcome.exposed_s,
+        "moved_bytes_per_gpu": outcome.moved_bytes,
+        "peak_device_bytes": fullest.peak_device_bytes,
+        "capacity_bytes": step.capacity_bytes,
+        "by_owner": {owner.value: size for owner, size in fullest.by_owner.items()},
+        "fullest": fullest.role or "every GPU",
+    }

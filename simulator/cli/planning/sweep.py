@@ -1,0 +1,256 @@
+"""clustersim sweep: what does each combination of a grid of changes give?"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import (
+    need_one_that_fits,
+    note,
+    number_columns,
+    print_json,
+    print_table,
+    progress,
+    text_columns,
+)
+from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job
+from simulator.errors import InputError
+from simulator.extras import require
+from simulator.files import PICTURES, whole_file
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import pandas as pd
+
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", min=1, metavar="N", help="Processes that simulate; by default one per core."
+    ),
+]
+
+
+@contextlib.contextmanager
+def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
+    """The processes and how many they are; no executor where this process is enough."""
+    from concurrent.futures import ProcessPoolExecutor
+
+    from simulator.processor import core_count
+
+    processes = workers or core_count()
+    if processes == 1:
+        yield None, 1
+        return
+    with ProcessPoolExecutor(processes) as executor:
+        yield executor, processes
+
+
+_CSV, _PARQUET = ".csv", ".parquet"
+
+
+def sweep(
+    job_file: JobFile,
+    *,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE,VALUE,…",
+            help="Values of a field to try, for example plan.tp=1,2,4,8; may be repeated. "
+            "Fields that move together: plan.tp,plan.pp=[1,8],[8,1].",
+        ),
+    ] = None,
+    changes: Changes = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv|.parquet",
+            help="Write the table to a file. The same command, started again after it was "
+            "killed, goes on from the rows that were finished.",
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace what an earlier sweep left at --out.")
+    ] = False,
+    workers: Workers = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Simulate on the Dask cluster of this scheduler."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        file_to_write("Draw a heat map, and rate against memory.", *PICTURES),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a job under every combination of some changes.
+
+    The table has one row for each; one that cannot run says why.
+
+    Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.zero=1,3 --out tp.csv
+
+    Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.pp=1,2,4 --plot tp.png
+    """
+    from simulator.planning.sweep import grid_points, sweep
+    from simulator.processor import core_count
+
+    job, axes = read_job(job_file, changes), parse_grid(grid or ())
+    count = len(grid_points(axes))
+    if workers is not None and dask is not None:
+        raise InputError.single("--dask", "brings its own workers", dask, "leave --workers out")
+    if out is not None:
+        _check_table(out, fresh=fresh)
+    with progress("combinations", count) as counted, _executor(dask) as executor, _kept(out):
+        table = sweep(
+            job,
+            axes,
+            executor,
+            workers=min(workers or core_count(), count),
+            table=out,
+            on_row=lambda row: counted(),
+        )
+    if out is not None:
+        _write_table(table, out)
+        note(f"wrote {out}: {_summary(table)}")
+    if plot is not None:
+        _draw_table(table, job.title, plot)
+        note(f"wrote {plot}")
+    if as_json:
+        print_json({"rows": json.loads(table.to_json(orient="records"))})
+    elif out is None and plot is None:
+        _print_table(table, f"{job.title}, but for {', '.join(axes)}")
+    need_one_that_fits(table["fits"] == True, "combination")  # noqa: E712
+
+
+def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[Any]]:
+    """Values by path of ``FIELD=VALUE,VALUE`` texts; each value is read as YAML does.
+
+    Args:
+        texts: What the user wrote.
+        option: Where, for error messages.
+
+    Raises:
+        InputError: A text has no field, no ``=``, or no list of values, or two texts set the
+            same field.
+    """
+    from simulator.described.documents import parse_yaml
+
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        field, equals, values = text.partition("=")
+        if not equals or not field:
+            hint = f"write for example {option} plan.tp=1,2,4"
+            raise InputError.single(option, "must be FIELD=VALUE,VALUE", text, hint)
+        if field in grid:
+            raise InputError.single(option, f"sets {field} twice", text)
+        grid[field] = parse_yaml(f"[{values}]", f"{option} {text}")
+    return grid
+
+
+def _check_table(out: Path, *, fresh: bool) -> None:
+    """Refuse, before anything is simulated, what could not be written at the end."""
+    from simulator.planning.sweep import journal_path
+
+    if out.suffix not in (_CSV, _PARQUET):
+        raise InputError.single("--out", "must end in .csv or .parquet", str(out))
+    if out.suffix == _PARQUET:
+        require("pyarrow", "writes .parquet (.csv goes without)")
+    journal = journal_path(out)
+    if fresh:
+        journal.unlink(missing_ok=True)
+    elif out.exists() and not journal.exists():
+        rule = "exists, and no journal beside it says which sweep it belongs to"
+        raise InputError.single("--out", rule, str(out), "take another name, or --fresh")
+
+
+@contextlib.contextmanager
+def _executor(dask: str | None) -> Iterator[Executor | None]:
+    if dask is None:
+        yield None
+        return
+    from simulator.planning.executors import dask_executor
+
+    with dask_executor(dask) as executor:
+        yield executor
+
+
+@contextlib.contextmanager
+def _kept(out: Path | None) -> Iterator[None]:
+    """Say, where somebody interrupts, that finished rows are not lost."""
+    from simulator.planning.sweep import journal_path
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is not None and journal_path(out).exists():
+            note(f"\n{journal_path(out)} keeps the finished rows; the same command goes on there")
+        raise
+
+
+def _write_table(table: pd.DataFrame, out: Path) -> None:
+    """Write the whole table or nothing."""
+    with whole_file(out) as draft:
+        if out.suffix == _CSV:
+            table.to_csv(draft, index=False)
+        else:
+            _of_one_type(table).to_parquet(draft, index=False)
+
+
+def _draw_table(table: pd.DataFrame, title: str, plot: Path) -> None:
+    from simulator.planning.sweep import RESULTS
+    from simulator.plots.sweep import draw_sweep
+
+    draw_sweep(table, [name for name in table.columns if name not in RESULTS], title, plot)
+
+
+def _of_one_type(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with columns that mix types (a number here, a text there) as text."""
+    mixed = {
+        name: table[name].map(json.dumps)
+        for name in table.columns
+        if len({type(value) for value in table[name].dropna()}) > 1
+    }
+    return table.assign(**mixed)
+
+
+def _summary(table: pd.DataFrame) -> str:
+    failed = int((table["error"] != "").sum())
+    misfits = int((table["fits"] == False).sum())  # noqa: E712
+    return f"{len(table)} rows, {misfits} do not fit, {failed} cannot run (see column error)"
+
+
+def _print_table(table: pd.DataFrame, title: str) -> None:
+    """What a person compares; everything else is in the file and in --json."""
+    from simulator.planning.sweep import RESULTS
+    from simulator.units import format_bytes, format_seconds
+
+    paths = [name for name in table.columns if name not in RESULTS]
+    rows = []
+    for row in table.to_dict("records"):
+        given = [str(row[path]) for path in paths]
+        if row["error"]:
+            rows.append([*given, "", "", "", "", row["error"]])
+            continue
+        rows.append(
+            [
+                *given,
+                format_seconds(row["step_time_s"]),
+                f"{row['tokens_per_s_per_gpu']:,.1f}",
+                format_bytes(row["peak_device_bytes"]),
+                "yes" if row["fits"] else "no",
+                "",
+            ]
+        )
+    columns = (
+        text_columns(*paths)
+        + number_columns("step time", "tokens/s per GPU", "fullest GPU")
+        + text_columns("fits", "error")
+    )
+    print_table(title, columns, rows)

@@ -1,0 +1,183 @@
+"""clustersim balance, limits and sensitivity: what do changes of one job give?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import (
+    counting,
+    note,
+    number_columns,
+    percent,
+    print_json,
+    print_table,
+    status_line,
+    text_columns,
+)
+from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
+from simulator.results.verdict import LEAST_SHARE
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from simulator.planning.changes.balance import Balance
+    from simulator.planning.changes.profile_numbers import Sensitivity
+    from simulator.planning.limits import Limit
+
+
+def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
+    """Deal layers to pipeline stages such that the step is short.
+
+    Says what the best layout gains over an even one, and how to take it.
+
+    Example:  clustersim balance job.yaml --set plan.pp=8
+    """
+    from simulator.planning.changes.balance import balance
+
+    job = read_job(job_file, changes)
+    found = balance(job)
+    if as_json:
+        print_json({**asdict(found), "saved_share": found.saved_share, "is_even": found.is_even})
+    else:
+        _print_layouts(found, job.title)
+    if not found.fits:
+        note("No layout that was tried fits into memory.")
+        raise typer.Exit(1)
+
+
+def _print_layouts(found: Balance, title: str) -> None:
+    from simulator.planning.changes.balance import layout_text
+
+    layouts = [("even", found.even_layout, found.even_step_time_s, found.even_fits)]
+    if not found.is_even:
+        layouts.append(("balanced", found.layout, found.step_time_s, found.fits))
+    rows = [
+        (name, layout_text(layout), format_seconds(step_time_s), "yes" if fits else "no")
+        for name, layout, step_time_s, fits in layouts
+    ]
+    columns = (
+        text_columns("layout", "layers per virtual stage")
+        + number_columns("step time")
+        + text_columns("fits")
+    )
+    print_table(title, columns, rows)
+    typer.echo(_verdict(found))
+
+
+def _verdict(found: Balance) -> str:
+    if found.is_even:
+        return f"Even is best of the {found.tried} layouts that were simulated."
+    if 0 <= found.saved_share < LEAST_SHARE:
+        return f"None of the {found.tried} layouts that were simulated is worth the change."
+    options = " ".join(f"--set '{path}={_as_yaml(new)}'" for path, new in found.changes.items())
+    kind = "shorter" if found.saved_share >= 0 else "longer, but it fits"
+    gain = f"The balanced step is {percent(abs(found.saved_share), digits=2)} {kind}"
+    return f"{gain} ({found.tried} layouts simulated). To take it:\n{options}"
+
+
+def _as_yaml(value: object) -> str:
+    return str(value).replace(" ", "").lower()
+
+
+def limits(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
+    """Find the largest microbatch, sequence and depth that fit.
+
+    Each is raised alone; the depth is the number of layers.
+
+    Example:  clustersim limits job.yaml --set plan.recompute=full
+    """
+    from simulator.planning.limits import limits
+
+    job = read_job(job_file, changes)
+    with counting("simulations") as count:
+        found = limits(job, on_trial=count)
+    if as_json:
+        print_json({"title": job.title, "limits": [asdict(limit) for limit in found]})
+    else:
+        columns = text_columns("field") + number_columns(
+            "now", "largest that fits", "in steps of", "device memory then"
+        )
+        print_table(job.title, columns, [_limit_row(limit) for limit in found])
+    for limit in found:
+        if limit.obstacle:
+            note(f"{limit.field}: {limit.obstacle}")
+    if any(not limit.obstacle and limit.largest < limit.now for limit in found):
+        note("The job does not fit as it is.")
+        raise typer.Exit(1)
+
+
+def _limit_row(limit: Limit) -> tuple[str, ...]:
+    if limit.obstacle:
+        return limit.field, str(limit.now), "cannot be changed", "", ""
+    largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest or "none")
+    held = format_bytes(limit.peak_device_bytes)
+    return limit.field, str(limit.now), largest, str(limit.step), held
+
+
+_SMALLEST = 1e-6
+"""Effects below this are none."""
+_ROUGH = ("assumed", "default")
+
+
+def sensitivity(
+    job_file: JobFile,
+    *,
+    changes: Changes = None,
+    share: Annotated[
+        float,
+        typer.Option(min=0.001, max=0.9, metavar="SHARE", help="By how much numbers are moved."),
+    ] = 0.1,
+    top: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Numbers to show, the largest effect first.")
+    ] = 15,
+    replay: Annotated[bool, typer.Option("--replay", help="Without contention; faster.")] = False,
+    plot: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the numbers of the hardware profile that matter most.
+
+    Each is moved by 10 % both ways, and the step is simulated again.
+    Says what to calibrate first: the number that matters most and was never measured.
+
+    Example:  clustersim sensitivity job.yaml --plot tornado.png
+    """
+    from simulator.planning.changes.profile_numbers import sensitivities
+
+    job = read_job(job_file, changes)
+    with status_line() as show:
+        found = sensitivities(
+            job,
+            share=share,
+            engine="replay" if replay else "des",
+            on_trial=lambda done, count: show(f"{done} of {count} numbers moved"),
+        )
+    shown = [each for each in found[:top] if each.effect > _SMALLEST]
+    if plot is not None:
+        from simulator.plots.goodput import draw_tornado
+
+        rows = [(each.field, each.lower or 0.0, each.higher or 0.0) for each in shown]
+        draw_tornado(job.title, rows, share, plot)
+        note(f"wrote {plot}")
+    if as_json:
+        print_json({"job": job.title, "share": share, "numbers": [asdict(each) for each in found]})
+        return
+    columns = text_columns("number", "value", "source") + number_columns(
+        f"{share:.0%} less", f"{share:.0%} more"
+    )
+    print_table(f"step time of {job.title}", columns, map(_parameter_row, shown))
+    without = sum(each.effect <= _SMALLEST for each in found)
+    note(f"{len(found)} numbers moved, {without} of them without any effect on this job.")
+    rough = next((each for each in shown if each.source in _ROUGH), None)
+    if rough is not None:
+        note(f"Calibrate first: {rough.field} ({rough.source}).")
+
+
+def _parameter_row(found: Sensitivity) -> tuple[str, ...]:
+    value = found.value if isinstance(found.value, str) else f"{found.value:.4g}"
+    return found.field, value, found.source, _change(found.lower), _change(found.higher)
+
+
+def _change(change: float | None) -> str:
+    return "not valid" if change is None else f"{100 * change:+.2f} %"

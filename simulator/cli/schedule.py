@@ -1,0 +1,353 @@
+"""clustersim schedule: in which order does a pipeline work, and what does that cost?"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import (
+    note,
+    number_columns,
+    percent,
+    print_json,
+    print_table,
+    text_columns,
+)
+from simulator.cli.options import AsJson, Changes, Picture, complete_schedule
+from simulator.cli.schedules_of_job import compare_steps, print_lines, refuse_sizes, show_step
+from simulator.errors import InputError
+from simulator.files import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from simulator.schedule import Phase, ScheduleInfo
+    from simulator.schedule.unit_run import Comparison, UnitRun
+
+
+Stages = Annotated[
+    int | None, typer.Option("--pp", metavar="P", help="Pipeline stages; a file has its own.")
+]
+Chunks = Annotated[
+    int | None, typer.Option("--vpp", metavar="V", help="Chunks per stage; by default the fewest.")
+]
+Microbatches = Annotated[
+    int | None,
+    typer.Option("--microbatches", metavar="M", help="Microbatches per step; a file has its own."),
+]
+Forward = Annotated[
+    float | None,
+    typer.Option(
+        "--forward",
+        metavar="TIME",
+        help="Time of a forward of one microbatch on one rank, in any unit; 1.",
+    ),
+]
+Backward = Annotated[
+    float | None, typer.Option("--backward", metavar="TIME", help="Time of a whole backward; 2.")
+]
+Weight = Annotated[
+    float | None,
+    typer.Option(
+        "--weight",
+        metavar="TIME",
+        help="Part of the backward's time that weight gradients take; half of it.",
+    ),
+]
+OfJob = Annotated[
+    Path | None,
+    typer.Option(
+        "--job",
+        metavar="JOB.yaml",
+        help="Take sizes, passes and transfers from this job and simulate its step.",
+    ),
+]
+
+
+def build_schedule_group() -> typer.Typer:
+    """The ``schedule`` commands."""
+    group = typer.Typer(name="schedule", no_args_is_help=True, help="Pipeline schedules.")
+    group.command("list")(list_schedules)
+    group.command("show")(show_schedule)
+    group.command("compare")(compare_schedules)
+    return group
+
+
+def list_schedules(*, as_json: AsJson = False) -> None:
+    """List the pipeline schedules.
+
+    Example:  clustersim schedule list
+    """
+    from simulator.schedule import SCHEDULES
+
+    names = ("name", "summary", "source")
+    rows = [(info.name, info.summary, info.source) for info in SCHEDULES.values()]
+    if as_json:
+        print_json({"schedules": [dict(zip(names, row, strict=True)) for row in rows]})
+        return
+    print_table("pipeline schedules", text_columns(*names), rows)
+
+
+def show_schedule(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE.csv",
+            autocompletion=complete_schedule,
+            help="The schedule, or a file that holds one as torch writes it; by default the job's.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    pp: Stages = None,
+    microbatches: Microbatches = None,
+    vpp: Chunks = None,
+    forward: Forward = None,
+    backward: Backward = None,
+    weight: Weight = None,
+    job: OfJob = None,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    plot: Picture = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the order as torch reads it.")
+    ] = None,
+) -> None:
+    """Show what every rank runs when, alone or in a job's step.
+
+    Alone, communication is free; with --job it is a simulated step, which --plot draws.
+
+    Orders that are searched or found at run time (zb-2p, varuna) are decided for the times
+    given, or with --job for its own passes and links.
+
+    A file has sizes of its own: a row per rank, cells such as 2F0 (stage, one of F B I W,
+    microbatch). What cannot run is refused by row and column. A job simulates it as
+    plan.schedule: FILE.csv
+
+    Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8 --csv 1f1b.csv
+
+    Example:  clustersim schedule show 1f1b.csv
+
+    Example:  clustersim schedule show zb-2p --pp 4 --microbatches 8 --weight 0.6
+
+    Example:  clustersim schedule show zb-h1 --job job.yaml --set plan.pp=4 --plot step.png
+    """
+    from simulator.schedule.unit_run import run_schedule
+    from simulator.schedule.written import write_order
+
+    if job is not None:
+        sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp}
+        refuse_sizes({**sizes, "--forward": forward, "--backward": backward, "--weight": weight})
+        show_step(job, changes, name, as_json=as_json, plot=plot, csv=csv)
+        return
+    _refuse_changes(changes)
+    if name is None:
+        hint = "name a schedule, a .csv file, or a job (--job JOB.yaml)"
+        raise InputError.single("NAME|FILE.csv", "is missing", hint=hint)
+    costs = _costs(forward, backward, weight)
+    info = _named_or_written(name)
+    pp, microbatches = _sizes([info], pp, microbatches)
+    run = run_schedule(info, pp, microbatches, vpp, costs)
+    if plot is not None:
+        from simulator.plots.schedule import draw_schedule
+
+        draw_schedule(run, plot)
+        note(f"wrote {plot}")
+    if csv is not None:
+        drains = run.info.synchronous
+        order = run.order if drains else run.info.order(pp, run.chunks, microbatches)
+        write_whole(csv, write_order(order))
+        note(f"wrote {csv}")
+    if as_json:
+        print_json(run.to_dict())
+    else:
+        _print_run(run)
+
+
+def compare_schedules(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME|FILE.csv...",
+            autocompletion=complete_schedule,
+            help="The schedules, or files that hold one.",
+        ),
+    ],
+    *,
+    pp: Stages = None,
+    microbatches: Microbatches = None,
+    vpp: Annotated[
+        int | None,
+        typer.Option(
+            "--vpp", metavar="V", help="Chunks per stage where that is free to choose; the fewest."
+        ),
+    ] = None,
+    forward: Forward = None,
+    backward: Backward = None,
+    weight: Weight = None,
+    job: OfJob = None,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    plot: Picture = None,
+) -> None:
+    """Compare schedules that do the same work on every rank.
+
+    Communication is free, or with --job that of its simulated steps.
+
+    Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
+
+    Example:  clustersim schedule compare mine.csv 1f1b zb-h1
+
+    Example:  clustersim schedule compare 1f1b zb-h1 zb-v --job job.yaml --set plan.pp=4
+    """
+    from simulator.schedule.terminal_text import costs_text, sizes_text
+    from simulator.schedule.unit_run import compare
+
+    if job is not None:
+        if plot is not None:
+            hint = "draw one step: clustersim schedule show NAME --job JOB.yaml --plot FILE"
+            raise InputError.single("--plot", "does not go with --job", hint=hint)
+        sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp}
+        refuse_sizes({**sizes, "--forward": forward, "--backward": backward, "--weight": weight})
+        compare_steps(job, changes, names, as_json=as_json)
+        return
+    _refuse_changes(changes)
+    costs = _costs(forward, backward, weight)
+    infos = [_named_or_written(name) for name in names]
+    pp, microbatches = _sizes(infos, pp, microbatches)
+    comparison = compare(infos, pp, microbatches, vpp, costs)
+    if plot is not None:
+        from simulator.plots.schedule import draw_schedule_comparison
+
+        draw_schedule_comparison(comparison.runs, plot)
+        note(f"wrote {plot}")
+    if as_json:
+        print_json(comparison.to_dict())
+    else:
+        _print_comparison(comparison, f"{sizes_text(pp, microbatches)}; {costs_text(costs)}")
+
+
+def _refuse_changes(changes: Sequence[str] | None) -> None:
+    if changes:
+        hint = "name the job, too: --job JOB.yaml"
+        raise InputError.single("--set", "changes a job, and none is given", changes[0], hint)
+
+
+def _costs(
+    forward: float | None, backward: float | None, weight: float | None
+) -> Mapping[Phase, float]:
+    """Durations as given, else equal ones."""
+    from simulator.schedule.unit_run import phase_costs
+
+    given = {"forward": forward, "backward": backward, "weight": weight}
+    return phase_costs(**{name: cost for name, cost in given.items() if cost is not None})
+
+
+def _named_or_written(name: str) -> ScheduleInfo:
+    """The schedule of a name, or the one that a .csv file holds."""
+    from simulator.described.load import read_schedule_file
+    from simulator.schedule import schedule_info
+    from simulator.schedule.written import written_schedule
+
+    if not name.endswith(".csv"):
+        return schedule_info(name)
+    read = read_schedule_file(Path(name), "NAME|FILE.csv")
+    return written_schedule("\n".join(read.rows), read.file)
+
+
+def _sizes(
+    infos: Sequence[ScheduleInfo], pp: int | None, microbatches: int | None
+) -> tuple[int, int]:
+    """Stages and microbatches as given, else those of the first file.
+
+    Raises:
+        InputError: Neither says it.
+    """
+    own = next((info.sizes for info in infos if info.sizes), None)
+    stages, count = (own[0], own[2]) if own else (None, None)
+    return (
+        _said(pp if pp is not None else stages, "--pp"),
+        _said(microbatches if microbatches is not None else count, "--microbatches"),
+    )
+
+
+def _said(size: int | None, option: str) -> int:
+    if size is None:
+        hint = f"give for example {option} 4; only a .csv file has sizes of its own"
+        raise InputError.single(option, "is missing", hint=hint)
+    return size
+
+
+_NEVER_DRAINS = "never drains; the step time is that of as many microbatches in a full pipeline"
+
+
+def _print_run(run: UnitRun) -> None:
+    from simulator.schedule.terminal_text import costs_text, legend, sizes_text
+
+    typer.echo(f"{run.info.name}: {run.info.summary}")
+    sizes = sizes_text(run.stages, run.microbatches, run.chunks)
+    typer.echo(f"{sizes}; {costs_text(run.costs)}\n")
+    _print_picture(run)
+    typer.echo(f"\n{legend(run)}\n")
+    typer.echo(f"bubble {percent(run.bubble_share)} of a step of {run.step_time:g}")
+    typer.echo(f"training: {'synchronous' if run.info.synchronous else _asynchronous(run)}")
+    typer.echo(f"where sends block: {_buffers(run.buffers_needed)}")
+    if run.info.placement.copies > 1:
+        typer.echo(f"every rank holds stages of {run.info.placement.copies} copies of the model")
+    typer.echo("")
+    rows = [
+        (str(rank), f"{run.work:g}", f"{run.waits(rank):g}", f"{peak:g}", str(versions))
+        for rank, (peak, versions) in enumerate(zip(run.peaks, run.weight_versions, strict=True))
+    ]
+    head = ("rank", "busy", "waits between", "peak activations", "weight versions")
+    title = "per rank; activations in microbatches of its whole share"
+    print_table(title, number_columns(*head), rows)
+
+
+def _print_picture(run: UnitRun) -> None:
+    from simulator.schedule.terminal_text import picture_lines
+
+    print_lines(partial(picture_lines, run))
+
+
+def _asynchronous(run: UnitRun) -> str:
+    return f"asynchronous; the pipeline {_NEVER_DRAINS}"
+
+
+def _buffers(messages: int) -> str:
+    if messages == 0:
+        return "none has to be buffered"
+    said = "1 message has" if messages == 1 else f"{messages} messages have"
+    return f"{said} to be buffered between two ranks, or they wait for each other for ever"
+
+
+def _print_comparison(comparison: Comparison, title: str) -> None:
+    rows = [
+        _comparison_row(run, relative)
+        for run, relative in zip(comparison.runs, comparison.relative_peaks, strict=True)
+    ]
+    head = ["vpp", "step time", "bubble", "peak", "of 1f1b's", "weight copies"]
+    columns = text_columns("schedule") + number_columns(*head)
+    columns += text_columns("backward", "source")
+    print_table(f"{title}; equal work on every rank", columns, rows)
+    typer.echo("peak: activations on the fullest rank, in microbatches of its whole share")
+    for run in comparison.runs:
+        if not run.info.synchronous:
+            typer.echo(f"{run.info.name} {_NEVER_DRAINS}")
+
+
+def _comparison_row(run: UnitRun, relative_peak: float) -> Sequence[str]:
+    return (
+        run.info.name,
+        str(run.chunks),
+        f"{run.step_time:g}",
+        percent(run.bubble_share),
+        f"{max(run.peaks):g}",
+        f"{relative_peak:.2f} x",
+        str(run.weight_copies),
+        "split" if run.info.splits_backward else "whole",
+        run.info.source,
+    )

@@ -1,0 +1,278 @@
+"""clustersim profile, models and schema: what ships with the package, which fields has a file?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
+from simulator.cli.options import AsJson, complete_profile, file_to_write
+from simulator.errors import InputError
+from simulator.files import PICTURES
+from simulator.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simulator.described.cluster.hardware import HardwareProfile
+    from simulator.errors import Fault
+    from simulator.validate.profile_review import Remark
+
+
+ProfileName = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROFILE", help="A shipped name or a .yaml file.", autocompletion=complete_profile
+    ),
+]
+
+
+def build_profile_group() -> typer.Typer:
+    """The ``profile`` commands."""
+    group = typer.Typer(name="profile", no_args_is_help=True, help="Hardware profiles.")
+    group.command("list")(list_profiles)
+    group.command("show")(show_profile)
+    group.command("check")(check_profiles)
+    return group
+
+
+def list_profiles(*, as_json: AsJson = False) -> None:
+    """List the shipped hardware profiles.
+
+    Example:  clustersim profile list
+    """
+    from simulator.described.load import load_profile, profile_names
+
+    profiles = [load_profile(name) for name in profile_names()]
+    if as_json:
+        print_json(
+            {
+                "profiles": [
+                    {
+                        "name": profile.name,
+                        "memory_bytes": profile.device.memory_bytes,
+                        "numbers_by_source": _kinds(profile),
+                        "description": profile.description,
+                    }
+                    for profile in profiles
+                ]
+            }
+        )
+        return
+    rows = [
+        (
+            profile.name,
+            format_bytes(profile.device.memory_bytes),
+            ", ".join(f"{count} {kind}" for kind, count in _kinds(profile).items()),
+            profile.description,
+        )
+        for profile in profiles
+    ]
+    columns = (
+        text_columns("name")
+        + number_columns("memory")
+        + text_columns("numbers by source", "description")
+    )
+    print_table("hardware profiles", columns, rows)
+
+
+def show_profile(
+    profile: ProfileName,
+    plot: Annotated[
+        Path | None,
+        file_to_write("Draw the system: .png, .svg or .pdf.", *PICTURES),
+    ] = None,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Write the file itself, to start one's own from.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show every number of a profile and where it comes from.
+
+    Example:  clustersim profile show h100-sxm-80gb --plot system.png
+
+    Example:  clustersim profile show h100-sxm-80gb --yaml > ours.yaml
+    """
+    from simulator.described.load import load_profile, profile_file
+
+    loaded = load_profile(profile)
+    if plot is not None:
+        from simulator.plots.machines.system import draw_system
+
+        draw_system(loaded, plot)
+        note(f"wrote {plot}")
+    if as_yaml:
+        typer.echo(profile_file(profile).read_text(encoding="utf-8"), nl=False)
+        return
+    rows = []
+    for path, value in _numbers(loaded.model_dump(mode="json", by_alias=True)):
+        source = loaded.provenance.get(path)
+        origin = (source.kind, source.reference) if source else ("default", "")
+        rows.append((path, value, *origin))
+    names = ("field", "value", "source", "reference")
+    if as_json:
+        numbers = [dict(zip(names, row, strict=True)) for row in rows]
+        about = {"name": loaded.name, "description": loaded.description}
+        print_json({**about, "numbers": numbers})
+        return
+    texts = ([str(value) for value in row] for row in rows)
+    columns = text_columns(*names)
+    print_table(f"{loaded.name}: {loaded.description}", columns, texts)
+
+
+def check_profiles(
+    profiles: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROFILE...",
+            help="Shipped names or .yaml files.",
+            autocompletion=complete_profile,
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Check that profiles are complete, sound and physical.
+
+    Every number needs a source. Faults end with 2. What is missing, or predicted unlike in
+    profiles of the same generation, is remarked upon: there may be a reason.
+
+    Example:  clustersim profile check h100-sxm-80gb my-cluster.yaml
+    """
+    faults: list[Fault] = []
+    documents = []
+    for name in profiles:
+        found = _faults_of_profile(name)
+        remarked = [] if found else _remarks_on(name)
+        faults += found
+        documents.append(
+            {
+                "profile": name,
+                "sound": not found,
+                "faults": [str(fault) for fault in found],
+                "remarks": [asdict(remark) for remark in remarked],
+            }
+        )
+        if not as_json:
+            typer.echo(f"{name}: {'not sound' if found else 'ok'}")
+            for remark in remarked:
+                typer.echo(f"  {remark}")
+    if as_json:
+        print_json({"profiles": documents})
+    if faults:
+        raise InputError(faults)
+    note("every number has a source")
+
+
+def _remarks_on(name: str) -> list[Remark]:
+    from simulator.described.load import load_profile
+    from simulator.validate.profile_review import remarks
+
+    return remarks(load_profile(name))
+
+
+def _faults_of_profile(name: str) -> list[Fault]:
+    from simulator.described.load import load_profile
+    from simulator.described.rules.profile_rules import profile_faults
+
+    try:
+        return profile_faults(load_profile(name), file=name)
+    except InputError as error:
+        return list(error.faults)
+
+
+def _kinds(profile: HardwareProfile) -> dict[str, int]:
+    """Numbers by the kind of their source, most first."""
+    return dict(Counter(source.kind for source in profile.provenance.values()).most_common())
+
+
+def _numbers(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{path}.")
+        elif path not in ("name", "description") and value is not None:
+            yield path, value
+
+
+_WIDTHS = ("layers", "hidden", "heads", "vocab")
+
+
+def build_models_group() -> typer.Typer:
+    """The ``models`` commands."""
+    group = typer.Typer(name="models", no_args_is_help=True, help="Shipped models.")
+    group.command("list")(list_models)
+    group.callback()(lambda: None)
+    return group
+
+
+def list_models(*, as_json: AsJson = False) -> None:
+    """List the models that a job can name.
+
+    Example:  clustersim models list
+    """
+    from simulator.described.load import load_model, model_names
+    from simulator.program.layer.model_totals import active_parameter_count, parameter_count
+
+    documents: list[dict[str, Any]] = []
+    for name in model_names():
+        model = load_model(name)
+        documents.append(
+            {
+                "name": name,
+                "parameters": parameter_count(model),
+                "active": active_parameter_count(model),
+                **{field: getattr(model, field) for field in _WIDTHS},
+                "experts": model.experts.count if model.experts else 0,
+                "experts_per_token": model.experts.top_k if model.experts else 0,
+            }
+        )
+    if as_json:
+        print_json({"models": documents})
+        return
+    rows = [
+        (
+            each["name"],
+            format_count(each["parameters"]),
+            format_count(each["active"]),
+            *(str(each[field]) for field in _WIDTHS),
+            f"{each['experts_per_token']} of {each['experts']}" if each["experts"] else "",
+        )
+        for each in documents
+    ]
+    numbers = ("parameters", "active", *_WIDTHS, "experts")
+    print_table("models", text_columns("name") + number_columns(*numbers), rows)
+
+
+class SchemaName(StrEnum):
+    """The kinds of files that users write."""
+
+    JOB = "job"
+    PROFILE = "profile"
+    MODEL = "model"
+
+
+def schema(name: Annotated[SchemaName, typer.Argument(help="The kind of file.")]) -> None:
+    """Print the JSON schema of a kind of file, for editors.
+
+    Example:  clustersim schema job > job.schema.json
+    """
+    typer.echo(schema_text(name), nl=False)
+
+
+def schema_text(name: SchemaName) -> str:
+    """The JSON schema of a kind of file, as text that ends in a newline."""
+    from simulator.described import json_schemas as schemas
+
+    builders: dict[SchemaName, Callable[[], dict[str, Any]]] = {
+        SchemaName.JOB: schemas.job_schema,
+        SchemaName.PROFILE: schemas.profile_schema,
+        SchemaName.MODEL: schemas.model_schema,
+    }
+    return json.dumps(builders[name](), indent=2) + "\n"

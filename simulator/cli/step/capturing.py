@@ -1,0 +1,129 @@
+"""clustersim capture: what does a step of one's own torch code do on so many ranks?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import (
+    note,
+    number_columns,
+    percent,
+    print_table,
+    text_columns,
+    working,
+)
+from simulator.cli.options import complete_profile, whole_numbers
+from simulator.errors import InputError
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from simulator.capture.result import CaptureResult
+
+_MOST_NAMED = 10
+
+
+def capture(
+    script: Annotated[Path, typer.Argument(metavar="TRAIN.py", help="As torchrun runs it.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="-- ARGS", help="The script's own.")
+    ] = None,
+    *,
+    world: Annotated[int, typer.Option(metavar="N", min=1, help="Ranks of the run.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the capture goes.")],
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="PROFILE",
+            help="Hardware profile whose GPU the script is told of.",
+            autocompletion=complete_profile,
+        ),
+    ] = "h100-sxm-80gb",
+    ranks: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|RANK,RANK,…", help="Ranks to run; auto: the first and its pipeline."
+        ),
+    ] = "auto",
+) -> None:
+    """Capture a training step of a torch script, without a GPU.
+
+    The file is accepted wherever a job is.
+
+    Example:  clustersim capture train.py --world 64 --out step.capture -- --batch-size 1
+
+    Example:  clustersim run step.capture --profile h100-sxm-80gb --gpus 1024
+    """
+    from simulator.capture.file import write_capture
+    from simulator.capture.make import capture_script
+
+    chosen = None if ranks == "auto" else whole_numbers(ranks, "--ranks", 0)
+    with working(f"running one rank of {world} without a GPU"):
+        made = capture_script(script, arguments or [], world=world, device=device, ranks=chosen)
+        write_capture(made, out)
+    operators = sum(len(table.call) for table in made.tables)
+    captured = ", ".join(str(table.rank) for table in made.tables)
+    note(f"captured {operators:,} operators of rank {captured} of {world}")
+    for text in made.notes:
+        note(text)
+    note(f"wrote {out} ({format_bytes(out.stat().st_size)})")
+
+
+def read_captured(
+    path: Path, changes: Sequence[str] | None, profile: str | None, gpus: int | None
+) -> CaptureResult | None:
+    """The simulated step of a capture; None where the file is none.
+
+    Raises:
+        InputError: Fields of a job are to be changed, or the step cannot run like that.
+    """
+    from simulator.capture.file import is_capture, read_capture
+    from simulator.capture.result import simulate_capture
+
+    if not is_capture(path):
+        return None
+    if changes:
+        rule = "changes a job; a captured step is code"
+        raise InputError.single("--set", rule, changes[0], "give --profile or --gpus")
+    return simulate_capture(read_capture(path), profile, gpus)
+
+
+def cluster_changes(
+    changes: Sequence[str] | None, profile: str | None, gpus: int | None
+) -> list[str]:
+    """Changes of a job that ``--profile`` and ``--gpus`` stand for, with those given."""
+    said = [("cluster.profile", profile), ("cluster.gpus", gpus)]
+    return [*(changes or ()), *(f"{field}={value}" for field, value in said if value is not None)]
+
+
+def end_captured(result: CaptureResult) -> None:
+    """Say what was left out; end with 1 where the step does not fit.
+
+    Raises:
+        Exit: It does not fit.
+    """
+    for each in result.unknown[:_MOST_NAMED]:
+        text = f"{each.name} ({each.calls:g} calls) is counted by its bytes alone"
+        note(f"{text}: {percent(each.share)} of the step")
+    for text in result.capture.notes:
+        note(text)
+    if not result.fits:
+        needed, has = result.fullest.peak_device_bytes, result.fullest.capacity_bytes
+        note(f"needs {format_bytes(needed)} per GPU, which has {format_bytes(has)}")
+        raise typer.Exit(1)
+
+
+def print_captured(result: CaptureResult) -> None:
+    """Print the headline of a captured step."""
+    rows = [
+        ("step time", format_seconds(result.step_time_s)),
+        ("tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"),
+        ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
+        ("MFU", percent(result.mfu)),
+        ("HFU", percent(result.hfu)),
+        ("pipeline bubble", percent(result.bubble_fraction)),
+    ]
+    print_table(result.title, text_columns("") + number_columns(""), rows)

@@ -1,0 +1,193 @@
+"""clustersim compare: why is one job faster than another?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import (
+    need_one_that_fits,
+    note,
+    number_columns,
+    percent,
+    print_json,
+    print_table,
+    text_columns,
+)
+from simulator.cli.options import (
+    PAGES,
+    AsJson,
+    Changes,
+    file_to_write,
+    note_doubts,
+    parse_assignments,
+    read_job,
+)
+from simulator.errors import InputError
+from simulator.files import PICTURES
+from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
+
+if TYPE_CHECKING:
+    from simulator.exporters.html.compare_report import Run
+    from simulator.results.difference import Difference
+
+SCHEMA_VERSION = 1
+
+
+def compare(
+    job_files: Annotated[
+        list[Path],
+        typer.Argument(metavar="JOB.yaml...", help="Two or more jobs, or one with --variant."),
+    ],
+    *,
+    variants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--variant",
+            metavar="'FIELD=VALUE ...'",
+            help="Another run: the first job with some fields changed; may be repeated.",
+        ),
+    ] = None,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    plot: Annotated[
+        Path | None,
+        file_to_write("Draw the differences as waterfalls.", *PICTURES),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        file_to_write("Write a page with differences and timelines.", *PAGES),
+    ] = None,
+) -> None:
+    """Say why steps differ, by causes that sum to the difference.
+
+    All are compared with the first job. --set changes every job. Jobs that train different
+    numbers of tokens per GPU are brought to the tokens of the first.
+
+    Example:  clustersim compare a.yaml b.yaml --html difference.html
+
+    Example:  clustersim compare job.yaml --variant plan.tp=2 --variant 'plan.tp=1 plan.pp=8'
+    """
+    from simulator.results.difference import difference
+
+    runs = _runs(job_files, variants or (), changes)
+    first, *others = runs
+    found = [difference(first.result, other.result) for other in others]
+    if as_json:
+        print_json(_document(runs, found))
+    else:
+        _print_headlines(runs)
+        for other, each in zip(others, found, strict=True):
+            _print_difference(first, other, each)
+    if plot is not None:
+        from simulator.plots.comparison import draw_differences
+
+        draw_differences(found, [run.name for run in runs], plot)
+        note(f"wrote {plot}")
+    if html is not None:
+        from simulator.exporters.html.compare_report import write_compare_report
+
+        write_compare_report(runs, html)
+        note(f"wrote {html}")
+    need_one_that_fits((run.result.fits for run in runs), "job")
+
+
+def _runs(
+    files: Sequence[Path], variants: Sequence[str], changes: Sequence[str] | None
+) -> list[Run]:
+    """Every job, simulated, under a name that tells it from the others."""
+    from simulator.api import simulate
+    from simulator.exporters.html.compare_report import Run
+
+    if len(files) + len(variants) < 2:
+        hint = "name two files, or add --variant plan.tp=2"
+        raise InputError.single("JOB.yaml", "needs something to compare with", str(files[0]), hint)
+    jobs = [(_name(path, files), read_job(path, changes)) for path in files]
+    for text in variants:
+        variant = jobs[0][1].replace(parse_assignments(_assignments(text)))
+        note_doubts(variant)
+        jobs.append((text, variant))
+    return [Run(name, simulate(job), job) for name, job in jobs]
+
+
+def _name(path: Path, files: Sequence[Path]) -> str:
+    """The file's name without its suffix, with its folder where names repeat."""
+    is_unique = sum(other.stem == path.stem for other in files) == 1
+    return path.stem if is_unique else str(path.with_suffix(""))
+
+
+def _print_headlines(runs: Sequence[Run]) -> None:
+    results = [run.result for run in runs]
+    rows = [
+        ("step time", *(format_seconds(r.step_time_s) for r in results)),
+        ("tokens/s per GPU", *(f"{r.tokens_per_s_per_gpu:,.1f}" for r in results)),
+        ("MFU", *(percent(r.mfu) for r in results)),
+        ("pipeline bubble", *(percent(r.bubble_fraction) for r in results)),
+        ("fullest GPU", *(format_bytes(r.peak_device_bytes) for r in results)),
+        ("fits", *("yes" if r.fits else "no" for r in results)),
+    ]
+    columns = text_columns("") + number_columns(*(run.name for run in runs))
+    print_table(results[0].title, columns, rows)
+
+
+def _print_difference(first: Run, other: Run, found: Difference) -> None:
+    def row(name: str, before_s: float, after_s: float) -> tuple[str, ...]:
+        change_s = after_s - before_s
+        share = signed_percent(change_s / found.first_s)
+        return name, f"{before_s:.6f}", f"{after_s:.6f}", signed_seconds(change_s), share
+
+    causes = sorted(found.causes, key=lambda cause: -abs(cause.difference_s))
+    rows = [row(cause.category.value, cause.first_s, cause.second_s) for cause in causes]
+    rows.append(row("step", found.first_s, found.second_s))
+    columns = text_columns("seconds by cause") + number_columns(
+        first.name, other.name, "difference", "of the step"
+    )
+    title = f"{other.name}: {signed_percent(found.gain)} tokens/s per GPU"
+    if found.tokens_ratio != 1:
+        title += f" (times are for the tokens of {first.name}, 1/{found.tokens_ratio:.4g})"
+    print_table(title, columns, rows)
+
+
+def _document(runs: Sequence[Run], found: Sequence[Difference]) -> dict[str, Any]:
+    from simulator.described.job_text import changed_fields
+
+    first, *others = runs
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "runs": [
+            {
+                "name": run.name,
+                "title": run.result.title,
+                "step_time_s": run.result.step_time_s,
+                "tokens_per_s_per_gpu": run.result.tokens_per_s_per_gpu,
+                "mfu": run.result.mfu,
+                "peak_device_bytes": run.result.peak_device_bytes,
+                "fits": run.result.fits,
+                "breakdown_s": {c.value: s for c, s in run.result.breakdown_s.items()},
+            }
+            for run in runs
+        ],
+        "differences": [
+            {
+                "name": other.name,
+                "gain": each.gain,
+                "tokens_ratio": each.tokens_ratio,
+                "difference_s": each.difference_s,
+                "by_cause_s": {c.category.value: c.difference_s for c in each.causes},
+                "fields": {
+                    path: {"first": before, "second": after}
+                    for path, (before, after) in changed_fields(first.job, other.job).items()
+                },
+            }
+            for other, each in zip(others, found, strict=True)
+        ],
+    }
+
+
+def _assignments(text: str) -> list[str]:
+    """FIELD=VALUE texts with spaces between them; values may have spaces, too."""
+    return re.split(r"\s+(?=[\w.]+=)", text.strip())

@@ -1,0 +1,245 @@
+"""clustersim memory: who holds which bytes, per stage, at the peak and over time?"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import (
+    counting,
+    note,
+    number_columns,
+    percent,
+    print_json,
+    print_table,
+    text_columns,
+)
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    Gpus,
+    JobFile,
+    ProfileName,
+    file_to_write,
+    read_job,
+)
+from simulator.cli.step.capturing import cluster_changes, end_captured, read_captured
+from simulator.errors import InputError
+from simulator.files import PICTURES, whole_file
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from simulator.api import Result
+    from simulator.capture.result import CaptureResult
+    from simulator.planning.changes.fitting import Saving
+    from simulator.program.ir import Owner
+    from simulator.results.step import ClassMemory, HostMemory, StepResult
+
+_BIGGEST, _MOST_SAVINGS = 3, 8
+_KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
+
+
+def memory(
+    job_file: JobFile,
+    *,
+    changes: Changes = None,
+    profile: ProfileName = None,
+    gpus: Gpus = None,
+    as_json: AsJson = False,
+    savings: Annotated[
+        bool, typer.Option("--savings", help="Simulate single changes that save memory.")
+    ] = False,
+    over_time: Annotated[
+        Path | None,
+        file_to_write("Memory over the step: a .csv table, or a picture.", ".csv", *PICTURES),
+    ] = None,
+) -> None:
+    """Say who holds which bytes, on every pipeline stage.
+
+    Allocated is what tensors take, reserved what the caching allocator holds for them, and
+    device what nvidia-smi shows: with the driver's context and the communicators. The last column
+    names the moment of the peak. Stages that hold the same share a line. With --savings, single
+    changes are simulated and ranked by what they save.
+
+    Example:  clustersim memory job.yaml --set plan.recompute=full --over-time memory.png
+    """
+    from simulator.api import simulate
+
+    captured = read_captured(job_file, changes, profile, gpus)
+    if captured is not None:
+        _show_captured(captured, over_time, as_json=as_json, savings=savings)
+        return
+    result = simulate(read_job(job_file, cluster_changes(changes, profile, gpus)))
+    if as_json:
+        document = result.to_dict()
+        found = {"savings": [asdict(saving) for saving in _savings(result)]} if savings else {}
+        print_json({**{key: document[key] for key in _KEYS if key in document}, **found})
+    else:
+        _print_owners(result)
+        print_peaks(result, moments=True)
+        if savings:
+            _print_savings(_savings(result))
+    if over_time is not None:
+        _write_over_time(result, over_time)
+        note(f"wrote {over_time}")
+    if not result.fits:
+        note(result.explain_misfit() or "the job does not fit")
+        raise typer.Exit(1)
+
+
+def _show_captured(
+    result: CaptureResult, over_time: Path | None, *, as_json: bool, savings: bool
+) -> None:
+    """Show who holds what in a captured step, as in a job's."""
+    if savings:
+        raise InputError.single("--savings", "tries changes of a job; a captured step is code")
+    if as_json:
+        document = result.to_dict()
+        print_json({key: document[key] for key in _KEYS if key in document})
+    else:
+        _print_owners(result)
+        print_peaks(result, moments=True)
+    if over_time is not None:
+        _write_over_time(result, over_time)
+        note(f"wrote {over_time}")
+    end_captured(result)
+
+
+def _savings(result: Result) -> tuple[Saving, ...]:
+    from simulator.planning.changes.fitting import savings
+
+    with counting("simulations") as count:
+        return savings(result.job, on_trial=count)
+
+
+def _print_savings(found: Sequence[Saving]) -> None:
+    """Print what single changes would save, the largest saving first."""
+    columns = text_columns("change") + number_columns("saves per GPU", "step time", "longer by")
+    rows = [
+        (
+            " ".join(f"{path}={value}" for path, value in saving.changes.items()),
+            format_bytes(saving.saved_bytes),
+            format_seconds(saving.step_time_s),
+            percent(saving.slower_share),
+        )
+        for saving in found[:_MOST_SAVINGS]
+    ]
+    print_table("what would save most, on the fullest GPU", columns, rows)
+
+
+def print_peaks(result: StepResult, *, moments: bool = False) -> None:
+    """Print the peak of every stage's fullest rank, and its moment if asked."""
+    from simulator.results.memory import peak_moment
+    from simulator.results.rank_classes import fullest_of_each_stage
+
+    def moment(stage: ClassMemory) -> str:
+        rank_class = next(i for i, memory in enumerate(result.memory) if memory is stage)
+        return peak_moment(result.timeline, rank_class, stage.peak_time_s)
+
+    sizes = sorted({stage.capacity_bytes for stage in result.memory})
+    capacity = " or ".join(map(format_bytes, sizes))
+
+    def peak(stage: ClassMemory) -> tuple[str, ...]:
+        return (
+            format_bytes(stage.peak_allocated_bytes),
+            format_bytes(stage.peak_reserved_bytes),
+            format_bytes(stage.peak_device_bytes),
+            percent(stage.filled_share),
+            _biggest_owners(stage),
+        )
+
+    rows = [
+        (_labels(alike), *peak(alike[0]), *([moment(alike[0])] if moments else []))
+        for alike in _alike(fullest_of_each_stage(result.memory), peak)
+    ]
+    columns = number_columns("stage", "allocated", "reserved", "device", "of capacity")
+    columns += text_columns("biggest owners", *(["moment of the peak"] if moments else []))
+    print_table(f"peak memory per GPU, capacity {capacity}", columns, rows)
+    if result.host is not None:
+        _print_host(result.host)
+
+
+def _print_host(host: HostMemory) -> None:
+    """Print what the fullest node holds instead of its GPUs, by owner."""
+    owners = list(dict.fromkeys([*host.held_bytes, *host.nvme_held_bytes]))
+    places = (
+        ("host memory", host.held_bytes, host.capacity_bytes),
+        ("NVMe", host.nvme_held_bytes, host.nvme_capacity_bytes),
+    )
+    used = [(name, held, size) for name, held, size in places if held]
+    rows = [
+        (
+            "pinned buffers" if owner == "communication" else owner.value,
+            *(format_bytes(held.get(owner, 0.0)) for _, held, _ in used),
+        )
+        for owner in owners
+    ]
+    rows.append(("all", *(format_bytes(sum(held.values())) for _, held, _ in used)))
+    rows.append(("capacity", *(format_bytes(size) for _, _, size in used)))
+    columns = text_columns("owner") + number_columns(*(name for name, _, _ in used))
+    print_table("what left the GPUs, on the fullest node", columns, rows)
+
+
+def _biggest_owners(stage: ClassMemory) -> str:
+    owners = sorted(stage.by_owner.items(), key=lambda item: -item[1])[:_BIGGEST]
+    return ", ".join(f"{owner.value} {format_bytes(held)}" for owner, held in owners if held)
+
+
+def _print_owners(result: StepResult) -> None:
+    from simulator.results.rank_classes import fullest_of_each_stage
+
+    memory = fullest_of_each_stage(result.memory)
+    known: list[Owner] = list(dict.fromkeys(o for stage in memory for o in stage.by_owner))
+    owners = [o for o in known if any(stage.by_owner.get(o) for stage in memory)]
+
+    def held(stage: ClassMemory) -> tuple[str, ...]:
+        sizes = [stage.by_owner.get(owner, 0.0) for owner in owners]
+        return tuple(format_bytes(size) for size in (*sizes, sum(stage.by_owner.values())))
+
+    groups = _alike(memory, held)
+    names = [*(owner.value for owner in owners), "allocated"]
+    rows = list(zip(names, *(held(alike[0]) for alike in groups), strict=True))
+    stages = number_columns(*(f"stage {_labels(alike)}" for alike in groups))
+    print_table(f"{result.title}: held at the peak", [*text_columns("owner"), *stages], rows)
+
+
+def _alike(
+    stages: Sequence[ClassMemory], cells: Callable[[ClassMemory], tuple[str, ...]]
+) -> list[list[ClassMemory]]:
+    """Neighbouring stages of which a table would say the same, in order."""
+    return [list(group) for _, group in groupby(stages, key=lambda s: (s.role, cells(s)))]
+
+
+def _labels(alike: Sequence[ClassMemory]) -> str:
+    """The first and last of some neighbouring stages."""
+    first, last = alike[0], alike[-1]
+    return first.label if first is last else f"{first.stage} to {last.label}"
+
+
+def _write_over_time(result: StepResult, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        _write_table(result, path)
+        return
+    from simulator.plots.memory import draw_memory_over_time
+
+    draw_memory_over_time(result, path)
+
+
+def _write_table(result: StepResult, path: Path) -> None:
+    """One row per moment at which a stage's memory changes, one column per owner."""
+    owners = list(dict.fromkeys(o for stage in result.memory for o in stage.owner_bytes))
+    with whole_file(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["rank_class", "stage", "time_s", *(f"{owner}_bytes" for owner in owners)])
+        for index, stage in enumerate(result.memory):
+            nothing = [0.0] * len(stage.time_s)
+            columns = [stage.owner_bytes.get(owner, nothing) for owner in owners]
+            for time_s, *held in zip(stage.time_s, *columns, strict=True):
+                writer.writerow([index, stage.stage, time_s, *held])

@@ -1,0 +1,309 @@
+"""clustersim run: what does one training step cost, and where does its time go?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import (
+    counting,
+    note,
+    number_columns,
+    percent,
+    print_json,
+    print_table,
+    text_columns,
+)
+from simulator.cli.options import (
+    PAGES,
+    TRACES,
+    AsJson,
+    Changes,
+    Gpus,
+    JobFile,
+    ProfileName,
+    file_to_write,
+    read_job,
+    whole_numbers,
+)
+from simulator.cli.step.capturing import (
+    cluster_changes,
+    end_captured,
+    print_captured,
+    read_captured,
+)
+from simulator.cli.step.memory import print_peaks
+from simulator.program.ir import Owner
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from simulator.api import Result
+    from simulator.capture.result import CaptureResult
+    from simulator.results.step import StepResult
+
+_MOST_GROUPS = 20
+
+
+def run(
+    job_file: JobFile,
+    *,
+    changes: Changes = None,
+    profile: ProfileName = None,
+    gpus: Gpus = None,
+    as_json: AsJson = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the step into this folder.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        file_to_write(
+            "Write a trace for Perfetto or chrome://tracing.", *TRACES, metavar="FILE.json.gz"
+        ),
+    ] = None,
+    trace_ranks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANK,RANK,…", help="Ranks in the trace, by their classes; default: all."
+        ),
+    ] = None,
+    trace_events: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Events in the trace at most; whole classes are left out."
+        ),
+    ] = 2_000_000,
+    trace_kernels: Annotated[
+        bool, typer.Option("--trace-kernels", help="Show the kernels of each operation, too.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        file_to_write(
+            "Write a page with verdict, timeline and what-ifs that needs nothing else.", *PAGES
+        ),
+    ] = None,
+    unfolded: Annotated[
+        bool,
+        typer.Option(
+            "--unfolded", help="Simulate every GPU by itself, not one of each kind: slow."
+        ),
+    ] = False,
+) -> None:
+    """Simulate one training step.
+
+    Example:  clustersim run job.yaml --set plan.tp=4 --plot pictures --trace trace.json.gz
+
+    Example:  clustersim run job.yaml --html report.html
+
+    Example:  clustersim run job.yaml --set 'perturbations=[{gpu: 5, slowdown: 0.2}]'
+
+    Example:  clustersim run job.yaml --set
+    'cluster={pools: [{profile: a100-sxm-80gb, gpus: 64}, {profile: h100-sxm-80gb, gpus: 64}]}'
+
+    Example:  clustersim run job.yaml --set plan.stack=deepspeed --set plan.zero=2
+    --set plan.offload.optimizer=cpu
+    """
+    from simulator.api import simulate
+
+    captured = read_captured(job_file, changes, profile, gpus)
+    if captured is not None:
+        _show_captured(captured, plot, trace, trace_kernels, as_json=as_json)
+        return
+    changes = cluster_changes(changes, profile, gpus)
+    ranks = None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0)
+    result = simulate(read_job(job_file, changes), unfolded=unfolded)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print_result(result)
+    for file in _write_files(result, plot, html):
+        note(f"wrote {file}")
+    if trace is not None:
+        result.write_trace(trace, ranks=ranks, max_events=trace_events, kernels=trace_kernels)
+        note(f"wrote {trace}")
+    if not result.fits:
+        note(result.explain_misfit() or "the job does not fit")
+        raise typer.Exit(1)
+
+
+def _show_captured(
+    result: CaptureResult,
+    plot: Path | None,
+    trace: Path | None,
+    kernels: bool,
+    *,
+    as_json: bool,
+) -> None:
+    """Show a captured step and draw it, as a job's."""
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        print_captured(result)
+        _print_breakdown(result)
+        _print_exposed_communication(result)
+        print_peaks(result)
+    drawn = [] if plot is None else result.plot_all(plot)
+    written = [] if trace is None else [result.write_trace(trace, kernels=kernels)]
+    for file in (*drawn, *written):
+        note(f"wrote {file}")
+    end_captured(result)
+
+
+def _write_files(result: Result, plot: Path | None, html: Path | None) -> Iterator[Path]:
+    if plot is not None:
+        yield from result.plot_all(plot)
+    if html is not None:
+        with counting("what-ifs") as count:
+            yield result.write_html(html, on_trial=count)
+
+
+def _print_result(result: Result) -> None:
+    _print_headline(result)
+    _print_asynchrony(result)
+    _print_class_groups(result)
+    _print_expert_load(result)
+    _print_breakdown(result)
+    _print_exposed_communication(result)
+    print_peaks(result)
+    _print_sources(result)
+
+
+def _print_headline(result: Result) -> None:
+    rows = [
+        ("step time", format_seconds(result.step_time_s)),
+        *_error_band(result),
+        *_without_perturbations(result),
+        ("tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"),
+        ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
+        ("MFU", percent(result.mfu)),
+        ("HFU", percent(result.hfu)),
+        ("pipeline bubble", percent(result.bubble_fraction)),
+    ]
+    print_table(result.title, text_columns("") + number_columns(""), rows)
+
+
+def _error_band(result: Result) -> Iterator[tuple[str, str]]:
+    """Where the measured step will most likely lie."""
+    if result.step_time_band_s is not None:
+        low, high = map(format_seconds, result.step_time_band_s)
+        yield "8 of 10 such runs take", f"{low} to {high}"
+
+
+def _print_asynchrony(result: Result) -> None:
+    """What training that is not synchronous costs besides time; nothing for any other."""
+    from simulator.results.rank_classes import fullest_of_each_stage
+
+    found = result.asynchrony
+    if found is None:
+        return
+    stages = fullest_of_each_stage(result.memory)
+    stashed = [stage.by_owner.get(Owner.STASHED_WEIGHTS, 0.0) for stage in stages]
+    per_stage = zip(found.weight_versions, found.staleness_updates, stashed, strict=True)
+    rows = [
+        (str(stage), str(versions), str(updates), format_bytes(num_bytes))
+        for stage, (versions, updates, num_bytes) in enumerate(per_stage)
+    ]
+    heads = ("stage", "weight versions", "staleness (updates)", "stashed weights")
+    print_table(found.statement, number_columns(*heads), rows)
+    each = found.microbatches_per_update
+    typer.echo(f"weights change after every {f'{each} microbatches' if each > 1 else 'microbatch'}")
+
+
+def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
+    """What the step takes on a cluster that is as its profile says."""
+    cost = result.perturbation_cost
+    if cost is not None:
+        step = format_seconds(cost.step_time_without_s)
+        yield "without perturbations", f"{step} (they cost {percent(cost.lost_share)})"
+
+
+def _print_class_groups(result: Result) -> None:
+    """Which GPUs are perturbed, and who waits for them."""
+    from simulator.results.rank_classes import classes_by_cause
+
+    found = classes_by_cause(result.timeline.program.classes)
+    if not found:
+        return
+    rows = [
+        (
+            each.cause,
+            _stages_text(each.stages),
+            str(each.classes),
+            f"{each.ranks:,}",
+            str(each.first_rank),
+        )
+        for each in found[:_MOST_GROUPS]
+    ]
+    left = found[_MOST_GROUPS:]
+    if left:
+        classes, ranks = (sum(getattr(each, n) for each in left) for n in ("classes", "ranks"))
+        rows.append((f"{len(left)} more (see --json)", "", str(classes), f"{ranks:,}", ""))
+    columns = text_columns("ranks that behave alike", "stages") + number_columns(
+        "classes", "ranks", "first rank"
+    )
+    print_table(_why_ranks_differ(result), columns, rows)
+
+
+def _why_ranks_differ(result: Result) -> str:
+    if result.job.perturbations:
+        return "perturbations"
+    if result.job.cluster.pools:
+        return "pools of GPUs"
+    if result.job.choices.data_parallelism.is_one_process:
+        return "one process for all GPUs"
+    return "uneven experts"
+
+
+def _stages_text(stages: Sequence[int]) -> str:
+    """Ascending numbers, runs of them as first-last."""
+    runs: list[list[int]] = []
+    for stage in stages:
+        if runs and runs[-1][-1] == stage - 1:
+            runs[-1][1:] = [stage]
+        else:
+            runs.append([stage])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _print_expert_load(result: Result) -> None:
+    from simulator.results.plain_data import expert_load_sentence
+
+    sentence = expert_load_sentence(result, result.job)
+    if sentence:
+        typer.echo(f"{sentence}\n")
+
+
+def _print_breakdown(result: StepResult) -> None:
+    step_s = result.step_time_s
+    rows = [
+        (category.value, f"{seconds:.6f}", percent(seconds / step_s if step_s else 0.0))
+        for category, seconds in result.breakdown_s.items()
+        if seconds
+    ]
+    total = sum(result.breakdown_s.values())
+    rows.append(("step", f"{total:.6f}", percent(total / step_s if step_s else 0.0)))
+    columns = text_columns("where the time goes") + number_columns("seconds", "share")
+    print_table("breakdown", columns, rows)
+
+
+def _print_exposed_communication(result: StepResult) -> None:
+    rows = [
+        (category.value, f"{seconds:.6f}")
+        for category, seconds in result.exposed_comm_s.items()
+        if seconds
+    ]
+    columns = text_columns("kind") + number_columns("seconds")
+    print_table("exposed communication", columns, rows or [("none", "0")])
+
+
+def _print_sources(result: Result) -> None:
+    from simulator.results.plain_data import source_counts
+
+    rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
+    columns = text_columns("source") + number_columns("numbers")
+    kinds = result.job.cluster.pools or (result.job.cluster,)
+    names = " and ".join(dict.fromkeys(kind.profile.name for kind in kinds))
+    print_table(f"hardware numbers of {names}", columns, rows)

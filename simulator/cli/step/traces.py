@@ -1,0 +1,231 @@
+"""clustersim trace and replay: what does the trace of a real step say?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import (
+    note,
+    number_columns,
+    print_json,
+    print_table,
+    text_columns,
+    working,
+)
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    complete_profile,
+    file_to_write,
+    note_doubts_on,
+    read_job,
+)
+from simulator.files import PICTURES
+from simulator.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulator.chakra.to_program import TracedStep
+    from simulator.plots.measured_timeline import Box
+    from simulator.validate.measured_trace.account import Span
+    from simulator.validate.measured_trace.trace_comparison import Gap, TraceComparison
+
+
+def replay(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACES...", help="A folder of Chakra traces NAME.RANK.et, or such files."
+        ),
+    ],
+    profile: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Hardware profile whose links are used.",
+            autocompletion=complete_profile,
+        ),
+    ] = "h100-sxm-80gb",
+    *,
+    contention: Annotated[
+        bool, typer.Option(help="Let communications share links and slow computation.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Replay Chakra execution traces on a cluster's links.
+
+    Computation takes as long as was recorded; communication is priced anew.
+
+    Example:  clustersim replay traces/ --profile a100-sxm-80gb
+    """
+    from simulator.chakra.to_program import replay_traces
+    from simulator.chakra.trace_files import read_traces
+    from simulator.described.load import load_profile
+
+    links = load_profile(profile)
+    note_doubts_on(links)
+    with working("reading and replaying traces"):
+        read = read_traces(traces)
+        step = replay_traces(read, links, contention=contention)
+    document = _document(step, links.name)
+    if as_json:
+        print_json(document)
+        return
+    rows = [("step time", format_seconds(step.step_time_s))]
+    if step.recorded_step_s is not None:
+        rows.append(("as recorded", format_seconds(step.recorded_step_s)))
+        if step.recorded_step_s:
+            ratio = step.step_time_s / step.recorded_step_s
+            rows.append(("of the recorded step", f"{ratio:.3f}"))
+    rows.append(("computation of the rank with most", format_seconds(step.computation_s)))
+    rows += [
+        (f"its communication: {kind}", format_seconds(seconds))
+        for kind, seconds in step.communication_s.items()
+    ]
+    title = f"{len(read)} traced ranks on the links of {links.name}"
+    print_table(title, text_columns("") + number_columns(""), rows)
+    note("ranks without a file are taken to behave like those with one")
+
+
+def _document(step: TracedStep, profile: str) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "profile": profile,
+        "ranks": [c.first_rank for c in step.timeline.program.classes],
+        "operations": len(step.timeline.program.operations),
+        "step_time_s": step.step_time_s,
+        "recorded_step_time_s": step.recorded_step_s,
+        "computation_s": step.computation_s,
+        "communication_s": dict(step.communication_s),
+    }
+
+
+_PIXELS = 2000
+"""About the width of a picture."""
+
+
+def build_trace_group() -> typer.Typer:
+    """The ``trace`` commands."""
+    group = typer.Typer(name="trace", no_args_is_help=True, help="Profiles of real runs.")
+    group.callback()(_trace)
+    group.command("compare")(compare)
+    return group
+
+
+def _trace() -> None:
+    """Profiles of real runs."""
+
+
+def compare(
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE.json.gz",
+            help="One rank's profile: what export_chrome_trace of torch.profiler writes.",
+        ),
+    ],
+    job_file: JobFile,
+    changes: Changes = None,
+    *,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="NUMBER",
+            help="Which ProfilerStep; by default one of median length that another follows.",
+        ),
+    ] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="NUMBER", help="Which rank the trace is of, where it does not say."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    plot: Annotated[
+        Path | None,
+        file_to_write("Draw both timelines, one below the other (.png, .svg, .pdf).", *PICTURES),
+    ] = None,
+) -> None:
+    """Say where a profiled step and its prediction differ.
+
+    Differences are told by phase and kind.
+
+    Every moment is booked once: under the kernel that computes; else as communication that is
+    not hidden; else as idle. Kernels of NCCL spin while they wait for other ranks, so such waits
+    are communication in a profile, and idle time in a prediction. A profiler costs time itself,
+    on a CPU much of it.
+
+    On a GPU record ProfilerActivity.CPU, too: it tells backward from forward. Ranges named
+    forward, backward and optimizer (torch.profiler.record_function) tell it better.
+
+    Example:  clustersim trace compare rank0.json.gz job.yaml --plot gaps.png
+
+    Example:  clustersim validate torch job.yaml --trace rank0.json.gz
+    """
+    from simulator.validate.measured_trace.trace_comparison import compare_trace
+
+    job = read_job(job_file, changes)
+    with working(f"reading {trace}"):
+        found = compare_trace(trace, job, step=step, rank=rank)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print_comparison(found)
+    for sentence in found.notes:
+        note(sentence)
+    if plot is not None:
+        from simulator.plots.measured_timeline import draw_measured_timeline
+
+        step_s = (found.result.step_time_s, found.step.step_s)
+        boxes = [_boxes(spans, step_s) for spans in (found.predicted, found.step.spans)]
+        predicted, measured = ({found.stage: each} for each in boxes)
+        draw_measured_timeline(job.title, predicted, measured, step_s, plot, is_median=False)
+        note(f"wrote {plot}")
+
+
+def _boxes(spans: Sequence[Span], step_s: tuple[float, float]) -> list[Box]:
+    """A timeline as it is drawn; what no pixel could show is merged."""
+    from simulator.plots.measured_timeline import Box
+    from simulator.program.ir import Kind
+    from simulator.validate.measured_trace.account import merged
+
+    return [
+        Box(Kind(span.phase) if span.computes else Kind(str(span.kind)), not span.computes,
+            span.start_s, span.end_s)
+        for span in merged((s for s in spans if s.kind is not None), max(step_s) / _PIXELS)
+    ]  # fmt: skip
+
+
+def _print_comparison(found: TraceComparison) -> None:
+    columns = text_columns("") + number_columns("measured", "predicted", "gap", "of the step")
+    step_s = found.step.step_s
+    where = f" on {found.step.device}" if found.step.device else ""
+    title = f"{found.job.title}: rank {found.rank}{where}"
+    print_table(title, columns, [_row(gap, step_s) for gap in found.gaps])
+    if found.communication:
+        rows = [_row(gap, step_s) for gap in found.communication]
+        print_table("communication, hidden or not", columns, rows)
+
+
+def _row(gap: Gap, step_s: float) -> tuple[str, ...]:
+    from simulator.units import format_seconds, signed_percent, signed_seconds
+
+    return (
+        _name(gap),
+        format_seconds(gap.measured_s),
+        format_seconds(gap.predicted_s),
+        signed_seconds(gap.gap_s),
+        signed_percent(gap.gap_s / step_s),
+    )
+
+
+def _name(gap: Gap) -> str:
+    if not gap.kind:
+        return gap.phase or "step"
+    return f"  {gap.kind}" if gap.phase else gap.kind

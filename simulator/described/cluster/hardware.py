@@ -1,0 +1,151 @@
+"""What is the machine, in numbers that have parents?
+
+A profile describes one *system*: a device, the node it sits in, the links around it
+and how fast its kernels really are. Every number carries a source, given once per
+block or per value::
+
+    device:
+      source: {kind: datasheet, reference: "NVIDIA H100 data sheet"}
+      memory: 79.6 GiB
+      power: {value: 700 W, source: {kind: measured, reference: "..."}}
+
+The loader (:mod:`simulator.described.load`) strips these sources from the values and keeps
+them in ``HardwareProfile.provenance``, keyed by dotted field path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from simulator.described.base import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    FlopPerSecond,
+    Fraction,
+    Hertz,
+    Ratio,
+    Spec,
+    Watts,
+)
+from simulator.described.cluster.kernel_parameters import KernelModel, Precision
+from simulator.described.cluster.network import Network
+
+SourceKind = Literal["measured", "fitted", "datasheet", "published", "assumed"]
+
+
+class Provenance(Spec):
+    """Where a number comes from."""
+
+    kind: SourceKind
+    reference: str = ""
+    """Document, table or measurement; obligatory unless assumed."""
+
+
+class PeakRates(Spec):
+    """Dense peak rate per number format; sparse figures are refused by ``profile check``."""
+
+    fp32_flop_per_s: FlopPerSecond
+    """Without tensor cores."""
+    tf32_flop_per_s: FlopPerSecond | None = None
+    """fp32 operands on tensor cores; a device without it leaves it out, as below."""
+    fp16_flop_per_s: FlopPerSecond | None = None
+    """16-bit operands, fp32 sums."""
+    bf16_flop_per_s: FlopPerSecond | None = None
+    """16-bit operands, fp32 sums."""
+    fp8_flop_per_s: FlopPerSecond | None = None
+    """8-bit operands, those of mxfp8 included."""
+    fp4_flop_per_s: FlopPerSecond | None = None
+    """4-bit operands (nvfp4)."""
+
+    def of(self, precision: Precision) -> float | None:
+        """Rate of products in a number format [FLOP/s]; None where no unit multiplies it."""
+        rate: float | None = getattr(self, f"{peak_name(precision)}_flop_per_s")
+        return rate
+
+
+def peak_name(precision: Precision) -> str:
+    """Field of the peak that a number format runs at: block scales do not change it."""
+    return {"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision)
+
+
+class Device(Spec):
+    """One GPU, as the software sees it."""
+
+    memory_bytes: Bytes
+    """Memory that the driver reports as the device's total."""
+    memory_bandwidth_bytes_per_s: BytesPerSecond
+    """Of the device's memory, as on the data sheet."""
+    peak: PeakRates
+    sm_count: Count
+    """Multiprocessors (compute units)."""
+    l2_cache_bytes: Bytes
+    """Last cache before the device's memory."""
+    boost_clock_hz: Hertz
+    """Clock that the peak rates hold at."""
+    power_w: Watts
+    """Most that the device draws, as on the data sheet."""
+    context_bytes: Bytes
+    """Device memory taken by the driver context and libraries before any tensor."""
+    launches_itself: bool = False
+    """Whether it is the host's own processor: it runs a kernel or the framework's code, never one
+    beside the other. GPUs compute while their host launches what comes next."""
+
+
+class Nvme(Spec):
+    """The drives of one node, taken together."""
+
+    size_bytes: Bytes
+    """Room for what a job keeps there."""
+    read_bytes_per_s: BytesPerSecond
+    """Rate of long reads."""
+    write_bytes_per_s: BytesPerSecond
+    """Rate of long writes."""
+
+
+class Host(Spec):
+    """The computer around the GPUs of one node."""
+
+    memory_bytes: Bytes
+    """Of one node."""
+    pcie_bytes_per_s: BytesPerSecond
+    """Host-to-device copy rate of one GPU, pinned memory, one way."""
+    gpus_per_pcie_link: Count = 1
+    """GPUs behind one PCIe switch, whose copies share the rate of one link to the host."""
+    memory_bandwidth_bytes_per_s: BytesPerSecond | None = None
+    """Of all sockets of a node together; no limit of copies where it is unknown."""
+    optimizer_efficiency: Fraction = 0.46
+    """Share of it that an optimizer step on all cores reaches. By default that of CPU-Adam on
+    a DGX-2: 10 billion parameters, 30 B each, in 2.57 s, of 256 GB/s (arXiv 2101.06840,
+    table 4)."""
+    nvme: Nvme | None = None
+    """Local drives, where there are any."""
+
+
+class ErrorBand(Spec):
+    """How far predictions for the system were off: measured over predicted step time."""
+
+    fastest: Ratio
+    """One published run in ten was faster than this times its prediction."""
+    slowest: Ratio
+    """One published run in ten was slower than this times its prediction."""
+
+
+class HardwareProfile(Spec):
+    """A whole system: device, kernels, network and host."""
+
+    name: str
+    """What a job calls it."""
+    description: str
+    """The system in one line: device, node and links."""
+    device: Device
+    kernels: KernelModel
+    network: Network
+    host: Host
+    step_time_band: ErrorBand | None = None
+    """Where eight of ten runs would lie; without it predictions carry no band."""
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict, exclude=True)
+    """Source of every number, by dotted path such as ``device.memory``."""

@@ -1,0 +1,99 @@
+"""How fast does a device's software really run its kernels?
+
+Few parameters per device and number format, fitted once for all workloads. What each
+one means in time is defined in :mod:`simulator.cost.kernel_time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator.described.base import Fraction, Seconds, Spec
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+
+AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
+"""One kernel for all of core attention, products around a fused softmax, or all apart."""
+
+FlashKernel = Literal["best", "flash-2", "flash-1"]
+"""The best fused attention that frameworks ship for a device, or an older one."""
+
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A plain number, zero or more."""
+
+
+class GemmModel(Spec):
+    """Matrix multiplication of one number format."""
+
+    efficiency: Fraction
+    """Share of the dense peak inside the main loop of the largest output tile."""
+    tile_half: NonNegative = 0.0
+    """Edge at which a square output tile has half the rate of an endless one; 0 makes all
+    tiles equally fast."""
+    k_ramp: NonNegative = 0.0
+    """Steps of the inner dimension that filling and emptying one tile's pipeline costs."""
+    memory_efficiency: Fraction
+    """Share of the memory bandwidth that products bound by memory reach."""
+    floor_s: Seconds
+    """Time of the smallest product on the device."""
+    boost_s: Seconds = 0.0
+    """How long a benchmark repeats products back to back before the power limit slows them; told
+    by tables of kernels, and used to read them."""
+    held_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the rate that such a benchmark keeps after ``boost``. Training has a clock of its
+    own, ``sustained_clock``."""
+
+
+class AttentionModel(Spec):
+    """One fused (flash) attention kernel family."""
+
+    forward_efficiency: Fraction
+    """Share of the dense peak of the forward main loop, softmax left out."""
+    backward_efficiency: Fraction
+    """Share of the dense peak of the backward main loop, softmax left out."""
+    softmax_dim: NonNegative = 0.0
+    """Cost of one score's softmax, as head size that the matrix unit would do meanwhile."""
+    kv_ramp: NonNegative = 0.0
+    """Key positions that starting and ending one query tile costs."""
+    tail: NonNegative = 0.5
+    """Longest query tiles that SMs wait at the end: 0 is perfectly even, 1 is list
+    scheduling at its worst."""
+    backward_tail: NonNegative | None = None
+    """As ``tail``, for backward; None is the same."""
+    backward_kv_ramp: NonNegative | None = None
+    """As ``kv_ramp``, for backward, with what is done before and after its main loop; None is the
+    same."""
+    wide_backward_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Rate of backward where heads are wider than 128, over that at 128."""
+    floor_s: Seconds
+    """Time of the smallest call on the device."""
+
+
+class KernelModel(Spec):
+    """All kernels of a device."""
+
+    gemm: Mapping[Precision, GemmModel]
+    """Matrix products by number format."""
+    flash_attention: AttentionModel
+    """The best fused kernel that frameworks ship for the device."""
+    flash_attention_2: AttentionModel | None = None
+    """FlashAttention 2 where newer kernels have replaced it; None is the same kernel."""
+    memory_efficiency: Fraction
+    """Share of the memory bandwidth that streaming kernels reach."""
+    memory_floor_s: Seconds
+    """Time of the smallest memory-bound kernel on the device."""
+    row_reduction_efficiency: Fraction | None = None
+    """Share of the memory bandwidth where rows are also summed up (weight gradient of a
+    norm); None is as ``memory_efficiency``."""
+    launch_s: Seconds
+    """Host time to launch one kernel from an eager framework on this system."""
+    sustained_clock: Fraction = 1.0
+    """Share of the benchmark rate that matrix products keep in long training.
+
+    Power limits long runs of products; the other parameters describe short, cool ones.
+    Attention draws less power and so keeps more (:mod:`simulator.cost.attention`);
+    memory-bound kernels are taken to keep their rate (assumption).
+    """

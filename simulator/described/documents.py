@@ -1,0 +1,268 @@
+"""How are YAML documents read, looked up by name, changed, merged and validated?
+
+Nothing here knows what a job is; :mod:`simulator.described.load` does. A document may come
+from anyone, so reading refuses whatever is larger, deeper or stranger than a
+configuration ever is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+try:  # the C library reads several times as fast; not every build of PyYAML has it
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:
+    from yaml import SafeLoader  # type: ignore[assignment]
+
+import simulator
+from simulator.described.faults import faults_of, nearest_hint
+from simulator.errors import InputError
+from simulator.files import read_text
+
+_SpecT = TypeVar("_SpecT", bound=BaseModel)
+_NAMED_BLOCKS = ("model", "stack")
+"""Blocks that a name can stand for."""
+
+_MAX_DEPTH = 50
+_MAX_VALUES = 50_000
+
+
+def data_folder(name: str) -> Path:
+    """Folder of shipped data (``hardware_profiles`` or ``workloads``).
+
+    In an installed package it lies inside the package, in a checkout beside it.
+    """
+    package = Path(simulator.__file__).parent
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the YAML files in a folder, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+class _StrictLoader(SafeLoader):
+    """Safe YAML that refuses duplicate keys instead of silently taking the last.
+
+    Merge keys are refused too: chains of them grow without bound while they are read. What YAML
+    1.1 alone takes for a number stays text: to it ``1:8`` is 68 and ``010`` is 8.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _malformed("merge keys (<<) are not understood, write the fields", key_node)
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise _malformed(f"the key {key!r} is not text, put it in quotes", key_node)
+            if key in seen:
+                raise _malformed(f"the key {key!r} appears twice", key_node)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        text = node.value.lstrip("+-")
+        if ":" in text or (text[:1] == "0" and text[1:2].isdigit() and "." not in text):
+            return self.construct_scalar(node)
+        is_whole = node.tag.endswith(":int")
+        return self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_number)
+_StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.construct_number)
+
+
+def _malformed(problem: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def read_yaml(path: Path, wanted: str = "") -> dict[str, Any]:
+    """The mapping that a YAML file holds.
+
+    Args:
+        path: The file.
+        wanted: What kind of file would do, as the way out of an error.
+
+    Raises:
+        InputError: The file is missing, too large, not YAML, or not a mapping.
+    """
+    return yaml_mapping(read_text(path, wanted), str(path))
+
+
+def yaml_mapping(text: str, file: str = "") -> dict[str, Any]:
+    """The mapping that a YAML text stands for.
+
+    Args:
+        text: One document.
+        file: Where it was read, for error messages.
+
+    Raises:
+        InputError: It is not YAML, too large, or not a mapping.
+    """
+    document = parse_yaml(text, file)
+    if document is None:
+        raise InputError.single("", "is empty; it must be a mapping of fields", file=file)
+    if not isinstance(document, dict):
+        raise InputError.single("", "must be a mapping of fields", document, file=file)
+    return document
+
+
+def parse_yaml(text: str, file: str = "") -> Any:
+    """The value that a YAML text stands for.
+
+    Args:
+        text: One document.
+        file: Where it was read, for error messages.
+
+    Raises:
+        InputError: It is not YAML, or larger or deeper than a configuration ever is.
+    """
+    try:
+        _check_depth(text, file)
+        value = yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise InputError.single("", f"is not valid YAML: {_problem(error)}", file=file) from error
+    except ValueError as error:  # a date or number that YAML recognises and Python refuses
+        raise InputError.single("", f"is not valid YAML: {error}", file=file) from error
+    except RecursionError as error:
+        raise InputError.single("", "is nested too deeply", file=file) from error
+    _check_extent(value, file)
+    return value
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "malformed"
+    mark = getattr(error, "problem_mark", None)
+    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})" if mark else problem
+
+
+def _check_depth(text: str, file: str) -> None:
+    """Refuse what would overflow the stack of a reader that calls itself for every level."""
+    depth = 0
+    for event in yaml.parse(text, Loader=SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MAX_DEPTH:
+            raise InputError.single("", "is nested too deeply", file=file)
+
+
+def _check_extent(document: object, file: str) -> None:
+    """Refuse values that aliases blow up: they take few bytes and expand to gigabytes."""
+    pending = [(document, 0)]
+    visited = 0
+    while pending:
+        value, depth = pending.pop()
+        visited += 1
+        if depth > _MAX_DEPTH:
+            raise InputError.single("", "is nested too deeply", file=file)
+        if visited > _MAX_VALUES:
+            rule = f"expands to more than {_MAX_VALUES} values"
+            raise InputError.single("", rule, hint="write fewer aliases", file=file)
+        if isinstance(value, Mapping):
+            pending += [(child, depth + 1) for child in value.values()]
+        elif isinstance(value, (list, tuple, set)):
+            pending += [(child, depth + 1) for child in value]
+
+
+def named_file(field: str, name: str, shipped: Path, folder: Path) -> Path:
+    """A shipped file by its name, or any file by its path.
+
+    Args:
+        field: Path of the field that holds the name, for error messages.
+        name: A shipped name, or a path (relative to ``folder``) that ends in .yaml.
+        shipped: Folder of the shipped files.
+        folder: Folder that relative paths start from.
+
+    Raises:
+        InputError: The name is none of the shipped ones, and no path to a YAML file.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return folder / name
+    names = names_in(shipped)
+    if name not in names:
+        rule = "no such name, and no path to a .yaml file"
+        raise InputError.single(field, rule, name, nearest_hint(name, names))
+    return shipped / f"{name}.yaml"
+
+
+def is_number_with_source(node: Mapping[str, Any]) -> bool:
+    """Whether the node is ``{value: ..., source: ...}`` instead of a plain value."""
+    return "value" in node and set(node) <= {"value", "source"}
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes`` laid over it, mapping by mapping."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def with_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with values set by dotted path; the given one is left as it is.
+
+    A name that stands for a whole block (``model: llama3.1-8b``) becomes the ``base`` of
+    that block when one of its fields is changed.
+
+    Raises:
+        InputError: A path runs through a value that is no block.
+    """
+    result = dict(document)
+    for path, value in changes.items():
+        keys = path.split(".")
+        if not all(keys):
+            raise InputError.single(path, "is no field path", value, "write for example plan.tp")
+        result = _with_change(result, keys, value, path)
+    return result
+
+
+def _with_change(node: object, keys: Sequence[str], value: object, path: str) -> dict[str, Any]:
+    here, (key, *rest) = path.split(".")[: -len(keys)], keys
+    if here and here[-1] in _NAMED_BLOCKS and isinstance(node, str):
+        node = {"base": node}
+    if not isinstance(node, Mapping | None):
+        rule = f"{'.'.join(here)} is a value, not a block of fields"
+        raise InputError.single(path, rule, value)
+    block = dict(node or {})
+    block[key] = _with_change(block.get(key), rest, value, path) if rest else value
+    return block
+
+
+def validated(
+    spec: type[_SpecT],
+    document: object,
+    path: str = "",
+    *,
+    file: str = "",
+    siblings: Sequence[str] = (),
+) -> _SpecT:
+    """The specification of a document.
+
+    Args:
+        spec: What the document should be.
+        document: The parsed document, or a part of one.
+        path: Where the part lies in what the user wrote, for error messages.
+        file: Where it was read, for error messages.
+        siblings: Names that are right beside the fields of ``spec``.
+
+    Raises:
+        InputError: With one fault per wrong field, misspelt names with the nearest right one.
+    """
+    try:
+        # Files have one spelling per field; Python names would slip past an override.
+        return spec.model_validate(document, by_alias=True, by_name=False)
+    except ValidationError as error:
+        faults = faults_of(error, spec, path, siblings)
+        raise InputError([replace(fault, file=file) for fault in faults]) from error

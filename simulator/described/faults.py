@@ -1,0 +1,194 @@
+"""How does a failed validation become faults that a user can mend?
+
+Field paths are spelled as in files, and a misspelt name comes with the nearest right one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from simulator.described.other_names import other_name_hint
+from simulator.errors import Fault
+
+_BLOCK, _LIST = "must be a block of fields", "must be a list"
+_SHAPES = {
+    "model_type": _BLOCK,
+    "model_attributes_type": _BLOCK,
+    "dict_type": _BLOCK,
+    "mapping_type": _BLOCK,
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+}
+_BOUNDS = {
+    "ge": "take {:g} or more",
+    "gt": "take more than {:g}",
+    "le": "take {:g} or less",
+    "lt": "take less than {:g}",
+}
+_TYPES = {
+    "int": "write a whole number",
+    "float": "write a number",
+    "finite": "write a finite number",
+    "bool": "write true or false",
+    "string": "write it as text, in quotes if it looks like a number",
+}
+NO_SUCH_FIELD = "no such field"
+"""Rule that a misspelt name breaks."""
+
+_MANY = 12
+"""More names than this are not listed in a hint."""
+
+
+def nearest_hint(word: str, known: Collection[str]) -> str:
+    """What a user probably meant, or else which names there are; empty if there are none."""
+    parts = [name for name in known if len(word) > 1 and word.lower() in name.lower()]
+    begun = [name for name in parts if name.lower().startswith(word.lower())]
+    longer = [name for name in known if word.lower().startswith(f"{name.lower()}-")]
+    close = begun or longer or _alike(word, known, 0.75) or parts or _alike(word, known, 0.6)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close[:3]))}?"
+    names = list(known)
+    more = ", ..." if len(names) > _MANY else ""
+    return f"known: {', '.join(names[:_MANY])}{more}" if names else ""
+
+
+def _alike(word: str, known: Collection[str], cutoff: float) -> list[str]:
+    return difflib.get_close_matches(word.lower(), known, n=3, cutoff=cutoff)
+
+
+def faults_of(
+    error: ValidationError, spec: type[BaseModel], prefix: str = "", siblings: Sequence[str] = ()
+) -> Iterator[Fault]:
+    """One fault per wrong field of a document that is no ``spec``.
+
+    Args:
+        error: What pydantic found.
+        spec: The specification that the document should have been.
+        prefix: Path of the document inside what the user wrote.
+        siblings: Names that are right beside the top-level fields of ``spec``.
+    """
+    for detail in error.errors(include_url=False):
+        location = [str(part) for part in detail["loc"] if part != "[key]"]
+        path = ".".join(part for part in [prefix, *location] if part)
+        names = _names_beside(spec, location)
+        fault = _fault(detail, path, [*siblings, *names] if len(location) == 1 else names)
+        if detail["type"] == "extra_forbidden":
+            deeper = _paths_one_level_down(spec, location)
+            meant = f"did you mean {' or '.join(deeper)}?" if deeper else _job_hint(spec, path)
+            fault = replace(fault, hint=meant or fault.hint)
+        yield fault
+
+
+def _job_hint(spec: type[BaseModel], path: str) -> str:
+    """What a field of a job is called that other frameworks call so; empty elsewhere."""
+    *blocks, word = path.split(".")
+    is_job = "plan" in spec.model_fields
+    in_job = is_job if not blocks else blocks in (["plan"], ["batch"], ["cluster"])
+    return other_name_hint(word) if in_job else ""
+
+
+def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Fault:
+    value, kind = detail["input"], detail["type"]
+    if kind == "missing":
+        return Fault(path, "is missing", hint="add it")
+    if kind == "extra_forbidden":
+        word = path.rpartition(".")[2]
+        return Fault(path, NO_SUCH_FIELD, value, nearest_hint(word, names_beside))
+    if kind == "value_error":
+        return Fault(path, str(detail["ctx"]["error"]), _plain(value))
+    if kind == "literal_error":
+        return Fault(path, _lower_first(detail["msg"]), value, _literal_hint(detail))
+    if kind in _SHAPES:
+        return Fault(path, _SHAPES[kind], value)
+    return Fault(path, _lower_first(detail["msg"]), _plain(value), _way_out(detail))
+
+
+def _way_out(detail: ErrorDetails) -> str:
+    """What to write where a value is out of bounds or of another type."""
+    kind, value = detail["type"], str(detail["input"])
+    if kind.startswith("greater_than") and value.lstrip().startswith("-"):
+        return "leave out the minus sign"
+    bounds = detail.get("ctx", {})
+    for name, text in _BOUNDS.items():
+        if name in bounds:
+            return text.format(bounds[name])
+    return _TYPES.get(kind.partition("_")[0], "")
+
+
+def _literal_hint(detail: ErrorDetails) -> str:
+    known = re.findall(r"'([^']+)'", detail["ctx"]["expected"])
+    hint = nearest_hint(str(detail["input"]), known)
+    return hint if hint.startswith("did") else ""
+
+
+def _names_beside(spec: type[BaseModel], location: Sequence[str]) -> list[str]:
+    """Names that may stand where the last part of ``location`` stands, as files spell them."""
+    block = _block_at(spec, location[:-1])
+    return list(_field_types(block)) if _is_spec(block) else []
+
+
+def _paths_one_level_down(spec: type[BaseModel], location: Sequence[str]) -> list[str]:
+    """Paths of fields of that name in the blocks that stand beside it."""
+    *parents, word = location or [""]
+    block = _block_at(spec, parents)
+    beside = _field_types(block) if _is_spec(block) else {}
+    return [
+        ".".join([*parents, name, word])
+        for name, inner in beside.items()
+        if _is_spec(inner) and word in _field_types(inner)
+    ]
+
+
+def _block_at(spec: Any, location: Sequence[str]) -> Any:
+    """Type of what stands there."""
+    for part in location:
+        spec = _inside(spec, part)
+    return spec
+
+
+def _field_types(block: type[BaseModel]) -> dict[str, Any]:
+    """Type of every field of a block, by its name in files."""
+    fields = block.model_fields.items()
+    return {f.alias or n: _core(f.annotation) for n, f in fields if not f.exclude}
+
+
+def _inside(block: Any, part: str) -> Any:
+    """Type of the field ``part`` of a block, or of any value of a mapping or list."""
+    if _is_spec(block):
+        fields = block.model_fields.items()
+        return next((_core(f.annotation) for n, f in fields if part in (n, f.alias)), None)
+    if isinstance(get_origin(block), type) and issubclass(get_origin(block), Mapping):
+        return _core(get_args(block)[1])
+    if get_origin(block) is tuple:
+        return _core(get_args(block)[0])
+    return None
+
+
+def _core(annotation: Any) -> Any:
+    """The one type of ``X | None`` or ``Annotated[X, ...]`` that may have fields."""
+    if get_origin(annotation) is Annotated:
+        return _core(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return next(_core(a) for a in get_args(annotation) if a is not type(None))
+    return annotation
+
+
+def _is_spec(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, (str, int, float, bool, list)) else None
+
+
+def _lower_first(text: str) -> str:
+    text = text.removeprefix("Input ")
+    return text[:1].lower() + text[1:]

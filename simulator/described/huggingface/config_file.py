@@ -1,0 +1,157 @@
+"""How does a Hugging Face ``config.json`` become a model?
+
+The file's ``model_type`` picks a table from :mod:`simulator.described.huggingface.families`;
+its keys become the fields of a :class:`~simulator.described.model.Model`. Every other key of
+the file ends up in the report: without cost, not modelled, or not known. A family that
+has no table is read like Llama, and the report says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from simulator.described.foreign_config import ForeignConfig, ImportReport, read_table
+from simulator.described.huggingface.families import FAMILIES, LLAMA
+from simulator.described.huggingface.unread_keys import Fate, fate_of_unread_key
+from simulator.described.model import Model
+from simulator.errors import Fault, InputError, UnsupportedError
+from simulator.files import read_text
+
+MAX_FILE_BYTES = 4 * 1024**2
+"""Larger files are refused; real ones have a few thousand bytes."""
+
+_WANTED = "give a config.json of Hugging Face transformers or its folder"
+_LIKE_LLAMA = "rotary positions, rmsnorm twice per layer, gated MLP, grouped queries"
+_STRANGE_KEY = re.compile(
+    r".*experts.*|moe_.*|.*_lora_rank|ssm_.*|mamba_.*|state_size|conv_.*|layer_norm_.*|norm_epsilon"
+    r"|norm_type|mlp_type|(use_)?bias|(use_)?parallel_(residual|attn)|multi_query"
+)
+"""Keys of other layers than Llama's: experts, recurrences, layer norms, plain MLPs, biases."""
+
+
+def read_huggingface_config(
+    source: str | Path | Mapping[str, Any], name: str = ""
+) -> tuple[Model, ImportReport]:
+    """Read a Hugging Face configuration into a model and a report on its keys.
+
+    Args:
+        source: A ``config.json``, a folder that holds one, or its parsed content.
+        name: Name of the model; by default that of the folder or file.
+
+    Raises:
+        InputError: The file is unreadable or no JSON object, or keys are missing or
+            wrong; all of them are named at once.
+        UnsupportedError: The network is of a sort that is not modelled.
+    """
+    values, origin, found_name = _load(source)
+    text, notes = _text_part(values)
+    family = _family(text, origin)
+    if not family:
+        given = text.get("model_type")
+        notes.append(f"model_type {given!r} is not known; read like llama: {_LIKE_LLAMA}")
+    config = ForeignConfig(text, family or "llama")
+    config.get("model_type")
+    fields = read_table(config, FAMILIES[family] if family else LLAMA)
+    if config.faults:
+        raise InputError([replace(fault, file=origin) for fault in config.faults])
+    fields["name"] = name or found_name or family or "unnamed"
+    return _model(fields, config, origin), _report(config, origin, notes)
+
+
+def _load(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], str, str]:
+    """Return the parsed content, its origin for messages, and a name for the model."""
+    if isinstance(source, Mapping):
+        return source, "", ""
+    path, text = _file(Path(source))
+    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    return _parsed(text, str(path)), str(path), name
+
+
+def _file(path: Path) -> tuple[Path, str]:
+    """Return the file that ``path`` means, and its text."""
+    if os.path.isdir(path):  # false, too, for names that no file can have
+        path /= "config.json"
+    return path, read_text(path, _WANTED, max_bytes=MAX_FILE_BYTES)
+
+
+def _parsed(text: str, origin: str) -> Mapping[str, Any]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError.single("", f"is no JSON ({error})", file=origin, hint=_WANTED) from error
+    if not isinstance(values, dict):
+        raise InputError.single("", "must be a JSON object", file=origin, hint=_WANTED)
+    return values
+
+
+def _text_part(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    """Return the language model of a configuration that may hold a vision tower too."""
+    text = values.get("text_config")
+    if not isinstance(text, Mapping):
+        return values, []
+    others = sorted(key for key in values if key.endswith("_config") and key != "text_config")
+    note = "only text_config is read" + (f"; {', '.join(others)} left out" if others else "")
+    return {"model_type": values.get("model_type"), **text}, [note]
+
+
+def _family(text: Mapping[str, Any], origin: str) -> str:
+    """Return the key of the family's table, or "" for one that is read like llama."""
+    family = text.get("model_type")
+    if family is not None and not isinstance(family, str):
+        raise InputError.single("model_type", "must be a text", family, file=origin)
+    if text.get("is_encoder_decoder") is True:
+        rule = "an encoder and a decoder in one model are not modelled"
+        raise UnsupportedError.single("is_encoder_decoder", rule, value=True, file=origin)
+    if family is not None and family in FAMILIES:
+        return family
+    strange = sorted(key for key in text if _STRANGE_KEY.fullmatch(key) and text[key])
+    if strange:
+        rule = f"is not known and not like llama, because it has {', '.join(strange)}"
+        hint = f"write the model in place; known: {', '.join(FAMILIES)}"
+        raise UnsupportedError.single("model_type", rule, family, hint, origin)
+    return ""
+
+
+def _model(fields: Mapping[str, Any], config: ForeignConfig, origin: str) -> Model:
+    try:
+        return Model.model_validate(fields)
+    except ValidationError as error:
+        faults = [_fault(detail, config, origin) for detail in error.errors()]
+        raise InputError(faults) from error
+
+
+def _fault(detail: ErrorDetails, config: ForeignConfig, origin: str) -> Fault:
+    """Return the fault under the key of the file, or under our field where none was read."""
+    field = tuple(str(part) for part in detail["loc"])
+    path = config.key_of_field.get(field, ".".join(field))
+    rule = detail["msg"].removeprefix("Value error, ")
+    return Fault(path, rule, detail["input"], file=origin)
+
+
+def _report(config: ForeignConfig, origin: str, notes: list[str]) -> ImportReport:
+    fates: dict[Fate, list[str]] = {fate: [] for fate in Fate}
+    for key, value in config.unread.items():
+        fates[fate_of_unread_key(key, value)].append(key)
+    return ImportReport(
+        source=origin or "a configuration given in Python",
+        understood=config.read_keys,
+        ignored=tuple(fates[Fate.IGNORED]),
+        assumed=(
+            *notes,
+            *dict.fromkeys(config.assumed),
+            *(f"{key} is not known and taken to cost nothing" for key in fates[Fate.UNKNOWN]),
+        ),
+        unsupported=(
+            *dict.fromkeys(config.unsupported),
+            *(f"{key} is set and not modelled" for key in fates[Fate.UNSUPPORTED]),
+        ),
+    )

@@ -1,0 +1,149 @@
+"""What is to be simulated: one model, on one cluster, under one plan, with one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Self
+
+from pydantic import Field, PrivateAttr
+
+from simulator.described.base import Count, Spec
+from simulator.described.campaign import Campaign
+from simulator.described.choices import Choices
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.network import Network
+from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.job_text import degrees_text
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan
+
+
+class Pool(Spec):
+    """GPUs of one kind in a cluster of several."""
+
+    profile: HardwareProfile
+    gpus: Count
+    """GPUs of this kind; they fill whole nodes, or a part of one."""
+
+
+class Cluster(Spec):
+    """A system and how many of its GPUs the job takes."""
+
+    profile: HardwareProfile
+    """That of the first pool, where there are several."""
+    gpus: Count
+    """GPUs of the job, of all pools together; they fill whole nodes, or a part of one."""
+    pools: tuple[Pool, ...] = ()
+    """The kinds of GPUs of a mixed cluster, in order of their ranks; empty where all are alike.
+    What ranks of several pools do together takes as long as on the slowest of them."""
+
+    @property
+    def nodes(self) -> int:
+        """Hosts that the GPUs stand in."""
+        return -(-self.gpus // self.profile.network.gpus_per_node)
+
+    @property
+    def network(self) -> Network:
+        """The links, and which of the job's GPUs they join."""
+        return self.profile.network.taken_by(self.gpus)
+
+    @property
+    def name(self) -> str:
+        """GPUs and profiles in a few words."""
+        kinds = self.pools or (self,)
+        return " + ".join(f"{kind.gpus} x {kind.profile.name}" for kind in kinds)
+
+    def of_pool(self, number: int) -> Cluster:
+        """As many GPUs, all of the kind of one pool."""
+        if not self.pools:
+            return self
+        changes = {"profile": self.pools[number].profile, "pools": ()}
+        return self.model_copy(update=changes)
+
+
+class Batch(Spec):
+    """The work of one optimizer step."""
+
+    global_batch: Count = Field(alias="global")
+    """Sequences per step over all data-parallel ranks."""
+    micro_batch: Count = Field(default=1, alias="micro")
+    """Sequences that one rank pushes through at a time."""
+    seq_len: Count
+    """Tokens per sequence."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per step."""
+        return self.global_batch * self.seq_len
+
+
+class Job(Spec):
+    """The unit that users run; one YAML file.
+
+    Use :func:`simulator.described.load.load_job` to read one, and :meth:`replace` for a
+    what-if. Validation of single fields happens here; rules across fields live in
+    :mod:`simulator.described.rules.all_rules`.
+    """
+
+    model: Model
+    cluster: Cluster
+    batch: Batch
+    plan: Plan = Field(default_factory=Plan)
+    perturbations: tuple[Perturbation, ...] = ()
+    """What is slower than the profile says."""
+    campaign: Campaign = Campaign()
+    """The whole training run that the step is part of; only capacity questions read it."""
+
+    _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _source: str = PrivateAttr(default="")
+
+    @cached_property
+    def choices(self) -> Choices:
+        """What plan, stack and schedule decide together."""
+        return Choices(self)
+
+    def __copy__(self) -> Self:
+        """The same job without what follows from it, for a copy may change."""
+        copied = super().__copy__()
+        copied.__dict__.pop("choices", None)
+        return copied
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree: what tp, pp and cp leave of the GPUs."""
+        return self.cluster.gpus // self.choices.ranks_of_a_copy
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches per data-parallel rank and step."""
+        return self.batch.global_batch // (self.batch.micro_batch * self.dp)
+
+    @property
+    def title(self) -> str:
+        """The job in one line."""
+        plan = self.plan
+        tensor = "tp" if plan.tp_method == "1d" else f"{plan.tp_method}-tp"
+        degrees = {tensor: plan.tp, "pp": plan.pp, "vpp": plan.vpp, "cp": plan.cp, "ep": plan.ep}
+        return f"{self.model.name} on {self.cluster.name}, {degrees_text(degrees, self.dp)}"
+
+    def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Job:
+        """The same job with some fields changed, checked anew.
+
+        Args:
+            changes: New values by dotted path, for example ``{"plan.tp": 4}``.
+            more: The same as keywords: ``job.replace(**{"plan.tp": 4})``.
+
+        Raises:
+            InputError: A path or value is wrong, or the changed job breaks a rule.
+        """
+        from simulator.described.documents import with_changes
+        from simulator.described.load import job_from_document
+
+        document = with_changes(self._document, {**(changes or {}), **more})
+        return job_from_document(document, source=self._source)
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The job as its author wrote it, ready to be saved as YAML."""
+        return self._document

@@ -1,0 +1,363 @@
+"""How does a file become a specification, and how are all its faults reported at once?
+
+YAML is read safely, names are looked up in the data folders, and every fault of a
+document is collected with its path, value, rule and a way out before one
+:class:`InputError` is raised. A fault names the file and the path that its author wrote:
+a wrong number in a profile is reported in the profile, an override in the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_args
+
+from simulator.described.cluster.hardware import HardwareProfile, Provenance
+from simulator.described.cluster.network import FabricKind, library_document
+from simulator.described.documents import (
+    data_folder,
+    is_number_with_source,
+    merged,
+    named_file,
+    names_in,
+    read_yaml,
+    validated,
+    with_changes,
+    yaml_mapping,
+)
+from simulator.described.faults import NO_SUCH_FIELD
+from simulator.described.job import Job, Pool
+from simulator.described.model import Model
+from simulator.described.plan.plan_blocks import WrittenSchedule
+from simulator.described.rules.all_rules import job_faults
+from simulator.errors import Fault, InputError
+from simulator.files import read_text
+
+Document = dict[str, Any]
+
+_OVERRIDE = Provenance(kind="assumed", reference="set in the job")
+_OWN_FIELDS = ("profile", "gpus")
+"""Fields of a job's cluster block, or of a pool of it; all others override the profile."""
+_SHAPE_OF_FABRIC = ("nics_per_node", "nic", "wiring", "leaf", "pod")
+"""Fields of a fabric that say how it is built, not how it behaves."""
+_REPORTED = object()
+"""Stands for a field whose faults are known already."""
+_A_JOB = "give a job as YAML, or the name of a shipped one"
+_A_MODEL = "give a model as YAML or a config.json, or a name that clustersim models list shows"
+_A_PROFILE = "give a profile as YAML, or a name that clustersim profile list shows"
+_MAX_TABLE_BYTES = 32 * 1024**2
+"""A pipeline order of a million slots takes less."""
+
+
+def profile_names() -> list[str]:
+    """Names of the shipped hardware profiles."""
+    return names_in(data_folder("hardware_profiles"))
+
+
+def model_names() -> list[str]:
+    """Names of the shipped models."""
+    return names_in(data_folder("workloads") / "models")
+
+
+def job_names() -> list[str]:
+    """Names of the shipped jobs."""
+    return names_in(data_folder("workloads"))
+
+
+def load_job(
+    source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
+) -> Job:
+    """A job from a YAML file, a shipped one by name, or one in place, with some fields changed.
+
+    Args:
+        source: The job file, a shipped name, or what such a file says as a dictionary. Relative
+            paths inside a file are relative to its folder.
+        changes: New values by dotted path, for example ``{"plan.tp": 4}``.
+
+    Raises:
+        InputError: With every fault of the job.
+    """
+    if isinstance(source, Mapping):
+        return job_from_document(with_changes(source, changes or {}))
+    path = job_file(Path(source))
+    return job_from_document(with_changes(read_yaml(path, _A_JOB), changes or {}), source=str(path))
+
+
+def job_file(path: Path) -> Path:
+    """The file itself where there is one, else the shipped one of that name."""
+    if path.exists():
+        return path
+    if path.suffix == ".yaml" and path.stem in job_names():
+        hint = f"the shipped job is called {path.stem}, without folder and suffix"
+        raise InputError.single("", "no such file", hint=hint, file=str(path))
+    if len(path.parts) > 1:
+        return path
+    return named_file("job", str(path), data_folder("workloads"), Path())
+
+
+def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
+    """The job of an already parsed document; ``source`` names it in error messages.
+
+    Raises:
+        InputError: With every fault of the document.
+    """
+    faults: list[Fault] = []
+    folder = Path(source).parent
+    resolved = dict(document)
+    cluster = document.get("cluster")
+    if "model" in document:
+        with _collecting(faults, resolved, "model"):
+            resolved["model"] = _model(document["model"], folder)
+    if isinstance(cluster, Mapping) and "pools" in cluster:
+        with _collecting(faults, resolved, "cluster"):
+            resolved["cluster"] = _pooled(cluster, folder)
+    elif isinstance(cluster, Mapping):
+        own = resolved["cluster"] = {key: cluster[key] for key in _OWN_FIELDS if key in cluster}
+        if "profile" in cluster:
+            with _collecting(faults, own, "profile"):
+                own["profile"] = _profile(cluster, folder)
+    plan = document.get("plan")
+    if isinstance(plan, Mapping):
+        with _collecting(faults, resolved, "plan"):
+            resolved["plan"] = _with_files_read(plan, folder)
+    with _collecting(faults):
+        job = validated(Job, resolved)
+        faults += job_faults(job)
+    faults = [fault for fault in faults if fault.value is not _REPORTED]
+    if faults:
+        raise InputError([replace(fault, file=fault.file or source) for fault in faults])
+    job._document = copy.deepcopy(dict(document))
+    job._source = source
+    return job
+
+
+def load_model(name_or_path: str | Path) -> Model:
+    """A shipped model by name, or one from a YAML or Hugging Face ``config.json`` file."""
+    return _named_model(str(name_or_path), "model", Path())
+
+
+def load_profile(name_or_path: str | Path) -> HardwareProfile:
+    """A shipped hardware profile by name, or one from a YAML file."""
+    return _named_profile(str(name_or_path), "profile", Path())
+
+
+def _model(given: object, folder: Path) -> Model:
+    """A model from a name, a path, or fields in place (with an optional ``base``)."""
+    if isinstance(given, str):
+        return _named_model(given, "model", folder)
+    if not isinstance(given, Mapping):
+        rule = "must be a name, a path to a .yaml or config.json file, or a block of fields"
+        raise InputError.single("model", rule, given)
+    if "base" not in given:
+        return validated(Model, given, "model", siblings=["base"])
+    if not isinstance(given["base"], str):
+        raise InputError.single("model.base", "must be a name or a path", given["base"])
+    base = _named_model(given["base"], "model.base", folder)
+    changes = {key: value for key, value in given.items() if key != "base"}
+    # Fields that the base leaves to their defaults must follow the changed ones.
+    fields = base.model_dump(by_alias=True, exclude_unset=True)
+    return validated(Model, merged(fields, changes), "model", siblings=["base"])
+
+
+def _with_files_read(plan: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The plan, with what its files hold in place of their names."""
+    read = dict(plan)
+    if isinstance(plan.get("expert_load"), Mapping):
+        read["expert_load"] = _expert_load(plan["expert_load"], folder)
+    schedule = plan.get("schedule")
+    if isinstance(schedule, str) and schedule.endswith(".csv"):
+        read["schedule"] = read_schedule_file(folder / schedule, "plan.schedule")
+    return read
+
+
+def read_schedule_file(path: Path, field: str) -> WrittenSchedule:
+    """The pipeline order that a file holds, not checked yet; blank lines at its end are dropped.
+
+    Args:
+        path: The file.
+        field: What names it, for messages.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    wanted = "give a file with a row per rank"
+    text = read_text(path, wanted, field=field, max_bytes=_MAX_TABLE_BYTES).rstrip()
+    return WrittenSchedule(file=str(path), rows=tuple(text.splitlines()))
+
+
+def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The load as given, with the numbers of its file, one per expert, in place of its name."""
+    if "file" not in given:
+        return given
+    path, field = folder / str(given["file"]), "plan.expert_load.file"
+    wanted = "give a file with one number per expert"
+    text = read_text(path, wanted, field=field, max_bytes=_MAX_TABLE_BYTES)
+    try:
+        numbers = [float(word) for word in text.replace(",", " ").split()]
+    except ValueError as error:
+        rule = f"{path} holds something else than numbers ({error})"
+        raise InputError.single(field, rule, hint=wanted) from None
+    return {**{key: value for key, value in given.items() if key != "file"}, "loads": numbers}
+
+
+def _named_model(name: str, field: str, folder: Path) -> Model:
+    if name.endswith(".json"):
+        # Importers sit beside the specs; only this one line knows that they exist.
+        from simulator.described.huggingface.config_file import read_huggingface_config
+
+        model, _ = read_huggingface_config(folder / name)
+        return model
+    file = named_file(field, name, data_folder("workloads") / "models", folder)
+    return _written_model(read_text(file, _A_MODEL), str(file))
+
+
+@lru_cache
+def _written_model(text: str, file: str) -> Model:
+    return validated(Model, yaml_mapping(text, file), file=file)
+
+
+def _pooled(cluster: Mapping[str, Any], folder: Path) -> Document:
+    """A cluster block of several pools: all GPUs, the first profile, and each pool's own."""
+    given = cluster["pools"]
+    if not isinstance(given, list) or not given:
+        rule = "must list the pools, each with its profile and gpus"
+        raise InputError.single("cluster.pools", rule, given)
+    rule, hint = "stands beside pools", "give every pool its own fields"
+    beside = [key for key in cluster if key != "pools"]
+    faults = [Fault(f"cluster.{key}", rule, cluster[key], hint) for key in beside]
+    pools = []
+    for number, pool in enumerate(given):
+        with _collecting(faults):
+            pools.append(_pool(pool, f"cluster.pools.{number}", folder))
+    if faults:
+        raise InputError(faults)
+    gpus = sum(pool.gpus for pool in pools)
+    return {"profile": pools[0].profile, "gpus": gpus, "pools": tuple(pools)}
+
+
+def _pool(given: object, path: str, folder: Path) -> Pool:
+    if not isinstance(given, Mapping) or "profile" not in given:
+        raise InputError.single(path, "must be a block with profile and gpus", given)
+    own = {key: given[key] for key in _OWN_FIELDS if key in given}
+    return validated(Pool, {**own, "profile": _profile(given, folder, path)}, path)
+
+
+def _profile(cluster: Mapping[str, Any], folder: Path, path: str = "cluster") -> HardwareProfile:
+    """The profile of a job's cluster block, or a pool's, with the overrides laid over it."""
+    name = cluster["profile"]
+    if not isinstance(name, str):
+        raise InputError.single(f"{path}.profile", "must be a name or a path", name)
+    profile = _named_profile(name, f"{path}.profile", folder)
+    overrides = {key: value for key, value in cluster.items() if key not in _OWN_FIELDS}
+    if not overrides:
+        return profile
+    changes, sources = _split_sources(overrides, path, _OVERRIDE)
+    base = profile.model_dump(by_alias=True, exclude_unset=True)
+    base, of_library = _on_another_fabric(base, changes)
+    document = {
+        **merged(base, changes),
+        "provenance": {**profile.provenance, **of_library, **sources},
+    }
+    return validated(HardwareProfile, document, path, siblings=_OWN_FIELDS)
+
+
+def _on_another_fabric(
+    base: Document, changes: Mapping[str, Any]
+) -> tuple[Document, dict[str, Provenance]]:
+    """A profile's document on the kind of fabric that the changes name, and its new sources.
+
+    NICs, their rate and the switches stay those of the profile; how they behave is what the
+    library says of the other kind.
+    """
+    network = changes.get("network")
+    fabric = network.get("fabric") if isinstance(network, Mapping) else None
+    named = fabric.get("kind") if isinstance(fabric, Mapping) else None
+    own = base["network"]["fabric"]
+    kind = next((each for each in get_args(FabricKind) if each == named != own["kind"]), None)
+    if kind is None:
+        return base, {}
+    plain, sources = _split_sources(library_document(kind))
+    kept = {key: own[key] for key in _SHAPE_OF_FABRIC if key in own}
+    path = "network.fabric"
+    return (
+        {**base, "network": {**base["network"], "fabric": {**plain, **kept, "kind": kind}}},
+        {f"{path}.{key}": source for key, source in sources.items()},
+    )
+
+
+def _named_profile(name: str, field: str, folder: Path) -> HardwareProfile:
+    file = named_file(field, name, data_folder("hardware_profiles"), folder)
+    return _written_profile(read_text(file, _A_PROFILE), str(file))
+
+
+@lru_cache
+def _written_profile(text: str, file: str) -> HardwareProfile:
+    """The profile that a text describes; most jobs of a sweep or a table share a few."""
+    return profile_from_document(yaml_mapping(text, file), file)
+
+
+def profile_from_document(document: Mapping[str, Any], file: str = "") -> HardwareProfile:
+    """The profile of an already parsed document; ``file`` names it in error messages.
+
+    Raises:
+        InputError: With every fault of the document.
+    """
+    try:
+        plain, provenance = _split_sources(document)
+    except InputError as error:
+        raise InputError([replace(fault, file=file) for fault in error.faults]) from error
+    return validated(HardwareProfile, {**plain, "provenance": provenance}, file=file)
+
+
+def profile_file(name_or_path: str) -> Path:
+    """The file of a hardware profile, shipped or not."""
+    return named_file("profile", name_or_path, data_folder("hardware_profiles"), Path())
+
+
+def _split_sources(
+    document: Mapping[str, Any], prefix: str = "", inherited: Provenance | None = None
+) -> tuple[Document, dict[str, Provenance]]:
+    """The document without its ``source`` entries, and these by the path of their value."""
+    faults: list[Fault] = []
+    provenance: dict[str, Provenance] = {}
+
+    def plain(node: object, path: str, inherited: Provenance | None) -> object:
+        if not isinstance(node, Mapping):
+            if inherited is not None:
+                provenance[path] = inherited
+            return node
+        if "source" in node:
+            with _collecting(faults):
+                inherited = validated(Provenance, node["source"], _joined(prefix, path, "source"))
+        if is_number_with_source(node):
+            return plain(node["value"], path, inherited)
+        return {k: plain(v, _joined(path, k), inherited) for k, v in node.items() if k != "source"}
+
+    stripped = plain(document, "", inherited)
+    if "provenance" in document:
+        path, hint = _joined(prefix, "provenance"), "put source beside a value"
+        faults.append(Fault(path, NO_SUCH_FIELD, hint=hint))
+    if faults:
+        raise InputError(faults)
+    return dict(stripped), provenance  # type: ignore[call-overload]
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+@contextlib.contextmanager
+def _collecting(
+    faults: list[Fault], block: Document | None = None, key: str = ""
+) -> Iterator[None]:
+    """Keep the faults of the body; mark the field it should have filled as reported."""
+    try:
+        yield
+    except InputError as error:
+        faults += error.faults
+        if block is not None:
+            block[key] = _REPORTED

@@ -1,0 +1,298 @@
+"""Which network is trained?
+
+Only numbers that decide cost: widths, heads, experts. Training hyperparameters that
+cost neither time nor memory are left out on purpose. Shape letters used across the
+project: b microbatch, s sequence, h hidden, a heads, k kv heads, d head size, f MLP
+width, v vocabulary, l layers, e experts.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from simulator.described.base import Count, CountOrZero, Flag, Ratio, Spec
+
+Activation = Literal["gelu", "silu", "relu", "squared-relu"]
+Positions = Literal["rotary", "learned", "alibi", "none"]
+Normalisation = Literal["rmsnorm", "layernorm"]
+
+
+class LatentAttention(Spec):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+
+    q_lora_rank: CountOrZero
+    """Width of the compressed query; 0 projects queries directly."""
+    kv_lora_rank: Count
+    """Width of the compressed key and value."""
+    qk_nope_head_dim: Count
+    """Query/key size per head without position."""
+    qk_rope_head_dim: Count
+    """Query/key size per head with rotary position, shared by all key heads."""
+    v_head_dim: Count
+    """Value size per head."""
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Query/key size per head, the part with position included."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+
+class Experts(Spec):
+    """The mixture-of-experts MLP that replaces the dense one."""
+
+    count: Count
+    """Routed experts per layer."""
+    top_k: Count
+    """Routed experts that each token visits."""
+    ffn_hidden: Count
+    """MLP width of one routed expert."""
+    groups: Count = 1
+    """Equal groups of experts that the router picks among first (DeepSeek's ``n_group``)."""
+    top_groups: CountOrZero = 0
+    """Groups that each token's experts are in (DeepSeek's ``topk_group``); 0 is all."""
+    shared_ffn_hidden: CountOrZero = 0
+    """MLP width of all shared experts together; 0 is none."""
+    shared_gate: Flag = False
+    """Whether a learned scalar gates the shared expert (Qwen2-MoE)."""
+    first_dense_layers: CountOrZero = 0
+    """Leading layers that keep a dense MLP of width ``Model.ffn_hidden``."""
+    every: Count = 1
+    """Every n-th layer is an expert layer; the others keep the dense MLP."""
+    router_bias: Flag = False
+    """Whether the router adds a bias per expert (DeepSeek-V3's balancing term)."""
+    capacity_factor: Ratio | None = None
+    """Tokens per expert over the mean, dropped and padded beyond; None is dropless."""
+
+    @field_validator("top_k")
+    @classmethod
+    def _visits_at_most_all_experts(cls, top_k: int, info: ValidationInfo) -> int:
+        count = info.data.get("count", top_k)
+        if top_k > count:
+            raise ValueError(f"a token cannot visit more than all {count} experts")
+        return top_k
+
+    @property
+    def picked_groups(self) -> int:
+        """Groups that each token's experts are in."""
+        return self.top_groups or self.groups
+
+    @field_validator("groups")
+    @classmethod
+    def _divide_the_experts(cls, groups: int, info: ValidationInfo) -> int:
+        count = info.data.get("count", groups)
+        if count % groups:
+            raise ValueError(f"must divide the {count} experts")
+        return groups
+
+    @field_validator("top_groups")
+    @classmethod
+    def _hold_the_choices_of_a_token(cls, top_groups: int, info: ValidationInfo) -> int:
+        groups, count, top_k = (info.data.get(name, 1) for name in ("groups", "count", "top_k"))
+        if top_groups > groups:
+            raise ValueError(f"a token cannot pick more than all {groups} groups")
+        if top_groups and top_groups * (count // groups) < top_k:
+            raise ValueError(
+                f"{top_groups} of {groups} groups hold {top_groups * (count // groups)} of {count} "
+                f"experts, fewer than the {top_k} that a token visits"
+            )
+        return top_groups
+
+    @field_validator("shared_gate")
+    @classmethod
+    def _gates_a_shared_expert(cls, shared_gate: bool, info: ValidationInfo) -> bool:
+        if shared_gate and info.data.get("shared_ffn_hidden") == 0:
+            raise ValueError("there is no shared expert to gate; give shared_ffn_hidden")
+        return shared_gate
+
+
+_Resolved = Annotated[CountOrZero, Field(validate_default=True)]
+
+
+class Model(Spec):
+    """A transformer, as numbers."""
+
+    name: str = "unnamed"
+    """What titles and tables call it."""
+    layers: Annotated[Count, Field(le=10_000)]
+    """Transformer layers."""
+    hidden: Count
+    """Width of the residual stream."""
+    heads: Count
+    """Query heads."""
+    latent_attention: LatentAttention | None = None
+    """Compressed keys and values; by default attention is the usual one."""
+    kv_heads: _Resolved = 0
+    """Heads of keys and values; left out or 0, as many as ``heads``."""
+    head_dim: _Resolved = 0
+    """Size of one head; left out or 0, ``hidden / heads``, or the query/key size of
+    latent attention."""
+    ffn_hidden: Count
+    """MLP width of a dense layer; of no effect where every layer has experts."""
+    vocab: Count
+    """Entries of the token embedding before any padding."""
+    embedding_dim: CountOrZero = 0
+    """Width of the token embedding where it is projected to and from ``hidden``
+    (OPT-350M); 0 is ``hidden`` without projection."""
+    gated_mlp: Flag = True
+    """Whether the MLP has a gate projection beside the up projection."""
+    activation: Activation = "silu"
+    """What the MLP applies between its products; silu with a gate is SwiGLU."""
+    clamped_gate: Flag = False
+    """Both halves of a gated MLP's first product are clamped before the activation (gpt-oss, to 7
+    at most)."""
+    tied_embeddings: Flag = False
+    """Whether the output head is the transposed token embedding."""
+    positions: Positions = "rotary"
+    """How tokens know their place."""
+    max_positions: _Resolved = 0
+    """Rows of a learned position table."""
+    normalisation: Normalisation = "rmsnorm"
+    """Kind of all norms."""
+    parallel_block: Flag = False
+    """Whether attention and MLP read the same input and are added together."""
+    norms_per_layer: Annotated[Count, Field(le=4)] = 2
+    """Norms of the layer's width: 2 usually, 4 with post-norms, 1 in shared-norm blocks."""
+    embedding_norm: Flag = False
+    """A norm right after the embedding (BLOOM, BERT)."""
+    final_norm: Flag = True
+    """A norm before the head."""
+    qkv_bias: Flag = False
+    """Biases of the query, key and value projections."""
+    attention_output_bias: Flag = False
+    """Bias of the projection after attention."""
+    mlp_bias: Flag = False
+    """Biases of the MLP's matrices, those of routed experts included."""
+    norm_bias: Flag = False
+    """Biases of all norms."""
+    head_bias: Flag = False
+    """Bias per vocabulary entry of the output head (Phi-2)."""
+    qk_norm: Literal["none", "head", "full"] = "none"
+    """Norm on queries and keys: one shared vector per head size, or over all heads."""
+    attention_sinks: Flag = False
+    """One learned scalar per head beside the attention scores (gpt-oss)."""
+    attention_dropout: Flag = True
+    """Whether attention drops probabilities where the stack trains with dropout."""
+    causal: Flag = True
+    """False for encoders."""
+    sliding_window: CountOrZero = 0
+    """Tokens a sliding-window layer attends to; 0 is none."""
+    sliding_window_every: Count = 1
+    """One full-attention layer every n layers; 1 means that all layers slide."""
+    experts: Experts | None = None
+    """A mixture of experts in place of the MLP; by default layers are dense."""
+    multi_token_layers: CountOrZero = 0
+    """Extra multi-token-prediction layers (DeepSeek-V3)."""
+    extra_parameters: CountOrZero = 0
+    """Parameters outside the blocks above, such as BERT's pooler and token types."""
+
+    def has_experts(self, layer_index: int) -> bool:
+        """Whether the MLP of this layer (counted from 0) is a mixture of experts."""
+        experts = self.experts
+        if experts is None or layer_index < experts.first_dense_layers:
+            return False
+        return (layer_index + 1) % experts.every == 0
+
+    def window(self, layer_index: int) -> int:
+        """Tokens that this layer (counted from 0) attends to at most; 0 is all of them."""
+        every = self.sliding_window_every
+        attends_to_all = every > 1 and (layer_index + 1) % every == 0
+        return 0 if attends_to_all else self.sliding_window
+
+    @field_validator("kv_heads")
+    @classmethod
+    def _serve_equal_groups_of_heads(cls, kv_heads: int, info: ValidationInfo) -> int:
+        heads = info.data.get("heads")
+        if heads is None or kv_heads == 0:
+            return heads or kv_heads
+        if heads % kv_heads:
+            raise ValueError(f"must divide heads ({heads}): each serves as many query heads")
+        if info.data.get("latent_attention") and kv_heads != heads:
+            raise ValueError(f"latent attention has as many as heads ({heads}); leave it out")
+        return kv_heads
+
+    @field_validator("head_dim")
+    @classmethod
+    def _is_given_or_follows(cls, head_dim: int, info: ValidationInfo) -> int:
+        latent = info.data.get("latent_attention")
+        if latent is not None:
+            if head_dim not in {0, latent.qk_head_dim}:
+                raise ValueError(
+                    f"latent attention makes it qk_nope_head_dim + qk_rope_head_dim = "
+                    f"{latent.qk_head_dim}; leave it out"
+                )
+            return int(latent.qk_head_dim)
+        hidden, heads = info.data.get("hidden"), info.data.get("heads")
+        if head_dim or hidden is None or heads is None:
+            return head_dim
+        if hidden % heads:
+            raise ValueError(f"heads ({heads}) do not divide hidden ({hidden}); give head_dim")
+        return int(hidden // heads)
+
+    @field_validator("max_positions")
+    @classmethod
+    def _are_rows_of_a_learned_table(cls, max_positions: int, info: ValidationInfo) -> int:
+        positions = info.data.get("positions")
+        if positions == "learned" and max_positions == 0:
+            raise ValueError("learned positions need the rows of their table, for example 2048")
+        if positions not in {None, "learned"} and max_positions > 0:
+            raise ValueError(f"{positions} positions have no table; leave it out")
+        return max_positions
+
+    @field_validator("norms_per_layer")
+    @classmethod
+    def _suffice_for_the_block(cls, norms_per_layer: int, info: ValidationInfo) -> int:
+        if norms_per_layer == 1 and info.data.get("parallel_block") is False:
+            raise ValueError("only a parallel block shares one norm; set parallel_block: true")
+        return norms_per_layer
+
+    @field_validator("clamped_gate")
+    @classmethod
+    def _belongs_to_a_gate(cls, clamped_gate: bool, info: ValidationInfo) -> bool:
+        if clamped_gate and not info.data.get("gated_mlp"):
+            raise ValueError("there is no gate to clamp; set gated_mlp: true")
+        return clamped_gate
+
+    @field_validator("norm_bias")
+    @classmethod
+    def _belongs_to_layernorm(cls, norm_bias: bool, info: ValidationInfo) -> bool:
+        if norm_bias and info.data.get("normalisation") == "rmsnorm":
+            raise ValueError("rmsnorm has no bias; set normalisation: layernorm")
+        return norm_bias
+
+    @field_validator("qkv_bias")
+    @classmethod
+    def _belongs_to_plain_projections(cls, qkv_bias: bool, info: ValidationInfo) -> bool:
+        if qkv_bias and info.data.get("latent_attention"):
+            raise ValueError("latent attention is modelled without biases; leave it out")
+        return qkv_bias
+
+    @field_validator("qk_norm")
+    @classmethod
+    def _replaces_no_latent_norm(cls, qk_norm: str, info: ValidationInfo) -> str:
+        if qk_norm != "none" and info.data.get("latent_attention"):
+            raise ValueError("latent attention has norms of its own; leave it out")
+        return qk_norm
+
+    @field_validator("sliding_window_every")
+    @classmethod
+    def _alternates_with_a_window(cls, every: int, info: ValidationInfo) -> int:
+        if every > 1 and info.data.get("sliding_window") == 0:
+            raise ValueError("there is no window to alternate with; give sliding_window")
+        return every
+
+    @field_validator("experts")
+    @classmethod
+    def _leave_some_layer_with_experts(
+        cls, experts: Experts | None, info: ValidationInfo
+    ) -> Experts | None:
+        layers = info.data.get("layers")
+        if experts is None or layers is None:
+            return experts
+        if layers // experts.every * experts.every <= experts.first_dense_layers:
+            raise ValueError(
+                f"first_dense_layers ({experts.first_dense_layers}) and every ({experts.every}) "
+                f"leave none of the {layers} layers with experts"
+            )
+        return experts

@@ -1,0 +1,291 @@
+"""How is the work split, scheduled, sharded and stored?
+
+Fields left out take the default of the plan's ``stack`` (see
+:mod:`simulator.described.plan.stack`), because that is what happens when a user of that stack
+leaves the option out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    WithJsonSchema,
+)
+
+from simulator.described.base import Count, CountOrZero, Flag, Spec
+from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
+from simulator.described.plan.data_parallelism import DATA_PARALLELISM, known_data_parallelism
+from simulator.described.plan.plan_blocks import (
+    ExpertLoad,
+    Offload,
+    TensorGrid,
+    TensorMethod,
+    WrittenSchedule,
+    tensor_grid,
+)
+from simulator.described.plan.stack import DEFAULT_STACK, STACKS, Stack, named_stack
+from simulator.schedule import SCHEDULES
+
+Recompute = Literal["none", "selective", "full"]
+RecomputeModule = Literal[
+    "core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"
+]
+CORE_ATTENTION: tuple[RecomputeModule, ...] = ("core_attn",)
+"""What Megatron-Core's selective recomputation repeats where no modules are named."""
+
+Optimizer = Literal["adam", "sgd", "sgd-momentum", "lamb", "adam-8bit", "adafactor", "muon"]
+Dispatcher = Literal["all_to_all", "all_gather", "hierarchical"]
+
+
+RANK_ORDER_WORDS = ("tp", "cp", "ep", "dp", "pp")
+
+
+def _rank_order(given: str) -> str:
+    """The order as given, if it has each word once."""
+    if sorted(given.split("-")) != sorted(RANK_ORDER_WORDS):
+        words = ", ".join(RANK_ORDER_WORDS)
+        raise ValueError(f"must be the words {words} in any order, such as tp-cp-ep-pp-dp")
+    return given
+
+
+def _layout(given: object) -> object:
+    """The layout as given, if it is a text or a list of numbers of layers."""
+    is_list = isinstance(given, list | tuple) and all(
+        type(layers) is int and layers >= 0 for layers in given
+    )
+    if given is None or isinstance(given, str) or is_list:
+        return given
+    raise ValueError(
+        "must be the layers of each virtual stage, such as [3, 4, 4, 3], "
+        "or Megatron-Core's string, such as Et*3|(t*4|)*2t*3,L"
+    )
+
+
+def _schedule(given: object) -> object:
+    """A schedule by its name, or as it is written in a file.
+
+    Raises:
+        ValidationError: There is none of that name, or the block is no written schedule.
+    """
+    if isinstance(given, Mapping | WrittenSchedule):
+        return WrittenSchedule.model_validate(given)
+    return _NAMED_SCHEDULE.validate_python(given)
+
+
+_NAMED_SCHEDULE: TypeAdapter[str | None] = TypeAdapter(
+    Literal[tuple(SCHEDULES)] | None  # type: ignore[arg-type]  # the names of a registry
+)
+
+_Schedule = Annotated[
+    str | WrittenSchedule | None,
+    PlainValidator(_schedule),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(SCHEDULES), "type": "string"},
+                {"pattern": r"\.csv$", "type": "string"},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+
+class Plan(Spec):
+    """Parallel degrees and the options that cost time or memory."""
+
+    tp: Count = 1
+    """Tensor-parallel degree."""
+    tp_method: TensorMethod = "1d"
+    """How tensor-parallel ranks divide a layer: 1d by columns, then rows (Megatron); 2d, 2.5d
+    and 3d in a grid that divides every activation and weight (Colossal-AI)."""
+    tp_depth: Count = 1
+    """Squares of ranks behind each other in 2.5d: tp = q x q x tp_depth."""
+    pp: Count = 1
+    """Pipeline stages."""
+    vpp: Count = 1
+    """Model chunks per pipeline stage (virtual stages)."""
+    cp: Count = 1
+    """Context-parallel degree."""
+    cp_method: Literal["ring", "all_to_all", "all_gather", "all_to_all+ring"] = "ring"
+    """How attention sees the whole sequence: keys and values travel, heads are traded, all keys
+    and values are gathered, or ``cp_heads`` neighbours trade heads and rings join the others."""
+    cp_heads: Count = 1
+    """Neighbouring ranks that trade heads in all_to_all+ring, a divisor of cp."""
+    ep: Count = 1
+    """Ranks that the routed experts of a layer are spread over, inside tp x cp x dp."""
+    etp: Count | None = None
+    """Tensor-parallel degree of each routed expert, inside tp x cp x dp; by default 1 where
+    ep reaches tp, as in current recipes, and else tp."""
+    ep_dispatch: Dispatcher = "all_to_all"
+    """How tokens get to their experts and back: all_to_all sends every copy to its rank;
+    all_gather sends all tokens to all ranks, which take theirs (Megatron-Core's allgather);
+    hierarchical sends a token once to each node that has one of its experts, to the GPU on the
+    same rail, and on over the node's links (DeepEP)."""
+    rank_order: Annotated[str, AfterValidator(_rank_order)] = "-".join(RANK_ORDER_WORDS)
+    """How ranks are numbered, the fastest word first, as Megatron-Core does; routed experts
+    count etp as tp and ep as ep."""
+    expert_load: ExpertLoad | None = None
+    """How unevenly tokens are spread over the experts; by default evenly. For example
+    ``{hot: 2}``, ``{zipf: 0.5}`` or ``{file: loads.csv}``."""
+    schedule: _Schedule = None
+    """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1. A job may name a
+    .csv file that holds one, as torch and torchtitan write it."""
+    data_parallel: Annotated[
+        str,
+        AfterValidator(known_data_parallelism),
+        WithJsonSchema({"enum": list(DATA_PARALLELISM), "type": "string"}),
+    ] = "ddp"
+    """Who adds up gradients and updates weights. ``ddp``: all ranks, by collectives, whole or
+    sharded (``zero``). ``data-parallel``: GPU 0 alone, in one process for all GPUs of a node, as
+    PyTorch's ``nn.DataParallel``. ``parameter-server``: hosts apart from the GPUs."""
+    parameter_servers: CountOrZero = 0
+    """Hosts that hold the parameters with ``data_parallel: parameter-server``, with network cards
+    like those of a node; 0 is one per node of GPUs, which is then no narrower than they are."""
+    zero: int = Field(default=1, ge=0, le=3, strict=True)
+    """What data-parallel ranks shard: 0 nothing, 1 optimizer states, 2 and gradients,
+    3 and parameters."""
+    reshard_after_forward: Flag | None = None
+    """Whether ZeRO 3 frees gathered weights after forward and gathers them again in backward;
+    by default all but those that the stack keeps because backward needs them first
+    (``sharding_units``). True is torchtitan's ``always`` (a root stays all the
+    same), false its ``never``."""
+    no_sync: Flag = True
+    """Whether gradients are added up on their rank and reduced after the last microbatch of a
+    step, as under DDP's ``no_sync``. Without, every backward reduces them and waits until all of
+    them are back; ZeRO 3 reduces after every microbatch anyway, and so does ZeRO 2 with
+    one virtual stage per rank; with several it reduces when the rank turns to another one."""
+    zero_group: CountOrZero = 0
+    """Ranks the states are sharded over; 0 is all data-parallel ranks."""
+    sequence_parallel: Flag | None = None
+    """Shard norms and dropout along the sequence; by default whenever tp > 1."""
+    recompute: Recompute = "none"
+    """Forward work repeated in backward: none, core attention, or whole layers."""
+    recompute_layers: CountOrZero | None = None
+    """With ``recompute: full``, how many layers of each virtual stage are computed again, its
+    first ones (Megatron's ``block`` method); by default all."""
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    """With ``recompute: selective``, which parts of a layer are computed again, by the names of
+    Megatron-Core's ``--recompute-modules``; by default what the stack means by selective. Norms
+    that Transformer Engine joins with the product behind them are none of ``layernorm``."""
+    partition_activations: Flag = False
+    """Whether each tensor-parallel rank keeps its part of what full recomputation starts from,
+    to be gathered before it (ZeRO-R, arXiv 1910.02054, section 6.1)."""
+    contiguous_checkpoints: Flag = False
+    """Whether what full recomputation starts from lies in one buffer that is there before the
+    step, so that it leaves no holes between what comes and goes (ZeRO-R, arXiv 1910.02054,
+    section 6.3; DeepSpeed's ``contiguous_memory_optimization``)."""
+    precision: Precision = "bf16"
+    """Number format of the matrix products."""
+    attention: AttentionKernel | None = None
+    """How core attention is computed; by default as the stack does it."""
+    optimizer: Optimizer = "adam"
+    """What updates the weights: its states take memory, its passes over them time."""
+    clip_gradients: Flag = True
+    """Whether gradients are clipped by their global norm, which all ranks add up before any of
+    them updates."""
+    offload: Offload = Offload()
+    """What lives in host memory or on NVMe instead of on the GPU."""
+    stack: Annotated[Stack, BeforeValidator(named_stack)] = Field(
+        default_factory=lambda: STACKS[DEFAULT_STACK]
+    )
+    """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
+    overlap_grad_reduce: Flag | None = None
+    """Whether gradients are reduced beside the last backward; by default as the stack does it."""
+    overlap_param_gather: Flag | None = None
+    """Whether sharded parameters are gathered beside forward; by default as the stack does it."""
+    overlap_p2p: Flag | None = None
+    """Whether pipeline sends run beside computation; by default as the stack does it."""
+    overlap_tp: Flag | None = None
+    """Whether tensor-parallel collectives are pipelined with their matrix products; by default
+    as the stack does it, and in 2d and 2.5d yes: a step's operands travel while the one before
+    is multiplied."""
+    overlap_ep: Flag | None = None
+    """Whether tokens travel to their experts while another microbatch computes, where a
+    forward and a backward run side by side; by default where the schedule is made for that:
+    dualpipe, dualpipev, and files that join passes."""
+    post_validation: Flag | None = None
+    """Whether every pipeline stage updates its weights without waiting for the gradient norm
+    of all stages, and checks afterwards (arXiv 2401.10241, section 4)."""
+    grad_reduce_precision: Literal["fp32", "bf16", "fp16"] | None = None
+    """Number format that gradients are reduced in; by default as the stack does it."""
+    first_stage_layers: CountOrZero = 0
+    """Layers of the first pipeline stage; 0 splits evenly."""
+    last_stage_layers: CountOrZero = 0
+    """Layers of the last pipeline stage; 0 splits evenly."""
+    account_for_embedding: Flag = False
+    """Whether the embedding counts as one layer when layers are dealt to stages."""
+    account_for_loss: Flag = False
+    """Whether head and loss count as one layer when layers are dealt to stages."""
+    layout: Annotated[tuple[CountOrZero, ...] | str | None, BeforeValidator(_layout)] = None
+    """Layers of each of the pp x vpp virtual stages in order of the model, or the string that
+    Megatron-Core takes as ``--pipeline-model-parallel-layout``; by default they are dealt
+    out evenly."""
+
+    @property
+    def attention_kernel(self) -> AttentionKernel:
+        """How core attention is computed; fused kernels work in 16-bit formats only."""
+        if self.attention is None and self.precision in ("fp32", "tf32"):
+            return "unfused"
+        return self.attention or self.stack.attention
+
+    @property
+    def takes_gradient_norm(self) -> bool:
+        """Whether the global norm of the gradients is taken, to clip by or for its own sake."""
+        return self.clip_gradients or (self.stack.always_takes_norm and not self._updates_plainly)
+
+    @property
+    def gradient_scalings(self) -> int:
+        """How often a step reads and writes all gradients to multiply them before the update."""
+        is_fp16, scales = self.precision == "fp16", self.stack.scales_gradients
+        unscales = is_fp16 and self.stack.unscales_apart
+        if scales == "always" and not self._updates_plainly:
+            return unscales + (is_fp16 or self.zero > 0)
+        return unscales + (self.clip_gradients and scales in ("always", "clipping"))
+
+    @property
+    def _updates_plainly(self) -> bool:
+        """Whether a whole optimizer updates fp32 weights."""
+        return self.zero == 0 and self.precision in ("fp32", "tf32")
+
+    @property
+    def tensor_grid(self) -> TensorGrid | None:
+        """The grid of the tensor-parallel ranks; None where they are in a line."""
+        return tensor_grid(self.tp_method, self.tp, self.tp_depth)
+
+    @property
+    def cuts_sequence(self) -> bool:
+        """Whether tensor-parallel ranks in a line divide norms along the sequence."""
+        if self.tp == 1 or self.tensor_grid is not None:
+            return False
+        given = self.sequence_parallel
+        return self.stack.sequence_parallel if given is None else given
+
+    @property
+    def cuts_boundary(self) -> bool:
+        """Whether each tensor-parallel rank holds a part of its own of a layer's input."""
+        return self.cuts_sequence or self.tensor_grid is not None
+
+    @property
+    def divides_loss(self) -> bool:
+        """Whether tensor-parallel ranks compute the loss of their part of the vocabulary."""
+        return self.tp > 1 and self.stack.parallel_loss
+
+    @property
+    def gathers_logits(self) -> bool:
+        """Whether each of several tensor-parallel ranks computes the loss of all logits."""
+        return self.tp > 1 and not self.stack.parallel_loss
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor-parallel degree of each routed expert: ``etp``, or its default."""
+        if self.etp is not None:
+            return self.etp
+        return 1 if self.ep >= self.tp else self.tp

@@ -1,0 +1,366 @@
+"""What does each training framework do when it is left to its defaults?
+
+A :class:`Stack` holds *facts* of one framework generation: what it overlaps, fuses, stores and
+launches. It holds no factor that makes predictions fit. :data:`STACKS` are the known ones: their
+facts and the evidence for each lie in ``simulator/facts/stacks``; ``docs/stacks.md`` shows them.
+
+A plan names a stack, or starts from one and changes facts in place::
+
+    plan: {stack: {base: torchtitan, fused_rmsnorm: false}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from simulator.described.base import Bytes, Flag, Seconds, Spec
+from simulator.described.cluster.kernel_parameters import AttentionKernel, FlashKernel
+from simulator.facts import fact_files, shipped_facts
+
+GradPrecision = Literal["fp32", "bf16", "fp16"]
+
+CrossEntropy = Literal["fused", "in-place", "copied", "eager"]
+"""``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
+an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``copied`` makes two more
+beside it (``mpu/cross_entropy.py`` of its version 1); ``eager`` keeps fp32 log-probabilities and
+makes fp32 gradients beside them (PyTorch's own)."""
+
+ShardingUnits = Literal["layers", "parameters", "root", "ends"]
+"""``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
+embedding, norm and head are one unit, gathered first, kept from forward to backward and
+reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the embedding is a
+unit, and norm and head are one that is kept from forward to backward (torchtitan).
+``parameters``: as ``layers``, but every parameter has collectives of its own."""
+
+Float8Scaling = Literal["tensor", "rows", "eager"]
+"""``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
+one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
+each use has scales and a cast of its own
+(:meth:`simulator.program.layer.block.Block.linear`). ``eager``: one for each operand, weights
+too, which kernels of their own find, apply and cast by in
+every use, and backward keeps the 16-bit input (plain PyTorch around ``torch._scaled_mm``)."""
+
+SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
+"""What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
+
+Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
+"""What a framework can move to the host. ``optimizer``: its states, or a share of them, and
+activations (Megatron-Core). ``shards``: parameters, gradients and states of FSDP together, and
+activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpeed)."""
+
+GradientScaling = Literal["past-limit", "clipping", "always", "in-update"]
+"""When gradients are read and written once more, to be multiplied by what clips them.
+``past-limit``: in steps whose norm is above the limit, which are taken to be few (Megatron:
+``clip_coeff < 1.0`` in ``clip_grads.py``; versions that keep the norm on the device multiply
+always). ``clipping``: in every step of a plan that clips, by 1 below the limit (PyTorch's
+``_clip_grads_with_norm_``, lest the host waits; InternEvo's ``_unscale_and_clip_grads``).
+``always``: clipping or not, together with the loss scale (DeepSpeed's ``unscale_and_clip_grads``
+of ``stage_1_and_2.py``, ``stage3.py`` and ``fused_optimizer.py``; its ``bf16_optimizer.py`` only
+past the limit, its fp32 path where it clips). ``in-update``: while they are read for the update
+(compilers)."""
+
+UnevenLayers = Literal["middle", "last"]
+"""Which stages take a layer more where layers do not divide by stages."""
+
+
+class Stack(Spec):
+    """Defaults and kernels of one framework generation."""
+
+    description: str
+    """What it is, and the versions it stands for."""
+    sequence_parallel: Flag = True
+    """Default when tp > 1."""
+    overlap_grad_reduce: Flag = True
+    """Gradient reduction starts during the last backward."""
+    overlap_param_gather: Flag = True
+    """Sharded parameters are gathered during forward."""
+    overlap_p2p: Flag = True
+    """Pipeline transfers run beside computation."""
+    overlap_tp: Flag = False
+    """Tensor-parallel collectives are pipelined with their products."""
+    overlap_tp_backward: Flag = True
+    """Without ``overlap_tp``, the collective of an input gradient still hides behind the
+    weight gradient."""
+    post_validation: Flag = False
+    """Schedules with a split backward update without waiting for the gradient norm of all
+    stages, and check afterwards."""
+    keeps_graph_for_weights: Flag = False
+    """A split backward keeps all activations until the weight gradient (PyTorch's pipelines,
+    which retain the autograd graph); else the input gradient leaves inputs and output
+    gradients of products with weights, and frees the rest."""
+    buffers_every_microbatch: Flag = False
+    """Pipeline stages have receive buffers for every microbatch of a step, and keep what they
+    sent until its backward (PyTorch's pipelines); else receives are posted one pass ahead and
+    outputs freed once sent (Megatron's)."""
+    forward_host_s: Seconds = 0.0
+    """Host time before the first kernel of a forward that the device waits for, where the
+    framework reads sizes of the batch back from the device there, and so cannot launch ahead
+    (Megatron's ``broadcast_data``, on every stage until late 2023): batch, masks, Python."""
+    step_host_s: Seconds = 0.0
+    """Host time after every update that the device waits for, where the framework waits for the
+    device, too: it reads losses back, writes its log and fetches the next batch."""
+    fused_projections: Flag = True
+    """Query, key and value are one product, and so are gate and up; without, each is a product of
+    its own, backward adds their input gradients up, and without sequence parallelism each of
+    those is reduced on its own."""
+    coalesced_norm_gradients: Flag = True
+    """With sequence parallelism, gradients of norms are added up over tensor-parallel ranks
+    once, after backward; else one parameter at a time, before they are reduced."""
+    fp32_ring_sums: Flag = False
+    """Steps of a context-parallel ring add outputs and gradients up in fp32, in which those of
+    keys and values go round (PyTorch's ``convert_to_f32``); else in the format of the activations
+    (Transformer Engine's ``flash_attn_fwd_out_correction``)."""
+    scatter_p2p: Flag = False
+    """Tensor-parallel ranks send 1/tp of a boundary activation each, gathered on arrival."""
+    main_grad_precision: GradPrecision = "fp32"
+    """Format gradients are accumulated in."""
+    grad_reduce_precision: GradPrecision = "fp32"
+    """Format gradients are reduced in."""
+    reduces_in_place: Flag = True
+    """Gradients are reduced in the buffers that they are accumulated in, so a plan that names
+    ``grad_reduce_precision`` names the format of both (Megatron-Core's
+    ``grad_reduce_in_fp32``)."""
+    keeps_half_weights: Flag = True
+    """16-bit weights live beside the fp32 ones; else each use casts (and gathers) them anew."""
+    keeps_master_weights: Flag = True
+    """16-bit training keeps fp32 weights and optimizer states; without, all of it is 16-bit."""
+    keeps_weight_remainders: Flag = False
+    """Of fp32 weights beside bf16 ones only the lower 16 bits are kept (Apex's
+    ``store_param_remainders``, which NeMo 1 sets unless weights are 8-bit)."""
+    copies_gradients: Flag = True
+    """16-bit gradients get an fp32 copy for the optimizer."""
+    keeps_gradient_copies: Flag = False
+    """That copy stays from one step to the next (Megatron-LM in early 2021, whose ``zero_grad`` of
+    ``Float16OptimizerWithFloat16Params`` leaves it out)."""
+    frees_copied_gradients: Flag = False
+    """With ZeRO 2 and 3, gradients are copied into the buffer that is reduced before the next layer
+    computes, and free from then on (FSDP2's ``foreach_reduce``); else they stay until they are
+    reduced (FSDP1, which records them on the stream that reduces)."""
+    flattens_gradients: Flag = False
+    """Without sharding, all gradients are reduced in one flat copy of them once backward is over,
+    on one data-parallel rank, too: copied, divided, and copied back (``allreduce_params`` of
+    Megatron-LM's local ``DistributedDataParallel`` before it had contiguous buffers, 2021)."""
+    always_takes_norm: Flag = False
+    """The gradient norm is taken though nothing is clipped by it, but by a plain fp32 optimizer
+    without ZeRO (DeepSpeed: ``step`` of ``stage_1_and_2.py``, ``stage3.py``,
+    ``fused_optimizer.py`` and ``bf16_optimizer.py``)."""
+    scales_gradients: GradientScaling = "past-limit"
+    """When a pass multiplies the gradients by what clips them."""
+    unscales_apart: Flag = True
+    """Gradients of fp16 training are divided by the loss scale in a pass of their own, which
+    also finds those that overflowed (``_amp_foreach_non_finite_check_and_unscale_`` of PyTorch,
+    which Megatron calls, too)."""
+    norm_copies: Flag = False
+    """The gradient norm is taken of fp32 copies of all gradients that a rank updates with."""
+    flat_states: Flag = False
+    """What a rank updates is one tensor, and so are its states and gradients, which are copied
+    together for that; ZeRO 3 keeps parameters apart."""
+    update_copies: int = Field(default=0, ge=0, le=4, strict=True)
+    """fp32 tensors as large as the weights it updates that an optimizer makes on the way; a
+    fused one makes none, AdamW of PyTorch 2.0 and before makes 2."""
+    loads_all_kernels: Flag = False
+    """All kernels of PyTorch and of CUDA's libraries are loaded as training starts, not when they
+    are first used, as CUDA 11.7 and PyTorch 1.13 can (``CUDA_MODULE_LOADING``)."""
+    frees_gradients: Flag = False
+    """Gradients are made by the first backward and freed after the step (PyTorch's
+    ``zero_grad(set_to_none=True)``); else they live in buffers that stay."""
+    buckets_gradients: Flag = False
+    """Data-parallel ranks without sharding reduce in buckets beside the gradients (PyTorch's
+    DDP without ``gradient_as_bucket_view``): copied into them, and back when they are reduced."""
+    pads_vocab: Flag = True
+    """The vocabulary is padded to a multiple of 128 tp."""
+    gather_copy_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Memory traffic per parameter of unpacking gathered weights, ZeRO 3 [B]."""
+    reduce_copy_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Memory traffic per parameter of packing, casting and dividing gradients before they
+    are reduced, ZeRO 3 [B]."""
+    bucket_bytes: Bytes = 160e6
+    """Gradients are reduced in buckets: parameters are added in the order in which backward
+    reaches them, until a bucket has at least this size. By default Megatron's 40 million fp32
+    elements."""
+    bucket_per_rank_bytes: Bytes = 0.0
+    """With many data-parallel ranks buckets have at least this size for each of them
+    (Megatron-Core: 1 million fp32 elements), lest a ring is bound by latency."""
+    first_bucket_bytes: Bytes = 0.0
+    """Size of the bucket that is reduced first; 0 is as large as the others."""
+    uneven_layers: UnevenLayers = "middle"
+    """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
+    to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo)."""
+    zero_in_pipeline: int = Field(default=3, ge=0, le=3, strict=True)
+    """Highest ZeRO stage that the framework runs inside a pipeline."""
+    sharding_units: ShardingUnits = "layers"
+    """What ZeRO 3 gathers and reduces at a time."""
+    whole_below_numel: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """With ``sharding_units: parameters``, smaller parameters are whole while the model runs and
+    gathered only after the update (DeepSpeed's ``stage3_param_persistence_threshold``)."""
+    reuse_numel: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """With ``sharding_units: parameters``, a weight that was gathered to compute its layer again
+    is kept for the gradients if fewer elements are used between, and else gathered once more
+    (DeepSpeed's ``stage3_max_reuse_distance``). None: always kept."""
+    live_numel: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """With ``sharding_units: parameters``, no weight is gathered ahead of its use while one of as
+    many elements is in use (DeepSpeed's ``stage3_max_live_parameters``). None: one always is."""
+    keeps_tied_embedding: Flag = False
+    """With ``sharding_units: parameters``, a token embedding that is the output matrix, too, is
+    whole throughout (DeepSpeed's tutorial on Megatron registers it as the whole model's)."""
+    lists_of_shards: Flag = False
+    """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
+    each is copied from or into their buffer by a kernel of its own
+    (:mod:`simulator.program.states.shard_lists`)."""
+    pads_shards: Flag = False
+    """ZeRO 3 pads the rows of each parameter to a multiple of the ranks, and sends that."""
+    shards_matrices: Flag = False
+    """Shards are rows of each parameter that know their matrix (FSDP2's DTensor, XLA), so that
+    an optimizer may look at all of it; else they are cut out of a flat buffer."""
+    shards_whole_parameters: Flag = False
+    """ZeRO 1 gives each rank the states of whole parameters: every rank still gets all
+    gradients, and updated parameters are broadcast one by one, as PyTorch's
+    ZeroRedundancyOptimizer does."""
+    flat_broadcasts: Flag = False
+    """With ``shards_whole_parameters``, a rank broadcasts all its parameters at once."""
+    offloads: Offloading = "nothing"
+    """What it can keep in host memory or on NVMe."""
+    selective_policy: SelectivePolicy = "core-attention"
+    """What selective recomputation repeats."""
+    recompute_stops_early: Flag = False
+    """Full recomputation of a layer ends once all that backward needs is there, so the last
+    product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
+    attention: AttentionKernel = "flash"
+    """How core attention is computed where the plan does not say."""
+    flash_kernel: FlashKernel = "best"
+    """The fused attention kernel of ``attention: flash``."""
+    grouped_experts: Flag = False
+    """The products of all experts on a rank are one kernel; else each expert has its own, one
+    after another."""
+    fused_expert_extras: Flag = True
+    """Clamped gates and the last bias of routed experts cost no kernels of their own; else gates
+    are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""
+    fused_elementwise: Flag = True
+    """Bias, activation, dropout and residual run as fused kernels."""
+    fused_biases: Flag = True
+    """Products add biases and sum up their gradients in their epilogues (Transformer Engine); else
+    the gradients are summed up by kernels of their own, and so is the bias of queries, keys and
+    values added (``F.linear`` on three dimensions before PyTorch 1.12; Megatron-LM's
+    ``LinearWithGradAccumulationAndAsyncCommunication``)."""
+    fused_casts: Flag = True
+    """Norms and activations write 8-bit outputs themselves, and keep their own maxima."""
+    float8_scaling: Float8Scaling = "tensor"
+    """What shares a scale in operands of 8-bit products."""
+    gathers_casted: Flag = False
+    """With sequence parallelism, inputs and output gradients of 8-bit products are cast before
+    tensor-parallel ranks gather them, so half as much travels (Transformer Engine's quantised
+    ``gather_along_first_dim``; torchtitan's ``docs/float8.md``)."""
+    fused_rmsnorm: Flag = True
+    """One kernel, not an expression of eager ones."""
+    persistent_norms: Flag = False
+    """Backward of a fused norm reads its input and gradient once and adds the weight's gradient
+    up in registers, which reaches 0.92 of the rate of forward (NVIDIA/apex#1037, whose kernels
+    Transformer Engine ships; torch.compile reaches apex's rate: ServiceNow/Fast-LLM#546); without,
+    it runs as PyTorch's own does (the profile's ``row_reduction_efficiency``)."""
+    fused_rotary: Flag = True
+    """One kernel, not an expression of eager ones."""
+    fused_latent_rotary: Flag = True
+    """With ``fused_rotary``, latent attention has fused kernels, too. Megatron-Core's are
+    experimental, and Megatron-Bridge calls them incompatible (``utils/fusions.py``); compilers
+    make their own."""
+    fused_accumulation: Flag = True
+    """Weight gradients are added to their accumulators by the product itself."""
+    holds_tied_gradients: Flag = True
+    """Of an embedding that is the output matrix on the same rank, too, the head's gradient is held
+    until that of the lookup is there (PyTorch's autograd, which adds up all uses of a parameter
+    first); false for a compiler that may order and reduce them as it likes."""
+    fused_softmax: Flag = True
+    """Scale, mask and softmax of unfused attention are one kernel."""
+    cross_entropy: CrossEntropy = "fused"
+    """How the loss is computed, and so what it keeps."""
+    parallel_loss: Flag = True
+    """Tensor-parallel ranks compute the loss of their part of the vocabulary; else each
+    gathers all logits."""
+    keeps_gathered: Flag = False
+    """With sequence parallelism, products keep the sequence that they gathered; else backward
+    gathers it again (Korthikanti et al., arXiv 2205.05198, section 4.2.2)."""
+    repeats_kv_heads: Flag = False
+    """Grouped key and value heads are repeated to as many as query heads before attention,
+    and kept so."""
+    dropout: Flag = False
+    """Models are trained with dropout (masks are stored and read)."""
+    gathers_on_own_stream: Flag = False
+    """Memory of gathered weights is asked for on the stream that gathers them (FSDP of PyTorch
+    2.0), so nothing else can lie there when they are gone."""
+    expandable_segments: Flag = False
+    """PyTorch's caching allocator runs with ``expandable_segments:True``."""
+    host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
+    """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
+    small kernels that an eager framework launches around each one. 2.5 is an assumption."""
+    host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    """Host time per collective of a layer, in the same units; by default as per kernel. More
+    where tensors wrap others, as torch's DTensor does in Python."""
+    launches_ahead: Flag = True
+    """The host launches a layer while the device still computes the one before."""
+
+
+class Evidence(NamedTuple):
+    """Where a fact comes from: one of :data:`simulator.facts.EVIDENCE`, and the reference."""
+
+    source: str
+    reference: str
+
+
+@cache
+def evidence_of_stack(name: str) -> Mapping[str, Evidence]:
+    """The evidence for each fact in which a shipped stack differs from the defaults of a Stack."""
+    return {
+        field: Evidence(group["source"], group.get("reference", ""))
+        for group in shipped_facts(f"stacks/{name}")["facts"]
+        for field in group["values"]
+    }
+
+
+@cache
+def _shipped_stack(name: str) -> Stack:
+    content = shipped_facts(f"stacks/{name}")
+    values = [item for group in content["facts"] for item in group["values"].items()]
+    return Stack.model_validate({"description": content["description"], **dict(values)})
+
+
+class _Stacks(Mapping[str, Stack]):
+    """Every shipped stack by its name; a file is read when its stack is first asked for."""
+
+    def __getitem__(self, name: str) -> Stack:
+        if name not in fact_files("stacks"):
+            raise KeyError(name)
+        return _shipped_stack(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(fact_files("stacks"))
+
+    def __len__(self) -> int:
+        return len(fact_files("stacks"))
+
+
+STACKS: Mapping[str, Stack] = _Stacks()
+"""Every known stack by the name a plan uses."""
+
+DEFAULT_STACK = "megatron-core"
+"""The stack of a plan that names none."""
+
+
+def named_stack(value: object) -> object:
+    """The stack of a name, or of a block that changes facts of a ``base``.
+
+    Raises:
+        ValueError: No stack has the name.
+    """
+    if isinstance(value, str):
+        if value not in STACKS:
+            raise ValueError(f"no such stack; known: {', '.join(STACKS)}")
+        return STACKS[value]
+    if isinstance(value, Mapping):
+        base = named_stack(value.get("base", DEFAULT_STACK))
+        changes = {key: item for key, item in value.items() if key != "base"}
+        return {**base.model_dump(by_alias=True), **changes} if isinstance(base, Stack) else base
+    return value

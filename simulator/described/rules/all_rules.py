@@ -1,0 +1,200 @@
+"""Which rules hold between the fields of a job?
+
+One small function per rule; all run, so that a user sees every fault at once. Each
+message says what to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.described.job import Job
+from simulator.described.rules.data_parallel_rules import data_parallel_faults, optimizer_faults
+from simulator.described.rules.expert_rules import expert_faults
+from simulator.described.rules.layer_split_rules import context_faults, tensor_grid_faults
+from simulator.described.rules.memory_rules import (
+    contiguity_faults,
+    offload_faults,
+    partition_faults,
+    recompute_faults,
+)
+from simulator.described.rules.pipeline_rules import pipeline_faults
+from simulator.described.rules.pool_rules import pool_faults
+from simulator.described.rules.profile_rules import link_faults, network_faults
+from simulator.errors import Fault
+
+_MOST_MICROBATCHES = 100_000
+"""Real steps have a few thousand at most; each is simulated, so a mistyped batch takes hours."""
+
+
+def job_faults(job: Job) -> list[Fault]:
+    """Every rule across fields that the job breaks; empty if it is sound.
+
+    In a mixed cluster all GPUs could be of any of its kinds.
+    """
+    if not job.cluster.pools:
+        return [fault for rule in _RULES for fault in rule(job)]
+    faults = list(pool_faults(job))
+    for number in range(len(job.cluster.pools)):
+        uniform = job.model_copy(update={"cluster": job.cluster.of_pool(number)})
+        found = [fault for rule in _RULES for fault in rule(uniform)]
+        faults += [fault for fault in found if fault not in faults]
+    return faults
+
+
+def _links_carry_data(job: Job) -> Iterator[Fault]:
+    yield from link_faults(job.cluster.profile.network, "cluster.network", job.cluster.gpus)
+
+
+def _gpus_divide_into_ranks(job: Job) -> Iterator[Fault]:
+    plan, gpus = job.plan, job.cluster.gpus
+    width = plan.tp * plan.pp * plan.cp
+    if gpus % width:
+        yield Fault(
+            "cluster.gpus",
+            f"must be a multiple of tp x pp x cp = {plan.tp} x {plan.pp} x {plan.cp} = {width}",
+            gpus,
+            f"take {max(1, gpus // width) * width} GPUs, or change a degree",
+        )
+
+
+def _batch_divides_into_microbatches(job: Job) -> Iterator[Fault]:
+    if job.dp == 0:
+        return
+    batch, slice_ = job.batch, job.batch.micro_batch * job.dp
+    if batch.global_batch % slice_:
+        nearest = max(1, round(batch.global_batch / slice_)) * slice_
+        yield Fault(
+            "batch.global",
+            f"must be a multiple of micro x dp = {batch.micro_batch} x {job.dp} = {slice_}",
+            batch.global_batch,
+            f"take {nearest}, or change batch.micro or a degree",
+        )
+    elif job.microbatches > _MOST_MICROBATCHES:
+        yield Fault(
+            "batch.global",
+            f"makes {job.microbatches:,} microbatches per rank, of at most {_MOST_MICROBATCHES:,}",
+            batch.global_batch,
+            f"take at most {_MOST_MICROBATCHES * slice_}, more GPUs, or a larger batch.micro",
+        )
+
+
+def _sequence_divides_over_ranks(job: Job) -> Iterator[Fault]:
+    plan, seq_len = job.plan, job.batch.seq_len
+    # Causal balance gives each context-parallel rank two chunks of the sequence.
+    chunks = 2 * plan.cp if plan.cp > 1 and job.model.causal else plan.cp
+    if seq_len % chunks:
+        yield Fault(
+            "batch.seq_len",
+            f"must be a multiple of {chunks} for cp = {plan.cp}",
+            seq_len,
+            f"take {max(1, round(seq_len / chunks)) * chunks}",
+        )
+    if plan.sequence_parallel and seq_len % (plan.cp * plan.tp):
+        yield Fault(
+            "batch.seq_len",
+            f"must be a multiple of cp x tp = {plan.cp * plan.tp} with sequence parallelism",
+            seq_len,
+            "or set plan.sequence_parallel: false",
+        )
+
+
+def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
+    model, tp = job.model, job.plan.tp
+    if job.plan.tp_method != "1d":
+        return
+    if model.heads % tp:
+        yield Fault("plan.tp", f"must divide the model's {model.heads} heads", tp)
+    if model.kv_heads % tp and tp % model.kv_heads:
+        yield Fault("plan.tp", f"must divide or be a multiple of {model.kv_heads} kv heads", tp)
+    if model.ffn_hidden % tp:
+        yield Fault("plan.tp", f"must divide the MLP width {model.ffn_hidden}", tp)
+
+
+def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:
+    group, width = job.plan.zero_group, job.dp * job.plan.cp
+    if group and not job.plan.zero:
+        rule = "has no meaning with plan.zero: 0, which shards nothing"
+        yield Fault("plan.zero_group", rule, group, "leave it out, or shard with plan.zero: 1")
+    if group and width % group:
+        yield Fault("plan.zero_group", f"must divide dp x cp = {width}", group)
+    if job.plan.reshard_after_forward is not None and job.plan.zero < 3:
+        given = job.plan.reshard_after_forward
+        rule = f"has no meaning with plan.zero: {job.plan.zero}, which shards no parameters"
+        yield Fault("plan.reshard_after_forward", rule, given, "leave it out, or take plan.zero: 3")
+
+
+def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.pp == 1 or plan.zero == 0:
+        return
+    hint = "take plan.zero: 1, or plan.pp: 1"
+    if plan.zero > plan.stack.zero_in_pipeline:
+        rule = (
+            f"the plan's stack runs ZeRO {plan.stack.zero_in_pipeline} at most inside a pipeline "
+            "(DeepSpeed's engine refuses more: its pipeline adds gradients up over microbatches)"
+        )
+        yield Fault("plan.zero", rule, plan.zero, hint)
+    if plan.zero == 3 and job.model.tied_embeddings:
+        rule = (
+            "no framework runs ZeRO 3 in a pipeline with tied embeddings: stages shard their "
+            "copies apart, and PyTorch's pipelines refuse weights that two stages share"
+        )
+        yield Fault("plan.zero", rule, plan.zero, f"{hint}, or model.tied_embeddings: false")
+
+
+def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.attention == "flash" and plan.precision in ("fp32", "tf32"):
+        yield Fault(
+            "plan.attention",
+            f"flash attention has no kernel for plan.precision: {plan.precision}",
+            plan.attention,
+            "leave it out, or take unfused",
+        )
+
+
+def _network_is_sound(job: Job) -> Iterator[Fault]:
+    network = job.cluster.profile.network
+    if job.cluster.gpus > min(network.gpus_per_node, network.scale_up.gpus):
+        yield from network_faults(network, "cluster.network")
+
+
+def _perturbed_ranks_exist(job: Job) -> Iterator[Fault]:
+    gpus = job.cluster.gpus
+    for number, perturbation in enumerate(job.perturbations):
+        for name, given, count in (
+            ("gpu", perturbation.gpu, gpus),
+            ("node", perturbation.node, job.cluster.nodes),
+        ):
+            if given is not None and given[1] >= count:
+                yield Fault(
+                    f"perturbations.{number}.{name}",
+                    f"the job has {count}, numbered 0 to {count - 1}",
+                    given[1],
+                    "take one of those, or more GPUs",
+                )
+
+
+_RULES = (
+    _network_is_sound,
+    _links_carry_data,
+    _flash_attention_needs_sixteen_bits,
+    recompute_faults,
+    _gpus_divide_into_ranks,
+    _batch_divides_into_microbatches,
+    _sequence_divides_over_ranks,
+    _heads_divide_over_tensor_ranks,
+    tensor_grid_faults,
+    context_faults,
+    expert_faults,
+    pipeline_faults,
+    _states_shard_over_a_divisor,
+    _perturbed_ranks_exist,
+    _frameworks_shard_inside_pipelines,
+    data_parallel_faults,
+    optimizer_faults,
+    offload_faults,
+    partition_faults,
+    contiguity_faults,
+)

@@ -1,0 +1,164 @@
+"""Which rules hold where ranks share a layer in a grid (2D, 2.5D and 3D), or a sequence?
+
+What Colossal-AI's layers run is simulated; other grids are refused with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.described.job import Job
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_blocks import TensorGrid
+from simulator.errors import Fault
+
+_ELEMENT_WISE = frozenset({"adam", "sgd", "sgd-momentum"})
+_WHAT_FILLS = {"2d": "a square q x q", "2.5d": "q x q x tp_depth", "3d": "a cube q x q x q"}
+
+
+def tensor_grid_faults(job: Job) -> Iterator[Fault]:
+    """Every rule about the grid that the job breaks."""
+    plan = job.plan
+    yield from _depth_has_a_meaning(plan)
+    if plan.tp_method == "1d" or plan.tp == 1:
+        return
+    grid = plan.tensor_grid
+    if grid is None:
+        yield Fault(
+            "plan.tp",
+            f"must be {_WHAT_FILLS[plan.tp_method]} for plan.tp_method: {plan.tp_method}",
+            plan.tp,
+            f"take one of {', '.join(map(str, _grid_sizes(plan)))}",
+        )
+        return
+    yield from _sizes_divide(job, grid)
+    yield from _layers_without_a_grid(job)
+    yield from _options_without_a_grid(plan)
+
+
+def _depth_has_a_meaning(plan: Plan) -> Iterator[Fault]:
+    if plan.tp_depth > 1 and plan.tp_method != "2.5d":
+        rule = f"has no meaning with plan.tp_method: {plan.tp_method}"
+        yield Fault("plan.tp_depth", rule, plan.tp_depth, "leave it out, or take 2.5d")
+
+
+def _grid_sizes(plan: Plan) -> list[int]:
+    """The four smallest grids."""
+    if plan.tp_method == "3d":
+        return [side**3 for side in range(2, 6)]
+    return [side**2 * plan.tp_depth for side in range(2, 6)]
+
+
+def _sizes_divide(job: Job, grid: TensorGrid) -> Iterator[Fault]:
+    model, q = job.model, grid.side
+    if job.batch.micro_batch % grid.token_ways:
+        yield Fault(
+            "batch.micro",
+            f"must be a multiple of {grid.token_ways}: {grid.method} ranks divide the sequences "
+            "of a microbatch among them, because attention needs whole ones",
+            job.batch.micro_batch,
+            f"take {grid.token_ways}, or a smaller plan.tp",
+        )
+    for name, heads in (("heads", model.heads), ("kv heads", model.kv_heads)):
+        if heads % q:
+            rule = f"lays {q} ranks along a side, which must divide the {heads} {name}"
+            yield Fault("plan.tp", rule, job.plan.tp, "take a smaller grid")
+    pieces = q if grid.method == "2.5d" else q * q
+    widths = {
+        "hidden size": model.hidden,
+        "MLP width": model.ffn_hidden,
+        "width of all heads": model.heads * model.head_dim,
+    }
+    for name, width in widths.items():
+        if width % pieces:
+            rule = f"cuts vectors and matrices into {pieces}, which must divide the {name} {width}"
+            yield Fault("plan.tp", rule, job.plan.tp, "take a smaller grid")
+
+
+def _layers_without_a_grid(job: Job) -> Iterator[Fault]:
+    model, method = job.model, job.plan.tp_method
+    for exists, what in (
+        (model.experts is not None, "mixtures of experts"),
+        (model.latent_attention is not None, "latent attention"),
+        (model.multi_token_layers > 0, "multi-token prediction"),
+        (model.embedding_dim > 0, "a projection of the embedding"),
+        (model.qk_norm == "full", "a norm over all queries"),
+        (model.attention_sinks, "attention sinks"),
+    ):
+        if exists:
+            rule = f"has no layers for {what}: Colossal-AI has none to describe"
+            yield Fault("plan.tp_method", rule, method, "take plan.tp_method: 1d")
+
+
+def _options_without_a_grid(plan: Plan) -> Iterator[Fault]:
+    method = plan.tp_method
+    if plan.sequence_parallel:
+        rule = f"divides what plan.tp_method: {method} has divided already"
+        yield Fault("plan.sequence_parallel", rule, True, "leave it out")
+    if plan.cp > 1:
+        rule = f"is not combined with plan.tp_method: {method}, which divides sequences whole"
+        yield Fault("plan.cp", rule, plan.cp, "take plan.cp: 1, or plan.tp_method: 1d")
+    if plan.zero == 3:
+        rule = f"has no framework that runs ZeRO 3 beside plan.tp_method: {method}"
+        yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 2 or less")
+    if plan.optimizer not in _ELEMENT_WISE:
+        rule = f"is not modelled where plan.tp_method: {method} cuts matrices along both axes"
+        yield Fault("plan.optimizer", rule, plan.optimizer, "take adam, sgd or sgd-momentum")
+    if plan.precision in ("fp8", "mxfp8", "nvfp4"):
+        rule = f"is not run by the products of plan.tp_method: {method}, which send 16 bits"
+        yield Fault("plan.precision", rule, plan.precision, "take bf16 or fp16")
+    if plan.overlap_tp and method == "3d":
+        rule = "needs steps to overlap, and 3d gathers whole operands before its one product"
+        yield Fault("plan.overlap_tp", rule, True, "leave it out")
+    if not plan.stack.parallel_loss:
+        rule = f"must be on with plan.tp_method: {method}, which divides the vocabulary"
+        yield Fault("plan.stack.parallel_loss", rule, False, "leave it out")
+
+
+def context_faults(job: Job) -> Iterator[Fault]:
+    """Every rule of context parallelism that the job breaks."""
+    for rule in (_heads_divide_over_ranks, _scores_stay_in_a_kernel, _layers_see_all_tokens):
+        yield from rule(job)
+
+
+def _heads_divide_over_ranks(job: Job) -> Iterator[Fault]:
+    plan, heads = job.plan, job.model.heads
+    combines = plan.cp_method == "all_to_all+ring"
+    if not combines and plan.cp_heads > 1:
+        rule = f"has no meaning with plan.cp_method: {plan.cp_method}"
+        yield Fault("plan.cp_heads", rule, plan.cp_heads, "take all_to_all+ring, or leave it out")
+    if combines and plan.cp % plan.cp_heads:
+        yield Fault("plan.cp_heads", f"must divide plan.cp = {plan.cp}", plan.cp_heads)
+    name, traders = ("cp_heads", plan.cp_heads) if combines else ("cp", plan.cp)
+    if plan.cp > 1 and plan.cp_method.startswith("all_to_all") and heads % (plan.tp * traders):
+        yield Fault(
+            f"plan.{name}",
+            f"tp x {name} = {plan.tp * traders} must divide the {heads} heads that ranks trade",
+            traders,
+            f"take plan.cp_method: ring, or a smaller plan.{name}",
+        )
+
+
+def _scores_stay_in_a_kernel(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.cp > 1 and plan.attention_kernel != "flash":
+        yield Fault(
+            "plan.cp",
+            "context parallelism needs one fused attention kernel, and plan.attention is "
+            f"{plan.attention_kernel}",
+            plan.cp,
+            "take plan.attention: flash, or plan.cp: 1",
+        )
+
+
+def _layers_see_all_tokens(job: Job) -> Iterator[Fault]:
+    if job.plan.cp == 1:
+        return
+    window = max(map(job.model.window, range(job.model.layers)))
+    if 0 < window < job.batch.seq_len:
+        yield Fault(
+            "plan.cp",
+            f"context parallelism is not simulated for attention windows ({window} tokens)",
+            job.plan.cp,
+            "take plan.cp: 1",
+        )

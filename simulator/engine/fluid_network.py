@@ -1,0 +1,217 @@
+"""How do communications share the ports of a GPU and its NICs?
+
+Every rank class has one set of ports ("scale_up", "fabric"), each per direction: what a
+rank sends never slows what it receives, unless two ranks share one connection (gloo). In a
+full mesh the link to every other rank is a port as well. A communication loads ports in
+proportion to the bytes it moves over them; all active communications share every port
+max-min fairly, and none goes faster than it would alone.
+Rates change when a communication starts or ends, and only among those that meet, directly
+or through others (a connected part of the network). Latency is waited out before bytes
+flow.
+
+Ignores: queueing inside switches, congestion control, and packets.
+Source: :mod:`simulator.engine.sharing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+import simpy
+
+from simulator.described.cluster.network import LINK_PORT, PAIR_PORT
+from simulator.engine.instant import Action, Alarm, EndOfInstant, after
+from simulator.engine.sharing import FULL_SPEED, Port, max_min_rates
+from simulator.program.ir import Traffic
+
+_WHOLE: Mapping[str, float] = MappingProxyType({})
+"""Shares of a rank class whose ports have all their capacity."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Route:
+    """What a communication needs of the ports, the same whenever it runs.
+
+    Attributes:
+        latency_s: Waited before bytes flow [s].
+        flow_s: How long they flow on idle ports [s].
+        loads: Share of each port's capacity taken at full speed; empty where nothing is a limit.
+    """
+
+    latency_s: float
+    flow_s: float
+    loads: Mapping[Port, float]
+
+
+class _Flow(Alarm):
+    """A communication under way; progress is measured in seconds-alone still to do."""
+
+    __slots__ = ("ended", "rate", "remaining_s", "route", "through", "updated_s")
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        route: Route,
+        through: Callable[[_Flow], object],
+        ended: Action,
+    ) -> None:
+        super().__init__(env)
+        self.route = route
+        self.remaining_s = route.flow_s
+        self.through = through
+        self.ended = ended
+        self.rate = 0.0
+        self.updated_s = 0.0
+
+    def ring(self) -> None:
+        """All bytes are through."""
+        self.through(self)
+        self.ended()
+
+    def set_rate(self, rate: float, now_s: float) -> None:
+        """Book the progress so far and go on at another rate."""
+        if rate == self.rate:
+            return
+        self.remaining_s -= (now_s - self.updated_s) * self.rate
+        self.updated_s = now_s
+        self.rate = rate
+        self.set_at(now_s + max(0.0, self.remaining_s) / rate)
+
+
+class FluidNetwork:
+    """The shared ports of all rank classes.
+
+    Args:
+        env: The simulation.
+        ports: Capacity of each port of a rank [B/s], by name; others are never a limit.
+        shares: Share of some ports' capacity that is left, by rank class and port.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        ports: Mapping[str, float],
+        shares: Mapping[int, Mapping[str, float]] | None = None,
+    ) -> None:
+        self._env = env
+        self._capacity = dict(ports)
+        self._shares = shares or {}
+        self._flows_at: dict[Port, dict[_Flow, None]] = {}
+        self._changed: dict[Port, None] = {}
+        self._rates: dict[tuple[Route, ...], list[float]] = {}
+        """Of flows that met before; in a pipeline the same ones meet again and again."""
+        self._settling = EndOfInstant(env, self._settle)
+
+    def route(
+        self,
+        seconds_alone: float,
+        traffic: Traffic,
+        senders: Sequence[int],
+        receivers: Sequence[int],
+    ) -> Route:
+        """What a communication needs that takes ``seconds_alone`` on idle ports.
+
+        Args:
+            seconds_alone: Latency and transfer time without contention [s].
+            traffic: Bytes over each port of each rank, and the latency.
+            senders: Rank classes whose outward ports it loads.
+            receivers: Rank classes whose inward ports it loads; all take both parts in a
+                collective.
+        """
+        flow_s = max(0.0, seconds_alone - traffic.latency_s)
+        ends = [(c, "out") for c in senders] + [(c, "in") for c in receivers]
+        loads = self._port_loads(traffic, flow_s, ends)
+        return Route(traffic.latency_s, flow_s, loads) if loads else Route(0.0, seconds_alone, {})
+
+    def transfer(self, route: Route, ended: Action) -> None:
+        """Begin a communication; ``ended`` is called when it is through."""
+        if not route.loads:
+            after(self._env, route.flow_s, ended)
+            return
+        flow = _Flow(self._env, route, self._remove, ended)
+        if route.latency_s > 0:
+            after(self._env, route.latency_s, partial(self._add, flow))
+        else:
+            self._add(flow)
+
+    def _add(self, flow: _Flow) -> None:
+        flow.updated_s = self._env.now
+        is_alone = True
+        for port in flow.route.loads:
+            flows = self._flows_at.setdefault(port, {})
+            is_alone = is_alone and not flows
+            flows[flow] = None
+        if is_alone:
+            flow.set_rate(FULL_SPEED, self._env.now)
+        else:
+            self._share_again(flow.route.loads)
+
+    def _remove(self, flow: _Flow) -> None:
+        left = []
+        for port in flow.route.loads:
+            flows = self._flows_at[port]
+            del flows[flow]
+            if flows:
+                left.append(port)
+        if left:
+            self._share_again(left)
+
+    def _port_loads(
+        self, traffic: Traffic, flow_s: float, ends: Sequence[tuple[int, str]]
+    ) -> dict[Port, float]:
+        if flow_s <= 0:
+            return {}
+        loads: dict[Port, float] = {}
+        passing = [(port, port, num_bytes) for port, num_bytes in traffic.port_bytes.items()]
+        passing += [(LINK_PORT, f"{LINK_PORT} {p}", size) for p, size in traffic.link_bytes.items()]
+        for port, name, num_bytes in passing:
+            if port not in self._capacity or num_bytes <= 0:
+                continue
+            load = num_bytes / flow_s / self._capacity[port]
+            if port == PAIR_PORT:
+                first, *_, last = sorted(rank_class for rank_class, _ in ends)
+                loads[first, f"{PAIR_PORT} {last}", "both"] = min(1.0, load)
+                continue
+            for rank_class, direction in ends:
+                share = self._shares.get(rank_class, _WHOLE).get(port, 1.0)
+                loads[rank_class, name, direction] = min(1.0, load / share)
+        return loads
+
+    def _share_again(self, ports: Iterable[Port]) -> None:
+        self._changed.update(dict.fromkeys(ports))
+        self._settling.ask()
+
+    def _settle(self) -> None:
+        """Set new rates wherever flows came or went."""
+        changed, self._changed = self._changed, {}
+        settled: set[Port] = set()
+        for port in changed:
+            if port not in settled:
+                flows = self._connected(port, settled)
+                for flow, rate in zip(flows, self._fair_rates(flows), strict=True):
+                    flow.set_rate(rate, self._env.now)
+
+    def _fair_rates(self, flows: Sequence[_Flow]) -> list[float]:
+        routes = tuple(flow.route for flow in flows)
+        rates = self._rates.get(routes)
+        if rates is None:
+            rates = self._rates[routes] = max_min_rates([flow.route.loads for flow in flows])
+        return rates
+
+    def _connected(self, port: Port, reached: set[Port]) -> list[_Flow]:
+        """Flows that meet at a port or through others; adds their ports to ``reached``."""
+        flows: dict[_Flow, None] = {}
+        pending = [port]
+        reached.add(port)
+        while pending:
+            for flow in self._flows_at.get(pending.pop(), ()):
+                if flow in flows:
+                    continue
+                flows[flow] = None
+                new = [other for other in flow.route.loads if other not in reached]
+                reached.update(new)
+                pending += new
+        return list(flows)

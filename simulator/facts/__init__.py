@@ -1,0 +1,38 @@
+"""What is known of frameworks, model families and words, as YAML with its evidence beside it.
+
+stacks/       what each training framework does when it is left to its defaults
+importers/    what the options of each framework's files mean and cost
+*.yaml        families of Hugging Face, names in measured tables, names that others use
+
+Evidence is one of ``documentation`` (code or a page of that release), ``measurement of its own``,
+``residuals`` (found or fitted with errors of published runs in view) and ``assumed``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+try:  # the C library reads several times as fast; not every build of PyYAML has it
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:
+    from yaml import SafeLoader  # type: ignore[assignment]
+
+FOLDER = Path(__file__).parent
+EVIDENCE = ("documentation", "measurement of its own", "residuals", "assumed")
+
+
+@cache
+def shipped_facts(name: str) -> Any:
+    """The content of ``name.yaml`` in this folder, read when it is first asked for."""
+    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, Loader=SafeLoader)
+
+
+@cache
+def fact_files(folder: str) -> tuple[str, ...]:
+    """Names of the files in a folder of facts, sorted."""
+    return tuple(sorted(path.stem for path in (FOLDER / folder).glob("*.yaml")))

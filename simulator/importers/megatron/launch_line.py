@@ -1,0 +1,234 @@
+"""What job does a launch script or launch line of Megatron-LM start?
+
+The script is read, never run (:mod:`simulator.importers.shell.launch_script`); the command with
+``--num-layers`` is the one that counts. Scripts of Megatron-DeepSpeed, which write their
+``ds_config.json`` themselves, are read with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simulator.described.foreign_config import ImportReport
+from simulator.described.job import Job
+from simulator.errors import InputError, UnsupportedError
+from simulator.files import read_text
+from simulator.importers.assembly import Given, finished
+from simulator.importers.deepspeed import RULES as DEEPSPEED_RULES
+from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan, read_settings
+from simulator.importers.megatron.megatron_core import is_language_model, megatron_draft
+from simulator.importers.megatron.megatron_options import RULES
+from simulator.importers.settings import Settings, sort_out
+from simulator.importers.shell.launch_script import Script, read_script
+
+_WANTED = "give a shell script or a file with one launch line of Megatron-LM"
+_MARK = "--num-layers"
+_MAX_SCRIPT_BYTES = 128 * 1024
+"""Launch scripts have some ten thousand bytes at most."""
+_FROM_DEEPSPEED = (
+    "zero", "zero_group", "overlap_grad_reduce", "overlap_param_gather", "offload",
+    "clip_gradients",
+)  # fmt: skip
+_SAID_TWICE = (
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+    "zero_optimization.reduce_bucket_size",
+)  # fmt: skip
+"""Settings of a script's DeepSpeed configuration that its options say, or that follow."""
+
+_EXPERTS = (
+    "num_experts", "moe_expert_parallel_size", "topk", "expert_interval",
+    "moe_train_capacity_factor", "disable_moe_token_dropping",
+)  # fmt: skip
+"""Options of Megatron-DeepSpeed's experts that cost something."""
+
+_NODES = ("--nnodes", "--nnode", "--num_nodes", "--num-nodes", "-N", "--nodes")
+_PER_NODE = (
+    "--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus", "--ntasks-per-node",
+    "--gpus-per-node",
+)  # fmt: skip
+
+
+def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
+    """The job that a Megatron-LM launch script starts, and a report on its options.
+
+    Args:
+        path: A shell script, or a file that holds a single launch line.
+        given: What the user says beside it.
+
+    Raises:
+        InputError: It is no such script, an option costs something that is not modelled,
+            or something is missing.
+        UnsupportedError: It trains a network of another sort.
+    """
+    origin = str(path)
+    text = read_text(Path(path), _WANTED, max_bytes=_MAX_SCRIPT_BYTES)
+    script = read_script(text, given.definitions, origin)
+    launcher, name, words = _launch(script, origin)
+    if not is_language_model(name):
+        raise _another_network(name, origin)
+    options = _options(words)
+    settings = Settings(
+        _megatron_experts(options) if "deepspeed" in options else options, "Megatron-LM"
+    )
+    settings.assumed += script.notes
+    settings.define_vocabulary(given.definitions)
+    draft = megatron_draft(
+        settings,
+        given.gpus or _gpus(launcher, script),
+        None if given.model else Path(origin).stem,
+    )
+    inner_keys: set[str] = set()
+    if settings.switch("deepspeed"):
+        draft.stack = "megatron-deepspeed"
+        inner_keys = _add_deepspeed(settings, script, draft.plan, given)
+        _add_checkpoints(settings, draft.plan)
+    return finished(draft, settings, RULES, given, origin, inner_keys)
+
+
+def _launch(script: Script, origin: str) -> tuple[list[str], str, list[str]]:
+    """Words before the training script, its name, and its arguments."""
+    for command in reversed(script.commands):
+        # A launcher may get the whole command as one word: srun bash -c "torchrun ...".
+        words = [w for word in command for w in (word.split() if _MARK in word else [word])]
+        if _MARK not in words and not any(word.startswith(f"{_MARK}=") for word in words):
+            continue
+        scripts = [i for i, word in enumerate(words) if word.endswith(".py")]
+        at = scripts[-1] if scripts else -1
+        return words[: at + 1], words[at] if scripts else "", words[at + 1 :]
+    trained = [word for command in script.commands for word in command if word.endswith(".py")]
+    if other := next((word for word in trained if not is_language_model(word)), None):
+        raise _another_network(other, origin)
+    rule = f"has no command with {_MARK}, so none that starts Megatron-LM"
+    raise InputError.single("", rule, file=origin, hint=_WANTED)
+
+
+def _another_network(name: str, origin: str) -> InputError:
+    rule = "trains a network that is no language model of decoder layers"
+    return UnsupportedError.single("", rule, name, file=origin)
+
+
+def _megatron_experts(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of Megatron-DeepSpeed's experts under the names that Megatron-LM has for them.
+
+    One expert is none there; else every second layer has them, each token goes to one, and
+    an expert takes no more than its share.
+    """
+    rest = {key: value for key, value in options.items() if key not in _EXPERTS}
+    count = options.get("num_experts", 1)
+    if count == 1:
+        return rest
+    drops = "disable_moe_token_dropping" not in options
+    factor = options.get("moe_train_capacity_factor", 1.0) if drops else None
+    return rest | {
+        "num_experts": count,
+        "expert_model_parallel_size": options.get("moe_expert_parallel_size", 1),
+        "moe_router_topk": options.get("topk", 1),
+        "moe_layer_freq": options.get("expert_interval", 2),
+        "moe_expert_capacity_factor": factor,
+        "moe_token_dispatcher_type": "alltoall",
+    }
+
+
+def _options(words: Sequence[str]) -> dict[str, Any]:
+    """Values by option, named as in Python; the last one counts, as in argparse."""
+    values: dict[str, list[str]] = {}
+    name = ""
+    for word in (part for item in words for part in _split_option(item)):
+        if re.match(r"--?[A-Za-z]", word):
+            name, equals, value = word.lstrip("-").partition("=")
+            name = name.replace("-", "_")
+            values[name] = [value] if equals else []
+        elif name:
+            values[name].append(word)
+    found = {key: _typed(value) for key, value in values.items()}
+    if not found.pop("group_query_attention", None):
+        # Without the flag, Megatron-LM takes no notice of the number of groups.
+        found.pop("num_query_groups", None)
+    return found
+
+
+def _split_option(word: str) -> list[str]:
+    """An option and its value where an array holds them as one word."""
+    return word.split() if word.startswith("--") and " " in word else [word]
+
+
+def _typed(words: list[str]) -> Any:
+    """A flag, a number, a word, or a list of several."""
+    values = [_number(word.strip("'\"")) for word in words]
+    if not values:
+        return True
+    return values[0] if len(values) == 1 else values
+
+
+def _number(word: str) -> int | float | str:
+    if re.fullmatch(r"[-+]?\d{1,18}", word):
+        return int(word)
+    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", word) and len(word) < 40:
+        return float(word)
+    return word
+
+
+def _gpus(launcher: Sequence[str], script: Script) -> int | None:
+    """GPUs that the launcher starts ranks on, where the script says it."""
+    nodes, per_node = _option(launcher, _NODES), _option(launcher, _PER_NODE)
+    if nodes and per_node:
+        return nodes * per_node
+    world = script.variables.get("WORLD_SIZE", "")
+    if isinstance(world, str) and world.isdecimal() and len(world) < 10:
+        return int(world)
+    return None
+
+
+def _option(words: Sequence[str], names: Sequence[str]) -> int | None:
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in names:
+            value = value if equals else next(iter(words[i + 1 :]), "")
+            return int(value) if value.isdecimal() and len(value) < 10 else None
+    return None
+
+
+def _add_deepspeed(
+    settings: Settings, script: Script, plan: dict[str, Any], given: Given
+) -> set[str]:
+    """Read the DeepSpeed configuration that the script writes, if it does; returns its keys."""
+    name = str(settings.get("deepspeed_config") or "")
+    text = script.documents.get(name)
+    if text is None:
+        settings.forget("deepspeed_config")
+        return set()
+    inner = read_settings(text, name)
+    found = deepspeed_plan(inner)
+    # Megatron-DeepSpeed configures checkpoints by its own options, not by this file.
+    found["offload"] = {k: v for k, v in found.get("offload", {}).items() if k != "activations"}
+    plan |= {key: found[key] for key in _FROM_DEEPSPEED if found.get(key) not in (None, {})}
+    for key in _SAID_TWICE:
+        inner.get(key)
+    if plan.get("offload", {}).get("optimizer") == "cpu":
+        settings.get("cpu_optimizer")  # says the same once more
+    rest = sort_out(inner, DEEPSPEED_RULES, given.ignore)
+    settings.faults += [replace(fault, file=name) for fault in inner.faults]
+    settings.assumed += (*inner.assumed, *rest.assumed)
+    settings.unsupported += rest.unsupported
+    return inner.keys
+
+
+def _add_checkpoints(settings: Settings, plan: dict[str, Any]) -> None:
+    """Where Megatron-DeepSpeed's options put the inputs of recomputed layers.
+
+    They count instead of the configuration's ``activation_checkpointing``, and only with
+    recomputation.
+    """
+    kept = checkpoint_fields(
+        plan["tp"],
+        in_parts=settings.switch("partition_activations"),
+        on_host=settings.switch("checkpoint_in_cpu"),
+        in_one_buffer=settings.switch("contigious_checkpointing"),
+    )
+    if plan["recompute"] == "full":
+        offload = {**plan.get("offload", {}), **kept.pop("offload", {})}
+        plan |= {**kept, **({"offload": offload} if offload else {})}

@@ -1,0 +1,322 @@
+"""How do settings of Megatron-Core become a model, a plan and a batch?
+
+Megatron-LM's command line, NeMo and Megatron-Bridge say the same things with mostly the
+same names (:mod:`simulator.importers.megatron.megatron_options`); their importers bring them into
+one flat mapping, and this file says what it means. Defaults are those of Megatron-LM.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from simulator.described.plan.layout_text import layers_per_stage
+from simulator.described.plan.plan import RecomputeModule
+from simulator.errors import InputError
+from simulator.importers.assembly import Draft
+from simulator.importers.megatron.megatron_memory import (
+    check_muon,
+    keeps_16_bit_gradients,
+    offload_fields,
+)
+from simulator.importers.megatron.megatron_model import count_of, model_fields, switch_of
+from simulator.importers.megatron.megatron_options import (
+    CP_METHODS,
+    DISPATCHERS,
+    PIPELINE_BEFORE_DATA,
+    SHARDING,
+)
+from simulator.importers.settings import Settings, leave_out
+
+_NETWORKS_OF_OTHER_SORTS = r"(.*/)?[\w-]*(bert|t5|ict|vit|vision|retro|mamba|vlm)[\w-]*\.py"
+_CHUNK_GROUPS = tuple(
+    f"microbatch_group_size_per_{stage}_stage" for stage in ("vp", "virtual_pipeline")
+)
+"""Microbatches that run through one chunk before the next chunk's turn, where chunks alternate."""
+_CP_SIZES = "hierarchical_context_parallel_sizes"
+_LAYOUT_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+
+
+def is_language_model(script: str) -> bool:
+    """Whether a training script's name is not that of another sort of network."""
+    return re.fullmatch(_NETWORKS_OF_OTHER_SORTS, script) is None
+
+
+def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Draft:
+    """The model, plan and batch of Megatron-Core's settings; faults go to ``settings``.
+
+    Args:
+        settings: What a file says, under the names of :mod:`megatron_options`.
+        gpus: GPUs of the job, where they are known.
+        name: Name of the model; None where the user takes another than the file's.
+    """
+    tp, pp = count_of(settings, "plan.tp", 1), count_of(settings, "plan.pp", 1)
+    layers = count_of(settings, "model.layers", None)
+    model = model_fields(settings, tp, name) if layers is not None else None
+    draft = Draft(model=model, gpus=gpus)
+    draft.micro_batch = count_of(settings, "batch.micro", 1)
+    draft.global_batch = count_of(settings, "batch.global", None)
+    draft.seq_len = count_of(settings, "batch.seq_len", None)
+    has_experts = bool(model and model.get("experts"))
+    is_narrow = keeps_16_bit_gradients(settings)
+    draft.plan = {
+        "tp": tp,
+        "pp": pp,
+        **_virtual_stages(settings, pp, layers),
+        **_context_parallelism(settings),
+        **_expert_parallelism(settings, tp, has_experts),
+        **_sharding(settings, (gpus or 0) // (tp * pp)),
+        **_precision(settings, keeps_16_bit=is_narrow),
+        **_recomputation(settings),
+        **offload_fields(settings, layers),
+        "optimizer": _optimizer(settings),
+        "clip_gradients": settings.number("clip_grad", "optim.grad_clip", default=1.0) > 0,
+        "rank_order": PIPELINE_BEFORE_DATA if settings.switch("use_tp_pp_dp_mapping") else None,
+        "attention": _attention(settings),
+        **_overlaps(settings, tp),
+    }
+    draft.facts = _facts(settings, model)
+    if is_narrow:
+        draft.facts["copies_gradients"] = False
+    return draft
+
+
+def _virtual_stages(settings: Settings, pp: int, layers: int | None) -> dict[str, Any]:
+    """Chunks per stage, and how the layers are dealt to them."""
+    given = settings.whole("num_virtual_stages_per_pipeline_rank",
+                           "virtual_pipeline_model_parallel_size", default=None)  # fmt: skip
+    per_chunk = settings.whole("num_layers_per_virtual_pipeline_stage", default=None)
+    found: dict[str, Any] = {"vpp": given or 1}
+    if (group := settings.whole(*_CHUNK_GROUPS, default=pp)) != pp:
+        key, _ = settings.first(*_CHUNK_GROUPS)
+        rule = f"is not modelled: chunks take turns after as many microbatches as stages, {pp}"
+        settings.fault(key, rule, group, leave_out(key))
+    if per_chunk and layers:
+        if layers % (pp * per_chunk):
+            rule = f"must divide the {layers} layers over {pp} stages"
+            settings.fault("num_layers_per_virtual_pipeline_stage", rule, per_chunk)
+        found["vpp"] = max(1, layers // (pp * per_chunk))
+    for name in ("first_stage_layers", "last_stage_layers"):
+        found[name] = count_of(settings, f"plan.{name}", 0)
+    for name in ("account_for_embedding", "account_for_loss"):
+        found[name] = switch_of(settings, f"plan.{name}")
+    if layout := _layout(settings, pp):
+        found |= layout
+    return found
+
+
+def _layout(settings: Settings, pp: int) -> dict[str, Any]:
+    """A layout string, from the string itself or from lists of module names."""
+    layout = settings.get("pipeline_model_parallel_layout")
+    if layout is None:
+        return {}
+    if isinstance(layout, list) and all(isinstance(stage, list) for stage in layout):
+        stages = ["".join(_LAYOUT_LETTERS.get(str(name), "?") for name in s) for s in layout]
+        layout = "|".join(stages)
+    try:
+        stages_in_all = len(layers_per_stage(str(layout)))
+    except InputError as error:
+        settings.faults += error.faults
+        return {}
+    return {"layout": str(layout), "vpp": max(1, stages_in_all // pp)}
+
+
+def _context_parallelism(settings: Settings) -> dict[str, Any]:
+    ulysses = settings.whole("ds_sequence_parallel_size", default=1)
+    if ulysses > 1:
+        return {"cp": ulysses, "cp_method": "all_to_all"}
+    given = settings.get("cp_comm_type")
+    if isinstance(given, list):
+        settings.fault("cp_comm_type", "must be one for all layers", given)
+        return {}
+    method = settings.choice("cp_comm_type", meanings=CP_METHODS, default="ring")
+    cp, sizes = count_of(settings, "plan.cp", 1), settings.get(_CP_SIZES)
+    if cp == 1 or method != "all_to_all+ring":
+        return {"cp": cp, "cp_method": method if cp > 1 else "ring"}
+    if not (isinstance(sizes, list) and len(sizes) == 2 and str(sizes[0]).isdigit()):
+        rule = "must be two numbers for a2a+p2p: ranks that trade heads, and rings between them"
+        settings.fault(_CP_SIZES, rule, sizes)
+        return {}
+    return {"cp": cp, "cp_method": method, "cp_heads": int(sizes[0])}
+
+
+def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[str, Any]:
+    ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
+    overlap_ep = switch_of(settings, "plan.overlap_ep") or None
+    way = settings.choice("moe_token_dispatcher_type", meanings=DISPATCHERS, default="all_gather")
+    if not has_experts:
+        return {"ep": ep}
+    found = {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep}
+    return found | ({"ep_dispatch": way} if way != "all_to_all" else {})
+
+
+def _sharding(settings: Settings, width: int) -> dict[str, Any]:
+    """ZeRO stage, and the group it shards over, of ``width`` = dp x cp ranks."""
+    is_sharded = settings.switch("use_distributed_optimizer")
+    optimizer = settings.get("optim.name") or settings.get("optimizer")
+    is_sharded = is_sharded or optimizer == "distributed_fused_adam"
+    zero = settings.whole("zero_stage", default=1 if is_sharded else 0)
+    strategy = settings.choice("data_parallel_sharding_strategy", meanings=SHARDING, default=0)
+    if settings.switch("use_megatron_fsdp", "use_custom_fsdp"):
+        zero = strategy
+    if settings.switch("use_torch_fsdp2"):
+        zero = 3
+    replicas = settings.whole("num_distributed_optimizer_instances", default=1)
+    return {"zero": zero, "zero_group": width // replicas if replicas > 1 and zero else 0}
+
+
+def _precision(settings: Settings, *, keeps_16_bit: bool) -> dict[str, Any]:
+    """Format of the products, and the format that gradients are reduced in."""
+    trainer = str(settings.get("trainer.precision") or "")
+    is_fp16 = settings.switch("fp16") or trainer.startswith("16")
+    is_bf16 = settings.switch("bf16") or trainer.startswith("bf16")
+    precision = "bf16" if is_bf16 else "fp16" if is_fp16 else "fp32"
+    eight = settings.get("fp8_format") or settings.get("fp8")
+    if isinstance(eight, bool) and eight:
+        eight = "hybrid"
+    if eight:
+        kinds = {"delayed": "fp8", "tensorwise": "fp8", "mxfp8": "mxfp8"}
+        precision = settings.choice("fp8_recipe", meanings=kinds, default="fp8")
+    four = settings.get("fp4_format") or settings.get("fp4")
+    if four:
+        precision = settings.choice("fp4_recipe", meanings={"nvfp4": "nvfp4"}, default="nvfp4")
+    reduced = "fp32"
+    in_fp32 = settings.switch("grad_reduce_in_fp32", default=True)
+    if settings.switch("grad_reduce_in_bf16") or keeps_16_bit or (is_bf16 and not in_fp32):
+        reduced = "bf16"
+    if is_fp16 and not settings.switch("accumulate_allreduce_grads_in_fp32"):
+        reduced = "fp16"
+    settings.switch("accumulate_allreduce_grads_in_fp32")
+    return {"precision": precision, "grad_reduce_precision": reduced}
+
+
+def _recomputation(settings: Settings) -> dict[str, object]:
+    """What is computed again: nothing, core attention, or whole layers."""
+    granularity = settings.choice(
+        "recompute_granularity", "activations_checkpoint_granularity",
+        meanings={"selective": "selective", "full": "full", "none": "none"}, default="none",
+    )  # fmt: skip
+    if settings.switch("recompute_activations"):
+        granularity = "selective"
+    if settings.switch("checkpoint_activations", "deepspeed_activation_checkpointing"):
+        granularity = "full"
+    key, method = settings.first("recompute_method", "activations_checkpoint_method")
+    if method and granularity == "none" and key == "activations_checkpoint_method":
+        # Before granularity had a flag, naming a method was enough; NeMo names one always.
+        granularity = "none" if settings.states("activations_checkpoint_granularity") else "full"
+    named = settings.get("recompute_modules")  # of no meaning beside anything but selective
+    if settings.switch("moe_layer_recompute"):
+        if granularity == "full":
+            rule = "must be left out where whole layers are computed again"
+            settings.fault("moe_layer_recompute", rule, value=True)
+        granularity, named = "selective", _with_experts(named)
+    modules = _modules(settings, named) if granularity == "selective" else {}
+    layers = _repeated_layers(settings, str(method)) if granularity == "full" else {}
+    divides = settings.switch("distribute_saved_activations")
+    return {"recompute": granularity, "partition_activations": divides, **layers, **modules}
+
+
+def _with_experts(named: object) -> list[object]:
+    """The modules that are named, or else Megatron-Core's default, and the experts."""
+    given = list(named) if isinstance(named, list | tuple) else [named or "core_attn"]
+    return [*given, *({"moe"} - set(given))]
+
+
+def _modules(settings: Settings, given: object) -> dict[str, object]:
+    """The parts of a layer that are named; nothing where Megatron-Core's default holds.
+
+    An empty list is no default: it repeats nothing.
+    """
+    if given is None:
+        return {}
+    names = [str(name) for name in given] if isinstance(given, list | tuple) else [str(given)]
+    if not names:
+        return {"recompute": "none"}
+    known = get_args(RecomputeModule)
+    for name in names:
+        if name not in known:
+            rule = f"is not modelled; known: {', '.join(known)}"
+            settings.fault("recompute_modules", rule, name, "take recompute_granularity full")
+    return {"recompute_modules": names}
+
+
+def _repeated_layers(settings: Settings, method: str) -> dict[str, object]:
+    key, number = settings.first("recompute_num_layers", "activations_checkpoint_num_layers",
+                                 "checkpoint_num_layers")  # fmt: skip
+    if method == "block" and number is not None:
+        return {"recompute_layers": number}
+    if method == "uniform" and (number or 1) > 1:
+        rule = "keeps one input for several layers, which is not modelled"
+        settings.fault(key, rule, number, f"take 1, or --define {key}=1")
+    return {}
+
+
+def _optimizer(settings: Settings) -> str:
+    names = dict.fromkeys(
+        ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim"), "adam"
+    )
+    momentum = settings.number("sgd_momentum", default=0.9)
+    names |= {"sgd": "sgd-momentum" if momentum else "sgd", "muon": "muon"}
+    found = settings.choice("optimizer", "optim.name", meanings=names, default="adam")
+    if found == "muon":
+        check_muon(settings)
+    return found
+
+
+def _attention(settings: Settings) -> str | None:
+    """How core attention is computed; None is what the stack does."""
+    kinds = dict.fromkeys(("auto", "AttnBackend.auto"))
+    kinds |= dict.fromkeys(("flash", "fused", "AttnBackend.flash", "AttnBackend.fused"), "flash")
+    kinds |= dict.fromkeys(("unfused", "local", "AttnBackend.unfused"), "fused-softmax")
+    found = settings.choice("attention_backend", meanings=kinds, default=None)
+    is_local = settings.get("transformer_impl") == "local"
+    if settings.switch("use_flash_attn", "use_flash_attn_v2", "use_flash_attention"):
+        return "flash"
+    if is_local and found != "flash":
+        return "unfused" if settings.switch("no_masked_softmax_fusion") else "fused-softmax"
+    return found
+
+
+def _overlaps(settings: Settings, tp: int) -> dict[str, Any]:
+    waits = settings.switch("no_overlap_p2p_communication")
+    cuts = switch_of(settings, "plan.sequence_parallel")
+    waits = waits or not settings.switch("overlap_p2p_comm", default=True)
+    return {
+        "overlap_grad_reduce": switch_of(settings, "plan.overlap_grad_reduce"),
+        "overlap_param_gather": switch_of(settings, "plan.overlap_param_gather"),
+        "overlap_p2p": False if waits else None,
+        "overlap_tp": switch_of(settings, "plan.overlap_tp"),
+        "sequence_parallel": cuts if tp > 1 else None,
+    }
+
+
+_FUSIONS = {
+    "fused_accumulation": (
+        ("no_gradient_accumulation_fusion",), ("gradient_accumulation_fusion",),
+    ),
+    "fused_rotary": (("no_rope_fusion",), ("apply_rope_fusion",)),
+    "fused_elementwise": (
+        ("no_bias_gelu_fusion", "no_bias_swiglu_fusion", "no_bias_dropout_fusion"),
+        ("bias_activation_fusion",),
+    ),
+}  # fmt: skip
+"""Options that refuse a fusion on the command line, and those that allow it in a recipe."""
+
+
+def _facts(settings: Settings, model: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the run does otherwise than the stack."""
+    dropouts = [settings.number(f"{kind}_dropout", default=0.1) for kind in ("hidden", "attention")]
+    fuses_loss = settings.switch("cross_entropy_loss_fusion")
+    facts: dict[str, Any] = {
+        "dropout": any(dropouts),
+        "cross_entropy": "fused" if fuses_loss else "in-place",
+    }
+    for fact, (refusals, consents) in _FUSIONS.items():
+        refused = [name for name in refusals if settings.switch(name)]
+        withheld = [name for name in consents if not settings.switch(name, default=True)]
+        if refused or withheld:
+            facts[fact] = False
+    if model and "experts" in model:
+        facts["grouped_experts"] = settings.switch("moe_grouped_gemm")
+    return facts

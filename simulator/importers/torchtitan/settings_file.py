@@ -1,0 +1,336 @@
+"""What job does a torchtitan configuration describe?
+
+The TOML that a user writes and the JSON that torchtitan resolves it to have the same
+sections. The model is looked up by its name and flavour; the number of GPUs is the
+launcher's and must be given.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from simulator.described.foreign_config import ImportReport
+from simulator.described.job import Job
+from simulator.described.load import load_model
+from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
+from simulator.errors import InputError
+from simulator.files import read_text
+from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.settings import Settings, leave_out
+from simulator.importers.torchtitan.python_config import TARGET, read_python_config
+from simulator.importers.torchtitan.torchtitan_options import (
+    CONVERTERS,
+    DEGREES,
+    DISPATCHERS,
+    MODELS,
+    ONE_CHUNK,
+    RULES,
+    SCHEDULES,
+    WITHOUT_EXTRAS,
+)
+
+_WANTED = "give a TOML of torchtitan, the JSON it resolves one to, or FILE.py:FUNCTION"
+EAGER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
+"""What torch.compile fuses of the model."""
+EAGER_LOSS = "cross_entropy", "eager"
+"""What it fuses of the loss is one fact, and this is its value without."""
+
+
+def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
+    """The job of a torchtitan configuration, and a report on its settings.
+
+    Args:
+        path: A TOML or JSON file, or ``FILE.py:FUNCTION`` of a registry in Python, which is
+            read and never run.
+        given: The GPUs, and what else the file leaves open.
+
+    Raises:
+        InputError: It is no such file, a setting costs something that is not modelled, or
+            something is missing.
+    """
+    origin = str(path)
+    file, colon, function = origin.rpartition(":") if ".py:" in origin else (origin, "", "")
+    text = read_text(Path(file), _WANTED)
+    if colon or Path(file).suffix == ".py":
+        values = _from_python(read_python_config(text, function, file), Path(file))
+    else:
+        values = parse_mapping(text, origin, _WANTED)
+    settings = Settings(flat(values, origin), "torchtitan")
+    draft = Draft(model=_model(settings, given), stack="torchtitan", gpus=given.gpus)
+    degrees = {name: settings.whole(*keys, default=1) for name, keys in DEGREES.items()}
+    width = (given.gpus or 0) // (degrees["tp"] * degrees["pp"])
+    draft.plan = {
+        **degrees,
+        "etp": degrees["etp"] if degrees["ep"] > 1 else None,
+        **pipeline_fields(settings, degrees["pp"], _layers(draft.model), Path(path).parent),
+        **_sharding(settings, degrees, width),
+        **_dispatch(settings, degrees["ep"]),
+        "cp_method": _context_method(settings, degrees["cp"]),
+        "recompute": _recomputation(settings),
+        "precision": _precision(settings),
+        "optimizer": _optimizer(settings),
+        "clip_gradients": settings.number("training.max_norm", default=1.0) > 0,
+        "overlap_tp": settings.switch(
+            "parallelism.enable_async_tensor_parallel",
+            "experimental.enable_async_tensor_parallel",
+            "compile.enable_async_tensor_parallel",
+        ),
+        "grad_reduce_precision": settings.choice(
+            "training.mixed_precision_reduce",
+            meanings={"float32": "fp32", "bfloat16": "bf16"},
+            default="fp32",
+        ),
+    }
+    if settings.switch("training.enable_cpu_offload"):
+        draft.plan["offload"] = FSDP_OFFLOAD.model_dump(exclude_defaults=True)
+    draft.facts = {} if _is_compiled(settings, "model") else dict.fromkeys(EAGER, False)
+    if not _is_compiled(settings, "loss"):
+        draft.facts |= (EAGER_LOSS,)
+    if settings.get("training.disable_cuda_graphs") is False:
+        settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")
+    draft.seq_len = settings.whole("training.seq_len", default=2048)
+    _batch(settings, draft, width // degrees["cp"], degrees["pp"])
+    return finished(draft, settings, RULES, given, origin)
+
+
+def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A configuration in Python under the names that its TOML had."""
+    spec = values.get("model_spec")
+    if isinstance(spec, dict):
+        # ``model_registry("8B")`` in the folder of the model.
+        values["model_spec"] = {"name": file.resolve().parent.name, "flavor": spec.get("0")}
+    optimizer = values.get("optimizer")
+    if isinstance(optimizer, dict) and "InBackward" in str(optimizer.get(TARGET)):
+        optimizer["early_step_in_backward"] = True
+    converters = values.pop("model_converters", None)
+    if isinstance(converters, dict):
+        listed = [each for each in converters.get("converters", ()) if isinstance(each, dict)]
+        names = {str(each.get(TARGET)): each for each in listed}
+        values["model"] = {"converters": [_converter(name) for name in names]}
+        values |= {_converter(name): each for name, each in names.items()}
+    return values
+
+
+def _converter(target: str) -> str:
+    """Short name of a converter's class; as it is written where it is another."""
+    short = {"Float8LinearConverter": "float8", "MXLinearConverter": "mx"}
+    return short.get(target.partition(".")[0], target.replace(".", "_"))
+
+
+def _model(settings: Settings, given: Given) -> dict[str, Any] | str | None:
+    """Our model for torchtitan's name and flavour; None, to be asked for, for others."""
+    name = settings.get("model.name") or settings.get("model_spec.name")
+    flavor = settings.get("model.flavor") or settings.get("model_spec.flavor")
+    if given.model:
+        return given.model
+    key = (str(name), str(flavor))
+    if key in WITHOUT_EXTRAS:
+        return {"base": WITHOUT_EXTRAS[key], "multi_token_layers": 0}
+    if key in MODELS:
+        return MODELS[key]
+    rule = f"is a model whose dimensions stand in torchtitan's code: {name} {flavor}"
+    settings.fault("model.flavor", rule, flavor, "give --model NAME, or a path to a config.json")
+    return None
+
+
+def _layers(model: dict[str, Any] | str | None) -> int:
+    name = model["base"] if isinstance(model, dict) else model
+    return load_model(name).layers if name else 0
+
+
+def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[str, Any]:
+    """What fully_shard keeps on each rank, of ``width`` = dp x cp ranks."""
+    replicate = settings.whole(
+        "parallelism.data_parallel_replicate_degree",
+        "training.data_parallel_replicate_degree", default=1,
+    )  # fmt: skip
+    shard = settings.whole(
+        "parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree",
+        "training.data_parallel_degree", default=-1,
+    )  # fmt: skip
+    policies = {"default": None, "always": True, "never": False}
+    reshards = settings.choice(
+        "parallelism.fsdp_reshard_after_forward", meanings=policies, default=None
+    )
+    group = width // replicate if shard < 0 else shard * degrees["cp"]
+    if replicate > 1 and group == 1:
+        return {"zero": 0}
+    if replicate < 1 or (shard > 0 and width and shard * replicate * degrees["cp"] != width):
+        rule = (
+            f"times {replicate} replicas must be the {width} GPUs of data and context parallelism"
+        )
+        settings.fault("parallelism.data_parallel_shard_degree", rule, shard, "give other --gpus")
+    # By default a pipeline keeps weights between its microbatches.
+    keeps = degrees["pp"] > 1 if reshards is None else not reshards
+    return {
+        "zero": 3,
+        "reshard_after_forward": False if keeps else None,
+        "zero_group": group if replicate > 1 else 0,
+    }
+
+
+def _context_method(settings: Settings, cp: int) -> str:
+    keys = ("parallelism.context_parallel_rotate_method",
+            "experimental.context_parallel_rotate_method")  # fmt: skip
+    method = settings.choice(
+        *keys, meanings={"allgather": "all_gather", "alltoall": "ring"}, default="all_gather"
+    )
+    return method if cp > 1 else "ring"
+
+
+def _dispatch(settings: Settings, ep: int) -> dict[str, str]:
+    """How tokens reach their experts, where those are spread."""
+    way = settings.choice(
+        "parallelism.expert_parallel_comm_backend", meanings=DISPATCHERS, default="all_to_all"
+    )
+    return {"ep_dispatch": way} if ep > 1 else {}
+
+
+def _recomputation(settings: Settings) -> str:
+    """What is computed again: nothing, every second product, or whole layers."""
+    mode = settings.choice(
+        "activation_checkpoint.mode",
+        meanings={"none": "none", "selective": "selective", "full": "full"},
+        default=_unnamed_recomputation(settings),
+    )
+    if mode != "selective":
+        return mode
+    default = "op" if settings.get("model_spec.name") else "2"
+    option = str(settings.get("activation_checkpoint.selective_ac_option") or default)
+    if option not in ("op", "1"):
+        key = "activation_checkpoint.selective_ac_option"
+        rule = "recomputes one layer in so many, which is not modelled"
+        settings.fault(key, rule, option, "take op, or --set plan.recompute=... with --ignore "
+                       "activation_checkpoint.selective_ac_option")  # fmt: skip
+    return "full" if option == "1" else "selective"
+
+
+def _unnamed_recomputation(settings: Settings) -> str:
+    """Mode where none is named: today's JSON shows the fields of a mode, not its name."""
+    section = {key for key in settings.keys if key.startswith("activation_checkpoint.")}
+    if not settings.get("model_spec.name"):
+        return "selective"
+    if any("force_recompute" in key for key in section):
+        return "selective"
+    return "full" if section else "none"
+
+
+def _precision(settings: Settings) -> str:
+    converters = settings.get("model.converters") or []
+    names = [converters] if isinstance(converters, str) else list(converters)
+    formats = {CONVERTERS.get(str(name)) for name in names if "grouped_mm" not in str(name)}
+    if None in formats or len(formats) > 1:
+        settings.fault("model.converters", "is not modelled", converters, "take one of float8, mx")
+    if settings.switch("training.enable_float8_linear", "float8.enable_float8_linear"):
+        formats.add("fp8")
+    wide = settings.choice(
+        "training.mixed_precision_param", meanings={"bfloat16": "bf16", "float32": "fp32"},
+        default="bf16",
+    )  # fmt: skip
+    gathers = [key for key in settings.keys if key.endswith("enable_fsdp_float8_all_gather")]
+    if formats and any(settings.switch(key) for key in gathers):
+        settings.fault(gathers[0], "is not modelled: it gathers weights in 8 bits", value=True,
+                       hint=leave_out(gathers[0]))  # fmt: skip
+    return next((found for found in formats if found), wide)
+
+
+def _optimizer(settings: Settings) -> str:
+    names = dict.fromkeys(("Adam", "AdamW", "adam", "adamw"), "adam")
+    return settings.choice("optimizer.name", meanings=names, default="adam")
+
+
+def _is_compiled(settings: Settings, part: str) -> bool:
+    """Whether the model or the loss runs as torch.compile fuses it."""
+    parts = settings.get("compile.components")
+    is_on = settings.switch("compile.enable", "training.compile")
+    return is_on and (parts is None or part in parts)
+
+
+def _batch(settings: Settings, draft: Draft, dp: int, pp: int) -> None:
+    """Sequences at a time and per step; a pipeline cuts a rank's batch into microbatches."""
+    local = settings.whole("training.local_batch_size", "training.batch_size", default=8)
+    total = settings.whole("training.global_batch_size", default=-1)
+    micro = settings.whole("parallelism.pipeline_parallel_microbatch_size",
+                           "experimental.pipeline_parallel_microbatches", default=1)  # fmt: skip
+    draft.micro_batch = micro if pp > 1 else local
+    draft.global_batch = total if total > 0 else (local * dp or None)
+
+
+CSV_KEYS = tuple(
+    f"{table}.pipeline_parallel_schedule_csv" for table in ("parallelism", "experimental")
+)
+"""Settings that name a file with a schedule; the first is today's."""
+_NAME = "parallelism.pipeline_parallel_schedule"
+_LAYERS_PER_STAGE = "parallelism.pipeline_parallel_layers_per_stage"
+
+
+def pipeline_fields(settings: Settings, pp: int, layers: int, folder: Path) -> dict[str, Any]:
+    """Schedule, chunks per rank, and how layers are dealt to them; faults go to ``settings``.
+
+    Args:
+        settings: What the file says.
+        pp: Pipeline stages.
+        layers: Layers of the model.
+        folder: Where a schedule's CSV lies, unless its path is absolute.
+    """
+    csv_key, written = settings.first(*CSV_KEYS)
+    schedule = _named(settings, is_written=bool(written))
+    first, last = (
+        settings.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", default=1)
+        for end in ("first", "last")
+    )
+    per_stage = settings.whole(_LAYERS_PER_STAGE, default=None)
+    key = "parallelism.pipeline_parallel_expert_parallel_overlap"
+    runs_apart = not settings.switch(key, default=True) and schedule == "dualpipev"
+    if pp == 1:
+        return {}
+    for end, less in (("first", first), ("last", last)):
+        if less > 1:
+            key = f"parallelism.pipeline_parallel_{end}_stage_less_layers"
+            rule = "counts embedding or head as several layers, which is not modelled"
+            settings.fault(key, rule, less, "take 0 or 1")
+    stages = -(-(layers + first + last) // per_stage) if per_stage else 0
+    if stages % pp:
+        rule = f"makes {stages} stages, which {pp} ranks do not share evenly"
+        settings.fault(_LAYERS_PER_STAGE, rule, per_stage)
+    vpp = stages // pp if stages else 1 if schedule in ONE_CHUNK else 2
+    order: dict[str, Any] | str | None
+    if written:
+        order, vpp = _written(settings, csv_key, str(written), folder)
+    else:
+        order = schedule if schedule != ("interleaved-1f1b" if vpp > 1 else "1f1b") else None
+    return {
+        "schedule": order,
+        "vpp": max(1, vpp),
+        "overlap_ep": False if runs_apart else None,
+        "account_for_embedding": first == 1,
+        "account_for_loss": last == 1,
+    }
+
+
+def _named(settings: Settings, *, is_written: bool) -> str:
+    """Our schedule of torch's name, in which case does not matter."""
+    key, given = settings.first(_NAME, "experimental.pipeline_parallel_schedule")
+    meanings = {name.casefold(): ours for name, ours in SCHEDULES.items()}
+    if given is None or is_written:
+        return "1f1b"
+    if str(given).casefold() not in meanings:
+        known = ", ".join(SCHEDULES)
+        settings.fault(key, f"is not modelled; known: {known}", given, leave_out(key))
+    return meanings.get(str(given).casefold(), "1f1b")
+
+
+def _written(
+    settings: Settings, key: str, name: str, folder: Path
+) -> tuple[dict[str, Any] | None, int]:
+    """The order in a CSV file as a plan carries it, and chunks per rank."""
+    try:
+        text = read_text(folder / name, "give the file beside the configuration")
+    except InputError as error:
+        settings.fault(key, f"names a file that {error.faults[0].rule}", name, leave_out(key))
+        return None, 1
+    rows = text.rstrip().splitlines()
+    stages = 1 + max((int(stage) for stage in re.findall(r"\b(\d{1,6})[FBIW]\d", text)), default=0)
+    return {"file": name, "rows": rows}, max(1, stages // max(1, len(rows)))

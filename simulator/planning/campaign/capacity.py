@@ -1,0 +1,151 @@
+"""What does a whole training run take, on one cluster or on several?
+
+Puts the campaign's time, energy and money together, and compares clusters: the same job on
+more or fewer GPUs of the same system (data parallelism grows along), or on other systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from simulator.described.job import Job
+from simulator.described.rules.pool_rules import refuse_pools
+from simulator.errors import InputError
+from simulator.planning.campaign.training_run import (
+    CampaignTime,
+    Energy,
+    Money,
+    campaign_time,
+    energy,
+    money,
+)
+from simulator.results.simulation import run_step
+from simulator.results.step import StepResult
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """A campaign on one cluster.
+
+    Attributes:
+        job: With that cluster.
+        step: Its step.
+        time, energy, money: What the campaign takes.
+    """
+
+    job: Job
+    step: StepResult
+    time: CampaignTime
+    energy: Energy
+    money: Money
+
+    @property
+    def fits(self) -> bool:
+        """Whether every GPU, and every node, has room for what it must hold."""
+        return self.step.fits
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A cluster that the job cannot run on.
+
+    Attributes:
+        system: Name of its profile.
+        gpus: Of it.
+        reason: Why not.
+    """
+
+    system: str
+    gpus: int
+    reason: str
+
+
+def capacity(
+    job: Job,
+    *,
+    members: int = 200,
+    seed: int = 0,
+    on_member: Callable[[], None] | None = None,
+) -> Capacity:
+    """What a job's campaign takes.
+
+    Args:
+        job: With its campaign.
+        members: Simulated campaigns, where failures are given.
+        seed: Of their failures.
+        on_member: Called after each of them, for progress.
+
+    Raises:
+        InputError: The plan cannot run, or the campaign lacks what is needed.
+    """
+    refuse_pools(job, "what a training run takes")
+    step = run_step(job)
+    time = campaign_time(job, step, members=members, seed=seed, on_member=on_member)
+    drawn = energy(job, time)
+    return Capacity(job, step, time, drawn, money(job, time, drawn))
+
+
+def cluster_sizes(job: Job) -> list[int]:
+    """All numbers of GPUs over which the job's global batch can be spread, its plan kept."""
+    width = job.choices.ranks_of_a_copy
+    most_ranks = job.batch.global_batch // job.batch.micro_batch
+    return [width * dp for dp in range(1, most_ranks + 1) if most_ranks % dp == 0]
+
+
+def compare_clusters(
+    job: Job,
+    systems: Sequence[str],
+    sizes: Sequence[int],
+    *,
+    members: int = 200,
+    seed: int = 0,
+) -> Iterator[Capacity | Refusal]:
+    """The same campaign on every system with every number of GPUs.
+
+    Args:
+        job: What is trained; its plan stays.
+        systems: Names of hardware profiles; overrides of the job's own system are kept on it.
+        sizes: Numbers of GPUs.
+        members: As for :func:`capacity`.
+        seed: As for :func:`capacity`.
+    """
+    for system in systems:
+        for gpus in sizes:
+            try:
+                found = capacity(_moved(job, system, gpus), members=members, seed=seed)
+            except InputError as error:
+                fault = error.faults[0]
+                yield Refusal(system, gpus, f"{fault.path} {fault.rule}")
+                continue
+            yield found if found.fits else Refusal(system, gpus, "does not fit into memory")
+
+
+def smallest_in_time(found: Sequence[Capacity], deadline_s: float) -> Capacity | None:
+    """The cluster with the fewest GPUs that is done by a deadline; of equals the fastest."""
+    in_time = [each for each in found if each.time.wall_s <= deadline_s]
+    return min(in_time, key=lambda each: (each.time.gpus, each.time.wall_s), default=None)
+
+
+def fastest_within_budget(found: Sequence[Capacity], budget_usd: float) -> Capacity | None:
+    """The cluster that is done first, of those whose cheapest way of paying is affordable.
+
+    Raises:
+        InputError: No price of any of them is known.
+    """
+    if found and all(each.money.cheapest is None for each in found):
+        name = found[0].job.cluster.profile.name
+        rule = "is missing, so a budget cannot be met"
+        hint = f'for example --set campaign.systems.{name}.on_demand="… USD/h"'
+        raise InputError.single(f"campaign.systems.{name}", rule, hint=hint)
+    within = [
+        each for each in found if each.money.cheapest and each.money.cheapest[1] <= budget_usd
+    ]
+    return min(within, key=lambda each: (each.time.wall_s, each.time.gpus), default=None)
+
+
+def _moved(job: Job, system: str, gpus: int) -> Job:
+    """The job on another cluster."""
+    if system == job.cluster.profile.name:
+        return job.replace({"cluster.gpus": gpus})
+    return job.replace({"cluster": {"profile": system, "gpus": gpus}})

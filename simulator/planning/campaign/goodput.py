@@ -1,0 +1,261 @@
+"""Which share of a campaign's time goes into steps that count, and how often to save?
+
+The classical answers are closed forms for synchronous checkpoints and exponential failures;
+here they give the first guess of the interval and the test of the simulation. The answer
+itself is an ensemble of simulated campaigns (:mod:`simulator.planning.campaign.failures`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import numpy as np
+
+from simulator.described.campaign import Failures
+from simulator.described.job import Job
+from simulator.described.rules.pool_rules import refuse_pools
+from simulator.errors import InputError
+from simulator.planning.campaign.checkpoints import (
+    NS,
+    CheckpointCost,
+    Spent,
+    checkpoint_cost,
+    rhythm,
+)
+from simulator.planning.campaign.failures import Conditions, Fleet, Hazard, Life, Recovery, live
+
+PERCENTILES = (5, 25, 50, 75, 95)
+"""Of the wall time, that are reported."""
+
+_STEPS_AROUND_GUESS = range(-4, 5)
+"""Intervals that are tried: the first guess times these powers of the square root of 2."""
+SEARCH_MEMBERS = 40
+"""Campaigns per interval that is tried."""
+_MOST_FAILURES = 20_000
+"""A campaign with more is called hopeless."""
+
+
+@dataclass(frozen=True)
+class TriedInterval:
+    """An interval between checkpoints and what it gives.
+
+    Attributes:
+        interval_s: Training between two snapshots [s].
+        goodput: Work over the mean wall time; 0 where a campaign came to no end.
+    """
+
+    interval_s: float
+    goodput: float
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """What an ensemble of campaigns says.
+
+    Attributes:
+        share: Work over the mean wall time.
+        wall_s: Mean wall time [s].
+        wall_error_s: Standard error of that mean [s].
+        wall_percentiles_s: Wall time by percentile [s].
+        spent_s: Mean time by what it went into; adds up to ``wall_s`` [s].
+        failures: Mean number by what failed.
+        members: Campaigns.
+        seed: Of the ensemble.
+        interval_s: Training between two snapshots [s].
+        first_guess_s: Daly's interval [s].
+        mtbf_s: Mean time between failures of the whole job [s].
+        checkpoint: What each one takes.
+        tried: Intervals that were compared; empty where it was given.
+    """
+
+    share: float
+    wall_s: float
+    wall_error_s: float
+    wall_percentiles_s: Mapping[int, float]
+    spent_s: Mapping[Spent, float]
+    failures: Mapping[str, float]
+    members: int
+    seed: int
+    interval_s: float
+    first_guess_s: float
+    mtbf_s: float
+    checkpoint: CheckpointCost
+    tried: tuple[TriedInterval, ...]
+
+
+def goodput(
+    job: Job,
+    work_s: float,
+    *,
+    members: int = 200,
+    seed: int = 0,
+    on_member: Callable[[], None] | None = None,
+) -> Goodput:
+    """The goodput of a job's campaign, from its failures and checkpoint.
+
+    Args:
+        job: Its campaign says what fails and how it is saved.
+        work_s: All steps without any failure or checkpoint [s].
+        members: Campaigns that are simulated.
+        seed: Same seed, same answer.
+        on_member: Called after each simulated campaign, for progress.
+
+    Raises:
+        InputError: Failures or checkpoint are missing, or no campaign comes to an end.
+    """
+    refuse_pools(job, "goodput")
+    campaign = job.campaign
+    failures, checkpoint = campaign.failures, campaign.checkpoint
+    if failures is None or checkpoint is None:
+        missing = "failures" if failures is None else "checkpoint"
+        rule = "is missing, and goodput cannot be simulated without it"
+        raise InputError.single(f"campaign.{missing}", rule, hint="add it, or give goodput")
+    cost = checkpoint_cost(job, checkpoint)
+    ensemble = _Ensemble(job, failures, cost, work_s, seed, on_member)
+    guess_s = daly_interval_s(ensemble.stop_s, ensemble.mtbf_s)
+    interval_s = checkpoint.interval_s
+    tried = tuple(ensemble.tried(guess_s)) if interval_s is None else ()
+    if interval_s is None:
+        interval_s = max(tried, key=lambda each: each.goodput).interval_s
+    lives = ensemble.lives(interval_s, members)
+    if lives is None:
+        raise InputError.single(
+            "campaign.failures",
+            f"never lets it end: the mean time between failures is {ensemble.mtbf_s:.0f} s",
+            hint="restart or save faster, or take fewer nodes",
+        )
+    walls_s = np.asarray([life.wall_ns / NS for life in lives])
+    wall_s = float(walls_s.mean())
+    return Goodput(
+        share=work_s / wall_s,
+        wall_s=wall_s,
+        wall_error_s=float(walls_s.std(ddof=1) / sqrt(members)) if members > 1 else inf,
+        wall_percentiles_s={p: float(np.percentile(walls_s, p)) for p in PERCENTILES},
+        spent_s=_mean_spent_s(lives),
+        failures=_mean_failures(lives),
+        members=members,
+        seed=seed,
+        interval_s=interval_s,
+        first_guess_s=guess_s,
+        mtbf_s=ensemble.mtbf_s,
+        checkpoint=cost,
+        tried=tried,
+    )
+
+
+def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
+    """Training between checkpoints that loses least, to first order [s].
+
+    Source: Young, A First Order Approximation to the Optimum Checkpoint Interval, CACM 17(9),
+    1974.
+    """
+    return sqrt(2 * checkpoint_s * mtbf_s)
+
+
+def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
+    """The same to higher order [s].
+
+    Source: Daly, A higher order estimate of the optimum checkpoint interval for restart
+    dumps, FGCS 22(3), 2006, equation 37.
+    """
+    if checkpoint_s >= 2 * mtbf_s:
+        return mtbf_s
+    ratio = sqrt(checkpoint_s / (2 * mtbf_s))
+    correction = 1 + ratio / 3 + ratio**2 / 9
+    return young_interval_s(checkpoint_s, mtbf_s) * correction - checkpoint_s
+
+
+class _Ensemble:
+    """Campaigns of one job that differ in their failures only."""
+
+    def __init__(
+        self,
+        job: Job,
+        failures: Failures,
+        cost: CheckpointCost,
+        work_s: float,
+        seed: int,
+        on_member: Callable[[], None] | None,
+    ) -> None:
+        self._cost, self._work_ns, self._seed = cost, max(1, round(work_s * NS)), seed
+        self._on_member = on_member
+        self._hazards = hazards(job, failures)
+        self._recovery = Recovery(
+            detection_ns=round(failures.detection_s * NS),
+            restart_ns=round(failures.restart_s * NS),
+            loading_ns=round(cost.load_s * NS),
+            warm_up_ns=round(failures.warm_up_s * NS),
+        )
+        self._fleet = Fleet(job.cluster.nodes, failures.spare_nodes, job.dp, failures.elastic)
+        self.mtbf_s = 1 / sum(hazard.rate_per_s for hazard in self._hazards)
+        slowed = cost.interference / (1 + cost.interference)
+        self.stop_s = cost.stall_s + cost.write_s * slowed
+        """What one checkpoint costs in time."""
+
+    def lives(self, interval_s: float, members: int) -> list[Life] | None:
+        """The campaigns with that interval; None where one comes to no end."""
+        cost = self._cost
+        beats = rhythm(interval_s, cost.stall_s, cost.write_s, cost.interference)
+        conditions = Conditions(beats, self._hazards, self._recovery, self._fleet)
+        lives = []
+        for member in range(members):
+            life = live(self._work_ns, conditions, (self._seed, member), _MOST_FAILURES)
+            if life is None:
+                return None
+            lives.append(life)
+            if self._on_member:
+                self._on_member()
+        return lives
+
+    def tried(self, guess_s: float) -> list[TriedInterval]:
+        """Intervals around a first guess; all meet the same failures."""
+        return [self._try(guess_s * 2 ** (step / 2)) for step in _STEPS_AROUND_GUESS]
+
+    def _try(self, interval_s: float) -> TriedInterval:
+        lives = self.lives(interval_s, SEARCH_MEMBERS)
+        if lives is None:
+            return TriedInterval(interval_s, 0.0)
+        return TriedInterval(
+            interval_s, self._work_ns * len(lives) / sum(life.wall_ns for life in lives)
+        )
+
+
+def hazards(job: Job, failures: Failures) -> tuple[Hazard, ...]:
+    """Every kind of failure with the rate of all its parts."""
+    nodes = job.cluster.nodes
+    counts = {
+        "node": nodes,
+        "gpu": job.cluster.gpus,
+        "link": nodes * job.cluster.profile.network.fabric.nics_per_node,
+    }
+    given = {"node": failures.node, "gpu": failures.gpu, "link": failures.link}
+    found = [
+        Hazard(name, counts[name] / kind.mtbf_s, round(kind.repair_s * NS))
+        for name, kind in given.items()
+        if kind is not None and counts[name]
+    ]
+    taken = failures.preemption
+    if taken is not None:
+        away_ns, notice_ns = round(taken.away_s * NS), round(taken.notice_s * NS)
+        found.append(Hazard("preemption", nodes / taken.mtbf_s, away_ns, notice_ns))
+    if not found:
+        rule = "fails never: the system has no network cards"
+        raise InputError.single("campaign.failures.link", rule, hint="give node or gpu")
+    return tuple(found)
+
+
+def _mean_spent_s(lives: Sequence[Life]) -> dict[Spent, float]:
+    total: Counter[Spent] = Counter()
+    for life in lives:
+        total.update(life.spent_ns)
+    return {spent: total[spent] / len(lives) / NS for spent in Spent if total[spent]}
+
+
+def _mean_failures(lives: Sequence[Life]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for life in lives:
+        total.update(life.failures)
+    return {name: total[name] / len(lives) for name in sorted(total)}

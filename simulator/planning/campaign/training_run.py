@@ -1,0 +1,260 @@
+"""How many steps, days and GPU-hours does a training run take?
+
+Tokens give steps, the simulated step gives the time without any failure, and goodput gives
+the time on the calendar. Goodput is what the user gives, or what an ensemble of simulated
+campaigns says where failures are given, or unknown: then the days are those of a cluster on
+which nothing ever fails, and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from simulator.described.campaign import Owned, System
+from simulator.described.job import Job
+from simulator.errors import InputError
+from simulator.planning.campaign.checkpoints import Spent
+from simulator.planning.campaign.goodput import Goodput, goodput
+from simulator.program.ir import Category
+from simulator.results.step import StepResult
+from simulator.units import DAY_S
+
+_BUSY = (Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE, Category.OPTIMIZER)
+_TRAINING = (Spent.PRODUCTIVE, Spent.MISSING_RANKS, Spent.INTERFERENCE, Spent.LOST_WORK)
+
+
+@dataclass(frozen=True)
+class CampaignTime:
+    """The time of a training run, factor by factor.
+
+    Attributes:
+        tokens: Trained on.
+        tokens_per_step: Of the global batch.
+        steps: Optimizer steps.
+        step_time_s: One of them [s].
+        busy_share: Share of a step in which the mean GPU computes.
+        goodput_share: Share of the time that goes into steps that count; None where unknown.
+        goodput: The ensemble behind it; None where it was given or is unknown.
+        gpus: Of the job.
+    """
+
+    tokens: int
+    tokens_per_step: int
+    steps: int
+    step_time_s: float
+    busy_share: float
+    goodput_share: float | None
+    goodput: Goodput | None
+    gpus: int
+
+    @property
+    def work_s(self) -> float:
+        """All steps, if nothing fails [s]."""
+        return self.steps * self.step_time_s
+
+    @property
+    def wall_s(self) -> float:
+        """The same with what goodput leaves; without failures where it is unknown [s]."""
+        return self.work_s / (self.goodput_share or 1.0)
+
+    @property
+    def gpu_s(self) -> float:
+        """GPU time that is taken [s]."""
+        return self.wall_s * self.gpus
+
+    @property
+    def training_s(self) -> float:
+        """Time in which steps run, whether they count or are lost [s].
+
+        Only an ensemble knows of lost steps; otherwise the steps that count.
+        """
+        if self.goodput is None:
+            return self.work_s
+        return sum(self.goodput.spent_s.get(spent, 0.0) for spent in _TRAINING)
+
+
+def campaign_time(
+    job: Job,
+    step: StepResult,
+    *,
+    members: int = 200,
+    seed: int = 0,
+    on_member: Callable[[], None] | None = None,
+) -> CampaignTime:
+    """The time of a job's campaign.
+
+    Args:
+        job: Its campaign says how many tokens.
+        step: The job's simulated step.
+        members: Simulated campaigns, where failures are given.
+        seed: Of their failures.
+        on_member: Called after each of them, for progress.
+
+    Raises:
+        InputError: The tokens are missing, or goodput cannot be simulated.
+    """
+    campaign = job.campaign
+    if campaign.tokens is None:
+        hint = "add it, or take the option --tokens 15T"
+        raise InputError.single("campaign.tokens", "is missing", hint=hint)
+    steps = -(-campaign.tokens // job.batch.tokens)
+    ensemble = None
+    if campaign.failures is not None:
+        work_s = steps * step.step_time_s
+        ensemble = goodput(job, work_s, members=members, seed=seed, on_member=on_member)
+    busy_s = sum(step.breakdown_s.get(category, 0.0) for category in _BUSY)
+    return CampaignTime(
+        tokens=campaign.tokens,
+        tokens_per_step=job.batch.tokens,
+        steps=steps,
+        step_time_s=step.step_time_s,
+        busy_share=busy_s / step.step_time_s,
+        goodput_share=ensemble.share if ensemble else campaign.goodput,
+        goodput=ensemble,
+        gpus=job.cluster.gpus,
+    )
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Electricity of a campaign; None stands for what a missing factor leaves open.
+
+    Attributes:
+        gpu_busy_j: GPUs that compute [J].
+        gpu_waiting_j: GPUs that wait [J].
+        host_j: Nodes without GPUs [J].
+        network_j: Switches and storage [J].
+        building_j: What the building takes beside them [J].
+        total_j: All of it [J].
+        co2_kg: CO2 equivalent [kg].
+    """
+
+    gpu_busy_j: float
+    gpu_waiting_j: float | None
+    host_j: float | None
+    network_j: float | None
+    building_j: float | None
+    total_j: float | None
+    co2_kg: float | None
+
+
+def energy(job: Job, time: CampaignTime) -> Energy:
+    """The electricity of a job's campaign."""
+    profile, site = job.cluster.profile, job.campaign.site
+    power = system_of(job).power
+    busy_s = time.training_s * time.busy_share
+    busy_w = profile.device.power_w if power.gpu_busy_w is None else power.gpu_busy_w
+    gpu_busy_j = busy_w * busy_s * time.gpus
+    gpu_waiting_j = _times(power.gpu_waiting_w, (time.wall_s - busy_s) * time.gpus)
+    node_s = time.wall_s * job.cluster.nodes
+    host_j, network_j = _times(power.host_w, node_s), _times(power.network_w, node_s)
+    computers_j = _sum(gpu_busy_j, gpu_waiting_j, host_j, network_j)
+    building_j = None
+    if computers_j is not None and site.pue is not None:
+        building_j = computers_j * (site.pue - 1)
+    total_j = _sum(computers_j, building_j)
+    return Energy(
+        gpu_busy_j=gpu_busy_j,
+        gpu_waiting_j=gpu_waiting_j,
+        host_j=host_j,
+        network_j=network_j,
+        building_j=building_j,
+        total_j=total_j,
+        co2_kg=None if total_j is None else _times(site.grid_kg_per_j, total_j),
+    )
+
+
+def system_of(job: Job) -> System:
+    """What the campaign says about the job's hardware profile; empty if nothing."""
+    return job.campaign.systems.get(job.cluster.profile.name, System())
+
+
+def _times(factor: float | None, amount: float) -> float | None:
+    return None if factor is None else factor * amount
+
+
+def _sum(*terms: float | None) -> float | None:
+    known = [term for term in terms if term is not None]
+    return sum(known) if len(known) == len(terms) else None
+
+
+YEAR_S = 365.25 * DAY_S
+"""A year [s]."""
+
+
+@dataclass(frozen=True)
+class Money:
+    """What a campaign costs, by way of paying; None where a price is missing.
+
+    Attributes:
+        on_demand_usd: Rented while it runs [USD].
+        reserved_usd: Rented for whole terms [USD].
+        reserved_idle_share: Share of those terms in which the campaign does not run.
+        depreciation_usd: Its part of owned GPUs, without electricity [USD].
+        electricity_usd: Its electricity, where GPUs are owned [USD].
+        owned_usd: Both [USD].
+    """
+
+    on_demand_usd: float | None
+    reserved_usd: float | None
+    reserved_idle_share: float | None
+    depreciation_usd: float | None
+    electricity_usd: float | None
+    owned_usd: float | None
+
+    @property
+    def cheapest(self) -> tuple[str, float] | None:
+        """The cheapest way of paying whose prices are known, and its sum [USD]."""
+        ways = {
+            "on demand": self.on_demand_usd,
+            "reserved": self.reserved_usd,
+            "owned": self.owned_usd,
+        }
+        known = [(usd, way) for way, usd in ways.items() if usd is not None]
+        return (min(known)[1], min(known)[0]) if known else None
+
+
+def money(job: Job, time: CampaignTime, energy: Energy) -> Money:
+    """What a job's campaign costs."""
+    system, price = system_of(job), job.campaign.site.electricity_usd_per_j
+    on_demand_usd = reserved_usd = idle_share = depreciation_usd = None
+    if system.on_demand_usd_per_s is not None:
+        on_demand_usd = time.gpu_s * system.on_demand_usd_per_s
+    if system.reserved is not None:
+        paid_s = ceil(time.wall_s / system.reserved.term_s) * system.reserved.term_s
+        reserved_usd = paid_s * time.gpus * system.reserved.gpu_usd_per_s
+        idle_share = 1 - time.wall_s / paid_s
+    if system.owned is not None:
+        depreciation_usd = time.gpu_s * owned_usd_per_s(system.owned)
+    electricity_usd = owned_usd = None
+    if energy.total_j is not None and price is not None:
+        electricity_usd = energy.total_j * price
+    if depreciation_usd is not None and electricity_usd is not None:
+        owned_usd = depreciation_usd + electricity_usd
+    return Money(
+        on_demand_usd=on_demand_usd,
+        reserved_usd=reserved_usd,
+        reserved_idle_share=idle_share,
+        depreciation_usd=depreciation_usd,
+        electricity_usd=electricity_usd,
+        owned_usd=owned_usd,
+    )
+
+
+def annuity(price: float, interest: float, years: float) -> float:
+    """Yearly payment that pays a price and its interest back over some years.
+
+    With interest 0 equal parts. Source: present value of an annuity, any textbook of finance.
+    """
+    if interest == 0:
+        return price / years
+    present: float = (1 - (1 + interest) ** -years) / interest
+    return price / present
+
+
+def owned_usd_per_s(owned: Owned) -> float:
+    """What one owned GPU costs while it is used, without electricity [USD/s]."""
+    yearly = annuity(owned.gpu_usd, owned.interest, owned.lifetime_s / YEAR_S)
+    return (yearly + owned.upkeep * owned.gpu_usd) / YEAR_S / owned.use

@@ -1,0 +1,6 @@
+"""Single changes of a job, tried.
+
+:mod:`.single_changes` is the list, :mod:`.trials` simulates it. :mod:`.faster` and
+:mod:`.fitting` rank what helps, :mod:`.profile_numbers` what matters, :mod:`.balance` deals layers
+to stages, and :mod:`.advice` says it in words.
+"""

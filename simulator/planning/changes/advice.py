@@ -1,0 +1,133 @@
+"""What would an engineer say about this step, having tried a few changes?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.described.job import Job
+from simulator.described.job_text import options_text
+from simulator.planning.changes.faster import what_ifs
+from simulator.planning.changes.fitting import FitSearch, NearestFit, nearest_fit
+from simulator.planning.changes.profile_numbers import influences
+from simulator.planning.changes.trials import OnTrial
+from simulator.results.step import ClassMemory, HostMemory, StepResult
+from simulator.results.verdict import LEAST_SHARE, Advice, WhatIf, verdict
+from simulator.units import format_bytes, format_seconds
+
+_TOP_OWNERS = 3
+
+
+def advice(
+    job: Job,
+    result: StepResult,
+    *,
+    misfit: str = "",
+    on_trial: OnTrial | None = None,
+) -> Advice:
+    """The verdict, the changes and the numbers that it rests on.
+
+    Some twenty changed jobs are replayed; those whose step is as long are left out, unless they
+    save memory of a job that does not fit. What a number of a profile decides is worked out for
+    clusters of one kind of GPU.
+
+    Args:
+        job: What was simulated.
+        result: Its step.
+        misfit: Why the job does not fit, if that is known already; see
+            :func:`explain_misfit`.
+        on_trial: Called after each simulated candidate, for progress.
+    """
+    tried = what_ifs(job, on_trial=on_trial)
+    return Advice(
+        verdict=verdict(result, tried),
+        misfit=misfit or explain_misfit(job, result),
+        what_ifs=tuple(each for each in tried if _says_something(each, result)),
+        influences=() if job.cluster.pools else influences(job, on_trial=on_trial),
+    )
+
+
+def _says_something(what_if: WhatIf, result: StepResult) -> bool:
+    """Whether it changes the step, or saves memory of a job that lacks it."""
+    saves_memory = what_if.peak_device_bytes < result.peak_device_bytes
+    return abs(what_if.gain) >= LEAST_SHARE or (not result.fits and saves_memory)
+
+
+def explain_misfit(job: Job, result: StepResult) -> str:
+    """Some lines on who takes the memory and what would fit; empty where the job fits.
+
+    The way out is the one that :func:`nearest_fit` found by simulation.
+
+    Args:
+        job: What was simulated.
+        result: Its step.
+    """
+    if result.fits:
+        return ""
+    fullest = result.fullest
+    lines = []
+    if fullest.peak_device_bytes > fullest.capacity_bytes:
+        name = fullest.role if job.cluster.pools else job.cluster.profile.name
+        lines = [_need(fullest, result, name or job.cluster.profile.name), _owners(fullest)]
+    if result.host is not None:
+        lines += _host_needs(result.host)
+    if job.cluster.pools:  # what would fit is searched for on one kind of GPU
+        return "\n".join(lines)
+    return "\n".join([*lines, *_way_out(nearest_fit(job))])
+
+
+def _host_needs(host: HostMemory) -> Iterator[str]:
+    """What a node lacks in memory or on its drives."""
+    for held, capacity, place in (
+        (host.held_bytes, host.capacity_bytes, "in memory"),
+        (host.nvme_held_bytes, host.nvme_capacity_bytes, "on NVMe"),
+    ):
+        need = sum(held.values())
+        if need > capacity:
+            owners = sorted(held.items(), key=lambda item: (-item[1], item[0]))[:_TOP_OWNERS]
+            named = (f"{o.value.replace('_', ' ')} {format_bytes(size)}" for o, size in owners)
+            yield (
+                f"Does not fit: a node holds {format_bytes(need)} {place} that left its GPUs, "
+                f"{format_bytes(need - capacity)} more than its {format_bytes(capacity)}: "
+                f"{', '.join(named)}."
+            )
+
+
+def _need(fullest: ClassMemory, result: StepResult, device: str) -> str:
+    need, capacity = fullest.peak_device_bytes, fullest.capacity_bytes
+    where = f" of stage {fullest.stage}" if len(result.memory) > 1 else ""
+    return (
+        f"Does not fit: a GPU{where} needs {format_bytes(need)}, "
+        f"{format_bytes(need - capacity)} more than the {format_bytes(capacity)} of {device}."
+    )
+
+
+def _owners(fullest: ClassMemory) -> str:
+    need = fullest.peak_device_bytes
+    owners = sorted(fullest.by_owner.items(), key=lambda item: (-item[1], item[0]))
+    held = {owner.value.replace("_", " "): num_bytes for owner, num_bytes in owners[:_TOP_OWNERS]}
+    rest = sum(num_bytes for _, num_bytes in owners[_TOP_OWNERS:])
+    if rest:
+        held["other tensors"] = rest
+    held["allocator and context"] = need - fullest.peak_allocated_bytes
+    shares = (f"{name} {format_bytes(size)} ({size / need:.0%})" for name, size in held.items())
+    return f"It holds {', '.join(shares)}."
+
+
+def _way_out(search: FitSearch) -> Iterator[str]:
+    nearest, tried = search.nearest, search.tried
+    if nearest is None:
+        yield (
+            f"No change that was tried makes it fit ({tried} simulated); clustersim plan searches "
+            "all plans and says what would fit on more GPUs."
+        )
+        return
+    yield f"Nearest change that fits ({tried} simulated): {options_text(nearest.changes)}"
+    yield f"With it {_outcome(nearest)}."
+    if search.faster is not None:
+        yield f"Faster, with two changes: {options_text(search.faster.changes)}"
+        yield f"With them {_outcome(search.faster)}."
+
+
+def _outcome(change: NearestFit) -> str:
+    step, held = format_seconds(change.step_time_s), format_bytes(change.peak_device_bytes)
+    return f"a step takes {step} and the fullest GPU holds {held}"

@@ -1,0 +1,136 @@
+"""Which number of the hardware profile matters most for this job, so what to calibrate first?
+
+Every number of the profile is raised and lowered alone, and the step simulated anew. A number
+that moves the step must be right; one that is assumed and moves it should be measured first. A
+number that is a share cannot be raised above 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from simulator.described.job import Job
+from simulator.described.rules.pool_rules import refuse_pools
+from simulator.planning.changes.single_changes import number_change, profile_numbers
+from simulator.planning.changes.trials import OnTrial, Trials
+from simulator.results.simulation import Engine
+from simulator.results.verdict import Influence
+
+DEFAULT = "default"
+"""Source of a number that the profile leaves to its default."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What one number of the profile does to the step.
+
+    Attributes:
+        field: Dotted path in the profile.
+        value: As files have it.
+        source: Where the profile has it from.
+        lower, higher: Change of the step time, as a share, with the number lowered and
+            raised; None where that is no valid profile.
+    """
+
+    field: str
+    value: str | float
+    source: str
+    lower: float | None
+    higher: float | None
+
+    @property
+    def effect(self) -> float:
+        """The larger of the two, without its sign."""
+        return max(abs(self.lower or 0.0), abs(self.higher or 0.0))
+
+
+def sensitivities(
+    job: Job,
+    *,
+    share: float = 0.1,
+    engine: Engine = "des",
+    fields: Collection[str] | None = None,
+    on_trial: Callable[[int, int], None] | None = None,
+) -> tuple[Sensitivity, ...]:
+    """What every number of the job's profile does to its step, the largest effect first.
+
+    Args:
+        job: With its plan.
+        share: By how much each number is lowered and raised.
+        engine: How steps are simulated.
+        fields: Dotted paths of the only numbers to move; all if None.
+        on_trial: Called with how many numbers are done, and how many there are.
+
+    Raises:
+        InputError: The job cannot run.
+    """
+    refuse_pools(job, "the weight of a number")
+    profile, trials = job.cluster.profile, Trials(job, engine)
+
+    def change(field: str, value: str | float, factor: float) -> float | None:
+        found = next(trials.of([number_change(field, value, factor)]), None)
+        return None if found is None else found.step_time_s / trials.base.step_time_s - 1
+
+    numbers = profile_numbers(profile)
+    moved = {f: value for f, value in numbers.items() if fields is None or f in fields}
+    found = []
+    for count, (field, value) in enumerate(moved.items(), start=1):
+        source = profile.provenance.get(field)
+        lower, higher = (change(field, value, factor) for factor in (1 - share, 1 + share))
+        kind = source.kind if source else DEFAULT
+        found.append(Sensitivity(field, value, kind, lower, higher))
+        if on_trial:
+            on_trial(count, len(moved))
+    return tuple(sorted(found, key=lambda each: -each.effect))
+
+
+def influences(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Influence, ...]:
+    """The few numbers that most steps feel, by how much the step grows where one is a tenth worse.
+
+    Steps are replayed without contention; the largest influence comes first.
+
+    Args:
+        job: What is simulated.
+        on_trial: Called after each number, for progress.
+
+    Raises:
+        InputError: The job itself cannot run.
+    """
+
+    def count(_done: int, _all: int) -> None:
+        if on_trial:
+            on_trial()
+
+    provenance = job.cluster.profile.provenance
+    found = [
+        Influence(
+            each.field,
+            max(each.lower or 0.0, each.higher or 0.0),
+            each.source,
+            provenance[each.field].reference if each.field in provenance else "",
+        )
+        for each in sensitivities(
+            job, engine="replay", fields=frozenset(_felt_fields(job)), on_trial=count
+        )
+    ]
+    return tuple(sorted(found, key=lambda influence: -influence.slower_share))
+
+
+def _felt_fields(job: Job) -> Iterator[str]:
+    """Rates, efficiencies and times that the job can feel, as files write them."""
+    profile, plan = job.cluster.profile, job.plan
+    flash = "flash_attention"
+    if plan.stack.flash_kernel != "best" and profile.kernels.flash_attention_2 is not None:
+        flash = "flash_attention_2"
+    yield f"kernels.gemm.{plan.precision}.efficiency"
+    if plan.attention_kernel == "flash":
+        yield f"kernels.{flash}.forward_efficiency"
+        yield f"kernels.{flash}.backward_efficiency"
+    yield "kernels.memory_efficiency"
+    yield "kernels.sustained_clock"
+    yield "kernels.launch"
+    if job.cluster.gpus > 1:
+        yield "network.scale_up.efficiency"
+    if job.cluster.gpus > profile.network.scale_up.gpus:
+        yield "network.fabric.efficiency"

@@ -1,0 +1,348 @@
+"""What does each way of data parallelism cost, for one model?
+
+The strategies are data: what each changes in a plan, and one sentence for people. Everything
+else of the job stays, number formats and kernels too, so that strategies are compared and not
+the frameworks that they come from. Whether a collective hides is part of a strategy, because
+their implementations differ in it.
+
+On more nodes every GPU keeps its share of the batch (weak scaling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from simulator.described.job import Job
+from simulator.described.rules.pool_rules import refuse_pools
+from simulator.errors import Fault, InputError
+from simulator.plots.variant_comparison import Bar, draw_strategies
+from simulator.results.simulation import run_step
+from simulator.results.step import ClassMemory, StepResult
+from simulator.results.traffic import class_traffic
+
+_LINKS = ("scale_up", "fabric")
+"""Ports of a GPU; what climbs above them is counted at the fabric."""
+
+_NODE = "node"
+"""Stands for the ranks that share a node, in ``plan.zero_group``."""
+
+_FARTHEST = "farthest"
+"""Stands for the drives of a node, or its memory where it has none, in ``plan.offload``."""
+
+_NEUTRAL: Mapping[str, Any] = MappingProxyType(
+    {
+        "plan.data_parallel": "ddp",
+        "plan.parameter_servers": 0,
+        "plan.zero_group": 0,
+        "plan.reshard_after_forward": None,
+        "plan.offload": {},
+    }
+)
+"""What a job may say for its own strategy and has no meaning with others."""
+
+_FULL_SHARDING: Mapping[str, Any] = MappingProxyType(
+    {
+        "plan.zero": 3,
+        "plan.overlap_param_gather": True,
+        "plan.stack.keeps_half_weights": False,
+        "plan.stack.sharding_units": "root",
+        "plan.stack.gather_copy": 4.0,
+        "plan.stack.reduce_copy": 6.0,
+    }
+)
+"""PyTorch's ``fully_shard``: shards are fp32, cast as they are gathered, copied out of one buffer
+and into another; whatever belongs to no layer is a unit that stays."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way of data parallelism.
+
+    Attributes:
+        name: As people say it.
+        shards: What its ranks divide among them, in some words.
+        advice: One plain sentence: what it does and when to take it.
+        changes: New values by dotted path, see :meth:`Job.replace`.
+    """
+
+    name: str
+    shards: str
+    advice: str
+    changes: Mapping[str, Any]
+
+    def applied(self, job: Job) -> Job:
+        """The job under this strategy.
+
+        Raises:
+            InputError: Nothing runs it so; the error says why.
+        """
+        return job.replace(self.changes_of(job))
+
+    def changes_of(self, job: Job) -> dict[str, Any]:
+        """What it changes of a job, with what is left aside for it, ready for ``replace``."""
+        changes = {**_NEUTRAL, **self.changes}
+        if changes["plan.zero_group"] == _NODE:
+            changes["plan.zero_group"] = _ranks_of_a_node(job)
+        changes["plan.offload"] = {
+            what: _farthest(job) if where == _FARTHEST else where
+            for what, where in changes["plan.offload"].items()
+        }
+        if changes["plan.data_parallel"] == "parameter-server":
+            changes["plan.parameter_servers"] = job.plan.parameter_servers
+        if changes["plan.zero"] == 3:
+            changes["plan.reshard_after_forward"] = job.plan.reshard_after_forward
+        return changes
+
+
+STRATEGIES: Sequence[Strategy] = (
+    Strategy(
+        "DP",
+        "nothing",
+        "nn.DataParallel, one process: GPU 0 holds everything and the others wait for it. One line "
+        "of code, one node; take DDP instead.",
+        {"plan.data_parallel": "data-parallel", "plan.zero": 0},
+    ),
+    Strategy(
+        "PS",
+        "optimizer on servers",
+        "Parameter servers: GPUs push gradients to hosts and pull weights back. For cheap hosts "
+        "and slow or uneven workers; collectives have replaced it for LLMs.",
+        {"plan.data_parallel": "parameter-server", "plan.zero": 0},
+    ),
+    Strategy(
+        "DDP",
+        "nothing",
+        "Every GPU holds everything; gradients are all-reduced behind backward. The simplest "
+        "one, as long as the whole model with its optimizer fits on each GPU.",
+        {"plan.zero": 0},
+    ),
+    Strategy(
+        "ZeRO-1",
+        "optimizer",
+        "Each GPU updates its share of the weights and hands it round: the bytes of DDP, a "
+        "fraction of its optimizer memory. Take it before anything that is slower.",
+        {"plan.zero": 1, "plan.overlap_param_gather": False},
+    ),
+    Strategy(
+        "ZeRO-2",
+        "optimizer, gradients",
+        "Gradients are kept as shards too, so they are reduced after every microbatch. Take it "
+        "when ZeRO-1 just does not fit and microbatches are few.",
+        {"plan.zero": 2, "plan.overlap_param_gather": False},
+    ),
+    Strategy(
+        "ZeRO-3",
+        "optimizer, gradients, weights",
+        "Weights are gathered layer by layer, in forward and again in backward: half as many bytes "
+        "again, for every microbatch. Take it when 16-bit weights alone fill the GPU.",
+        {"plan.zero": 3, "plan.overlap_param_gather": True},
+    ),
+    Strategy(
+        "FSDP",
+        "optimizer, gradients, weights",
+        "PyTorch's ZeRO-3: shards are fp32 and cast as they are gathered, so no 16-bit copy is "
+        "held. The usual choice for 7B to 70B without other parallelism.",
+        _FULL_SHARDING,
+    ),
+    Strategy(
+        "HSDP",
+        "as FSDP, inside a node",
+        "FSDP inside each node, copies across nodes: weights are gathered over fast links only. "
+        "Take it on many nodes, where rings through all are slow, if a node holds the model.",
+        {**_FULL_SHARDING, "plan.zero_group": _NODE},
+    ),
+    Strategy(
+        "Offload",
+        "as ZeRO-2, states on the host",
+        "ZeRO-Offload: gradients and optimizer live in host memory and the CPUs update. Take it "
+        "when GPUs are too few for ZeRO-2 or -3 and large batches hide the slow update.",
+        {
+            "plan.zero": 2,
+            "plan.overlap_param_gather": False,
+            "plan.offload": {"optimizer": "cpu"},
+            "plan.stack.offloads": "infinity",
+        },
+    ),
+    Strategy(
+        "Infinity",
+        "as ZeRO-3, all states away",
+        "ZeRO-Infinity: weights, too, are fetched for every use, from NVMe, or from host memory if "
+        "a node has no drives. Take it when nothing else fits; it is about fitting, not speed.",
+        {
+            "plan.zero": 3,
+            "plan.overlap_param_gather": True,
+            "plan.offload": {"optimizer": _FARTHEST, "parameters": _FARTHEST},
+            "plan.stack.offloads": "infinity",
+        },
+    ),
+)
+"""In the order in which people meet them: the simplest first, what is sharded most last."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One strategy on some nodes.
+
+    Attributes:
+        strategy: Which.
+        step: Its simulated step; None where it was refused.
+        moved_bytes: Through the links of the busiest GPU, one direction [B].
+        refusal: Why nothing runs it so; empty where something does.
+    """
+
+    strategy: Strategy
+    step: StepResult | None
+    moved_bytes: float = 0.0
+    refusal: str = ""
+
+    @property
+    def fullest(self) -> ClassMemory:
+        """Memory of the fullest GPU of a strategy that was not refused."""
+        assert self.step is not None
+        return self.step.fullest
+
+    @property
+    def fits(self) -> bool:
+        """Whether it runs and every memory that it uses has room."""
+        return self.step is not None and self.step.fits
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that delays the mean GPU [s]."""
+        return sum(self.step.exposed_comm_s.values()) if self.step else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All strategies on as many nodes.
+
+    Attributes:
+        nodes: How many.
+        job: The job on so many, under its own plan.
+        outcomes: One per strategy, in the order of :data:`STRATEGIES`.
+    """
+
+    nodes: int
+    job: Job
+    outcomes: tuple[Outcome, ...]
+
+
+def compare_strategies(
+    job: Job, node_counts: Sequence[int], *, on_trial: Callable[[], None] | None = None
+) -> tuple[Comparison, ...]:
+    """Every strategy on every number of nodes, simulated.
+
+    Args:
+        job: Model, system, batch per GPU, and what its plan says beside data parallelism.
+        node_counts: How many nodes to take.
+        on_trial: Called after each strategy, for progress.
+
+    Raises:
+        InputError: The job does not run on so many nodes, whatever the strategy.
+    """
+    refuse_pools(job, "a comparison of strategies")
+    jobs = [on_nodes(job, nodes) for nodes in node_counts]
+    found = []
+    for nodes, scaled in zip(node_counts, jobs, strict=True):
+        outcomes = []
+        for strategy in STRATEGIES:
+            outcomes.append(_outcome(scaled, strategy))
+            if on_trial:
+                on_trial()
+        found.append(Comparison(nodes, scaled, tuple(outcomes)))
+    return tuple(found)
+
+
+def on_nodes(job: Job, nodes: int) -> Job:
+    """The job on so many whole nodes; every rank keeps its microbatches.
+
+    Raises:
+        InputError: The job does not run on so many nodes.
+    """
+    gpus = nodes * job.cluster.profile.network.gpus_per_node
+    width = job.choices.ranks_of_a_copy
+    sequences = job.microbatches * job.batch.micro_batch * max(1, gpus // width)
+    # The plan as it stands may be one that runs on one node only.
+    alone = job.choices.data_parallelism.is_one_process and nodes > 1
+    changes = {"plan.data_parallel": "ddp"} if alone else {}
+    try:
+        return job.replace({**changes, "cluster.gpus": gpus, "batch.global": sequences})
+    except InputError as error:
+        where = f"on {nodes} node{'' if nodes == 1 else 's'} ({gpus} GPUs)"
+        raise InputError([_elsewhere(fault, where) for fault in error.faults]) from error
+
+
+def _elsewhere(fault: Fault, where: str) -> Fault:
+    hints = (fault.hint, "or compare other numbers of nodes")
+    return replace(fault, rule=f"{where} {fault.rule}", hint=", ".join(filter(None, hints)))
+
+
+def _outcome(job: Job, strategy: Strategy) -> Outcome:
+    try:
+        step = run_step(strategy.applied(job))
+    except InputError as error:
+        return Outcome(strategy, None, refusal=f"{error.faults[0].path} {error.faults[0].rule}")
+    moved = (
+        sum(traffic.port_bytes.get(port, 0.0) for port in _LINKS)
+        for traffic in class_traffic(step.timeline.program)
+    )
+    return Outcome(strategy, step, max(moved))
+
+
+def _farthest(job: Job) -> str:
+    return "cpu" if job.cluster.profile.host.nvme is None else "nvme"
+
+
+def _ranks_of_a_node(job: Job) -> int:
+    """Data-parallel ranks that share a node, or all of them where they are fewer."""
+    inside = job.choices.tensor_ranks * (job.plan.pp if _pipeline_is_inside(job) else 1)
+    per_node = max(1, job.cluster.profile.network.gpus_per_node // inside)
+    return min(per_node, job.dp * job.plan.cp)
+
+
+def _pipeline_is_inside(job: Job) -> bool:
+    """Whether the ranks of a pipeline are nearer to each other than data-parallel ones."""
+    words = job.plan.rank_order.split("-")
+    return words.index("pp") < words.index("dp")
+
+
+_MOST_WORDS = 5
+"""Longest refusal that a bar has room for."""
+
+
+def draw_comparisons(comparisons: Sequence[Comparison], path: str | Path) -> None:
+    """Draw strategies on all numbers of nodes; the suffix names the format."""
+    job = comparisons[0].job
+    rows = {
+        strategy.name: [
+            _bar(comparison.nodes, comparison.outcomes[number]) for comparison in comparisons
+        ]
+        for number, strategy in enumerate(STRATEGIES)
+    }
+    per_gpu = job.microbatches * job.batch.micro_batch
+    title = f"{job.model.name} on {job.cluster.profile.name}: ways of data parallelism"
+    subtitle = (
+        f"every GPU trains {per_gpu} sequences of {job.batch.seq_len} tokens per step, "
+        f"{job.batch.micro_batch} at a time"
+    )
+    capacity_bytes = job.cluster.profile.device.memory_bytes
+    draw_strategies(title, subtitle, rows, capacity_bytes, path)
+
+
+def _bar(nodes: int, outcome: Outcome) -> Bar:
+    name = node_count_text(nodes)
+    if outcome.step is None:
+        words = outcome.refusal.split(":")[0].split()
+        short = "does not run: one node only" if "one node only" in outcome.refusal else ""
+        return Bar(name, remark=short or "does not run: " + " ".join(words[:_MOST_WORDS]) + " ...")
+    fullest = outcome.fullest
+    return Bar(name, outcome.step.breakdown_s, fullest.by_owner, fullest.peak_device_bytes)
+
+
+def node_count_text(count: int) -> str:
+    """``1 node``, ``8 nodes``."""
+    return f"{count} node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,183 @@
+"""How do many independent tasks run on workers that may die?
+
+Any ``concurrent.futures`` executor does the work. A pool of processes breaks as a whole when
+one of its processes dies (``os._exit``, out of memory, a signal): everything that was under
+way is lost with it, and nobody says which task was to blame. So the tasks that were under
+way are run again, each alone; the one that breaks its worker again is given up, and the
+others lose nothing but the time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+    wait,
+)
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from simulator.errors import InputError
+from simulator.extras import require
+from simulator.processor import core_count
+from simulator.version import __version__
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_QUEUED_PER_WORKER = 2
+"""Tasks handed to a pool at a time: one that runs and one that waits behind it."""
+
+
+class WorkerDiedError(Exception):
+    """A task whose worker died while it was the only one under way."""
+
+
+def run_on_executor(
+    function: Callable[[T], R], items: Sequence[T], executor: Executor
+) -> Iterator[tuple[int, R | Exception]]:
+    """(index, result) of every item, in the order in which they finish.
+
+    A task that fails yields its exception. If the executor itself breaks, what is left runs
+    on processes of this machine.
+
+    Args:
+        function: What to do; it and the items must be picklable for processes.
+        items: What to do it with.
+        executor: Where; it stays open.
+    """
+    futures: dict[Future[R], int] = {}
+    for index, item in enumerate(items):
+        futures[executor.submit(function, item)] = index
+    left: list[int] = []
+    try:
+        for future in as_completed(futures):
+            if isinstance(future.exception(), BrokenExecutor):
+                left.append(futures[future])
+            else:
+                yield futures[future], _outcome(future)
+    finally:
+        for future in futures:
+            future.cancel()
+    again = run_on_processes(function, [items[index] for index in left], core_count())
+    for position, outcome in again:
+        yield left[position], outcome
+
+
+def run_on_processes(
+    function: Callable[[T], R], items: Sequence[T], workers: int
+) -> Iterator[tuple[int, R | Exception]]:
+    """The same on a pool of processes that is replaced whenever one of them dies.
+
+    Args:
+        function: What to do; picklable.
+        items: What to do it with.
+        workers: Processes; at least 1.
+
+    Returns:
+        (index, result) pairs; :class:`WorkerDiedError` in place of the result of a task
+        that breaks its worker when it runs alone.
+    """
+    waiting = deque(range(len(items)))
+    while waiting:
+        suspects = yield from _until_broken(function, items, waiting, workers)
+        for index in suspects:
+            yield index, _alone(function, items[index])
+
+
+def _until_broken(
+    function: Callable[[T], R], items: Sequence[T], waiting: deque[int], workers: int
+) -> Generator[tuple[int, R | Exception], None, list[int]]:
+    """Take tasks from ``waiting`` until all are done; returns what was under way at a break."""
+    under_way: dict[Future[R], int] = {}
+    pool = ProcessPoolExecutor(min(workers, len(waiting)))
+    try:
+        while waiting or under_way:
+            while waiting and len(under_way) < _QUEUED_PER_WORKER * workers:
+                future = pool.submit(function, items[waiting[0]])
+                under_way[future] = waiting.popleft()
+            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                if not isinstance(future.exception(), BrokenExecutor):
+                    yield under_way.pop(future), _outcome(future)
+            if any(future in under_way for future in done):
+                break
+    except BrokenExecutor:  # the pool broke before it took the next task
+        pass
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return sorted(under_way.values())
+
+
+def _alone(function: Callable[[T], R], item: T) -> R | Exception:
+    with ProcessPoolExecutor(1) as pool:
+        future: Future[R] = pool.submit(function, item)
+        if isinstance(future.exception(), BrokenExecutor):
+            return WorkerDiedError("its worker died: killed, or out of memory")
+        outcome: R | Exception = _outcome(future)
+        return outcome
+
+
+def _outcome(future: Future[Any]) -> Any:
+    """Its result, or the exception that it ended with."""
+    try:
+        return future.result()
+    except Exception as error:
+        return error
+
+
+_TIMEOUT_S = 10
+
+
+@contextmanager
+def dask_executor(address: str) -> Iterator[Executor]:
+    """The executor of the Dask cluster whose scheduler listens at ``address``.
+
+    Raises:
+        InputError: Dask is not installed, nobody answers, or a worker has no clustersim, or
+            another version of it.
+    """
+    require("distributed", "hands out work on Dask clusters")
+    import distributed
+
+    connect: Any = distributed.Client  # untyped, and absent without the extra
+    try:
+        client = connect(address, timeout=_TIMEOUT_S)
+    except (OSError, ValueError, ImportError) as error:
+        hint = "start one with dask scheduler, and give its address, such as tcp://node1:8786"
+        raise InputError.single("--dask", "has no scheduler that answers", address, hint) from error
+    with client:
+        _check_workers(client, address)
+        yield cast(Executor, client.get_executor(pure=False))
+
+
+def installed_version() -> str:
+    """Version of clustersim where this runs."""
+    return __version__
+
+
+def _check_workers(client: Client, address: str) -> None:
+    """Rows must not depend on where they were computed, so all must run the same code."""
+    try:
+        versions = client.run(installed_version)
+    except Exception as error:
+        rule = f"has workers that cannot load clustersim: {error}"
+        hint = "install clustersim where the workers run"
+        raise InputError.single("--dask", rule, address, hint) from error
+    if not versions:
+        hint = "start some with dask worker"
+        raise InputError.single("--dask", "has no workers", address, hint)
+    others = {version for version in versions.values() if version != __version__}
+    if others:
+        rule = f"has workers with clustersim {', '.join(sorted(others))} beside {__version__} here"
+        raise InputError.single("--dask", rule, address, "install the same version everywhere")

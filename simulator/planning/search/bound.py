@@ -1,0 +1,176 @@
+"""How long must a step of each plan take at least, and how much memory must it need?
+
+Closed forms for all plans of a space at once, so that few of them have to be simulated.
+What passes and states cost is for :mod:`simulator.planning.search.plan_costs` to say.
+
+**Time.** No rank can be done before it has run all of its microbatches forward and backward.
+The first of them reaches it through the stages before it, and (where backward is in one
+piece) the gradient of the last one has to travel back through them. No rank updates its
+weights before the last rank is through, because all wait for the gradient norm. Nor is it done
+before its gradients are reduced, one after another, or its weights gathered. That these hide each
+other only in part, transfers, gaps inside the pipeline and contention are left out, so a simulated
+step is never shorter. Nothing is claimed where steps overlap each other, or where a
+forward and a backward run as one: the bound is 0 then.
+
+**Memory.** What a rank keeps from step to step, and the most of what its update holds and of
+the activations that its schedule holds when the first backward runs, or in interleaved 1F1B any.
+Where passes run one by one and as a whole (1F1B, interleaved or not, and all forwards first, with
+ZeRO 0 and 1, gradients in buffers that stay and transfers that block) that is what tensors take at
+the simulated peak. Otherwise what the
+data-parallel stream, transfers and pieces of passes hold is left out, so a simulated peak is
+never smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.planning.search.plan_costs import CostTables, Floats, Ints, Pipeline, PlanCosts
+from simulator.planning.search.space import PlanSpace
+from simulator.schedule.orders.one_f_one_b import round_length
+
+ROUNDING = 1 - 1e-9
+"""Sums in another order may differ in their last digits; a bound must not."""
+
+_ONE_BY_ONE = frozenset({"1f1b", "dapple"})
+_ALL_FORWARD_FIRST = frozenset({"gpipe"})
+_INTERLEAVED = frozenset({"interleaved-1f1b"})
+"""Schedules of which the activations at the first backward are known in closed form."""
+
+
+@dataclass(frozen=True)
+class PlanBounds:
+    """Lower bounds of every plan of a space.
+
+    Attributes:
+        step_time_s: Shape (plans,) [s].
+        peak_device_bytes: Of the fullest rank, shape (plans,) [B].
+    """
+
+    step_time_s: Floats
+    peak_device_bytes: Floats
+
+
+def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBounds:
+    """Lower bounds of the step time and of the memory of every plan.
+
+    Args:
+        space: The plans.
+        tables: Costs, where they are known already; they are filled as needed.
+    """
+    tables = tables or CostTables(space)
+    step_s, allocated_bytes = np.zeros(len(space)), np.zeros(len(space))
+    for plans in tables.groups:
+        pipeline = tables.pipeline(int(plans[0]))
+        costs = tables.of(plans, pipeline)
+        microbatches = space.microbatches[plans]
+        step_s[plans] = _step_s(pipeline, costs, microbatches)
+        allocated_bytes[plans] = _allocated_bytes(pipeline, costs, microbatches)
+    # What the allocator leaves unused, and communicators, come on top.
+    device_bytes = allocated_bytes + space.job.cluster.profile.device.context_bytes
+    bounds = np.stack([step_s, device_bytes])[:, tables.like] * ROUNDING
+    return PlanBounds(*bounds)
+
+
+def _step_s(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -> Floats:
+    """Lower bound of the step time, shape (plans,) [s]."""
+    if not pipeline.adds_up:
+        return np.zeros(len(microbatches))
+    passes = microbatches[:, None] / pipeline.copies
+    nearest = pipeline.parts[:, 0]
+    through_s = _per_rank(pipeline, costs.forward_s + costs.backward_s) * passes
+    through_s += _before(costs.forward_s)[:, nearest]
+    if not pipeline.splits_backward:
+        through_s += _before(costs.backward_s)[:, nearest]
+    optimizer_s = _per_rank(pipeline, costs.optimizer_s)
+    computed_s: Floats = through_s.max(axis=1) + optimizer_s.max(axis=1)
+    reduced_s = _per_rank(pipeline, costs.pass_reduced_s) * passes
+    reduced_s += _per_rank(pipeline, costs.step_reduced_s)
+    gathered_s = _per_rank(pipeline, costs.pass_gathered_s) * passes
+    gathered_s += _per_rank(pipeline, costs.step_gathered_s)
+    exchanged_s = np.maximum(reduced_s, gathered_s).max(axis=1)
+    step_s: Floats = np.maximum(computed_s, exchanged_s)
+    return step_s
+
+
+def _before(stage_s: Floats) -> Floats:
+    """Time that one microbatch spends in the stages before each, shape (plans, runs)."""
+    return np.cumsum(stage_s, axis=1) - stage_s
+
+
+def _per_rank(pipeline: Pipeline, per_run: Floats) -> Floats:
+    """Sum over the virtual stages of each rank, shape (plans, ranks)."""
+    per_rank: Floats = per_run[:, pipeline.parts].sum(axis=2)
+    return per_rank
+
+
+def _allocated_bytes(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -> Floats:
+    """What tensors take on the fullest rank at least, shape (plans,) [B]."""
+    resident_bytes = _per_rank(pipeline, costs.resident_bytes)
+    update_bytes = _per_rank(pipeline, costs.update_bytes)
+    active_bytes = _active_bytes(pipeline, costs, microbatches)
+    fullest: Floats = (resident_bytes + np.maximum(update_bytes, active_bytes)).max(axis=1)
+    return fullest
+
+
+def _active_bytes(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -> Floats:
+    """What passes hold and work with at the fullest backward, shape (plans, ranks) [B].
+
+    Where nothing is known of later ones it is the first backward only, and where the schedule
+    is not known here what the microbatch holds that runs backward.
+    """
+    saved_bytes = costs.saved_bytes[:, pipeline.parts]
+    working_bytes = costs.working_bytes[:, pipeline.parts]
+    if pipeline.schedule in _INTERLEAVED:
+        return _active_interleaved(pipeline, saved_bytes, working_bytes, microbatches)
+    behind = pipeline.stages - 1 - np.arange(pipeline.stages)
+    held = np.ones((len(microbatches), len(pipeline.parts)), dtype=np.int64)
+    if pipeline.schedule in _ONE_BY_ONE:
+        held[:] = np.minimum(behind + 1, microbatches[:, None])
+    if pipeline.schedule in _ALL_FORWARD_FIRST:
+        held[:] = microbatches[:, None]
+    active_bytes: Floats = held * saved_bytes[:, :, -1] + working_bytes[:, :, -1]
+    return active_bytes
+
+
+def _active_interleaved(
+    pipeline: Pipeline, saved_bytes: Floats, working_bytes: Floats, microbatches: Ints
+) -> Floats:
+    """The same over all backwards of the first round, from the last chunk to the first."""
+    active_bytes = np.empty(saved_bytes.shape[:2])
+    for count in np.unique(microbatches).tolist():
+        plans = np.flatnonzero(microbatches == count)
+        held = _held_interleaved(pipeline, count)
+        # Not a product of matrices: small ones are slower in the threads of a BLAS.
+        held_bytes = np.einsum("rktc,prc->rktp", held, saved_bytes[plans])
+        of_chunk = held_bytes.max(axis=2) + working_bytes[plans].transpose(1, 2, 0)[:, ::-1]
+        active_bytes[plans] = of_chunk.max(axis=1).T
+    return active_bytes
+
+
+def _held_interleaved(pipeline: Pipeline, microbatches: int) -> Floats:
+    """Microbatches held of each part at the backwards of a round that may be the fullest.
+
+    Forwards run in rounds through the chunks, and as many more have run by then as run ahead of
+    the first backward; backwards run in the same rounds from the last chunk on. After a round
+    through all chunks everything repeats itself, until the forwards are done. While backwards of
+    one chunk run, what is held grows or shrinks evenly, but where forwards change the chunk or end.
+
+    Returns:
+        Shape (ranks, chunks of the backward from the last on, moments, parts).
+    """
+    chunks, behind = pipeline.chunks, pipeline.stages - 1 - np.arange(pipeline.stages)
+    length = round_length(pipeline.stages, microbatches)
+    chunk, first = np.arange(chunks), np.arange(chunks) * length
+    ahead = ((chunks - 1) * length + 2 * behind + 1)[:, None]
+    done = np.clip(chunks * microbatches - ahead - first, 0, length - 1)
+    moments = np.broadcast_arrays(0, -ahead % length, done, length - 1)
+    turns = first[:, None] + np.stack(moments, axis=-1)
+    ran = np.minimum(ahead[..., None] + turns, chunks * microbatches)
+    rounds, rest = np.divmod(ran, chunks * length)
+    forwards = rounds[..., None] * length + np.clip(rest[..., None] - chunk * length, 0, length)
+    backwards = np.clip(turns[..., None] - (chunks - 1 - chunk) * length, 0, length)
+    held: Floats = (forwards - backwards).astype(np.float64)
+    return held

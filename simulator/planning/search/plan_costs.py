@@ -1,0 +1,329 @@
+"""What do passes, states and updates cost in every plan of a space?
+
+The simulator's own costs, computed once per distinct microbatch and run of layers; only their
+sums over microbatches, stages and plans are columns of numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.kernel_time import memory_bound_s
+from simulator.described.job import Job
+from simulator.planning.search.space import PlanSpace
+from simulator.program.build import steps_around
+from simulator.program.grid.stage_layers import Slice, cut, ends_apart, stage_slices
+from simulator.program.ir import total_bytes
+from simulator.program.layer.layer_kinds import layer_kinds
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.price.stage_cost import StageCosts
+from simulator.program.run.order import job_schedule
+from simulator.program.states.data_parallel_collectives import Collectives
+from simulator.program.states.gather_units import Units
+from simulator.program.states.resident import (
+    ParameterCount,
+    copies_embedding,
+    device_update_bytes,
+    resident_memory,
+    slice_parameters,
+)
+from simulator.program.states.update_memory import update_memory
+from simulator.schedule.slots import Phase, Placement
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_PIPELINE_FIELDS = ("plan.pp", "plan.vpp", "plan.schedule", "plan.layout", "plan.post_validation")
+"""What the layout of layers and the order of passes depend on."""
+
+_OVERLAPS = ("plan.overlap_grad_reduce", "plan.overlap_param_gather", "plan.overlap_p2p")
+"""Fields that change none of these costs."""
+
+_OF_PASSES = ("batch.micro", "plan.recompute")
+"""Fields that change what passes cost, but not what data-parallel ranks exchange."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What all plans with one layout of layers and one schedule share.
+
+    Attributes:
+        schedule: Its name.
+        stages: Ranks of the pipeline.
+        chunks: Virtual stages per rank and copy of the model.
+        shapes: The distinct runs of layers among the virtual stages of the model.
+        shape_of: Which of them each virtual stage of the model is, in order; shape (runs,).
+        parts: Virtual stages of the model that each rank runs, those of all copies,
+            ascending; shape (ranks, virtual stages of a rank).
+        copies: Copies of the model.
+        adds_up: Whether passes run one after another and steps meet at their ends.
+        splits_backward: Whether weight gradients may come later.
+        tied_copy: Whether the last run holds a copy of the embedding.
+    """
+
+    schedule: str
+    stages: int
+    chunks: int
+    shapes: tuple[Slice, ...]
+    shape_of: Ints
+    parts: Ints
+    copies: int
+    adds_up: bool
+    splits_backward: bool
+    tied_copy: bool
+
+
+def _pipeline(job: Job) -> Pipeline:
+    info, stages, chunks = job_schedule(job), job.plan.pp, job.plan.vpp
+    placement = info.placement
+    parts: list[list[int]] = [[] for _ in range(stages)]
+    for stage in range(placement.num_virtual_stages(stages, chunks)):
+        part = placement.model_stage(stage, stages, chunks)
+        parts[placement.rank(stage, stages)].append(part)
+    runs = stage_slices(job, stages * chunks)
+    kinds = layer_kinds(job.model)
+    contents = [_content(run, kinds, job.plan.recompute_layers) for run in runs]
+    known = list(dict.fromkeys(contents))
+    return Pipeline(
+        schedule=info.name,
+        stages=stages,
+        chunks=chunks,
+        shapes=tuple(runs[contents.index(content)] for content in known),
+        shape_of=np.asarray([known.index(content) for content in contents]),
+        parts=np.sort(np.asarray(parts), axis=1),
+        copies=placement.copies,
+        adds_up=steps_around(job).total == 1 and not info.joins_passes and not job.plan.overlap_ep,
+        splits_backward=info.splits_backward,
+        tied_copy=placement is Placement.LOOP and copies_embedding(job),
+    )
+
+
+def _content(run: Slice, kinds: Sequence[LayerKind], recompute_layers: int | None) -> Hashable:
+    """What the costs of a run depend on: what it holds and repeats, and how it ends."""
+    layers = kinds[run.first : run.end]
+    held, repeated = Counter(layers), Counter(layers[:recompute_layers])
+    return (
+        frozenset(held.items()), frozenset(repeated.items()), layers[-1:], run.has_embedding,
+        run.has_head,
+    )  # fmt: skip
+
+
+class PlanCosts(NamedTuple):
+    """Of each plan of a group, per virtual stage of the model: shape (plans, runs).
+
+    Data-parallel ranks reduce gradients and gather weights in every step, or for every microbatch.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    saved_bytes: Floats
+    working_bytes: Floats
+    resident_bytes: Floats
+    update_bytes: Floats
+    optimizer_s: Floats
+    step_reduced_s: Floats
+    pass_reduced_s: Floats
+    step_gathered_s: Floats
+    pass_gathered_s: Floats
+
+
+class CostTables:
+    """Costs by what they depend on: each distinct combination is computed once."""
+
+    def __init__(self, space: PlanSpace) -> None:
+        self._space = space
+        self._pipelines: dict[tuple[int, ...], Pipeline] = {}
+        self._stage_costs: dict[int, StageCosts] = {}
+        self._rows: dict[Hashable, list[float]] = {}
+        zero, varied = space.column("plan.zero"), list(space.axes)
+        apart = {*_PIPELINE_FIELDS, *_OVERLAPS, "plan.zero"}
+        others = [path for path in varied if path not in apart]
+        codes = [space.codes[:, varied.index(path)] for path in others]
+        adds_up = (space.microbatches > 1) & (zero < 2)
+        shards = np.where(zero == 3, space.dp * space.column("plan.cp"), 0)
+        self._adds_up = adds_up
+        self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
+        self._tensor_kind = _kinds(*codes)
+        self._state_kind = _kinds(*codes, zero, space.dp)
+        pairs = zip(others, codes, strict=True)
+        shared = [codes for path, codes in pairs if path not in _OF_PASSES]
+        self._exchange_kind = _kinds(*shared, zero, space.dp)
+        bounded = [
+            codes
+            for path, codes in zip(varied, space.codes.T, strict=True)
+            if path not in _OVERLAPS
+        ]
+        _, first, which = np.unique(
+            _kinds(np.zeros(len(space)), *bounded), return_index=True, return_inverse=True
+        )
+        self.like: Ints = first[which]
+        """Of each plan the first one that has the same costs."""
+        self.groups = [np.intersect1d(plans, first) for plans in _groups(space, _PIPELINE_FIELDS)]
+        """The first plans of each kind of costs, those with the same pipeline together."""
+
+    def pipeline(self, plan: int) -> Pipeline:
+        """The pipeline of a plan."""
+        names = list(self._space.axes)
+        fields = [names.index(path) for path in _PIPELINE_FIELDS if path in names]
+        key = tuple(self._space.codes[plan, fields].tolist())
+        if key not in self._pipelines:
+            self._pipelines[key] = _pipeline(self._space.plan_job(plan))
+        return self._pipelines[key]
+
+    def of(self, plans: Ints, pipeline: Pipeline) -> PlanCosts:
+        """Costs of some plans that share a pipeline."""
+        shapes, tied = pipeline.shapes, pipeline.tied_copy
+        passes = self._table(
+            self._microbatch_kind, plans, shapes, lambda n: self._pass_row(n, shapes)
+        )
+        numel = self._table(
+            self._tensor_kind, plans, (shapes, tied), lambda n: self._numel_row(n, shapes, tied)
+        )
+        per = self._table(self._state_kind, plans, "state", self._state_row)
+        update = self._table(
+            self._state_kind, plans, ("update", shapes, tied),
+            lambda n: self._update_row(n, shapes, tied),
+        )  # fmt: skip
+        forward, backward, saved, working = np.split(passes, 4, axis=1)
+        exchanges = self._table(
+            self._exchange_kind, plans, ("exchange", pipeline.stages, shapes, tied),
+            lambda n: self._exchange_row(n, shapes, tied),
+        )  # fmt: skip
+        dense, expert = np.split(numel, 2, axis=1)
+        kept = per[:, [0]] * dense + per[:, [1]] * expert
+        updated_s = per[:, [2]] * dense + per[:, [3]] * expert
+        exchanged = np.split(exchanges, 4, axis=1)
+        by_shape = (forward, backward, saved, working, kept, update, updated_s, *exchanged)
+        return PlanCosts(*(column[:, pipeline.shape_of] for column in by_shape))
+
+    def _table(
+        self, kinds: Ints, plans: Ints, what: Hashable, row: Callable[[int], list[float]]
+    ) -> Floats:
+        """A row per plan, computed once for each kind of plan."""
+        distinct, first, which = np.unique(kinds[plans], return_index=True, return_inverse=True)
+        rows = []
+        for kind, position in zip(distinct.tolist(), first.tolist(), strict=True):
+            if (what, kind) not in self._rows:
+                self._rows[what, kind] = row(int(plans[position]))
+            rows.append(self._rows[what, kind])
+        return np.asarray(rows)[which]
+
+    def _pass_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
+        passes = [self._pass(plan, run) for run in shapes]
+        return [number for column in zip(*passes, strict=True) for number in column]
+
+    def _pass(self, plan: int, run: Slice) -> tuple[float, float, float, float]:
+        """Forward, backward [s], saved and working [B] of one microbatch through a run."""
+        kind = int(self._microbatch_kind[plan])
+        if kind not in self._stage_costs:
+            self._stage_costs[kind] = StageCosts(self._space.plan_job(plan))
+        costs = self._stage_costs[kind]
+        # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
+        is_whole = self._adds_up[plan] and costs.job.plan.no_sync
+        is_cut = costs.job.choices.frees_gradients or not is_whole
+        first_piece = ends_apart(cut(run, 1))[-1] if is_cut else run
+        # How much of what layers keep is on its way to the host depends on the links.
+        offloads = costs.job.plan.offload.activations is not None
+        return (
+            costs.work(run, Phase.FORWARD).seconds,
+            costs.work(run, Phase.BACKWARD).seconds,
+            0.0 if offloads else total_bytes(costs.saved(run)),
+            total_bytes(costs.working(first_piece)),
+        )
+
+    def _numel_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
+        """Dense and then expert parameters of each shape."""
+        job = self._space.plan_job(plan)
+        counts = [slice_parameters(job, run, tied_copy=tied) for run in shapes]
+        return [*(count.dense for count in counts), *(count.expert for count in counts)]
+
+    def _update_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
+        """What the update of each shape holds [B]."""
+        job = self._space.plan_job(plan)
+        return [update_memory(job, [run], tied_copy=tied).most_bytes for run in shapes]
+
+    def _exchange_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
+        """What is exchanged of each shape at least [s]."""
+        exchanges = least_exchanges(self._space.plan_job(plan), shapes, tied_copy=tied)
+        return [seconds for column in zip(*exchanges, strict=True) for seconds in column]
+
+    def _state_row(self, plan: int) -> list[float]:
+        """Bytes kept and seconds of the update, per dense and per expert parameter."""
+        job = self._space.plan_job(plan)
+        one, many = (ParameterCount(dense=1.0), ParameterCount(expert=1.0)), 1e9
+        floor_s = memory_bound_s(job.cluster.profile, 0.0)
+        kept = [total_bytes(resident_memory(job, each)) for each in one]
+        traffic_bytes = [many * device_update_bytes(job, each) for each in one]
+        update_s = [memory_bound_s(job.cluster.profile, size) - floor_s for size in traffic_bytes]
+        return [*kept, *(seconds / many for seconds in update_s)]
+
+
+def _kinds(*columns: NDArray[np.generic]) -> Ints:
+    """A number per row, equal where all columns are equal."""
+    rows = np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _groups(space: PlanSpace, paths: Sequence[str]) -> Iterator[Ints]:
+    """Numbers of the plans that agree in all of some fields."""
+    names = list(space.axes)
+    columns = [space.codes[:, names.index(path)] for path in paths if path in names]
+    kinds = _kinds(np.zeros(len(space)), *columns)
+    for kind in range(kinds.max(initial=-1) + 1):
+        yield np.flatnonzero(kinds == kind)
+
+
+_USES = 2
+"""ZeRO 3 gathers for forward and again for backward what it frees in between."""
+
+
+class LeastExchanges(NamedTuple):
+    """What one rank exchanges of a run of layers, in every step and for every microbatch [s]."""
+
+    step_reduced_s: float
+    pass_reduced_s: float
+    step_gathered_s: float
+    pass_gathered_s: float
+
+
+_NONE = LeastExchanges(0.0, 0.0, 0.0, 0.0)
+
+
+def least_exchanges(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[LeastExchanges]:
+    """Exchanges of one rank for each run of layers.
+
+    Args:
+        job: The job.
+        runs: What virtual stages run.
+        tied_copy: Whether the last stage holds its own copy of the token embedding.
+    """
+    units = Units(job, tied_copy)
+    collectives = Collectives(job, units)
+    if not job.choices.data_parallelism.reduces_by_collectives or not collectives.is_needed:
+        return [_NONE] * len(runs)
+    return [_of_run(run, job, units, collectives) for run in runs]
+
+
+def _of_run(run: Slice, job: Job, units: Units, collectives: Collectives) -> LeastExchanges:
+    reduced_s = collectives.reduction([units.whole(run)]).seconds
+    handed_s = collectives.hand_out(run)[1].seconds if collectives.hands_out else 0.0
+    shards_weights = job.choices.shards_weights
+    gathered_s = _gathered_s(run, units, collectives) if shards_weights else 0.0
+    if shards_weights or not job.plan.no_sync:
+        return LeastExchanges(0.0, reduced_s, handed_s, gathered_s)
+    return LeastExchanges(reduced_s, 0.0, handed_s, gathered_s)
+
+
+def _gathered_s(run: Slice, units: Units, collectives: Collectives) -> float:
+    """Weights of a run on their way to one microbatch [s]."""
+    needed = dict.fromkeys(unit for piece in units.pieces(run) for unit in piece.needs)
+    return sum(
+        collectives.gather([unit]).seconds * (1 if unit.stays or unit.apart else _USES)
+        for unit in needed
+    )

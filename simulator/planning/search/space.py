@@ -1,0 +1,253 @@
+"""Which plans are there for a job on its GPUs?
+
+Every combination of the values of some fields that breaks no rule. Fields that are not
+varied stay as the job has them. What the values are where the user does not say:
+
+- tp up to a node, pp up to a layer per stage, each a divisor of the GPUs;
+- vpp such that all virtual stages hold equally many layers;
+- cp as long as a rank keeps sequences worth dividing; ep any divisor of the experts;
+- ZeRO stages that the stack runs, every recomputation, microbatches of powers of two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.described.documents import validated
+from simulator.described.job import Batch, Job
+from simulator.described.plan.plan import Plan
+from simulator.described.rules.all_rules import job_faults
+from simulator.described.rules.pipeline_rules import plan_units
+from simulator.errors import Fault, InputError
+from simulator.program.grid.stage_layers import stage_slices
+from simulator.program.run.order import job_schedule
+
+MIN_TOKENS_PER_CONTEXT_RANK = 2048
+"""Shorter pieces of a sequence are not worth dividing. Assumption."""
+
+_WITHOUT_MODEL_PARALLELISM = frozenset({"torch", "torch-fsdp", "deepspeed"})
+"""Stacks that have nothing but data parallelism."""
+_SHARDING_UNDER_A_PIPELINE = frozenset({"torchtitan", "jax"})
+"""Stacks that run ZeRO 2 and 3 with a pipeline. Megatron-Core's distributed optimizer is
+ZeRO 1, and DeepSpeed's pipeline engine refuses gradient sharding."""
+
+
+def is_data_parallel_only(job: Job) -> bool:
+    """Whether the stack has no model parallelism."""
+    return stack_name(job) in _WITHOUT_MODEL_PARALLELISM
+
+
+def can_shard(job: Job) -> bool:
+    """Whether the stack runs the plan's ZeRO stage with its pipeline."""
+    plan = job.plan
+    return plan.pp == 1 or plan.zero <= 1 or stack_name(job) in _SHARDING_UNDER_A_PIPELINE
+
+
+def still_shards(changed: Job, job: Job) -> bool:
+    """Whether a changed job shards as its stack does, or no more than the job itself does."""
+    asks_no_more = not can_shard(job) and changed.plan.zero <= job.plan.zero
+    return can_shard(changed) or asks_no_more
+
+
+def stack_name(job: Job) -> str:
+    """The stack that the plan names or starts from."""
+    default = "megatron-core"
+    given = job.document.get("plan", {}).get("stack", default)
+    return given if isinstance(given, str) else str(given.get("base", default))
+
+
+Axes = Mapping[str, Sequence[Any]]
+"""Values to try by field: ``batch.micro``, or any field of the plan, as ``plan.tp``."""
+
+_MICRO = "batch.micro"
+_MOST_MICRO = 64
+"""Sequences of a microbatch that are tried at most. Assumption."""
+
+
+@dataclass(frozen=True)
+class PlanSpace:
+    """All valid plans of a job, columnar.
+
+    Attributes:
+        job: Has the fields that are not varied.
+        axes: Values that were tried, by field.
+        codes: Which value of each axis a plan takes, shape (plans, axes).
+        refused: Combinations that break a rule, by the field that the rule names.
+    """
+
+    job: Job
+    axes: Axes
+    codes: NDArray[np.int64]
+    refused: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def changes(self, number: int) -> dict[str, Any]:
+        """What gives the job that plan, ready for :meth:`Job.replace`."""
+        codes = self.codes[number].tolist()
+        return {
+            path: values[code]
+            for (path, values), code in zip(self.axes.items(), codes, strict=True)
+        }
+
+    def plan_job(self, number: int) -> Job:
+        """The job with that plan, as :meth:`Job.replace` makes it, without reading files."""
+        return _with_plan(self.job, self.changes(number))
+
+    def column(self, path: str) -> NDArray[np.int64]:
+        """An integer field of every plan, shape (plans,)."""
+        names = list(self.axes)
+        if path in names:
+            return np.asarray(self.axes[path])[self.codes[:, names.index(path)]]
+        block, field = path.split(".")
+        owner = self.job.batch if block == "batch" else self.job.plan
+        value = getattr(owner, "micro_batch" if path == _MICRO else field)
+        return np.full(len(self), value)
+
+    @cached_property
+    def dp(self) -> NDArray[np.int64]:
+        """Data-parallel degree of every plan."""
+        width = self.column("plan.tp") * self.column("plan.pp") * self.column("plan.cp")
+        return self.job.cluster.gpus // width
+
+    @cached_property
+    def microbatches(self) -> NDArray[np.int64]:
+        """Microbatches per data-parallel rank and step of every plan."""
+        return self.job.batch.global_batch // (self.column(_MICRO) * self.dp)
+
+
+def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
+    """The valid plans of a job.
+
+    Args:
+        job: Model, cluster, batch, and the fields of the plan that stay.
+        vary: Values by field in place of the default ones, or of fields that have none.
+
+    Raises:
+        InputError: A field cannot be varied, or a value of it is wrong.
+    """
+    given = {path: _checked(job, path, values) for path, values in (vary or {}).items()}
+    axes = {**default_axes(job), **given}
+    sizes = [range(len(values)) for values in axes.values()]
+    refused: Counter[str] = Counter()
+    kept = []
+    for codes in product(*sizes):
+        changes = {
+            path: values[code] for (path, values), code in zip(axes.items(), codes, strict=True)
+        }
+        fault = _first_fault(job, changes)
+        if fault is None:
+            kept.append(codes)
+        else:
+            refused[fault.path] += 1
+    table = np.asarray(kept, dtype=np.int64).reshape(len(kept), len(axes))
+    return PlanSpace(job, axes, table, dict(refused.most_common()))
+
+
+def default_axes(job: Job) -> dict[str, list[Any]]:
+    """Values of each field that are tried where the user does not say."""
+    gpus, model, network = job.cluster.gpus, job.model, job.cluster.profile.network
+    micro = powers_of_two(min(job.batch.global_batch, _MOST_MICRO))
+    options: dict[str, list[Any]] = {
+        "plan.zero": [0, 1, 2, 3],
+        "plan.recompute": ["none", "selective", "full"],
+        _MICRO: micro,
+    }
+    if is_data_parallel_only(job):
+        return options
+    units = plan_units(job)
+    contexts = max(1, job.batch.seq_len // MIN_TOKENS_PER_CONTEXT_RANK)
+    return {
+        "plan.tp": [tp for tp in divisors(gpus) if tp <= network.scale_up.gpus],
+        "plan.pp": [pp for pp in divisors(gpus) if pp <= units],
+        "plan.vpp": [vpp for vpp in divisors(units) if vpp == 1 or vpp <= units // 2],
+        "plan.cp": [cp for cp in powers_of_two(contexts) if gpus % cp == 0],
+        **({"plan.ep": divisors(model.experts.count)} if model.experts else {}),
+        **options,
+    }
+
+
+def _checked(job: Job, path: str, values: Sequence[Any]) -> list[Any]:
+    """The values as the field's type has them."""
+    block, _, field = path.partition(".")
+    is_plan = block == "plan" and field in Plan.model_fields
+    if not (is_plan or path == _MICRO):
+        rule = "cannot be varied: only batch.micro and the fields of plan can"
+        raise InputError.single(path, rule, hint="take for example plan.schedule")
+    if not values:
+        raise InputError.single(path, "needs at least one value to try")
+    if is_plan:
+        return [getattr(validated(Plan, {field: value}, "plan"), field) for value in values]
+    batch = job.batch.model_dump(by_alias=True)
+    return [validated(Batch, {**batch, "micro": value}, "batch").micro_batch for value in values]
+
+
+def _first_fault(job: Job, changes: Mapping[str, Any]) -> Fault | None:
+    """The first rule that a plan breaks, if any; rules that cost nothing go first."""
+    fault = next(_cheap_faults(job, changes), None)
+    if fault is not None:
+        return fault
+    changed = _with_plan(job, changes)
+    faults = job_faults(changed)
+    if faults:
+        return faults[0]
+    if changed.choices.shards_states and changed.dp * changed.plan.cp == 1:
+        return Fault("plan.zero", "has nothing to shard over")
+    if not can_shard(changed):
+        return Fault("plan.zero", "is not run by the stack under a pipeline")
+    try:
+        _check_pipeline(changed)
+    except InputError as error:
+        return error.faults[0]
+    return None
+
+
+def _cheap_faults(job: Job, changes: Mapping[str, Any]) -> Iterator[Fault]:
+    """Divisions without remainder and equal virtual stages, before a job is made."""
+    plan, batch = job.plan, job.batch
+    degrees = {n: changes.get(f"plan.{n}", getattr(plan, n)) for n in ("tp", "pp", "cp", "vpp")}
+    width = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    if job.cluster.gpus % width:
+        yield Fault("cluster.gpus", "must be a multiple of tp x pp x cp")
+    per_step = job.cluster.gpus // width * changes.get(_MICRO, batch.micro_batch)
+    if per_step == 0 or batch.global_batch % per_step:
+        yield Fault("batch.global", "must be a multiple of micro x dp")
+    if "plan.vpp" in changes and degrees["vpp"] > 1:
+        if degrees["pp"] == 1:
+            yield Fault("plan.vpp", "needs a pipeline")
+        if plan_units(job) % (degrees["pp"] * degrees["vpp"]):
+            yield Fault("plan.vpp", "leaves virtual stages that differ in their layers")
+
+
+def _check_pipeline(job: Job) -> None:
+    """Raises InputError where the schedule or the layout refuses the sizes."""
+    stages, chunks = job.plan.pp, job.plan.vpp
+    job_schedule(job).check(stages, chunks, job.microbatches)
+    stage_slices(job, stages * chunks)
+
+
+def _with_plan(job: Job, changes: Mapping[str, Any]) -> Job:
+    plan = {path.removeprefix("plan."): value for path, value in changes.items() if path != _MICRO}
+    update: dict[str, Any] = {"plan": job.plan.model_copy(update=plan)}
+    if _MICRO in changes:
+        update["batch"] = job.batch.model_copy(update={"micro_batch": changes[_MICRO]})
+    return job.model_copy(update=update)
+
+
+def powers_of_two(most: int) -> list[int]:
+    """From 1 up to a largest value."""
+    return [2**power for power in range(most.bit_length())]
+
+
+def divisors(number: int) -> list[int]:
+    """All of them, ascending."""
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]

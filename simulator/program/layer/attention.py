@@ -1,0 +1,253 @@
+"""What is attention made of, of the usual kind and with latents?
+
+Shape letters: h hidden, a heads, k kv heads, d head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.described.model import LatentAttention, Model
+from simulator.program.layer.block import Block, norm_traffic
+from simulator.program.layer.core_attention import ATTENTION_CONTEXT, Heads, add_core_attention
+from simulator.program.layer.layer_part import ALL_RECOMPUTE, LayerPart
+from simulator.program.layer.pieces import Region, Role, Split
+from simulator.program.layer.tensors import ParameterTensor, TensorRole, TensorSplit
+
+_EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS = 5.0, 8
+"""A rotary embedding written out: cast up, multiply and cast down move 20 bytes per element
+where a fused kernel moves 4; queries and keys apart."""
+
+
+_EAGER_LATENT_PASSES, _EAGER_LATENT_BACKWARD_PASSES, _EAGER_LATENT_KERNELS = 14, 21, 17
+"""Reads and writes of what Megatron-Core rotates of queries, without fusion. Forward: even and odd
+columns are put apart (2), multiplied by the cosine (2), negated by half (1), swapped (2),
+multiplied by the sine (2), added (3), and joined with columns that are not rotated, of which
+there are none (2). Backward: the products (4), the swap (3), the sum of both branches (3), and
+columns put back from three slices, each into zeros, and added (11). Kernels are those of queries,
+of keys, of joining both, and of the values' copy (``_apply_rotary_pos_emb_bshd`` of
+``rope_utils.py``)."""
+
+_LATENT_NORM_INPUT = 0.5
+"""Of a latent and its norm's output, the first stays."""
+
+
+def _tensors(model: Model) -> Iterator[ParameterTensor]:
+    h, a, k, d = model.hidden, model.heads, model.kv_heads, model.head_dim
+    for name, heads, split in (
+        ("query", a, TensorSplit.TENSOR),
+        ("key", k, TensorSplit.KV_HEADS),
+        ("value", k, TensorSplit.KV_HEADS),
+    ):
+        yield ParameterTensor(f"attention.{name}", (heads, d, h), split=split)
+        if model.qkv_bias:
+            yield ParameterTensor(
+                f"attention.{name}.bias", (heads, d), split=split, role=TensorRole.BIAS
+            )
+    yield _output(a, d, h)
+    if model.qk_norm == "head":
+        yield ParameterTensor("attention.query.norm", (d,), role=TensorRole.HEAD_NORM)
+        yield ParameterTensor("attention.key.norm", (d,), role=TensorRole.HEAD_NORM)
+    if model.qk_norm == "full":
+        role, by_heads = TensorRole.HEAD_NORM, TensorSplit.TENSOR
+        yield ParameterTensor("attention.query.norm", (a, d), split=by_heads, role=role)
+        split = TensorSplit.KV_HEADS
+        yield ParameterTensor("attention.key.norm", (k, d), split=split, role=role)
+    yield from _attention_extras(model)
+
+
+def _latent_tensors(model: Model) -> Iterator[ParameterTensor]:
+    latent = model.latent_attention
+    assert latent is not None
+    h, a = model.hidden, model.heads
+    q_rank, kv_rank = latent.q_lora_rank, latent.kv_lora_rank
+    if q_rank:
+        yield ParameterTensor("attention.query_down", (h, q_rank), inputs_first=True)
+        yield ParameterTensor("attention.query_down.norm", (q_rank,), role=TensorRole.NORM)
+    query_shape = (a, latent.qk_head_dim, q_rank or h)
+    yield ParameterTensor("attention.query", query_shape, split=TensorSplit.TENSOR)
+    down_shape = (h, kv_rank + latent.qk_rope_head_dim)
+    yield ParameterTensor("attention.key_value_down", down_shape, inputs_first=True)
+    yield ParameterTensor("attention.key_value_down.norm", (kv_rank,), role=TensorRole.NORM)
+    for name, size in (("key", latent.qk_nope_head_dim), ("value", latent.v_head_dim)):
+        yield ParameterTensor(f"attention.{name}", (a, size, kv_rank), split=TensorSplit.TENSOR)
+    yield _output(a, latent.v_head_dim, h)
+    yield from _attention_extras(model)
+
+
+def _output(heads: int, head_dim: int, hidden: int) -> ParameterTensor:
+    shape = (heads, head_dim, hidden)
+    return ParameterTensor("attention.output", shape, split=TensorSplit.TENSOR, inputs_first=True)
+
+
+def _attention_extras(model: Model) -> Iterator[ParameterTensor]:
+    if model.attention_output_bias:
+        yield ParameterTensor("attention.output.bias", (model.hidden,), role=TensorRole.BIAS)
+    if model.attention_sinks:
+        yield ParameterTensor("attention.sinks", (model.heads,), split=TensorSplit.TENSOR)
+
+
+def _add_attention(block: Block, window: int) -> None:
+    """Projections, rotary embedding, core attention and output projection."""
+    model, shape = block.model, block.shape
+    tokens, size = shape.tokens, shape.element_bytes
+    query, key_value = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    block.save("qkv_input", tokens * model.hidden * shape.kept_bytes, Region.GATHERED)
+    block.linear(
+        "qkv", query + key_value, model.hidden, Split.COLUMN,
+        kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True, products=3, weights=3,
+        role=Role.PROJECTION,
+    )  # fmt: skip
+    if model.qkv_bias:
+        block.bias("qkv", tokens * (query + key_value), Region.TENSOR, added=True)
+    if model.qk_norm != "none":
+        _query_key_norm(block)
+    if model.positions == "rotary":
+        rotated = tokens * (query + key_value // 2) * size
+        _rotary(block, rotated)
+    repeats = model.heads // model.kv_heads if block.stack.repeats_kv_heads else 1
+    block.save("query", tokens * query * size, Region.TENSOR, role=Role.QUERY)
+    for role in (Role.KEY, Role.VALUE):
+        num_bytes = repeats * tokens * key_value // 2 * size
+        block.save(str(role), num_bytes, Region.TENSOR, role=role)
+    heads = Heads(model.heads, repeats * model.kv_heads, model.head_dim, model.head_dim)
+    add_core_attention(block, heads, window)
+    block.save("attention_context", tokens * query * size, Region.TENSOR, role=Role.CONTEXT)
+    block.linear("attention_output", model.hidden, query, Split.ROW, role=Role.PROJECTION)
+    if model.attention_output_bias:
+        block.bias("attention_output", tokens * model.hidden, Region.SEQUENCE)
+
+
+def _add_latent_attention(block: Block, _window: int) -> None:
+    """Low-rank query, key and value projections around attention with wide keys."""
+    model, shape, latent = block.model, block.shape, block.model.latent_attention
+    assert latent is not None
+    tokens, size = shape.tokens, shape.element_bytes
+    query = model.heads * latent.qk_head_dim
+    block.save("latent_input", tokens * model.hidden * shape.kept_bytes, Region.SEQUENCE)
+    if latent.q_lora_rank:
+        block.linear("query_down", latent.q_lora_rank, model.hidden, Split.NONE)
+        _latent_norm(block, "query_latent_norm", latent.q_lora_rank)
+        block.save("query_latent", 2 * tokens * latent.q_lora_rank * size, Region.SEQUENCE)
+    block.linear("query_up", query, latent.q_lora_rank or model.hidden, Split.COLUMN)
+    down = latent.kv_lora_rank + latent.qk_rope_head_dim
+    block.linear("key_value_down", down, model.hidden, Split.NONE)
+    _latent_norm(block, "key_value_latent_norm", latent.kv_lora_rank)
+    block.save("key_value_latent", 2 * tokens * down * size, Region.SEQUENCE)
+    up = model.heads * (latent.qk_nope_head_dim + latent.v_head_dim)
+    block.linear("key_value_up", up, latent.kv_lora_rank, Split.COLUMN)
+    value = model.heads * latent.v_head_dim
+    _latent_rotary(block, latent)
+    for role, width in ((Role.QUERY, query), (Role.KEY, query), (Role.VALUE, value)):
+        block.save(str(role), tokens * width * size, Region.TENSOR, role=role)
+    heads = Heads(model.heads, model.heads, latent.qk_head_dim, latent.v_head_dim)
+    add_core_attention(block, heads)
+    block.save("attention_context", tokens * value * size, Region.TENSOR, role=Role.CONTEXT)
+    block.linear("attention_output", model.hidden, value, Split.ROW, role=Role.PROJECTION)
+    _repeat_latents(block)
+
+
+def _repeat_latents(block: Block) -> None:
+    """What modules of Megatron-Core's selective recomputation mean here.
+
+    The input norm stands apart, as those of latents do not, which are part of the product behind
+    them. ``mla_up_proj`` repeats the norms of latents, and drops what the products give.
+    """
+    casts = dict.fromkeys(("query_down_cast", "key_value_down_cast"), block.second_cast_share)
+    block.repeat("layernorm", {"attention_norm": 1.0, **casts}, dropped=("latent_input",))
+    repeated = [f"{name}{cast}" for name in ("query_up", "key_value_up") for cast in ("", "_cast")]
+    repeated += ["query_latent_norm", "key_value_latent_norm", "rotary"]
+    latents = dict.fromkeys(("query_latent", "key_value_latent"), _LATENT_NORM_INPUT)
+    block.repeat(
+        "mla_up_proj",
+        dict.fromkeys(repeated, 1.0),
+        kept=latents,
+        dropped=("query", "key", "value"),
+    )
+
+
+def _latent_norm(block: Block, name: str, width: int) -> None:
+    """A norm over a latent; its input and output are kept with the latent."""
+    row = block.shape.tokens * width * block.shape.element_bytes
+    forward, backward, kernels = norm_traffic(row, fused=block.stack.fused_rmsnorm)
+    block.memory_bound(name, forward, backward, Region.SEQUENCE, kernels)
+
+
+def _latent_rotary(block: Block, latent: LatentAttention) -> None:
+    """Rotate part of the queries and keys, and put queries, keys and values together.
+
+    Fused kernels read and write queries and keys once. Eager ones rotate that part of the
+    queries, join it with the others, spread that of the one rotated key over all heads, and
+    copy the values, as attention wants them contiguous; backward takes it all apart again.
+
+    Source: Megatron-Core, ``qkv_up_proj_and_rope_apply`` of ``multi_latent_attention.py``.
+    """
+    nope, rope, value = latent.qk_nope_head_dim, latent.qk_rope_head_dim, latent.v_head_dim
+    query = latent.qk_head_dim
+    columns = block.shape.tokens * block.model.heads * block.shape.element_bytes
+    if block.stack.fused_rotary and block.stack.fused_latent_rotary:
+        _rotary(block, 2 * query * columns)
+        return
+    forward = _EAGER_LATENT_PASSES * rope + 2 * query + (nope + query) + 2 * value
+    backward = _EAGER_LATENT_BACKWARD_PASSES * rope + 2 * query + rope + 2 * (nope + value)
+    block.memory_bound(
+        "rotary", forward * columns, backward * columns, Region.TENSOR, _EAGER_LATENT_KERNELS
+    )
+
+
+def _query_key_norm(block: Block) -> None:
+    """A norm over queries, and one over keys, and what their backward reads."""
+    model, shape, fused = block.model, block.shape, block.stack.fused_rmsnorm
+    rows = shape.tokens * (model.heads + model.kv_heads)
+    forward, backward, kernels = norm_traffic(
+        rows * model.head_dim * shape.element_bytes, fused=fused
+    )
+    block.memory_bound("query_key_norm", forward, backward, Region.TENSOR, 2 * kernels)
+    block.save_norm("query_key_norm", rows, model.head_dim, Region.TENSOR, fused)
+
+
+def _rotary(block: Block, rotated_bytes: float) -> None:
+    """Rotate queries and keys, each read and written once by a fused kernel."""
+    fused = block.stack.fused_rotary
+    passes, kernels = (1.0, 2) if fused else (_EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS)
+    traffic = 2 * rotated_bytes * passes
+    block.memory_bound("rotary", traffic, traffic, Region.TENSOR, kernels)
+
+
+def _flop(model: Model, keys: int) -> float:
+    """Scores and weighted values."""
+    return 2.0 * model.heads * (2 * model.head_dim) * keys
+
+
+def _latent_flop(model: Model, keys: int) -> float:
+    latent = model.latent_attention
+    assert latent is not None
+    return 2.0 * model.heads * (latent.qk_head_dim + latent.v_head_dim) * keys
+
+
+def _heads(model: Model) -> dict[str, int]:
+    return {"heads": model.heads}
+
+
+ATTENTION = LayerPart(
+    title="attention",
+    is_in=lambda model, _: model.latent_attention is None,
+    tensors=_tensors,
+    add=_add_attention,
+    flop=_flop,
+    tensor_sizes=_heads,
+    on_grid=True,
+    context=ATTENTION_CONTEXT,
+    recompute=ALL_RECOMPUTE,
+)
+
+LATENT_ATTENTION = LayerPart(
+    title="latent attention",
+    is_in=lambda model, _: model.latent_attention is not None,
+    tensors=_latent_tensors,
+    add=_add_latent_attention,
+    flop=_latent_flop,
+    tensor_sizes=_heads,
+    context=ATTENTION_CONTEXT,
+    recompute=ALL_RECOMPUTE,
+)

@@ -1,0 +1,392 @@
+"""How is a layer put together from pieces that any of its parts may have?
+
+Norms, products with the casts of their number formats, biases and residuals. Everything here is
+what *one* device would do for one microbatch; the strategy passes divide it. Bytes of memory-bound
+kernels count each tensor read or written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from simulator.cost.kernel_time import ELEMENT_BYTES, output_bytes
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan, RecomputeModule
+from simulator.program.layer.pieces import (
+    ContextRules,
+    Gemm,
+    Layer,
+    MemoryBound,
+    ModuleRecompute,
+    Piece,
+    Region,
+    Role,
+    Saved,
+    Split,
+)
+
+MASK_BYTES = 1
+"""A dropout mask is one byte per element in every framework modelled here."""
+
+_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS = 7.5, 7
+"""An RMS norm written out: cast up, square, mean, scale, cast down and weigh move 30 bytes
+per element where a fused kernel moves 4."""
+
+_EAGER_NORM_INPUT_BYTES = 4
+"""An RMS norm written out keeps its input in fp32, and the normalised input cast down."""
+
+_EAGER_CAST_KERNELS = 6
+"""Maximum, its lower bound, scale, scale in fp32, scaling and cast of one operand."""
+
+_STATISTIC_BYTES = 4
+"""Norms keep one fp32 number per token and statistic: 1/deviation, and the mean of a layer
+norm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of one microbatch.
+
+    Attributes:
+        sequences: b, sequences.
+        seq_len: s, tokens per sequence on this rank.
+        element_bytes: Bytes of one activation [B].
+        gemm_bytes: Bytes of one operand of a weight product [B].
+        kept_bytes: Bytes of one operand of a weight product as it is kept for backward [B].
+    """
+
+    sequences: int
+    seq_len: int
+    element_bytes: float
+    gemm_bytes: float
+    kept_bytes: float
+
+    @property
+    def tokens(self) -> int:
+        """T = b s."""
+        return self.sequences * self.seq_len
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether a product keeps its input itself, not a copy in its own number format."""
+        return self.kept_bytes == self.element_bytes
+
+    @property
+    def cast_bytes(self) -> float:
+        """Read and written per element that is cast once in both layouts [B]."""
+        return self.element_bytes + 2 * self.gemm_bytes
+
+
+def microbatch_shape(plan: Plan, sequences: int, seq_len: int) -> Shape:
+    """Sizes of one microbatch under the plan's number format."""
+    operand, element = ELEMENT_BYTES[plan.precision], output_bytes(plan.precision)
+    kept = element if plan.stack.float8_scaling == "eager" else operand
+    return Shape(sequences, seq_len, element, operand, kept)
+
+
+class Block:
+    """Pieces and saved activations of a layer while it is put together."""
+
+    def __init__(self, model: Model, plan: Plan, shape: Shape) -> None:
+        self.model, self.plan, self.stack, self.shape = model, plan, plan.stack, shape
+        self.pieces: list[Piece] = []
+        self.saved: list[Saved] = []
+        self.modules: dict[RecomputeModule, ModuleRecompute] = {}
+        self.mlp_start: int | None = None
+        self.mlp_piece = 0
+        self.context: tuple[ContextRules, ...] = ()
+        self.passing_bytes: tuple[float, ...] = ()
+        self.working_bytes: tuple[float, ...] = ()
+        self.working_region = Region.TENSOR
+
+    def layer(self) -> Layer:
+        """What has been put together."""
+        input_bytes = self.shape.tokens * self.model.hidden * self.shape.element_bytes
+        return Layer(
+            tuple(self.pieces),
+            tuple(self.saved),
+            input_bytes,
+            passing_bytes=self.passing_bytes,
+            working_bytes=self.working_bytes,
+            working_region=self.working_region,
+            mlp_start=self.mlp_start,
+            modules=self.modules,
+            context=self.context,
+        )
+
+    def start_mlp(self) -> None:
+        """End the part that mixes tokens: the norm before the MLP, if the model has one there."""
+        self.mlp_piece = len(self.pieces)
+        if self.model.norms_per_layer > 1:
+            self.mlp_start = len(self.saved)
+            self.norm("mlp_norm")
+
+    def work(self, passing: tuple[float, ...], working: tuple[float, ...], region: Region) -> None:
+        """Hold these blocks while forward runs, and those while backward does."""
+        self.passing_bytes, self.working_bytes = passing, working
+        self.working_region = region
+
+    def save(self, name: str, num_bytes: float, region: Region, *, role: Role = Role.OTHER) -> None:
+        """Keep an activation for backward."""
+        self.saved.append(Saved(name, num_bytes, region, role))
+
+    def repeat(
+        self,
+        module: RecomputeModule,
+        pieces: Mapping[str, float],
+        *,
+        kept: Mapping[str, float] | None = None,
+        dropped: Iterable[str] = (),
+    ) -> None:
+        """Say what a module of selective recomputation does here, beside what it does already.
+
+        Args:
+            module: Its name.
+            pieces: Share of each piece's forward work that backward repeats, by name.
+            kept: Share that stays of saved activations, by name.
+            dropped: Saved activations of which nothing stays.
+        """
+        known = self.modules.get(module, ModuleRecompute())
+        stays = dict(kept or {}) | dict.fromkeys(dropped, 0.0)
+        self.modules[module] = ModuleRecompute(
+            {**known.repeated, **pieces}, {**known.kept, **stays}
+        )
+
+    def checkpoint(self, module: RecomputeModule, first_piece: int, first_dropped: int) -> None:
+        """Repeat all pieces from one on, and keep no activation from one on."""
+        self.repeat(
+            module,
+            dict.fromkeys([piece.name for piece in self.pieces[first_piece:]], 1.0),
+            dropped=[saved.name for saved in self.saved[first_dropped:]],
+        )
+
+    def memory_bound(
+        self, name: str, forward: float, backward: float, region: Region, kernels: int = 1
+    ) -> None:
+        """Append kernels that move so many bytes."""
+        self.pieces.append(MemoryBound(name, forward, backward, region, kernels))
+
+    def norm(self, name: str) -> None:
+        """A norm over the residual stream, and what its backward reads."""
+        model_width = self.model.hidden
+        row = self.shape.tokens * model_width * self.shape.element_bytes
+        fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
+        forward, backward, kernels = norm_traffic(row, fused=fused)
+        reduces_rows = fused and not self.stack.persistent_norms
+        piece = MemoryBound(
+            name, forward, backward, Region.SEQUENCE, kernels, reduces_rows,
+            statistics_bytes=self._statistics_bytes(self.shape.tokens),
+        )  # fmt: skip
+        self.pieces.append(piece)
+        role = Role.NORM_STATISTICS
+        self.save_norm(name, self.shape.tokens, model_width, Region.SEQUENCE, fused, role)
+
+    def save_norm(
+        self, name: str, rows: int, width: int, region: Region, fused: bool,
+        role: Role = Role.OTHER,
+    ) -> None:  # fmt: skip
+        """What the backward of a norm over so many rows reads."""
+        size = self.shape.element_bytes + (0 if fused else _EAGER_NORM_INPUT_BYTES)
+        self.save(f"{name}_input", rows * width * size, region)
+        self.save(f"{name}_statistics", self._statistics_bytes(rows), region, role=role)
+
+    def _statistics_bytes(self, rows: int) -> float:
+        statistics = 2 if self.model.normalisation == "layernorm" else 1
+        return float(rows * statistics * _STATISTIC_BYTES)
+
+    def linear(
+        self,
+        name: str,
+        n: int,
+        k: int,
+        split: Split,
+        *,
+        kv_columns: int = 0,
+        kv_heads: int = 1,
+        after_kernel: bool = False,
+        products: int = 1,
+        weights: int = 1,
+        role: Role = Role.OTHER,
+    ) -> None:
+        """A product with a weight, and the casts its number format needs.
+
+        The input and the output's gradient are cast, in both layouts. Where the input
+        comes ``after_kernel`` (a norm or an activation), that kernel may cast it. It stands
+        for several ``products`` where the model has them and the stack fuses them, and has as
+        many ``weights`` as a policy of recomputation counts.
+        """
+        tokens, element = self.shape.tokens, self.shape.element_bytes
+        operand = self.shape.gemm_bytes
+        products = 1 if self.stack.fused_projections else products
+        region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
+        forward = 0.0 if after_kernel and self.stack.fused_casts else self.cast_bytes(tokens * k)
+        backward = self.cast_bytes(tokens * n)
+        if backward and self.stack.float8_scaling != "tensor":
+            casts = row_casts if self.stack.float8_scaling == "rows" else eager_casts
+            self.pieces += casts(name, Operands(tokens, n, k, products, split), element, operand)
+        elif backward:
+            self.memory_bound(f"{name}_cast", forward, backward, region)
+        if products > 1:
+            # Backward adds up the gradients that products apart give for the same input.
+            added = (products + 1) * tokens * k * element
+            self.memory_bound(f"{name}_gradient_sum", 0.0, added, Region.WHOLE, products - 1)
+        self.pieces.append(
+            Gemm(
+                name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,
+                products=products, weights=weights, role=role,
+            )
+        )  # fmt: skip
+
+    def bias(self, name: str, elements: float, region: Region, *, added: bool = False) -> None:
+        """What a bias on so many outputs costs where products do not see to it.
+
+        Its gradient is summed up over tokens. It is ``added`` by a kernel of its own where no
+        kernel that follows the product does that.
+        """
+        if self.stack.fused_biases:
+            return
+        made_bytes = elements * self.shape.element_bytes
+        if added:
+            kernel = MemoryBound(f"{name}_bias", 2 * made_bytes, 0.0, region, strided=True)
+            self.pieces.append(kernel)
+        self.memory_bound(f"{name}_bias_gradient", 0.0, made_bytes, region)
+
+    @property
+    def second_cast_share(self) -> float:
+        """What backward adds to a cast where forward makes one of its two layouts.
+
+        It keeps the original, which backward reads once more for the other layout (Transformer
+        Engine's ``save_original_input``).
+        """
+        return self.shape.element_bytes / self.shape.cast_bytes
+
+    def cast_bytes(self, elements: float) -> float:
+        """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""
+        is_cast = self.shape.gemm_bytes < self.shape.element_bytes
+        return elements * self.shape.cast_bytes if is_cast else 0.0
+
+    def residual(self, name: str) -> None:
+        """Bias, dropout and addition to the residual stream; backward adds the branches.
+
+        The one residual of a parallel block reads both branches.
+        """
+        row = self.shape.tokens * self.model.hidden * self.shape.element_bytes
+        kernels = 1 if self.stack.fused_elementwise else 2 + self.stack.dropout
+        dropped = 2 * row if self.stack.dropout else 0.0
+        merged = row if self.model.parallel_block else 0.0
+        forward, backward = 3 * row * kernels + merged, 3 * row + dropped
+        self.memory_bound(name, forward, backward, Region.SEQUENCE, kernels)
+        if self.stack.dropout:
+            mask = self.shape.tokens * self.model.hidden * MASK_BYTES
+            self.save(f"{name}_mask", mask, Region.SEQUENCE)
+
+
+def norm_traffic(normed_bytes: float, *, fused: bool) -> tuple[float, float, int]:
+    """Bytes that a norm moves forward and backward [B], and its kernels per direction.
+
+    Read and write once forward; read input and gradient, write one, backward.
+    """
+    passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
+    return 2 * normed_bytes * passes, 3 * normed_bytes * passes, kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What products with the same input multiply.
+
+    Attributes:
+        tokens: T, rows of input and output.
+        n, k: Columns of the outputs together, and of the input.
+        products: How many there are.
+        split: How tensor parallelism divides their weights.
+    """
+
+    tokens: int
+    n: int
+    k: int
+    products: int
+    split: Split
+
+    @property
+    def inputs(self) -> int:
+        """Elements of the input."""
+        return self.tokens * self.k
+
+    @property
+    def outputs(self) -> int:
+        """Elements of the outputs."""
+        return self.tokens * self.n
+
+    @property
+    def input_region(self) -> Region:
+        """How tensor parallelism divides the input, once it is gathered."""
+        return Region.TENSOR if self.split is Split.ROW else Region.WHOLE
+
+    @property
+    def output_region(self) -> Region:
+        """How tensor parallelism divides the outputs, before they are added up."""
+        return Region.WHOLE if self.split is Split.ROW else Region.TENSOR
+
+
+def row_casts(name: str, of: Operands, element: float, operand: float) -> list[MemoryBound]:
+    """Casts around a product whose operands have a scale for every row.
+
+    The forward product needs maxima over rows of the input, the input gradient over rows of
+    the output's gradient, and the weight gradient over columns of both, each of a tensor
+    that is read for its maxima and read again to be cast. Input gradients are scaled by a
+    kernel of their own. Nothing is cast before it is gathered. Casts and scales of weights
+    and their gradients are left out.
+
+    Args:
+        name: Of the product.
+        of: What it multiplies.
+        element: Bytes of one activation [B].
+        operand: Bytes of one cast operand [B].
+
+    Source: torchao, ``float8/config.py`` and ``float8_ops.py``: without fast accumulation,
+    as in backward, the scales are applied to what cuBLAS returns.
+    """
+    casts = []
+    sides = (
+        ("input", of.inputs, of.input_region, of.products * 2 * element),
+        ("output", of.outputs, of.output_region, 0.0),
+    )
+    for side, elements, region, scaled in sides:
+        by_rows, by_columns = elements * (2 * element + operand), elements * (element + operand)
+        of_gradient = side == "output"
+        forward = 0.0 if of_gradient else by_rows
+        backward = by_columns + (by_rows if of_gradient else elements * scaled)
+        casts += [
+            MemoryBound(f"{name}_{side}_cast", forward, backward, region, kernels=2),
+            MemoryBound(
+                f"{name}_{side}_maxima", 0.0, elements * element, region, reduces_rows=True
+            ),
+        ]
+    return casts
+
+
+def eager_casts(name: str, of: Operands, element: float, operand: float) -> list[MemoryBound]:
+    """Casts around products whose operands are scaled and cast by eager kernels.
+
+    One reads an operand for its maximum, one scales it, one casts it: input and weight for
+    the output; the weight and, by columns, the input anew for their gradients; and the
+    output's gradient, scaled once, in both layouts. Products apart cast one input each.
+
+    Args:
+        name: Of the products.
+        of: What they multiply.
+        element: Bytes of one activation [B].
+        operand: Bytes of one cast operand [B].
+    """
+    scaled, cast = 3 * element, element + operand
+    weight_region = Region.WHOLE if of.split is Split.NONE else Region.TENSOR
+    inputs = of.products * of.inputs * (scaled + cast)
+    weights = of.n * of.k * (scaled + cast)
+    gradients = of.outputs * (scaled + 2 * cast)
+    kernels = of.products * _EAGER_CAST_KERNELS
+    return [
+        MemoryBound(f"{name}_input_cast", inputs, inputs, of.input_region, kernels),
+        MemoryBound(f"{name}_weight_cast", weights, weights, weight_region, kernels),
+        MemoryBound(f"{name}_output_cast", 0.0, gradients, of.output_region, kernels + of.products),
+    ]

@@ -1,0 +1,273 @@
+"""How does a query look at keys: in one fused kernel or in several, and where ranks share them?
+
+Where each of cp ranks holds 1/cp of every sequence (two chunks of it, so that causal work is
+even), everything but core attention simply sees fewer tokens. In core attention
+
+- ``ring``: keys and values travel round a ring while each step computes, and what a step gives
+  is merged with what the steps before gave;
+- ``all_to_all``: exchanges turn sequence shards into head shards and back;
+- ``all_gather``: each rank gathers all keys and values, computes with the half of them (on
+  average) that its queries may see, and gathers them again in backward;
+- ``all_to_all+ring``: neighbours trade heads for the sequence that they hold together, whose
+  keys and values travel round a ring over the others.
+
+Source: ring attention (arXiv 2310.01889) with the balanced order of striped attention
+(arXiv 2311.09431); DeepSpeed-Ulysses (arXiv 2309.14509, section 3); Llama 3 (arXiv 2407.21783,
+section 3.3.2) for all_gather; USP (arXiv 2405.07719) for the combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial, wraps
+from types import MappingProxyType
+from typing import NamedTuple
+
+from simulator.cost.collectives import CollectiveKind
+from simulator.program.layer.block import MASK_BYTES, Block
+from simulator.program.layer.pieces import (
+    Axis,
+    ContextRule,
+    ContextRules,
+    ContextSplit,
+    Exchange,
+    FlashAttention,
+    Gemm,
+    MemoryBound,
+    Piece,
+    Region,
+    RingAttention,
+    Role,
+    Split,
+)
+
+_FULL_BYTES = 4.0
+"""An fp32 number."""
+
+_SCORE_PASSES_FUSED = 2
+"""A fused scale-mask-softmax kernel reads and writes each score once."""
+
+_SCORE_PASSES_UNFUSED = 8
+"""Assumption: separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
+counted in 16-bit scores."""
+
+_IN_PLACE_MASK_PASSES, _IN_PLACE_MASK_BACKWARD_PASSES, _IN_PLACE_MASK_KERNELS = 2, 13, 4
+"""Reads and writes of masking full-precision scores in place, for which no framework has a fused
+kernel: Megatron's asks for 16-bit input (``is_kernel_available`` of ``fused_softmax.py``) and else
+calls ``masked_fill_`` on a view of the product. Autograd takes its gradient through copies of the
+base: zeros and a copy into them (3), a copy and a clone (4), the masked clone (4), and a copy back
+(2), as torch dispatches it. Kernels are one forward and seven backward, in the mean."""
+
+
+class Heads(NamedTuple):
+    """The heads of core attention.
+
+    Attributes:
+        number, kv_number: Heads of queries, and of keys and values.
+        dim, v_dim: Size of a query and key head, and of a value head.
+    """
+
+    number: int
+    kv_number: int
+    dim: int
+    v_dim: int
+
+
+def add_core_attention(block: Block, heads: Heads, window: int = 0) -> None:
+    """Scores, softmax and weighted values: one fused kernel, or the separate ones."""
+    if block.plan.attention_kernel == "flash":
+        _flash_attention(block, heads, window)
+    else:
+        _separate_attention(block, heads)
+
+
+def _flash_attention(block: Block, heads: Heads, window: int) -> None:
+    """One fused kernel; of a window only the keys that it sees are counted."""
+    shape = block.shape
+    seq_kv = min(shape.seq_len, window or shape.seq_len)
+    piece = FlashAttention(
+        name="attention",
+        batch=shape.sequences,
+        heads=heads.number,
+        kv_heads=heads.kv_number,
+        seq_q=shape.seq_len,
+        seq_kv=seq_kv,
+        head_dim=heads.dim,
+        v_head_dim=heads.v_dim,
+        causal=block.model.causal and seq_kv == shape.seq_len,
+        window=window if window < shape.seq_len * block.plan.cp else 0,
+    )
+    block.pieces.append(piece)
+    block.repeat("core_attn", {piece.name: 1.0})
+    num_bytes = 4.0 * shape.tokens * heads.number
+    _save_in_core(block, "attention_log_sum", num_bytes, Role.LOG_SUM)
+
+
+def _separate_attention(block: Block, heads: Heads) -> None:
+    """A product for the scores, mask and softmax over them, and a product with the values."""
+    batch, length = block.shape.sequences * heads.number, block.shape.seq_len
+    product = partial(Gemm, batch=batch, has_weight=False, split=Split.COLUMN)
+    block.pieces.append(product("scores", length, length, heads.dim))
+    _softmax(block, float(batch) * length * length)
+    block.pieces.append(product("weighted_values", length, heads.v_dim, length))
+    block.repeat("core_attn", {"scores": 1.0, "weighted_values": 1.0})
+    _layout(block, heads)
+
+
+def _layout(block: Block, heads: Heads) -> None:
+    """What attention in separate kernels copies around its products.
+
+    Forward puts the heads' outputs beside each other again; backward joins the gradients of
+    queries, keys and values, and scales those of queries and keys where the product of the
+    scores does that forward.
+
+    Source: ``CoreAttention`` of Megatron-LM, and PyTorch's derivative of ``baddbmm``.
+    """
+    copied = 2 * block.shape.tokens * heads.number * block.shape.element_bytes
+    forward, backward = copied * heads.v_dim, copied * (2 * heads.dim + heads.v_dim)
+    block.pieces.append(
+        MemoryBound("attention_layout", forward, backward, Region.TENSOR, strided=True)
+    )
+    block.repeat("core_attn", {"attention_layout": 1.0})
+    if _has_softmax_kernel(block):
+        block.memory_bound("attention_scale", 0.0, 2 * copied * heads.dim, Region.TENSOR, 2)
+
+
+def _has_softmax_kernel(block: Block) -> bool:
+    """Whether mask and softmax are one kernel, and scores are scaled by their product."""
+    return block.plan.attention_kernel == "fused-softmax" or block.stack.fused_softmax
+
+
+def _softmax(block: Block, scores: float) -> None:
+    """Mask, softmax and dropout of so many scores, and what their backward reads."""
+    size = block.shape.element_bytes
+    has_kernel = _has_softmax_kernel(block)
+    if has_kernel and size >= _FULL_BYTES:
+        forward = _IN_PLACE_MASK_PASSES * scores * size
+        backward = _IN_PLACE_MASK_BACKWARD_PASSES * scores * size
+        _over_scores(block, "attention_masking", forward, backward, _IN_PLACE_MASK_KERNELS)
+    passes = _SCORE_PASSES_FUSED if has_kernel else _SCORE_PASSES_UNFUSED
+    moved = scores * size * passes
+    _over_scores(block, "softmax", moved, moved * 1.5, max(1, passes // 2))
+    drops = block.stack.dropout and block.model.attention_dropout
+    saved = scores * (size if has_kernel else _FULL_BYTES)
+    _save_in_core(block, "softmax", saved)
+    if not (has_kernel or drops) and size < _FULL_BYTES:
+        _save_in_core(block, "softmax_cast", scores * size)
+    if drops:
+        traffic = scores * (2 * size + MASK_BYTES)
+        _over_scores(block, "attention_dropout", traffic, traffic)
+        _save_in_core(block, "attention_mask", scores * MASK_BYTES)
+        _save_in_core(block, "attention_dropped", scores * size)
+
+
+def _over_scores(
+    block: Block, name: str, forward: float, backward: float, kernels: int = 1
+) -> None:
+    """Append kernels over all scores, which are part of core attention."""
+    block.memory_bound(name, forward, backward, Region.TENSOR, kernels)
+    block.repeat("core_attn", {name: 1.0})
+
+
+def _save_in_core(block: Block, name: str, num_bytes: float, role: Role = Role.OTHER) -> None:
+    """Keep an activation that recomputing core attention drops."""
+    block.save(name, num_bytes, Region.TENSOR, role=role)
+    block.repeat("core_attn", {}, dropped=(name,))
+
+
+def _of_attention(
+    rule: Callable[[FlashAttention, ContextSplit], Iterator[Piece]],
+) -> ContextRule:
+    """The rule for fused kernels; whatever else the layer runs stays as it is."""
+
+    @wraps(rule)
+    def of_any(piece: Piece, split: ContextSplit) -> Iterator[Piece]:
+        if isinstance(piece, FlashAttention):
+            yield from rule(piece, split)
+        else:
+            yield piece
+
+    return of_any
+
+
+@_of_attention
+def _over_ring(attention: FlashAttention, split: ContextSplit) -> Iterator[Piece]:
+    yield _ring(attention, split.cp, split)
+
+
+@_of_attention
+def _over_heads(attention: FlashAttention, split: ContextSplit) -> Iterator[Piece]:
+    yield from _head_shards(attention, split.cp, Axis.CONTEXT, split.element_bytes)
+
+
+@_of_attention
+def _over_heads_and_ring(attention: FlashAttention, split: ContextSplit) -> Iterator[Piece]:
+    traders, element_bytes = split.heads_ranks, split.element_bytes
+    for part in _head_shards(attention, traders, Axis.CONTEXT_HEADS, element_bytes):
+        if isinstance(part, FlashAttention) and traders < split.cp:
+            yield _ring(part, split.cp // traders, split)
+        else:
+            yield part
+
+
+def _ring(attention: FlashAttention, steps: int, split: ContextSplit) -> RingAttention:
+    """Own keys first; then each step works on half of what travels, if it is causal."""
+    head_dims = attention.head_dim + attention.v_head_dim
+    tokens = attention.batch * attention.seq_kv
+    seq_kv = max(1, attention.seq_kv // 2) if attention.causal else attention.seq_kv
+    return RingAttention(
+        attention.name,
+        first=attention,
+        step=replace(attention, seq_kv=seq_kv, causal=False),
+        steps=steps,
+        kv_bytes=tokens * attention.kv_heads * head_dims * split.element_bytes,
+        sum_ratio=split.sum_ratio,
+    )
+
+
+@_of_attention
+def _over_gathered_keys(attention: FlashAttention, split: ContextSplit) -> Iterator[Piece]:
+    """All keys and values on every rank; causal queries see half of them on average."""
+    head_dims = attention.head_dim + attention.v_head_dim
+    tokens = attention.batch * attention.seq_kv * split.cp
+    num_bytes = tokens * attention.kv_heads * head_dims * split.element_bytes
+    gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    yield Exchange(
+        "keys_and_values", Axis.CONTEXT, gather, scatter, num_bytes,
+        gathers_again=True, kv_heads=attention.kv_heads,
+    )  # fmt: skip
+    seen = attention.seq_kv * split.cp
+    seq_kv = max(1, seen // 2) if attention.causal else seen
+    yield replace(attention, seq_kv=seq_kv, causal=False)
+
+
+def _head_shards(
+    attention: FlashAttention, ranks: int, axis: Axis, element_bytes: float
+) -> Iterator[Piece]:
+    """All heads of part of the sequence become part of the heads of all of it, and back."""
+    tokens = attention.batch * attention.seq_q
+    sides = attention.heads + attention.kv_heads
+    kind = CollectiveKind.ALL_TO_ALL
+    inputs = tokens * (sides * attention.head_dim + attention.kv_heads * attention.v_head_dim)
+    yield Exchange("sequence_to_heads", axis, kind, kind, inputs * element_bytes)
+    yield replace(
+        attention,
+        heads=max(1, attention.heads // ranks),
+        kv_heads=max(1, attention.kv_heads // ranks),
+        seq_q=attention.seq_q * ranks,
+        seq_kv=attention.seq_kv * ranks,
+    )
+    outputs = tokens * attention.heads * attention.v_head_dim
+    yield Exchange("heads_to_sequence", axis, kind, kind, outputs * element_bytes)
+
+
+ATTENTION_CONTEXT: ContextRules = MappingProxyType(
+    {
+        "ring": _over_ring,
+        "all_to_all": _over_heads,
+        "all_gather": _over_gathered_keys,
+        "all_to_all+ring": _over_heads_and_ring,
+    }
+)
+"""What core attention exchanges, by method."""

@@ -1,0 +1,224 @@
+"""What is a mixture of experts made of, on one device?
+
+The router scores every expert for every token; each token is copied for its ``top_k``
+experts, the copies are sorted by expert, pass the experts as grouped products, and are
+added up again with the router's weights. Shared experts are a dense MLP beside them.
+
+Here every expert gets as many copies as the others, as when the router is force-balanced;
+:mod:`simulator.program.grid.received_tokens` says what the experts of a rank get otherwise. Without
+a capacity nothing is dropped; with one, every expert gets exactly its capacity, padded.
+:mod:`simulator.program.strategies.expert_parallel` spreads the experts over ranks.
+
+Ignores: the host waiting for the counts of copies per expert.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulator.described.model import Experts, Model
+from simulator.program.layer.block import Block
+from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
+from simulator.program.layer.mlp import add_activation, add_mlp, branches, mlp_tensors
+from simulator.program.layer.pieces import Gemm, GroupedGemm, MemoryBound, Region, Role, Split
+from simulator.program.layer.tensors import (
+    ParameterGroup,
+    ParameterTensor,
+    TensorRole,
+    TensorSplit,
+)
+
+_SCORE_BYTES = 4
+"""Router scores are fp32 in every framework modelled here."""
+
+_SCORE_PASSES, _SCORE_KERNELS = 8, 15
+"""Reads and writes of the (tokens, experts) scores, and kernels, per direction: softmax,
+top-k, maps of weights and of choices, balancing loss, counts per expert (assumption: one
+read or write each; Megatron-Core's router launches about 20 forward and 10 backward)."""
+
+_SAVED_SCORES = 2
+"""Scores and their softmax are kept for backward."""
+
+_PERMUTE_KERNELS = 2
+"""Sorting the choices, and copying the rows."""
+
+_EAGER_BIAS_BYTES, _EAGER_BIAS_BACKWARD_BYTES, _EAGER_BIAS_KERNELS = 28, 40, 2
+"""Traffic per element of adding the last bias of each expert, times the router's fp32 weights, by
+eager kernels, and kernels per expert [B]. Forward: the product (4), its sum with the output (10),
+all experts joined (8) and cast down (6). Backward: the gradient cast up (6) and down again (6), its
+products with the weights and with the bias (16), their sums (8), and all experts joined (4)
+(``TEGroupedMLP._apply_bias`` of Megatron-Core)."""
+
+
+def _tensors(model: Model) -> Iterator[ParameterTensor]:
+    experts = model.experts
+    assert experts is not None
+    h, e, f = model.hidden, experts.count, experts.ffn_hidden
+    group, bias = ParameterGroup.EXPERT, TensorRole.BIAS
+    yield ParameterTensor("router", (e, h))
+    if experts.router_bias:
+        yield ParameterTensor("router.bias", (e,), role=bias)
+    for part in ("gate", "up") if model.gated_mlp else ("up",):
+        yield ParameterTensor(f"experts.{part}", (e, f, h), group, TensorSplit.EXPERT)
+        if model.mlp_bias:
+            name, split = f"experts.{part}.bias", TensorSplit.EXPERT
+            yield ParameterTensor(name, (e, f), group, split, role=bias)
+    yield ParameterTensor("experts.down", (e, f, h), group, TensorSplit.EXPERT)
+    if model.mlp_bias:
+        split = TensorSplit.EXPERT_REPLICATED
+        yield ParameterTensor("experts.down.bias", (e, h), group, split, role=bias)
+    if experts.shared_ffn_hidden:
+        yield from mlp_tensors(model, "shared_expert", experts.shared_ffn_hidden, biased=False)
+    if experts.shared_gate:
+        yield ParameterTensor("shared_expert.scalar_gate", (1, h))
+
+
+def _add(block: Block, _window: int) -> None:
+    """Router, routed experts and the shared one; a checkpoint of it keeps the router's input."""
+    experts = block.model.experts
+    assert experts is not None
+    first_piece, router_input = len(block.pieces), len(block.saved)
+    _add_router(block, experts)
+    _add_routed_experts(block, experts)
+    if experts.shared_ffn_hidden:
+        _add_shared_expert(block, experts)
+    block.checkpoint("moe", first_piece, router_input + 1)
+    # The norm before the router stands apart from the products that read it.
+    cast = {"shared_mlp_up_cast": block.second_cast_share}
+    dropped = ("router_input", "shared_mlp_input")
+    block.repeat("layernorm", {"mlp_norm": 1.0, **cast}, dropped=dropped)
+
+
+def token_copies(experts: Experts, tokens: int) -> int:
+    """Rows that the routed experts compute for so many tokens.
+
+    ``top_k`` copies of each token; with a capacity, every expert's capacity of
+    ceil(capacity_factor x tokens x top_k / experts).
+    """
+    if experts.capacity_factor is None:
+        return tokens * experts.top_k
+    capacity = experts.capacity_factor * tokens * experts.top_k / experts.count
+    return experts.count * math.ceil(capacity)
+
+
+def _add_router(block: Block, experts: Experts) -> None:
+    """Scores from a small product in 16 bits, then softmax, top-k and balancing loss."""
+    hidden, tokens = block.model.hidden, block.shape.tokens
+    row = tokens * hidden * block.shape.element_bytes
+    scores = float(tokens * experts.count)
+    shares_input = experts.shared_ffn_hidden and block.shape.keeps_inputs
+    region = Region.GATHERED if shares_input else Region.SEQUENCE
+    block.save("router_input", row, region)
+    block.pieces.append(Gemm("router", tokens, experts.count, hidden, half_precision=True))
+    traffic = _SCORE_PASSES * scores * _SCORE_BYTES
+    # Backward adds the router's gradient of the tokens to that of the experts.
+    block.memory_bound("routing", traffic, traffic + 3 * row, Region.SEQUENCE, _SCORE_KERNELS)
+    block.save("router_scores", _SAVED_SCORES * scores * _SCORE_BYTES, Region.SEQUENCE)
+
+
+def _add_routed_experts(block: Block, experts: Experts) -> None:
+    """Copies to their experts, up (and gate) product, activation, down product, and back."""
+    hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.shape
+    copies = token_copies(experts, shape.tokens)
+    moved = (shape.tokens + copies) * hidden * shape.element_bytes
+    block.pieces.append(_reordering(Role.PERMUTE, moved))
+    first = len(block.saved)
+    block.save("expert_input", copies * hidden * shape.kept_bytes, Region.ROUTED)
+    _grouped(block, "expert_up", copies, branches(block.model) * width, hidden, Split.COLUMN)
+    add_activation(block, "expert_activation", copies * width, Region.SEQUENCE)
+    block.save("expert_down_input", copies * width * shape.kept_bytes, Region.SEQUENCE)
+    _grouped(block, "expert_down", copies, hidden, width, Split.ROW)
+    if block.model.mlp_bias and not block.stack.fused_expert_extras:
+        block.pieces.append(_eager_bias(copies * hidden, experts.count))
+    block.pieces.append(_reordering(Role.UNPERMUTE, moved))
+    routed = [replace(saved, role=Role.ROUTED) for saved in block.saved[first:]]
+    block.saved[first:] = routed
+    _repeat_activation(block, [saved.name for saved in routed])
+
+
+def _repeat_activation(block: Block, saved: list[str]) -> None:
+    """What repeating the activation alone (``moe_act``) means.
+
+    Its input stays. A plain ReLU keeps its output alone; without that its input stays, which is
+    as large.
+    """
+    start, share = "expert_activation", block.second_cast_share
+    inputs = [name for name in (f"{start}_clamp_input", f"{start}_input") if name in saved]
+    stays = inputs[0] if inputs else "expert_down_input"
+    outputs = {f"{start}_input", f"{start}_output", "expert_down_input"} - {stays}
+    repeated = {start: 1.0, f"{start}_clamp": 1.0, "expert_down_cast": share}
+    block.repeat("moe_act", repeated, dropped=sorted(outputs))
+
+
+def _eager_bias(elements: float, count: int) -> MemoryBound:
+    """The last bias of every expert, added by kernels of its own."""
+    forward, backward = _EAGER_BIAS_BYTES * elements, _EAGER_BIAS_BACKWARD_BYTES * elements
+    kernels = _EAGER_BIAS_KERNELS * count
+    return MemoryBound("expert_bias", forward, backward, Region.SEQUENCE, kernels, per_expert=True)
+
+
+def _reordering(role: Role, moved_bytes: float) -> MemoryBound:
+    """Copies of tokens sorted by expert, or put back and added up."""
+    return MemoryBound(
+        str(role), moved_bytes, moved_bytes, Region.SEQUENCE, _PERMUTE_KERNELS,
+        scatters_rows=True, role=role,
+    )  # fmt: skip
+
+
+def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split) -> None:
+    """A product of every expert, and the casts its number format needs."""
+    experts = block.model.experts
+    assert experts is not None
+    groups = experts.count
+    launches = 1 if block.stack.grouped_experts else groups
+    block.pieces += _casts(block, name, (copies * k, copies * n), split, launches)
+    block.pieces.append(GroupedGemm(name, groups, copies / groups, n, k, split, launches))
+
+
+def _casts(
+    block: Block, name: str, elements: tuple[float, float], split: Split, launches: int
+) -> Iterator[MemoryBound]:
+    """Casts of so many elements of the input, and of the output's gradient.
+
+    Ranks that share an expert hold a share of its width each, but every row of the rest.
+    """
+    of_input, of_gradient = (block.cast_bytes(count) for count in elements)
+    wide, shared = Region.ROUTED, Region.SEQUENCE
+    at_input, at_output = (wide, shared) if split is Split.COLUMN else (shared, wide)
+    if not of_gradient:
+        return
+    per_expert = launches > 1
+    yield MemoryBound(f"{name}_cast", of_input, 0.0, at_input, launches, per_expert=per_expert)
+    gradient = f"{name}_gradient_cast"
+    yield MemoryBound(gradient, 0.0, of_gradient, at_output, launches, per_expert=per_expert)
+
+
+def _add_shared_expert(block: Block, experts: Experts) -> None:
+    """A dense MLP that every token passes, weighted by a gate if there is one, and added.
+
+    It reads what the router reads, which is kept once.
+    """
+    tokens, hidden = block.shape.tokens, block.model.hidden
+    row = tokens * hidden * block.shape.element_bytes
+    first_piece, first_saved = len(block.pieces), len(block.saved)
+    add_mlp(block, experts.shared_ffn_hidden, shares_input=True, is_shared=True)
+    if experts.shared_gate:
+        block.pieces.append(Gemm("shared_gate", tokens, 1, hidden, half_precision=True))
+        block.memory_bound("shared_gate_product", 2 * row, 3 * row, Region.SEQUENCE, 2)
+        block.save("shared_output", row, Region.SEQUENCE)
+        block.save("shared_gate_output", tokens * block.shape.element_bytes, Region.SEQUENCE)
+    block.checkpoint("shared_experts", first_piece, first_saved)
+    block.memory_bound("shared_sum", 3 * row, 3 * row, Region.SEQUENCE)
+
+
+EXPERTS = LayerPart(
+    title="expert",
+    is_in=lambda model, index: model.has_experts(index),
+    tensors=_tensors,
+    add=_add,
+    tensor_sizes=lambda _: {},
+    context=TOKEN_WISE,
+    recompute=ALL_RECOMPUTE,
+)

@@ -1,0 +1,89 @@
+"""Which kinds of layers are there, and what is a layer of each kind made of?
+
+A new part of a layer is a file that describes it (:mod:`simulator.program.layer.layer_part`), and
+a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.attention import ATTENTION, LATENT_ATTENTION
+from simulator.program.layer.block import Block, Shape
+from simulator.program.layer.experts import EXPERTS
+from simulator.program.layer.layer_part import LayerKind, LayerPart
+from simulator.program.layer.mlp import DENSE_MLP
+from simulator.program.layer.pieces import Layer
+from simulator.program.layer.tensors import ParameterGroup, ParameterTensor, norm_tensors
+
+MIXERS: Mapping[str, LayerPart] = MappingProxyType(
+    {"latent_attention": LATENT_ATTENTION, "attention": ATTENTION}
+)
+"""Parts in which tokens see each other; a layer has the first that is in it."""
+
+MLPS: Mapping[str, LayerPart] = MappingProxyType({"experts": EXPERTS, "dense": DENSE_MLP})
+"""Parts that compute each token alone; a layer has the first that is in it."""
+
+_NORMS_BEFORE = 2
+"""Norms before the mixer and before the MLP; any more stand behind them."""
+
+
+def layer_kind(model: Model, layer_index: int) -> LayerKind:
+    """Kind of one layer, counted from 0."""
+    mixer, mlp = (
+        next(name for name, part in parts.items() if part.is_in(model, layer_index))
+        for parts in (MIXERS, MLPS)
+    )
+    return LayerKind(mixer, mlp, model.window(layer_index))
+
+
+def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
+    """Kind of every layer, so that costs are computed once per distinct kind."""
+    return tuple(layer_kind(model, index) for index in range(model.layers))
+
+
+def layer_tensors(model: Model, layer_index: int) -> tuple[ParameterTensor, ...]:
+    """Tensors of one layer, counted from 0, in the order in which forward uses them.
+
+    A norm, the mixer, the norms between the two, the MLP, and a norm behind it.
+    """
+    kind = layer_kind(model, layer_index)
+
+    def norms(first: int, end: int) -> Iterator[ParameterTensor]:
+        for number in range(first, min(end, model.norms_per_layer)):
+            yield from norm_tensors(model, f"norm.{number}", ParameterGroup.DENSE)
+
+    mixer, mlp = MIXERS[kind.mixer].tensors(model), MLPS[kind.mlp].tensors(model)
+    return (*norms(0, 1), *mixer, *norms(1, 3), *mlp, *norms(3, 4))
+
+
+def model_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
+    """The pieces and saved activations of one layer, as one device would run it.
+
+    Where attention and MLP run in parallel they share the residual at the end, and the
+    norm if the model has one per layer. Their reductions over tensor-parallel ranks, which
+    some frameworks merge, stay two.
+
+    Raises:
+        InputError: The plan has a strategy without a rule for a part of the layer.
+    """
+    mixer, mlp = MIXERS[kind.mixer], MLPS[kind.mlp]
+    for part in (mixer, mlp):
+        part.refuse_unruled(model, plan)
+    block = Block(model, plan, shape)
+    block.context = (mixer.context, mlp.context)
+    block.norm("attention_norm")
+    mixer.add(block, kind.window)
+    if model.norms_per_layer > _NORMS_BEFORE:
+        block.norm("attention_post_norm")
+    if not model.parallel_block:
+        block.residual("attention_residual")
+    block.start_mlp()
+    mlp.add(block, kind.window)
+    if model.norms_per_layer > _NORMS_BEFORE + 1:
+        block.norm("mlp_post_norm")
+    block.residual("mlp_residual")
+    return block.layer()

@@ -1,0 +1,112 @@
+"""What is a dense MLP made of: products up (and gate) and down, and what is between them?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.described.model import Model
+from simulator.program.layer.block import Block
+from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
+from simulator.program.layer.pieces import Region, Role, Split
+from simulator.program.layer.tensors import ParameterTensor, TensorRole, TensorSplit
+
+_EAGER_CLAMP_PASSES, _EAGER_CLAMP_BACKWARD_PASSES, _EAGER_CLAMP_KERNELS = 8, 15, 9
+"""Reads and writes of clamping gates and what they are multiplied with by eager kernels, in
+elements of their product. Forward: both halves (4), joined again (4). Backward: where each lay
+within its limits, one byte per element and limit (6), the gradients there (5), and both joined (4)
+(``weighted_bias_quick_geglu_impl`` of Megatron-Core)."""
+
+
+def mlp_tensors(model: Model, name: str, width: int, *, biased: bool) -> Iterator[ParameterTensor]:
+    """Gate and up, and down, each with its bias if it is ``biased``."""
+    for part in ("gate", "up") if model.gated_mlp else ("up",):
+        yield ParameterTensor(f"{name}.{part}", (width, model.hidden), split=TensorSplit.TENSOR)
+        if biased:
+            split, role = TensorSplit.TENSOR, TensorRole.BIAS
+            yield ParameterTensor(f"{name}.{part}.bias", (width,), split=split, role=role)
+    shape = (width, model.hidden)
+    yield ParameterTensor(f"{name}.down", shape, split=TensorSplit.TENSOR, inputs_first=True)
+    if biased:
+        yield ParameterTensor(f"{name}.down.bias", (model.hidden,), role=TensorRole.BIAS)
+
+
+def branches(model: Model) -> int:
+    """Products into the MLP's width: up, and gate if there is one."""
+    return 2 if model.gated_mlp else 1
+
+
+def add_mlp(
+    block: Block, width: int, *, shares_input: bool = False, is_shared: bool = False
+) -> None:
+    """Up (and gate) product, activation, down product.
+
+    Args:
+        block: The layer so far.
+        width: Of the MLP.
+        shares_input: Whether its input is kept by a product before.
+        is_shared: Whether it is a shared expert beside routed ones.
+    """
+    model, prefix = block.model, "shared_" if is_shared else ""
+    hidden, tokens, operand = model.hidden, block.shape.tokens, block.shape.kept_bytes
+    up, down = f"{prefix}mlp_up", f"{prefix}mlp_down"
+    if not (shares_input and block.shape.keeps_inputs):
+        block.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.GATHERED)
+    products = branches(model)
+    columns = products * width
+    block.linear(
+        up, columns, hidden, Split.COLUMN, after_kernel=True, products=products,
+        weights=1 if is_shared else 2,
+    )  # fmt: skip
+    if model.mlp_bias:
+        block.bias(up, tokens * columns, Region.TENSOR)
+    role = Role.OTHER if is_shared else Role.ACTIVATION_INPUT
+    add_activation(block, f"{prefix}activation", tokens * width, Region.TENSOR, role)
+    role = Role.OTHER if is_shared else Role.DOWN_INPUT
+    block.save(f"{down}_input", tokens * width * operand, Region.TENSOR, role=role)
+    block.linear(down, hidden, width, Split.ROW, after_kernel=True)
+    if model.mlp_bias:
+        block.bias(down, tokens * hidden, Region.SEQUENCE)
+
+
+def add_activation(
+    block: Block, name: str, elements: float, region: Region, input_role: Role = Role.OTHER
+) -> None:
+    """The MLP's nonlinearity with so many outputs, and its product with the gate."""
+    model, stack = block.model, block.stack
+    inner, products = elements * block.shape.element_bytes, branches(model)
+    if model.clamped_gate and not stack.fused_expert_extras:
+        forward, backward = _EAGER_CLAMP_PASSES * inner, _EAGER_CLAMP_BACKWARD_PASSES * inner
+        block.memory_bound(f"{name}_clamp", forward, backward, region, _EAGER_CLAMP_KERNELS)
+        block.save(f"{name}_clamp_input", products * inner, region)
+    # Of a plain ReLU the gradient needs the output only, which the next product keeps.
+    output_suffices = model.activation == "relu" and not model.gated_mlp
+    if not (output_suffices and block.shape.keeps_inputs):
+        block.save(f"{name}_input", products * inner, region, role=input_role)
+    if model.gated_mlp and not stack.fused_elementwise:
+        block.save(f"{name}_output", inner, region)
+    passes = 1 if stack.fused_elementwise else products + 1
+    forward, backward = (products + 1) * inner, (2 * products + 1) * inner
+    block.memory_bound(name, forward * passes, backward * passes, region, passes)
+
+
+def _tensors(model: Model) -> Iterator[ParameterTensor]:
+    yield from mlp_tensors(model, "mlp", model.ffn_hidden, biased=model.mlp_bias)
+
+
+def _add(block: Block, _window: int) -> None:
+    """The MLP; its checkpoint keeps the norm's input, which is the residual stream, alone."""
+    first_dropped = len(block.saved) if block.mlp_start is None else block.mlp_start + 1
+    add_mlp(block, block.model.ffn_hidden, shares_input=block.model.norms_per_layer == 1)
+    block.checkpoint("mlp", block.mlp_piece, first_dropped)
+
+
+DENSE_MLP = LayerPart(
+    title="dense",
+    is_in=lambda _model, _index: True,
+    tensors=_tensors,
+    add=_add,
+    tensor_sizes=lambda _: {},
+    on_grid=True,
+    context=TOKEN_WISE,
+    recompute=ALL_RECOMPUTE,
+)

@@ -1,0 +1,213 @@
+"""What are the embedding, the head and the loss of a model made of, and its multi-token modules?
+
+As for layers (:mod:`simulator.program.layer.layer_kinds`), their tensors, and what one device would
+do for one microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulator.cost.collectives import CollectiveKind
+from simulator.described.model import Model
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.stack import Stack
+from simulator.program.layer.block import MASK_BYTES, Block, Shape
+from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.pieces import (
+    Axis,
+    Exchange,
+    Gemm,
+    Layer,
+    MemoryBound,
+    Region,
+    Role,
+    Split,
+)
+from simulator.program.layer.tensors import (
+    ParameterGroup,
+    ParameterTensor,
+    TensorRole,
+    TensorSplit,
+    norm_tensors,
+)
+
+_LOSS_COPIES, _PARALLEL_LOSS_COPIES = 2, 3
+"""fp32 copies of the logits beside the kept log-probabilities, at their most in backward:
+gradients of the log-probabilities and of the logits; where the vocabulary is cut over ranks
+also the probabilities (``torch.distributed.tensor.parallel.loss``)."""
+
+
+def embedding_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
+    """Tensors before the first layer: tokens, learned positions, projection, norm.
+
+    Args:
+        model: The network.
+        padded_vocab: Rows of the token table where a framework pads it; by default
+            the vocabulary itself.
+    """
+    group = ParameterGroup.EMBEDDING
+    vocab = padded_vocab or model.vocab
+    width = model.embedding_dim or model.hidden
+    tensors = [ParameterTensor("embedding.tokens", (vocab, width), group, TensorSplit.TENSOR)]
+    if model.max_positions:
+        shape, role = (model.max_positions, model.hidden), TensorRole.POSITIONS
+        tensors.append(ParameterTensor("embedding.positions", shape, group, role=role))
+    if model.embedding_dim:
+        shape = (width, model.hidden)
+        tensors.append(ParameterTensor("embedding.projection", shape, group, inputs_first=True))
+    if model.embedding_norm:
+        tensors += norm_tensors(model, "embedding.norm", group)
+    return tuple(tensors)
+
+
+def head_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
+    """Tensors after the last layer: final norm, untied output matrix, extra parameters.
+
+    A tied output matrix is the token embedding itself and is not repeated.
+
+    Args:
+        model: The network.
+        padded_vocab: Rows of the output matrix where a framework pads it; by default
+            the vocabulary itself.
+    """
+    group = ParameterGroup.HEAD
+    vocab = padded_vocab or model.vocab
+    width = model.embedding_dim or model.hidden
+    tensors = list(norm_tensors(model, "head.norm", group)) if model.final_norm else []
+    if model.embedding_dim:
+        shape = (model.hidden, width)
+        tensors.append(ParameterTensor("head.projection", shape, group, inputs_first=True))
+    if not model.tied_embeddings:
+        tensors.append(ParameterTensor("head.tokens", (vocab, width), group, TensorSplit.TENSOR))
+    if model.head_bias:
+        split = TensorSplit.TENSOR
+        tensors.append(ParameterTensor("head.bias", (vocab,), group, split, role=TensorRole.BIAS))
+    if model.extra_parameters:
+        tensors.append(ParameterTensor("head.extra", (model.extra_parameters,), group))
+    return tuple(tensors)
+
+
+def multi_token_tensors(model: Model) -> tuple[ParameterTensor, ...]:
+    """Tensors of all multi-token-prediction modules.
+
+    Each module joins the normalised hidden state and the normalised embedding of the
+    next token by one projection, then runs a layer like the model's last and a final
+    norm. Embedding and output matrix are those of the model and are not repeated.
+
+    Source:
+        DeepSeek-V3 (arXiv 2412.19437), section 2.2, equations 21 to 23.
+    """
+    return tuple(
+        tensor
+        for number in range(model.multi_token_layers)
+        for tensor in _multi_token_module(model, f"multi_token.{number}")
+    )
+
+
+def _multi_token_module(model: Model, name: str) -> Iterator[ParameterTensor]:
+    for norm in ("hidden_norm", "embedding_norm", "final_norm"):
+        yield from norm_tensors(model, f"{name}.{norm}", ParameterGroup.DENSE)
+    join_shape = (model.hidden, 2 * model.hidden)
+    yield ParameterTensor(f"{name}.join", join_shape, split=TensorSplit.TENSOR)
+    for tensor in layer_tensors(model, model.layers - 1):
+        yield replace(tensor, name=f"{name}.{tensor.name}")
+
+
+def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
+    """Token lookup, projection, learned positions, norm and dropout, as the model has them."""
+    block = Block(model, plan, shape)
+    row = shape.tokens * model.hidden * shape.element_bytes
+    block.pieces.append(
+        MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
+    )
+    if model.embedding_dim:
+        block.linear("embedding_projection", model.hidden, model.embedding_dim, Split.NONE)
+    if model.positions == "learned":
+        block.memory_bound("positions", 2 * row, row, Region.SEQUENCE)
+    if model.embedding_norm:
+        block.norm("embedding_norm")
+    if plan.stack.dropout:
+        block.memory_bound("embedding_dropout", 2 * row, 2 * row, Region.SEQUENCE)
+        mask = shape.tokens * model.hidden * MASK_BYTES
+        block.save("embedding_mask", mask, Region.SEQUENCE)
+    return block.layer()
+
+
+def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
+    """Normed hidden state and normed embedding of the next token, joined by one product."""
+    block = Block(model, plan, shape)
+    block.norm("hidden_norm")
+    block.norm("embedding_norm")
+    join_bytes = shape.tokens * 2 * model.hidden * shape.kept_bytes
+    block.save("join_input", join_bytes, Region.GATHERED)
+    block.linear("join", model.hidden, 2 * model.hidden, Split.COLUMN)
+    return block.layer()
+
+
+def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
+    """Final norm and output product over the (padded) vocabulary."""
+    stack = plan.stack
+    block = Block(model, plan, shape)
+    if model.final_norm:
+        block.norm("final_norm")
+    head_bytes = shape.tokens * model.hidden * shape.element_bytes
+    block.save("head_input", head_bytes, Region.GATHERED)
+    width = model.embedding_dim or model.hidden
+    if model.embedding_dim:
+        block.linear("head_projection", width, model.hidden, Split.NONE)
+    block.pieces.append(
+        Gemm(
+            "head", shape.tokens, padded_vocab, width,
+            split=Split.COLUMN, half_precision=True, role=Role.LOGITS,
+        )
+    )  # fmt: skip
+    logits_bytes = float(shape.tokens * padded_vocab) * shape.element_bytes
+    if plan.gathers_logits:
+        kind = CollectiveKind.ALL_GATHER
+        block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
+    if stack.cross_entropy == "eager":
+        block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
+    return block.layer()
+
+
+def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
+    """Cross-entropy as the stack computes it."""
+    stack = plan.stack
+    block = Block(model, plan, shape)
+    logits = float(shape.tokens * padded_vocab)
+    half, full, region = shape.element_bytes, 4.0, _logits_region(stack)
+    if stack.cross_entropy == "fused":
+        # Maximum, exponentials with their sum, and the gradient.
+        block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
+        block.save("logits", logits * half, region)
+        block.pieces += _loss_reductions(plan, shape)
+        return block.layer()
+    # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
+    forward, backward = logits * (half + 7 * full), logits * (3 * full + half)
+    block.memory_bound("cross_entropy", forward, backward, region, 8)
+    block.save("softmax", logits * full, region)
+    block.pieces += _loss_reductions(plan, shape)
+    if stack.cross_entropy == "copied":
+        block.work((logits * half, logits * full, logits * full), (logits * half,), region)
+    if stack.cross_entropy == "eager":
+        copies = _PARALLEL_LOSS_COPIES if plan.divides_loss else _LOSS_COPIES
+        block.work((logits * half, logits * full), (logits * full,) * copies, region)
+    return block.layer()
+
+
+def _loss_reductions(plan: Plan, shape: Shape) -> list[Exchange]:
+    """Maximum, sum of exponentials and the label's logit of each token, over the vocabulary.
+
+    Source: Megatron-LM's ``vocab_parallel_cross_entropy``, DTensor's ``loss_parallel``; fp32.
+    """
+    if not plan.divides_loss:
+        return []
+    kind, num_bytes = CollectiveKind.ALL_REDUCE, 4.0 * shape.tokens
+    names = ("loss.maximum", "loss.sum", "loss.label")
+    return [Exchange(name, Axis.TENSOR, kind, None, num_bytes) for name in names]
+
+
+def _logits_region(stack: Stack) -> Region:
+    return Region.TENSOR if stack.parallel_loss else Region.WHOLE

@@ -1,0 +1,1 @@
+"""Seconds and bytes: ``piece_time``, ``layer_time``, ``layer_cost``, ``stage_cost``."""

@@ -1,0 +1,69 @@
+"""How long does a device wait for the host that launches its kernels one after another?
+
+A host launches without waiting for the device, so what it gains on long kernels is not lost on
+short ones behind them, but nothing makes up for kernels in front that it launched too late: the
+product with the vocabulary ends a forward whose layers were bound by launches, and adds all its
+time. Both start a pass together (assumption): whatever the host was ahead when the pass before
+ended is left out, as where a framework reads something back from the device in between. Where it
+does so after every layer, or a profiler does, each layer takes as long as it takes alone.
+
+Source: the waiting time of a queue (Lindley, Proc. Cambridge Phil. Soc. 48, 1952).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from simulator.described.cluster.hardware import HardwareProfile
+
+
+class Launched(NamedTuple):
+    """Equal pieces of a pass, one after another.
+
+    Attributes:
+        times: How many.
+        device_s: One of them on the device [s].
+        host_s: Launching one of them [s].
+    """
+
+    times: int
+    device_s: float
+    host_s: float
+
+
+def launched(
+    profile: HardwareProfile, times: int, device_s: float, host_s: float, launches: int
+) -> Launched:
+    """Equal pieces as the device of a system meets them.
+
+    A GPU computes while its host launches ahead. A processor that launches its own kernels does
+    one after the other: all host work comes on top, but for the bare launches, which are in its
+    kernels' times as these are measured.
+
+    Args:
+        profile: The system.
+        times: How many pieces.
+        device_s: Kernels and exchanges of one, one after another [s].
+        host_s: Host work of one, bare launches included [s].
+        launches: How many launches are in one.
+    """
+    if profile.device.launches_itself:
+        device_s = launches * profile.kernels.launch_s
+    return Launched(times, device_s, host_s)
+
+
+def waiting_s(queue: Iterable[Launched], *, launches_ahead: bool = True) -> float:
+    """Time in which the device has nothing to do, from the first launch to its last kernel [s].
+
+    Args:
+        queue: What is launched, in order.
+        launches_ahead: Whether a piece is launched before the device is through with the last.
+    """
+    waited_s = ahead_s = 0.0
+    for piece in queue:
+        later_s = piece.times * (piece.host_s - piece.device_s)
+        waited_s += max(0.0, later_s - ahead_s)
+        if launches_ahead:
+            ahead_s = max(0.0, ahead_s - later_s)
+    return waited_s

@@ -1,0 +1,227 @@
+"""What does one layer, or one end of the model, cost one rank in time and memory?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import NamedTuple
+
+from simulator.cost.collectives import Group
+from simulator.described.job import Job
+from simulator.program.grid.rank_groups import (
+    context_group,
+    context_lines,
+    expert_group,
+    expert_tensor_group,
+    grid_groups,
+    tensor_group,
+)
+from simulator.program.grid.received_tokens import ExpertShare
+from simulator.program.grid.stage_layers import recomputed_layers
+from simulator.program.ir import Memory, Owner
+from simulator.program.layer.block import Shape, microbatch_shape
+from simulator.program.layer.layer_kinds import layer_kinds, model_layer
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.layer.model_ends import embedding_layer, head_layer, join_layer, loss_layer
+from simulator.program.layer.pieces import Axis, Layer
+from simulator.program.price.layer_time import Hiding, LayerTime, layer_time, with_input_gathered
+from simulator.program.price.piece_time import PieceTimer
+from simulator.program.states.resident import padded_vocab, state_bytes
+from simulator.program.strategies.divided_layer import divided
+from simulator.program.strategies.grid_parallel import GRID_LINES
+from simulator.program.strategies.recompute import Recomputation, kept_in_parts, recomputation
+from simulator.program.strategies.split_backward import (
+    Halves,
+    backward_peak,
+    checkpoint_ends,
+    freed_half_way,
+    pending_bytes,
+    whole_until_the_end,
+)
+
+
+class LayerUnit(NamedTuple):
+    """Layers that cost the same.
+
+    Attributes:
+        kind: What they consist of.
+        is_repeated: Whether backward computes them again, as far as the plan says.
+    """
+
+    kind: LayerKind
+    is_repeated: bool
+
+
+class End(Enum):
+    """What a model has beside its layers."""
+
+    EMBEDDING = "embedding"
+    HEAD = "head"
+    LOSS = "loss"
+    JOIN = "join"
+    """Joins the hidden state and an embedding for multi-token prediction."""
+
+
+Unit = LayerUnit | End
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCost:
+    """Time and memory of one layer or end.
+
+    Attributes:
+        time: All directions.
+        saved: Kept from forward to backward.
+        passing: Held while forward runs.
+        working: Held while backward runs.
+        peaks_in_attention: Whether backward holds the most while attention runs.
+        halves: What the halves of a split backward take and free.
+    """
+
+    time: LayerTime
+    saved: Memory
+    passing: Memory
+    working: Memory
+    peaks_in_attention: bool
+    halves: Halves
+
+
+@dataclass
+class UnitCosts:
+    """Costs of the units of one job; every distinct one is computed once.
+
+    Attributes:
+        job: The job.
+        share: What the routed experts of the rank receive; None is as much as all others.
+    """
+
+    job: Job
+    share: ExpertShare | None = None
+    _costs: dict[Unit, UnitCost] = field(default_factory=dict)
+
+    @cached_property
+    def layers(self) -> tuple[LayerUnit, ...]:
+        """The unit of every layer of the model."""
+        repeated = recomputed_layers(self.job)
+        kinds = layer_kinds(self.job.model)
+        return tuple(LayerUnit(kind, index in repeated) for index, kind in enumerate(kinds))
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Sizes of one microbatch on one rank."""
+        batch, plan = self.job.batch, self.job.plan
+        return microbatch_shape(plan, batch.micro_batch, batch.seq_len // plan.cp)
+
+    @cached_property
+    def timer(self) -> PieceTimer:
+        """What each piece takes on the job's cluster."""
+        plan, stack = self.job.plan, self.job.plan.stack
+        element_bytes, gradient_bytes = self.shape.element_bytes, state_bytes(self.job).gradients
+        # Gradients that leave after every microbatch are not added up in place.
+        adds_up = self.job.microbatches > 1 and self.job.choices.accumulates_gradients
+        # On a grid a weight's gradient is added up between ranks first.
+        fused = stack.fused_accumulation and plan.tensor_grid is None
+        return PieceTimer(
+            self.job.cluster.profile,
+            plan.precision,
+            _axis_groups(self.job),
+            stack.flash_kernel,
+            accumulate_fp32=adds_up and fused and gradient_bytes > element_bytes,
+            accumulation_bytes=element_bytes + 2 * gradient_bytes if adds_up and not fused else 0.0,
+        )
+
+    @cached_property
+    def _hiding(self) -> Hiding:
+        choices = self.job.choices
+        ranks = choices.tensor_ranks
+        chunks = ranks if choices.overlaps_tensor_collectives and ranks > 1 else 0
+        return Hiding(choices.hides_input_collectives, chunks)
+
+    def of(self, unit: Unit) -> UnitCost:
+        """The cost of a unit."""
+        if unit not in self._costs:
+            self._costs[unit] = self._cost(unit)
+        return self._costs[unit]
+
+    def divided(self, unit: Unit) -> Layer:
+        """What one rank runs of a unit."""
+        return divided(self._whole_layer(unit), self.job, self.shape, self.share)
+
+    def _whole_layer(self, unit: Unit) -> Layer:
+        """What one device would do for the whole unit."""
+        model, plan, shape = self.job.model, self.job.plan, self.shape
+        match unit:
+            case End.EMBEDDING:
+                return embedding_layer(model, plan, shape)
+            case End.HEAD:
+                return head_layer(model, plan, shape, padded_vocab(self.job))
+            case End.LOSS:
+                return loss_layer(model, plan, shape, padded_vocab(self.job))
+            case End.JOIN:
+                return join_layer(model, plan, shape)
+            case LayerUnit(kind):
+                return model_layer(model, kind, plan, shape)
+
+    def _cost(self, unit: Unit) -> UnitCost:
+        """Times of all directions, and memory as recomputation leaves it."""
+        plan, layer = self.job.plan, self.divided(unit)
+        is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
+        recompute = plan.recompute if is_repeated else "none"
+        outcome = recomputation(
+            layer,
+            recompute,
+            plan.stack.selective_policy,
+            modules=plan.recompute_modules,
+            compiled=plan.stack.fused_elementwise,
+            stops_early=plan.stack.recompute_stops_early,
+        )
+        time = layer_time(layer, self.timer, self._hiding, outcome.repeated)
+        if plan.partition_activations and is_repeated:
+            outcome = kept_in_parts(outcome, layer, self.job.choices.tensor_ranks)
+            time = with_input_gathered(time, layer, self.timer)
+        owner = Owner.LOGITS if unit in (End.HEAD, End.LOSS) else Owner.ACTIVATIONS
+        saved = _blocks(owner, outcome.kept_bytes)
+        passing_bytes = outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes
+        # Without reentrant autograd no function of its own computes a layer again.
+        calls_backward = recompute == "full" and not plan.stack.recompute_stops_early
+        ends = checkpoint_ends(layer) if calls_backward else ()
+        peak = backward_peak(layer, outcome.restored_bytes)
+        return UnitCost(
+            time=time,
+            saved=saved,
+            passing=_blocks(Owner.TEMPORARIES, passing_bytes),
+            working=ends + peak.memory,
+            peaks_in_attention=peak.in_attention,
+            halves=self._halves(layer, outcome, owner, saved),
+        )
+
+    def _halves(self, layer: Layer, outcome: Recomputation, owner: Owner, saved: Memory) -> Halves:
+        """What the halves of a split backward take and free of what forward ``saved``."""
+        if self.job.plan.stack.keeps_graph_for_weights:
+            return whole_until_the_end(saved, _blocks(Owner.RECOMPUTE, outcome.restored_bytes))
+        shape = self.shape
+        ranks = self.job.choices.tensor_ranks
+        sizes = pending_bytes(layer, ranks, shape.element_bytes, shape.gemm_bytes)
+        return freed_half_way(saved, _blocks(owner, sizes))
+
+
+def _axis_groups(job: Job) -> dict[Axis, Group]:
+    """The group that exchanges of each axis run in."""
+    groups = {
+        Axis.TENSOR: tensor_group(job),
+        Axis.CONTEXT: context_group(job),
+        Axis.EXPERT: expert_group(job),
+        Axis.EXPERT_TENSOR: expert_tensor_group(job),
+    }
+    if job.plan.cp_method == "all_to_all+ring":
+        groups[Axis.CONTEXT_HEADS], groups[Axis.CONTEXT] = context_lines(job)
+    if job.plan.tensor_grid is not None:
+        lines = GRID_LINES[job.plan.tensor_grid.method]
+        groups.update(zip(lines, grid_groups(job), strict=True))
+    return groups
+
+
+def _blocks(owner: Owner, sizes: tuple[float, ...]) -> Memory:
+    """One block of each size [B], but for empty ones."""
+    return tuple((owner, num_bytes) for num_bytes in sizes if num_bytes)

@@ -1,0 +1,325 @@
+"""How long does one piece of a layer take on this cluster, in each direction?
+
+Every distinct piece is costed once and remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from simulator.cost.collectives import (
+    NO_COST,
+    CollectiveCost,
+    CollectiveKind,
+    Group,
+    collective_cost,
+    hierarchical_exchange_cost,
+    send_recv_cost,
+)
+from simulator.cost.kernel_time import (
+    ELEMENT_BYTES,
+    activation_precision,
+    attention_s,
+    gemm_s,
+    grouped_gemm_s,
+    memory_bound_s,
+    rows_are_aligned,
+    strided_s,
+)
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
+from simulator.program.ir import Collective, Kind
+from simulator.program.layer.pieces import (
+    Axis,
+    Exchange,
+    FlashAttention,
+    Gemm,
+    GridProduct,
+    GroupedGemm,
+    MemoryBound,
+    Move,
+    RingAttention,
+)
+
+_GROUPED_SHARE = 0.83
+"""Rate of one product for several experts over that of a dense one of its size. Source: SimuMax
+on A100 (160 to 220 TFLOP/s grouped, 230 dense) and DeepGEMM on H800 (1214 to 1346 grouped, 1550
+dense), see the projects' configuration and README."""
+
+_SCATTER_EFFICIENCY = (0.19, 0.5)
+"""Share of the memory bandwidth of sorting tokens by expert, forward and backward. Source:
+SimuMax's system configurations, measured."""
+
+
+@dataclass(slots=True)
+class PieceTimer:
+    """Seconds of each distinct piece.
+
+    Attributes:
+        profile: The system.
+        precision: Format of products with weights.
+        groups: The group that exchanges of each axis run in.
+        flash_kernel: Which fused attention the framework brings.
+        accumulate_fp32: Whether weight gradients are added into fp32 buffers.
+        accumulation_bytes: Traffic per weight of adding its gradient to an accumulator by a
+            kernel of its own [B]; 0 where the product does it.
+    """
+
+    profile: HardwareProfile
+    precision: Precision
+    groups: dict[Axis, Group]
+    flash_kernel: FlashKernel
+    accumulate_fp32: bool
+    accumulation_bytes: float
+    _seconds: dict[object, float] = field(default_factory=dict)
+    _costs: dict[object, CollectiveCost] = field(default_factory=dict)
+
+    def gemm_s(self, gemm: Gemm | GroupedGemm) -> float:
+        """Forward product, or the products it stands for [s]."""
+        return sum(self._product_s(gemm, _rows(gemm), n, gemm.k) for n in _columns(gemm))
+
+    def input_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
+        """Gradient of the product's input, or of its first activation [s]."""
+        return sum(self._product_s(gemm, _rows(gemm), gemm.k, n) for n in _columns(gemm))
+
+    def weight_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
+        """Gradient of the product's weight, or of its second activation [s]."""
+        weights = gemm.groups if isinstance(gemm, GroupedGemm) else int(gemm.has_weight)
+        product_s = sum(
+            self._product_s(gemm, gemm.k, n, _rows(gemm), accumulate=weights > 0, of_weight=True)
+            for n in _columns(gemm)
+        )
+        if not weights or not self.accumulation_bytes:
+            return product_s
+        traffic_bytes = weights * gemm.k * gemm.n * self.accumulation_bytes
+        return product_s + memory_bound_s(self.profile, traffic_bytes)
+
+    def grid_weight_gradient_s(self, product: GridProduct) -> float:
+        """Blocks of a weight's gradient on a grid, and adding the rank's own to the sum [s].
+
+        Ranks add the blocks up before they reach the accumulator, so no product adds to it.
+        """
+        block = product.block
+        one_s = self._product_s(block, block.k, block.n, block.m)
+        added_bytes = product.weights * self.accumulation_bytes
+        added_s = memory_bound_s(self.profile, added_bytes) if added_bytes else 0.0
+        return product.steps * one_s + added_s
+
+    def memory_bound_s(self, piece: MemoryBound, *, backward: bool) -> float:
+        """All kernels of a memory-bound piece in one direction [s]."""
+        num_bytes = piece.backward_bytes if backward else piece.forward_bytes
+        kernel_s = memory_bound_s(
+            self.profile,
+            num_bytes / piece.kernels,
+            reduces_rows=backward and piece.reduces_rows,
+            efficiency=_SCATTER_EFFICIENCY[backward] if piece.scatters_rows else None,
+        )
+        if piece.strided:
+            read_and_written = 2 * ELEMENT_BYTES[self._half_precision]
+            elements = num_bytes / piece.kernels / read_and_written
+            kernel_s = max(kernel_s, strided_s(self.profile, elements))
+        return piece.kernels * kernel_s
+
+    def attention_s(self, attention: FlashAttention, *, backward: bool) -> float:
+        """One fused attention kernel [s]."""
+        return self._once(
+            (attention, backward),
+            lambda: attention_s(
+                self.profile,
+                batch=attention.batch,
+                heads=attention.heads,
+                kv_heads=attention.kv_heads,
+                seq_q=attention.seq_q,
+                seq_kv=attention.seq_kv,
+                head_dim=attention.head_dim,
+                v_head_dim=attention.v_head_dim,
+                causal=attention.causal,
+                backward=backward,
+                precision=self._half_precision,
+                kernel=self.flash_kernel,
+            ),
+        )
+
+    def ring_s(self, ring: RingAttention, *, backward: bool) -> tuple[float, float]:
+        """Kernels and exposed transfers of a ring: (compute, exposed) [s].
+
+        Every step but the first ends with a merge, which nothing hides. Backward, gradients of
+        keys and values travel with them. They end one hop from home, and nothing hides the last
+        one.
+        """
+        first = self.attention_s(ring.first, backward=backward)
+        step = self.attention_s(ring.step, backward=backward)
+        gradient_bytes = ring.kv_bytes * ring.sum_ratio if backward else 0.0
+        transfer = self._hop_cost(ring.kv_bytes + gradient_bytes).seconds
+        hidden_by = [first, *[step] * (ring.steps - 2)]
+        exposed = sum(max(0.0, transfer - compute) for compute in hidden_by)
+        exposed += self._hop_cost(gradient_bytes).seconds
+        merge = memory_bound_s(self.profile, self._merged_bytes(ring, backward=backward))
+        return first + (step + merge) * (ring.steps - 1), exposed
+
+    def _merged_bytes(self, ring: RingAttention, *, backward: bool) -> float:
+        """Traffic of adding one step's results to those of the steps before [B].
+
+        Read both and write the sum: of outputs forward, of gradients of queries, keys and
+        values backward. Of two chunks of a sequence that is causal, half of the steps see one.
+
+        Source: ``_SDPAMerger`` and ``_partial_update`` of PyTorch's context parallelism;
+        ``flash_attn_fwd_out_correction`` of Transformer Engine's.
+        """
+        first = ring.first
+        queries = first.batch * first.heads * first.seq_q
+        elements = queries * first.v_head_dim
+        if backward:
+            keys = first.batch * first.kv_heads * first.seq_kv
+            elements = queries * first.head_dim + keys * (first.head_dim + first.v_head_dim)
+        touched = 0.75 if first.causal else 1.0
+        element_bytes = ELEMENT_BYTES[self._half_precision]
+        return touched * elements * element_bytes * (1.0 + 2.0 * ring.sum_ratio)
+
+    def ring_collectives(self, ring: RingAttention, *, backward: bool) -> list[Collective]:
+        """The hops of a ring, in order: keys and values, and backward their gradients."""
+        ranks = self.groups[Axis.CONTEXT].ranks
+
+        def hop(name: str, num_bytes: float) -> Collective:
+            ports, name = self._hop_cost(num_bytes).port_bytes, f"{ring.name}.{name}"
+            return Collective(name, Kind.SEND_RECV, Axis.CONTEXT, ranks, num_bytes, ports)
+
+        keys = hop("ring", ring.kv_bytes)
+        gradients = hop("gradient_ring", ring.kv_bytes * ring.sum_ratio)
+        steps = ring.steps - 1
+        return [*[keys, gradients] * steps, gradients] if backward else [keys] * steps
+
+    def exchange_cost(self, exchange: Exchange, kind: CollectiveKind | None) -> CollectiveCost:
+        """Cost of an exchange in one direction; nothing moves where ``kind`` is None."""
+        if kind is None:
+            return NO_COST
+        if exchange.levels is not None:
+            group, network = self.groups[exchange.axis], self.profile.network
+            return hierarchical_exchange_cost(*exchange.levels, group, network)
+        return self._collective_cost(exchange.axis, kind, exchange.message_bytes(kind))
+
+    def move_cost(self, move: Move) -> CollectiveCost:
+        """Cost of one of the collectives that a move stands for."""
+        return self._collective_cost(move.axis, move.kind, move.num_bytes)
+
+    def moved(self, move: Move, product: GridProduct) -> Collective:
+        """One of those collectives, as the ranks issue it."""
+        ports, ranks = self.move_cost(move).port_bytes, self.groups[move.axis].ranks
+        name = f"{product.name}.{move.name}"
+        return Collective(name, Kind(move.kind), move.axis, ranks, move.num_bytes, ports)
+
+    def _collective_cost(
+        self, axis: Axis, kind: CollectiveKind, num_bytes: float
+    ) -> CollectiveCost:
+        key = (axis, num_bytes, kind)
+        if key not in self._costs:
+            group, network = self.groups[axis], self.profile.network
+            self._costs[key] = collective_cost(kind, num_bytes, group, network)
+        return self._costs[key]
+
+    def collective(self, exchange: Exchange, kind: CollectiveKind) -> Collective:
+        """The exchange in one direction, as the ranks issue it."""
+        cost, group = self.exchange_cost(exchange, kind), self.groups[exchange.axis]
+        return Collective(
+            exchange.name, Kind(kind), exchange.axis, group.ranks, exchange.message_bytes(kind),
+            cost.port_bytes,
+        )  # fmt: skip
+
+    def exposed_s(self, cost: CollectiveCost, beside_s: float, chunks: int = 0) -> float:
+        """What an exchange adds to the computation that it runs beside [s].
+
+        Either it is the longer of the two and sticks out, or it only slows the
+        computation by the multiprocessors it holds. In a pipeline of chunks the first
+        chunk is never hidden.
+        """
+        share = cost.sm_count / self.profile.device.sm_count
+        unhidden = max(share, 1.0 / chunks if chunks else 0.0)
+        return max(cost.seconds - beside_s, cost.seconds * unhidden)
+
+    def multiprocessor_share(self, axis: Axis) -> float:
+        """Share of the multiprocessors that collectives in a group hold."""
+        network = self.profile.network
+        port = network.fabric if self.groups[axis].nodes > 1 else network.scale_up
+        return port.sm_count / self.profile.device.sm_count
+
+    def _hop_cost(self, num_bytes: float) -> CollectiveCost:
+        return send_recv_cost(num_bytes, self.groups[Axis.CONTEXT], self.profile.network)
+
+    @property
+    def _half_precision(self) -> Precision:
+        return activation_precision(self.precision)
+
+    def _product_s(
+        self,
+        gemm: Gemm | GroupedGemm,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        accumulate: bool = False,
+        of_weight: bool = False,
+    ) -> float:
+        if isinstance(gemm, GroupedGemm):
+            # Gradients of weights sum over rows: all have the same shape, not the same depth.
+            rows = [m] * gemm.groups if of_weight else _rows_of_experts(gemm)
+            accumulate = accumulate and self.accumulate_fp32
+            return self._grouped_s(gemm, rows, n, k, accumulate=accumulate)
+        half = gemm.half_precision or not gemm.has_weight
+        precision = self._half_precision if half else self.precision
+        accumulate = accumulate and self.accumulate_fp32
+        # Whichever gradient it is, operands and result are as wide as the weight or its transpose.
+        aligned = rows_are_aligned((gemm.n, gemm.k), precision)
+        return self._once(
+            (m, n, k, gemm.batch, precision, accumulate, aligned),
+            lambda: gemm_s(
+                self.profile, m, n, k,
+                batch=gemm.batch, precision=precision, accumulate=accumulate, aligned=aligned,
+            ),
+        )  # fmt: skip
+
+    def _grouped_s(
+        self, gemm: GroupedGemm, rows: list[int], n: int, k: int, *, accumulate: bool
+    ) -> float:
+        """The launches of a grouped product, each for as many groups as the others."""
+        together, seconds = gemm.groups // gemm.launches, 0.0
+        launches = Counter(tuple(rows[i : i + together]) for i in range(0, len(rows), together))
+        aligned = rows_are_aligned((gemm.n, gemm.k), self.precision)
+        for launch, count in launches.items():
+            seconds += count * self._once(
+                (launch, n, k, accumulate, aligned),
+                partial(
+                    grouped_gemm_s, self.profile, launch, n, k,
+                    precision=self.precision, accumulate=accumulate, aligned=aligned,
+                ),
+            )  # fmt: skip
+        return seconds / (_GROUPED_SHARE if together > 1 else 1.0)
+
+    def _once(self, key: object, seconds: Callable[[], float]) -> float:
+        known = self._seconds.get(key)
+        if known is None:
+            known = self._seconds[key] = seconds()
+        return known
+
+
+def _rows(gemm: Gemm | GroupedGemm) -> int:
+    return math.ceil(gemm.mean_rows) if isinstance(gemm, GroupedGemm) else gemm.m
+
+
+def _columns(gemm: Gemm | GroupedGemm) -> list[int]:
+    """Columns of each product that one stands for: queries, keys and values, or equal parts."""
+    if isinstance(gemm, GroupedGemm) or gemm.products == 1:
+        return [gemm.n]
+    if gemm.kv_columns:
+        key_or_value = gemm.kv_columns // 2
+        return [gemm.n - 2 * key_or_value, key_or_value, key_or_value]
+    return [gemm.n // gemm.products] * gemm.products
+
+
+def _rows_of_experts(gemm: GroupedGemm) -> list[int]:
+    if not gemm.loads:
+        return [_rows(gemm)] * gemm.groups
+    return [math.ceil(gemm.rows * load) for load in gemm.loads]

@@ -1,0 +1,369 @@
+"""What does a run of layers cost one rank, in time and memory, in each direction?
+
+Costs are computed once per distinct unit (:mod:`simulator.program.price.layer_cost`); a run is a
+sum over its units.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+
+from simulator.cost.kernel_time import memory_bound_s
+from simulator.described.job import Job
+from simulator.program.grid.rank_groups import shard_group
+from simulator.program.grid.received_tokens import ExpertShare
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import (
+    COMMUNICATION,
+    Category,
+    Collective,
+    Memory,
+    Owner,
+    Part,
+    Work,
+    total_bytes,
+)
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.layer.pieces import Axis, Piece
+from simulator.program.price.host_pace import Launched, launched, waiting_s
+from simulator.program.price.layer_cost import End, LayerUnit, Unit, UnitCost, UnitCosts
+from simulator.program.price.layer_time import LayerTime, PassTime
+from simulator.program.price.piece_time import PieceTimer
+from simulator.program.states.resident import slice_parameters
+from simulator.program.states.tied_gradient import TiedGradient
+from simulator.program.strategies.split_backward import Halves
+from simulator.schedule.slots import Phase
+
+SHARDING_COPY = "sharding_copy"
+"""Name of the part that copies between whole parameters and shards on the device."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Contents:
+    """What a run consists of; one object for all runs that consist of the same.
+
+    Attributes:
+        units: Cost of each distinct unit, and how often the run has it.
+    """
+
+    units: tuple[tuple[UnitCost, int], ...]
+
+    @cached_property
+    def saved(self) -> Memory:
+        """Kept from forward to backward."""
+        return tuple(block for unit, count in self.units for block in unit.saved * count)
+
+    @cached_property
+    def halves(self) -> Halves:
+        """What the halves of a split backward take and free."""
+        of_units = [unit.halves for unit, count in self.units for _ in range(count)]
+        columns = zip(*of_units, strict=True) if of_units else ((),) * len(Halves._fields)
+        return Halves(*(tuple(chain.from_iterable(column)) for column in columns))
+
+    @cached_property
+    def passing(self) -> Memory:
+        """Held while forward runs: the largest unit's."""
+        return max((unit.passing for unit, _ in self.units), key=total_bytes, default=())
+
+    @cached_property
+    def working(self) -> Memory:
+        """Held while backward runs: the largest unit's."""
+        return self._largest.working if self.units else ()
+
+    @property
+    def peaks_in_attention(self) -> bool:
+        """Whether backward of the largest unit holds the most while attention runs."""
+        return bool(self.units) and self._largest.peaks_in_attention
+
+    @cached_property
+    def _largest(self) -> UnitCost:
+        return max((unit for unit, _ in self.units), key=lambda unit: total_bytes(unit.working))
+
+    @cached_property
+    def gradients(self) -> Memory:
+        """The part of ``working`` that was not computed again."""
+        return tuple(block for block in self.working if block[0] is not Owner.RECOMPUTE)
+
+
+@dataclass
+class StageCosts:
+    """Costs of any run of layers of one job; every distinct one is computed once.
+
+    Attributes:
+        job: The job.
+        share: What the routed experts of the rank receive; None is as much as all others.
+    """
+
+    job: Job
+    share: ExpertShare | None = None
+    _contents: dict[Slice, _Contents] = field(default_factory=dict)
+    _distinct: dict[tuple[tuple[Unit, int], ...], _Contents] = field(default_factory=dict)
+    _work: dict[tuple[Phase, _Contents, float, float], Work] = field(default_factory=dict)
+    _tied: dict[tuple[Slice, bool], Memory] = field(default_factory=dict)
+
+    @cached_property
+    def units(self) -> UnitCosts:
+        """Costs of what runs consist of."""
+        return UnitCosts(self.job, self.share)
+
+    def work(self, run: Slice, phase: Phase, exposed: float = 1.0, host_s: float = 0.0) -> Work:
+        """Cost of one microbatch through a run of layers.
+
+        Args:
+            run: The layers.
+            phase: Direction.
+            exposed: Share of the exchanges with experts that delays it.
+            host_s: Time that the device waits for the host before the first kernel [s].
+        """
+        contents = self._contents_of(run)
+        key = (phase, contents, exposed, host_s)
+        if key not in self._work:
+            work = self._total(run, contents, phase, exposed)
+            if host_s:
+                wait = Part("host", Category.HOST, host_s)
+                work = replace(work, seconds=work.seconds + host_s, parts=(wait, *work.parts))
+            self._work[key] = work
+        return self._work[key]
+
+    def exposed_share(self, run: Slice, phase: Phase, beside: Slice, beside_phase: Phase) -> float:
+        """Share of a pass's expert exchanges that a pass beside it does not hide, 0 to 1.
+
+        Tokens of one microbatch travel while the other one computes. Either they take longer
+        than its computation and stick out, or they only slow it by the multiprocessors they
+        hold. Ignored: which layer's exchange meets which layer's computation.
+
+        Source: DeepSeek-V3 (arXiv 2412.19437, section 3.2.1).
+        """
+        exchange_s = self._seconds(run, phase, lambda c: c is Category.EXPERT_PARALLEL)
+        if not exchange_s or not self.job.choices.overlaps_experts:
+            return 1.0
+        compute_s = self._seconds(beside, beside_phase, lambda c: c not in COMMUNICATION)
+        held = self.units.timer.multiprocessor_share(Axis.EXPERT)
+        return max(1.0 - compute_s / exchange_s, held)
+
+    def _seconds(self, run: Slice, phase: Phase, counts: Callable[[Category], bool]) -> float:
+        """Time of the parts of a pass whose category counts [s]."""
+        return sum(part.seconds for part in self.work(run, phase).parts if counts(part.category))
+
+    def saved(self, run: Slice) -> Memory:
+        """Activations that a run keeps from forward to backward, per microbatch."""
+        return self._contents_of(run).saved
+
+    @cached_property
+    def tied_gradient(self) -> TiedGradient:
+        """What waits of the gradient of a tied embedding."""
+        return TiedGradient(self.job, self)
+
+    def working(
+        self, run: Slice, phase: Phase = Phase.BACKWARD, *, makes_gradients: bool = False
+    ) -> Memory:
+        """Memory held while a backward pass of a run is under way: its largest unit's.
+
+        What is computed again is part of it unless it stays beyond the pass, and no part of a
+        weight gradient.
+
+        Args:
+            run: The layers.
+            phase: Direction.
+            makes_gradients: Whether the pass takes its gradients, so that none were there.
+        """
+        if phase is not Phase.BACKWARD:
+            contents = self._contents_of(run)
+            keeps = self.job.plan.stack.keeps_graph_for_weights
+            is_whole = phase is Phase.BACKWARD_INPUT and not keeps
+            return contents.working if is_whole else contents.gradients
+        key = run, makes_gradients
+        if key not in self._tied:
+            tied = self.tied_gradient.working(run, is_new=makes_gradients)
+            self._tied[key] = self.plain_working(run) + tied
+        return self._tied[key]
+
+    def peaks_in_attention(self, run: Slice) -> bool:
+        """Whether backward of a run holds the most while attention runs."""
+        return self._contents_of(run).peaks_in_attention
+
+    def plain_working(self, run: Slice) -> Memory:
+        """The same of a backward in one piece, without gradients of a tied embedding."""
+        return self._contents_of(run).working
+
+    @property
+    def waiting_gradient(self) -> Memory:
+        """Gradient of a tied head that waits for that of the embedding."""
+        return self.tied_gradient.waiting
+
+    def halves(self, run: Slice) -> Halves:
+        """What a backward in two halves takes and frees, per microbatch."""
+        return self._contents_of(run).halves
+
+    def passing(self, run: Slice) -> Memory:
+        """Memory held while forward of a run is under way: its largest unit's."""
+        return self._contents_of(run).passing
+
+    @cached_property
+    def boundary_bytes(self) -> float:
+        """Activation that one rank sends to the next stage, per microbatch [B]."""
+        shape, plan = self.units.shape, self.job.plan
+        whole = shape.tokens * self.job.model.hidden * shape.element_bytes
+        return whole / self.job.choices.tensor_ranks if plan.cuts_boundary else whole
+
+    @cached_property
+    def host_s_per_kernel(self) -> float:
+        """Host time that the framework spends on each kernel [s]."""
+        launch_s = self.job.cluster.profile.kernels.launch_s
+        return launch_s * self.job.plan.stack.host_work_per_launch
+
+    @cached_property
+    def _host_s_per_exchange(self) -> float:
+        """Host time that the framework spends on each collective of a layer [s]."""
+        work = self.job.plan.stack.host_work_per_exchange
+        if work is None:
+            return self.host_s_per_kernel
+        return self.job.cluster.profile.kernels.launch_s * work
+
+    @property
+    def _python_turns(self) -> int:
+        """Copies of the model whose Python code takes turns in one process."""
+        return self.job.dp if self.job.choices.data_parallelism.is_one_process else 1
+
+    def layer_pieces(self, kind: LayerKind) -> tuple[tuple[Piece, ...], PieceTimer]:
+        """What one rank runs of a layer in forward order, and what times it."""
+        unit = LayerUnit(kind, is_repeated=False)
+        return self.units.divided(unit).pieces, self.units.timer
+
+    def all_pieces(self) -> Iterator[Piece]:
+        """What one rank runs of the layers and of the model's ends, each kind of layer once."""
+        for unit in (*dict.fromkeys(self.units.layers), *End):
+            yield from self.units.divided(unit).pieces
+
+    def _contents_of(self, run: Slice) -> _Contents:
+        if run not in self._contents:
+            counts = tuple(Counter(self._run_units(run)).items())
+            if counts not in self._distinct:
+                costs = tuple((self.units.of(unit), count) for unit, count in counts)
+                self._distinct[counts] = _Contents(costs)
+            self._contents[run] = self._distinct[counts]
+        return self._contents[run]
+
+    def _run_units(self, run: Slice) -> tuple[Unit, ...]:
+        """What a run consists of, in order of the model."""
+        modules, layers = self.job.model.multi_token_layers, self.units.layers
+        units: tuple[Unit, ...] = layers[run.first : run.end]
+        if run.has_embedding:
+            units = (End.EMBEDDING, *units)
+        loss = (End.LOSS,) if run.has_loss else ()
+        if not run.has_head:
+            return (*units, *loss * (1 + modules))
+        # A multi-token-prediction module is a join of hidden state and embedding, a
+        # layer like the last, and the shared head (arXiv 2412.19437, section 2.2).
+        module = (End.EMBEDDING, End.JOIN, layers[-1], End.HEAD, *loss)
+        return (*units, End.HEAD, *loss, *module * modules)
+
+    def _total(self, run: Slice, contents: _Contents, phase: Phase, exposed: float) -> Work:
+        """The units of a run one after another, and what the device waits for its host."""
+        parts: dict[tuple[str, Category], Part] = {}
+        flop, launches, queue = 0.0, 0, list[Launched]()
+        for unit, count in contents.units:
+            for pass_time in _directions(unit.time, phase):
+                flop += pass_time.flop * count
+                for part in pass_time.parts:
+                    _add_part(parts, part, count, _exposed_share(part, exposed))
+            pieces, unit_launches = self._launched(unit.time, count, phase, exposed)
+            queue.append(pieces)
+            launches += unit_launches * count
+        if phase is not Phase.FORWARD:
+            queue.reverse()
+        copies = self._sharding_copies(run, phase)
+        if copies is not None:
+            _add_part(parts, copies, 1)
+            queue.insert(0, Launched(1, copies.seconds, 0.0))
+        if waits_s := waiting_s(queue, launches_ahead=self.job.plan.stack.launches_ahead):
+            parts["launch", Category.HOST] = Part("launch", Category.HOST, waits_s, launches)
+        ordered = tuple(parts.values())
+        return Work(
+            sum(part.seconds for part in ordered),
+            ordered,
+            flop=flop,
+            collectives=self._collectives(run, phase),
+        )
+
+    def _launched(
+        self, time: LayerTime, count: int, phase: Phase, exposed: float
+    ) -> tuple[Launched, int]:
+        """So many equal units as the host launches them, and the launches of one."""
+        device_s, host_s, launches = 0.0, 0.0, 0
+        for pass_time in _directions(time, phase):
+            runs_python = pass_time is time.forward or pass_time is time.recompute
+            turns = self._python_turns if runs_python else 1
+            launches += (pass_time.kernels + pass_time.exchanges) * turns
+            host_s += pass_time.kernels * turns * self.host_s_per_kernel
+            host_s += pass_time.exchanges * turns * self._host_s_per_exchange
+            for part in pass_time.parts:
+                device_s += part.seconds * _exposed_share(part, exposed)
+        profile = self.job.cluster.profile
+        return launched(profile, count, device_s, host_s, launches), launches
+
+    def _collectives(self, run: Slice, phase: Phase) -> tuple[Collective, ...]:
+        """What one microbatch through the run issues; backward starts at the last unit."""
+        units = self._run_units(run)
+        issued = {
+            unit: [
+                collective
+                for pass_time in _directions(self.units.of(unit).time, phase)
+                for collective in pass_time.collectives
+            ]
+            for unit in dict.fromkeys(units)
+        }
+        in_order = units if phase is Phase.FORWARD else reversed(units)
+        return tuple(chain.from_iterable(issued[unit] for unit in in_order))
+
+    def _sharding_copies(self, run: Slice, phase: Phase) -> Part | None:
+        """What ZeRO 3 copies on the compute stream.
+
+        Weights out of the gathered buffer, and gradients into the one that is reduced.
+        """
+        job, stack = self.job, self.job.plan.stack
+        if not job.choices.shards_weights or shard_group(job).ranks == 1:
+            return None
+        per_parameter = {
+            Phase.FORWARD: stack.gather_copy_bytes,
+            Phase.BACKWARD: stack.gather_copy_bytes + stack.reduce_copy_bytes,
+            Phase.BACKWARD_INPUT: stack.gather_copy_bytes,
+            Phase.BACKWARD_WEIGHT: stack.reduce_copy_bytes,
+        }[phase]
+        num_bytes = slice_parameters(job, run).total * per_parameter
+        if not num_bytes:
+            return None
+        seconds = memory_bound_s(job.cluster.profile, num_bytes)
+        return Part(SHARDING_COPY, Category.DATA_PARALLEL, seconds)
+
+
+def _exposed_share(part: Part, exposed: float) -> float:
+    """What counts of a part where only ``exposed`` of the exchanges with experts delays a pass."""
+    return exposed if part.category is Category.EXPERT_PARALLEL else 1.0
+
+
+def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:
+    match phase:
+        case Phase.FORWARD:
+            return [time.forward]
+        case Phase.BACKWARD:
+            return [time.recompute, time.backward_input, time.backward_weight]
+        case Phase.BACKWARD_INPUT:
+            return [time.recompute, time.backward_input]
+        case Phase.BACKWARD_WEIGHT:
+            return [time.backward_weight]
+
+
+def _add_part(
+    parts: dict[tuple[str, Category], Part], part: Part, count: int, share: float = 1.0
+) -> None:
+    key = (part.name, part.category)
+    known = parts.get(key)
+    seconds, repeats = part.seconds * count * share, part.repeats * count
+    if known is not None:
+        seconds, repeats = seconds + known.seconds, repeats + known.repeats
+    parts[key] = Part(part.name, part.category, seconds, repeats)

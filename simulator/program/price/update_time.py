@@ -1,0 +1,158 @@
+"""How long does the update of one rank's weights take on its GPU?
+
+Muon replaces the momentum of every matrix inside a layer by the nearest orthogonal one, found
+by five Newton-Schulz steps in 16-bit: for an (m, n) matrix with m <= n, products of (m, n) by
+(n, m), (m, m) by (m, m), and (m, m) by (m, n).
+
+It needs whole matrices. Tensor-parallel ranks orthogonalise their parts each for itself
+(Megatron-Core's ``blockwise`` mode). Where ZeRO 1 keeps whole parameters on one rank, that
+rank does its own. Where it cuts a flat buffer, ranks gather the matrices that their shard
+touches and work on those (Distributed Muon): every matrix is counted as gathered, in 16-bit,
+and each rank orthogonalises its share of them. Without ZeRO every rank does all.
+
+Source: https://kellerjordan.github.io/posts/muon for the steps; Distributed Muon, arXiv
+2502.16982, algorithm 1 and section 2.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from simulator.cost.collectives import CollectiveKind
+from simulator.cost.kernel_time import gemm_s, memory_bound_s
+from simulator.described.cluster.kernel_parameters import Precision
+from simulator.described.job import Job
+from simulator.program.communication import Call
+from simulator.program.grid.rank_groups import expert_shard_group, shard_group
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import Category, Part, Work
+from simulator.program.layer.tensors import ParameterTensor, matrix_shape
+from simulator.program.price.host_pace import launched, waiting_s
+from simulator.program.states.optimizer_states import is_orthogonalised
+from simulator.program.states.resident import (
+    ParameterCount,
+    device_update_bytes,
+    slice_tensors,
+    state_bytes,
+)
+
+FLAT_GRADIENTS = "flat_gradients"
+"""Name of the part that copies all gradients into one tensor to be reduced, and back."""
+
+_FLAT_PASSES = 6
+"""Reads and writes of copying them in, dividing them by the ranks, and copying them back."""
+
+NEWTON_SCHULZ = "newton_schulz"
+"""Name of the part that orthogonalises: matrix products."""
+
+_KERNELS = 8
+"""Assumption: launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
+
+
+def optimizer_work(
+    job: Job, parameters: ParameterCount, runs: Sequence[Slice], host_s_per_kernel: float
+) -> Work:
+    """The optimizer step of a rank that holds these parameters: bound by memory or the host.
+
+    With the copies around a reduction of all gradients in one flat tensor, on one rank, too.
+
+    Args:
+        job: The job.
+        parameters: Before they are sharded.
+        runs: The layers that they belong to.
+        host_s_per_kernel: Host time of a launch [s].
+    """
+    profile = job.cluster.profile
+    update_s = memory_bound_s(profile, device_update_bytes(job, parameters))
+    parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
+    host_s = _KERNELS * host_s_per_kernel
+    if waits_s := waiting_s([launched(profile, 1, update_s, host_s, _KERNELS)]):
+        parts.append(Part("launch", Category.HOST, waits_s))
+    if job.choices.flattens_gradients:
+        num_bytes = _FLAT_PASSES * state_bytes(job).reduced * parameters.total
+        flat_s = memory_bound_s(profile, num_bytes)
+        parts.append(Part(FLAT_GRADIENTS, Category.DATA_PARALLEL, flat_s))
+    flop = 0.0
+    if job.plan.optimizer == "muon":
+        seconds, flop = orthogonalisation(job, runs)
+        parts.append(Part(NEWTON_SCHULZ, Category.OPTIMIZER, seconds))
+    return Work(sum(part.seconds for part in parts), tuple(parts), flop=flop)
+
+
+_NEWTON_SCHULZ_STEPS = 5
+_HALF_BYTES = 2.0
+
+
+def newton_schulz_flop(rows: int, columns: int) -> float:
+    """Operations to orthogonalise one matrix [FLOP]."""
+    m, n = sorted((rows, columns))
+    return _NEWTON_SCHULZ_STEPS * (4.0 * m * m * n + 2.0 * m**3)
+
+
+def orthogonalisation(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
+    """Time [s] and operations [FLOP] of the Newton-Schulz steps of one rank.
+
+    Args:
+        job: A job that trains with Muon.
+        runs: All layers of the rank.
+    """
+    seconds = flop = 0.0
+    for tensor, layers in _matrices(job, runs):
+        matrices, rows, columns = _shape(job, tensor)
+        share = layers / _owners(job, tensor)
+        seconds += (
+            share * _one_step_s(job, matrices, *sorted((rows, columns))) * _NEWTON_SCHULZ_STEPS
+        )
+        flop += share * matrices * newton_schulz_flop(rows, columns)
+    return seconds, flop
+
+
+def gathers(job: Job, runs: Sequence[Slice]) -> list[Call]:
+    """What ranks gather because their shards cut matrices; nothing where they do not."""
+    if not job.choices.reduces_to_shards:
+        return []
+    dense = expert = 0.0
+    for tensor, layers in _matrices(job, runs):
+        matrices, rows, columns = _shape(job, tensor)
+        num_bytes = layers * matrices * rows * columns * _HALF_BYTES
+        if tensor.is_routed:
+            expert += num_bytes
+        else:
+            dense += num_bytes
+    kind = CollectiveKind.ALL_GATHER
+    calls = [
+        Call("momentum", kind, "dp", shard_group(job), dense),
+        Call("momentum", kind, "edp", expert_shard_group(job), expert),
+    ]
+    return [call for call in calls if call.num_bytes and call.group.ranks > 1]
+
+
+def _matrices(job: Job, runs: Sequence[Slice]) -> Iterator[tuple[ParameterTensor, int]]:
+    """Matrices that are orthogonalised, each with the number of layers that have it."""
+    for run in runs:
+        for tensor, layers in slice_tensors(job, run):
+            if is_orthogonalised(tensor):
+                yield tensor, layers
+
+
+def _shape(job: Job, tensor: ParameterTensor) -> tuple[int, int, int]:
+    plan = job.plan
+    return matrix_shape(
+        tensor, *((plan.expert_tp, plan.ep) if tensor.is_routed else (job.choices.tensor_ranks,))
+    )
+
+
+def _owners(job: Job, tensor: ParameterTensor) -> int:
+    """Ranks that divide the work on a matrix among them."""
+    if not job.choices.shards_states:
+        return 1
+    return (expert_shard_group(job) if tensor.is_routed else shard_group(job)).ranks
+
+
+def _one_step_s(job: Job, matrices: int, m: int, n: int) -> float:
+    profile = job.cluster.profile
+    precision: Precision = "fp16" if job.plan.precision == "fp16" else "bf16"
+    return sum(
+        gemm_s(profile, rows, columns, inner, batch=matrices, precision=precision)
+        for rows, columns, inner in ((m, m, n), (m, m, m), (m, n, m))
+    )

@@ -1,0 +1,404 @@
+"""What does data parallelism add to a pipeline: gradient reduction, sharding, gathers?
+
+- ZeRO 0 and 1 reduce gradients once all microbatches are done, ZeRO 2 and 3 after every
+  microbatch, because nobody keeps whole gradients. Of several virtual stages on a rank ZeRO 2
+  keeps those of the one whose turn it is, and reduces them when the rank turns to another.
+  ZeRO 3 gathers each run of weights before every use, too.
+- With overlap the work runs on its own stream, unit by unit
+  (:mod:`simulator.program.states.gather_units`): reduction follows the last backward, gathers
+  precede the first forward. Without, it blocks the compute stream.
+
+When this happens is decided here; what ranks exchange then is the matter of :class:`Exchanges`.
+
+Source: ZeRO (arXiv 1910.02054, sections 5 and 7); Megatron-LM's distributed optimizer;
+PyTorch FSDP (arXiv 2304.11277, section 3.3) for prefetch and its limit; Breadth-First Pipeline
+Parallelism (arXiv 2211.05953) for one reduction of all microbatches of a virtual stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from simulator.described.job import Job
+from simulator.program.grid.stage_layers import Slice, cut, ends_apart
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Memory,
+    Operation,
+    Owner,
+    Program,
+    Scope,
+    Stream,
+    Work,
+)
+from simulator.program.run.attachments import Gather
+from simulator.program.run.state_offload import Shard, StateOffload
+from simulator.program.states.data_parallel_collectives import partial_gradients_work
+from simulator.program.states.first_gradients import MadeGradients
+from simulator.program.states.gather_memory import UnitMemory
+from simulator.program.states.gather_units import Piece, Unit, Units
+from simulator.program.states.gradient_buckets import BucketCopies
+from simulator.program.states.resident import ParameterCount, added_up, shard_numel, state_bytes
+from simulator.program.states.whole_gradients import WholeGradients
+
+
+class Exchanges(Protocol):
+    """What ranks that hold copies of parameters exchange: collectives, or with servers."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a rank has anybody to exchange with."""
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether ranks keep whole weights, of which others update a part."""
+
+    @property
+    def gathers_ahead(self) -> bool:
+        """Whether updated weights may come together while the next forward runs."""
+
+    @property
+    def reduction_kind(self) -> Kind:
+        """What adds up gradients."""
+
+    @property
+    def gather_kind(self) -> Kind:
+        """What brings weights together."""
+
+    def reduction(self, units: Sequence[Unit]) -> Work:
+        """Adds up the gradients of units."""
+
+    def gather(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
+        """Brings the weights of units together for a pass."""
+
+    def hand_out(self, run: Slice) -> tuple[Kind, Work]:
+        """Updated weights of a run on their way to all ranks that keep them whole."""
+
+    def gather_small(self, runs: Sequence[Slice]) -> Work | None:
+        """Updated weights that are too small to be gathered before every use; None without."""
+
+
+class _Due(NamedTuple):
+    """Gradients that a piece of a rank's backward completes.
+
+    Attributes:
+        rank: Whose.
+        run: The piece.
+        units: Whose gradients are complete.
+    """
+
+    rank: int
+    run: Slice
+    units: Sequence[Unit]
+
+
+class DataParallel:
+    """Emits the data-parallel operations of one job into a program.
+
+    Args:
+        job: The job.
+        program: Appended to.
+        units: What is reduced and gathered together.
+        exchanges: How.
+    """
+
+    def __init__(self, job: Job, program: Program, units: Units, exchanges: Exchanges) -> None:
+        choices = job.choices
+        self._job, self._program, self._units, self._exchanges = job, program, units, exchanges
+        self._choices = choices
+        self._offload = StateOffload(job, program)
+        self._memory = UnitMemory(job)
+        self._bucket_copies = BucketCopies(job)
+        self._made = MadeGradients(job, units)
+        self._whole = WholeGradients(self._memory)
+        streams = self._offload.streams_gradients or self._offload.fetches_parameters
+        self._is_active = exchanges.is_needed or streams
+        self._overlaps_reduce = choices.overlaps_reduction
+        self._overlaps_gather = choices.overlaps_gather
+        self._gathers_once = exchanges.gathers_ahead and self._overlaps_gather
+        """Whether updated weights are gathered while the next step's first forward runs."""
+        self._pieces: dict[Slice, Piece] = {}
+        """Every piece that is run as one operation, by its layers."""
+        self._cuts: dict[Slice, tuple[Piece, ...]] = {}
+        self._held: set[tuple[int, Unit]] = set()
+        """Ranks and the units they have gathered."""
+        self._computed: dict[int, int] = {}
+        """Last computed run of each rank."""
+        self._reductions: dict[int, list[int]] = {}
+        self._updates: dict[int, int] = {}
+        """Last update of each rank's weights."""
+        self._awaited: dict[int, tuple[int, ...]] = {}
+        """Reductions that the next pass of each rank waits for, where every backward reduces."""
+        self._backward: tuple[Piece, ...] = ()
+        """Pieces of the backward at hand, as its gradients are reduced."""
+        self._ends_backward: Slice | None = None
+        """Last piece of the backward at hand, if its gradients are reduced."""
+
+    def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
+        """The pieces in which a forward is run, so that gathers can precede them."""
+        gathers = self._choices.shards_weights or (self._gathers_once and is_first)
+        return [piece.run for piece in self._cut(run)] if self._is_active and gathers else [run]
+
+    def backward_runs(self, run: Slice, *, is_first: bool, reduces: bool) -> list[Slice]:
+        """The pieces in which a backward is run, in order of execution (last layer first)."""
+        self._backward = self._cut(run) if self._is_active else ()
+        self._ends_backward = None
+        if reduces:
+            runs = [piece.run for piece in reversed(self._cut(run))]
+            self._ends_backward = runs[-1]
+            return runs
+        # Gradients that are made here come layer by layer, as activations go.
+        makes = is_first and self._choices.frees_gradients
+        return ends_apart(cut(run, 1))[::-1] if makes else [run]
+
+    def makes_gradients(self, *, is_first: bool) -> bool:
+        """Whether a backward makes its gradients anew."""
+        makes_first = is_first and self._choices.frees_gradients
+        return self._choices.shards_gradients or makes_first
+
+    def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
+        """Gathers the weights that a run needs."""
+        if rank in self._awaited:
+            return Gather(self._awaited.pop(rank))
+        per_use = self._choices.shards_weights
+        if not self._is_active or not (per_use or (self._gathers_once and is_first)):
+            return Gather()
+        needed = [unit for unit in self._piece(run).needs if (rank, unit) not in self._held]
+        if not needed:
+            return Gather()
+        if per_use:
+            self._held.update((rank, unit) for unit in needed)
+        after = self._prefetch_limit(rank) if per_use else self._last_update(rank)
+        after = (*after, *self._offload.launched_after(rank))
+        takes = self._memory.weights(needed) if per_use else ()
+        if per_use and is_forward:
+            takes += self._memory.kept_weights(needed)
+        shard: Memory = ()
+        if self._offload.fetches_parameters:
+            shard = self._memory.shard(needed) if self._exchanges.is_needed else ()
+            after = (self._offload.fetch(Shard(rank, run, _parameters(needed)), after, shard),)
+            if not self._exchanges.is_needed:
+                return Gather(after, takes)
+        gather = Operation(
+            self._exchanges.gather_kind,
+            ((rank, Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE),),
+            self._exchanges.gather(needed, is_forward=is_forward),
+            Category.DATA_PARALLEL,
+            after=after,
+            layers=(run.first, run.end),
+            scope=Scope.SHARDS,
+            gives=shard,
+        )
+        return Gather((self._program.add(gather),), takes)
+
+    def weights_in_turn(
+        self, run: Slice, *, is_forward: bool, in_attention: bool = False
+    ) -> Memory:
+        """What is gathered at once while a piece runs whose parameters come one by one."""
+        if not (self._is_active and self._choices.shards_weights):
+            return ()
+        return self._memory.weights_in_turn(
+            self._piece(run), is_forward=is_forward, in_attention=in_attention
+        )
+
+    def launched_after(self, rank: int) -> tuple[int, ...]:
+        """What the host waits for before it launches a rank's next piece."""
+        return self._offload.launched_after(rank)
+
+    def reads_weights(self, run: Slice) -> bool:
+        """Whether a piece has weights of its own, so that the next gather is issued with it."""
+        return bool(self._piece(run).needs)
+
+    def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
+        """Books a run that used its weights; returns the gathered ones to give back."""
+        self._computed[rank] = operation
+        if not (self._is_active and self._choices.shards_weights):
+            return ()
+        piece = self._piece(run)
+        done = [u for u in piece.needs if not u.stays] if is_forward else piece.closes
+        given = [unit for unit in done if (rank, unit) in self._held]
+        self._held.difference_update((rank, unit) for unit in given)
+        kept = () if is_forward else self._memory.kept_weights(given)
+        return self._memory.weights(given) + kept
+
+    def after_backward(
+        self, rank: int, operation: int, run: Slice, *, is_last: bool, reduces: bool
+    ) -> Memory:
+        """Reduces gradients that a run completes, where due; returns the memory they take."""
+        shards_later = self._is_active and self._choices.shards_gradients
+        taken = () if shards_later else self._made.by_backward(rank, run)
+        if reduces:
+            piece = self._piece(run)
+            if piece.closes:
+                self._reduce_after(operation, _Due(rank, run, piece.closes), is_last=is_last)
+            taken += self._whole.complete(rank, piece)
+        elif self._choices.keeps_gradients_of_a_turn:
+            taken += self._whole.keep(rank, self._backward)
+        if run == self._ends_backward:
+            self._offload.end_backward(rank)
+            self._whole.end_turn(rank)
+        return taken
+
+    def _reduce_after(self, operation: int, due: _Due, *, is_last: bool) -> None:
+        """Reduces what a piece of backward completes while the next one runs, or before it."""
+        if self._choices.shards_gradients:
+            self._limit_reductions(due.rank, operation)
+        numel = sum(unit.parameters.total for unit in due.units)
+        self._bucket_copies.add(self._program, operation, numel)
+        if self._offload.streams_gradients:
+            self._send_gradients(operation, due, is_last=is_last)
+        else:
+            self._emit_reduction(due, (operation,), overlapped=self._overlaps_reduce)
+        if self._choices.shards_gradients:
+            shards = (self._made.by_backward(due.rank, unit.run) for unit in due.units)
+            reduction = self._program.operations[self._reductions[due.rank][-1]]
+            reduction.takes += tuple(block for shard in shards for block in shard)
+        is_whole = not self._choices.shards_gradients
+        if is_whole and not is_last and due.run == self._ends_backward:
+            self._awaited[due.rank] = tuple(self._reductions.pop(due.rank))
+
+    def reduces_after(self, *, is_last: bool, ends_turn: bool) -> bool:
+        """Whether a backward's gradients are reduced while it runs.
+
+        Those that are streamed to the host are, after every backward.
+        """
+        if not self._is_active:
+            return False
+        if self._choices.reduces_every_backward or self._offload.streams_gradients:
+            return True
+        by_turn = self._choices.keeps_gradients_of_a_turn
+        return ends_turn if by_turn else is_last and self._overlaps_reduce
+
+    def _send_gradients(self, operation: int, due: _Due, *, is_last: bool) -> None:
+        """Reduces gradients and copies them to the host; backward waits for both."""
+        shard, after = Shard(due.rank, due.run, _parameters(due.units)), operation
+        gives = self._memory.gradients(due.units)
+        if self._exchanges.is_needed:
+            numel = shard_numel(self._job, shard.parameters)
+            gives = ((Owner.GRADIENTS, numel * state_bytes(self._job).gradients),)
+            self._emit_reduction(due, (operation,), overlapped=self._overlaps_reduce)
+            after = self._reductions[due.rank].pop()
+            self._program.operations[after].takes = gives
+        copy = self._offload.send_gradients(shard, (after,), gives, is_last=is_last)
+        self._reductions.setdefault(due.rank, []).append(copy)
+
+    def update_on_host(
+        self, rank: int, parameters: ParameterCount, after: Sequence[int]
+    ) -> tuple[int, ...]:
+        """What CPUs update of a rank's states; what the end of the step waits for."""
+        return self._offload.update(rank, parameters, after)
+
+    def freed_gradients(self, rank: int) -> Memory:
+        """Gradients that backward made since the last update, and that are freed after this one."""
+        return self._made.freed(rank)
+
+    def finish_gradients(self, rank: int, runs: Sequence[Slice]) -> tuple[int, ...]:
+        """Whatever reduction is left once backward is done; returns what to wait for."""
+        units = [self._units.whole(run) for run in runs]
+        if self._is_active and not self.reduces_after(is_last=True, ends_turn=True):
+            for unit in units:
+                self._bucket_copies.add(self._program, self._computed[rank], unit.parameters.total)
+                self._emit_reduction(_Due(rank, unit.run, (unit,)), (), overlapped=False)
+        self._add_partial_gradients(rank, units)
+        return tuple(self._reductions.pop(rank, ()))
+
+    def updated(self, rank: int, operation: int) -> None:
+        """Books an update; weights that are gathered after it wait for it."""
+        self._updates[rank] = self._computed[rank] = operation
+
+    def _add_partial_gradients(self, rank: int, units: Sequence[Unit]) -> None:
+        """Adds up gradients of norms over the ranks that cut the sequence, where still due."""
+        if self._is_active and not self._choices.sums_partial_gradients_once:
+            return
+        work = partial_gradients_work(self._job, units)
+        if work is None:
+            return
+        after = tuple(self._reductions.get(rank, ()))
+        operation = Operation(
+            Kind.ALL_REDUCE, ((rank, Stream.COMPUTE),), work, Category.TENSOR_PARALLEL, after,
+            scope=Scope.PASS,
+        )  # fmt: skip
+        self._reductions.setdefault(rank, []).append(self._program.add(operation))
+
+    def finish_weights(self, rank: int, runs: Sequence[Slice]) -> None:
+        """Gathers updated weights after the optimizer, where nothing hides that."""
+        if not self._is_active:
+            return
+        if small := self._exchanges.gather_small(runs):
+            self._hand_out(rank, self._exchanges.gather_kind, small)
+        if self._exchanges.hands_out and not self._gathers_once:
+            for run in runs:
+                self._hand_out(rank, *self._exchanges.hand_out(run))
+
+    def _hand_out(self, rank: int, kind: Kind, work: Work) -> None:
+        lanes = ((rank, Stream.COMPUTE),)
+        operation = Operation(kind, lanes, work, Category.DATA_PARALLEL, scope=Scope.SHARDS)
+        self._program.add(operation)
+
+    def _cut(self, run: Slice) -> tuple[Piece, ...]:
+        """The pieces of a virtual stage."""
+        if run not in self._cuts:
+            cuts = self._cuts[run] = self._units.pieces(run)
+            self._pieces.update((piece.run, piece) for piece in cuts)
+        return self._cuts[run]
+
+    def _piece(self, run: Slice) -> Piece:
+        """A piece of a virtual stage, or any other run as one."""
+        if run not in self._pieces:
+            cuts = self._units.pieces(run)
+            needs = dict.fromkeys(unit for piece in cuts for unit in piece.needs)
+            closes = tuple(unit for piece in reversed(cuts) for unit in piece.closes)
+            ahead_numel = max((piece.ahead_numel for piece in cuts), default=0.0)
+            self._pieces[run] = Piece(run, tuple(needs), closes, ahead_numel)
+        return self._pieces[run]
+
+    def _emit_reduction(self, due: _Due, after: tuple[int, ...], *, overlapped: bool) -> None:
+        gradients, buffer = self._memory.gradients(due.units), self._memory.reduced(due.units)
+        turns: tuple[Memory, ...] = ()
+        if self._memory.copies_gradients:
+            turns = (gradients + buffer,)
+            for computed in after:
+                self._program.operations[computed].gives += gradients
+            gradients = ()
+        operation = Operation(
+            self._exchanges.reduction_kind,
+            ((due.rank, Stream.DATA_PARALLEL if overlapped else Stream.COMPUTE),),
+            self._exchanges.reduction(due.units),
+            Category.DATA_PARALLEL,
+            after=after,
+            layers=(due.run.first, due.run.end),
+            gives=gradients,
+            holds=buffer,
+            turns=turns,
+            scope=Scope.COPIES,
+        )
+        self._reductions.setdefault(due.rank, []).append(self._program.add(operation))
+
+    def _limit_reductions(self, rank: int, operation: int) -> None:
+        """One reduction may be under way while a run computes; it waits for the one before.
+
+        Otherwise unsharded gradients would pile up behind a slow network (FSDP2 keeps one
+        input buffer of a reduce_scatter in flight).
+        """
+        under_way = self._reductions.get(rank, [])
+        if len(under_way) > 1:
+            computed = self._program.operations[operation]
+            computed.after = (*computed.after, under_way[-2])
+
+    def _prefetch_limit(self, rank: int) -> tuple[int, ...]:
+        """What a gather waits for, so that two gathered runs exist at a time.
+
+        Gathers are issued one run ahead; each waits for the run before the next one.
+        """
+        computed = self._computed.get(rank)
+        return (computed,) if computed is not None else ()
+
+    def _last_update(self, rank: int) -> tuple[int, ...]:
+        """What gathered weights must have seen, where a step follows another."""
+        return (self._updates[rank],) if rank in self._updates else ()
+
+
+def _parameters(units: Sequence[Unit]) -> ParameterCount:
+    return added_up(unit.parameters for unit in units)

@@ -1,0 +1,428 @@
+"""How does a pipeline order become operations, transfers and memory events?
+
+Each slot of the order becomes one operation on its rank's compute stream, or several
+where data parallelism attaches between layers. What a slot produces for another rank
+travels as one operation that occupies a send and a receive lane; a blocking send
+occupies the sender's compute stream instead.
+
+A joint forward and backward waits for the inputs of both, and the results of both leave at
+its end, as in DualPipe, in torch's ``OVERLAP_F_B`` and where Megatron exchanges once per
+pair. Its halves run one after the other here, each without the expert exchanges that hide
+behind the other (:meth:`Costs.exposed_share`), which comes to the same sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import zip_longest
+from typing import NamedTuple
+
+from simulator.program.grid.stage_layers import Slice, cut
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Memory,
+    Operation,
+    Program,
+    Scope,
+    Stream,
+    Work,
+)
+from simulator.program.run.attachments import ActivationCopies, Attachment, Costs, Gather
+from simulator.program.run.boundary_buffers import BoundaryBuffers, PassBuffers
+from simulator.program.run.pipeline_routes import Routes
+from simulator.program.run.slot_edges import ENDS_BACKWARD, SlotEdges, slot_edges
+from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
+
+_KINDS = {
+    Phase.FORWARD: (Kind.FORWARD, Category.FORWARD),
+    Phase.BACKWARD: (Kind.BACKWARD, Category.BACKWARD),
+    Phase.BACKWARD_INPUT: (Kind.BACKWARD_INPUT, Category.BACKWARD),
+    Phase.BACKWARD_WEIGHT: (Kind.BACKWARD_WEIGHT, Category.BACKWARD),
+}
+
+TransferWork = Callable[[int, int], Work]
+"""(sender, receiver) -> cost."""
+
+_Key = tuple[Phase, int, int]
+"""Phase, virtual stage and microbatch of a slot."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """An order and where it runs.
+
+    Attributes:
+        order: Slots of every rank.
+        placement: Which rank holds which virtual stage.
+        chunks: Virtual stages per rank.
+        runs: Layers of each virtual stage.
+        blocking: Whether a send holds the sender's compute stream.
+        forward_host_s: Time that every forward waits for the host [s].
+        buffers: What transfers hold around the passes.
+        update_every: Microbatches after which a rank updates its weights on its own, in the
+            middle of the order; 0 is never.
+        copies: Takes activations off the GPU, where they do not stay.
+    """
+
+    order: Order
+    placement: Placement
+    chunks: int
+    runs: Sequence[Slice]
+    blocking: bool
+    forward_host_s: float = 0.0
+    buffers: BoundaryBuffers = field(default_factory=BoundaryBuffers)
+    update_every: int = 0
+    copies: ActivationCopies | None = None
+
+
+def add_pipeline(
+    program: Program,
+    pipeline: Pipeline,
+    costs: Costs,
+    transfer_work: TransferWork,
+    attachment: Attachment,
+    update: Callable[[int], object] | None = None,
+) -> None:
+    """Append all passes and transfers of a pipeline to the program.
+
+    Args:
+        program: Has one class per rank of the order, and no compute operations yet.
+        pipeline: What to run.
+        costs: Cost of runs of layers.
+        transfer_work: Cost of a boundary activation.
+        attachment: Data parallelism.
+        update: Appends a rank's own update, where the pipeline asks for them.
+    """
+    emitter = _Emitter(program, pipeline, costs, transfer_work, attachment, update)
+    for rank, slots in enumerate(pipeline.order):
+        emitter.add_rank(rank, slots)
+    emitter.connect()
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """One rank while its slots become operations.
+
+    Attributes:
+        number: Which one.
+        edges: Its first and last slots.
+        buffers: What transfers hold around its passes.
+        alike: Passes that others repeat, by what makes them so: phase and stage, those of the
+            slot beside it, identity of buffers. Filled in.
+    """
+
+    number: int
+    edges: SlotEdges
+    buffers: Mapping[Slot, PassBuffers]
+    alike: dict[object, Operation] = field(default_factory=dict)
+
+
+class _Task(NamedTuple):
+    """A slot about to become operations.
+
+    Attributes:
+        rank: Whose it is.
+        slot: What it is.
+        is_first, is_last: Whether it is the first or the last of its phase for some weights.
+        reduces: Whether gradients are reduced while it runs.
+        exposed: Share of its exchanges with experts that delays it.
+    """
+
+    rank: int
+    slot: Slot
+    is_first: bool
+    is_last: bool
+    reduces: bool
+    exposed: float
+
+
+@dataclass
+class _Emitter:
+    """Adds one rank after another to a program."""
+
+    program: Program
+    pipeline: Pipeline
+    costs: Costs
+    transfer_work: TransferWork
+    attachment: Attachment
+    update: Callable[[int], object] | None = None
+    arrivals: dict[_Key, int] = field(default_factory=dict)
+    """Operation after which the input of a slot is there."""
+    waiting: list[tuple[int, _Key]] = field(default_factory=list)
+    """Operations, and the slots whose input they wait for."""
+    shared: dict[tuple[Memory, Memory], Memory] = field(default_factory=dict)
+    """Blocks that passes hold together, by what each of two causes holds."""
+
+    @cached_property
+    def routes(self) -> Routes:
+        """Where the passes of every virtual stage belong."""
+        pipeline = self.pipeline
+        stages = len(pipeline.order)
+        return Routes(pipeline.placement, stages, pipeline.chunks, pipeline.runs)
+
+    def add_rank(self, number: int, slots: Sequence[Slot]) -> None:
+        """Append what a rank runs; what it waits for is known once all ranks are there."""
+        edges = slot_edges(
+            slots,
+            chunks=self.pipeline.chunks,
+            update_every=self.pipeline.update_every,
+            reduces_by_turn=self._reduces_by_turn,
+        )
+        rank = _Rank(number, edges, self.pipeline.buffers.of_passes(slots))
+        for group in joint_groups(slots):
+            self._add_group(rank, group)
+            if self.update and group[-1] in edges.last_backwards:
+                self.update(number)
+
+    @cached_property
+    def _reduces_by_turn(self) -> bool:
+        reduces = partial(self.attachment.reduces_after, is_last=False)
+        return reduces(ends_turn=True) and not reduces(ends_turn=False)
+
+    def _add_group(self, rank: _Rank, group: Sequence[Slot]) -> None:
+        """Slots that start on the inputs of all of them and whose results leave together."""
+        first_wait, end = len(self.waiting), -1
+        for slot in group:
+            end = self._add_slot(rank, slot, group)
+            if slot.phase is Phase.FORWARD:
+                self._turn(slot, end)
+        if len(group) > 1:
+            start = self.waiting[first_wait][0]
+            inner = {_key(slot)[1:] for slot in group[:-1]}
+            later = self.waiting[first_wait + 1 :]
+            self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
+        for slot in group:
+            blocks = self.pipeline.blocking and slot is group[-1]
+            self._send(rank.number, slot, end, blocks=blocks)
+
+    def _add_slot(self, rank: _Rank, slot: Slot, group: Sequence[Slot]) -> int:
+        """The operations of a slot; returns the last of them."""
+        buffers, edges = rank.buffers.get(slot), rank.edges
+        beside = next((other for other in group if other is not slot), None)
+        alike = slot[:2], beside and beside[:2], id(buffers)
+        repeats = self.repeats and slot not in edges.all
+        if repeats and alike in rank.alike:
+            return self._repeat(rank.number, slot, rank.alike[alike])
+        is_last = slot in edges.last_backwards
+        task = _Task(
+            rank.number,
+            slot,
+            is_first=slot in edges.first_forwards or slot in edges.first_backwards,
+            is_last=is_last,
+            reduces=self._reduces(slot, is_last=is_last, ends_turn=slot in edges.turn_ends),
+            exposed=self._exposed(slot, beside),
+        )
+        is_forward = slot.phase is Phase.FORWARD
+        end = self._add_forward(task) if is_forward else self._add_backward(task)
+        operation = self.program.operations[end]
+        if buffers is not None:
+            self._add_buffers(operation, buffers)
+        if repeats:
+            rank.alike[alike] = operation
+        return end
+
+    def _reduces(self, slot: Slot, *, is_last: bool, ends_turn: bool) -> bool:
+        return slot.phase in ENDS_BACKWARD and self.attachment.reduces_after(
+            is_last=is_last, ends_turn=ends_turn
+        )
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether passes between the first and the last differ in nothing but the microbatch.
+
+        Weights are only gathered for each pass where gradients are reduced after each.
+        """
+        reduces = self.attachment.reduces_after(is_last=False, ends_turn=False)
+        return self.pipeline.copies is None and not reduces
+
+    def _repeat(self, rank: int, slot: Slot, like: Operation) -> int:
+        """A pass like another one."""
+        end = self.program.add(like.of_microbatch(slot.microbatch))
+        self.waiting.append((end, _key(slot)))
+        if slot.phase is not Phase.BACKWARD_WEIGHT:
+            is_forward = slot.phase is Phase.FORWARD
+            self.attachment.after_use(rank, end, self._run(slot), is_forward=is_forward)
+        return end
+
+    def _add_buffers(self, operation: Operation, buffers: PassBuffers) -> None:
+        operation.holds = self._joined(operation.holds, buffers.holds)
+        operation.takes = self._joined(operation.takes, buffers.takes)
+        operation.gives = self._joined(operation.gives, buffers.gives)
+
+    def _joined(self, memory: Memory, more: Memory) -> Memory:
+        """Both; passes that hold the same share it, so that it is summed once."""
+        return self.shared.setdefault((memory, more), memory + more) if more else memory
+
+    def _turn(self, slot: Slot, end: int) -> None:
+        """At the end of the model a forward leads straight to its backward."""
+        if self.routes.of(slot).fed is None:
+            self._arrive(slot, Phase.BACKWARD, slot.stage, end)
+
+    def _exposed(self, slot: Slot, beside: Slot | None) -> float:
+        """Share of a slot's expert exchanges that the one beside it leaves."""
+        if beside is None:
+            return 1.0
+        return self.costs.exposed_share(
+            self._run(slot), slot.phase, self._run(beside), beside.phase
+        )
+
+    def connect(self) -> None:
+        """Make every pass wait for its input, now that all producers are known."""
+        for index, key in self.waiting:
+            arrival = self.arrivals.get(key)
+            if arrival is not None:
+                operation = self.program.operations[index]
+                operation.after = (*operation.after, arrival)
+
+    def _add_forward(self, task: _Task) -> int:
+        """A forward, piece by piece; returns the last one."""
+        rank, is_first, end = task.rank, task.is_first, -1
+        whole = self._run(task.slot)
+        runs = self._by_layer(self.attachment.forward_runs(whole, is_first=is_first))
+        gathers = self._with_gathers(rank, runs, is_first=is_first, is_forward=True)
+        for run, after, gathered in gathers:
+            end = self._add_pass(task, run, after, receives=run is runs[0])
+            operation = self.program.operations[end]
+            operation.takes = gathered + self.costs.saved(run)
+            in_turn = self.attachment.weights_in_turn(run, is_forward=True)
+            operation.holds = self._joined(self.costs.passing(run), in_turn)
+            operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)
+            if self.pipeline.copies is not None:
+                self.pipeline.copies.send(rank, end, run)
+        return end
+
+    def _by_layer(self, runs: list[Slice]) -> list[Slice]:
+        """Pieces of a layer each where activations leave or come layer by layer."""
+        return [piece for run in runs for piece in cut(run, 1)] if self.pipeline.copies else runs
+
+    def _add_backward(self, task: _Task) -> int:
+        """A backward or one half of it, piece by piece; returns the last one."""
+        rank, phase, copies, end = task.rank, task.slot.phase, self.pipeline.copies, -1
+        runs = self._backward_runs(task)
+        makes_gradients = self.attachment.makes_gradients(is_first=task.is_first)
+        waiting = self.costs.waiting_gradient if phase is Phase.BACKWARD else ()
+        after_loss = next((run for run in runs if not run.has_loss), None)
+        # Weight gradients need no weights, so nothing is gathered for them.
+        uses_weights = phase is not Phase.BACKWARD_WEIGHT
+        gathers = (
+            self._with_gathers(rank, runs, is_first=False, is_forward=False)
+            if uses_weights
+            else ((run, (), ()) for run in runs)
+        )
+        for run, after, gathered in gathers:
+            fetched = copies.fetch(rank, run) if copies else ()
+            end = self._add_pass(task, run, (*after, *fetched), receives=run is runs[0])
+            if copies is not None:
+                copies.ran_backward(rank, end)
+            operation = self.program.operations[end]
+            kept, freed = self._kept_and_freed(run, phase)
+            operation.takes = gathered + kept
+            operation.holds = self.costs.working(run, phase, makes_gradients=makes_gradients)
+            if run is after_loss:
+                operation.takes += waiting
+            if run.has_embedding and after_loss is not None:
+                freed += waiting
+            if uses_weights:
+                in_turn = self.attachment.weights_in_turn(
+                    run, is_forward=False, in_attention=self.costs.peaks_in_attention(run)
+                )
+                operation.holds = self._joined(operation.holds, in_turn)
+                operation.gives = self.attachment.after_use(rank, end, run, is_forward=False)
+            operation.gives += freed
+            if phase in ENDS_BACKWARD:
+                operation.takes += self.attachment.after_backward(
+                    rank, end, run, is_last=task.is_last, reduces=task.reduces
+                )
+        return end
+
+    def _backward_runs(self, task: _Task) -> list[Slice]:
+        """The pieces of a backward, in order of execution."""
+        run = self._run(task.slot)
+        if task.slot.phase not in ENDS_BACKWARD:
+            return [run]
+        is_first, reduces = task.is_first, task.reduces
+        runs = self.attachment.backward_runs(run, is_first=is_first, reduces=reduces)
+        return self._by_layer(runs)[::-1] if runs == [run] else runs
+
+    def _kept_and_freed(self, run: Slice, phase: Phase) -> tuple[Memory, Memory]:
+        """Activations that a backward pass leaves for another, and those that it frees."""
+        if phase is Phase.BACKWARD:
+            return (), self.costs.saved(run)
+        halves = self.costs.halves(run)
+        if phase is Phase.BACKWARD_INPUT:
+            return halves.takes, halves.gives
+        return (), halves.pending
+
+    def _with_gathers(
+        self, rank: int, runs: Sequence[Slice], *, is_first: bool, is_forward: bool
+    ) -> Iterator[tuple[Slice, tuple[int, ...], Memory]]:
+        """Each run with what it waits for, and the weights that are asked for before it.
+
+        The next run's gather is issued one run ahead. Its memory is taken when the host
+        issues it, which is with the run before; a run without weights, such as the loss,
+        issues none.
+        """
+        before = partial(self.attachment.before, rank, is_first=is_first, is_forward=is_forward)
+        gather = before(runs[0])
+        due = gather.takes
+        for run, following in zip_longest(runs, runs[1:]):
+            current, gather = gather, Gather()
+            if following is not None:
+                gather = before(following)
+            issues = self.attachment.reads_weights(run)
+            after = (*current.operations, *self.attachment.launched_after(rank))
+            yield run, after, due + gather.takes if issues else due
+            due = () if issues else gather.takes
+
+    def _add_pass(self, task: _Task, run: Slice, after: tuple[int, ...], *, receives: bool) -> int:
+        """One piece of a slot; the first one ``receives`` what another slot made."""
+        slot, (kind, category) = task.slot, _KINDS[task.slot.phase]
+        waits_for_host = receives and slot.phase is Phase.FORWARD
+        host_s = self.pipeline.forward_host_s if waits_for_host else 0.0
+        operation = Operation(
+            kind,
+            ((task.rank, Stream.COMPUTE),),
+            self.costs.work(run, slot.phase, task.exposed, host_s),
+            category,
+            after,
+            slot.microbatch,
+            self.routes.of(slot).chunk,
+            (run.first, run.end),
+            scope=Scope.PASS,
+        )
+        end = self.program.add(operation)
+        if receives:
+            self.waiting.append((end, _key(slot)))
+        return end
+
+    def _send(self, rank: int, slot: Slot, end: int, *, blocks: bool) -> None:
+        """Pass the result on to the slot that needs it, over the network if need be."""
+        _, chunk, stage, target, (send, receive) = self.routes.of(slot)
+        if stage is None:
+            return
+        arrival = end
+        if target != rank:
+            lanes = ((rank, Stream.COMPUTE) if blocks else send, receive)
+            work = self.transfer_work(rank, target)
+            arrival = self.program.add(
+                Operation(
+                    Kind.SEND_RECV, lanes, work, Category.PIPELINE, (end,), slot.microbatch, chunk,
+                )
+            )  # fmt: skip
+        phase = Phase.FORWARD if slot.phase is Phase.FORWARD else Phase.BACKWARD
+        self._arrive(slot, phase, stage, arrival)
+
+    def _arrive(self, slot: Slot, phase: Phase, stage: int, operation: int) -> None:
+        self.arrivals[phase, stage, slot.microbatch] = operation
+        if phase is Phase.BACKWARD:
+            self.arrivals[Phase.BACKWARD_INPUT, stage, slot.microbatch] = operation
+
+    def _run(self, slot: Slot) -> Slice:
+        return self.routes.of(slot).run
+
+
+def _key(slot: Slot) -> _Key:
+    return slot.phase, slot.stage, slot.microbatch

@@ -1,0 +1,192 @@
+"""Which collectives reduce gradients and bring weights together, and what do they cost?
+
+- ZeRO 0 all-reduces gradients. ZeRO 1 to 3 reduce-scatter them and all-gather weights.
+- Where states are sharded over part of the data-parallel ranks, the shards are
+  all-reduced over the others in addition.
+- Where each rank updates whole parameters, gradients are all-reduced, and updated parameters
+  broadcast.
+
+Routed experts are reduced and gathered among the ranks that hold the same ones.
+
+Source: ZeRO (arXiv 1910.02054, sections 5 and 7); Megatron-LM's distributed optimizer; PyTorch's
+ZeroRedundancyOptimizer for whole parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from simulator.cost.collectives import CollectiveKind, Group
+from simulator.described.job import Job
+from simulator.program.communication import Call, collectives_work
+from simulator.program.grid.rank_groups import (
+    data_group,
+    expert_data_group,
+    expert_replica_group,
+    expert_shard_group,
+    replica_group,
+    shard_group,
+    tensor_group,
+)
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import Category, Kind, Work
+from simulator.program.states.gather_units import Unit, Units, whole_parameter_shares
+from simulator.program.states.resident import ParameterCount, added_up, state_bytes
+from simulator.program.states.separate_parameters import is_small
+from simulator.program.states.shard_lists import with_list_copies, with_unpacking
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Who holds copies of parameters.
+
+    Attributes:
+        name: Degree that they belong to.
+        all: Everybody.
+        shards: Those that shard them.
+        replicas: Those with equal shards.
+    """
+
+    name: str
+    all: Group
+    shards: Group
+    replicas: Group
+
+    @property
+    def shard_axis(self) -> str:
+        """Name of the group that shards; its own where it is not everybody."""
+        return self.name if self.replicas.ranks == 1 else f"{self.name}_shard"
+
+
+class Collectives:
+    """What the collectives between one job's copies of parameters cost; equal ones share it.
+
+    Attributes:
+        gather_kind, reduction_kind: What most of them are, for the operations that run them.
+        gathers_ahead: Whether updated weights may come together while the next forward runs.
+    """
+
+    def __init__(self, job: Job, units: Units) -> None:
+        self._job, self._units = job, units
+        self._choices = job.choices
+        self._state = state_bytes(job)
+        self._dense = _Groups("dp", data_group(job), shard_group(job), replica_group(job))
+        self._expert = _Groups(
+            "edp", expert_data_group(job), expert_shard_group(job), expert_replica_group(job)
+        )
+        self._broadcasts = job.choices.updates_whole_parameters
+        self._reduces_to_shards = job.choices.reduces_to_shards
+        self._works: dict[tuple[Call, ...], Work] = {}
+        self.gather_kind = Kind.ALL_GATHER
+        self.reduction_kind = Kind.REDUCE_SCATTER if self._reduces_to_shards else Kind.ALL_REDUCE
+        self.gathers_ahead = self.hands_out and not self._broadcasts
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are copies of any parameter."""
+        return max(self._dense.all.ranks, self._expert.all.ranks) > 1
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether ranks keep whole weights, of which others update a part."""
+        return self._choices.hands_out_weights
+
+    def reduction(self, units: Sequence[Unit]) -> Work:
+        """Adds up the gradients of units over all ranks that hold copies of them."""
+        calls: list[Call] = []
+        if not self._choices.sums_partial_gradients_once:
+            per = self._state.gathered
+            sizes = (numel * per for unit in units for numel in unit.partial)
+            calls += _partial_gradient_calls(self._job, sizes)
+        counts = (count for unit in units for count in _reduced(unit))
+        for numel, groups in self._split_by_groups(counts):
+            calls += self._reduction_calls(numel * self._state.reduced, groups)
+        return self._work(calls)
+
+    def _reduction_calls(self, num_bytes: float, groups: _Groups) -> Iterator[Call]:
+        name, all_reduce = "gradients", CollectiveKind.ALL_REDUCE
+        if not self._reduces_to_shards:
+            yield Call(name, all_reduce, groups.name, groups.all, num_bytes)
+            return
+        scatter = CollectiveKind.REDUCE_SCATTER
+        yield Call(name, scatter, groups.shard_axis, groups.shards, num_bytes)
+        share, axis = num_bytes / groups.shards.ranks, f"{groups.name}_replicate"
+        yield Call(name, all_reduce, axis, groups.replicas, share)
+
+    def gather(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
+        """Brings the weights of units together for a pass."""
+        counts = [count for unit in units for count in _gathered(unit, is_forward=is_forward)]
+        if not is_forward:
+            reuse_numel = self._choices.reuse_numel
+            apart = (unit.apart for unit in units if unit.apart)
+            counts += [count for lone in apart for count in lone.gathered_twice(reuse_numel)]
+        return self._work(self._weight_calls(CollectiveKind.ALL_GATHER, counts))
+
+    def hand_out(self, run: Slice) -> tuple[Kind, Work]:
+        """Updated weights of a run on their way to all ranks that keep them whole."""
+        if not self._broadcasts:
+            return self.gather_kind, self.gather([self._units.whole(run)])
+        shares = whole_parameter_shares(self._units.counts(run), self._dense.shards.ranks)
+        if self._choices.broadcasts_flat:
+            shares = [[added_up(share)] for share in shares]
+        counts = (count for share in shares for count in share)
+        return Kind.BROADCAST, self._work(self._weight_calls(CollectiveKind.BROADCAST, counts))
+
+    def gather_small(self, runs: Sequence[Slice]) -> Work | None:
+        """One gather of what ZeRO 3 keeps whole; every rank's part is cut into parameters."""
+        if not (self._choices.shards_weights and self._choices.small_numel):
+            return None
+        held = (count for run in runs for count in self._units.stored_counts(run))
+        if not (small := [count for count in held if is_small(count, self._job)]):
+            return None
+        work = self._work(self._weight_calls(CollectiveKind.ALL_GATHER, [added_up(small)]))
+        return with_unpacking(work, len(small), self._dense.shards.ranks, self._job)
+
+    def _weight_calls(
+        self, kind: CollectiveKind, counts: Iterable[ParameterCount]
+    ) -> Iterator[Call]:
+        """One collective of the ranks that shard them for each count of weights."""
+        for numel, groups in self._split_by_groups(counts):
+            num_bytes = numel * self._state.gathered
+            yield Call("weights", kind, groups.shard_axis, groups.shards, num_bytes)
+
+    def _split_by_groups(self, counts: Iterable[ParameterCount]) -> Iterator[tuple[float, _Groups]]:
+        """Dense parameters and routed experts, each with the ranks that hold copies."""
+        for count in counts:
+            if count.dense:
+                yield count.dense, self._dense
+            if count.expert:
+                yield count.expert, self._expert
+
+    def _work(self, calls: Iterable[Call]) -> Work:
+        key = tuple(calls)
+        if key not in self._works:
+            network = self._job.cluster.profile.network
+            work = collectives_work(key, network, Category.DATA_PARALLEL)
+            self._works[key] = with_list_copies(work, key, self._job)
+        return self._works[key]
+
+
+def _reduced(unit: Unit) -> Sequence[ParameterCount]:
+    return unit.apart.counts if unit.apart else (unit.parameters,)
+
+
+def _gathered(unit: Unit, *, is_forward: bool) -> Sequence[ParameterCount]:
+    return unit.apart.gathered(is_forward=is_forward) if unit.apart else (unit.parameters,)
+
+
+def partial_gradients_work(job: Job, units: Sequence[Unit]) -> Work | None:
+    """Adds up gradients of norms over the ranks that cut the sequence; None if none does."""
+    reduced = state_bytes(job).reduced
+    sizes = [numel * reduced for unit in units for numel in unit.partial]
+    if not sizes:
+        return None
+    messages = [sum(sizes)] if job.choices.sums_partial_gradients_once else sizes
+    calls = _partial_gradient_calls(job, messages)
+    return collectives_work(calls, job.cluster.profile.network, Category.TENSOR_PARALLEL)
+
+
+def _partial_gradient_calls(job: Job, sizes: Iterable[float]) -> list[Call]:
+    kind, group = CollectiveKind.ALL_REDUCE, tensor_group(job)
+    return [Call("partial_gradient", kind, "tp", group, num_bytes) for num_bytes in sizes]

@@ -1,0 +1,326 @@
+"""Which parameters are gathered and reduced together, and which layers wait for them?
+
+Parameters that share one collective are a *unit*. ZeRO 3 has a unit per layer, and the
+stack says where embedding and head belong, or that the parameters of a unit come one by one.
+Otherwise units are buckets: parameters in the order in which backward reaches them, cut
+wherever a bucket is full, which may be inside a layer. Dense parameters and routed experts have
+buckets of their own, because other ranks hold copies of them.
+
+A pass is run in *pieces*, so that units can be gathered before and reduced after the layers
+that use them. Pieces are whole layers: a bucket that fills up inside a layer is reduced when
+that layer's backward has ended.
+
+Source: DistributedDataParallel (arXiv 2006.15704, section 3.2.3; ``Reducer`` of PyTorch 2.x
+for the order after the first step); Megatron-Core's ``ParamAndGradBuffer``; FSDP (arXiv
+2304.11277, section 3.2) and ``fully_shard`` for the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from simulator.described.job import Job
+from simulator.program.grid.rank_groups import shard_group
+from simulator.program.grid.stage_layers import Slice, cut, recomputed_layers
+from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.layer.tensors import ParameterTensor, TensorSplit, padded_shard_numel
+from simulator.program.states.resident import (
+    ParameterCount,
+    added_up,
+    end_tensors,
+    state_bytes,
+    tensor_parameters,
+)
+from simulator.program.states.separate_parameters import (
+    LoneParameter,
+    LoneParameters,
+    is_small,
+    over_the_loss,
+)
+
+_FUSED = {"query": "qkv", "key": "qkv", "value": "qkv", "gate": "up"}
+"""Projections of one input, and the name of what they are part of."""
+
+_Tensors = list[tuple[ParameterTensor, ParameterCount]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Parameters of one rank that share a collective.
+
+    Attributes:
+        run: Layers that the parameters belong to; for buckets, those that fill it up.
+        parameters: Elements, with padding.
+        partial: Elements of each parameter whose gradient the tensor-parallel ranks have to
+            add up, because each saw only its part of the sequence.
+        stays: Whether gathered weights are kept from forward to backward.
+        apart: Each parameter, where each has collectives of its own.
+        parts: What each of several pieces reads and makes of it.
+    """
+
+    run: Slice
+    parameters: ParameterCount
+    partial: tuple[float, ...] = ()
+    stays: bool = False
+    apart: LoneParameters | None = None
+    parts: tuple[Unit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Layers that run as one operation.
+
+    Attributes:
+        run: The layers.
+        needs: Units whose weights forward and backward read.
+        closes: Units whose gradients are complete after its backward.
+        ahead_numel: Elements that are gathered meanwhile, because backward begins with them.
+    """
+
+    run: Slice
+    needs: tuple[Unit, ...]
+    closes: tuple[Unit, ...]
+    ahead_numel: float = 0.0
+
+    @property
+    def makes(self) -> tuple[Unit, ...]:
+        """Units, or parts of them, whose gradients its backward makes."""
+        parts = (part for unit in self.needs for part in unit.parts if part.run == self.run)
+        return (*parts, *(unit for unit in self.closes if not unit.parts))
+
+
+@dataclass
+class Units:
+    """Units and pieces of any run of one job.
+
+    Attributes:
+        job: The job.
+        tied_copy: Whether the last stage holds its own copy of the token embedding.
+    """
+
+    job: Job
+    tied_copy: bool = False
+    _layers: dict[LayerKind, _Tensors] = field(default_factory=dict)
+
+    def whole(self, run: Slice) -> Unit:
+        """All parameters of a run as one unit."""
+        held = [pair for part in _parts(run) for pair in self._tensors(part)]
+        total = added_up(count for _, count in held)
+        return Unit(run, total, self._partial(held))
+
+    def counts(self, run: Slice) -> list[ParameterCount]:
+        """What one rank holds of every parameter of a run, in order of the model."""
+        return [count for part in _parts(run) for _, count in self._tensors(part)]
+
+    def stored_counts(self, run: Slice) -> tuple[ParameterCount, ...]:
+        """The same, where the framework stores projections that are one product as one."""
+        return tuple(self._stored(run).values())
+
+    def _stored(self, run: Slice) -> dict[tuple[Slice, str], ParameterCount]:
+        """Stored parameters by part of the model and name."""
+        fuses = self.job.choices.fuses_projections
+        stored: dict[tuple[Slice, str], ParameterCount] = {}
+        for part in _parts(run):
+            for tensor, count in self._tensors(part):
+                names = tensor.name.split(".")
+                key = part, ".".join(_FUSED.get(name, name) if fuses else name for name in names)
+                stored[key] = stored.get(key, ParameterCount()) + count
+        return stored
+
+    def pieces(self, run: Slice) -> tuple[Piece, ...]:
+        """How the run of a virtual stage is cut, in order of the model.
+
+        Where gradients or weights exist only while they are used, the loss is apart from the
+        head: it has no weights.
+        """
+        if self.job.choices.shards_gradients and run.has_loss:
+            body = run._replace(has_loss=False)
+            before = self.pieces(body) if _parts(body) else ()
+            ahead = before[-1].ahead_numel if before else 0.0
+            return (*before, Piece(Slice(run.end, run.end, has_loss=True), (), (), ahead))
+        if not self.job.choices.shards_weights:
+            return self._bucket_pieces(run)
+        sharding = self.job.choices.sharding_units
+        if sharding == "parameters":
+            return self._pieces_of_lone_parameters(run)
+        if sharding == "layers":
+            units = (self._sharding_unit(part, stays=False) for part in cut(run, 1))
+            return tuple(Piece(unit.run, (unit,), (unit,)) for unit in units)
+        return self._pieces_with_ends(run)
+
+    def _pieces_of_lone_parameters(self, run: Slice) -> tuple[Piece, ...]:
+        """Layers and ends of the model; the last ones may stay whole until backward."""
+        parts = _parts(run)
+        apart = [self._lone_parameters(part) for part in parts]
+        ahead_numel = 0.0
+        if run.has_head:
+            apart, ahead_numel = over_the_loss(apart, self.job)
+        pairs = zip(parts, apart, strict=True)
+        units = (replace(self.whole(part), apart=lone) for part, lone in pairs)
+        pieces = [Piece(unit.run, (unit,), (unit,)) for unit in units]
+        return (*pieces[:-1], replace(pieces[-1], ahead_numel=ahead_numel))
+
+    def _lone_parameters(self, part: Slice) -> LoneParameters:
+        is_repeated = not _is_end(part) and part.first in recomputed_layers(self.job)
+        each = (
+            LoneParameter(count, is_small(count, self.job), name.startswith("attention"))
+            for (_, name), count in self._stored(part).items()
+        )
+        return LoneParameters(tuple(each), is_repeated)
+
+    def _pieces_with_ends(self, run: Slice) -> tuple[Piece, ...]:
+        """Every layer is a unit; embedding, norm and head are one root, or two units.
+
+        The gradients of the root are made where it is read, and reduced when backward has ended.
+        """
+        parts = _parts(run)
+        # Tied weights have to be in one unit.
+        has_root = self.job.choices.sharding_units == "root" or self.job.model.tied_embeddings
+        root_run = Slice(run.first, run.first, run.has_embedding, run.has_head)
+        ends = tuple(self._sharding_unit(part, stays=True) for part in parts if _is_end(part))
+        root = replace(self._sharding_unit(root_run, stays=True, is_root=True), parts=ends)
+        units = {
+            part: root
+            if has_root and _is_end(part)
+            else self._sharding_unit(part, stays=part.has_head)
+            for part in parts
+        }
+        closers = {unit: part for part, unit in reversed(units.items())}
+        if has_root and root in closers:
+            closers[root] = parts[0]
+        pieces = (
+            Piece(part, (units[part],), tuple(u for u, at in closers.items() if at == part))
+            for part in parts
+        )
+        return tuple(pieces) or (Piece(run, (), ()),)
+
+    def _sharding_unit(self, run: Slice, *, stays: bool, is_root: bool = False) -> Unit:
+        asked = self.job.plan.reshard_after_forward
+        # A root is used first and last in forward, so it stays whatever is asked.
+        keeps = is_root or (stays if asked is None else not asked)
+        whole, total = self.whole(run), ParameterCount()
+        if not self.job.choices.pads_shards:
+            return replace(whole, stays=keeps)
+        tensor_ranks = self.job.choices.tensor_ranks
+        for part in _parts(run):
+            for tensor, count in self._tensors(part):
+                padded = padded_shard_numel(tensor, tensor_ranks, self._shards)
+                total += count if count.expert else ParameterCount(float(padded))
+        return Unit(run, total, whole.partial, keeps)
+
+    def _bucket_pieces(self, run: Slice) -> tuple[Piece, ...]:
+        parts = _parts(run)[::-1]
+        held = [
+            (index, pair)
+            for index, part in enumerate(parts)
+            for pair in reversed(self._tensors(part))
+        ]
+        buckets = [
+            *self._buckets([(index, pair) for index, pair in held if not pair[1].expert]),
+            *self._buckets([(index, pair) for index, pair in held if pair[1].expert]),
+        ]
+        pieces, start = [], 0
+        for closer in sorted({closer for closer, _ in buckets}):
+            joined = _joined(parts[start : closer + 1])
+            units = tuple(replace(unit, run=joined) for at, unit in buckets if at == closer)
+            pieces.append(Piece(joined, units, units))
+            start = closer + 1
+        return tuple(reversed(pieces)) or (Piece(run, (), ()),)
+
+    def _buckets(
+        self, held: Sequence[tuple[int, tuple[ParameterTensor, ParameterCount]]]
+    ) -> Iterator[tuple[int, Unit]]:
+        """Buckets in order of backward, each with the index of the part that fills it up."""
+        reduced, choices = state_bytes(self.job).reduced, self.job.choices
+        sizes = [count.total * reduced for _, (_, count) in held]
+        start = 0
+        for end in bucket_ends(sizes, choices.first_bucket_bytes, choices.bucket_bytes):
+            pairs = [pair for _, pair in held[start : end + 1]]
+            total = added_up(count for _, count in pairs)
+            closer = held[end][0]
+            yield closer, Unit(Slice(0, 0), total, self._partial(pairs))
+            start = end + 1
+
+    def _partial(self, held: _Tensors) -> tuple[float, ...]:
+        """In order of backward; norms, and whatever else every rank holds whole."""
+        if not self.job.plan.cuts_sequence:
+            return ()
+        whole = (count.dense for tensor, count in held if tensor.split is TensorSplit.REPLICATED)
+        return tuple(whole)[::-1]
+
+    def _tensors(self, part: Slice) -> _Tensors:
+        """Tensors of a part, each with what one rank holds of it, in order of forward."""
+        if _is_end(part):
+            return self._counted(end_tensors(self.job, part, tied_copy=self.tied_copy))
+        kind = self._kinds[part.first]
+        if kind not in self._layers:
+            self._layers[kind] = self._counted(layer_tensors(self.job.model, part.first))
+        return self._layers[kind]
+
+    @cached_property
+    def _shards(self) -> int:
+        """Ranks that parameters are sharded over."""
+        return shard_group(self.job).ranks
+
+    @cached_property
+    def _kinds(self) -> tuple[LayerKind, ...]:
+        return layer_kinds(self.job.model)
+
+    def _counted(self, tensors: Iterable[ParameterTensor]) -> _Tensors:
+        return [(tensor, tensor_parameters(self.job, tensor)) for tensor in tensors]
+
+
+def bucket_ends(sizes: Iterable[float], first_bytes: float, bucket_bytes: float) -> list[int]:
+    """Index of the last parameter of each bucket.
+
+    A bucket is closed by the parameter that brings it to its size; the last bucket holds
+    what is left.
+    """
+    ends: list[int] = []
+    filled, cap, index = 0.0, first_bytes or bucket_bytes, -1
+    for index, size in enumerate(sizes):
+        filled += size
+        if filled >= cap:
+            ends.append(index)
+            filled, cap = 0.0, bucket_bytes
+    return ends if filled == 0.0 else [*ends, index]
+
+
+def whole_parameter_shares(
+    counts: Sequence[ParameterCount], ranks: int
+) -> list[list[ParameterCount]]:
+    """The parameters of each rank that has any, where ranks take whole ones.
+
+    The largest goes first, to the rank that has least.
+
+    Source: PyTorch's ``ZeroRedundancyOptimizer._partition_parameters``; InternEvo's
+    ``HybridZeroOptimizer._partition_param_list`` does the same.
+    """
+    shares: list[list[ParameterCount]] = [[] for _ in range(ranks)]
+    held = [0.0] * ranks
+    for count in sorted(counts, key=lambda count: -count.total):
+        least = held.index(min(held))
+        shares[least].append(count)
+        held[least] += count.total
+    return [share for share in shares if share]
+
+
+def _parts(run: Slice) -> list[Slice]:
+    """Embedding, each layer, and head with loss of a run, in order."""
+    ends = [Slice(run.first, run.first, has_embedding=True)] if run.has_embedding else []
+    layers = [Slice(index, index + 1) for index in range(run.first, run.end)]
+    head = [Slice(run.end, run.end, has_head=True, has_loss=run.has_loss)] if run.has_head else []
+    return [*ends, *layers, *head]
+
+
+def _joined(parts: Sequence[Slice]) -> Slice:
+    """Neighbours as one run, given last first."""
+    first, last = parts[-1], parts[0]
+    return Slice(first.first, last.end, first.has_embedding, last.has_head, last.has_loss)
+
+
+def _is_end(part: Slice) -> bool:
+    return part.first == part.end

@@ -1,0 +1,94 @@
+"""What does each optimizer keep of a parameter, and what does its step read and write?
+
+============  =================================================================
+adam          two moments
+lamb          as Adam, and a norm of every tensor and of its update
+adam-8bit     two moments of one byte, and a constant for each block of 256
+adafactor     sums over the rows and over the columns of every matrix; vectors
+              keep a second moment of each element; there is no first moment
+muon          a momentum of the matrices inside layers; Adam for the rest
+sgd           nothing; sgd-momentum one momentum
+============  =================================================================
+
+All states are fp32 unless said otherwise.
+
+Source: LAMB, arXiv 1904.00962, algorithm 2; 8-bit optimizers, arXiv 2110.02861, section 2.2,
+and bitsandbytes, whose blocks have 256 elements (2048 before version 0.44); Adafactor, arXiv
+1804.04235, algorithms 4 and 5; Muon, https://kellerjordan.github.io/posts/muon, and arXiv
+2502.16982.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from simulator.described.plan.plan import Optimizer
+from simulator.program.layer.tensors import ParameterGroup, ParameterTensor, matrix_shape
+
+_FP32 = 4.0
+_BLOCK = 256
+"""Elements that share one fp32 constant in an 8-bit state."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRule:
+    """What an optimizer keeps of every parameter and how often its step passes over data.
+
+    Attributes:
+        state_bytes: Kept of every parameter, whatever tensor it belongs to [B].
+        gradient_reads: Times that the gradient is read, without its norm.
+        weight_reads: Times that the weight is read.
+        update_bytes: Traffic of an update that is written out before it is applied [B].
+        has_fixed_format: Whether states keep their format where all else is 16-bit.
+    """
+
+    state_bytes: float
+    gradient_reads: int = 1
+    weight_reads: int = 1
+    update_bytes: float = 0.0
+    has_fixed_format: bool = False
+
+
+UPDATE_RULES: Mapping[Optimizer, UpdateRule] = MappingProxyType(
+    {
+        "adam": UpdateRule(8.0),
+        "sgd": UpdateRule(0.0),
+        "sgd-momentum": UpdateRule(4.0),
+        # The update is written, and read for its norm and again to be applied (apex's two
+        # stages); so is the weight.
+        "lamb": UpdateRule(8.0, weight_reads=3, update_bytes=3 * _FP32),
+        "adam-8bit": UpdateRule(2 * (1 + _FP32 / _BLOCK), has_fixed_format=True),
+        # Sums of squares, the size of the update, the update; the size of the weight.
+        "adafactor": UpdateRule(0.0, gradient_reads=3, weight_reads=2),
+        "muon": UpdateRule(4.0),
+    }
+)
+"""Every optimizer by the name that a plan uses."""
+
+
+def further_state_bytes(
+    optimizer: Optimizer, tensor: ParameterTensor, tp: int = 1, ep: int = 1
+) -> float:
+    """States of a rank's part of a tensor beyond ``state_bytes`` of each element [B].
+
+    Args:
+        optimizer: Its name.
+        tensor: The whole tensor.
+        tp: Tensor-parallel degree; for routed experts the degree inside an expert.
+        ep: Expert-parallel degree.
+    """
+    if optimizer not in ("adafactor", "muon"):
+        return 0.0
+    matrices, rows, columns = matrix_shape(tensor, tp, ep)
+    is_matrix = min(rows, columns) > 1
+    if optimizer == "muon":
+        return 0.0 if is_orthogonalised(tensor) else _FP32 * matrices * rows * columns
+    return _FP32 * matrices * (rows + columns if is_matrix else rows * columns)
+
+
+def is_orthogonalised(tensor: ParameterTensor) -> bool:
+    """Whether Muon takes a tensor: a matrix of a layer, not of embedding or head."""
+    in_layer = tensor.group in (ParameterGroup.DENSE, ParameterGroup.EXPERT)
+    return in_layer and min(matrix_shape(tensor)[1:]) > 1

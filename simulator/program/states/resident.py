@@ -1,0 +1,337 @@
+"""How many bytes of parameters, gradients and optimizer states does one rank hold?
+
+One table of parameter tensors (:mod:`simulator.program.layer.tensors`) drives all of it.
+
+Source: ZeRO (arXiv 1910.02054, section 3) for what is sharded at which stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simulator.cost.kernel_time import output_bytes
+from simulator.described.job import Job
+from simulator.program.grid.rank_groups import data_group, expert_shard_group, shard_group
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import Memory, Owner
+from simulator.program.layer.layer_kinds import layer_kind, layer_tensors
+from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
+from simulator.program.layer.tensors import (
+    ParameterGroup,
+    ParameterTensor,
+    TensorSplit,
+    grid_shard_numel,
+    tensor_shard_numel,
+)
+from simulator.program.states.optimizer_states import UPDATE_RULES, UpdateRule, further_state_bytes
+
+_PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+_MASTER_BYTES = 4.0
+_REMAINDER_BYTES = 2.0
+"""Bits of an fp32 number that the bf16 number of its upper half lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes per parameter of what a rank keeps, before sharding.
+
+    Attributes:
+        weights: Parameters as the layers read them; 0 where they are cast anew.
+        gathered: Parameters on the wire and while they are used.
+        gradients: Gradients as backward accumulates them.
+        gradient_copy: A second copy in fp32 that some stacks make for the optimizer.
+        master: fp32 weights beside 16-bit ones, or what those lack of them.
+        moments: Optimizer states that every parameter has
+            (:mod:`simulator.program.states.optimizer_states`).
+        reduced: Format that gradients are reduced in.
+    """
+
+    weights: float
+    gathered: float
+    gradients: float
+    gradient_copy: float
+    master: float
+    moments: float
+    reduced: float
+
+    @property
+    def master_completes_weights(self) -> bool:
+        """Whether 16-bit weights are the upper halves of the fp32 ones."""
+        return self.master == _REMAINDER_BYTES
+
+
+def state_bytes(job: Job) -> StateBytes:
+    """Bytes per parameter under the job's plan and stack."""
+    choices = job.choices
+    moments = _rule(job).state_bytes * _state_share(job)
+    element = output_bytes(job.plan.precision)
+    if element == _MASTER_BYTES:
+        return StateBytes(element, element, element, 0.0, 0.0, moments, element)
+    if not choices.keeps_master_weights:
+        return StateBytes(element, element, element, 0.0, 0.0, moments, element)
+    gradients = _PRECISION_BYTES[choices.kept_gradients]
+    reduced = _PRECISION_BYTES[choices.reduced_gradients]
+    copied = _MASTER_BYTES if gradients < _MASTER_BYTES and choices.copies_gradients else 0.0
+    weights = element if choices.keeps_half_weights else 0.0
+    keeps_remainders = choices.keeps_weight_remainders and weights
+    master = _REMAINDER_BYTES if keeps_remainders else _MASTER_BYTES
+    return StateBytes(weights, element, gradients, copied, master, moments, reduced)
+
+
+def _state_share(job: Job) -> float:
+    """Size of optimizer states over that of fp32 ones: they are 16-bit where all else is."""
+    plan = job.plan
+    element = output_bytes(plan.precision)
+    is_small = element < _MASTER_BYTES and not job.choices.keeps_master_weights
+    return element / _MASTER_BYTES if is_small and not _rule(job).has_fixed_format else 1.0
+
+
+def _rule(job: Job) -> UpdateRule:
+    return UPDATE_RULES[job.plan.optimizer]
+
+
+def padded_vocab(job: Job) -> int:
+    """Rows of the embedding and head after padding for tensor parallelism."""
+    multiple = job.choices.vocabulary_multiple
+    return -(-job.model.vocab // multiple) * multiple
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCount:
+    """Parameters on one rank, by the ranks that hold copies of them.
+
+    Attributes:
+        dense: Copied over data- and context-parallel ranks.
+        expert: Routed experts, copied only over the ranks that hold the same ones.
+        dense_state_bytes, expert_state_bytes: Optimizer states of them beyond those that
+            every parameter has [B].
+    """
+
+    dense: float = 0.0
+    expert: float = 0.0
+    dense_state_bytes: float = 0.0
+    expert_state_bytes: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.dense + self.expert
+
+    def __add__(self, other: ParameterCount) -> ParameterCount:
+        return ParameterCount(
+            self.dense + other.dense,
+            self.expert + other.expert,
+            self.dense_state_bytes + other.dense_state_bytes,
+            self.expert_state_bytes + other.expert_state_bytes,
+        )
+
+    def __mul__(self, times: int) -> ParameterCount:
+        return ParameterCount(
+            times * self.dense,
+            times * self.expert,
+            times * self.dense_state_bytes,
+            times * self.expert_state_bytes,
+        )
+
+
+def added_up(counts: Iterable[ParameterCount]) -> ParameterCount:
+    """All parameters together."""
+    dense = expert = dense_state_bytes = expert_state_bytes = 0.0
+    for count in counts:
+        dense += count.dense
+        expert += count.expert
+        dense_state_bytes += count.dense_state_bytes
+        expert_state_bytes += count.expert_state_bytes
+    return ParameterCount(dense, expert, dense_state_bytes, expert_state_bytes)
+
+
+def copies_embedding(job: Job) -> bool:
+    """Whether the last stage holds a copy of the first one's token embedding.
+
+    It is the output matrix where the two are tied, and an input of every
+    multi-token-prediction module.
+    """
+    reads_embedding = job.model.tied_embeddings or job.model.multi_token_layers > 0
+    return job.plan.pp > 1 and reads_embedding
+
+
+def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> ParameterCount:
+    """Parameters of a run of layers on one rank, after tensor and expert parallelism.
+
+    Args:
+        job: The job.
+        run: Layers, embedding and head.
+        tied_copy: Whether the last stage holds its own copy of the token embedding, see
+            :func:`copies_embedding`.
+    """
+    tensors = slice_tensors(job, run, tied_copy=tied_copy)
+    counts = (tensor_parameters(job, tensor) * layers for tensor, layers in tensors)
+    return added_up(counts)
+
+
+def slice_tensors(
+    job: Job, run: Slice, *, tied_copy: bool = False
+) -> Iterator[tuple[ParameterTensor, int]]:
+    """Tensors of a run, each with the number of layers that have it.
+
+    Args: as :func:`slice_parameters`.
+    """
+    kinds = [layer_kind(job.model, index) for index in range(run.first, run.end)]
+    for kind in dict.fromkeys(kinds):
+        for tensor in layer_tensors(job.model, run.first + kinds.index(kind)):
+            yield tensor, kinds.count(kind)
+    for tensor in end_tensors(job, run, tied_copy=tied_copy):
+        yield tensor, 1
+
+
+def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[ParameterTensor, ...]:
+    """Tensors of a run that belong to the embedding or the head, in order of the model.
+
+    Args: as :func:`slice_parameters`.
+    """
+    model, vocab = job.model, padded_vocab(job)
+    tensors = embedding_tensors(model, vocab) if run.has_embedding else ()
+    if not run.has_head:
+        return tensors
+    copy = ParameterTensor(
+        "head.embedding_copy", (vocab, model.hidden), ParameterGroup.HEAD, TensorSplit.TENSOR
+    )
+    copies = (copy,) if tied_copy else ()
+    return (*tensors, *head_tensors(model, vocab), *multi_token_tensors(model), *copies)
+
+
+def device_shares(job: Job) -> Mapping[Owner, float]:
+    """Part of what a rank keeps from step to step that stays on its GPU, by owner.
+
+    ZeRO 2 and 3 send gradients to the host as soon as they are reduced; otherwise they are
+    added up on the GPU and leave it with the update.
+    """
+    offload = job.plan.offload
+    states = 1.0 - offload.share if offload.optimizer else 1.0
+    return {
+        Owner.WEIGHTS: 0.0 if offload.parameters else 1.0,
+        Owner.GRADIENTS: states if job.choices.shards_gradients else 1.0,
+        Owner.MASTER_WEIGHTS: states,
+        Owner.OPTIMIZER_STATES: states,
+    }
+
+
+def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
+    """What a rank holds on its GPU from step to step for its ``parameters``, by owner.
+
+    With ``data_parallel: data-parallel`` that is GPU 0; the others hold nothing.
+    """
+    per, choices = state_bytes(job), job.choices
+    sharded = shard_numel(job, parameters) if choices.shards_states else parameters.total
+    weights = sharded if choices.shards_weights else parameters.total
+    gradients = sharded if choices.shards_gradients else parameters.total
+    updated, further = sharded, further_moment_bytes(job, parameters)
+    if not choices.data_parallelism.keeps_states:
+        updated = further = 0.0
+    held = {
+        Owner.WEIGHTS: weights * per.weights,
+        Owner.GRADIENTS: 0.0 if choices.frees_gradients else gradients * per.gradients,
+        Owner.MASTER_WEIGHTS: updated * per.master,
+        Owner.OPTIMIZER_STATES: updated * per.moments + further,
+    }
+    if choices.keeps_gradient_copies:
+        held[Owner.GRADIENTS] += updated * per.gradient_copy
+    held = {owner: share * held[owner] for owner, share in device_shares(job).items()}
+    if choices.hands_out_weights and not per.weights:
+        # Gathered for the first forward and kept to the last backward.
+        held[Owner.GATHERED_WEIGHTS] = weights * per.gathered
+    if choices.copies_buckets and data_group(job).ranks > 1:
+        held[Owner.COMMUNICATION] = gradients * per.reduced
+    return tuple(held.items())
+
+
+def new_gradient_bytes(job: Job, parameters: ParameterCount) -> float:
+    """What the first backward makes for the gradients that a rank keeps [B].
+
+    0 where they live in buffers that stay, see :func:`resident_memory`.
+    """
+    if not job.choices.frees_gradients:
+        return 0.0
+    is_sharded = job.choices.shards_gradients
+    kept = shard_numel(job, parameters) if is_sharded else parameters.total
+    return kept * state_bytes(job).gradients * device_shares(job)[Owner.GRADIENTS]
+
+
+def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
+    """Bytes that the optimizer step of one rank reads and writes, wherever it runs.
+
+    Every state is read and written, gradients are read (once more for their norm, and to be
+    written back where they are scaled), and 16-bit weights are written, unless they are half of
+    the fp32 ones. Optimizers that need more passes make them
+    (:class:`~simulator.program.states.optimizer_states.UpdateRule`).
+    """
+    per, rule = state_bytes(job), _rule(job)
+    is_sharded = job.choices.shards_states
+    updated = shard_numel(job, parameters) if is_sharded else parameters.total
+    stored = _MASTER_BYTES if per.master_completes_weights else per.master or per.weights
+    states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
+    reads = rule.gradient_reads + job.plan.takes_gradient_norm
+    scaled = per.gradient_copy or per.gradients
+    gradients = reads * per.gradients + 2 * per.gradient_copy
+    gradients += 2 * job.plan.gradient_scalings * scaled
+    weights = per.weights if per.master and not per.master_completes_weights else 0.0
+    further = 2 * further_moment_bytes(job, parameters)
+    return updated * (states + gradients + weights) + further
+
+
+def device_update_bytes(job: Job, parameters: ParameterCount) -> float:
+    """The part of :func:`optimizer_traffic_bytes` that passes the memory of the GPU."""
+    if not job.choices.data_parallelism.keeps_states:
+        return 0.0
+    share = device_shares(job)[Owner.OPTIMIZER_STATES]
+    return share * optimizer_traffic_bytes(job, parameters)
+
+
+def further_moment_bytes(job: Job, parameters: ParameterCount) -> float:
+    """Optimizer states on one rank that belong to some tensors only, after sharding [B]."""
+    dense, expert = parameters.dense_state_bytes, parameters.expert_state_bytes
+    if job.choices.shards_states and (dense or expert):
+        ways = shard_ways(job)
+        dense, expert = dense / ways.dense, expert / ways.expert
+    return (dense + expert) * _state_share(job)
+
+
+class ShardWays(NamedTuple):
+    """Over how many ranks states are sharded: those of dense parameters, of routed experts."""
+
+    dense: int
+    expert: int
+
+    def numel(self, parameters: ParameterCount) -> float:
+        """Parameters whose states one rank keeps."""
+        return parameters.dense / self.dense + parameters.expert / self.expert
+
+
+def shard_ways(job: Job) -> ShardWays:
+    """Over how many ranks the job's states are sharded, where they are."""
+    expert = expert_shard_group(job).ranks if job.model.experts else 1
+    return ShardWays(shard_group(job).ranks, expert)
+
+
+def shard_numel(job: Job, parameters: ParameterCount) -> float:
+    """Parameters whose states one rank keeps where they are sharded."""
+    return shard_ways(job).numel(parameters)
+
+
+def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
+    """What one rank holds of a tensor, after tensor and expert parallelism."""
+    plan, ranks = job.plan, job.choices.tensor_ranks
+    if tensor.is_routed:
+        degrees = plan.expert_tp, plan.ep
+        return ParameterCount(
+            expert=float(tensor_shard_numel(tensor, *degrees)),
+            expert_state_bytes=further_state_bytes(plan.optimizer, tensor, *degrees),
+        )
+    if plan.tensor_grid is not None:
+        return ParameterCount(float(grid_shard_numel(tensor, plan.tensor_grid)))
+    return ParameterCount(
+        float(tensor_shard_numel(tensor, ranks)),
+        dense_state_bytes=further_state_bytes(plan.optimizer, tensor, ranks),
+    )

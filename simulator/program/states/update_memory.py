@@ -1,0 +1,94 @@
+"""What does an optimizer hold for a moment while it updates the weights of one rank?
+
+All gradients may be reduced in one flat copy; 16-bit ones get fp32 copies, unless those of the step
+before are still there; some frameworks take the gradient norm of fp32 copies of all
+gradients before that, and an update that is not one fused kernel makes tensors as large as the
+weights on its way. Where a framework keeps what a rank updates as one flat tensor, its copies are
+as large: freed pieces of another size cannot serve them, so the allocator keeps both.
+
+Ignored: that gradients whose copies are made may be freed before the update.
+Source: InternEvo, solver/optimizer: ``compute_norm`` (copies), ``HybridZeroOptimizer._step``
+(``flatten``, then ``to(fp32)``), ``FSDPadaptOptimizer.step``; PyTorch 2.0, torch/optim/adamw.py:
+the root of the second moment and its sum with epsilon, or its quotient, are tensors of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from simulator.cost.kernel_time import output_bytes
+from simulator.described.job import Job
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import Memory, Owner, total_bytes
+from simulator.program.states.resident import (
+    ShardWays,
+    device_shares,
+    shard_ways,
+    slice_tensors,
+    state_bytes,
+    tensor_parameters,
+)
+
+_COPY_BYTES = 4.0
+"""Copies of gradients, and what an update makes, are fp32."""
+
+
+class UpdateMemory(NamedTuple):
+    """Blocks around one update.
+
+    Attributes:
+        turns: Held one group after another before the update.
+        holds: Held while it runs.
+    """
+
+    turns: tuple[Memory, ...] = ()
+    holds: Memory = ()
+
+    @property
+    def most_bytes(self) -> float:
+        """The most that is held at a time [B]."""
+        return max(map(total_bytes, (*self.turns, self.holds)))
+
+
+def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -> UpdateMemory:
+    """What the update of a rank holds on its GPU.
+
+    Args:
+        job: The job.
+        runs: Layers of the rank.
+        tied_copy: Whether a stage with the head holds its own copy of the token embedding.
+    """
+    choices = job.choices
+    if not choices.data_parallelism.keeps_states:
+        return UpdateMemory()
+    per = state_bytes(job)
+    copied = 0.0 if choices.keeps_gradient_copies else per.gradient_copy
+    flattens = choices.flattens_gradients
+    if not (copied or choices.copies_for_norm or choices.update_copies or flattens):
+        return UpdateMemory()
+    share = device_shares(job)[Owner.MASTER_WEIGHTS]
+    pieces = [share * numel for numel in _updated(job, runs, tied_copy=tied_copy)]
+    tensors = [sum(pieces)] if choices.updates_flat else pieces
+    turns: list[Memory] = []
+    if flattens:
+        turns.append(_blocks(Owner.COMMUNICATION, [sum(pieces)], per.reduced))
+    if choices.copies_for_norm:
+        turns.append(_blocks(Owner.GRADIENTS, pieces, _COPY_BYTES))
+    if copied and choices.updates_flat:
+        turns.append(_blocks(Owner.GRADIENTS, tensors, output_bytes(job.plan.precision)))
+    made = _blocks(Owner.TEMPORARIES, tensors, _COPY_BYTES) * choices.update_copies
+    return UpdateMemory(tuple(turns), _blocks(Owner.GRADIENTS, tensors, copied) + made)
+
+
+def _updated(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[float]:
+    """Elements of each parameter whose states a rank keeps."""
+    held = (pair for run in runs for pair in slice_tensors(job, run, tied_copy=tied_copy))
+    counts = ((tensor_parameters(job, tensor), layers) for tensor, layers in held)
+    ways = shard_ways(job) if job.choices.shards_states else ShardWays(1, 1)
+    kept = ((ways.numel(count), layers) for count, layers in counts)
+    return [numel for numel, layers in kept for _ in range(layers)]
+
+
+def _blocks(owner: Owner, numels: Iterable[float], per: float) -> Memory:
+    return tuple((owner, numel * per) for numel in numels if numel * per)

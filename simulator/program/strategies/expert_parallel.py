@@ -1,0 +1,154 @@
+"""What does expert parallelism change in a layer?
+
+The routed experts of a layer are spread over ep ranks. Every rank routes its own tokens,
+sends them to the ranks of their experts (dispatch) and gets the results back (combine), in one
+of the ways of :mod:`simulator.program.strategies.expert_dispatch`. Where etp ranks share an expert,
+each gathers the copies of the others after the dispatch, and the partial results are scattered
+before the combine.
+
+Where copies are uniform over experts, every rank receives as many as it sends; else the
+busiest rank of a group decides how long its exchanges take.
+
+Source: GShard (arXiv 2006.16668, section 3) for the exchanges; MoE Parallel Folding (arXiv
+2504.14960, section 3) for etp beside tp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulator.cost.collectives import Group
+from simulator.described.model import Experts
+from simulator.described.plan.plan import Dispatcher
+from simulator.program.grid.expert_reach import parts_reached
+from simulator.program.grid.received_tokens import ExpertShare
+from simulator.program.layer.pieces import (
+    Exchange,
+    GroupedGemm,
+    Layer,
+    MemoryBound,
+    Piece,
+    Region,
+    Role,
+    Saved,
+    Split,
+)
+from simulator.program.strategies.expert_dispatch import DISPATCHERS, Routing
+
+
+def expert_parallel(
+    layer: Layer,
+    ep: Group,
+    etp: int,
+    *,
+    experts: Experts | None,
+    element_bytes: float,
+    dispatcher: Dispatcher = "all_to_all",
+    share: ExpertShare | None = None,
+) -> Layer:
+    """The layer of one of ``ep`` x ``etp`` ranks that hold the routed experts together.
+
+    Args:
+        layer: A layer whose pieces count the rank's own tokens, and all experts.
+        ep: Ranks that the experts are spread over; divides their number.
+        etp: Ranks that share each expert.
+        experts: How the model routes.
+        element_bytes: Bytes of one activation [B].
+        dispatcher: How tokens travel.
+        share: What the rank's experts receive; None is as much as all others.
+    """
+    product = next((piece for piece in layer.pieces if isinstance(piece, GroupedGemm)), None)
+    if product is None or experts is None:
+        return layer
+    if share is not None:
+        layer = _loaded(layer, share)
+    if ep.ranks * etp == 1:
+        return layer
+    routing = _routing(product, ep, experts, element_bytes, share)
+    journey = DISPATCHERS[dispatcher](routing, ep, etp)
+    rows = journey.sorted_rows * (share.mean if share and journey.sorts_received else 1.0)
+    pieces: list[Piece] = []
+    for piece in layer.pieces:
+        own = _local(piece, ep.ranks, etp)
+        match own:
+            case MemoryBound(role=Role.PERMUTE):
+                pieces += _serving(own, journey.before)
+                pieces += [own.scaled(rows), *_serving(own, journey.there)]
+            case MemoryBound(role=Role.UNPERMUTE):
+                pieces += _serving(own, journey.back)
+                pieces += [own.scaled(rows), *_serving(own, journey.after)]
+            case _:
+                pieces.append(own)
+    saved = tuple(_gathered(saved, etp) for saved in layer.saved)
+    return replace(layer, pieces=tuple(pieces), saved=saved)
+
+
+def _serving(piece: Piece, journey: tuple[Exchange | MemoryBound, ...]) -> Iterator[Piece]:
+    return (replace(each, serves=piece.name) for each in journey)
+
+
+def _routing(
+    product: GroupedGemm,
+    ep: Group,
+    experts: Experts,
+    element_bytes: float,
+    share: ExpertShare | None,
+) -> Routing:
+    """What one rank routes, by the first product of all experts with the rank's own tokens."""
+    copies = product.groups * product.rows
+    return Routing(
+        tokens=copies / experts.top_k,
+        copies=copies,
+        experts=product.groups,
+        token_bytes=product.k * element_bytes,
+        nodes_reached=parts_reached(experts, ep.nodes),
+        ranks_reached=parts_reached(experts, ep.ranks),
+        # An exchange ends when the port of the busiest rank has passed all of its copies.
+        busiest=share.busiest if share else 1.0,
+        # Unless every expert gets its capacity, ranks have to know what comes.
+        counts_copies=experts.capacity_factor is None,
+    )
+
+
+def _loaded(layer: Layer, share: ExpertShare) -> Layer:
+    """The layer with what its own experts receive between permuting and unpermuting."""
+    roles = [piece.role if isinstance(piece, MemoryBound) else None for piece in layer.pieces]
+    routed = range(roles.index(Role.PERMUTE) + 1, roles.index(Role.UNPERMUTE))
+
+    def loaded(index: int, piece: Piece) -> Piece:
+        if isinstance(piece, GroupedGemm):
+            return replace(piece, loads=share.loads)
+        if isinstance(piece, MemoryBound) and index in routed:
+            return piece.scaled(share.mean)
+        return piece
+
+    saved = tuple(
+        replace(each, num_bytes=each.num_bytes * share.mean) if each.role is Role.ROUTED else each
+        for each in layer.saved
+    )
+    pieces = tuple(loaded(index, piece) for index, piece in enumerate(layer.pieces))
+    return replace(layer, pieces=pieces, saved=saved)
+
+
+def _local(piece: Piece, ep: int, etp: int) -> Piece:
+    """Fewer experts with more rows each, and of each expert its share of the width."""
+    if isinstance(piece, MemoryBound):
+        kernels = piece.kernels // ep if piece.per_expert else piece.kernels
+        return replace(piece.scaled(etp if piece.region is Region.ROUTED else 1), kernels=kernels)
+    if not isinstance(piece, GroupedGemm):
+        return piece
+    local = replace(
+        piece,
+        groups=piece.groups // ep,
+        rows=piece.rows * ep * etp,
+        launches=max(1, piece.launches // ep),
+    )
+    if piece.split is Split.COLUMN:
+        return replace(local, n=piece.n // etp)
+    return replace(local, k=piece.k // etp)
+
+
+def _gathered(saved: Saved, etp: int) -> Saved:
+    is_routed = saved.region is Region.ROUTED
+    return replace(saved, num_bytes=saved.num_bytes * etp) if is_routed else saved

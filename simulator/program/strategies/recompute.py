@@ -1,0 +1,207 @@
+"""What does each recomputation policy repeat in backward, and what does it keep?
+
+``full`` keeps only a layer's input. ``selective`` means different things in different
+frameworks, so it is a fact of the stack: Megatron repeats core attention (Korthikanti et
+al., arXiv 2205.05198, section 5) or the modules that a plan names; torchtitan keeps the outputs
+of attention and of every other matrix product of a layer and repeats the rest (its ``per-op``
+selective policy); Paxml's ``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around attention
+and repeats all else.
+
+Megatron-Core's ``--recompute-modules``: checkpoints (``core_attn``, ``mlp``, ``moe``,
+``shared_experts``) keep the input of a part of the layer and repeat all of it. The others
+(``layernorm``, ``moe_act``, ``mla_up_proj``) also drop their *output*, which the product behind
+them would keep: it is made again just before the gradient needs it. Layers are those of
+Transformer Engine. There the norm before query, key and value, the one before a dense MLP and
+those of latents are part of the product behind them: ``layernorm`` leaves these alone and repeats
+those that stand apart, the input norm of latent attention and the norm before a mixture of experts;
+``mla_up_proj`` repeats the norms of latents, ``mlp`` its own.
+
+Source: Megatron-LM, ``recompute_modules`` of ``transformer_config.py``, ``CheckpointWithoutOutput``
+of ``tensor_parallel/random.py`` where ``transformer_layer.py``, ``multi_latent_attention.py``,
+``moe/experts.py`` and ``moe/moe_layer.py`` use it, and ``gpt_layer_specs.py`` for the norms.
+P_a of ZeRO-R (arXiv 1910.02054, sections 6.1 and 8), DeepSpeed's ``partition_activations`` and
+Megatron-LM's ``--distribute-saved-activations`` for inputs that are kept in parts.
+
+Ignores: modules inside others that are repeated twice (``moe_act`` inside ``moe``), and outputs
+that checkpoints hold while their backward runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
+from simulator.described.plan.stack import SelectivePolicy
+from simulator.program.layer.pieces import (
+    Exchange,
+    FlashAttention,
+    Gemm,
+    GridProduct,
+    GroupedGemm,
+    Layer,
+    MemoryBound,
+    ModuleRecompute,
+    Piece,
+    RingAttention,
+    Role,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """The outcome of a policy for one layer.
+
+    Attributes:
+        repeated: Share of each piece's forward work that backward repeats, by piece name.
+        kept_bytes: Each activation that stays from forward to backward [B].
+        restored_bytes: Each activation that exists again only while backward runs [B].
+        passing_bytes: Each activation that is not kept but alive at once while forward runs:
+            those of the attention or those of the MLP, whichever are larger [B].
+    """
+
+    repeated: Mapping[str, float]
+    kept_bytes: tuple[float, ...]
+    restored_bytes: tuple[float, ...]
+    passing_bytes: tuple[float, ...] = ()
+
+
+def recomputation(
+    layer: Layer,
+    recompute: Recompute,
+    policy: SelectivePolicy,
+    *,
+    modules: Collection[RecomputeModule] = (),
+    compiled: bool = True,
+    stops_early: bool = False,
+) -> Recomputation:
+    """What is repeated and kept of one layer.
+
+    Args:
+        layer: Pieces and saved activations of one rank.
+        recompute: The plan's choice.
+        policy: What the stack means by ``selective``.
+        modules: What the plan names of a layer instead of core attention.
+        compiled: Whether a compiler drops what is kept and never read.
+        stops_early: Whether ``full`` ends as soon as every saved activation is there again.
+    """
+    if recompute == "none":
+        return Recomputation({}, tuple(saved.num_bytes for saved in layer.saved), ())
+    if recompute == "full":
+        pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
+        return _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
+    if policy == "core-attention":
+        again = _modules(layer, modules or CORE_ATTENTION)
+        return _outcome(layer, again.repeated, again.kept, inputs=0)
+    if policy == "all-but-projections":
+        needed = [each for each in _needed_again(layer.pieces) if not _is_projection(each)]
+        repeated = {piece.name: 1.0 for piece in needed}
+        # The output of the second one is as large as the layer's input.
+        return _outcome(layer, repeated, _kept(layer, _PROJECTED), inputs=2)
+    # The down product's output is one of those that are kept, but no backward reads it: eager
+    # code keeps it all the same, a compiler does not. It is as large as the layer's input.
+    inputs = 1 if compiled else 2
+    return _outcome(layer, _alternate_products(layer), _kept(layer, _KEPT_SHARES), inputs=inputs)
+
+
+def _outcome(
+    layer: Layer, repeated: Mapping[str, float], kept: Mapping[str, float], *, inputs: int
+) -> Recomputation:
+    """Which share of each saved activation is kept, by name, beside copies of the input.
+
+    The first saved activation is the input, or a copy of it in another format.
+    """
+    shares = [kept.get(saved.name, 0.0) for saved in layer.saved]
+    stays = [saved.num_bytes * share for saved, share in zip(layer.saved, shares, strict=True)]
+    again = [saved.num_bytes - size for saved, size in zip(layer.saved, stays, strict=True)]
+    if inputs and again:
+        again[0] = max(0.0, again[0] - layer.input_bytes)
+    middle = layer.middle
+    return Recomputation(
+        repeated,
+        kept_bytes=(layer.input_bytes,) * inputs + tuple(stays),
+        restored_bytes=tuple(again),
+        passing_bytes=tuple(max(again[:middle], again[middle:], key=sum)),
+    )
+
+
+def kept_in_parts(outcome: Recomputation, layer: Layer, ranks: int) -> Recomputation:
+    """What one of so many ranks keeps; the whole input is there while backward runs."""
+    return replace(
+        outcome,
+        kept_bytes=tuple(num_bytes / ranks for num_bytes in outcome.kept_bytes),
+        restored_bytes=(*outcome.restored_bytes, layer.input_bytes),
+    )
+
+
+def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """The pieces up to the last product, whose output nobody keeps.
+
+    Outputs of routed experts are kept until they are weighed, so there all is needed.
+    """
+    products = [index for index, piece in enumerate(pieces) if isinstance(piece, _PRODUCTS)]
+    if not products or isinstance(pieces[products[-1]], GroupedGemm):
+        return pieces
+    return pieces[: products[-1]]
+
+
+_PRODUCTS = (Gemm, GroupedGemm, GridProduct)
+
+
+def _is_projection(piece: Piece) -> bool:
+    one = piece.block if isinstance(piece, GridProduct) else piece
+    return isinstance(one, Gemm) and one.role is Role.PROJECTION
+
+
+def _kept(layer: Layer, shares: Mapping[Role, float]) -> dict[str, float]:
+    return {each.name: shares[each.role] for each in layer.saved if each.role in shares}
+
+
+_PROJECTED = {Role.QUERY: 1.0, Role.KEY: 1.0, Role.VALUE: 1.0}
+
+_KEPT_SHARES = {
+    Role.QUERY: 1.0,
+    Role.VALUE: 1.0,
+    Role.CONTEXT: 1.0,
+    Role.LOG_SUM: 1.0,
+    Role.ACTIVATION_INPUT: 0.5,
+}
+"""What stays of each saved activation, beside the layer's input, when the output of every
+other product is kept: query and value, attention's output, and the gate."""
+
+
+def _alternate_products(layer: Layer) -> dict[str, float]:
+    """Everything but attention and every other product, the first of the layer kept."""
+    repeated = {}
+    count = 0
+    for piece in layer.pieces:
+        if isinstance(piece, (FlashAttention, RingAttention)):
+            continue
+        share = 1.0
+        if isinstance(piece, GridProduct) or (isinstance(piece, Gemm) and piece.has_weight):
+            one = piece.block if isinstance(piece, GridProduct) else piece
+            evens = sum((count + index) % 2 == 0 for index in range(1, one.weights + 1))
+            share = evens / one.weights
+            count += one.weights
+        if share:
+            repeated[piece.name] = share
+    return repeated
+
+
+def _modules(layer: Layer, modules: Collection[RecomputeModule]) -> ModuleRecompute:
+    """What several modules do together: each piece once, and what none of them drops.
+
+    What a pass inserted for a piece is repeated with it.
+    """
+    each = [layer.modules[module] for module in modules if module in layer.modules]
+    repeated: dict[str, float] = {}
+    kept = {saved.name: 1.0 for saved in layer.saved}
+    for one in each:
+        for name, share in one.repeated.items():
+            repeated[name] = max(share, repeated.get(name, 0.0))
+        for name, share in one.kept.items():
+            kept[name] = min(share, kept.get(name, 1.0))
+    for piece in layer.pieces:
+        if isinstance(piece, (Exchange, MemoryBound)) and piece.serves in repeated:
+            repeated[piece.name] = repeated[piece.serves]
+    return ModuleRecompute(repeated, kept)

@@ -1,0 +1,286 @@
+"""What does each rank do where ranks of one stage differ, or everybody is to be seen?
+
+The folded program has one class of ranks per stage. Here the places of a stage are split
+into kinds that behave alike (:mod:`simulator.program.unlike.refine`), the same in every stage,
+because a rank passes activations to the rank at its own place in the next one. Each
+operation is then run by every group of ranks that its scope joins: once per different
+group, on the lanes of every class in it. Whoever waited for the folded operation waits
+for those that have a rank in one pipeline with it.
+
+Where some ranks of a group hold busier experts than others, each kind of rank runs a pass by
+itself: all begin together, and the others wait at the end for the busiest.
+
+Ignores: where inside a pass a group waits for its slowest rank; all of them count as busy
+until the pass is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from simulator.described.job import Job
+from simulator.errors import UnsupportedError
+from simulator.program.grid.lockstep_groups import Labels, scope_labels
+from simulator.program.grid.received_tokens import ExpertShare
+from simulator.program.ir import Lane, Operation, Program, RankClass, Scope, Work
+from simulator.program.unlike.busy_experts import ExpertRoles, expert_roles, waiting
+from simulator.program.unlike.causes import Causes
+from simulator.program.unlike.conditions import (
+    SOUND,
+    Condition,
+    RankConditions,
+    rank_conditions,
+    slowed,
+    with_slow_links,
+    worst,
+)
+from simulator.program.unlike.refine import Colours, refined
+
+_MOST_OPERATIONS = 2_000_000
+"""More would take minutes and gigabytes: about 0.1 ms and 1 KB each."""
+
+_Cell = tuple[int, ...]
+"""Kinds that run an operation as one, in order."""
+
+FoldedProgram = Callable[[Job, ExpertShare | None], Program]
+"""The program with one class per stage of a job, whatever its perturbations, as ranks run it
+whose experts receive a share."""
+
+
+def unfold(job: Job, folded_program: FoldedProgram, *, each_rank: bool) -> Program:
+    """The program with as many classes per stage as its ranks differ.
+
+    Args:
+        job: With its perturbations and the load of its experts.
+        folded_program: How to build it with one class per stage.
+        each_rank: Whether every rank becomes a class of its own.
+
+    Raises:
+        UnsupportedError: There are too many operations to simulate.
+    """
+    conditions, roles = rank_conditions(job), expert_roles(job)
+    folded = folded_program(job, roles.shares[0])
+    is_perturbed = bool(conditions.perturbed.any())
+    if not (each_rank or is_perturbed or roles.differ):
+        return folded
+    labels = scope_labels(job)
+    if each_rank:
+        kinds = np.arange(conditions.number.shape[1])
+    else:
+        kinds = refined(_columns(conditions, roles), list(labels.values()))
+    costs = _Costs(job, folded_program, {(SOUND, roles.shares[0]): folded})
+    unfolding = _Unfolding(folded, conditions, roles, labels, kinds, costs)
+    if unfolding.num_operations > _MOST_OPERATIONS:
+        raise UnsupportedError.single(
+            "unfolded" if each_rank else "perturbations" if is_perturbed else "plan.expert_load",
+            f"leaves {len(unfolding.places) * len(folded.classes):,} kinds of ranks with "
+            f"{unfolding.num_operations:,} operations; at most {_MOST_OPERATIONS:,} are simulated",
+            hint="take fewer GPUs" if each_rank else "perturb fewer GPUs, or take fewer",
+        )
+    only_roles_differ = not (each_rank or is_perturbed) and len(unfolding.places) == 2
+    return unfolding.program(named_by_rank=not only_roles_differ)
+
+
+def _columns(conditions: RankConditions, roles: ExpertRoles) -> Colours:
+    """Colour of each place: the conditions of its ranks in all stages, and their role."""
+    known = np.concatenate([conditions.number, roles.role[None]])
+    return np.unique(known, axis=1, return_inverse=True)[1].reshape(-1)
+
+
+@dataclass
+class _Costs:
+    """What operations cost in each condition; programs with slow links are built once."""
+
+    job: Job
+    folded_program: FoldedProgram
+    _programs: dict[tuple[Condition, ExpertShare | None], Program]
+    _works: dict[tuple[int, Condition], Work] = field(default_factory=dict)
+
+    def operation(
+        self, index: int, conditions: Sequence[Condition], share: ExpertShare | None
+    ) -> Operation:
+        """An operation of the folded program; equal ones share their work.
+
+        Args:
+            index: Which one.
+            conditions: Of its ranks, one for each pool; the slowest of them counts.
+            share: What the experts of its ranks receive.
+        """
+        variants = (self._variant(index, condition, share) for condition in conditions)
+        return max(variants, key=lambda operation: operation.work.seconds)
+
+    def _variant(self, index: int, condition: Condition, share: ExpertShare | None) -> Operation:
+        links = replace(condition, slowdown=0.0)
+        known = self.program(links, share).operations[index]
+        if not condition.slowdown:
+            return known
+        key = (id(known.work), condition)
+        if key not in self._works:
+            self._works[key] = slowed(known.work, condition.slowdown)
+        return replace(known, work=self._works[key])
+
+    def program(self, links: Condition, share: ExpertShare | None) -> Program:
+        """The folded program where all ranks have such links and receive such a share."""
+        key = (links, share)
+        if key not in self._programs:
+            job = self.job if links == SOUND else with_slow_links(self.job, links)
+            self._programs[key] = self.folded_program(job, share)
+        return self._programs[key]
+
+
+class _Unfolding:
+    """One folded program on its way to more classes."""
+
+    def __init__(
+        self,
+        folded: Program,
+        conditions: RankConditions,
+        roles: ExpertRoles,
+        labels: Mapping[Scope, Labels],
+        kinds: Colours,
+        costs: _Costs,
+    ) -> None:
+        self.folded = folded
+        self.conditions = conditions
+        self.roles = roles
+        self.costs = costs
+        order = np.argsort(kinds, kind="stable")
+        self.places = np.split(order, np.cumsum(np.bincount(kinds))[:-1])
+        """Places of each kind, ascending."""
+        self.causes = Causes(conditions, labels)
+        self.cells = {scope: _cells(kinds, self.places, its) for scope, its in labels.items()}
+        self._conditions: dict[tuple[tuple[int, ...], _Cell], tuple[Condition, ...]] = {}
+
+    @property
+    def num_operations(self) -> int:
+        """How many operations the program has, without those that wait."""
+        return sum(len(self.cells[operation.scope]) for operation in self.folded.operations)
+
+    def program(self, *, named_by_rank: bool) -> Program:
+        """The program with one class per stage and kind."""
+        program = replace(
+            self.folded,
+            classes=tuple(
+                self._rank_class(stage, kind, named_by_rank=named_by_rank)
+                for stage in range(len(self.folded.classes))
+                for kind in range(len(self.places))
+            ),
+            operations=[],
+            lanes={},
+            ports={**self.folded.ports, **self.conditions.ports_bytes_per_s},
+        )
+        starts: list[tuple[int, Operation, _Cell]] = []
+        ends: list[dict[int, int]] = []
+        for index, operation in enumerate(self.folded.operations):
+            ended: dict[int, int] = {}
+            for cell in self.cells[operation.scope]:
+                for start, end, members in self._add(program, index, cell):
+                    starts.append((start, operation, cell))
+                    ended |= dict.fromkeys(members, end)
+            ends.append(ended)
+        # Only now, because a pass may wait for operations that come later in the list.
+        for start, operation, cell in starts:
+            waits_for = {ends[before][kind]: None for before in operation.after for kind in cell}
+            waits_for |= dict.fromkeys(program.operations[start].after)
+            program.operations[start].after = tuple(waits_for)
+        return program
+
+    def _rank_class(self, stage: int, kind: int, *, named_by_rank: bool) -> RankClass:
+        places = self.places[kind]
+        share = self.roles.shares[self.roles.role[places[0]]]
+        whole = self.costs.program(SOUND, share).classes[stage]
+        ranks = tuple(self.conditions.ranks[stage, places].tolist())
+        place = int(places[0])
+        role = "cold" if self.roles.role[place] else "hot"
+        profile = self.conditions.profile(stage, place)
+        causes = [self.causes.text(stage, place), self.roles.cause(place)]
+        return RankClass(
+            name=f"rank {ranks[0]}" if named_by_rank else f"{whole.name} {role}",
+            stage=whole.stage,
+            count=len(ranks),
+            first_rank=ranks[0],
+            resident=whole.resident,
+            host=whole.host,
+            nvme=whole.nvme,
+            ranks=ranks,
+            cause="; ".join(cause for cause in causes if cause),
+            port_shares=self.conditions.port_shares(stage, place),
+            role=profile.name if profile else "",
+            device=profile.device if profile else None,
+        )
+
+    def _add(
+        self, program: Program, index: int, cell: _Cell
+    ) -> Iterator[tuple[int, int, Sequence[int]]]:
+        """Append what a cell does for an operation.
+
+        Gives the index of its first and its last operation with the kinds that run them: all
+        of the cell as one, or those of each role apart, if they do not do the same.
+        """
+        folded = self.folded.operations[index]
+        stages = tuple(stage for stage, _ in folded.lanes)
+        conditions = self._condition(stages, cell)
+        members: dict[int, list[int]] = {}
+        for kind in cell:
+            members.setdefault(int(self.roles.role[self.places[kind][0]]), []).append(kind)
+        variants = {
+            role: self.costs.operation(index, conditions, self.roles.shares[role])
+            for role in members
+        }
+        first, *others = variants
+        if others and all(_does_the_same(variants[first], variants[role]) for role in others):
+            members, variants = {first: list(cell)}, {first: variants[first]}
+        # Whoever exchanges tokens begins together, as one operation on all lanes would.
+        before = tuple(
+            program.lanes[lane][-1]
+            for lane in self._lanes(folded, cell)
+            if len(members) > 1 and lane in program.lanes
+        )
+        longest_s = max(each.work.seconds for each in variants.values())
+        for role, kinds in members.items():
+            lanes, operation = self._lanes(folded, kinds), variants[role]
+            end = start = program.add(replace(operation, lanes=lanes, after=before))
+            wait_s = longest_s - operation.work.seconds
+            if wait_s > 0:
+                end = program.add(waiting(operation, lanes, start, wait_s))
+            yield start, end, kinds
+
+    def _lanes(self, operation: Operation, kinds: Sequence[int]) -> tuple[Lane, ...]:
+        number = len(self.places)
+        return tuple(
+            (stage * number + kind, stream) for stage, stream in operation.lanes for kind in kinds
+        )
+
+    def _condition(self, stages: tuple[int, ...], cell: _Cell) -> tuple[Condition, ...]:
+        key = (stages, cell)
+        if key not in self._conditions:
+            self._conditions[key] = worst(
+                self.conditions.of(stage, int(self.places[kind][0]))
+                for stage in stages
+                for kind in cell
+            )
+        return self._conditions[key]
+
+
+def _cells(kinds: Colours, places: Sequence[Labels], labels: Labels) -> list[_Cell]:
+    """The different groups of a scope, as the kinds in them, in order of their first kind.
+
+    Every kind is in one of them only, because kinds agree with groups.
+    """
+    members: dict[int, set[int]] = {}
+    for label, kind in zip(labels.tolist(), kinds.tolist(), strict=True):
+        members.setdefault(label, set()).add(kind)
+    cells = {tuple(sorted(members[int(labels[its[0]])])): None for its in places}
+    return list(cells)
+
+
+def _does_the_same(one: Operation, other: Operation) -> bool:
+    return (
+        one.work.parts == other.work.parts
+        and one.work.seconds == other.work.seconds
+        and (one.takes, one.gives, one.holds, one.turns)
+        == (other.takes, other.gives, other.holds, other.turns)
+    )

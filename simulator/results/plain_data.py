@@ -1,0 +1,142 @@
+"""What does a result look like as plain data, for JSON and tables?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from simulator.described.job import Job
+from simulator.program.grid.received_tokens import busiest_share
+from simulator.program.ir import RankClass, Stream
+from simulator.program.states.asynchronous import Asynchrony
+from simulator.program.unlike.busy_experts import WAIT
+from simulator.results.simulation import PerturbationCost
+from simulator.results.step import ClassMemory, HostMemory, StepResult
+from simulator.units import format_bytes, format_seconds
+
+SCHEMA_VERSION = 1
+"""Raised whenever a field changes its name or meaning."""
+
+
+def result_to_dict(
+    result: StepResult, job: Job, cost: PerturbationCost | None = None
+) -> dict[str, Any]:
+    """The result of a job as JSON-ready data; times in seconds, sizes in bytes.
+
+    Args:
+        result: Of the step.
+        job: What was simulated.
+        cost: What its perturbations cost; the key is left out where it has none.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "title": result.title,
+        "step_time_s": result.step_time_s,
+        "step_time_band_s": result.step_time_band_s and list(result.step_time_band_s),
+        "tokens_per_s_per_gpu": result.tokens_per_s_per_gpu,
+        "model_tflops_per_gpu": result.model_tflops_per_gpu,
+        "mfu": result.mfu,
+        "hfu": result.hfu,
+        "bubble_fraction": result.bubble_fraction,
+        "breakdown_s": {category.value: s for category, s in result.breakdown_s.items()},
+        "exposed_comm_s": {category.value: s for category, s in result.exposed_comm_s.items()},
+        "synchronous": result.asynchrony is None,
+        "asynchrony": _asynchrony_to_dict(result.asynchrony),
+        "memory": [memory_to_dict(memory) for memory in result.memory],
+        "rank_classes": [_class_to_dict(each) for each in result.timeline.program.classes],
+        "capacity_bytes": result.capacity_bytes,
+        **({"host_memory": _host_to_dict(result.host)} if result.host else {}),
+        "fits": result.fits,
+        **({"perturbation_cost": asdict(cost)} if cost else {}),
+        "expert_load": expert_load_sentence(result, job),
+        "sources": source_counts(job),
+        "job": dict(job.document),
+    }
+
+
+def _host_to_dict(host: HostMemory) -> dict[str, Any]:
+    """The fullest node; given only where something leaves the GPUs."""
+    return {
+        "by_owner": {owner.value: num_bytes for owner, num_bytes in host.held_bytes.items()},
+        "capacity_bytes": host.capacity_bytes,
+        "nvme_by_owner": {o.value: num_bytes for o, num_bytes in host.nvme_held_bytes.items()},
+        "nvme_capacity_bytes": host.nvme_capacity_bytes,
+        "fits": host.fits,
+    }
+
+
+def _class_to_dict(rank_class: RankClass) -> dict[str, Any]:
+    """Which ranks an entry of ``memory`` stands for, and why they are not the whole stage."""
+    return {
+        "name": rank_class.name,
+        "stage": rank_class.stage,
+        "ranks": rank_class.count,
+        "first_rank": rank_class.first_rank,
+        "cause": rank_class.cause,
+        **({"gpu": rank_class.role} if rank_class.device else {}),
+    }
+
+
+def source_counts(job: Job) -> dict[str, int]:
+    """How many numbers of the hardware profile are measured, fitted, assumed, and so on."""
+    profiles = {pool.profile.name: pool.profile for pool in job.cluster.pools or (job.cluster,)}
+    sources = [source for profile in profiles.values() for source in profile.provenance.values()]
+    return dict(Counter(source.kind for source in sources).most_common())
+
+
+def _asynchrony_to_dict(found: Asynchrony | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "statement": found.statement,
+        "microbatches_per_update": found.microbatches_per_update,
+        "weight_versions": list(found.weight_versions),
+        "staleness_updates": list(found.staleness_updates),
+    }
+
+
+def memory_to_dict(memory: ClassMemory) -> dict[str, Any]:
+    """Peaks of one class of ranks [B], and who holds them."""
+    return {
+        "stage": memory.stage,
+        "peak_allocated_bytes": memory.peak_allocated_bytes,
+        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "peak_device_bytes": memory.peak_device_bytes,
+        "peak_time_s": memory.peak_time_s,
+        "capacity_bytes": memory.capacity_bytes,
+        "by_owner": {owner.value: num_bytes for owner, num_bytes in memory.by_owner.items()},
+    }
+
+
+def expert_load_sentence(result: StepResult, job: Job) -> str:
+    """Who waits for whom, how long, and where memory peaks; empty where the load is even."""
+    share = busiest_share(job)
+    if share is None:
+        return ""
+    hottest = f"The busiest expert receives {max(share.loads):.2f} times its share"
+    if job.plan.ep == 1:
+        return f"{hottest}, but every rank holds all experts, so nobody waits."
+    classes = result.timeline.program.classes
+    waits_s = {index: _wait_s(result, index) for index in range(len(classes))}
+    waiting = max(waits_s, key=lambda index: waits_s[index])
+    stage = classes[waiting].stage
+    beside = [index for index, rank_class in enumerate(classes) if rank_class.stage == stage]
+    busiest = min(beside, key=lambda index: waits_s[index])
+    wait_s = waits_s[waiting]
+    share_of_step = f"{100 * wait_s / result.step_time_s:.1f} %"
+    peaks = [result.memory[index].peak_allocated_bytes for index in (busiest, waiting)]
+    return (
+        f"{hottest} and its rank {share.busiest:.2f} times the mean of all ranks: of every "
+        f"{job.plan.ep} ranks that share the experts, {job.plan.ep - 1} wait for it "
+        f"{format_seconds(wait_s)} of a step of {format_seconds(result.step_time_s)} "
+        f"({share_of_step}, stage {stage}), and memory peaks on it "
+        f"at {format_bytes(peaks[0])}, on the others at {format_bytes(peaks[1])}."
+    )
+
+
+def _wait_s(result: StepResult, rank_class: int) -> float:
+    program = result.timeline.program
+    lane = program.lanes.get((rank_class, Stream.COMPUTE), [])
+    parts = (part for index in lane for part in program.operations[index].work.parts)
+    return sum(part.seconds for part in parts if part.name == WAIT)

@@ -1,0 +1,98 @@
+"""One training step of a job, from specification to numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from simulator.described.job import Job
+from simulator.engine.des import simulate_program
+from simulator.engine.replay import replay
+from simulator.errors import InputError
+from simulator.program.build import build_program, steps_around
+from simulator.results.step import StepResult
+from simulator.results.summary import summarise
+
+Engine = Literal["des", "replay"]
+
+
+@dataclass(frozen=True)
+class PerturbationCost:
+    """What the slow GPUs, nodes and links of a job cost it.
+
+    Attributes:
+        step_time_without_s: Step on a cluster that is as its profile says [s].
+        lost_s: How much longer the step is [s].
+        lost_share: That, as a share of the step without perturbations.
+    """
+
+    step_time_without_s: float
+    lost_s: float
+    lost_share: float
+
+
+def check_step(job: object, engine: object) -> None:
+    """Refuses what a script may hand over in place of a job or an engine.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if not isinstance(job, Job):
+        hint = "load one first: sim.load_job(FILE)"
+        raise InputError.single("job", "must be a Job", job, hint)
+    if engine not in get_args(Engine):
+        raise InputError.single("engine", "must be 'des' or 'replay'", engine)
+
+
+def run_step(job: Job, engine: Engine = "des", *, unfolded: bool = False) -> StepResult:
+    """The numbers of one simulated step.
+
+    Args:
+        job: What to simulate.
+        engine: ``des`` simulates shared links and multiprocessors; ``replay`` is the
+            faster lower bound without contention.
+        unfolded: Whether to simulate every rank by itself instead of one of each kind.
+
+    Raises:
+        InputError: The plan asks for something that cannot run, or there is no such engine.
+    """
+    check_step(job, engine)
+    steps = steps_around(job)
+    with _without_collection():
+        program = build_program(job, steps=steps.total, unfolded=unfolded)
+        timeline = simulate_program(program) if engine == "des" else replay(program)
+        return summarise(job, timeline, steps)
+
+
+def perturbation_cost(
+    job: Job, step_time_s: float, engine: Engine = "des"
+) -> PerturbationCost | None:
+    """What the perturbations of a job cost, found by a simulation without them; None without any.
+
+    Args:
+        job: With its perturbations.
+        step_time_s: Its simulated step [s].
+        engine: How that was simulated.
+    """
+    if not job.perturbations:
+        return None
+    without_s = run_step(job.model_copy(update={"perturbations": ()}), engine).step_time_s
+    return PerturbationCost(without_s, step_time_s - without_s, step_time_s / without_s - 1)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Look for no garbage meanwhile: nearly all objects live until the step is done.
+
+    Looking again and again at all that is still alive takes a quarter of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,93 @@
+"""The order of Varuna, made for slow networks and full recomputation."""
+
+from __future__ import annotations
+
+from simulator.schedule.info import Note, PassCosts, ScheduleInfo
+from simulator.schedule.orders.order_tools import list_schedule
+from simulator.schedule.slots import Order, Phase, Placement, Slot, slots_of
+
+
+def varuna(stages: int, chunks: int, microbatches: int) -> Order:
+    """A rank runs a backward whenever its gradient is there, and otherwise the next forward.
+
+    Only inputs are kept, so forwards may run far ahead and hide late gradients. Backwards
+    are whole in this order; the rule sees them as recomputation and input gradient, which
+    the stage before waits for, and weight gradient. Each takes one tick, as a forward does.
+    The last rank need not recompute, since its backward follows its forward at once.
+
+    Source:
+        Athlur et al., Varuna (arXiv 2111.04007, section 3.2); precedence and ticks of the
+        schedule generator in Varuna's repository.
+    """
+    urgency = (Phase.BACKWARD_WEIGHT, Phase.BACKWARD_INPUT, Phase.FORWARD)
+    queues = [
+        [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
+    ]
+
+    def duration(slot: Slot) -> float:
+        recomputes = slot.phase is Phase.BACKWARD_INPUT and slot.stage < stages - 1
+        return 2.0 if recomputes else 1.0
+
+    split = list_schedule(queues, chunks, Placement.LOOP, limit=microbatches, duration=duration)
+    return [_without_split(row) for row in split]
+
+
+def varuna_of(stages: int, chunks: int, microbatches: int, costs: PassCosts) -> Order:
+    """What ranks do that follow the rule at run time: a backward if one is there, else a forward.
+
+    A gradient that a slow rank or link delays is not waited for while there are forwards, so
+    ranks run further ahead the slower things are. Backwards run whole.
+
+    Source:
+        Athlur et al., Varuna (arXiv 2111.04007, section 3.2).
+    """
+    urgency = (Phase.BACKWARD, Phase.FORWARD)
+    queues = [
+        [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
+    ]
+    return list_schedule(
+        queues, chunks, Placement.LOOP, microbatches, costs.slot_s, costs.transfer_s
+    )
+
+
+def _without_split(row: list[Slot]) -> list[Slot]:
+    """The row with whole backwards where it has input and weight gradients."""
+    whole = {Phase.FORWARD: Phase.FORWARD, Phase.BACKWARD_INPUT: Phase.BACKWARD}
+    return [slot._replace(phase=whole[slot.phase]) for slot in row if slot.phase in whole]
+
+
+def varuna_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """Three per rank behind, since a gradient takes three ticks per rank there and back.
+
+    Derived from the ticks of its generator (:func:`varuna`).
+    """
+    del chunks
+    behind = stages - 1 - rank
+    return min(max(1, 3 * behind), microbatches)
+
+
+def varuna_messages(stages: int, chunks: int, microbatches: int) -> int:
+    """Two, where there is a rank between the first and the last: forwards run ahead."""
+    del chunks, microbatches
+    return min(2, 2 * max(0, stages - 2))
+
+
+VARUNA = ScheduleInfo(
+    name="varuna",
+    order=varuna,
+    costed_order=varuna_of,
+    summary="backward whenever one is ready, else forward; for full recomputation",
+    source="Varuna, arXiv 2111.04007, and the generator in its repository",
+    in_flight=varuna_in_flight,
+    buffers=varuna_messages,
+    note=Note(
+        text="A rank runs a backward whenever its gradient has come, else the next forward. "
+        "Made for slow networks and full recomputation, where only the inputs of a rank are "
+        "held and running ahead is cheap. The order drawn plans with backwards that recompute; "
+        "the picture, with the costs of the others, leaves recomputation out. At other costs, "
+        "and in a job with its own passes, links and perturbations, ranks follow the rule as "
+        "results come, and may hold more or less.",
+        bubble="",
+        activations="min(m, 3 * (p - 1))",
+    ),
+)

@@ -1,0 +1,167 @@
+"""How is a table of measurements read that somebody keeps, and what does one cell of it say?
+
+Tables come from people and from spreadsheets: ``12.0`` is twelve, ``1,024`` and ``yes`` are what
+they look like, and a dash is an empty cell. What cannot be read is refused with the name of its
+column and what it holds; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from simulator.errors import InputError
+from simulator.files import read_text
+
+Row = Mapping[str, str]
+
+_BLANK = {
+    "", "-", "--", "\N{EN DASH}", "\N{EM DASH}", "?", "n/a", "na", "null", "unknown", "unstated",
+    "not stated", "not given", "unspecified", "default", "auto",
+}  # fmt: skip
+_TRUE = {"true", "yes", "y", "t", "on", "1", "1.0", "enabled"}
+_FALSE = {"false", "no", "n", "f", "off", "0", "0.0", "none", "disabled"}
+
+
+def text(row: Row, key: str) -> str:
+    """What a column says, without blanks around it; empty where it says that it does not know."""
+    said = (row.get(key) or "").strip()
+    return "" if said.lower() in _BLANK else said
+
+
+def number(row: Row, key: str) -> float | None:
+    """A number of at least 0; None where the cell is empty.
+
+    Raises:
+        InputError: The cell holds something else.
+    """
+    said = _stated(row, key)
+    value = None if said is None else _number(said)
+    if value is None or 0 <= value < math.inf:
+        return value
+    raise InputError.single(key, f"must be a number, not {said!r}")
+
+
+def measured(row: Row, key: str) -> float | None:
+    """A number above 0; None where the cell is empty.
+
+    Raises:
+        InputError: The cell holds something else.
+    """
+    said = _stated(row, key)
+    value = None if said is None else _number(said)
+    if value is None or 0 < value < math.inf:
+        return value
+    raise InputError.single(key, f"must be a positive number, not {said!r}")
+
+
+def whole(row: Row, key: str) -> int:
+    """A whole number; ``12.0`` and ``1,024`` are some.
+
+    Raises:
+        InputError: The cell is empty or holds something else.
+    """
+    value = _number(text(row, key))
+    if not value.is_integer():
+        raise InputError.single(key, f"must be a whole number, not {row.get(key) or ''!r}")
+    return int(value)
+
+
+def tokens(row: Row, key: str) -> int:
+    """A length in tokens, where ``128k`` is 128 times 1024.
+
+    Raises:
+        InputError: The cell is empty or holds no length.
+    """
+    thousands = re.fullmatch(r"(\d+)\s*[kK]", text(row, key))
+    return 1024 * int(thousands.group(1)) if thousands else whole(row, key)
+
+
+def size_bytes(row: Row, key: str) -> float:
+    """A size in bytes; ``16M`` and ``16 MiB`` are those of nccl-tests, 16 times 1024 squared.
+
+    Raises:
+        InputError: The cell is empty or holds no size.
+    """
+    said = re.fullmatch(r"([\d.]+)\s*([KMGT]?)(?:i?B)?", text(row, key), flags=re.IGNORECASE)
+    value = _number(said.group(1)) if said else _number(text(row, key))
+    if not 0 <= value < math.inf:
+        raise InputError.single(key, f"must be a size in bytes, not {row.get(key) or ''!r}")
+    return value * (1024.0 ** " KMGT".index(said.group(2).upper() or " ") if said else 1.0)
+
+
+def whole_if_stated(row: Row, key: str) -> int | None:
+    """A whole number; None where the cell is empty.
+
+    Raises:
+        InputError: The cell holds something else.
+    """
+    return None if _stated(row, key) is None else whole(row, key)
+
+
+def flag(row: Row, key: str) -> bool | None:
+    """Yes or no; None where the cell is empty.
+
+    Raises:
+        InputError: The cell says neither.
+    """
+    said = text(row, key).lower()
+    if not said:
+        return None
+    if said in _TRUE or said in _FALSE:
+        return said in _TRUE
+    raise InputError.single(key, f"must be true or false, not {row[key]!r}")
+
+
+def word(row: Row, key: str) -> str:
+    """A name in small letters, its words joined by dashes; empty where the cell is empty."""
+    return re.sub(r"[\s_]+", "-", text(row, key).lower())
+
+
+def _stated(row: Row, key: str) -> str | None:
+    """What a number's column says; None where it says nothing."""
+    said = text(row, key)
+    return None if said.lower() in ("", "none") else said
+
+
+def _number(said: str) -> float:
+    """The number that a text is, NaN if it is none."""
+    digits = re.sub(r"(?<=\d)[,_ ](?=\d{3}\b)", "", said.strip())
+    try:
+        return float(digits)
+    except ValueError:
+        return math.nan
+
+
+_MAX_TABLE_BYTES = 2**26
+"""64 MiB, some hundred thousand rows."""
+
+
+def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
+    """The rows of a table as they are written, in order; a cell that a row lacks is empty.
+
+    Args:
+        path: The file.
+        columns: Those that it needs; others may stand between them.
+
+    Raises:
+        InputError: The file cannot be read, lacks a column, or holds no rows.
+    """
+    wanted = f"give a CSV with the columns {', '.join(columns)}"
+    text = read_text(Path(path), wanted, max_bytes=_MAX_TABLE_BYTES)
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        rows: list[Row] = [{key: cell or "" for key, cell in row.items() if key} for row in reader]
+    except csv.Error as error:
+        raise InputError.single("", f"is no CSV: {error}", hint=wanted, file=str(path)) from error
+    missing = [name for name in columns if name not in (reader.fieldnames or ())]
+    if missing:
+        rule = f"lacks the columns {', '.join(missing)}"
+        raise InputError.single("", rule, hint=wanted, file=str(path))
+    if not rows:
+        raise InputError.single("", "holds no rows", hint=wanted, file=str(path))
+    return rows

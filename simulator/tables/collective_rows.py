@@ -1,0 +1,243 @@
+"""What does one row of a table of measured collectives say, and what answers it?
+
+A row states its own machine: GPUs, nodes, NICs and their rate. These override the
+profile as facts about the row; the parameters stay those of the profile, or of the
+fabric library where the row names another fabric than the profile's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
+from simulator.described.cluster.network import Fabric, Network, library_fabric
+from simulator.described.load import profile_names
+from simulator.errors import InputError
+from simulator.importers.nccl_tests.measured_collective import (
+    SEND_RECV,
+    CollectiveRow,
+    algorithm_of,
+    bus_share,
+    calls_per_gpu,
+    kind_of,
+)
+from simulator.tables import cells
+from simulator.tables.cells import Row, read_table
+from simulator.tables.spellings import fabric_kind, profile_name_of
+
+LAUNCH_S = 4.5e-6
+"""Host time to launch one kernel. Source: 4 to 6 us through the driver (Nsight Systems
+guide); tables of one process that drives eight GPUs have floors of 30 to 42 us."""
+
+CALL_S = 0.4e-6
+"""Host time to queue one more send or receive of a group call. Source: the 86 us floor of the
+all-to-all of one process that drives eight A100s (superbench logs)."""
+
+_COLUMNS = ("id", "collective", "gpu", "gpus", "nodes", "gpus_per_node", "bytes", "time_us")
+_ONE_PROCESS = re.compile(r"\b1 process\b|-g [2-9]|Azure/AI-benchmarking-guide")
+"""Signs that one process drives all GPUs; the Azure guide runs nccl-tests so."""
+
+_ONE_SIDED = ("gather", "scatter")
+"""Collectives of sends and receives between one rank and all others. Its port carries what every
+port carries in an all-to-all of as many bytes, and so takes as long."""
+
+_RACK = re.compile(r"(?i)\bGB[23]00|nvl ?72")
+_RACK_GPUS = 72
+"""GPUs that the links of a GB200 or GB300 rack join, whatever hosts they are in."""
+
+_WIDEST_NODE_GPUS = 16
+"""Scale-up domains of more GPUs than this are racks."""
+
+
+def read_collective_rows(path: str | Path) -> list[CollectiveRow]:
+    """The rows of a table of measured collectives, in order.
+
+    Raises:
+        InputError: The file cannot be read, lacks a column or has a wrong number.
+    """
+    rows = []
+    for number, cells_of_row in enumerate(read_collective_cells(path), start=1):
+        try:
+            rows.append(collective_row(cells_of_row))
+        except InputError as error:
+            rule = f"holds a wrong number: row {number}: {_first_rule(error)}"
+            raise InputError.single("", rule, file=str(path)) from error
+    return rows
+
+
+def readable_collective_rows(path: str | Path) -> Iterator[CollectiveRow]:
+    """The rows of a table of measured collectives whose cells can all be read, in order.
+
+    Raises:
+        InputError: The file cannot be read or lacks a column.
+    """
+    for cells_of_row in read_collective_cells(path):
+        with contextlib.suppress(InputError):
+            yield collective_row(cells_of_row)
+
+
+def read_collective_cells(path: str | Path) -> list[Row]:
+    """The rows of a table of measured collectives as they are written, in order.
+
+    Raises:
+        InputError: The file cannot be read or lacks a column.
+    """
+    return read_table(path, _COLUMNS)
+
+
+def _first_rule(error: InputError) -> str:
+    fault = error.faults[0]
+    return f"{fault.path}: {fault.rule}"
+
+
+def collective_row(row: Row) -> CollectiveRow:
+    """What one row of a table says.
+
+    Raises:
+        InputError: A cell is missing or cannot be read.
+    """
+    ranks, kind = cells.whole(row, "gpus"), kind_of(cells.text(row, "collective"))
+    nodes, gpus_per_node = _hosts(row, ranks)
+    num_bytes = cells.size_bytes(row, "bytes")
+    nics, nic_gbps = cells.number(row, "nics_per_node"), cells.number(row, "nic_gbps")
+    # Tables write 0 where nothing crosses hosts; what does cross has NICs.
+    is_stated = nodes == 1 or bool(nics)
+    return CollectiveRow(
+        id=row["id"],
+        gpu=_gpu(row),
+        kind=kind,
+        num_bytes=num_bytes,
+        ranks=ranks,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        nics_per_node=int(nics) if nics is not None and is_stated else None,
+        nic_bytes_per_s=nic_gbps * 1e9 / 8 if nic_gbps and is_stated else None,
+        fabric=fabric_kind(cells.text(row, "inter")),
+        algorithm=algorithm_of(cells.text(row, "algo")),
+        one_process=nodes == 1 and _ONE_PROCESS.search(_said(row)) is not None,
+        calls=calls_per_gpu(kind, ranks, row.get("nccl_version") or ""),
+        links=cells.text(row, "intra").lower(),
+        seconds=_seconds(row, kind, ranks, num_bytes),
+    )
+
+
+def _said(row: Row) -> str:
+    return f"{row.get('source', '')} {row.get('notes', '')}"
+
+
+def _gpu(row: Row) -> str:
+    """The GPU as the table spells it, with what joins the GPUs where that tells cards apart."""
+    gpu, links = cells.text(row, "gpu"), cells.text(row, "intra").lower()
+    states_form = re.search(r"sxm|pcie|nvl", gpu.lower())
+    only_pcie = "pcie" in links and not re.search(r"(?<!no )nvlink|xgmi|nvl\d", links)
+    is_card = only_pcie and not states_form and profile_name_of(f"{gpu} PCIe", profile_names())
+    return f"{gpu} PCIe" if is_card and profile_name_of(gpu, profile_names()) != is_card else gpu
+
+
+def _hosts(row: Row, ranks: int) -> tuple[int, int]:
+    """Hosts, and GPUs of each that take part, whichever of the two the row leaves out.
+
+    Some tables state all GPUs of a host where only a part of them takes part.
+    """
+    nodes = cells.whole_if_stated(row, "nodes")
+    per_node = cells.whole_if_stated(row, "gpus_per_node")
+    if not nodes:
+        nodes = -(-ranks // per_node) if per_node else 1
+    if not per_node or per_node * nodes != ranks:
+        per_node = -(-ranks // nodes)
+    if ranks < 1 or nodes > ranks:
+        raise InputError.single("nodes", f"{nodes} cannot hold {ranks} GPUs, one each at least")
+    return nodes, per_node
+
+
+def _seconds(row: Row, kind: str, ranks: int, num_bytes: float) -> float:
+    """The measured time, from a bandwidth where no time is stated."""
+    time_us = cells.measured(row, "time_us")
+    if time_us is not None:
+        return time_us * 1e-6
+    rate_gbps = cells.measured(row, "algbw_GBs")
+    if rate_gbps is None:
+        bus_gbps, share = cells.measured(row, "busbw_GBs"), bus_share(kind, ranks)
+        rate_gbps = bus_gbps / share if bus_gbps and share else None
+    if not rate_gbps or not num_bytes:
+        raise InputError.single("time_us", "neither a time nor a bandwidth is stated")
+    return num_bytes / (rate_gbps * 1e9)
+
+
+def reason_to_skip(row: CollectiveRow) -> str:
+    """Why a row cannot be answered, a fact about the row; empty if it can."""
+    if row.kind not in (SEND_RECV, *_ONE_SIDED, *CollectiveKind):
+        return f"{row.kind} is not a modelled collective"
+    if row.ranks == 1 or not row.num_bytes:
+        return "nothing is exchanged"
+    in_rack = _RACK.search(f"{row.gpu} {row.links}") and row.ranks <= _RACK_GPUS
+    if row.nodes > 1 and not in_rack and row.fabric is None and row.nics_per_node is None:
+        return "the fabric between the nodes is not stated"
+    if "bridge" in row.links:
+        return "a bridge joins the cards, which the profile of the system does not have"
+    if "l40s" in row.gpu.lower() and row.gpus_per_node > 2:
+        return (
+            "no direct path between the cards: 4 and 8 of them reach a quarter and a tenth of "
+            "the PCIe rate that 2 reach, all traffic is copied through host memory"
+        )
+    return ""
+
+
+def network_of(row: CollectiveRow, network: Network) -> Network:
+    """The profile's network with the facts of the row in place of its own."""
+    up = network.scale_up
+    if "cube mesh" in row.links:
+        up = up.model_copy(update={"kind": "hybrid-cube-mesh"})
+    if row.gpus_per_node > up.gpus:
+        up = up.model_copy(update={"gpus": row.gpus_per_node})
+    fabric = network.fabric if row.nodes == 1 else _fabric_of_row(row, network)
+    return network.model_copy(
+        update={"gpus_per_node": row.gpus_per_node, "scale_up": up, "fabric": fabric}
+    )
+
+
+def _fabric_of_row(row: CollectiveRow, network: Network) -> Fabric:
+    """The row's fabric; hosts of which fewer GPUs take part use their share of the NICs."""
+    fabric = network.fabric
+    share = min(1.0, row.gpus_per_node / network.gpus_per_node)
+    nics = row.nics_per_node
+    if nics is None:
+        nics = max(1, round(fabric.nics_per_node * share))
+    rate = fabric.nic_bytes_per_s if row.nic_bytes_per_s is None else row.nic_bytes_per_s
+    if row.fabric is None or row.fabric == fabric.kind:
+        return fabric.model_copy(update={"nics_per_node": nics, "nic_bytes_per_s": rate})
+    return library_fabric(row.fabric, nics, rate)
+
+
+def group_of(row: CollectiveRow, network: Network) -> Group:
+    """The row's ranks; in racks, spread evenly over as few as hold them."""
+    domain = network.scale_up.gpus
+    if domain <= _WIDEST_NODE_GPUS:
+        return Group(row.ranks, row.gpus_per_node)
+    racks = -(-row.ranks // domain)
+    return Group(row.ranks, -(-row.ranks // racks))
+
+
+def predicted_s(row: CollectiveRow, network: Network) -> float:
+    """Seconds that the row should take on ``network``, which already has its facts."""
+    if row.kind == SEND_RECV:
+        pair = Group(2, 1 if row.nodes > 1 else 2)
+        return send_recv_cost(row.num_bytes, pair, network).seconds
+    kind = CollectiveKind.ALL_TO_ALL if row.kind in _ONE_SIDED else CollectiveKind(row.kind)
+    group = group_of(row, network)
+    try:
+        cost = collective_cost(kind, row.num_bytes, group, network, algorithm=row.algorithm or None)
+    except InputError:
+        # A library that was told an algorithm which these links do not have took another one.
+        cost = collective_cost(kind, row.num_bytes, group, network)
+    return max(cost.seconds, host_s(row))
+
+
+def host_s(row: CollectiveRow) -> float:
+    """Seconds in which one process launches the collective on all its GPUs in turn."""
+    if not row.one_process:
+        return 0.0
+    return row.ranks * (LAUNCH_S + (row.calls - 1) * CALL_S)

@@ -1,0 +1,199 @@
+"""What does one row of a table of measured kernels say?
+
+Which prediction answers it is for :mod:`simulator.validate.kernel_answers` to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from simulator.cost.kernel_time import ELEMENT_BYTES, memory_bound_s
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.kernel_parameters import GemmModel, Precision
+from simulator.described.load import profile_names
+from simulator.errors import InputError
+from simulator.tables import cells
+from simulator.tables.cells import read_table
+from simulator.tables.spellings import precision_name
+from simulator.tables.spellings import profile_name_of as profile_of_gpu
+
+_GRAPH_CALLS = 12
+"""Calls back to back of a row taken with CUDA graphs: three to warm up, three of the graph and
+six that count (ai-dynamo/aiconfigurator, collector/helper.py, benchmark_with_power)."""
+
+_QUANTISE_KERNELS = 5
+"""Kernels that scale an input to fp8: magnitude, maximum (two stages), scale, cast.
+
+Source: assumption, the plain operations of dynamic per-tensor scaling.
+"""
+
+_QUANTISE_SHARE = 0.62
+"""Rate of those kernels over streaming ones: they load single elements (TensorRT-LLM's
+computeFP8QuantizeScale and scaleMatrix). Fitted to the fp8 rows of frameworks; those of H100 and
+of B200 alone both give this value."""
+
+
+def quantise_s(profile: HardwareProfile, elements: int) -> float:
+    """Seconds in which a framework's fp8 linear scales its 16-bit input.
+
+    The input is read twice and written once.
+    """
+    extra_kernels_s = (_QUANTISE_KERNELS - 1) * memory_bound_s(profile, 0.0)
+    efficiency = _QUANTISE_SHARE * profile.kernels.memory_efficiency
+    return extra_kernels_s + memory_bound_s(profile, (2 + 2 + 1) * elements, efficiency=efficiency)
+
+
+def cache_append_s(
+    profile: HardwareProfile, tokens: int, heads: int, kv_heads: int, head_dim: int
+) -> float:
+    """Seconds in which a serving engine turns projections into what attention reads.
+
+    Queries, keys and values of 16 bits are read once, rotated, and written once, keys and values
+    into the cache (TensorRT-LLM, applyBiasRopeUpdateKVCache).
+    """
+    elements = tokens * head_dim * (heads + 2 * kv_heads)
+    return memory_bound_s(profile, 2.0 * ELEMENT_BYTES["bf16"] * elements)
+
+
+def repeated_calls(notes: str) -> int:
+    """Calls back to back of which a product's time is the mean; 1 where the row does not say.
+
+    Benchmarks that clear the cache or write to memory between calls leave the device time to
+    cool, and count as single calls.
+    """
+    if "timed with CUDA graphs" in notes:
+        return _GRAPH_CALLS
+    warm_up = re.search(r"(\d+) warm-up", notes)
+    return int(warm_up.group(1)) if warm_up else 1
+
+
+def under_power_limit_s(
+    profile: HardwareProfile, precision: Precision, cool_s: float, calls: int
+) -> float:
+    """Mean seconds of a product that takes ``cool_s``, repeated ``calls`` times back to back.
+
+    A device keeps its boost clock until its power limit is felt, and a share of it after that.
+    Ignores that the memory part of a product keeps its rate.
+
+    Source:
+        Parameters fitted, see ``boost`` and ``held_share`` of the profile; the shape is an
+        assumption.
+    """
+    model: GemmModel = profile.kernels.gemm[precision]
+    busy_s = calls * cool_s
+    if calls == 1 or busy_s <= model.boost_s:
+        return cool_s
+    in_boost = model.boost_s / busy_s
+    return cool_s / (in_boost + (1.0 - in_boost) * model.held_share)
+
+
+_COLUMNS = ("id", "op", "gpu", "dtype")
+
+_DIRECTION_OF_WORD = {
+    "forward": "fwd", "forwards": "fwd", "fprop": "fwd", "f": "fwd",
+    "backward": "bwd", "backwards": "bwd", "bprop": "bwd", "b": "bwd",
+}  # fmt: skip
+
+
+class SkippedRowError(Exception):
+    """The row cannot be answered; the message says which fact it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """One measured kernel, as the table states it.
+
+    Attributes:
+        cells: Column name to text; an absent value is empty.
+    """
+
+    cells: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        """Text of a column, empty if absent."""
+        return cells.text(self.cells, name)
+
+    def number(self, name: str) -> float | None:
+        """Number of a column above 0, None if there is none."""
+        try:
+            return cells.measured(self.cells, name)
+        except InputError:
+            return None
+
+    def count(self, name: str) -> int:
+        """Whole number of a column.
+
+        Raises:
+            SkippedRowError: The row does not state it.
+        """
+        value = self.number(name)
+        if value is None or value < 1:
+            raise SkippedRowError(f"{name} is not stated")
+        return round(value)
+
+    def noted(self, pattern: str, default: int | None = None) -> int | None:
+        """Whole number that the notes give after ``pattern``."""
+        match = re.search(pattern + r"\s*(\d+)", self.text("notes"))
+        return int(match.group(1)) if match else default
+
+    def noted_before(self, pattern: str) -> int | None:
+        """Whole number that the notes give before ``pattern``."""
+        match = re.search(r"(\d+)\s*" + pattern, self.text("notes"))
+        return int(match.group(1)) if match else None
+
+    @property
+    def op(self) -> str:
+        """The operation in small letters, its words joined by underscores."""
+        return re.sub(r"[\s.-]+", "_", self.text("op").lower())
+
+    @property
+    def direction(self) -> str:
+        """fwd, bwd, fwd+bwd, dgrad or wgrad; what the table says where it is none of them."""
+        words = re.findall(r"[a-z]+", self.text("direction").lower())
+        said = "+".join(_DIRECTION_OF_WORD.get(w, w) for w in words if w not in ("and", "pass"))
+        both = said in ("fwd+bwd", "bwd+fwd", "fwdbwd", "full", "both", "train", "training")
+        return "fwd+bwd" if both else said
+
+    @property
+    def is_best_shape(self) -> bool:
+        """Whether the time is the best of a search over shapes, not a typical one."""
+        return "best shape" in self.text("notes")
+
+
+def read_kernel_rows(path: str | Path) -> list[KernelRow]:
+    """All rows of a kernel table.
+
+    Raises:
+        InputError: The file cannot be read or lacks a needed column.
+    """
+    return [KernelRow(cells_of_row) for cells_of_row in read_table(path, _COLUMNS)]
+
+
+def profile_name_of(row: KernelRow) -> str:
+    """Name of the row's hardware profile.
+
+    Raises:
+        SkippedRowError: No profile describes the GPU.
+    """
+    gpu = row.text("gpu")
+    name = profile_of_gpu(gpu, profile_names())
+    if name is None:
+        raise SkippedRowError(f"no hardware profile describes {gpu or 'an unnamed GPU'}")
+    return name
+
+
+def precision_of(row: KernelRow) -> Precision:
+    """Number format of the row's products.
+
+    Raises:
+        SkippedRowError: The row states none, or one that no profile knows.
+    """
+    dtype = row.text("dtype").lower()
+    precision = precision_name(dtype.replace("_", "-"))
+    if precision in get_args(Precision):
+        return precision  # type: ignore[return-value]
+    raise SkippedRowError(f"number format {dtype or 'unstated'} is not modelled")

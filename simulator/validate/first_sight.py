@@ -1,0 +1,116 @@
+"""What was predicted for a run before anybody here had seen how long it takes?
+
+Such a prediction is the only one that knobs could not have been turned for. It is kept for ever:
+a run that is in the file already keeps what it says.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import simulator
+from simulator.errors import InputError
+from simulator.files import whole_file
+from simulator.tables.cells import Row, read_table
+from simulator.validate.published.published_runs import PublishedResult
+from simulator.version import __version__
+
+COLUMNS = (
+    "id", "source", "grade", "seen_by", "seen_on", "measured_step_s", "predicted_step_s",
+    "error_pct", "measured_mem_gib", "predicted_mem_gib", "mem_error_pct", "skipped",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of a table's runs.
+
+    Attributes:
+        new: Runs that the file did not have.
+        known: Runs that it had; they are as they were.
+    """
+
+    new: int
+    known: int
+
+
+def keep_first_sight(
+    results: Sequence[PublishedResult],
+    rows: Sequence[Row],
+    path: Path,
+    *,
+    seen_on: datetime.date | None = None,
+) -> Kept:
+    """Append the runs that a file does not have, with what is predicted for them now.
+
+    Args:
+        results: The predictions.
+        rows: The table that they are of, which names the sources.
+        path: CSV with the columns :data:`COLUMNS`; made if it is not there.
+        seen_on: Day of the predictions; today if None.
+
+    Raises:
+        InputError: The file is none of first sights.
+    """
+    kept = read_first_sight(path) if path.exists() else []
+    known = {row["id"] for row in kept}
+    sources = {row["id"]: row.get("source", "") for row in rows}
+    day = (seen_on or datetime.datetime.now(datetime.UTC).date()).isoformat()
+    facts = {"seen_by": _version(), "seen_on": day}
+    new = [_line(each, sources, facts) for each in results if each.id not in known]
+    if new:
+        _append(path, new)
+    return Kept(len(new), len(results) - len(new))
+
+
+def read_first_sight(path: Path) -> list[Row]:
+    """The rows of a file of first sights.
+
+    Raises:
+        InputError: It cannot be read, lacks a column, or names a run twice.
+    """
+    rows = read_table(path, COLUMNS)
+    name, count = Counter(row["id"] for row in rows).most_common(1)[0]
+    if count > 1:
+        rule, hint = f"names one run {count} times", "leave the line that was written first"
+        raise InputError.single("id", rule, name, hint, file=str(path))
+    return rows
+
+
+def _line(result: PublishedResult, sources: Mapping[str, str], facts: Mapping[str, str]) -> Row:
+    numbers = {
+        name: "" if (value := getattr(result, name)) is None else repr(value)
+        for name in COLUMNS[5:-1]
+    }
+    stated = {"id": result.id, "source": sources[result.id], "grade": result.grade}
+    return {**stated, **facts, **numbers, "skipped": result.skipped}
+
+
+def _append(path: Path, rows: Sequence[Row]) -> None:
+    """Lines that are there stay as they are, to the byte."""
+    before = path.read_bytes().decode("utf-8") if path.exists() else ""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    if not before:
+        writer.writeheader()
+    writer.writerows(rows)
+    with whole_file(path) as draft:
+        draft.write_bytes((before + text.getvalue()).encode("utf-8"))
+
+
+def _version() -> str:
+    """The commit of a checkout, the release elsewhere."""
+    folder = Path(simulator.__file__).parent.parent
+    command = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return __version__
+    return found.stdout.strip() if (folder / ".git").exists() else __version__

@@ -1,0 +1,200 @@
+"""Where do a real step and its prediction differ?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.described.job import Job
+from simulator.errors import InputError
+from simulator.program.ir import Kind
+from simulator.program.price.roofline import KernelKind
+from simulator.results.rank_classes import classes_of
+from simulator.results.simulation import run_step
+from simulator.results.step import StepResult
+from simulator.validate.measured_trace.account import (
+    IDLE,
+    PHASES,
+    Account,
+    Phase,
+    Span,
+    account,
+    predicted_spans,
+)
+from simulator.validate.measured_trace.measured_step import TracedStep, read_step
+
+SCHEMA_VERSION = 1
+_KINDS = (*map(str, KernelKind), *map(str, Kind), IDLE)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One kind of time in both steps.
+
+    Attributes:
+        phase: Of which phase; empty for the whole step.
+        kind: What runs; empty for the whole phase.
+        measured_s, predicted_s: How long [s].
+    """
+
+    phase: str
+    kind: str
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def gap_s(self) -> float:
+        """How much longer the real step spends on it than predicted [s]."""
+        return self.measured_s - self.predicted_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "phase": self.phase,
+            "kind": self.kind,
+            "measured_s": self.measured_s,
+            "predicted_s": self.predicted_s,
+            "gap_s": self.gap_s,
+        }
+
+
+@dataclass(frozen=True)
+class TraceComparison:
+    """A real step of one rank beside the predicted one.
+
+    Attributes:
+        job: What is said to have run.
+        rank: Which rank.
+        rank_class: Index of the class that stands for it.
+        step: The real step.
+        result: The simulated one.
+        predicted: What the simulated rank ran, in order of start.
+        notes: What the reader must know.
+    """
+
+    job: Job
+    rank: int
+    rank_class: int
+    step: TracedStep
+    result: StepResult
+    predicted: Sequence[Span]
+    notes: Sequence[str]
+
+    @property
+    def stage(self) -> int:
+        """Its pipeline stage."""
+        classes = self.result.timeline.program.classes
+        return classes[self.rank_class].stage
+
+    @property
+    def accounts(self) -> tuple[Account, Account]:
+        """Where the time goes, measured and predicted."""
+        return (
+            account(self.step.spans, self.step.step_s),
+            account(self.predicted, self.result.step_time_s),
+        )
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The step, then each phase, each followed by its kinds, which sum to it."""
+        return list(self._gaps(*self.accounts))
+
+    @property
+    def communication(self) -> list[Gap]:
+        """Time in which each kind of collective runs, hidden or not."""
+        measured, predicted = self.accounts
+        return [
+            Gap("", kind, *_pair(measured.communication_s, predicted.communication_s, kind))
+            for kind in _KINDS
+            if kind in measured.communication_s or kind in predicted.communication_s
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        step, (whole, *gaps) = self.step, self.gaps
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "title": self.job.title,
+            "rank": self.rank,
+            "trace": {
+                "step": step.number,
+                "steps": list(step.numbers),
+                "is_gpu": step.is_gpu,
+                "device": step.device,
+            },
+            "measured_step_s": whole.measured_s,
+            "predicted_step_s": whole.predicted_s,
+            "gap_s": whole.gap_s,
+            "phases": [gap.to_dict() for gap in gaps if not gap.kind],
+            "gaps": [gap.to_dict() for gap in gaps if gap.kind],
+            "communication": [gap.to_dict() for gap in self.communication],
+            "notes": list(self.notes),
+        }
+
+    def _gaps(self, measured: Account, predicted: Account) -> Iterator[Gap]:
+        yield Gap("", "", measured.step_s, predicted.step_s)
+        for phase in PHASES:
+            kinds = list(self._kinds(phase, measured, predicted))
+            if kinds:
+                yield Gap(phase, "", measured.phase_s(phase), predicted.phase_s(phase))
+                yield from kinds
+
+    def _kinds(self, phase: Phase, measured: Account, predicted: Account) -> Iterator[Gap]:
+        for kind in _KINDS:
+            key = phase, kind
+            pair = _pair(measured.by_phase_s, predicted.by_phase_s, key)
+            if any(pair):
+                yield Gap(phase, kind, *pair)
+
+
+def compare_trace(
+    path: Path, job: Job, *, step: int | None = None, rank: int | None = None
+) -> TraceComparison:
+    """Hold one rank's trace against the prediction of its job.
+
+    Args:
+        path: What torch's profiler recorded (.json or .json.gz).
+        job: What ran.
+        step: Which step; by default one of median length.
+        rank: Which rank it is of, where the trace does not say.
+
+    Raises:
+        InputError: The trace is none, is damaged, or is of another number of ranks.
+    """
+    traced = read_step(path, step)
+    own, notes = _rank(traced, job, rank), list(traced.notes)
+    result = run_step(job)
+    [rank_class] = classes_of([own], job, result.timeline.program.classes)
+    if traced.ranks is None and job.cluster.gpus > 1:
+        notes.append(f"the trace does not name its rank; it is compared with rank {own}")
+    if not traced.is_gpu:
+        notes.append(
+            "a CPU dispatches its operators itself: that time is part of its operators in the "
+            "trace, and idle in the prediction"
+        )
+    if traced.number is not None and len(traced.numbers) > 1:
+        notes.append(f"step {traced.number} of steps {traced.numbers[0]} to {traced.numbers[-1]}")
+    spans = predicted_spans(job, result, rank_class)
+    return TraceComparison(job, own, rank_class, traced, result, spans, notes)
+
+
+def _rank(traced: TracedStep, job: Job, rank: int | None) -> int:
+    gpus = job.cluster.gpus
+    if traced.ranks is not None and traced.ranks != gpus:
+        rule = f"is not the number of ranks that the trace is of, {traced.ranks}"
+        hint = f"compare with the job that ran, or set cluster.gpus={traced.ranks}"
+        raise InputError.single("cluster.gpus", rule, gpus, hint)
+    if rank is not None and traced.rank is not None and rank != traced.rank:
+        raise InputError.single("--rank", f"the trace says that it is of rank {traced.rank}", rank)
+    own = rank if rank is not None else traced.rank or 0
+    if own >= gpus:
+        raise InputError.single("--rank", f"must be below the job's {gpus} ranks", own)
+    return own
+
+
+def _pair(
+    measured: Mapping[Any, float], predicted: Mapping[Any, float], key: object
+) -> tuple[float, float]:
+    return measured.get(key, 0.0), predicted.get(key, 0.0)

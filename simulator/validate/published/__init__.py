@@ -1,0 +1,4 @@
+"""Published training runs.
+
+A row becomes a job (``published_rows``) and is predicted (``published_runs``).
+"""

@@ -1,0 +1,140 @@
+"""Which stack stands for the framework of a published run, and what is its default of the time?
+
+Tables name a framework and a version in many words. The most telling word decides: a run of
+"torch-fsdp" whose version says torchtitan is torchtitan's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from simulator.described.plan.stack import STACKS
+
+_STACK_OF_WORD: tuple[tuple[str, str], ...] = (
+    (r"zero-?bubble", "zero-bubble"),
+    (r"torchtitan", "torchtitan"),
+    (r"llm-?foundry|composer|mosaic", "torch-fsdp"),
+    (r"internevo|internlm", "internevo"),
+    (r"megatron.*deepspeed|deepspeed.*megatron|neox|axonn|colossal", "megatron-deepspeed"),
+    (r"maxtext|pax|axlearn|\bjax\b|alpa|t5x|levanter|easylm", "jax"),
+    (r"automodel", "torch"),
+    (r"nemo|megatron|mcore|primus|megascale|mindspeed|mindspore|paddle|vescale|galvatron|hai-?llm",
+     "megatron-core"),
+    (r"deepspeed", "deepspeed"),
+    (r"fsdp-?v?2", "torch"),
+    (r"fsdp", "torch-fsdp"),
+    (r"torch|\bddp\b|litgpt|nanotron|picotron|lightning|hugging|\bhf\b|transformers|trainer|trl\b"
+     r"|accelerate|axolotl|llama-?factory|unsloth|nanogpt", "torch"),
+)  # fmt: skip
+"""Word of a framework or its version, and the stack that is it or closest to it, the most telling
+first."""
+
+_HUGGING_FACE = re.compile(
+    r"hugging|\bhf\b|transformers|trainer|\btrl\b|accelerate|axolotl|llama-?factory"
+)
+"""Frameworks around the models of Hugging Face's transformers."""
+
+_EAGER_MODEL = {"fused_rmsnorm": False, "fused_rotary": False, "cross_entropy": "eager"}
+"""What models without kernels of their own do, such as those of transformers and Llama recipes."""
+
+_COMPILED = re.compile(r"(?<!no )(?<!without )(?:torch\.compile|torch compile|inductor|thunder)")
+
+
+def stack_of(framework: str, version: str) -> str:
+    """The stack that stands for a framework's generation.
+
+    A framework that nobody has described is taken as Megatron-Core, the default of a plan.
+    """
+    return str(stack_facts(framework, version)["base"])
+
+
+def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]:
+    """The stack's name as ``base``, and the facts in which the run's generation differs from it.
+
+    Args:
+        framework: What the table calls the framework.
+        version: What it says of its version.
+        notes: What else it says, where a compiler may be named.
+    """
+    name = framework.strip().lower()
+    said = f"{name} {version.lower()}".replace("_", "-")
+    base = next((stack for word, stack in _STACK_OF_WORD if re.search(word, said)), "megatron-core")
+    if name in STACKS and base == "megatron-core":
+        base = name
+    if base == "megatron-core":
+        return _megatron_of_its_time(said)
+    if base == "deepspeed":
+        return {"base": _deepspeed_of_its_time(said)}
+    if base in ("torch", "torch-fsdp") and _COMPILED.search(f"{said} {notes.lower()}"):
+        return {"base": base, **_foreign_fsdp(base, said), **_compiled()}
+    return {"base": base, **_foreign_fsdp(base, said)}
+
+
+def runs_transformers(framework: str, version: str) -> bool:
+    """Whether the framework trains models of Hugging Face's transformers as they are."""
+    return _HUGGING_FACE.search(f"{framework} {version}".lower().replace("_", "-")) is not None
+
+
+def zero_of(base: str, framework: str, version: str) -> int | None:
+    """What a framework shards where a run does not say; None leaves it to the plan."""
+    shards = "fsdp" in f"{framework} {version}".lower()
+    if base == "torch" and not shards:
+        return 0
+    if base in ("torch", "torch-fsdp", "torchtitan", "jax"):
+        return 3
+    # Megatron has a distributed optimizer since 2022.
+    return 0 if base.startswith(("megatron-lm-", "zero-bubble")) else None
+
+
+def context_parallelism_of(base: str) -> str:
+    """How a framework's attention sees the whole sequence where a run does not say."""
+    if base.startswith(("deepspeed", "megatron-deepspeed")):
+        return "all_to_all"  # Ulysses
+    return "all_gather" if base == "jax" else "ring"
+
+
+def _megatron_of_its_time(said: str) -> dict[str, Any]:
+    """Megatron by year, by release of Megatron-LM, or by month of an NVIDIA container."""
+    year = next((int(y) for y in re.findall(r"(?<!\d)20[12]\d(?!\d)", said)), None)
+    release = re.search(r"megatron(?:-lm)?[ -]?v?([123])\.\d", said)
+    container = re.search(r"(?<![\d.])(2[0-3])\.(0[1-9]|1[0-2])(?!\d)", said)
+    if release:
+        year = {"1": 2020, "2": 2021, "3": 2022}[release.group(1)]
+    elif container and year is None:
+        months = int(container.group(1)) * 12 + int(container.group(2))
+        year = min(2000 + int(container.group(1)), 2022) if months < 23 * 12 + 7 else 2023
+    if year is None or year > 2022:
+        return {"base": "megatron-core"}
+    if "nemo" in said:
+        return {
+            "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",
+            "fused_biases": False,
+        }  # fmt: skip
+    if year == 2022:
+        # Weight gradients are added up by the product itself since v3.0.
+        return {"base": "megatron-lm-2021", "fused_accumulation": True}
+    return {"base": f"megatron-lm-{max(year, 2020)}"}
+
+
+def _deepspeed_of_its_time(said: str) -> str:
+    """ZeRO 3 was written anew with DeepSpeed 0.5.9, at the end of 2021."""
+    old = re.search(r"(?<!\d)20(20|21)(?!\d)|deepspeed[ -]?v?0\.[1-5](?!\d)", said)
+    return "deepspeed-2021" if old else "deepspeed"
+
+
+def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
+    """PyTorch's FSDP around other models than llm-foundry's, whose kernels the stack tells."""
+    if base != "torch-fsdp" or re.search(r"llm-?foundry|composer|mosaic", said):
+        return {}
+    first = re.search(r"torch[ -]?v?2\.[01](?!\d)", said)
+    return {**_EAGER_MODEL, "flash_kernel": "flash-1" if first else "flash-2"}
+
+
+def _compiled() -> dict[str, Any]:
+    return {"fused_elementwise": True, "fused_rmsnorm": True, "fused_rotary": True}
+
+
+def eager_model_facts() -> dict[str, Any]:
+    """Facts of a stack around a model whose norms, rotations and loss are PyTorch's own."""
+    return {"fused_elementwise": False, **_EAGER_MODEL}

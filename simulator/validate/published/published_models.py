@@ -1,0 +1,192 @@
+"""Which network does a published row train?
+
+Its columns say, a named public model says what they leave out, and where there is none the
+conventions of the model's kin do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from simulator.described.documents import merged
+from simulator.described.load import load_model, model_names
+from simulator.described.model import Model
+from simulator.errors import InputError
+from simulator.tables import cells
+from simulator.tables.cells import Row
+
+_OTHER_NETWORKS = re.compile(
+    r"(?<![a-z])(m?t5|ul2|bart|whisper|mamba\d?|jamba|zamba|rwkv|hyena|retnet|nemotron-?h|vit|swin|dit"
+    r"|unet|stable-?diffusion|sdxl|flux|resnet\d*|dlrm)(?![a-z])"
+)
+"""Networks that are no stack of like transformer layers."""
+
+_GPT_VOCAB, _LLAMA_VOCAB = 50_257, 32_000
+"""Tokens of GPT-2's and of Llama's tokenizer, which their kin took over.
+
+Source: assumption, for rows that state no vocabulary and name no public model."""
+
+
+def model_document(row: Row) -> dict[str, Any]:
+    """The model of a row, ready for a job's ``model`` block.
+
+    Raises:
+        InputError: The network is none that is modelled, or a cell lacks what only it can say.
+    """
+    if _OTHER_NETWORKS.search(cells.word(row, "model")):
+        rule = f"{row['model']} is not a stack of like transformer layers, which are modelled"
+        raise InputError.single("model", rule)
+    known = known_model(cells.text(row, "model"))
+    if known is None:
+        return {**merged(_style(row), _stated(row)), **_assumed(row)}
+    return {"base": known, **_without_what_it_contradicts(_stated(row), load_model(known))}
+
+
+def has_experts(model: Mapping[str, Any]) -> bool:
+    """Whether a model block has routed experts, its own or those of its base."""
+    base = model.get("base")
+    of_base = load_model(base).experts if base else None
+    return of_base is not None or "count" in model.get("experts", {})
+
+
+def assumptions(row: Row) -> Iterator[str]:
+    """What a prediction of the row assumes because its cells are empty."""
+    if known_model(cells.text(row, "model")) is None:
+        yield from (f"{name} {value}" for name, value in _assumed(row).items())
+    if not cells.text(row, "micro_batch"):
+        yield "micro_batch 1"
+
+
+def known_model(name: str) -> str | None:
+    """The shipped model of a name; ``llama3-70b-12L`` is cut down from one."""
+    shipped = {_spelling(each): each for each in model_names()}
+    shortened = re.sub(r"(?i)([-_ ]proxy)?[-_ ]\d+[-_ ]?l(ayers?)?$", "", name.strip())
+    return shipped.get(_spelling(name)) or shipped.get(_spelling(shortened))
+
+
+def _spelling(name: str) -> str:
+    """A model's name without what spellings of it differ in."""
+    plain = re.sub(r"[\s_]+", "-", name.strip().lower().rsplit("/", 1)[-1])
+    plain = re.sub(r"^(meta|nvidia|mistralai|google)-", "", plain)
+    plain = re.sub(r"-(instruct|chat|base|hf|it|pretrain(ing)?|v0\.\d)(?=-|$)", "", plain)
+    plain = plain.replace("deepseekv", "deepseek-v")
+    # "llama-3-8b" and "llama3-8b": a dash between a letter and a digit tells nothing apart.
+    return re.sub(r"(?<=[a-z])-(?=\d)", "", plain)
+
+
+def _stated(row: Row) -> dict[str, Any]:
+    """The fields that cells of the row fill."""
+    stated: dict[str, Any] = {"name": cells.text(row, "model") or "unnamed"}
+    for field in ("layers", "hidden", "heads", "kv_heads", "vocab", "ffn_hidden"):
+        if (value := cells.whole_if_stated(row, field)) is not None:
+            stated[field] = value
+    for field in ("gated_mlp", "tied_embeddings"):
+        if (said := cells.flag(row, field)) is not None:
+            stated[field] = said
+    if head_dim := re.search(r"head[_ ](?:dim|size) ?=? ?(\d+)", row.get("notes", "")):
+        stated["head_dim"] = int(head_dim.group(1))
+    if cells.whole_if_stated(row, "experts"):
+        width = stated.pop("ffn_hidden", None)
+        stated |= {"experts": _experts(row, width), "multi_token_layers": 0}
+    return stated
+
+
+def _experts(row: Row, width: int | None) -> dict[str, Any]:
+    """Routed experts; what the row does not say of them is that of the named model."""
+    stated = {
+        "count": cells.whole_if_stated(row, "experts"),
+        "top_k": cells.whole_if_stated(row, "top_k"),
+        "ffn_hidden": width,
+    }
+    return {field: value for field, value in stated.items() if value is not None}
+
+
+def _without_what_it_contradicts(stated: dict[str, Any], known: Model) -> dict[str, Any]:
+    """The row's fields beside a public model, whose own structure decides what they mean."""
+    fields = dict(stated)
+    if known.latent_attention is not None:
+        # Tables count one key head or as many as there are queries; compressed ones have no number.
+        fields.pop("kv_heads", None)
+        fields.pop("head_dim", None)
+    experts = fields.get("experts")
+    if (
+        experts
+        and known.experts
+        and experts.get("count", known.experts.count) != known.experts.count
+    ):
+        fields["experts"] = {**experts, "groups": 1, "top_groups": 0}
+    return fields
+
+
+def _style(row: Row) -> dict[str, Any]:
+    """What the columns leave open of a model that is no public one: that of its kin."""
+    gated, has_experts = cells.flag(row, "gated_mlp"), cells.whole_if_stated(row, "experts")
+    if not gated and not has_experts:
+        return _gpt_style(cells.tokens(row, "seq_len"))
+    llama = {"positions": "rotary", "normalisation": "rmsnorm", "activation": "silu"}
+    return {**llama, **_structure_in_the_notes(row)} if has_experts else llama
+
+
+def _gpt_style(seq_len: int) -> dict[str, Any]:
+    """Models with a plain MLP are GPT-2's kin: learned positions, layer norm, biases."""
+    return {
+        "positions": "learned",
+        "max_positions": seq_len,
+        "normalisation": "layernorm",
+        "activation": "gelu",
+        "norm_bias": True,
+        "qkv_bias": True,
+        "attention_output_bias": True,
+        "mlp_bias": True,
+        "tied_embeddings": True,
+        "gated_mlp": False,
+    }
+
+
+def _structure_in_the_notes(row: Row) -> dict[str, Any]:
+    """Dense and shared widths of a model with experts, and compressed attention.
+
+    Sizes of heads of compressed attention are those of DeepSeek-V2, where it comes from.
+    """
+    notes = row.get("notes", "")
+    width = cells.whole(row, "ffn_hidden")
+    experts: dict[str, Any] = {}
+    model: dict[str, Any] = {"ffn_hidden": width}
+    dense = re.search(r"(\d+)(?: layers?)? dense(?: layers?)?\W+(?:ffn )?(\d+)", notes)
+    if dense:
+        experts["first_dense_layers"] = int(dense.group(1))
+        model["ffn_hidden"] = int(dense.group(2))
+    shared = re.search(r"(\d+) shared experts? (?:of )?(\d+)", notes)
+    together = re.search(r"shared experts? \((\d+)\)", notes)
+    if shared:
+        experts["shared_ffn_hidden"] = int(shared.group(1)) * int(shared.group(2))
+    elif together:
+        experts["shared_ffn_hidden"] = int(together.group(1))
+    latent = re.search(r"MLA q_lora (\d+) kv_lora (\d+)", notes)
+    if latent:
+        model["latent_attention"] = {
+            "q_lora_rank": int(latent.group(1)), "kv_lora_rank": int(latent.group(2)),
+            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        }  # fmt: skip
+    return {**model, "experts": experts}
+
+
+def _assumed(row: Row) -> dict[str, Any]:
+    """Dimensions that a row without a public model leaves out and its kin agree on.
+
+    Raises:
+        InputError: One is missing that they do not agree on.
+    """
+    gated = cells.flag(row, "gated_mlp") or bool(cells.whole_if_stated(row, "experts"))
+    assumed: dict[str, Any] = {}
+    if not cells.text(row, "vocab"):
+        assumed["vocab"] = _LLAMA_VOCAB if gated else _GPT_VOCAB
+    for name in ("layers", "hidden", "heads"):
+        cells.whole(row, name)
+    if not cells.text(row, "ffn_hidden"):
+        if gated:
+            raise InputError.single("ffn_hidden", "must be a whole number, not ''")
+        assumed["ffn_hidden"] = 4 * cells.whole(row, "hidden")
+    return assumed

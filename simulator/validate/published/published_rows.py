@@ -1,0 +1,370 @@
+"""How is a published run turned into a job?
+
+One row states a run in the words of a Job; empty cells mean that the source does not
+say, and the stack's default is taken. Facts that only the notes state are read by a
+table of phrases: each says what the run did, never how fast it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.described.documents import merged
+from simulator.described.load import load_profile, profile_names
+from simulator.errors import InputError
+from simulator.tables import cells, spellings
+from simulator.tables.cells import Row
+from simulator.tables.spellings import profile_name_of, stated_memory_gb
+from simulator.validate.published.framework_stacks import (
+    context_parallelism_of,
+    eager_model_facts,
+    runs_transformers,
+    stack_facts,
+    zero_of,
+)
+from simulator.validate.published.published_models import has_experts, model_document
+from simulator.validate.published.row_facts import stated_facts
+
+_NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r"(?i)squared[- ]relu|sq_?relu|relu\^2", {"model": {"activation": "squared-relu"}}),
+    (r"(?i)ring[- ]attention", {"plan": {"cp_method": "ring"}}),
+    (r"(?i)CP (by|with|over) all[- ]?to[- ]?all|ulysses", {"plan": {"cp_method": "all_to_all"}}),
+    (r"(?i)CP (by|with|over) all[- ]?gather", {"plan": {"cp_method": "all_gather"}}),
+    (
+        r"(?i)\bTP(/[DP]P)* comm(unication)? overlap( is)? on|tp_comm_overlap[ =:]*(true|on)",
+        {"plan": {"overlap_tp": True}},
+    ),
+    (
+        r"(?i)\bsynchronous p2p|(p2p|pipeline)[^;]{0,25} not overlapped",
+        {"plan": {"overlap_p2p": False}},
+    ),
+    (
+        r"(?i)no comm(unication)?[/-]comp(ute|utation)? overlap|no overlap anywhere",
+        {
+            "plan": {
+                "overlap_grad_reduce": False,
+                "overlap_param_gather": False,
+                "stack": {"overlap_tp_backward": False},
+            }
+        },
+    ),
+    (
+        r"(?i)(grad|\bDP\b|data[- ]parallel)[^;]{0,25} not overlapped"
+        r"|(?i:no gradient(-bucket)? overlap)",
+        {"plan": {"overlap_grad_reduce": False}},
+    ),
+    (
+        r"(?i)grad(ient)? sync overlapped|grad/param comm overlap|overlapped grad",
+        {"plan": {"overlap_grad_reduce": True}},
+    ),
+    (
+        r"(?i)capacity factor 1(\.0)?\b(?!\.)|tokendrop",
+        {"model": {"experts": {"capacity_factor": 1.0}}},
+    ),
+    (r"(?i)(?<!no )grouped gemm", {"plan": {"stack": {"grouped_experts": True}}}),
+    (r"(?i)a2a overlap on|EP (comm )?overlap on", {"plan": {"overlap_ep": True}}),
+    (r"w/ MTP", {"model": {"multi_token_layers": 1}}),
+    (r"w/o MTP", {"model": {"multi_token_layers": 0}}),
+    (r"^(?!.*tokendrop).*\b(Deep|Hybrid)EP\b", {"plan": {"ep_dispatch": "hierarchical"}}),
+    (
+        r"(?i)bf16 grad(ient)?s? (sync|reduc|all-?reduce)",
+        {"plan": {"grad_reduce_precision": "bf16"}},
+    ),
+    (r"MP mode PURE", {"plan": {"grad_reduce_precision": "bf16"}}),
+    (r"(?i)async[- ]TP\b", {"plan": {"overlap_tp": True}}),
+    (
+        r"(?i)(float8|fp8) row-?wise|row-?wise (float8|fp8)",
+        {"plan": {"stack": {"float8_scaling": "rows", "gathers_casted": False}}},
+    ),
+    (
+        r"(?i)\beager\b(?! attention)",
+        {
+            "plan": {
+                "stack": {"fused_elementwise": False, "fused_rmsnorm": False, "fused_rotary": False}
+            }
+        },
+    ),
+)
+"""Phrase in the notes, and the fields it decides.
+
+DeepEP and HybridEP send a token once to every rank that has an expert of it. Recipes that drop
+tokens run without them: Megatron-Bridge's ``apply_moe_token_drop`` asks for the ``alltoall``
+dispatcher, whatever the preset of the next release names."""
+
+
+_SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
+"""Phrase in the notes of runs whose stages compute their first layers again."""
+
+_RECOMPUTED_MODULES = re.compile(r"preset recomputes ([a-z_]+(?:\+[a-z_]+)*)")
+"""Phrase in the notes of runs that computed again which modules of Megatron-Core's layers."""
+
+_OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
+"""Phrase in the notes of runs that copy activations of their first layers to the host."""
+
+_NOT_MODELLED = (
+    (r"(?i)\bq?lora\b|frozen base", "only adapters are trained, which is not modelled"),
+    (r"(?i)forward (pass )?only\b|inference only", "no training step is measured"),
+    (r"(?i)one MoE layer only|not a full step", "not a whole step is measured"),
+)
+"""Phrase in the notes of runs that are no training steps of whole models, and why they are left
+out."""
+
+_DRIVERS_SHARE = 0.986
+"""GiB that torch prints for a V100 over its nominal size: 15.78 of 16, and 31.73 of 32 less what
+error correction holds back."""
+
+
+def memory_kind(row: Row) -> str:
+    """What the row's memory counts: allocated, reserved or device; oom if there was not enough."""
+    kind = cells.word(row, "mem_kind")
+    return next((k for k in ("oom", "reserved", "allocated", "device") if k in kind), kind)
+
+
+def job_document(row: Row) -> dict[str, Any]:
+    """The job that a published row describes, ready for ``job_from_document``.
+
+    Raises:
+        InputError: A cell lacks what only the row can say, or says something unreadable.
+    """
+    notes = row.get("notes", "")
+    refused = next((reason for word, reason in _NOT_MODELLED if re.search(word, notes)), None)
+    if refused:
+        raise InputError.single("notes", refused)
+    micro_batch = cells.whole_if_stated(row, "micro_batch")
+    document: dict[str, Any] = {
+        "model": model_document(row),
+        "cluster": _cluster(row),
+        "batch": {
+            "global": cells.whole(row, "global_batch"),
+            "micro": 1 if micro_batch is None else micro_batch,
+            "seq_len": cells.tokens(row, "seq_len"),
+        },
+        "plan": _plan(row),
+    }
+    said = (facts for pattern, facts in _NOTE_FACTS if re.search(pattern, notes))
+    for facts in (stated_facts(row), *said):
+        document = merged(document, facts)
+    if not has_experts(document["model"]):
+        # Phrases of whole tables, which hold dense models, too.
+        document["model"].pop("experts", None)
+        for field in ("ep_dispatch", "overlap_ep"):
+            document["plan"].pop(field, None)
+    plan = document["plan"]
+    if plan.get("tp", 1) == 1:
+        # Launch lines ask for it whatever the degree is.
+        plan.pop("partition_activations", None)
+    return document
+
+
+def _cluster(row: Row) -> dict[str, Any]:
+    name = _profile_name(row)
+    gpus = cells.whole(row, "gpus")
+    cluster: dict[str, Any] = {"profile": name, "gpus": gpus}
+    if (memory_gb := stated_memory_gb(row["profile"])) is not None:
+        cluster["device"] = {"memory": f"{_DRIVERS_SHARE * memory_gb:.2f} GiB"}
+    own = load_profile(name).network
+    network: dict[str, Any] = {}
+    nics = cells.whole_if_stated(row, "nics_per_node")
+    if per_node := cells.whole_if_stated(row, "gpus_per_node"):
+        network["gpus_per_node"] = per_node
+        if "nvl72" not in name:
+            network["scale_up"] = {"gpus": per_node}
+        if not nics and per_node != own.gpus_per_node:
+            # A node with fewer or more GPUs than the standard one has its NICs per GPU.
+            nics = max(1, own.fabric.nics_per_node * per_node // own.gpus_per_node)
+    fabric: dict[str, Any] = {"nics_per_node": nics} if nics else {}
+    if rate_gbps := cells.number(row, "nic_gbps"):
+        fabric["nic"] = f"{rate_gbps:g} Gbit/s"
+    said = cells.text(row, "fabric")
+    crosses = gpus > network.get("scale_up", {}).get("gpus", own.scale_up.gpus)
+    if kind := spellings.fabric_kind(said):
+        fabric["kind"] = kind
+    elif said and crosses and not spellings.is_inside_nodes(said):
+        fabric["kind"] = said  # refused by name; within a node or a rack nothing crosses it
+    if fabric:
+        network["fabric"] = fabric
+    return {**cluster, "network": network} if network else cluster
+
+
+def _profile_name(row: Row) -> str:
+    """The shipped profile that the row means, or the path of another one.
+
+    Raises:
+        InputError: No profile describes the device.
+    """
+    said = cells.text(row, "profile")
+    is_path = said.endswith((".yaml", ".yml"))
+    name = said if is_path else profile_name_of(said, profile_names())
+    if name is None:
+        raise InputError.single("profile", f"no hardware profile describes {said or 'no device'!r}")
+    # Nodes of eight V100 SXM2 are DGX-1s and the like, whose links make a cube mesh.
+    if name == "v100-sxm2-32gb" and cells.whole_if_stated(row, "gpus_per_node") == 8:
+        return "dgx1-v100-32gb"
+    return name
+
+
+def _plan(row: Row) -> dict[str, Any]:
+    framework, version = cells.text(row, "framework"), cells.text(row, "framework_version")
+    stack = stack_facts(framework, version, row.get("notes", ""))
+    plan: dict[str, Any] = {}
+    for key in ("tp", "pp", "vpp", "cp", "ep"):
+        if (degree := cells.whole_if_stated(row, key)) is not None:
+            plan[key] = degree
+    stages, chunks = plan.get("pp", 1), plan.get("vpp", 1)
+    if stages == 1:
+        plan.pop("vpp", None)  # chunks of a pipeline that there is not
+    _check_degrees(row, plan)
+    plan |= _sharding(row, plan, stack["base"])
+    if cells.text(row, "experts"):
+        plan |= _expert_tensor_degree(row, plan)
+    if stages > 1:
+        plan |= _stated_layout(row, plan)
+        schedule = spellings.schedule_name(cells.text(row, "schedule"), chunks)
+        plan |= {"schedule": schedule} if schedule else {}
+        if chunks == 1 and schedule in spellings.CHUNKS_OF_SCHEDULE:
+            plan["vpp"] = spellings.CHUNKS_OF_SCHEDULE[schedule]
+    for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
+        if (said := cells.flag(row, key)) is not None:
+            plan[key] = said
+    plan |= _recomputation(row)
+    plan |= _precision(row, stack["base"])
+    if plan.get("cp", 1) > 1 and context_parallelism_of(stack["base"]) != "ring":
+        plan["cp_method"] = context_parallelism_of(stack["base"])
+    plan = merged(plan, _attention(row, plan))
+    if offloaded := _OFFLOADED_LAYERS.search(row.get("notes", "")):
+        plan["offload"] = {"activations": "cpu", "activation_layers": int(offloaded.group(1))}
+    of_the_model = _stack_of_the_model(row, plan, stack["base"])
+    plan["stack"] = {**stack, **of_the_model, **plan.get("stack", {})}
+    return plan
+
+
+def _check_degrees(row: Row, plan: Mapping[str, Any]) -> None:
+    """Refuse a row whose GPUs and degrees contradict each other.
+
+    Tables count data-parallel ranks with or without those of the context and the experts, or
+    groups of ranks that share states.
+    """
+    copies, gpus = cells.whole_if_stated(row, "dp"), cells.whole(row, "gpus")
+    tp, pp, cp, ep = (plan.get(key, 1) for key in ("tp", "pp", "cp", "ep"))
+    width = tp * pp * cp
+    if not copies or not width or gpus % width:
+        return
+    group = cells.text(row, "zero_group")
+    shards = int(group) if group.isdecimal() else 1
+    factors = (cp, 1, ep, cp * ep, cp * max(1, shards))
+    if all(copies * tp * pp * factor != gpus for factor in factors):
+        rule = f"{copies} contradicts gpus / (tp x pp x cp) = {gpus // width}"
+        raise InputError.single("dp", rule)
+
+
+def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
+    """What data-parallel ranks share, and among how many of them."""
+    said = cells.word(row, "zero")
+    if not said:
+        stage = zero_of(base, row["framework"], row.get("framework_version", ""))
+        # Inside a pipeline few shard parameters, and those who do say so.
+        stage = None if stage == 3 and plan.get("pp", 1) > 1 else stage
+    else:
+        stage = cells.whole({"zero": spellings.zero_stage(said)}, "zero")
+    sharding = {} if stage is None else {"zero": stage}
+    group = _zero_group(row, plan) if stage != 0 else 0
+    return {**sharding, "zero_group": group} if group else sharding
+
+
+def _zero_group(row: Row, plan: Mapping[str, Any]) -> int:
+    """Ranks that the states are sharded over; 0 where that is all of them."""
+    said = cells.word(row, "zero_group")
+    tensor_ranks = max(1, plan.get("tp", 1))
+    if said in ("node", "intra-node", "in-node", "per-node"):
+        standard = load_profile(_profile_name(row)).network.gpus_per_node
+        group = (cells.whole_if_stated(row, "gpus_per_node") or standard) // tensor_ranks or 1
+    elif said in ("", "all", "dp", "world", "full", "none", "0"):
+        return 0
+    else:
+        group = cells.whole(row, "zero_group")
+    width = cells.whole(row, "gpus") // (tensor_ranks * max(1, plan.get("pp", 1)))
+    return group if group <= width else 0
+
+
+def _precision(row: Row, base: str) -> dict[str, Any]:
+    """Number format; before Ampere and in frameworks of that time it was fp16."""
+    said = cells.word(row, "precision")
+    if said:
+        return {"precision": spellings.precision_name(said)}
+    of_fp16 = base.startswith(("megatron-lm-", "deepspeed-2021")) or "v100" in _profile_name(row)
+    return {"precision": "fp16"} if of_fp16 else {}
+
+
+def _recomputation(row: Row) -> dict[str, Any]:
+    """Whole layers, or parts of them, that are computed again."""
+    said, notes = cells.word(row, "recompute"), row.get("notes", "")
+    recomputation: dict[str, Any] = {"recompute": spellings.recompute_extent(said)} if said else {}
+    if some_layers := _SOME_LAYERS_AGAIN.search(notes):
+        recomputation["recompute_layers"] = int(some_layers.group(1))
+    elif modules := _RECOMPUTED_MODULES.search(notes):
+        recomputation |= {
+            "recompute": "selective", "recompute_modules": modules.group(1).split("+"),
+        }  # fmt: skip
+    return recomputation
+
+
+def _attention(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
+    said = cells.word(row, "attention")
+    if said:
+        return spellings.attention_facts(said)
+    if plan.get("cp", 1) > 1:
+        return {"attention": "flash"}  # a ring or a trade of heads is built around one kernel
+    repeats_core = "core_attn" in plan.get("recompute_modules", ["core_attn"])
+    if plan.get("recompute") == "selective" and repeats_core and cells.word(row, "recompute"):
+        # Core attention is only worth computing again where its scores would be kept.
+        return {"attention": "fused-softmax"}
+    return {}
+
+
+def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
+    """What a stack does otherwise around this model, or in this number format."""
+    facts: dict[str, Any] = {}
+    if base.startswith("megatron-lm-") and plan.get("precision") == "bf16":
+        # ``arguments.py``: bf16 sets accumulate_allreduce_grads_in_fp32.
+        facts |= {"main_grad_precision": "fp32", "grad_reduce_precision": "fp32"}
+    if base in ("deepspeed", "megatron-deepspeed") and cells.flag(row, "gated_mlp"):
+        # Llama's kin, of 2023 and later, train without dropout and on flash attention.
+        facts |= {"dropout": False, "attention": "flash"}
+    of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
+    if of_transformers and base in ("deepspeed", "torch-fsdp"):
+        facts |= eager_model_facts()
+    return facts
+
+
+def _expert_tensor_degree(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Ranks that share an expert, where the notes or the framework's generation say so.
+
+    Recipes before Megatron-Bridge (NeMo up to 25.02) leave it at Megatron-Core's default:
+    experts are split as the rest of the layer is. Ranks of one tensor-parallel group must hold
+    other tokens than each other, so they cut the sequence where the row does not say.
+    """
+    tp = plan.get("tp", 1)
+    cuts = {"sequence_parallel": True} if tp > 1 else {}
+    stated = re.search(r"\bETP ?=? ?(\d+)|expert tensor parallel (\d+)", row.get("notes", ""))
+    if stated:
+        return {**cuts, "etp": int(stated.group(1) or stated.group(2))}
+    said = f"{row['framework']} {row.get('framework_version', '')}"
+    inherits = re.search(r"(?i)\bnemo\b.*?(?<![\d.])(24\.\d\d|25\.0[0-2])", said)
+    return {**cuts, "etp": tp} if inherits else cuts
+
+
+def _stated_layout(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Layers per stage, or what counts as a layer, where the notes say so."""
+    notes = row.get("notes", "")
+    stated = re.search(r"units per stage incl\. embedding and head ([\d/]+)", notes)
+    if stated:
+        first, *middle, last = [int(units) for units in stated.group(1).split("/")]
+        return {"layout": [first - 1, *middle, last - 1]}
+    if re.search(r"first and last stages? (each )?(hold|have)s? one layer (fewer|less)", notes):
+        stages = plan["pp"] * plan.get("vpp", 1)
+        middle = [(cells.whole(row, "layers") + 2) // stages] * stages
+        return {"layout": [middle[0] - 1, *middle[1:-1], middle[-1] - 1]}
+    counted = re.search(r"embedding and (loss|head) (are )?count(ed)? as .*layers", notes)
+    return {"account_for_embedding": True, "account_for_loss": True} if counted else {}

@@ -1,0 +1,51 @@
+"""Which attention kernel does a plan mean?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.described.plan.plan import Plan
+from simulator.errors import InputError
+from tests.jobs import small_job, small_model
+
+
+def plan(**fields) -> Plan:
+    return Plan.model_validate(fields)
+
+
+def test_the_stack_decides_where_the_plan_is_silent():
+    assert plan().attention_kernel == "flash"
+    assert plan(stack="megatron-lm-2021").attention_kernel == "fused-softmax"
+    assert plan(stack="megatron-lm-2021", attention="flash").attention_kernel == "flash"
+
+
+def test_full_precision_has_no_fused_kernel():
+    assert plan(precision="fp32").attention_kernel == "unfused"
+
+
+def test_flash_attention_in_full_precision_is_refused():
+    with pytest.raises(InputError, match="flash attention has no kernel"):
+        small_job(precision="fp32", attention="flash")
+
+
+def test_ranks_can_only_trade_whole_heads():
+    with pytest.raises(InputError, match="heads that ranks trade"):
+        small_job(small_model(heads=12, kv_heads=12, head_dim=4), gpus=8, cp=8,
+                  cp_method="all_to_all", seq_len=1024, global_batch=1)  # fmt: skip
+
+
+def test_windows_and_context_parallelism_are_refused_together():
+    model = small_model(sliding_window=64)
+    with pytest.raises(InputError, match="attention windows"):
+        small_job(model, gpus=2, cp=2, seq_len=1024, global_batch=1)
+
+
+def test_a_window_that_holds_the_whole_sequence_is_none():
+    model = small_model(sliding_window=1024)
+    assert small_job(model, gpus=2, cp=2, seq_len=1024, global_batch=1).plan.cp == 2
+
+
+@pytest.mark.parametrize("attention", ["unfused", "fused-softmax"])
+def test_ranks_share_no_attention_that_stores_its_scores(attention):
+    with pytest.raises(InputError, match="one fused attention kernel"):
+        small_job(gpus=2, cp=2, seq_len=1024, global_batch=1, attention=attention)

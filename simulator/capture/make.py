@@ -73,8 +73,10 @@ def capture_steps(
     from simulator.capture.recording.one_rank import captured_steps, device_answers
 
     answers = device_answers(device_values(load_profile(device)), 0)
-    found = captured_steps(step_function, 0, world, answers)
-    return merged([found.as_capture(world)], getattr(step_function, "__name__", "step"), device)
+    with tempfile.TemporaryDirectory() as folder:
+        found = captured_steps(step_function, 0, world, answers, Path(folder))
+    name = getattr(step_function, "__name__", "step")
+    return merged([found.as_capture(world)], name, device)
 
 
 def device_values(profile: HardwareProfile) -> dict[str, Any]:
@@ -103,12 +105,14 @@ class _Tables:
         answers: Mapping[str, Any],
     ) -> None:
         self._folder = folder
+        mailbox = folder / "mailbox"
+        mailbox.mkdir()
         self._order = {
             "script": str(script.resolve()),
             "arguments": list(arguments),
             "world": world,
             "device": dict(answers),
-            "mailbox": str(folder / "mailbox"),
+            "mailbox": str(mailbox),
         }
 
     def rank(self, rank: int) -> Capture:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tests.capture.models import DEVICE, LAYERS, SEQ, VOCAB, WIDTH, parameter_by
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ANSWERS = device_answers(DEVICE, 0)
+NOWHERE = Path("nothing")
 LAYER_BYTES = 2 * (10 * WIDTH * WIDTH + 2 * WIDTH)
 """Parameters of a layer in bf16."""
 ENDS_BYTES = 2 * 2 * VOCAB * WIDTH
@@ -29,7 +31,7 @@ ENDS_BYTES = 2 * 2 * VOCAB * WIDTH
 
 @functools.cache
 def capture_of(way: str, world: int = 8, **choices: bool) -> RankResult:
-    return captured(training(way, **choices), 0, world, ANSWERS)
+    return captured(training(way, **choices), 0, world, ANSWERS, NOWHERE)
 
 
 def exchanges(found: RankResult) -> list[tuple[str, int, str]]:
@@ -63,7 +65,7 @@ def test_memory_over_the_step_is_what_torchs_tracker_counts(way, choices):
         peaks.append(snapshot[torch.device("cuda", 0)]["Total"])
         tracker.reset_mod_stats()
 
-    found = captured(training(way, **choices, around=around), 0, 8, ANSWERS)
+    found = captured(training(way, **choices, around=around), 0, 8, ANSWERS, NOWHERE)
     assert found.table.held_bytes.max() == peaks[2]
 
 
@@ -148,7 +150,7 @@ def test_what_cannot_be_captured_is_refused_with_the_line(tmp_path, line, rule):
         encoding="utf-8",
     )
     with pytest.raises(InputError, match=rule) as refused:
-        captured_script(str(script), [], 0, 1, ANSWERS)
+        captured_script(str(script), [], 0, 1, ANSWERS, NOWHERE)
     assert "ended" in rule or f"{script}:5" in str(refused.value)
     assert list(tmp_path.iterdir()) == [script]
 

@@ -11,6 +11,7 @@
 :mod:`.groups`           collectives and what waits for them
 :mod:`.modules`          which module, and forward, backward or update
 :mod:`.owners`           who holds a block of memory
+:mod:`.pipelines`        stages that agree on shapes
 :mod:`.reducer`          DistributedDataParallel's buckets
 :mod:`.record`           what is written down
 :mod:`.settle`           the step, cut out of it

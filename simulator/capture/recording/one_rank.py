@@ -13,6 +13,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +43,7 @@ from simulator.capture.recording.absent_streams import (
 from simulator.capture.recording.gpu_kernels import gpu_kernels
 from simulator.capture.recording.modules import Modules
 from simulator.capture.recording.owners import Owners, settled_owner
+from simulator.capture.recording.pipelines import agreeing_stages
 from simulator.capture.recording.record import Record
 from simulator.capture.recording.recorder import Recorder
 from simulator.capture.recording.reducer import reduced
@@ -87,15 +89,16 @@ class RankResult:
         )
 
 
-def captured_script(
+def captured_script(  # noqa: PLR0917 - one order, in words
     script: str,
     arguments: Sequence[str],
     rank: int,
     world: int,
     device: DeviceAnswers,
+    mailbox: Path,
     on_error: Callable[[InputError], None] = lambda _: None,
 ) -> RankResult:
-    """What one rank does when it runs a script.
+    """What one rank does when it runs a script; arguments as of :func:`captured`.
 
     Raises:
         InputError: The script raises, ends before a step, or needs what is not there.
@@ -106,11 +109,11 @@ def captured_script(
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
 
-    return captured(run, rank, world, device, on_error)
+    return captured(run, rank, world, device, mailbox, on_error)
 
 
 def captured_steps(
-    step: Callable[[], object], rank: int, world: int, device: DeviceAnswers
+    step: Callable[[], object], rank: int, world: int, device: DeviceAnswers, mailbox: Path
 ) -> RankResult:
     """What one rank does in a step that a function runs."""
 
@@ -118,14 +121,15 @@ def captured_steps(
         for _ in range(KEPT_STEP + 2):
             step()
 
-    return captured(run, rank, world, device)
+    return captured(run, rank, world, device, mailbox)
 
 
-def captured(
+def captured(  # noqa: PLR0917 - as above
     run: Callable[[], None],
     rank: int,
     world: int,
     device: DeviceAnswers,
+    mailbox: Path,
     on_error: Callable[[InputError], None] = lambda _: None,
 ) -> RankResult:
     """What one rank does, until enough steps are complete.
@@ -135,6 +139,7 @@ def captured(
         rank: Which one it is.
         world: Of how many.
         device: What it may learn of its device.
+        mailbox: Folder that the ranks of a capture share.
         on_error: Called with what stops backward, before torch's engine, which may end the
             process, is told.
 
@@ -144,7 +149,8 @@ def captured(
     record = Record(rank)
 
     def on_step() -> None:
-        record.steps.append((record.moment, len(record.sizes)))
+        # From update to update: stages of a pipeline receive before their first forward.
+        record.steps.append(modules.last_update)
         if len(record.steps) > KEPT_STEP + 1:
             raise StepsDone
 
@@ -157,7 +163,8 @@ def captured(
     recorder.on_error = lambda error: on_error(_as_input_error(error))
     followed = exchanges.Groups(recorder)
     owners = Owners(recorder, followed)
-    with _absent(recorder, followed, device, rank, world), owners.followed(), modules.followed():
+    around = _absent(recorder, followed, device, rank, world)
+    with around, owners.followed(), modules.followed(), agreeing_stages(mailbox):
         _run(run)
         if modules.has_updated and len(record.steps) <= KEPT_STEP + 1:
             record.steps.append(modules.last_update)
@@ -216,7 +223,7 @@ def _absent(
             answered(answers),
             _environment(rank, world, device),
             _process_groups(rank, world),
-            _movable_modules(),
+            _movable(),
             exchanges.followed(followed),
             reduced(recorder, followed),
             unknown_values(),
@@ -252,10 +259,17 @@ def _environment(rank: int, world: int, device: DeviceAnswers) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def _movable_modules() -> Iterator[None]:
-    """Inside, modules of fake tensors move to a device: weak references do not hinder a swap."""
+def _movable() -> Iterator[None]:
+    """Inside, fake tensors and modules of them move to a device without contents.
+
+    Weak references do not hinder that a module swaps its tensors.
+    """
     nobody = SimpleNamespace(getweakrefs=lambda _: [])
-    with replaced({(torch.utils, "weakref"): nobody}):
+    # Where a device is absent, tensors are made on the host and moved.
+    is_absent = property(lambda _: True)
+    with replaced(
+        {(torch.utils, "weakref"): nobody, (FakeTensorMode, "avoid_device_init"): is_absent}
+    ):
         yield
 
 

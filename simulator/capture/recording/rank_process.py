@@ -36,6 +36,7 @@ def main() -> None:
             order["rank"],
             order["world"],
             device_answers(order["device"], order["rank"]),
+            Path(order["mailbox"]),
             refuse,
         )
     except InputError as error:

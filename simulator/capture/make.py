@@ -72,7 +72,7 @@ def capture_steps(
     """
     from simulator.capture.recording.one_rank import captured_steps, device_answers
 
-    answers = device_answers(device_values(load_profile(device)), 0)
+    answers = device_answers(device_values(load_profile(device)))
     with tempfile.TemporaryDirectory() as folder:
         found = captured_steps(step_function, 0, world, answers, Path(folder))
     name = getattr(step_function, "__name__", "step")

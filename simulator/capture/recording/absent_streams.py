@@ -27,8 +27,7 @@ class DeviceAnswers:
         memory_bytes: Total memory [B].
         sm_count: Multiprocessors.
         capability: Major and minor of the compute capability.
-        local_ranks: Devices of a node.
-        local_rank: This rank's.
+        local_ranks: Devices of a node; this rank's is number 0.
     """
 
     name: str
@@ -36,7 +35,6 @@ class DeviceAnswers:
     sm_count: int
     capability: tuple[int, int]
     local_ranks: int
-    local_rank: int
 
     def properties(self, *_: object, **__: object) -> SimpleNamespace:
         """As ``torch.cuda.get_device_properties`` returns them."""
@@ -164,13 +162,6 @@ def cuda_answers(
         allocated: Bytes held now, and at most so far [B].
     """
     stream, event = streams.stream_class(), streams.event_class()
-    chosen = SimpleNamespace(device=device.local_rank)
-
-    def set_device(which: Any) -> None:
-        index = torch.device("cuda", which).index if isinstance(which, int) else None
-        index = torch.device(which).index if index is None else index
-        chosen.device = chosen.device if index is None else index
-
     def current_stream(_: Any = None) -> Any:
         return stream(stream_id=streams.current) if streams.current else default_stream()
 
@@ -216,8 +207,7 @@ def cuda_answers(
         "is_bf16_supported": lambda *_, **__: device.capability >= (8, 0),
         "is_current_stream_capturing": lambda: False,
         "device_count": lambda: device.local_ranks,
-        "current_device": lambda: chosen.device,
-        "set_device": set_device,
+        "current_device": lambda: 0,
         "get_device_properties": device.properties,
         "get_device_name": lambda *_: device.name,
         "get_device_capability": lambda *_: device.capability,
@@ -238,7 +228,7 @@ def cuda_answers(
         "synchronize", "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated",
         "reset_accumulated_memory_stats", "manual_seed", "manual_seed_all", "seed", "seed_all",
         "set_rng_state", "set_rng_state_all", "init", "_lazy_init", "ipc_collect",
-        "set_per_process_memory_fraction", "_sleep",
+        "set_per_process_memory_fraction", "_sleep", "set_device",
     )  # fmt: skip
     return answers | dict.fromkeys(silent, nothing)
 

@@ -60,7 +60,7 @@ class _FusedRmsNorm(torch.autograd.Function):
             of_input, of_weight = torch.ops.aten._fused_rms_norm_backward(
                 gradient, x, ctx.shape, scale, weight, wanted
             )
-        return of_input, None, of_weight, None
+        return of_input if wanted[0] else None, None, of_weight if wanted[1] else None, None
 
 
 class _Kernels:

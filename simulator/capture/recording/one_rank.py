@@ -124,7 +124,7 @@ def captured_steps(
     return captured(run, rank, world, device, mailbox)
 
 
-def captured(  # noqa: PLR0917 - as above
+def captured(
     run: Callable[[], None],
     rank: int,
     world: int,
@@ -244,7 +244,7 @@ def _absent(
 @contextlib.contextmanager
 def _environment(rank: int, world: int, device: DeviceAnswers) -> Iterator[None]:
     values = {
-        "RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": device.local_rank,
+        "RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": 0,
         "LOCAL_WORLD_SIZE": device.local_ranks, "GROUP_RANK": rank // device.local_ranks,
         "MASTER_ADDR": "localhost", "MASTER_PORT": 29500, "WANDB_MODE": "disabled",
         "HF_HUB_OFFLINE": 1, "TOKENIZERS_PARALLELISM": "false",
@@ -326,14 +326,12 @@ def _real(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def device_answers(values: Mapping[str, Any], rank: int) -> DeviceAnswers:
+def device_answers(values: Mapping[str, Any]) -> DeviceAnswers:
     """Answers of a rank's device from plain data, as one process hands it to another."""
-    local_ranks = int(values["local_ranks"])
     return DeviceAnswers(
         name=str(values["name"]),
         memory_bytes=int(values["memory_bytes"]),
         sm_count=int(values["sm_count"]),
         capability=(int(values["capability"][0]), int(values["capability"][1])),
-        local_ranks=local_ranks,
-        local_rank=rank % local_ranks,
+        local_ranks=int(values["local_ranks"]),
     )

@@ -35,7 +35,7 @@ def main() -> None:
             order["arguments"],
             order["rank"],
             order["world"],
-            device_answers(order["device"], order["rank"]),
+            device_answers(order["device"]),
             Path(order["mailbox"]),
             refuse,
         )

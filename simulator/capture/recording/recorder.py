@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -92,6 +93,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(each.__name__ in _SUBCLASSES for each in types):
             return NotImplemented
         kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda" and device.index:
+            # A rank has one device; code may number it by its place in the node.
+            kwargs = {**kwargs, "device": torch.device("cuda", 0)}
         if self.paused:
             return func(*args, **kwargs)
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -110,7 +115,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _number(self, func: Any, args: Any) -> Any:
         """A value that only a run knows; where it decides something, :mod:`.values` refuses."""
-        if getattr(args[0], "constant", None) is not None:
+        is_fake = isinstance(args[0], FakeTensor)
+        if not is_fake or args[0].constant is not None:
             return func(*args)
         kind = args[0].dtype
         return math.nan if kind.is_floating_point else False if kind is torch.bool else 0

@@ -124,7 +124,7 @@ class _Tables:
         target = self._folder / f"rank{rank}"
         order = json.dumps({**self._order, "rank": rank, "target": str(target)})
         command = [sys.executable, "-m", "simulator.capture.recording.rank_process"]
-        done = subprocess.run(command, input=order, text=True, check=False, stdout=sys.stderr)
+        done = subprocess.run(command, input=order, text=True, check=False)
         refused = target.with_suffix(".json")
         if refused.is_file():
             raise _as_error(json.loads(refused.read_text(encoding="utf-8")))

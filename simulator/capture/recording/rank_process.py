@@ -18,6 +18,7 @@ from simulator.errors import InputError
 def main() -> None:
     """Capture the rank that standard input orders, into the file that it names."""
     order = json.loads(sys.stdin.read())
+    os.dup2(2, 1)  # What a script prints is talk, not data.
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
     target = Path(order["target"])

@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
+MUTANTS_FLAGS ?= --count 200 --seed 1
 SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore lint types golden generated schedules network memory strategies tensor-parallel \
+.PHONY: help demo test explore lint types golden mutants generated schedules network memory strategies tensor-parallel \
   planning advice torch-runs coverage accuracy zero-bubble performance fit gpu docs clean
 
 help:  ## this list
@@ -35,10 +36,13 @@ types: $(VENV)/.dev  ## static types
 coverage: $(VENV)/.dev  ## tests, and the lines that they never reach
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov --cov-report=term-missing:skip-covered
 
+mutants: $(VENV)/.dev  ## reports/mutants.md: which small mistakes in the core no test would notice; 40 minutes
+	$(BIN)/python -m tests.mutants $(MUTANTS_FLAGS)
+
 golden: $(VENV)/.dev  ## tests/golden/: results to the last digit, after a change that was meant to move them
 	$(BIN)/python -m tests.golden.results
 
-generated: $(VENV)/.core  ## everything written from code: JSON schemas, docs/fields.md, docs/python-api.md
+generated: $(VENV)/.core  ## everything written from code: JSON schemas, docs/fields.md, python-api.md, stacks.md
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from simulator.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from simulator.results.difference import Difference
     from simulator.results.verdict import Advice
@@ -91,49 +92,47 @@ class Result(StepResult):
 
         Where there are more classes of ranks than a page has room for, some stand for all.
         """
-        from simulator.plots.pipeline import draw_pipeline
+        from simulator.plots.pipeline import build_pipeline_figure
 
-        return _written(partial(draw_pipeline, max_stages=_MOST_ROWS), self, path)
+        return _saved(build_pipeline_figure(self, max_stages=_MOST_ROWS), path)
 
     def plot_memory(self, path: str | Path) -> Path:
         """Draw who holds memory at the peak of each stage, against capacity."""
-        from simulator.plots.memory import draw_memory_by_owner
+        from simulator.plots.memory import build_memory_by_owner_figure
 
-        return _written(draw_memory_by_owner, self, path)
+        return _saved(build_memory_by_owner_figure(self), path)
 
     def plot_memory_over_time(self, path: str | Path) -> Path:
         """Draw each stage's memory over the step."""
-        from simulator.plots.memory import draw_memory_over_time
+        from simulator.plots.memory import build_memory_over_time_figure
 
-        return _written(draw_memory_over_time, self, path)
+        return _saved(build_memory_over_time_figure(self), path)
 
     def plot_breakdown(self, path: str | Path) -> Path:
         """Draw where the step's time goes."""
-        from simulator.plots.comparison import draw_breakdown
+        from simulator.plots.comparison import build_breakdown_figure
 
-        return _written(draw_breakdown, self, path)
+        return _saved(build_breakdown_figure(self), path)
 
     def plot_links(self, path: str | Path) -> Path:
         """Draw how busy the links of every stage are over the step."""
-        from simulator.plots.links import draw_links
+        from simulator.plots.links import build_links_figure
 
-        return _written(draw_links, self, path)
+        return _saved(build_links_figure(self), path)
 
     def plot_roofline(self, path: str | Path) -> Path:
         """Draw how near each kernel of a layer comes to what the device could do."""
-        from simulator.plots.roofline import draw_roofline
+        from simulator.plots.roofline import build_roofline_figure
         from simulator.program.price.roofline import roofline
 
-        draw_roofline(roofline(self.job), self.title, path)
-        return Path(path)
+        return _saved(build_roofline_figure(roofline(self.job), self.title), path)
 
     def plot_placement(self, path: str | Path) -> Path:
         """Draw which ranks sit where, and which links their groups cross."""
-        from simulator.plots.machines.placement import draw_placement
+        from simulator.plots.machines.placement import build_placement_figure
         from simulator.program.grid.placement import placement
 
-        draw_placement(placement(self.job), path)
-        return Path(path)
+        return _saved(build_placement_figure(placement(self.job)), path)
 
     def plot_all(self, folder: str | Path) -> list[Path]:
         """Draw every picture into a folder, made if it is not there.
@@ -238,7 +237,8 @@ def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Res
     )
 
 
-def _written(draw: Callable[[StepResult, Path], object], result: Result, path: str | Path) -> Path:
-    path = Path(path)
-    draw(result, path)
-    return path
+def _saved(figure: Figure, path: str | Path) -> Path:
+    from simulator.plots.style import save
+
+    save(figure, path)
+    return Path(path)

@@ -22,8 +22,8 @@ from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work
-from simulator.program.run.attachments import Gather
 from simulator.program.run.pipeline import Pipeline, add_pipeline
+from simulator.program.run.pipeline_parts import Gather
 from simulator.program.strategies.split_backward import Halves, whole_until_the_end
 from simulator.schedule import Phase, Slot, schedule_info, schedule_order
 from tests.tiny import tiny_profile

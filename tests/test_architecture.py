@@ -30,6 +30,7 @@ FLOORS = [
     "program",
     "engine",
     "results",
+    "serving",
     "plots",
     "exporters",
     "chakra",
@@ -38,6 +39,7 @@ FLOORS = [
     "validate",
     "calibrate",
     "planning",
+    "capture",
     "api",
     "cli",
 ]

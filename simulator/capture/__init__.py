@@ -13,7 +13,7 @@ takes and gives back is written down in a file, and from the file comes a
 :mod:`.kernel_cost`      seconds of an operator
 :mod:`.exchange_work`    seconds of an exchange
 :mod:`.rescale`          other numbers of data-parallel ranks
-:mod:`.blocks`           which operations are one
+:mod:`.merged_operations` which operations are one
 :mod:`.captured_program` the whole step as a program
 :mod:`.held_memory`      who holds what, when
 :mod:`.result`           the simulated step

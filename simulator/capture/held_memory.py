@@ -91,7 +91,8 @@ def _rank_memory(
     held = np.cumsum(change)
     peak = int(np.argmax(held))
     time_s = _times(table, costs, timeline)
-    outside = device.context_bytes + communicators_bytes(_group_sizes(capture, table, scale))
+    sizes = _group_sizes(capture, table, scale)
+    outside = device.context_bytes + communicators_bytes(sizes, profile.common)
     room = device.memory_bytes - outside
     reserved = max(float(held[peak]), _reserved_bytes(table, change, room))
     return ClassMemory(

@@ -36,8 +36,8 @@ _CAUSAL_AT: Mapping[str, int] = MappingProxyType(
 _REDUCES_ROWS = ("layer_norm_backward", "rms_norm_backward", "sum.dim_IntList")
 _SUPERLINEAR = (
     "sort", "topk", "fft", "linalg_svd", "linalg_inv", "linalg_solve", "linalg_qr", "cdist",
-    "unique", "cumsum", "cumprod", "logcumsumexp", "cholesky", "scan", "histc", "bincount",
-    "nonzero", "searchsorted",
+    "unique", "cumsum", "cumprod", "logcumsumexp", "svd", "cholesky", "lu_", "scan", "histc",
+    "bincount", "nonzero", "searchsorted",
 )  # fmt: skip
 _OWN = {"aten", "fsdp", "prims", "c10d", "_c10d_functional"}
 

@@ -101,23 +101,27 @@ class CaptureResult(StepResult):
 
     def plot_all(self, folder: str | Path) -> list[Path]:
         """Draw pipeline, memory, breakdown and links into a folder, made if it is not there."""
-        from simulator.plots.comparison import draw_breakdown
-        from simulator.plots.links import draw_links
-        from simulator.plots.memory import draw_memory_by_owner, draw_memory_over_time
-        from simulator.plots.pipeline import draw_pipeline
+        from simulator.plots.comparison import build_breakdown_figure
+        from simulator.plots.links import build_links_figure
+        from simulator.plots.memory import (
+            build_memory_by_owner_figure,
+            build_memory_over_time_figure,
+        )
+        from simulator.plots.pipeline import build_pipeline_figure
+        from simulator.plots.style import save
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        drawings = {
-            "pipeline": draw_pipeline,
-            "memory": draw_memory_by_owner,
-            "memory_over_time": draw_memory_over_time,
-            "breakdown": draw_breakdown,
-            "links": draw_links,
+        figures = {
+            "pipeline": build_pipeline_figure,
+            "memory": build_memory_by_owner_figure,
+            "memory_over_time": build_memory_over_time_figure,
+            "breakdown": build_breakdown_figure,
+            "links": build_links_figure,
         }
-        for name, draw in drawings.items():
-            draw(self, folder / f"{name}.png")
-        return [folder / f"{name}.png" for name in drawings]
+        for name, build in figures.items():
+            save(build(self), folder / f"{name}.png")
+        return [folder / f"{name}.png" for name in figures]
 
     def write_trace(
         self, path: str | Path, *, max_events: int = 2_000_000, kernels: bool = False
@@ -202,9 +206,9 @@ def _summarised(
 def _work(
     capture: Capture, ranks: tuple[RankCosts, ...], profile: HardwareProfile
 ) -> tuple[float, float, float]:
-    """What the model needs and what is executed, of a mean rank, and the peak to hold it against.
+    """FLOP that the model needs, FLOP executed, and the peak that they are held against.
 
-    The peak is that of the format in which most is computed [FLOP, FLOP, FLOP/s].
+    Of a mean rank; the peak is that of the format in which most is computed [FLOP, FLOP, FLOP/s].
     """
     model = executed = 0.0
     formats: Counter[str] = Counter()

@@ -70,7 +70,7 @@ class Node:
         id: Its number, unique in the trace.
         name: For people.
         type: What it stands for.
-        seconds: How long it took; 0 where that is not said [s].
+        seconds: How long it took; 0 if unknown [s].
         waits_for: Nodes that must have ended, by id.
         attributes: Everything else, by name.
     """

@@ -46,13 +46,13 @@ def check_traceable(job: Job) -> None:
         "plan.schedule": steps_around(job).total > 1 and "has no end of a step to stop at",
         "plan.offload": plan.offload.is_used and "shares links to the host that are no network",
         "plan.data_parallel": not job.choices.data_parallelism.reduces_by_collectives
-        and "needs hosts apart from the ranks",
+        and "needs hosts beside the ranks",
         "plan.expert_load": plan.expert_load is not None and "makes ranks wait unequally",
         "plan.tp_method": plan.tensor_grid is not None and "exchanges along lines of a grid",
         "perturbations": bool(job.perturbations) and "slows links that other clusters have",
     }
     faults = [
-        Fault(path, f"cannot be told by an execution trace: it {reason}", hint="leave it out")
+        Fault(path, f"cannot be expressed by an execution trace: it {reason}", hint="leave it out")
         for path, reason in reasons.items()
         if reason
     ]

@@ -171,13 +171,13 @@ class RankReader:
         number: Class of the rank.
         trace: What it recorded.
         network: The links that communication is priced on.
-        everybody: All ranks with a trace.
+        all_ranks: All ranks with a trace.
     """
 
     number: int
     trace: RankTrace
     network: Network
-    everybody: tuple[int, ...]
+    all_ranks: tuple[int, ...]
     _met: Counter[Hashable] = field(default_factory=Counter)
     _costs: dict[Hashable, CollectiveCost] = field(default_factory=dict)
 
@@ -216,10 +216,10 @@ class RankReader:
         return called, self._met[called]
 
     def _ranks(self, node: Node) -> tuple[int, ...]:
-        """Ranks of a node's process group; everybody where it names none."""
+        """Ranks of a node's process group; all where it names none."""
         name = node.attributes.get(names.GROUP)
         if name is None or name == "":
-            return self.everybody
+            return self.all_ranks
         ranks = self.trace.groups.get(str(name))
         if ranks is None:
             raise self._fault(node, f"names the process group {name}, which is not listed")

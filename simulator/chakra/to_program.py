@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from simulator.chakra.execution_trace import RankTrace
 from simulator.chakra.rank_parts import RankPart, RankReader, category_of, kind_of
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.engine.deadlock import DeadlockError
+from simulator.engine.dependencies import DeadlockError
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline
@@ -24,10 +24,6 @@ from simulator.program.ir import COMMUNICATION, Lane, Operation, Program, RankCl
 
 def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Program:
     """The program that traces describe, on the links of a profile.
-
-    Args:
-        traces: One per rank.
-        profile: Gives links and multiprocessors.
 
     Raises:
         InputError: A trace contradicts itself, or the ranks contradict each other.
@@ -40,9 +36,9 @@ def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Pro
         ports=dict(profile.network.ports_bytes_per_s),
         sm_count=profile.device.sm_count,
     )
-    everybody = tuple(trace.rank for trace in traces)
+    all_ranks = tuple(trace.rank for trace in traces)
     network = profile.network.taken_by(len(traces))
-    readers = [RankReader(number, trace, network, everybody) for number, trace in enumerate(traces)]
+    readers = [RankReader(number, trace, network, all_ranks) for number, trace in enumerate(traces)]
     joint = _joined([reader.operations() for reader in readers])
     waits = _Waits(traces)
     for each in _in_order(joint):
@@ -152,7 +148,7 @@ class TracedStep:
 
     Attributes:
         timeline: What ran when, one class per traced rank.
-        recorded_step_s: What the step took where it was traced; None if that is not said [s].
+        recorded_step_s: What the step took where it was traced; None if unknown [s].
         computation_s: Computation of the rank that has most [s].
         communication_s: What all communication of that rank takes, by kind, the part that
             runs beside computation included [s].

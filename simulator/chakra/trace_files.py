@@ -124,10 +124,6 @@ def read_traces(paths: Sequence[Path]) -> list[RankTrace]:
 def read_trace(path: Path, max_nodes: int = MAX_NODES) -> RankTrace:
     """The trace in a file.
 
-    Args:
-        path: Named NAME.RANK.et.
-        max_nodes: Most nodes that are read.
-
     Raises:
         InputError: It is no trace, a broken one, or too long.
     """

@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
+from simulator.cli.console import (
+    note,
+    number_columns,
+    print_json,
+    print_table,
+    text_columns,
+    write_picture,
+)
 from simulator.cli.options import AsJson, Picture, quantity
 from simulator.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
-    from simulator.engine.chunk_contents import Contents
+    from simulator.engine.chunk_algorithms import Contents
     from simulator.engine.chunked import ChunkedCollective, ChunkTimeline
 
 
@@ -78,8 +85,7 @@ def show_collective(
 
     Example:  clustersim collective show ring_all_reduce --ranks 4 --size "64 MiB" --plot ring.png
     """
-    from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
-    from simulator.engine.chunk_contents import contents
+    from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS, contents
     from simulator.engine.chunked import ChunkedCollective, simulate_collectives
 
     num_bytes = quantity(size, "--size", "bytes", or_zero=True)
@@ -87,10 +93,9 @@ def show_collective(
     collective = ChunkedCollective(algorithm, num_bytes, range(ranks), chunks)
     timeline = simulate_collectives([collective], rate, hop_s)[0]
     if plot is not None:
-        from simulator.plots.machines.chunk_steps import draw_chunk_steps
+        from simulator.plots.machines.chunk_steps import build_chunk_steps_figure
 
-        draw_chunk_steps(collective, timeline, rate, plot)
-        note(f"wrote {plot}")
+        write_picture(build_chunk_steps_figure(collective, timeline, rate), plot)
     whole_s = CHUNK_ALGORITHMS[algorithm].closed_form_s(num_bytes, ranks, rate, hop_s)
     if as_json:
         print_json(_to_dict(collective, timeline, whole_s))

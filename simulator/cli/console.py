@@ -13,9 +13,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PLAIN_WIDTH = 1000
 """Wider than any table; lines are no longer than their content."""
@@ -53,13 +57,16 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def need_one_that_fits(fit: Iterable[bool], what: str) -> None:
-    """End with exit code 1 where nothing of what was compared fits into memory.
+def write_picture(figure: Figure, path: Path) -> None:
+    """Write a picture in the format of the path's suffix, and say so."""
+    from simulator.plots.style import save
 
-    Args:
-        fit: Whether each does; what cannot run does not fit either.
-        what: What was compared, in the singular.
-    """
+    save(figure, path)
+    note(f"wrote {path}")
+
+
+def need_one_that_fits(fit: Iterable[bool], what: str) -> None:
+    """End with exit code 1 where nothing of what was compared fits into memory."""
     if not any(fit):
         note(f"No {what} fits; clustersim plan says what would.")
         raise typer.Exit(1)
@@ -91,12 +98,7 @@ def working(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(things: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar with the remaining time, on a terminal only; yields what counts one more.
-
-    Args:
-        things: What is counted, in the plural.
-        total: How many there are.
-    """
+    """Show a bar with the remaining time, on a terminal only; yields what counts one more."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -185,7 +187,7 @@ def _write(text: str) -> None:
 
 
 def close_stdout() -> None:
-    """Let nothing more be written to a pipe that nobody reads, at exit neither."""
+    """Let nothing more be written to a pipe that nobody reads, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

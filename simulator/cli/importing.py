@@ -269,7 +269,6 @@ def import_nemo(
 
 
 def _tell(job: Job, report: ImportReport) -> None:
-    """Write the job to stdout and the report to stderr."""
     import yaml
 
     typer.echo(yaml.safe_dump(dict(job.document), sort_keys=False), nl=False)
@@ -323,8 +322,8 @@ def import_topology(
     node = node_topology(read, base, matrix.name, nics=nics, nic_rate=nic)
     file = profile_file(profile)
     values = {
-        path: SourcedValue(told.value, told.kind, told.reference)
-        for path, told in node.values.items()
+        path: SourcedValue(fact.value, fact.kind, fact.reference)
+        for path, fact in node.values.items()
     }
     text = with_sourced_values(file.read_text(encoding="utf-8"), values, str(file))
     faults = profile_faults(profile_from_document(parse_yaml(text)), file=matrix.name)

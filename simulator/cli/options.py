@@ -38,7 +38,7 @@ ProfileName = Annotated[
         "--profile",
         metavar="NAME",
         help="Hardware profile, in place of the job's or of the capture's.",
-        autocompletion=lambda incomplete: complete_profile(incomplete),  # noqa: PLW0108
+        autocompletion=lambda incomplete: complete_profile(incomplete),  # noqa: PLW0108 - defined below
     ),
 ]
 Gpus = Annotated[
@@ -49,7 +49,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object to s
 
 
 def read_job(path: Path, assignments: Sequence[str] | None) -> Job:
-    """The job of a file with the ``--set`` assignments applied; doubts about hardware are said.
+    """The job of a file with the ``--set`` assignments applied; doubts about hardware are noted.
 
     Raises:
         InputError: The file or an assignment is wrong.

@@ -15,6 +15,7 @@ from simulator.cli.console import (
     print_json,
     print_table,
     text_columns,
+    write_picture,
 )
 from simulator.cli.options import AsJson, Changes, Picture, complete_schedule
 from simulator.cli.schedules_of_job import compare_steps, print_lines, refuse_sizes, show_step
@@ -152,10 +153,9 @@ def show_schedule(
     pp, microbatches = _sizes([info], pp, microbatches)
     run = run_schedule(info, pp, microbatches, vpp, costs)
     if plot is not None:
-        from simulator.plots.schedule import draw_schedule
+        from simulator.plots.schedule import build_schedule_figure
 
-        draw_schedule(run, plot)
-        note(f"wrote {plot}")
+        write_picture(build_schedule_figure(run), plot)
     if csv is not None:
         drains = run.info.synchronous
         order = run.order if drains else run.info.order(pp, run.chunks, microbatches)
@@ -220,10 +220,9 @@ def compare_schedules(
     pp, microbatches = _sizes(infos, pp, microbatches)
     comparison = compare(infos, pp, microbatches, vpp, costs)
     if plot is not None:
-        from simulator.plots.schedule import draw_schedule_comparison
+        from simulator.plots.schedule import build_schedule_comparison_figure
 
-        draw_schedule_comparison(comparison.runs, plot)
-        note(f"wrote {plot}")
+        write_picture(build_schedule_comparison_figure(comparison.runs), plot)
     if as_json:
         print_json(comparison.to_dict())
     else:
@@ -239,7 +238,6 @@ def _refuse_changes(changes: Sequence[str] | None) -> None:
 def _costs(
     forward: float | None, backward: float | None, weight: float | None
 ) -> Mapping[Phase, float]:
-    """Durations as given, else equal ones."""
     from simulator.schedule.unit_run import phase_costs
 
     given = {"forward": forward, "backward": backward, "weight": weight}
@@ -320,8 +318,8 @@ def _asynchronous(run: UnitRun) -> str:
 def _buffers(messages: int) -> str:
     if messages == 0:
         return "none has to be buffered"
-    said = "1 message has" if messages == 1 else f"{messages} messages have"
-    return f"{said} to be buffered between two ranks, or they wait for each other for ever"
+    messages_have = "1 message has" if messages == 1 else f"{messages} messages have"
+    return f"{messages_have} to be buffered between two ranks, or they wait for each other forever"
 
 
 def _print_comparison(comparison: Comparison, title: str) -> None:

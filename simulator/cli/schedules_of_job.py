@@ -150,7 +150,6 @@ def refuse_sizes(options: Mapping[str, object]) -> None:
 
 
 def _print_run(result: Result, info: ScheduleInfo) -> None:
-    """Print the picture of a job's step and what its ranks spend on passes."""
     from simulator.results.passes import step_passes
     from simulator.schedule.terminal_text import legend_text, sizes_text
 
@@ -178,7 +177,6 @@ def _rounded_down(time: float) -> float:
 
 
 def _row(rank: RankPasses, parts: int) -> Row:
-    """What a rank does, in milliseconds."""
     from simulator.schedule.terminal_text import Cell, Mark, Row, slot_cell
 
     marks = [
@@ -218,7 +216,6 @@ def _print_ranks(result: Result, ranks: Sequence[RankPasses], used: set[Phase]) 
 
 
 def _run_document(result: Result, info: ScheduleInfo) -> dict[str, Any]:
-    """Sizes, figures and every pass of a job's step, as plain data."""
     from simulator.results.passes import step_passes
 
     return {
@@ -252,7 +249,6 @@ def _summary(result: Result, info: ScheduleInfo) -> dict[str, Any]:
 
 
 def _comparison_document(runs: Sequence[tuple[Result, ScheduleInfo]]) -> dict[str, Any]:
-    """The figures of a job under several schedules, as plain data."""
     return {
         "schema_version": SCHEMA_VERSION,
         "schedules": [_summary(result, info) for result, info in runs],
@@ -260,7 +256,6 @@ def _comparison_document(runs: Sequence[tuple[Result, ScheduleInfo]]) -> dict[st
 
 
 def _print_comparison(runs: Sequence[tuple[Result, ScheduleInfo]]) -> None:
-    """Print a job under several schedules, each against the first."""
     first, _ = runs[0]
     rows = [
         (

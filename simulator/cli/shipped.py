@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
+from simulator.cli.console import (
+    note,
+    number_columns,
+    print_json,
+    print_table,
+    text_columns,
+    write_picture,
+)
 from simulator.cli.options import AsJson, complete_profile, file_to_write
 from simulator.errors import InputError
 from simulator.files import PICTURES
@@ -104,10 +111,9 @@ def show_profile(
 
     loaded = load_profile(profile)
     if plot is not None:
-        from simulator.plots.machines.system import draw_system
+        from simulator.plots.machines.system import build_system_figure
 
-        draw_system(loaded, plot)
-        note(f"wrote {plot}")
+        write_picture(build_system_figure(loaded), plot)
     if as_yaml:
         typer.echo(profile_file(profile).read_text(encoding="utf-8"), nl=False)
         return

@@ -15,16 +15,6 @@ from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import AttentionModel, FlashKernel, Precision
 
-_FLASH_1_SHARE = 0.52
-"""Rate of FlashAttention 1 over its successor's. The latter's paper says "around 2x" (arXiv
-2307.08691, abstract); published runs of one framework over long sequences on A100 and H100
-say 1.9 times."""
-
-_POWER_SHARE, _FLASH_1_POWER_SHARE = 0.9, 0.8
-"""Power that attention draws over what products draw, so that a power limit slows it less;
-FlashAttention 1 does so little in a cycle that it draws less still (assumption, chosen with
-published long-sequence runs of a 500 W and a 700 W variant of one device in view)."""
-
 _WIDEST_HEAD = 128
 """Widest head that kernels are made for first; wider ones keep fewer of their sums in registers."""
 
@@ -80,7 +70,7 @@ def attention_s(
     one = _pass(model, wide=head_dim > _WIDEST_HEAD, backward=backward)
     v_dim = head_dim if v_head_dim is None else v_head_dim
     products_dim = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
-    efficiency = one.efficiency * (_FLASH_1_SHARE if kernel == "flash-1" else 1.0)
+    efficiency = one.efficiency * (profile.common.flash_1_share if kernel == "flash-1" else 1.0)
     rate = peak_flop_per_s(profile, precision) * efficiency * _sustained_share(profile, kernel)
     sms = profile.device.sm_count
     tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
@@ -116,7 +106,9 @@ def _pass(model: AttentionModel, *, wide: bool, backward: bool) -> _Pass:
 
 def _sustained_share(profile: HardwareProfile, kernel: FlashKernel) -> float:
     """Share of its benchmark rate that attention keeps in long training."""
-    power_share = _FLASH_1_POWER_SHARE if kernel == "flash-1" else _POWER_SHARE
+    common = profile.common
+    of_flash_1 = kernel == "flash-1"
+    power_share = common.flash_1_power_share if of_flash_1 else common.attention_power_share
     return min(1.0, profile.kernels.sustained_clock / power_share)
 
 

@@ -29,19 +29,9 @@ Source: the CTA shapes of CUTLASS's default kernels for sm80 to sm100.
 _SPLITS = (1, 2, 4, 8)
 """Ways to cut the inner dimension; more than one costs a reduction of fp32 partials."""
 
-_OVERLAP = 5.0
-"""Exponent of the norm that joins computing and memory time: without end each hides behind the
-other entirely, at 1 they add. Fitted to the products of the open kernel table, all devices at
-once; 4 to 6 serve alike."""
-
 _ALIGNED_ROW_BYTES = 16
 """Rows of operands that start on multiples of this are loaded by whole vectors (NVIDIA, Matrix
 Multiplication Background User's Guide, section 2.1; cuBLAS, Tensor Core Usage)."""
-
-_UNALIGNED_SHARE = 0.38
-"""Rate of products with other rows over that of aligned ones. Inferred: padding GPT-2's
-vocabulary from 50257 to 50304 made a whole training step on A100s about 25 % faster (A. Karpathy
-on nanoGPT, February 2023), which this model of that step gives at 0.38."""
 
 
 def gemm_s(
@@ -131,12 +121,12 @@ def grouped_gemm_s(
         peak_flop_per_s(profile, precision)
         * model.efficiency
         * profile.kernels.sustained_clock
-        * (1.0 if aligned else _UNALIGNED_SHARE)
+        * (1.0 if aligned else profile.common.unaligned_share)
         / profile.device.sm_count
     )
     counts = Counter(rows).items()
     whole = float if fits_tiles else math.ceil
-    fastest_s = math.inf
+    fastest_s, exponent = math.inf, profile.common.overlap_exponent
     for tile in _TILES:
         tile_m, tile_n = tile
         tiles = sum(c * whole(m / tile_m) for m, c in counts) * whole(n / tile_n)
@@ -147,16 +137,16 @@ def grouped_gemm_s(
             partials_bytes = 8.0 * split * total_rows * n if split > 1 else 0.0
             memory_s = (traffic_bytes + partials_bytes) / bytes_per_s
             if max(compute_s, memory_s) < fastest_s:
-                fastest_s = min(fastest_s, _overlapped_s(compute_s, memory_s))
+                fastest_s = min(fastest_s, _overlapped_s(compute_s, memory_s, exponent))
     return model.floor_s + fastest_s
 
 
-def _overlapped_s(one_s: float, other_s: float) -> float:
+def _overlapped_s(one_s: float, other_s: float, exponent: float) -> float:
     """Time of two things that go on at once: the larger, or up to 15 % more."""
     longer_s, shorter_s = max(one_s, other_s), min(one_s, other_s)
     if longer_s == 0:
         return 0.0
-    return float(longer_s * (1.0 + (shorter_s / longer_s) ** _OVERLAP) ** (1.0 / _OVERLAP))
+    return float(longer_s * (1.0 + (shorter_s / longer_s) ** exponent) ** (1.0 / exponent))
 
 
 def product_bytes(

@@ -56,15 +56,6 @@ def peak_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:
     return peak
 
 
-_STRIDED_ELEMENTS_PER_CYCLE = 1.26
-"""Elements per cycle and multiprocessor of PyTorch's elementwise kernel for operands that are not
-all contiguous, which divides every index to find where its operands lie (``launch_legacy_kernel``
-of ``CUDALoops.cuh``). Source: figure 4 of FlashAttention-2 (arXiv 2307.08691, A100): standard
-attention with a mask, one such kernel over the scores, takes 4.4 to 5.6 ps per score longer than
-without in ten pairs of sequence lengths and head sizes; the mean, 5.2 ps, on 108 multiprocessors
-of 1410 MHz. On other devices an assumption."""
-
-
 def memory_bound_s(
     profile: HardwareProfile,
     num_bytes: float,
@@ -110,5 +101,6 @@ def strided_s(profile: HardwareProfile, elements: float) -> float:
         Time [s], without the bytes, see :func:`memory_bound_s`.
     """
     device = profile.device
-    elements_per_s = _STRIDED_ELEMENTS_PER_CYCLE * device.sm_count * device.boost_clock_hz
+    per_cycle = profile.common.strided_elements_per_cycle
+    elements_per_s = per_cycle * device.sm_count * device.boost_clock_hz
     return profile.kernels.memory_floor_s + elements / elements_per_s

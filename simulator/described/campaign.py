@@ -45,7 +45,6 @@ _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def _tokens(given: object) -> int:
-    """Number of tokens of a whole number or of a text such as 15T or 1.5e13."""
     if type(given) is int and given > 0:
         return given
     if type(given) is float and given.is_integer() and given > 0:  # 1.5e+13, as YAML reads it

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from simulator.described.cluster.kernel_parameters import FlashKernel
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, DataParallelism
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.plan.stack import GradPrecision, Offloading, SelectivePolicy, ShardingUnits
@@ -357,6 +358,11 @@ class Choices:
         return self._stack.gathers_on_own_stream
 
     @property
+    def flash_kernel(self) -> FlashKernel:
+        """The fused attention kernel."""
+        return self._stack.flash_kernel
+
+    @property
     def selective_policy(self) -> SelectivePolicy:
         """What selective recomputation repeats."""
         return self._stack.selective_policy
@@ -383,7 +389,7 @@ class Choices:
         """Whether tensor-parallel collectives are pipelined with their matrix products."""
         grid, asked = self._plan.tensor_grid, self._plan.overlap_tp
         pipelines_steps = grid is not None and grid.method != "3d"
-        return (self._stack.overlap_tp or pipelines_steps) if asked is None else asked
+        return pipelines_steps if asked is None else asked
 
     @property
     def hides_input_collectives(self) -> bool:

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from simulator.described.other_names import other_name_hint
 from simulator.errors import Fault
+from simulator.facts import shipped_facts
 
 _BLOCK, _LIST = "must be a block of fields", "must be a list"
 _SHAPES = {
@@ -148,20 +148,17 @@ def _paths_one_level_down(spec: type[BaseModel], location: Sequence[str]) -> lis
 
 
 def _block_at(spec: Any, location: Sequence[str]) -> Any:
-    """Type of what stands there."""
     for part in location:
         spec = _inside(spec, part)
     return spec
 
 
 def _field_types(block: type[BaseModel]) -> dict[str, Any]:
-    """Type of every field of a block, by its name in files."""
     fields = block.model_fields.items()
     return {f.alias or n: _core(f.annotation) for n, f in fields if not f.exclude}
 
 
 def _inside(block: Any, part: str) -> Any:
-    """Type of the field ``part`` of a block, or of any value of a mapping or list."""
     if _is_spec(block):
         fields = block.model_fields.items()
         return next((_core(f.annotation) for n, f in fields if part in (n, f.alias)), None)
@@ -192,3 +189,16 @@ def _plain(value: object) -> object:
 def _lower_first(text: str) -> str:
     text = text.removeprefix("Input ")
     return text[:1].lower() + text[1:]
+
+
+_ENDINGS = "_size", "_degree"
+
+
+def other_name_hint(word: str) -> str:
+    """Which field somebody means who calls it ``word`` as other frameworks do; empty if none."""
+    plain = word.lower().replace("-", "_")
+    spellings = {plain, *(plain.removesuffix(ending) for ending in _ENDINGS)}
+    facts = shipped_facts("other_names")
+    hints = [(entry["names"], entry["hint"]) for entry in facts["derived"]]
+    hints += [(names, f"it is called {path} here") for path, names in facts["fields"].items()]
+    return next((hint for names, hint in hints if spellings & set(names)), "")

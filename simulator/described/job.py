@@ -35,7 +35,7 @@ class Cluster(Spec):
     gpus: Count
     """GPUs of the job, of all pools together; they fill whole nodes, or a part of one."""
     pools: tuple[Pool, ...] = ()
-    """The kinds of GPUs of a mixed cluster, in order of their ranks; empty where all are alike.
+    """The kinds of GPUs of a mixed cluster, in order of their ranks; empty where all are the same.
     What ranks of several pools do together takes as long as on the slowest of them."""
 
     @property

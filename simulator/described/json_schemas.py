@@ -108,7 +108,6 @@ class _WithFieldTexts(GenerateJsonSchema):
 
 
 def _field_texts(spec: type[Spec]) -> dict[str, str]:
-    """The text below each field of a specification that has one."""
     texts: dict[str, str] = {}
     for block in reversed(spec.__mro__):
         if issubclass(block, Spec) and block is not Spec:

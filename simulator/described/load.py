@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
+from simulator.described.cluster.common import common_document
 from simulator.described.cluster.hardware import HardwareProfile, Provenance
 from simulator.described.cluster.network import FabricKind, library_document
 from simulator.described.documents import (
@@ -146,7 +147,6 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
 
 
 def _model(given: object, folder: Path) -> Model:
-    """A model from a name, a path, or fields in place (with an optional ``base``)."""
     if isinstance(given, str):
         return _named_model(given, "model", folder)
     if not isinstance(given, Mapping):
@@ -164,7 +164,6 @@ def _model(given: object, folder: Path) -> Model:
 
 
 def _with_files_read(plan: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """The plan, with what its files hold in place of their names."""
     read = dict(plan)
     if isinstance(plan.get("expert_load"), Mapping):
         read["expert_load"] = _expert_load(plan["expert_load"], folder)
@@ -190,7 +189,6 @@ def read_schedule_file(path: Path, field: str) -> WrittenSchedule:
 
 
 def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """The load as given, with the numbers of its file, one per expert, in place of its name."""
     if "file" not in given:
         return given
     path, field = folder / str(given["file"]), "plan.expert_load.file"
@@ -306,11 +304,13 @@ def profile_from_document(document: Mapping[str, Any], file: str = "") -> Hardwa
     Raises:
         InputError: With every fault of the document.
     """
+    shared, evidence = _split_sources({"common": common_document()})
     try:
         plain, provenance = _split_sources(document)
     except InputError as error:
         raise InputError([replace(fault, file=file) for fault in error.faults]) from error
-    return validated(HardwareProfile, {**plain, "provenance": provenance}, file=file)
+    plain = merged(shared, plain)
+    return validated(HardwareProfile, {**plain, "provenance": evidence | provenance}, file=file)
 
 
 def profile_file(name_or_path: str) -> Path:

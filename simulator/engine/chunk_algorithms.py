@@ -1,9 +1,13 @@
-"""Which chunk goes from which rank to which, and after which others?
+"""Which chunk goes from which rank to which, after which others, and who then holds what?
 
 An algorithm is one function that yields the transfers of a collective, each after those
 that it depends on, and one entry in a table that says the rest. When transfers happen is for
-:mod:`simulator.engine.chunked` to say, who holds what for
-:mod:`simulator.engine.chunk_contents`.
+:mod:`simulator.engine.chunked` to say.
+
+What ranks hold is counted by columns of a buffer: the segments of the algorithm, or, in an
+all_to_all, the parts by their sender. A rank starts with contributions of some ranks in each
+column; what it receives adds the sender's contributions to its own. A reduction is done where all
+ranks have contributed.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.cost.collectives import (
     all_to_all_s,
@@ -56,7 +63,7 @@ class ChunkAlgorithm:
         starts_with: What ranks hold before the first step: a summand of ``all`` of the buffer,
             their ``own`` part of it, or all of it on rank 0, the ``root``.
         segments: Parts of the buffer that take ways of their own; one per rank if None.
-        keeps_senders_apart: Whether parts are told apart by who sent them, not by their place in
+        counts_by_sender: Whether parts are distinguished by who sent them, not by their place in
             the buffer: in an all-to-all every rank has a buffer of its own.
     """
 
@@ -64,7 +71,7 @@ class ChunkAlgorithm:
     closed_form_s: Callable[[float, int, float, float], float]
     starts_with: Literal["all", "own", "root"]
     segments: int | None = None
-    keeps_senders_apart: bool = False
+    counts_by_sender: bool = False
 
     @property
     def reduces(self) -> bool:
@@ -169,8 +176,80 @@ CHUNK_ALGORITHMS: Mapping[str, ChunkAlgorithm] = MappingProxyType(
         "tree_all_reduce": ChunkAlgorithm(tree_all_reduce, tree_all_reduce_s, "all", segments=2),
         "chain_broadcast": ChunkAlgorithm(chain_broadcast, chain_broadcast_s, "root", segments=1),
         "pairwise_all_to_all": ChunkAlgorithm(
-            pairwise_all_to_all, all_to_all_s, "own", keeps_senders_apart=True
+            pairwise_all_to_all, all_to_all_s, "own", counts_by_sender=True
         ),
     }
 )
 """Every algorithm that can be simulated chunk by chunk."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What every rank holds, step by step.
+
+    Attributes:
+        held: Whether rank r holds the contribution of rank c to column k after step t,
+            shape (steps + 1, ranks, columns, ranks); the first entry is the start.
+        moves: What moved in each step, as (sender, receiver, column); nothing at the start.
+        wanted: How many contributions a complete entry has: all ranks in a reduction,
+            one where data are only copied.
+    """
+
+    held: NDArray[np.bool_]
+    moves: Sequence[Sequence[tuple[int, int, int]]]
+    wanted: int
+
+    @property
+    def steps(self) -> int:
+        """Rounds after the start."""
+        return len(self.held) - 1
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Contributions that each entry holds, shape (steps + 1, ranks, columns)."""
+        return np.asarray(self.held.sum(axis=3), dtype=np.int64)
+
+
+def contents(algorithm: str, ranks: int, chunks: int = 1) -> Contents:
+    """Replay the transfers of an algorithm on the buffers of all ranks.
+
+    Args:
+        algorithm: A key of ``CHUNK_ALGORITHMS``.
+        ranks: Group size.
+        chunks: Pieces that each message is cut into.
+    """
+    described = CHUNK_ALGORITHMS[algorithm]
+    transfers = list(described.transfers(ranks, chunks)) if ranks > 1 else []
+    held = _start(described, ranks, chunks)
+    steps = max((transfer.step for transfer in transfers), default=-1) + 1
+    history = np.zeros((steps + 1, *held.shape), dtype=bool)
+    moves: list[list[tuple[int, int, int]]] = [[]]
+    history[0] = held
+    for step in range(steps):
+        sent = [transfer for transfer in transfers if transfer.step == step]
+        moves.append([(t.source, t.destination, _column(described, t)) for t in sent])
+        before = held.copy()
+        for sender, receiver, column in moves[-1]:
+            held[receiver, column] |= before[sender, column]
+        history[step + 1] = held
+    return Contents(history, moves, ranks if described.reduces else 1)
+
+
+def _column(algorithm: ChunkAlgorithm, transfer: Transfer) -> int:
+    return transfer.source if algorithm.counts_by_sender else transfer.chunk
+
+
+def _start(algorithm: ChunkAlgorithm, ranks: int, chunks: int) -> NDArray[np.bool_]:
+    """Contributions before the first step, shape (ranks, columns, ranks)."""
+    per_segment = 1 if algorithm.counts_by_sender else chunks
+    columns = (algorithm.segments or ranks) * per_segment
+    held = np.zeros((ranks, columns, ranks), dtype=bool)
+    for rank in range(ranks):
+        match algorithm.starts_with:
+            case "all":
+                held[rank, :, rank] = True
+            case "own":
+                held[rank, rank * per_segment : (rank + 1) * per_segment, rank] = True
+            case "root":
+                held[rank, :, rank] = rank == 0
+    return held

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from simulator.engine.deadlock import deadlock_error
-from simulator.engine.dependencies import dependencies
+from simulator.engine.dependencies import deadlock_error, dependencies
 from simulator.engine.device import Devices
 from simulator.engine.fluid_network import FluidNetwork, Route
 from simulator.engine.instant import Action, after
@@ -79,7 +78,7 @@ class _Simulation:
         self.mark: int | None = None
         """Operation that has ended and after which something may be passed over."""
         self.passed_over_s = 0.0
-        self.stand_ins: dict[int, int] = {}
+        self.under_way: dict[int, int] = {}
         """What is under way since something was passed over, by what it began as."""
 
     def run(self) -> Timeline:
@@ -102,10 +101,10 @@ class _Simulation:
 
     def _pass_over(self, mark: int) -> None:
         self.mark = None
-        leap = self.repetition.leap(mark)
-        if leap is not None:
-            self.passed_over_s += leap.seconds
-            self.stand_ins = leap.stand_ins
+        skip = self.repetition.skip(mark)
+        if skip is not None:
+            self.passed_over_s += skip.seconds
+            self.under_way = skip.under_way
 
     def _start(self, index: int) -> None:
         self.start_s[index] = self._now_s
@@ -120,7 +119,7 @@ class _Simulation:
             after(self.env, work.seconds, end)
 
     def _end(self, index: int) -> None:
-        index = self.stand_ins.pop(index, index)
+        index = self.under_way.pop(index, index)
         self.end_s[index] = self._now_s
         if index in self.marks:
             self.mark = index
@@ -155,7 +154,6 @@ class _Simulation:
 
 
 def _ends(operation: Operation) -> tuple[list[int], list[int]]:
-    """Classes that send and classes that receive; all do both in a collective."""
     if operation.kind is Kind.SEND_RECV:
         return [operation.lanes[0][0]], [operation.lanes[-1][0]]
     classes = sorted({rank_class for rank_class, _ in operation.lanes})

@@ -16,13 +16,77 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.likeness import Likeness
 from simulator.program.ir import Program
+
+_Numbers = NDArray[np.int64]
+
+
+class OperationTable:
+    """The operations of a program, as numbers to compare.
+
+    Attributes:
+        lanes: Operations of each lane.
+    """
+
+    def __init__(self, program: Program) -> None:
+        operations = program.operations
+        self.lanes = [np.asarray(lane, dtype=np.int64) for lane in program.lanes.values()]
+        known: dict[Hashable, int] = {}
+        keys = ((id(operation.work), operation.lanes) for operation in operations)
+        self._work = np.asarray([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+        self._counts = np.asarray([len(op.after) for op in operations], dtype=np.int64)
+        self._before = np.fromiter(
+            chain.from_iterable(operation.after for operation in operations),
+            dtype=np.int64,
+            count=int(self._counts.sum()),
+        )
+        """What each operation waits for, one operation after the other."""
+        self._waiting = np.repeat(np.arange(len(operations)), self._counts)
+        """Who waits for it."""
+
+    def recurs(self, steps: Sequence[int]) -> NDArray[np.bool_]:
+        """Whether each operation is like the one that is so many steps later on its lanes.
+
+        Args:
+            steps: Of each lane.
+        """
+        later, recurs = self._later(steps)
+        found = later[recurs]
+        recurs[recurs] = (self._work[found] == self._work[recurs]) & (
+            self._counts[found] == self._counts[recurs]
+        )
+        waiting = recurs[self._waiting]
+        firsts = np.cumsum(self._counts) - self._counts
+        which = self._waiting[waiting]
+        turns = np.flatnonzero(waiting) - firsts[which]
+        agree = later[self._before[waiting]] == self._before[firsts[later[which]] + turns]
+        recurs[which[~agree]] = False
+        return recurs
+
+    def _later(self, steps: Sequence[int]) -> tuple[_Numbers, NDArray[np.bool_]]:
+        """The operation so many steps later, and whether all lanes agree on it."""
+        later = np.full(len(self._work), -1)
+        for lane, number in zip(self.lanes, steps, strict=True):
+            later[lane[: len(lane) - number]] = lane[number:]
+        agree = later >= 0
+        for lane, number in zip(self.lanes, steps, strict=True):
+            agree[lane[: len(lane) - number]] &= later[lane[: len(lane) - number]] == lane[number:]
+            agree[lane[len(lane) - number :]] = False
+        return later, agree
+
+    def waits(self, ended: NDArray[np.bool_]) -> _Numbers:
+        """For how many of the given operations each one waits."""
+        counts = np.bincount(self._waiting[ended[self._before]], minlength=len(self._work))
+        for lane in self.lanes:
+            counts[lane[1:]] += ended[lane[:-1]]
+        return counts
+
 
 TOLERANCE = 1e-13
 """Moments closer than this share of the time since the start are the same."""
@@ -50,16 +114,16 @@ class Records:
     waits_for: list[int]
 
 
-class Leap(NamedTuple):
+class Skip(NamedTuple):
     """What was passed over.
 
     Attributes:
         seconds: How long it takes [s].
-        stand_ins: What is under way after it, by what was under way before.
+        under_way: What is under way after it, by what was under way before.
     """
 
     seconds: float
-    stand_ins: dict[int, int]
+    under_way: dict[int, int]
 
 
 class _Moment(NamedTuple):
@@ -77,7 +141,7 @@ class _Moment(NamedTuple):
 
 
 class _Period(NamedTuple):
-    """What lies between two moments that are alike.
+    """What lies between two equal moments.
 
     Attributes:
         end: The second one.
@@ -107,7 +171,7 @@ class Repetition:
         self.marks = _marks(program)
         """Operations whose end calls for a look; few, and the same ones in every period."""
 
-    def leap(self, mark: int) -> Leap | None:
+    def skip(self, mark: int) -> Skip | None:
         """Pass over all that follows and is known; None if that is little.
 
         Args:
@@ -121,8 +185,8 @@ class Repetition:
         return self._passed_over(period, repeats)
 
     @cached_property
-    def _likeness(self) -> Likeness:
-        return Likeness(self._program)
+    def _table(self) -> OperationTable:
+        return OperationTable(self._program)
 
     @cached_property
     def _positions(self) -> int:
@@ -140,7 +204,6 @@ class Repetition:
         return _Moment(end_s[mark], self._ended.copy(), is_busy)
 
     def _period(self) -> _Period | None:
-        """The shortest one that led back to where it began."""
         now, *past = self._moments
         for before in past:
             if now.is_busy == before.is_busy:
@@ -179,12 +242,12 @@ class Repetition:
 
     def _repeats(self, period: _Period) -> int:
         """How often the period happens again: until something else comes or begins."""
-        is_alike = self._likeness.alike(period.steps)
+        recurs = self._table.recurs(period.steps)
         follow = []
         for lane, ended, steps, _ in self._on_lanes(period):
             if steps:
-                unlike = np.flatnonzero(~is_alike[lane[ended - steps :]])
-                # One more on each lane must be alike, for it waits as it did before.
+                unlike = np.flatnonzero(~recurs[lane[ended - steps :]])
+                # One more on each lane must recur, for it waits as it did before.
                 follow.append((int(unlike[0]) - 1) // steps)
         most = max(0, min(follow))
         if not self._begins_another(period, most):
@@ -207,27 +270,25 @@ class Repetition:
         passed_over = np.zeros(len(self._program.operations), dtype=np.bool_)
         for lane, ended, steps, _ in self._on_lanes(period):
             passed_over[lane[ended : ended + repeats * steps]] = True
-        waits_for = np.asarray(self._records.waits_for) - self._likeness.waits(passed_over)
+        waits_for = np.asarray(self._records.waits_for) - self._table.waits(passed_over)
         waits_for[passed_over | (np.asarray(self._records.end_s) >= 0)] = -1
         return waits_for
 
-    def _passed_over(self, period: _Period, repeats: int) -> Leap:
-        """Write down what happens."""
+    def _passed_over(self, period: _Period, repeats: int) -> Skip:
         self._records.waits_for[:] = self._waits_for(period, repeats).tolist()
         self._write(self._records.start_s, period, repeats, of_started=True)
         self._write(self._records.end_s, period, repeats, of_started=False)
         self._moments.clear()
-        stand_ins = {
+        under_way = {
             lane[ended]: lane[ended + repeats * steps]
             for lane, ended, steps, busy in self._on_lanes(period)
             if busy
         }
-        return Leap(repeats * period.seconds, stand_ins)
+        return Skip(repeats * period.seconds, under_way)
 
     def _write(
         self, recorded_s: list[float], period: _Period, repeats: int, *, of_started: bool
     ) -> None:
-        """Continue the times of the period, once for every repeat."""
         time_s = np.asarray(recorded_s)
         passed_s = period.seconds * np.arange(1, repeats + 1)
         for lane, ended, steps, busy in self._on_lanes(period):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.engine.deadlock import deadlock_error
-from simulator.engine.dependencies import dependencies
+from simulator.engine.dependencies import deadlock_error, dependencies
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Program
 

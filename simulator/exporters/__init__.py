@@ -2,5 +2,5 @@
 
 chrome_trace                              the step for Perfetto and chrome://tracing
 html/                                     the step as a page
-plans, megatron, deepspeed, torchtitan    the job as a framework is told it
+plans, megatron, deepspeed, torchtitan    the job in the files of a framework
 """

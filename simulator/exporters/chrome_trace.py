@@ -258,14 +258,12 @@ def _operations(result: StepResult, index: int, *, kernels: bool) -> Iterator[Ev
 
 
 def _title(operation: Operation) -> str:
-    """What and which; Perfetto drops the figures and colours by the words."""
     if operation.microbatch < 0:
         return operation.kind.value
     return f"{operation.kind.value} {operation.microbatch}"
 
 
 def _arguments(operation: Operation) -> dict[str, Any]:
-    """Coordinates and amounts, where they have a meaning."""
     args: dict[str, Any] = {}
     if operation.microbatch >= 0:
         args["microbatch"] = operation.microbatch
@@ -296,7 +294,6 @@ def _waits(result: StepResult, index: int) -> Iterator[Event]:
 
 
 def _memory(result: StepResult, index: int) -> Iterator[Event]:
-    """Allocated memory at each change and once more where the step ends."""
     memory = result.memory[index]
     total = sum(memory.owner_bytes.values(), np.zeros_like(memory.time_s)).tolist()
     moments_s = [*memory.time_s.tolist(), result.step_time_s]
@@ -311,7 +308,6 @@ def _memory(result: StepResult, index: int) -> Iterator[Event]:
 
 
 def _link(result: StepResult, load: LinkLoad) -> Iterator[Event]:
-    """What a port carries from each moment on, and once more where the step ends."""
     moments_s = [*load.time_s.tolist(), result.step_time_s]
     rates = load.bytes_per_s.tolist()
     for time_s, rate in zip(moments_s, [*rates, rates[-1]], strict=True):

@@ -70,7 +70,6 @@ def deepspeed_config(job: Job) -> str:
 
 
 def _offload(offload: Offload) -> dict[str, Any]:
-    """Where states and parameters go that leave the GPU."""
     blocks: dict[str, Any] = {}
     if offload.optimizer:
         ratio = {"ratio": offload.share} if offload.share < 1 else {}
@@ -81,9 +80,8 @@ def _offload(offload: Offload) -> dict[str, Any]:
 
 
 def _checkpoints(job: Job, plan: Plan) -> dict[str, Any]:
-    """Where the inputs of recomputed layers are kept; nothing where they stay as they are."""
     if plan.contiguous_checkpoints:
-        # DeepSpeed wants both said; alone, a rank has nothing to divide.
+        # DeepSpeed wants both stated; a single rank has nothing to divide.
         return {
             "partition_activations": True, "contiguous_memory_optimization": True,
             "number_checkpoints": job.model.layers,
@@ -123,7 +121,6 @@ def _refuse_checkpoints(job: Job, plan: Plan, refusals: Refusals) -> None:
 
 
 def _refuse_inner_degrees(job: Job, plan: Plan, refusals: Refusals) -> None:
-    """Tensor, context and expert parallelism."""
     sequence = plan.tp > 1 and plan.stack.sequence_parallel
     refusals.unless_plan(plan.sequence_parallel == sequence, "sequence_parallel")
     refusals.unless_plan(

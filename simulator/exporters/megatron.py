@@ -20,13 +20,8 @@ from simulator.exporters.plans import (
     launch_line,
     spelled_out,
 )
-from simulator.importers.megatron.megatron_options import (
-    COUNTS,
-    CP_METHODS,
-    PIPELINE_BEFORE_DATA,
-    SHARDING,
-    SWITCHES,
-)
+from simulator.importers.megatron.megatron_core import CP_METHODS, PIPELINE_BEFORE_DATA, SHARDING
+from simulator.importers.megatron.megatron_model import COUNTS, SWITCHES
 
 _STACK = "megatron-core"
 _RANK_ORDER = Plan().rank_order
@@ -178,7 +173,6 @@ def _refuse_the_rest(plan: Plan, refusals: Refusals) -> None:
 
 
 def _counts(job: Job, plan: Plan) -> Iterator[str]:
-    """Options that hold one number; those at zero or None are left out."""
     blocks = {"model": job.model, "plan": plan, "batch": job.batch}
     renamed = {"batch.global": "global_batch", "batch.micro": "micro_batch"}
     for field, (option, *_) in COUNTS.items():
@@ -250,7 +244,6 @@ def _attention_and_experts(model: Model) -> Iterator[str]:
 
 
 def _expert_layers(model: Model) -> str:
-    """Runs of dense and expert layers, such as ``[0]*3+[1]*58``."""
     pattern = (int(model.has_experts(index)) for index in range(model.layers))
     return "+".join(f"[{kind}]*{len(list(run))}" for kind, run in groupby(pattern))
 
@@ -304,7 +297,6 @@ def _optimizer(plan: Plan) -> Iterator[str]:
 
 
 def _offload(plan: Plan, model: Model) -> Iterator[str]:
-    """What leaves the GPU, and what tensor-parallel ranks divide."""
     if plan.offload.optimizer:
         yield "--optimizer-cpu-offload --use-precision-aware-optimizer"
         if plan.offload.overlap:
@@ -318,7 +310,6 @@ def _offload(plan: Plan, model: Model) -> Iterator[str]:
 
 
 def _exchanges(job: Job, plan: Plan) -> Iterator[str]:
-    """How ranks that share sequences and experts talk."""
     methods = {ours: theirs for theirs, ours in CP_METHODS.items()}
     if plan.cp > 1:
         yield f"--cp-comm-type {methods[plan.cp_method]}"

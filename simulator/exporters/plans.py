@@ -55,7 +55,7 @@ def changed_facts(stack: Stack, base: str) -> dict[str, Any]:
 ONLY_COLLECTIVES: Mapping[str, object] = MappingProxyType(
     {"data_parallel": "ddp", "parameter_servers": 0, "no_sync": True}
 )
-"""Fields of a plan in which all frameworks that are exported to are alike: ranks reduce by
+"""Fields of a plan in which all frameworks that are exported to are the same: ranks reduce by
 collectives, once for all microbatches of a step."""
 
 
@@ -68,17 +68,17 @@ class Refusals:
         self._faults: list[Fault] = []
 
     def unless(self, is_expressible: bool, path: str, value: object, hint: str = "") -> None:
-        """Note that ``path`` cannot be said, unless it can."""
+        """Note that ``path`` cannot be expressed, unless it can."""
         if not is_expressible:
-            rule = f"cannot be said to {self._framework}"
+            rule = f"cannot be expressed in {self._framework}"
             self._faults.append(Fault(path, rule, value, hint))
 
     def unless_plan(self, is_expressible: bool, name: str, hint: str = "") -> None:
-        """Note that a field of the plan cannot be said, unless it can."""
+        """Note that a field of the plan cannot be expressed, unless it can."""
         self.unless(is_expressible, f"plan.{name}", getattr(self._plan, name), hint)
 
     def unless_default(self, spec: object, path: str, defaults: Mapping[str, object]) -> None:
-        """Note every field of ``spec`` that differs from the only value that can be said."""
+        """Note every field of ``spec`` that differs from the only value that can be expressed."""
         for name, default in defaults.items():
             value = getattr(spec, name)
             hint = f"export with --set {path}.{name}={_written(default)}"
@@ -87,7 +87,7 @@ class Refusals:
     def stack(self, stack: Stack, base: str, expressible: Iterable[str] = ()) -> None:
         """Note a stack that is not ``base`` with some facts changed.
 
-        Of another framework's own, that alone is said, not every fact.
+        Of another framework's own, only that is noted, not every fact.
         """
         others = [name for name in STACKS if name != base and not changed_facts(stack, name)]
         if others and changed_facts(stack, base):

@@ -15,8 +15,9 @@ from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.exporters.plans import ONLY_COLLECTIVES, Refusals, changed_facts, spelled_out
-from simulator.importers.torchtitan.settings_file import EAGER, EAGER_LOSS
-from simulator.importers.torchtitan.torchtitan_options import (
+from simulator.importers.torchtitan.settings_file import (
+    EAGER,
+    EAGER_LOSS,
     MODELS,
     ONE_CHUNK,
     SCHEDULES,
@@ -60,10 +61,6 @@ def schedule_csv(job: Job) -> str | None:
 def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
     """A torchtitan TOML for a job; data and learning rate are not the job's to say.
 
-    Args:
-        job: The job.
-        csv_file: Where :func:`schedule_csv` will lie, if it is needed.
-
     Raises:
         UnsupportedError: With everything that torchtitan's TOML cannot say.
     """
@@ -92,7 +89,6 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
 
 
 def _compilation(plan: Plan) -> dict[str, Any]:
-    """Which parts torch.compile fuses."""
     changed = set(changed_facts(plan.stack, _STACK))
     eager = {"model": bool(changed & set(EAGER)), "loss": EAGER_LOSS[0] in changed}
     parts = [name for name, is_eager in eager.items() if not is_eager]
@@ -141,7 +137,6 @@ def _refuse_formats(plan: Plan, refusals: Refusals) -> None:
 
 
 def _refuse_inner_degrees(plan: Plan, refusals: Refusals) -> None:
-    """Tensor, context and expert parallelism."""
     refusals.unless_plan(plan.tp == 1 or plan.sequence_parallel is True, "sequence_parallel")
     refusals.unless_plan(plan.cp_method in _ROTATION, "cp_method", f"take {' or '.join(_ROTATION)}")
     refusals.unless_plan(
@@ -200,7 +195,7 @@ def _runs_in_torch(schedule: ScheduleInfo) -> bool:
 
 
 def _is_usual(plan: Plan) -> bool:
-    """Whether torchtitan takes as many chunks unless it is told otherwise."""
+    """Whether torchtitan takes as many chunks by default."""
     one = plan.schedule in ONE_CHUNK if plan.schedule in _NAMES else plan.vpp == 1
     return plan.vpp == (1 if one else 2)
 

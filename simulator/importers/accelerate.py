@@ -21,7 +21,7 @@ from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.settings import Cost, Rules, Settings
+from simulator.importers.settings import Settings, option_rules
 
 _WANTED = "give a YAML of accelerate, or TrainingArguments as YAML or JSON"
 
@@ -59,49 +59,6 @@ _ADAMS = (
     "adamw",
 )  # fmt: skip
 
-RULES = Rules(
-    costs=(
-        Cost(r"deepspeed_config\.(deepspeed_config_file|deepspeed_moe_layer_cls_names)|deepspeed",
-             "is a file of its own: import it with clustersim import deepspeed"),
-        Cost(r"dynamo_config\.dynamo_backend|dynamo_backend", "compiles the model",
-             ("NO", "no", "EAGER")),
-        Cost(r"(megatron_lm|mpirun|ipex|aws|sagemaker)_?config.*", "belongs to another launcher"),
-        Cost(r"parallelism_config\..*pp_.*", "is a pipeline, not read here", (1,)),
-        Cost(r"fp8_config\..*(all_gather|opt_level)", "keeps or sends 8-bit weights", ("O1",)),
-        Cost(r"(neftune.*|label_smoothing.*|use_liger_kernel|group_by_length|torch_empty_cache.*"
-             r"|auto_find_batch_size|galore.*|optim_target_modules|lomo|packing|peft.*|lora.*)",
-             "changes the step's work"),
-        Cost(r"(use_cpu|no_cuda|use_mps.*|tpu_use_cluster|xla.*|tpu_metrics.*)",
-             "runs on another device"),
-    ),
-    free=(
-        r"compute_environment|debug|downcast_bf16|enable_cpu_affinity|machine_rank|main_.*|gpu_ids",
-        r"rdzv.*|same_network|tpu.*|num_machines|commands|command_file|deepspeed_hostfile.*",
-        r"fsdp_config\.(fsdp_)?(auto_wrap.*|backward_prefetch.*|forward_prefetch|state_dict.*)",
-        r"fsdp_config\.(fsdp_)?(sync_module.*|use_orig.*|cpu_ram.*|transformer_layer.*|version)",
-        r"fsdp_config\.(fsdp_)?(min_num_params|limit_all_gathers|xla.*|param.*|activation.*)",
-        r"deepspeed_config\.(deepspeed_multi.*|zero3_(init|save).*|offload_.*_nvme_path|deepspeed_host.*)",
-        r"dynamo_config(\..*)?|fp8_config\..*|parallelism_config(\..*)?|fsdp_config",
-        r"(learning_rate|lr_.*|warmup.*|weight_decay|adam_.*|num_train.*|max_steps)",
-        r"(output|logging|log|report|run|push|hub|save|load|resume|eval|do|disable|include)_?.*",
-        r"(seed|data_seed|data.*|dataset.*|remove_unused.*|label_names|metric.*|greater_.*|past.*)",
-        r"(overwrite.*|per_device_eval.*|prediction.*|ignore_data.*|ddp_.*|local_rank|full_det.*)",
-        r"(model_name.*|tokenizer.*|gradient_checkpointing_kwargs.*|accelerator_config.*|tf32|jit.*)",
-        r"(fp16_.*|half_.*|bf16_full_eval|torch_compile_.*|average_tokens.*|batch_eval.*|skip.*)",
-        r"(restore_.*|length_column.*|project|trackio.*|dataloader.*|mp_parameters|_n_gpu|optim_args)",
-        r"(use_legacy.*|split_batches|eos_token|chat_template.*|fsdp_min.*|fsdp_transformer.*)",
-    ),
-    simplified=MappingProxyType(
-        {
-            r"(ddp_bucket_cap_mb|ddp_find_unused.*|ddp_broadcast.*)": "as PyTorch does by default",
-            r"deepspeed_config\.seq_parallel_communication_data_type": (
-                "gradients are reduced in the stack's format"
-            ),
-        }
-    ),
-)  # fmt: skip
-"""What becomes of the settings that the importer does not read."""
-
 
 def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
     """The job of an accelerate configuration, of TrainingArguments, or of both.
@@ -136,7 +93,13 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
         draft.facts = dict.fromkeys(("fused_elementwise", "fused_rmsnorm", "fused_rotary"), True)
     draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length")
     _batch(settings, draft, given, ranks // (tp * cp))
-    return finished(draft, settings, RULES, given, " and ".join(str(path) for path in paths))
+    return finished(
+        draft,
+        settings,
+        option_rules("accelerate"),
+        given,
+        " and ".join(str(path) for path in paths),
+    )
 
 
 def _context_parallelism(settings: Settings) -> dict[str, Any]:
@@ -180,7 +143,6 @@ def _together(paths: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def _kind(settings: Settings) -> str:
-    """fsdp, deepspeed or ddp."""
     default = "fsdp" if _trainer_strategy(settings) else "ddp"
     return settings.choice("distributed_type", meanings=KINDS, default=default)
 
@@ -221,7 +183,6 @@ def _sharding(settings: Settings, kind: str, width: int) -> dict[str, Any]:
 
 
 def _offload(settings: Settings, kind: str) -> dict[str, Any]:
-    """Where states and parameters are that left the GPU."""
     moves_all = settings.switch(
         "fsdp_config.fsdp_offload_params", "fsdp_config.offload_params",
         "fsdp_config.fsdp_cpu_offload", "fsdp_config.cpu_offload",
@@ -241,7 +202,7 @@ def _offload(settings: Settings, kind: str) -> dict[str, Any]:
 
 
 def _clips(settings: Settings) -> bool:
-    """Whether gradients are clipped, which the Trainer does unless it is told not to."""
+    """Whether gradients are clipped, which the Trainer does by default."""
     key = "deepspeed_config.gradient_clipping"
     keys = ("max_grad_norm",) if settings.get(key) == "auto" else (key, "max_grad_norm")
     return settings.number(*keys, default=1.0) > 0
@@ -270,7 +231,6 @@ def _optimizer(settings: Settings) -> str:
 
 
 def _batch(settings: Settings, draft: Draft, given: Given, dp: int) -> None:
-    """Sequences at a time and per step."""
     draft.micro_batch = settings.whole("per_device_train_batch_size", "train_batch_size")
     steps = settings.whole(
         "gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps", default=None

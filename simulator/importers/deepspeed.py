@@ -9,10 +9,8 @@ Source: DeepSpeed's configuration reference (0.9 to 0.18), as facts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from simulator.described.foreign_config import ImportReport
@@ -20,77 +18,12 @@ from simulator.described.job import Job
 from simulator.described.plan.stack import STACKS
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.settings import Cost, Rules, Settings
+from simulator.importers.settings import Settings, option_rules, option_table
 
 _WANTED = "give a ds_config.json of DeepSpeed"
 
-OPTIMIZERS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("Adam", "AdamW", "adam", "adamw", "FusedAdam", "Torch_Adam"), "adam"),
-        **dict.fromkeys(("DeepSpeedCPUAdam", "CPUAdam"), "adam"),
-        **dict.fromkeys(("SGD", "sgd"), "sgd"),
-        **dict.fromkeys(("Lamb", "lamb", "FusedLamb"), "lamb"),
-    }
-)
-"""Our word for each optimizer whose states are modelled."""
-
-FORMATS: Mapping[str, str] = MappingProxyType(
-    {
-        "fp16": "fp16", "float16": "fp16", "bf16": "bf16", "bfp16": "bf16", "bfloat16": "bf16",
-        "fp32": "fp32", "float32": "fp32",
-    }
-)  # fmt: skip
-"""Our word for each number format."""
-
 _STACK = "deepspeed"
 """Stack of a file whose user names none; those of other generations begin with it."""
-
-_CPU = "moves {} to the host or to its disks"
-
-RULES = Rules(
-    costs=(
-        Cost(r".*offload_states(\.device)?", _CPU.format("weights")),
-        Cost(r".*zero_quantized_.*|.*zeropp.*", "sends 8-bit or 4-bit numbers (ZeRO++)"),
-        Cost(r".*zero_hpz_partition_size", "keeps a second copy of the weights (ZeRO++)", (1,)),
-        Cost(r".*mics_hierarchical_params_gather", "gathers in two steps"),
-        Cost(r".*sparse_(attention|gradients).*", "changes the work of attention or embedding"),
-        Cost(r".*compression_training.*|quantize_training.*|.*weight_quantization.*",
-             "changes the network while it is trained"),
-        Cost(r"(curriculum|data_efficiency|progressive_layer_drop|eigenvalue).*enabled",
-             "changes the step over time"),
-        Cost(r"(elasticity|autotuning|hybrid_engine|amp|torch_autocast|compile\.deepcompile).*"
-             r"\.?(enabled|deepcompile)", "changes the plan or the kernels"),
-        Cost(r"activation_checkpointing\.synchronize_checkpoint_boundary",
-             "makes every layer wait for the device"),
-        Cost(r"pipeline\..*", "cuts the model in stages that the model's code decides"),
-        Cost(r"tensor_parallel\.(?!autotp_size).*", "changes how layers are cut"),
-        Cost(r".*memory_efficient_linear", "changes what products keep"),
-        Cost(r"zero_optimization\.zenflow.*", "changes when states are updated"),
-    ),
-    free=(
-        r"steps_per_print|dump_state|wall_clock_breakdown|memory_breakdown",
-        r"(tensorboard|wandb|csv_monitor|comet|flops_profiler|comms_logger|monitor).*",
-        r"scheduler.*|optimizer\.(params|legacy_fusion).*|checkpoint.*|seed|dataloader.*|aio.*",
-        r"(fp16|bf16)\..*|zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer",
-        r"zero_optimization\.(contiguous_gradients|round_robin_gradients|load_from_.*|ignore_.*)",
-        r"zero_optimization\.(stage3_gather_.*|legacy_stage1|elastic_checkpoint|log_trace_.*)",
-        r"activation_checkpointing.*|prescale_gradients|gradient_predivide_factor|disable_allgather",
-        r"(curriculum_learning|data_efficiency|progressive_layer_drop|eigenvalue).*",
-        r"(elasticity|autotuning|hybrid_engine|amp|torch_autocast|compile|data_types).*",
-        r"zero_optimization\.(.*max_live.*|.*max_reuse.*|stage3_module_granularity.*|allgather_.*)",
-        r"use_data_before_expert_parallel_|train_steps|max_.*|nebula.*|timers.*|graph_harvesting",
-        r"zero_optimization(\.offload_(optimizer|param)\..*|\.cpu_offload_use_pin_memory)?",
-    ),
-    simplified=MappingProxyType(
-        {
-            r".*(prefetch_bucket_size|sub_group_size|param_persist?ence_threshold)":
-                "weights are gathered one layer ahead, and all of them",
-            r".*(persitence|persitance)_threshold":
-                "weights are gathered one layer ahead, and all of them",
-        }
-    ),
-)  # fmt: skip
-"""What becomes of every other setting."""
 
 
 def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
@@ -121,7 +54,7 @@ def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportRe
         f"recomputation ({draft.plan.get('recompute', 'none')}) and attention (the stack's) are "
         "the model's code: --set plan.recompute=... and --set plan.attention=... say it"
     )
-    return finished(draft, settings, RULES, given, origin)
+    return finished(draft, settings, option_rules("deepspeed"), given, origin)
 
 
 def _generation(given: Given) -> tuple[str, Given]:
@@ -182,7 +115,7 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
         "overlap_grad_reduce": overlaps,
         "overlap_param_gather": zero == 3,
         "grad_reduce_precision": settings.choice(
-            "communication_data_type", meanings=FORMATS, default=None
+            "communication_data_type", meanings=option_table("deepspeed", "formats"), default=None
         ),
     }
 
@@ -216,7 +149,7 @@ def _assume_what_checkpoints_imply(settings: Settings, plan: dict[str, Any]) -> 
 
 
 def _clips(settings: Settings) -> bool:
-    """Whether gradients are clipped; DeepSpeed does not unless it is told to."""
+    """Whether gradients are clipped; DeepSpeed does not by default."""
     given = settings.get("gradient_clipping")
     if given is None and "gradient_clipping" in settings.left_open:
         settings.assumed.append("gradients are clipped, as the trainer does by default")
@@ -225,7 +158,6 @@ def _clips(settings: Settings) -> bool:
 
 
 def _offload(settings: Settings) -> dict[str, Any]:
-    """Where states and parameters are that left the GPU."""
     places = {"cpu": "cpu", "nvme": "nvme", "none": None}
     block = "zero_optimization.offload_"
     found: dict[str, Any] = {
@@ -258,13 +190,16 @@ def _precision(settings: Settings) -> str:
 
 def _optimizer(settings: Settings) -> str:
     momentum = settings.get("optimizer.params.momentum")
-    found = settings.choice("optimizer.type", meanings=OPTIMIZERS, default="adam")
+    found = settings.choice(
+        "optimizer.type", meanings=option_table("deepspeed", "optimizers"), default="adam"
+    )
     return "sgd-momentum" if found == "sgd" and momentum else found
 
 
 def _facts(settings: Settings) -> dict[str, Any]:
-    """What the configuration sets otherwise than the stack."""
-    kept = settings.choice("data_types.grad_accum_dtype", meanings=FORMATS, default=None)
+    kept = settings.choice(
+        "data_types.grad_accum_dtype", meanings=option_table("deepspeed", "formats"), default=None
+    )
     elements = settings.whole("zero_optimization.reduce_bucket_size", default=None)
     facts: dict[str, Any] = {"main_grad_precision": kept} if kept else {}
     if elements:

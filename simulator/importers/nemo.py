@@ -21,11 +21,11 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
+from simulator.facts import shipped_facts
 from simulator.files import read_text
 from simulator.importers.assembly import Given, finished, flat, parse_mapping
 from simulator.importers.megatron.megatron_core import megatron_draft
-from simulator.importers.megatron.megatron_options import RULES
-from simulator.importers.settings import Settings
+from simulator.importers.settings import Rules, Settings, option_rules
 
 _WANTED = "give a YAML recipe of NeMo or Megatron-Bridge"
 
@@ -48,26 +48,6 @@ _MIXES: Mapping[str, Mapping[str, object]] = MappingProxyType(
     }
 )
 """What the named mixtures of Megatron-Bridge stand for."""
-
-_RULES = replace(
-    RULES,
-    free=(
-        *RULES.free,
-        r"(trainer|exp_manager|run|hydra|defaults|logger|checkpoint|scheduler|rng|profiling)"
-        r"(\..*)?",
-        r"(rerun_state_machine|straggler|ft|nvrx_straggler|inprocess_restart|validation|env_vars)"
-        r"(\..*)?",
-        r"(ENV_VARS|tensor_inspect|peft|nsys_profile|perf_matrix|restore_from.*|recipe|name|val)"
-        r"(\..*)?",
-        r"(sched|nsys_profile|tokenizer|data|memory_profile|hf_.*)\..*|library|delimiter",
-        r"(token_dtype|sequences?_per|mid_level|path_to_cache|persistent|random|index).*",
-        r"(allow_ambig|multiple_valid|full_valid|fast_cache|object_stor|defer_npy|mmap|trust).*",
-        r"(add_extra|create_att|sequence_parallel_size|mock|pin_memory|context_par.*null)",
-        r"sentencepiece_legacy|wrapped|enabled|iterations?|bcast.*|mapping|micro_batch_acc.*",
-        r"(decrease|step_batch|interactive|barrier|store|metric|grad_norm|nccl).*|fp32",
-    ),
-)
-"""What becomes of settings that Megatron-LM's command line does not have."""
 
 
 def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
@@ -96,7 +76,13 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
     nodes, devices = settings.whole("trainer.num_nodes"), settings.whole("trainer.devices")
     gpus = given.gpus or (nodes * devices if nodes and devices else None)
     draft = megatron_draft(settings, gpus, None if given.model else Path(origin).stem)
-    return finished(draft, settings, _RULES, given, origin)
+    return finished(draft, settings, _rules(), given, origin)
+
+
+def _rules() -> Rules:
+    """Those of Megatron-LM's options, and settings that its command line does not have."""
+    megatron = option_rules("megatron")
+    return replace(megatron, free=(*megatron.free, *shipped_facts("importers/nemo")["free"]))
 
 
 def _one_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +120,6 @@ def resolved(values: Mapping[str, Any], definitions: Mapping[str, str]) -> dict[
 def _resolved(
     key: str, value: Any, values: Mapping[str, Any], definitions: Mapping[str, str], depth: int
 ) -> Any:
-    """A value whose references, innermost first, are replaced; as written if they are open."""
     if not isinstance(value, str) or "${" not in value or depth == 0 or len(value) > 1000:
         return value
     found = re.search(r"\$\{([^${}]*)\}", value)

@@ -171,7 +171,7 @@ Source: nvidia-smi topo -m of such machines, as several people have published it
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StatedValue:
     """A value that the matrix tells: as files spell it, and where it comes from."""
 
     value: str | int
@@ -183,7 +183,7 @@ class Told:
 class NodeTopology:
     """What changes in a profile, by dotted path, and the report of the import."""
 
-    values: Mapping[str, Told]
+    values: Mapping[str, StatedValue]
     report: ImportReport
 
 
@@ -222,9 +222,9 @@ def node_topology(
     links = _links(matrix, base, file)
     seen = f"{matrix.program}, {file}"
     values = {
-        "network.gpus_per_node": Told(matrix.gpus, "measured", seen),
-        "network.scale_up.kind": Told(links.kind, "measured", seen),
-        "network.scale_up.bandwidth": Told(
+        "network.gpus_per_node": StatedValue(matrix.gpus, "measured", seen),
+        "network.scale_up.kind": StatedValue(links.kind, "measured", seen),
+        "network.scale_up.bandwidth": StatedValue(
             format_quantity(links.bandwidth_bytes_per_s, "bytes_per_s"),
             links.kind_of_source,
             links.reference,
@@ -235,9 +235,9 @@ def node_topology(
     if up.gpus > base.network.gpus_per_node:
         assumed.append(f"nodes share a domain of {up.gpus} GPUs, as in {base.name}")
     else:
-        values["network.scale_up.gpus"] = Told(matrix.gpus, "measured", seen)
+        values["network.scale_up.gpus"] = StatedValue(matrix.gpus, "measured", seen)
     if up.in_switch_reduction and links.kind != "nvswitch":
-        values["network.scale_up.in_switch_reduction"] = Told("false", "measured", seen)
+        values["network.scale_up.in_switch_reduction"] = StatedValue("false", "measured", seen)
     if links.kind != up.kind:
         assumed.append(f"efficiency and latencies of {up.kind} links, as in {base.name}")
     assumed.append(f"name and description are still those of {base.name}")
@@ -245,7 +245,9 @@ def node_topology(
     nic_values, nic_assumed = _nics(matrix, base, seen, nics, nic_rate)
     report = ImportReport(
         source=f"{seen}: {matrix.gpus} GPUs, {len(matrix.nics)} NICs",
-        understood=tuple(f"{path} {told.value}" for path, told in (values | nic_values).items()),
+        understood=tuple(
+            f"{path} {stated.value}" for path, stated in (values | nic_values).items()
+        ),
         ignored=("CPU and NUMA affinity",),
         assumed=(*assumed, *nic_assumed),
         unsupported=(*links.unsupported, *paths),
@@ -267,7 +269,6 @@ def _links(matrix: TopologyMatrix, base: HardwareProfile, file: str) -> _Links:
 
 
 def _nvidia_links(counts: Sequence[Sequence[int]], base: HardwareProfile, file: str) -> _Links:
-    """Links of GPUs with these NVLinks from one to the other."""
     links, rate = _nvlinks_of_gpu(base, file)
     least, *more = {count for i, row in enumerate(counts) for j, count in enumerate(row) if i != j}
     if not more:
@@ -342,17 +343,21 @@ def _nics(
     matrix: TopologyMatrix,
     base: HardwareProfile,
     seen: str,
-    told: int | None,
+    given_nics: int | None,
     rate: str | None,
-) -> tuple[dict[str, Told], list[str]]:
+) -> tuple[dict[str, StatedValue], list[str]]:
     near = [name for name, paths in matrix.nics.items() if set(paths) & set(_NEAR)]
     far = [name for name in matrix.nics if name not in near]
-    values: dict[str, Told] = {}
+    values: dict[str, StatedValue] = {}
     assumed = []
-    if told is not None:
-        values["network.fabric.nics_per_node"] = Told(told, "assumed", "given with the matrix")
+    if given_nics is not None:
+        values["network.fabric.nics_per_node"] = StatedValue(
+            given_nics, "assumed", "given with the matrix"
+        )
     elif matrix.nics:
-        values["network.fabric.nics_per_node"] = Told(len(near) or len(far), "measured", seen)
+        values["network.fabric.nics_per_node"] = StatedValue(
+            len(near) or len(far), "measured", seen
+        )
         if near and far:
             assumed.append(f"{', '.join(far)} carry no collectives: beside no GPU (PIX, PXB)")
     else:
@@ -366,5 +371,5 @@ def _nics(
             parse_quantity(rate, "bytes_per_s")
         except ValueError as error:
             raise InputError.single("--nic", str(error)) from error
-        values["network.fabric.nic"] = Told(rate, "assumed", "given with the matrix")
+        values["network.fabric.nic"] = StatedValue(rate, "assumed", "given with the matrix")
     return values, assumed

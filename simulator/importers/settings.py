@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from simulator.described.foreign_config import ForeignConfig
 from simulator.errors import Fault
+from simulator.facts import shipped_facts
 
 _T = TypeVar("_T")
 
@@ -169,6 +171,26 @@ class Rest:
     ignored: tuple[str, ...]
     assumed: tuple[str, ...]
     unsupported: tuple[str, ...]
+
+
+@cache
+def option_rules(framework: str) -> Rules:
+    """What becomes of the options of a framework that its importer does not read."""
+    facts = shipped_facts(f"importers/{framework}")
+    costs = (Cost(c["pattern"], c["why"], tuple(c.get("unless", ()))) for c in facts["costs"])
+    return Rules(tuple(costs), tuple(facts["free"]), facts.get("simplified", {}))
+
+
+def option_table(framework: str, name: str) -> Mapping[str, Any]:
+    """What the options of a framework mean, by the name of the table in its facts."""
+    table: Mapping[str, Any] = shipped_facts(f"importers/{framework}")[name]
+    return table
+
+
+def spellings_table(framework: str, name: str) -> Mapping[str, tuple[str, ...]]:
+    """Options that say a field, by the field; the first is today's."""
+    table = option_table(framework, name).items()
+    return {field: (said,) if isinstance(said, str) else tuple(said) for field, said in table}
 
 
 def sort_out(settings: Settings, rules: Rules, may_ignore: Iterable[str]) -> Rest:

@@ -19,7 +19,8 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import Fault, InputError
-from simulator.plots.variant_comparison import Bar, draw_strategies
+from simulator.plots.style import save
+from simulator.plots.variant_comparison import Bar, build_strategies_figure
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import class_traffic
@@ -63,7 +64,6 @@ class Strategy:
     """One way of data parallelism.
 
     Attributes:
-        name: As people say it.
         shards: What its ranks divide among them, in some words.
         advice: One plain sentence: what it does and when to take it.
         changes: New values by dotted path, see :meth:`Job.replace`.
@@ -188,7 +188,6 @@ class Outcome:
     """One strategy on some nodes.
 
     Attributes:
-        strategy: Which.
         step: Its simulated step; None where it was refused.
         moved_bytes: Through the links of the busiest GPU, one direction [B].
         refusal: Why nothing runs it so; empty where something does.
@@ -221,9 +220,7 @@ class Comparison:
     """All strategies on as many nodes.
 
     Attributes:
-        nodes: How many.
         job: The job on so many, under its own plan.
-        outcomes: One per strategy, in the order of :data:`STRATEGIES`.
     """
 
     nodes: int
@@ -236,10 +233,7 @@ def compare_strategies(
 ) -> tuple[Comparison, ...]:
     """Every strategy on every number of nodes, simulated.
 
-    Args:
-        job: Model, system, batch per GPU, and what its plan says beside data parallelism.
-        node_counts: How many nodes to take.
-        on_trial: Called after each strategy, for progress.
+    The batch per GPU, and what the plan says beside data parallelism, stay.
 
     Raises:
         InputError: The job does not run on so many nodes, whatever the strategy.
@@ -260,10 +254,14 @@ def compare_strategies(
 def on_nodes(job: Job, nodes: int) -> Job:
     """The job on so many whole nodes; every rank keeps its microbatches.
 
+    A job on fewer GPUs than a node has keeps them on its one node.
+
     Raises:
         InputError: The job does not run on so many nodes.
     """
     gpus = nodes * job.cluster.profile.network.gpus_per_node
+    if nodes == 1:
+        gpus = min(gpus, job.cluster.gpus)
     width = job.choices.ranks_of_a_copy
     sequences = job.microbatches * job.batch.micro_batch * max(1, gpus // width)
     # The plan as it stands may be one that runs on one node only.
@@ -330,7 +328,7 @@ def draw_comparisons(comparisons: Sequence[Comparison], path: str | Path) -> Non
         f"{job.batch.micro_batch} at a time"
     )
     capacity_bytes = job.cluster.profile.device.memory_bytes
-    draw_strategies(title, subtitle, rows, capacity_bytes, path)
+    save(build_strategies_figure(title, subtitle, rows, capacity_bytes), path)
 
 
 def _bar(nodes: int, outcome: Outcome) -> Bar:

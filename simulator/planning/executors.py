@@ -51,10 +51,7 @@ def run_on_executor(
     A task that fails yields its exception. If the executor itself breaks, what is left runs
     on processes of this machine.
 
-    Args:
-        function: What to do; it and the items must be picklable for processes.
-        items: What to do it with.
-        executor: Where; it stays open.
+    The executor stays open. Function and items must be picklable.
     """
     futures: dict[Future[R], int] = {}
     for index, item in enumerate(items):
@@ -78,11 +75,6 @@ def run_on_processes(
     function: Callable[[T], R], items: Sequence[T], workers: int
 ) -> Iterator[tuple[int, R | Exception]]:
     """The same on a pool of processes that is replaced whenever one of them dies.
-
-    Args:
-        function: What to do; picklable.
-        items: What to do it with.
-        workers: Processes; at least 1.
 
     Returns:
         (index, result) pairs; :class:`WorkerDiedError` in place of the result of a task
@@ -129,7 +121,6 @@ def _alone(function: Callable[[T], R], item: T) -> R | Exception:
 
 
 def _outcome(future: Future[Any]) -> Any:
-    """Its result, or the exception that it ended with."""
     try:
         return future.result()
     except Exception as error:

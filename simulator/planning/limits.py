@@ -33,7 +33,6 @@ class Limit:
 
     Attributes:
         field: Dotted path in the job.
-        now: What the job has.
         largest: The largest value that fits; 0 where not even the smallest does.
         step: Distance of the values that were tried; ``largest + step`` does not fit.
         peak_device_bytes: Fullest GPU at ``largest`` [B].
@@ -52,10 +51,6 @@ class Limit:
 
 def limits(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Limit, ...]:
     """The largest microbatch, sequence length and number of layers that fit.
-
-    Args:
-        job: Where to start from; it need not fit.
-        on_trial: Called after each simulated candidate, for progress.
 
     Raises:
         InputError: The job itself cannot run.

@@ -71,7 +71,6 @@ class FamilyResult:
     """The best plan of a family.
 
     Attributes:
-        family: Which one.
         choice: Its fastest plan that fits; None where there is none.
         plan_text: Its degrees and options in short; empty where there is no plan.
         obstacle: Why there is none; empty otherwise.
@@ -94,14 +93,7 @@ def compare_families(
 ) -> list[FamilyResult]:
     """The best plan of every family, the fastest family first, those that do not fit last.
 
-    Args:
-        job: Model, cluster, batch, and the fields of the plan that are not varied.
-        vary: Values by field; see :func:`~simulator.planning.search.space.plan_space`.
-        headroom: Share of the device memory that must stay free.
-        executor: Where plans are simulated; in this process if None.
-        at_a_time: Plans that are handed to the executor together.
-        on_progress: Called after each plan that was replayed or simulated, with the name of
-            the family that it is for.
+    Arguments are those of :func:`search_plans`; ``on_progress`` is handed the family's name first.
 
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.

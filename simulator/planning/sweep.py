@@ -220,7 +220,6 @@ def grid_points(grid: Grid) -> list[_Changes]:
 
 
 def _axis(paths: str, values: Sequence[Any]) -> Iterator[_Changes]:
-    """The changes that each value of a grid's entry stands for."""
     names = [name.strip() for name in paths.split(",")]
     for value in values:
         if len(names) == 1:

@@ -1,7 +1,7 @@
 """Pictures. The only room that loads matplotlib, never its pyplot.
 
-Every picture has two functions: ``build_*_figure(result)`` returns the figure, ``draw_*(result,
-path)`` writes it. ``style`` has palette, fonts, legends and axes for all.
+Of every picture ``build_*_figure`` returns the figure; ``style.save`` writes one. ``style`` has
+palette, fonts, legends and axes for all.
 
 pipeline, memory, comparison, links, roofline       one step
 sweep, goodput, variant_comparison                  many steps

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib as mpl
@@ -43,7 +42,6 @@ from simulator.plots.style import (
     add_title,
     legend_height_in,
     new_figure,
-    save,
     words,
 )
 
@@ -65,7 +63,7 @@ class BusBandwidth(NamedTuple):
     Attributes:
         label: Panel that it belongs to, for example ``all_reduce, 16 GPUs on 2 nodes``.
         num_bytes: Message size as nccl-tests counts it [B].
-        measured_bytes_per_s: None where nobody measured [B/s].
+        measured_bytes_per_s: None where not measured [B/s].
         predicted_bytes_per_s: None where there is no prediction [B/s].
     """
 
@@ -73,13 +71,6 @@ class BusBandwidth(NamedTuple):
     num_bytes: float
     measured_bytes_per_s: float | None
     predicted_bytes_per_s: float | None
-
-
-def draw_bus_bandwidth(
-    rows: Sequence[BusBandwidth], path: str | Path, title: str, subtitle: str = ""
-) -> None:
-    """Write the picture of bus bandwidth over size; the suffix names the format."""
-    style.save(build_bus_bandwidth_figure(rows, title, subtitle), path)
 
 
 def build_bus_bandwidth_figure(
@@ -185,10 +176,10 @@ def show_sizes(axes: Axes, span: tuple[float, float]) -> None:
 
 
 def _ticks(span: tuple[float, float]) -> Sequence[float]:
-    """Powers of two, five apart, or two where the span is short."""
+    """Powers of two, every fifth, or every second where the span is short."""
     first, last = (math.log2(size) for size in span)
-    apart = 10 if last - first > 22 else 5 if last - first > 8 else 2
-    return [2.0**power for power in range(0, 64, apart) if first <= power <= last]
+    step = 10 if last - first > 22 else 5 if last - first > 8 else 2
+    return [2.0**power for power in range(0, 64, step) if first <= power <= last]
 
 
 def size_name(num_bytes: float) -> str:
@@ -199,7 +190,6 @@ def size_name(num_bytes: float) -> str:
 
 
 def _add_key(figure: Figure) -> None:
-    """Which mark is which, along the lower edge."""
     measured = Line2D([], [], linestyle="none", marker="o", markersize=4, color=_MEASURED)
     predicted = Line2D([], [], color=_PREDICTED, linewidth=1.8)
     _, height_in = figure.get_size_inches()
@@ -219,11 +209,6 @@ _CLOSE_PCT, _FARTHEST_PCT = 25.0, 100.0
 
 Group = tuple[int, int]
 """GPUs that take part, and the nodes they are in."""
-
-
-def draw_collective_fit(points: Sequence[Point], path: str | Path, title: str) -> None:
-    """Write the picture of a fit; the suffix (.png, .svg, .pdf) names the format."""
-    save(build_collective_fit_figure(points, title), path)
 
 
 def build_collective_fit_figure(points: Sequence[Point], title: str) -> Figure:

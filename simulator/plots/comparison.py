@@ -11,7 +11,6 @@ longer is vermillion and goes right, what takes less is green and goes left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -30,11 +29,6 @@ _PLOT_WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
 _BAR_IN, _GAP_IN = 0.3, 0.3
 _IDLE = COMMUNICATION | {Category.BUBBLE, Category.HOST}
 """Categories in which the GPU does not compute; drawn hatched."""
-
-
-def draw_breakdown(result: StepResult, path: str | Path) -> None:
-    """Write the picture of where the step goes; the suffix names the format."""
-    style.save(build_breakdown_figure(result), path)
 
 
 def build_breakdown_figure(result: StepResult) -> Figure:
@@ -94,7 +88,6 @@ def _draw_waterfall(axes: Axes, result: StepResult, categories: list[Category]) 
 
 
 def _write_amount(axes: Axes, result: StepResult, row: int, start_s: float, seconds: float) -> None:
-    """Time and share beside the bar, on the side that has more room."""
     step_s = result.step_time_s
     text = f"{format_seconds(seconds)}   {100 * seconds / step_s:.1f} %"
     is_right = step_s - (start_s + seconds) > start_s
@@ -156,21 +149,8 @@ SMALLEST_SHARE = 0.001
 """Causes below this share of the first step are drawn as one."""
 
 
-def draw_differences(
-    differences: Sequence[Difference], names: Sequence[str], path: str | Path
-) -> None:
-    """Write the waterfalls from the first step to each other; the suffix names the format.
-
-    Args:
-        differences: Each between the first step and another.
-        names: Of the first step and of each other.
-        path: File to write.
-    """
-    style.save(build_differences_figure(differences, names), path)
-
-
 def build_differences_figure(differences: Sequence[Difference], names: Sequence[str]) -> Figure:
-    """A panel per difference. For the arguments see :func:`draw_differences`."""
+    """A panel per difference from the first step, whose name is the first of the names."""
     heights = [_ROW_IN * (2 + len(falls(each))) for each in differences]
     panel_in = [_HEAD_IN + height + _CAUSES_AXIS_IN for height in heights]
     handles: list[style.Handle] = [

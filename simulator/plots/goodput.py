@@ -10,7 +10,6 @@ one for it raised.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -23,32 +22,20 @@ _LEFT_IN, _RIGHT_IN, _TOP_IN, _BAR_IN, _AXIS_IN, _CURVE_IN = 1.6, 0.9, 0.72, 0.2
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
 
 
-def draw_goodput(
-    title: str,
-    spent_s: Mapping[str, float],
-    tried: Sequence[tuple[float, float]],
-    chosen: tuple[float, float],
-    path: str | Path,
-) -> None:
-    """Write the picture; the suffix names the format.
-
-    Args:
-        title: Of the job.
-        spent_s: Time by what it went into, "productive" among them [s].
-        tried: Interval [s] and goodput of each that was simulated; may be empty.
-        chosen: Interval that was taken, and the goodput that it gives.
-        path: Where to.
-    """
-    style.save(build_goodput_figure(title, spent_s, tried, chosen), path)
-
-
 def build_goodput_figure(
     title: str,
     spent_s: Mapping[str, float],
     tried: Sequence[tuple[float, float]],
     chosen: tuple[float, float],
 ) -> Figure:
-    """Bars of what was lost, above the curve of the intervals."""
+    """Bars of what was lost, above the curve of the intervals.
+
+    Args:
+        title: Of the job.
+        spent_s: Time by what it went into, "productive" among them [s].
+        tried: Interval [s] and goodput of each that was simulated; may be empty.
+        chosen: Interval that was taken, and the goodput that it gives.
+    """
     total_s = sum(spent_s.values())
     lost = [(name, s / total_s) for name, s in spent_s.items() if name != "productive"]
     lost.sort(key=lambda each: -each[1])
@@ -107,24 +94,16 @@ _TORNADO_LEFT_IN, _TORNADO_RIGHT_IN, _TORNADO_TOP_IN, _ROW_IN, _TORNADO_AXIS_IN 
 )
 
 
-def draw_tornado(
-    title: str, rows: Sequence[tuple[str, float, float]], share: float, path: str | Path
-) -> None:
-    """Write the picture; the suffix names the format.
+def build_tornado_figure(
+    title: str, rows: Sequence[tuple[str, float, float]], share: float
+) -> Figure:
+    """Bars to both sides of the step time as it is.
 
     Args:
         title: Of the job.
         rows: Name, and change of the step time with the number lowered and raised, as shares.
         share: By how much the numbers were lowered and raised.
-        path: Where to.
     """
-    style.save(build_tornado_figure(title, rows, share), path)
-
-
-def build_tornado_figure(
-    title: str, rows: Sequence[tuple[str, float, float]], share: float
-) -> Figure:
-    """Bars to both sides of the step time as it is."""
     handles = [
         Patch(color=style.ORANGE, label=f"{share:.0%} less"),
         Patch(color=style.BLUE, label=f"{share:.0%} more"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -33,7 +32,6 @@ from simulator.plots.style import (
     add_title,
     legend_height_in,
     new_figure,
-    save,
 )
 from simulator.units import format_seconds
 
@@ -66,18 +64,8 @@ class KernelPoint:
         return 100.0 * (self.predicted_s / self.measured_s - 1.0)
 
 
-def draw_kernel_fit(points: Sequence[KernelPoint], path: str | Path, title: str) -> None:
-    """Write the picture of a fit; the suffix (.png, .svg, .pdf) names the format."""
-    save(build_kernel_fit_figure(points, title), path)
-
-
 def build_kernel_fit_figure(points: Sequence[KernelPoint], title: str) -> Figure:
-    """Predicted over measured times by kind of kernel, with the errors below.
-
-    Args:
-        points: At least one.
-        title: The bold line above.
-    """
+    """Predicted over measured times by kind of kernel, with the errors below."""
     kinds = list(dict.fromkeys(point.kind for point in points))
     names = sorted({point.series for point in points})
     colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}

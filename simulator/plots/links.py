@@ -7,7 +7,6 @@ the mean of each slice of time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,11 +31,6 @@ _PORT_NAMES = {
     "leaf_uplink": "up-links of leaf switches",
     "pod_uplink": "up-links of pods",
 }
-
-
-def draw_links(result: StepResult, path: str | Path) -> None:
-    """Write the picture of link utilisation; the suffix names the format."""
-    style.save(build_links_figure(result), path)
 
 
 def build_links_figure(result: StepResult) -> Figure:
@@ -112,7 +106,6 @@ def _draw_port(
 
 
 def _add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
-    """The colour scale, in the right margin."""
     box = axes.get_position()
     width_in, _ = figure.get_size_inches()
     scale = figure.add_axes((box.x1 + 0.17 / width_in, box.y0, 0.12 / width_in, box.height))

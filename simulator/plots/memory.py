@@ -8,7 +8,6 @@ above a strip per class whose shade is the allocated share of the capacity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,11 +37,6 @@ _OUTSIDE = {_ALLOCATOR: ("#DDDDDD", "////"), _CONTEXT: ("#BFBFBF", "\\\\\\\\")}
 """Fill and hatch of what the device holds beyond tensors."""
 
 
-def draw_memory_by_owner(result: StepResult, path: str | Path) -> None:
-    """Write the picture of peak memory by owner; the suffix names the format."""
-    style.save(build_memory_by_owner_figure(result), path)
-
-
 def build_memory_by_owner_figure(result: StepResult) -> Figure:
     """Stacked bars of each class's peak against the capacity of the device."""
     owners = _owners(result.memory)
@@ -66,11 +60,6 @@ def build_memory_by_owner_figure(result: StepResult) -> Figure:
     style.add_title(figure, result.title, _headline(result), left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure
-
-
-def draw_memory_over_time(result: StepResult, path: str | Path) -> None:
-    """Write the picture of memory over the step; the suffix names the format."""
-    style.save(build_memory_over_time_figure(result), path)
 
 
 def build_memory_over_time_figure(result: StepResult) -> Figure:
@@ -111,7 +100,6 @@ def _headline(result: StepResult) -> str:
 
 
 def _owners(memory: Sequence[ClassMemory]) -> list[Owner]:
-    """Owners that hold anything, states first."""
     return [
         owner
         for owner in style.OWNER_COLOR
@@ -295,7 +283,6 @@ def _filled_share(memory: ClassMemory, step_s: float) -> NDArray[np.float64]:
 
 
 def _add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
-    """The colour scale, in the right margin."""
     box = axes.get_position()
     width_in, _ = figure.get_size_inches()
     scale = figure.add_axes((box.x1 + 0.17 / width_in, box.y0, 0.12 / width_in, box.height))

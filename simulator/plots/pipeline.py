@@ -5,7 +5,7 @@ its time (the work, recomputation, communication that blocks inside it). Thin la
 a row are collectives and transfers that run beside the work. Hatched gaps are waits: grey
 for the pipeline bubble, coloured for communication that nothing hides.
 
-Where boxes would be too narrow to tell apart, the whole step is shown blended (every
+Where boxes would be too narrow to see, the whole step is shown blended (every
 pixel is the time-weighted mean of what happened in it) above close-ups of its first,
 middle and last moments.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -57,8 +56,6 @@ _DIGIT_EM = 0.64
 
 @dataclass(frozen=True)
 class _View:
-    """One panel: where it is and which span of time it shows."""
-
     axes: Axes
     start_s: float
     end_s: float
@@ -70,20 +67,14 @@ class _View:
         return seconds * self.width_pt / max(self.end_s - self.start_s, 1e-30)
 
 
-def draw_pipeline(result: StepResult, path: str | Path, *, max_stages: int | None = None) -> None:
-    """Write the pipeline picture; the suffix names the format (.png, .svg, .pdf).
+def build_pipeline_figure(result: StepResult, *, max_stages: int | None = None) -> Figure:
+    """The pipeline picture.
 
     Args:
         result: The step to show.
-        path: File to write.
         max_stages: Show at most so many rank classes, evenly spread from the first to
             the last; None shows all.
     """
-    style.save(build_pipeline_figure(result, max_stages=max_stages), path)
-
-
-def build_pipeline_figure(result: StepResult, *, max_stages: int | None = None) -> Figure:
-    """The pipeline picture. For the arguments see :func:`draw_pipeline`."""
     classes = spread(len(result.timeline.program.classes), max_stages)
     layout = row_layout(result)
     scene = build_scene(result, classes, layout)
@@ -142,7 +133,6 @@ def _add_close_ups(
     classes: Sequence[int],
     place_in: tuple[float, float],
 ) -> None:
-    """Three panels at (top, height) below an overview, their places marked in it."""
     top_in, height_in = place_in
     layout = row_layout(result)
     scene = build_scene(result, classes, layout)
@@ -169,7 +159,6 @@ def _add_view(
     rows: int,
     span_s: tuple[float, float],
 ) -> _View:
-    """A panel at (left, top, width, height) for some rows and a span of time."""
     left, top, width, height = box_in
     axes = style.add_axes_in(figure, left=left, top=top, width=width, height=height)
     axes.set_xlim(*span_s)
@@ -180,7 +169,6 @@ def _add_view(
 def _label_rows(
     view: _View, result: StepResult, classes: Sequence[int], *, centre: float = 0.5
 ) -> None:
-    """Names of the rows, ``centre`` of a row's height from its top."""
     names = [result.timeline.program.classes[index].name for index in classes]
     style.name_rows(view.axes, names, view.row_pt, centre=centre)
 
@@ -232,7 +220,6 @@ def _edges_pt(view: _View, collection: PolyCollection) -> list[float]:
 
 
 def _add_boxes(view: _View, boxes: Boxes, name: str) -> PolyCollection:
-    """One artist for the boxes that lie at least partly in view."""
     corners = boxes.corners()
     in_view = (corners[:, 0, 0] < view.end_s) & (corners[:, 1, 0] > view.start_s)
     collection = PolyCollection(list(corners[in_view]), closed=True, gid=name)
@@ -241,7 +228,6 @@ def _add_boxes(view: _View, boxes: Boxes, name: str) -> PolyCollection:
 
 
 def _number_microbatches(view: _View, scene: Scene, chunks: int) -> None:
-    """Write the number into each box that has room for the longest of them."""
     inside = [la for la in scene.labels if view.start_s <= la.start_s and la.end_s <= view.end_s]
     digits = max((len(str(label.microbatch)) for label in inside), default=1)
     for label in inside:
@@ -321,7 +307,6 @@ def _mark_window(view: _View, window_s: tuple[float, float]) -> None:
 
 
 def _legend_handles(scene: Scene) -> list[Patch | tuple[Patch, ...]]:
-    """One entry for each thing in the picture, shades of chunks side by side."""
     chunks = _num_chunks(scene)
     handles: list[Patch | tuple[Patch, ...]] = []
     for kind in style.KIND_COLOR:

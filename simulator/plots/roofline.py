@@ -9,7 +9,6 @@ of their own roof that they reach; those that only move bytes have no place on t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -36,11 +35,6 @@ _COLOR = {
     "weight gradient": "#8FCF6B",
     "backward": style.GREEN,
 }
-
-
-def draw_roofline(points: Sequence[KernelPoint], title: str, path: str | Path) -> None:
-    """Write the picture; the suffix names the format (.png, .svg, .pdf)."""
-    style.save(build_roofline_figure(points, title), path)
 
 
 def build_roofline_figure(points: Sequence[KernelPoint], title: str) -> Figure:
@@ -121,7 +115,6 @@ def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
 
 
 def _places(points: Sequence[KernelPoint]) -> list[list[KernelPoint]]:
-    """Points that would hide one another, together, the largest first."""
     places: list[list[KernelPoint]] = []
     for point in sorted(points, key=lambda point: -point.seconds):
         for others in places:
@@ -140,7 +133,6 @@ def _is_near(point: KernelPoint, other: KernelPoint) -> bool:
 
 
 def _draw_pie(axes: Axes, points: Sequence[KernelPoint], total_s: float) -> None:
-    """One round mark, a slice of it for each direction."""
     seconds = sum(point.seconds for point in points)
     flop = sum(point.flop for point in points)
     area_pt2 = max(_SMALLEST_PT2, _LARGEST_PT2 * seconds / total_s)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -33,11 +32,6 @@ SMALLEST_LABELLED_PT = style.SMALL_PT
 """Rows of at least this height have a number at their right."""
 _FULLEST = 0.86
 """Height of the fullest rank's activations, as a share of its row."""
-
-
-def draw_schedule(run: UnitRun, path: str | Path) -> None:
-    """Write the picture of a schedule; the suffix names the format (.png, .svg, .pdf)."""
-    style.save(build_schedule_figure(run), path)
 
 
 def build_schedule_figure(run: UnitRun) -> Figure:
@@ -102,7 +96,6 @@ def _add_panel(figure: Figure, run: UnitRun, *, top_in: float, height_in: float)
 
 
 def _draw_levels(axes: Axes, run: UnitRun, row_pt: float) -> None:
-    """An area per rank, all to one scale, and the most at the right."""
     color = style.OWNER_COLOR[Owner.ACTIVATIONS]
     scale = _FULLEST / max(run.peaks)
     areas = PolyCollection([_area(run, rank, scale) for rank in range(run.stages)], gid="held")
@@ -128,7 +121,6 @@ def label_peaks(axes: Axes, run: UnitRun, row_pt: float) -> None:
 
 
 def _area(run: UnitRun, rank: int, scale: float) -> NDArray[np.float64]:
-    """Outline of the activations that a rank holds over time; the row is one high."""
     levels = run.levels(rank)
     times = np.array([level.time for level in levels] + [run.span])
     held = np.array([level.held for level in levels])
@@ -143,11 +135,6 @@ _COMPARED_LEFT_IN, _COMPARED_TOP_IN, _COMPARED_AXIS_IN, _COMPARED_RIGHT_IN = 0.8
 _HEADING_IN = 0.34
 """Between the rows of one schedule and those of the next."""
 _COMPARED_WIDTH_IN = style.WIDTH_IN - _COMPARED_LEFT_IN - _COMPARED_RIGHT_IN
-
-
-def draw_schedule_comparison(runs: Sequence[UnitRun], path: str | Path) -> None:
-    """Write the picture of several schedules; the suffix names the format."""
-    style.save(build_schedule_comparison_figure(runs), path)
 
 
 def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:

@@ -1,7 +1,7 @@
 """How are the slots of a schedule drawn?
 
-A row per rank, time to the right. A box is a slot in the colour of its phase; shades tell the
-chunks or the two directions on one rank apart. Lighter shades stand on a foot of the full colour,
+A row per rank, time to the right. A box is a slot in the colour of its phase; shades show the
+chunks or the two directions on one rank. Lighter shades stand on a foot of the full colour,
 so that none passes for another phase. Slots that run together share a dark frame. Hatched gaps are
 idle. Arrows at the right say that the schedule goes on without draining.
 """
@@ -80,7 +80,6 @@ def draw_slots(lanes: Lanes, run: UnitRun) -> None:
 def _draw_look(
     lanes: Lanes, run: UnitRun, boxes: Sequence[tuple[int, Box]], phase: Phase, part: int
 ) -> None:
-    """The boxes of one phase on one part of the model."""
     name = f"{phase.name.lower()} {part}"
     spans = [(rank, box.start, box.end) for rank, box in boxes]
     filled = _add(lanes, spans, name)
@@ -139,7 +138,6 @@ def _part(run: UnitRun, slot: Slot) -> int:
 def _add(
     lanes: Lanes, spans: Sequence[tuple[int, float, float]], name: str, top: float = _TOP
 ) -> PolyCollection:
-    """One artist for boxes given as (rank, start, end), from ``top`` down in their rows."""
     corners = [_corners(*span, top) for span in spans]
     collection = PolyCollection(corners, closed=True, gid=name)
     lanes.axes.add_collection(collection, autolim=False)
@@ -169,7 +167,6 @@ def _frame_joint_slots(lanes: Lanes, run: UnitRun) -> None:
 
 
 def _number_microbatches(lanes: Lanes, run: UnitRun) -> None:
-    """Write the number into every box that has room for the longest of them."""
     digits = max(len(str(box.slot.microbatch)) for _, box in _boxes(run))
     height_pt = 0.62 * lanes.row_pt * (_BOTTOM - _TOP)
     for rank, box in _boxes(run):
@@ -191,7 +188,6 @@ def _number_microbatches(lanes: Lanes, run: UnitRun) -> None:
 
 
 def _point_onwards(lanes: Lanes, run: UnitRun) -> None:
-    """Arrow heads beyond the last box of every row."""
     lanes.axes.plot(
         np.full(run.stages, run.span + 1.2 * _ARROW_PT / lanes.unit_pt),
         np.arange(run.stages) + 0.5,

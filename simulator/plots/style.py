@@ -3,7 +3,7 @@
 One palette, built on Okabe and Ito's colours so that people with any common colour
 vision deficiency can read the pictures. Computing is cool (blue, green), communication
 is warm (orange, vermillion, purple), idle time is grey. Waits are hatched, so that they
-stay apart from work in print. Fonts are sized for a figure shown ten inches wide.
+differ from work in print. Fonts are sized for a figure shown ten inches wide.
 
 Source:
     M. Okabe and K. Ito, Color Universal Design (2008), for the eight base colours; the
@@ -313,15 +313,7 @@ def annotate(
     shift_pt: tuple[float, float] = (0.0, 0.0),
     **look: Any,
 ) -> None:
-    """Write small text beside a point of the axes.
-
-    Args:
-        axes: Where.
-        text: What.
-        at: The point, in data coordinates unless ``look`` gives ``xycoords``.
-        shift_pt: From the point to the text [pt].
-        look: Other arguments of matplotlib's ``annotate``.
-    """
+    """Write small text at a point in data coordinates, moved by ``shift_pt`` [pt]."""
     look = {"fontsize": SMALL_PT, "color": INK, **look}
     axes.annotate(text, at, shift_pt, textcoords="offset points", **look)
 

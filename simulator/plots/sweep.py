@@ -10,7 +10,6 @@ A search: one Pareto front of plans per number of GPUs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,23 +37,17 @@ _MOST_OVER = 1.6
 """Combinations that need more than this multiple of what fits are not drawn, but counted."""
 
 
-def draw_sweep(table: pd.DataFrame, paths: Sequence[str], title: str, path: str | Path) -> None:
-    """Write the picture of a sweep; the suffix names the format.
+def build_sweep_figure(table: pd.DataFrame, paths: Sequence[str], title: str) -> Figure:
+    """The picture.
 
     Args:
         table: A row per combination, as :func:`simulator.planning.sweep.sweep` gives it.
         paths: The columns that were varied.
         title: What was swept.
-        path: File to write.
 
     Raises:
         InputError: No combination could run.
     """
-    style.save(build_sweep_figure(table, paths, title), path)
-
-
-def build_sweep_figure(table: pd.DataFrame, paths: Sequence[str], title: str) -> Figure:
-    """The picture. For the arguments see :func:`draw_sweep`."""
     ran = table[table[_ERROR] == ""]
     if ran.empty:
         raise InputError.single("sweep", "no combination could run, so there is nothing to draw")
@@ -97,7 +90,6 @@ def pareto_front(peak_bytes: NDArray[np.float64], rate: NDArray[np.float64]) -> 
 
 
 def _values(table: pd.DataFrame, name: str) -> list[Any]:
-    """What a field takes, in the order of the sweep."""
     return list(dict.fromkeys(map(_plain, table[name])))
 
 
@@ -193,7 +185,6 @@ def _draw_front(axes: Axes, ran: pd.DataFrame, varied: Sequence[str]) -> None:
 def _name_front(
     axes: Axes, rows: Sequence[Mapping[Any, Any]], front: Sequence[int], varied: Sequence[str]
 ) -> None:
-    """Numbers at the points, the fastest first, and what they are on the right."""
     for number, index in enumerate(front, start=1):
         row = rows[index]
         style.annotate(axes, str(number), (row[_PEAK] / _GIB, row[_RATE]), (-4, 4), ha="right")
@@ -218,29 +209,18 @@ _PARETO_LEFT_IN, _PARETO_RIGHT_IN, _PARETO_TOP_IN, _PLOT_IN, _PARETO_AXIS_IN = (
 )
 
 
-def draw_pareto(
-    title: str,
-    fronts: Mapping[int, Sequence[tuple[float, float, str]]],
-    capacity_bytes: float,
-    path: str | Path,
-) -> None:
-    """Write the picture; the suffix names the format.
-
-    Args:
-        title: Of the picture.
-        fronts: By number of GPUs: step time [s], device memory [B] and name of each plan.
-        capacity_bytes: Memory of a device [B].
-        path: Where to.
-    """
-    style.save(build_pareto_figure(title, fronts, capacity_bytes), path)
-
-
 def build_pareto_figure(
     title: str,
     fronts: Mapping[int, Sequence[tuple[float, float, str]]],
     capacity_bytes: float,
 ) -> Figure:
-    """Fronts as lines with marked plans; the ends of each are named."""
+    """Fronts as lines with marked plans; the ends of each are named.
+
+    Args:
+        title: Of the picture.
+        fronts: By number of GPUs: step time [s], device memory [B] and name of each plan.
+        capacity_bytes: Memory of a device [B].
+    """
     figure = style.new_figure(_PARETO_TOP_IN + _PLOT_IN + _PARETO_AXIS_IN)
     width_in = style.WIDTH_IN - _PARETO_LEFT_IN - _PARETO_RIGHT_IN
     axes = style.add_axes_in(

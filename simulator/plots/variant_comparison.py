@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 
 from matplotlib.axes import Axes
@@ -56,29 +55,10 @@ class Bar:
     remark: str = ""
 
 
-def draw_strategies(
-    title: str,
-    subtitle: str,
-    rows: Mapping[str, Sequence[Bar]],
-    capacity_bytes: float,
-    path: str | Path,
-) -> None:
-    """Write the picture; the suffix names the format.
-
-    Args:
-        title: Above the panels.
-        subtitle: Below the title.
-        rows: Bars by the name of their strategy.
-        capacity_bytes: Memory of the device [B].
-        path: Where to.
-    """
-    style.save(build_strategies_figure(title, subtitle, rows, capacity_bytes), path)
-
-
 def build_strategies_figure(
     title: str, subtitle: str, rows: Mapping[str, Sequence[Bar]], capacity_bytes: float
 ) -> Figure:
-    """The two panels; arguments as :func:`draw_strategies`."""
+    """Bars by strategy: time in one panel, memory against capacity [B] in the other."""
     bars = [bar for row in rows.values() for bar in row]
     categories = [c for c in style.CATEGORY_COLOR if any(bar.step_s.get(c, 0.0) for bar in bars)]
     owners = [o for o in style.OWNER_COLOR if any(bar.held_bytes.get(o, 0.0) for bar in bars)]
@@ -119,7 +99,6 @@ def build_strategies_figure(
 
 
 def _add_legend(axes: Axes, handles: Sequence[Patch], height_in: float) -> None:
-    """Below the panel that it explains: its colours mean something else in the other one."""
     axes.legend(
         handles=list(handles), loc="upper left", bbox_to_anchor=(0.0, -_AXIS_IN / height_in),
         ncol=_LEGEND_COLUMNS, fontsize=style.SMALL_PT, frameon=False, borderaxespad=0.0,
@@ -199,7 +178,6 @@ def _draw_memory(axes: Axes, bar: Bar, y: float, capacity_bytes: float) -> None:
 
 
 def _say(axes: Axes, x: float, y: float, text: str, color: str = style.INK) -> None:
-    """A text at the right of a point."""
     style.annotate(
         axes,
         text,

@@ -15,29 +15,31 @@ from typing import NamedTuple
 
 from simulator.cost.host import host_ports_bytes_per_s
 from simulator.described.job import Job
+from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import first_rank
-from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.run.activation_offload import (
+from simulator.program.run.data_parallel import DataParallel, Exchanges
+from simulator.program.run.host_copies import (
     ActivationOffload,
     kept_activations,
     offloaded_layers,
 )
-from simulator.program.run.data_parallel import DataParallel, Exchanges
-from simulator.program.run.order import StepOrder, boundary_buffers
+from simulator.program.run.order import StepOrder, boundary_buffers, refuse_shared_updates
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.single_process import single_process_program
 from simulator.program.run.step_end import StepEnd
-from simulator.program.states.asynchronous import refuse_shared_updates
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
-from simulator.program.states.offloaded_states import offloaded_states
-from simulator.program.states.outside_memory import outside_bytes
+from simulator.program.states.outside_memory import offloaded_states, outside_bytes
 from simulator.program.states.parameter_server import ServerTransfers
-from simulator.program.states.rank_layers import PipelineRanks
-from simulator.program.states.resident import ParameterCount, resident_memory, state_bytes
+from simulator.program.states.resident import (
+    ParameterCount,
+    PipelineRanks,
+    resident_memory,
+    state_bytes,
+)
 from simulator.program.unlike.unfold import unfold
 from simulator.schedule import Order, Slot
 from simulator.schedule.unit_time import peak_in_flight
@@ -91,7 +93,7 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
         job: What to run.
         steps: How many steps.
         unfolded: Whether every rank is a class of its own. Otherwise ranks that must
-            behave alike are one class.
+            do the same are one class.
 
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
@@ -147,14 +149,12 @@ class _Builder:
         return program
 
     def _exchanges(self) -> tuple[Units, Exchanges]:
-        """What data-parallel ranks reduce and gather together, and how."""
         units = Units(self.job, self.ranks.copies_embedding)
         if self.job.choices.data_parallelism.has_servers:
             return units, ServerTransfers(self.job, units)
         return units, Collectives(self.job, units)
 
     def _empty_program(self) -> Program:
-        """The classes of ranks and what they share, with nothing to do."""
         job, choices = self.job, self.job.choices
         order = self.order.slots(job.microbatches)
         return Program(
@@ -190,7 +190,6 @@ class _Builder:
         )
 
     def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:
-        """All ranks of a pipeline stage, and what each keeps from step to step."""
         job, parameters = self.job, self.ranks.parameters(rank)
         resident = resident_memory(job, parameters)
         resident += self.buffers.resident(slots, job.microbatches)
@@ -212,7 +211,6 @@ class _Builder:
     def _host_memory(
         self, rank: int, slots: Sequence[Slot], parameters: ParameterCount
     ) -> tuple[Memory, Memory]:
-        """What one rank keeps in host memory and on NVMe."""
         offload = self.job.plan.offload
         if not offload.is_used:
             return (), ()
@@ -226,7 +224,6 @@ class _Builder:
         return host, nvme
 
     def _transfer_work(self, source: int, target: int) -> Work:
-        """One boundary activation, or its gradient, from one stage to another."""
         if (source, target) not in self._transfers:
             self._transfers[source, target] = transfer_work(
                 self.job, self.costs.boundary_bytes, source, target

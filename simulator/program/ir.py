@@ -1,7 +1,7 @@
 """What does each class of ranks do, in which order?
 
 A :class:`Program` is the only thing engines, plots and exporters know. It holds one
-list of operations per *class* of ranks that behave alike. An operation occupies one or
+list of operations per *class* of ranks that do the same. An operation occupies one or
 more *lanes* (a lane is one stream of one class); a lane runs its operations first in,
 first out, as CUDA streams do. An operation starts when it is at the head of all its
 lanes and its dependencies have ended. A collective between classes is one operation on
@@ -263,7 +263,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class RankClass:
-    """Ranks that behave alike, simulated once.
+    """Ranks that do the same, simulated once.
 
     Attributes:
         name: For people, for example ``stage 3``.

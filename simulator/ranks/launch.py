@@ -120,7 +120,6 @@ def _start(folder: Path, place: Place) -> list[subprocess.Popen[bytes]]:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, on_count: Count) -> None:
-    """Until all have ended well; counts along with rank 0."""
     seen = 0
     while any(process.poll() is None for process in processes):
         seen = _count(folder, seen, on_count)
@@ -159,7 +158,7 @@ def _free_port() -> int:
 
 
 def _end_with_parent() -> None:
-    """A rank without the process that started it has nobody to answer."""
+    """A rank ends with the process that started it."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -57,9 +57,6 @@ class Block:
     """A piece of a segment.
 
     Attributes:
-        num_bytes: Size [B].
-        pool: Which one it belongs to.
-        is_free: Whether a request may take it.
         before, after: Neighbours in its segment.
         turn: Which of the free blocks of its size goes first.
     """
@@ -78,12 +75,7 @@ class Block:
 
 
 class Request(NamedTuple):
-    """What is asked of the allocator.
-
-    Attributes:
-        num_bytes: Size, rounded up [B].
-        pool: Which one serves it.
-    """
+    """What is asked of the allocator: bytes, rounded up, and the pool that serves them."""
 
     num_bytes: int
     pool: Pool
@@ -174,7 +166,6 @@ class CachingAllocator:
         self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
 
     def _release(self) -> None:
-        """Return the segments in which no block is taken."""
         for pool, blocks in self._free.items():
             self.reserved_bytes -= sum(size for size, _, block in blocks if block.is_segment)
             self._free[pool] = [entry for entry in blocks if not entry[2].is_segment]
@@ -208,7 +199,6 @@ class CachingAllocator:
         self._offer(rest)
 
     def _join(self, first: Block, second: Block) -> None:
-        """Make the first of two neighbours both of them."""
         first.num_bytes += second.num_bytes
         after = first.after = second.after
         if after is not None:
@@ -319,10 +309,10 @@ class _Replay:
 
     def _exchange(self, number: int) -> None:
         serve, give = self.allocator.serve, self.allocator.give
-        for stack, asked in self._takes[number]:
-            stack.append(serve(asked))
-        for stack in self._gives[number]:
-            give(stack.pop())
+        for blocks, asked in self._takes[number]:
+            blocks.append(serve(asked))
+        for blocks in self._gives[number]:
+            give(blocks.pop())
 
     def _stack(self, asked: _Asked) -> list[Block]:
         """Blocks of one size and stream that are taken, the last one last."""

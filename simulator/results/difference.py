@@ -22,8 +22,6 @@ class Cause:
     """One category of both breakdowns.
 
     Attributes:
-        category: Where the time goes.
-        first_s: In the first step [s].
         second_s: In the second, for as many tokens per GPU [s].
     """
 
@@ -91,7 +89,6 @@ def difference(first: StepResult, second: StepResult) -> Difference:
 
 
 def _tokens_per_gpu(result: StepResult) -> float:
-    """Tokens of a step over its GPUs."""
     return result.tokens_per_s_per_gpu * result.step_time_s
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simulator.described.cluster.hardware import Device
 from simulator.described.job import Job
 from simulator.engine.timeline import Timeline
-from simulator.program.grid.lockstep_groups import rank_grid
+from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes
 from simulator.results.allocator import Exchange, reserved_bytes
 from simulator.results.step import ClassMemory, HostMemory
@@ -107,12 +107,7 @@ def _booked(program: Program, index: int) -> list[int]:
 
 
 def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchange]:
-    """Blocks that operations take, and that are free after them; those that have none left out.
-
-    Args:
-        operations: What takes and gives back.
-        program: Says which blocks lie in buffers or come from a stream of their own.
-    """
+    """Blocks that operations take, and that are free after them; those that have none left out."""
     known: dict[tuple[int, int, int], Exchange] = {}
     exchanges = []
     for operation in operations:
@@ -230,7 +225,6 @@ def _events(operation: Operation) -> list[tuple[bool, int, float]]:
 
 
 def _by_owner(blocks: Memory) -> list[tuple[int, float]]:
-    """Bytes per owner's number."""
     totals: dict[int, float] = {}
     for owner, size in blocks:
         number = _OWNERS[owner]

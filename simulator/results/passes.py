@@ -16,9 +16,7 @@ class Pass(NamedTuple):
     """One microbatch through one part of a rank's model, in one direction.
 
     Attributes:
-        phase: The direction.
         chunk: Which of the rank's parts.
-        microbatch: Which microbatch.
         start_s, end_s: When; pieces that a strategy cuts it into count as one [s].
     """
 
@@ -42,7 +40,6 @@ class RankPasses:
 
     Attributes:
         name: Of the ranks, for people.
-        passes: In order.
         others: Updates, and exchanges that hold the stream, in order.
     """
 

@@ -57,7 +57,6 @@ class Look:
     """What the rectangles of one artist have in common.
 
     Attributes:
-        kind: What the operation does.
         chunk: Model chunk, -1 where meaningless.
         part: The band of the box; None is the operation itself, otherwise the category
             of the part of its time that the band stands for.
@@ -110,8 +109,6 @@ class _Stretch:
     where a layer's gradients are ready. What then runs in one go is one box.
 
     Attributes:
-        rank_class: Class index.
-        first: The first operation.
         start_s, end_s: The whole stretch [s].
         band_s: Time by band.
     """
@@ -147,7 +144,6 @@ class Scene:
         work: Boxes on the compute stream, by look.
         lanes: Boxes on the thin lanes, by look.
         waits: Gaps of the compute stream, by what was waited for.
-        labels: Microbatch numbers.
     """
 
     work: dict[Look, Boxes]

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from simulator.described.job import Job
-from simulator.program.grid.received_tokens import busiest_share
+from simulator.program.grid.expert_tokens import busiest_share
 from simulator.program.ir import RankClass, Stream
-from simulator.program.states.asynchronous import Asynchrony
-from simulator.program.unlike.busy_experts import WAIT
+from simulator.program.run.order import Asynchrony
+from simulator.program.unlike.causes import WAIT
 from simulator.results.simulation import PerturbationCost
 from simulator.results.step import ClassMemory, HostMemory, StepResult
 from simulator.units import format_bytes, format_seconds
@@ -24,10 +24,7 @@ def result_to_dict(
 ) -> dict[str, Any]:
     """The result of a job as JSON-ready data; times in seconds, sizes in bytes.
 
-    Args:
-        result: Of the step.
-        job: What was simulated.
-        cost: What its perturbations cost; the key is left out where it has none.
+    ``cost`` is that of its perturbations; without, the key is left out.
     """
     return {
         "schema_version": SCHEMA_VERSION,

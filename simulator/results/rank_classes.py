@@ -19,11 +19,7 @@ class ClassGroup:
     """Classes of ranks that differ from their stage for the same reason.
 
     Attributes:
-        cause: The reason.
         stages: Pipeline stages that such classes are in, ascending.
-        classes: How many classes they are.
-        ranks: How many ranks they stand for.
-        first_rank: The lowest of them.
     """
 
     cause: str

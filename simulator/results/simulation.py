@@ -72,10 +72,7 @@ def perturbation_cost(
 ) -> PerturbationCost | None:
     """What the perturbations of a job cost, found by a simulation without them; None without any.
 
-    Args:
-        job: With its perturbations.
-        step_time_s: Its simulated step [s].
-        engine: How that was simulated.
+    ``step_time_s`` is the job's simulated step, by that engine [s].
     """
     if not job.perturbations:
         return None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Category, Owner
-from simulator.program.states.asynchronous import Asynchrony
+from simulator.program.run.order import Asynchrony
 
 
 @dataclass(frozen=True)

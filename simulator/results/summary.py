@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,11 +11,10 @@ from simulator.described.cluster.hardware import ErrorBand
 from simulator.described.job import Job
 from simulator.engine.timeline import Timeline
 from simulator.program.build import Steps
-from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
-from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
-from simulator.program.run.order import job_schedule
-from simulator.program.states.asynchronous import asynchrony
+from simulator.program.layer.model_totals import model_flop_per_token
+from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.run.order import asynchrony, job_schedule
 from simulator.results.memory import class_memory, host_memory
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
@@ -29,10 +27,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
 
     Where there are several kinds of GPUs, no error is known and no band is given.
 
-    Args:
-        job: What was simulated.
-        timeline: When everything ran.
-        steps: The steps that ran around the one of interest.
+    ``steps`` ran around the one of interest.
     """
     memory = class_memory(timeline, job.cluster.profile.device)
     if steps.total > 1:
@@ -46,15 +41,11 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     exposed = {category: s for category, s in breakdown.items() if category in COMMUNICATION}
     pools = job.cluster.pools or (job.cluster,)
     band = None if len(pools) > 1 else job.cluster.profile.step_time_band
-    throughput = _throughput(job, step_time_s)
     return StepResult(
         timeline=timeline,
         step_time_s=step_time_s,
         step_time_band_s=_band_s(step_time_s, band),
-        tokens_per_s_per_gpu=throughput.tokens_per_s_per_gpu,
-        model_tflops_per_gpu=throughput.model_flop_per_s_per_gpu / 1e12,
-        mfu=throughput.mfu,
-        hfu=throughput.hfu,
+        **_throughput(job, step_time_s),
         bubble_fraction=breakdown.get(Category.BUBBLE, 0.0) / step_time_s,
         breakdown_s=breakdown,
         exposed_comm_s=exposed,
@@ -68,26 +59,11 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     )
 
 
-class _Throughput(NamedTuple):
-    """What the average GPU of a job gets done.
-
-    Attributes:
-        tokens_per_s_per_gpu: Tokens of the batch.
-        model_flop_per_s_per_gpu: What the model needs for them [FLOP/s].
-        mfu, hfu: That, and what is executed for them, as shares of the dense peak.
-    """
-
-    tokens_per_s_per_gpu: float
-    model_flop_per_s_per_gpu: float
-    mfu: float
-    hfu: float
-
-
-def _throughput(job: Job, step_time_s: float) -> _Throughput:
-    """The throughput of a job whose step takes so long.
+def _throughput(job: Job, step_time_s: float) -> dict[str, float]:
+    """What the average GPU gets done, as fields of the result.
 
     MFU and HFU relate :func:`model_flop_per_token` and :func:`hardware_flop_per_token` to
-    the dense peak of the format that the plan computes in, of the average GPU.
+    the dense peak of the format that the plan computes in.
     """
     plan, seq_len, gpus = job.plan, job.batch.seq_len, job.cluster.gpus
     pools = job.cluster.pools or (job.cluster,)
@@ -95,17 +71,12 @@ def _throughput(job: Job, step_time_s: float) -> _Throughput:
     peak = sum(peaks) / gpus
     tokens_per_s_per_gpu = job.batch.tokens / step_time_s / gpus
     model_rate = tokens_per_s_per_gpu * model_flop_per_token(job.model, seq_len)
-    hardware_flop = hardware_flop_per_token(
-        job.model,
-        seq_len,
-        plan.recompute,
-        job.choices.selective_policy,
-        modules=plan.recompute_modules,
-        stops_early=job.choices.recompute_stops_early,
-        repeated_share=len(recomputed_layers(job)) / job.model.layers,
-    )
-    hfu = tokens_per_s_per_gpu * hardware_flop / peak
-    return _Throughput(tokens_per_s_per_gpu, model_rate, model_rate / peak, hfu)
+    return {
+        "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
+        "model_tflops_per_gpu": model_rate / 1e12,
+        "mfu": model_rate / peak,
+        "hfu": tokens_per_s_per_gpu * hardware_flop_per_token(job) / peak,
+    }
 
 
 def _band_s(step_time_s: float, band: ErrorBand | None) -> tuple[float, float] | None:

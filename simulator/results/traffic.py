@@ -23,9 +23,6 @@ class TrafficTotal:
 
     Attributes:
         axis: Degree of the plan that the groups belong to.
-        kind: What they do.
-        ranks: How many take part in each.
-        count: How many there are.
         message_bytes: Sum of their message sizes as nccl-tests counts them [B].
         sent_bytes: What a rank sends, see :func:`sent_bytes` [B].
         port_bytes: What passes each port of the rank, by port name [B].
@@ -46,7 +43,6 @@ class ClassTraffic:
 
     Attributes:
         name: The class, for example ``stage 3``.
-        ranks: How many ranks it stands for.
         totals: By degree, kind and group, in the order of their first use.
     """
 
@@ -134,8 +130,6 @@ class LinkLoad:
     """What one rank of a class sends through one port.
 
     Attributes:
-        rank_class: Class index.
-        port: Name of the port.
         capacity_bytes_per_s: What the port carries in large collectives, what is left of it
             for this class [B/s].
         time_s: Moments at which the rate changes, shape (changes,) [s].

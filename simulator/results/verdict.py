@@ -1,8 +1,8 @@
 """What is a step bound by, in one sentence?
 
-A step is *memory-bound* where a simulated change would be faster than anything that fits, but
-does not fit. Otherwise it is bound by what takes the most time of the mean rank: computing
-passes, the optimizer, exposed communication, the pipeline bubble, or the host.
+A step is limited by the *capacity* of memory where a simulated change would be faster than
+anything that fits, but does not fit. Otherwise it is bound by what takes the most time of the mean
+rank: computing passes, the optimizer, exposed communication, the pipeline bubble, or the host.
 """
 
 from __future__ import annotations
@@ -81,12 +81,7 @@ _NEARLY_FULL = 0.9
 
 
 def verdict(result: StepResult, what_ifs: Sequence[WhatIf] = ()) -> str:
-    """A sentence: what binds the step, what it loses, and which change gains most.
-
-    Args:
-        result: The step.
-        what_ifs: Changes that were simulated.
-    """
+    """A sentence: what binds the step, what it loses, and which change gains most."""
     parts = [_bound_by(result, what_ifs), *_losses(result), *_fullness(result)]
     best = max((w for w in what_ifs if w.fits), key=lambda w: w.gain, default=None)
     if result.fits and best is not None and best.gain >= WORTH:
@@ -108,7 +103,7 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
     beyond = max((w for w in what_ifs if not w.fits), key=lambda w: w.gain, default=None)
     if beyond is not None and beyond.gain >= max(within, 0.0) + WORTH:
         return (
-            f"Memory-bound{_on_stage(result)}: {beyond.words} would gain "
+            f"Limited by memory capacity{_on_stage(result)}: {beyond.words} would gain "
             f"{_percent(beyond.gain)} but needs {format_bytes(beyond.peak_device_bytes)} "
             f"of {format_bytes(capacity)}"
         )
@@ -158,7 +153,6 @@ def _fullness(result: StepResult) -> list[str]:
 
 
 def _holder(result: StepResult) -> str:
-    """Who holds most."""
     return f"stage {result.fullest.stage}" if _has_stages(result) else "a GPU"
 
 

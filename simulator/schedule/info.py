@@ -36,7 +36,7 @@ class PassCosts:
 
 
 def even_pass_costs(stages: int, costs: Mapping[Phase, float] = EQUAL_COSTS) -> PassCosts:
-    """Every stage alike, free transfers, and nothing freed half-way."""
+    """All stages equal, free transfers, and nothing freed half-way."""
     seconds = {(phase, stage): s for phase, s in costs.items() for stage in range(stages)}
     return PassCosts(seconds, lambda *_: 0.0, [1.0] * stages, [1.0] * stages)
 
@@ -135,7 +135,7 @@ class ScheduleInfo:
         source: Paper or program it comes from.
         in_flight: Upper bound of (virtual stage, microbatch) activations that a rank holds at
             once, from the start of the forward to the end of the backward (of the weight
-            gradient where it is computed apart). One chunk holds 1/chunks of a rank's layers.
+            gradient where it is computed on its own). One chunk holds 1/chunks of a rank's layers.
         placement: Which rank runs which virtual stage.
         chunks: Smallest and largest number of chunks per rank; None is no upper limit.
         rule: Further limits on the sizes.

@@ -3,7 +3,7 @@
 A row per rank, a cell per unit of time. ``F3`` is the forward of microbatch 3, ``B`` a
 backward, ``I`` an input gradient, ``W`` a weight gradient, ``--`` goes on with the slot
 before, ``.`` is idle. A plus joins slots that run together. Two parts of the model on one
-rank (chunks or directions) are told apart by capital and small letters, more of them by
+rank (chunks or directions) differ by capital and small letters, more of them by
 their number, as in ``F3.2``.
 """
 
@@ -33,7 +33,7 @@ PHASE_NAMES: Mapping[Phase, str] = MappingProxyType(
 
 _IDLE, _GOES_ON = ".", "--"
 _LETTERED_PARTS = 2
-"""Parts of the model on a rank that capital and small letters tell apart; more have numbers."""
+"""Parts of the model on a rank that capital and small letters distinguish; more have numbers."""
 _RULER_CELLS = 4
 _FINEST = 4
 """The shortest phase is drawn at most so many cells wide."""
@@ -185,13 +185,11 @@ def cell_time(run: UnitRun) -> float:
 
 
 def _common_divisor(a: Fraction, b: Fraction) -> Fraction:
-    """The largest fraction of which both are multiples."""
     shared = a.denominator * b.denominator
     return Fraction(gcd(a.numerator * b.denominator, b.numerator * a.denominator), shared)
 
 
 def _marks(run: UnitRun, rank: int) -> list[Mark]:
-    """What a rank runs."""
     return [
         Mark(
             slot_cell(
@@ -216,7 +214,6 @@ def slot_cell(phase: Phase, microbatch: int, part: int, parts: int) -> Cell:
 
 
 def _cells(marks: Sequence[Mark], middles: Sequence[float]) -> list[Cell]:
-    """What a rank does at the middle of every cell."""
     cells = [Cell(_IDLE)] * len(middles)
     rounding = 1e-9 * middles[0]
     for (text, phase), start, end, joins_next in marks:
@@ -236,7 +233,6 @@ def _spaced(cell: Cell, size: int) -> Cell:
 
 
 def _ruler(columns: range, cell: float, size: int) -> str:
-    """The time at every few cells."""
     marks = columns[::_RULER_CELLS]
     return "".join(f"{round(mark * cell, 2):g}".ljust(size * _RULER_CELLS) for mark in marks)
 

@@ -188,7 +188,6 @@ class UnitRun:
 
 
 def _rounded(time: float) -> float:
-    """Without the dust that thirds leave in binary."""
     return round(time, 9)
 
 

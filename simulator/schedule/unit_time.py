@@ -71,7 +71,7 @@ class SlotTimes:
         busy: Time each rank spends computing.
         in_flight: Most activations, counted per virtual stage and microbatch, that each rank
             holds at once, from the forward to the end of the backward (of the weight
-            gradient where it is apart).
+            gradient where it is computed on its own).
     """
 
     start: list[list[float]]

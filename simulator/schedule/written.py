@@ -263,7 +263,6 @@ def _lacking(
 
 
 def _blocked(rows: _Rows, order: Order, placement: Placement, chunks: int) -> Iterator[Fault]:
-    """Cells at which ranks wait for ever."""
     try:
         slot_times(order, chunks, placement)
     except BlockedError as error:

@@ -123,13 +123,11 @@ def word(row: Row, key: str) -> str:
 
 
 def _stated(row: Row, key: str) -> str | None:
-    """What a number's column says; None where it says nothing."""
     said = text(row, key)
     return None if said.lower() in ("", "none") else said
 
 
 def _number(said: str) -> float:
-    """The number that a text is, NaN if it is none."""
     digits = re.sub(r"(?<=\d)[,_ ](?=\d{3}\b)", "", said.strip())
     try:
         return float(digits)

@@ -129,7 +129,7 @@ def _said(row: Row) -> str:
 
 
 def _gpu(row: Row) -> str:
-    """The GPU as the table spells it, with what joins the GPUs where that tells cards apart."""
+    """The GPU as the table spells it, with what joins the GPUs where that distinguishes cards."""
     gpu, links = cells.text(row, "gpu"), cells.text(row, "intra").lower()
     states_form = re.search(r"sxm|pcie|nvl", gpu.lower())
     only_pcie = "pcie" in links and not re.search(r"(?<!no )nvlink|xgmi|nvl\d", links)
@@ -231,7 +231,7 @@ def predicted_s(row: CollectiveRow, network: Network) -> float:
     try:
         cost = collective_cost(kind, row.num_bytes, group, network, algorithm=row.algorithm or None)
     except InputError:
-        # A library that was told an algorithm which these links do not have took another one.
+        # A library that was given an algorithm that these links do not have took another one.
         cost = collective_cost(kind, row.num_bytes, group, network)
     return max(cost.seconds, host_s(row))
 

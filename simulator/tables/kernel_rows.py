@@ -31,11 +31,6 @@ _QUANTISE_KERNELS = 5
 Source: assumption, the plain operations of dynamic per-tensor scaling.
 """
 
-_QUANTISE_SHARE = 0.62
-"""Rate of those kernels over streaming ones: they load single elements (TensorRT-LLM's
-computeFP8QuantizeScale and scaleMatrix). Fitted to the fp8 rows of frameworks; those of H100 and
-of B200 alone both give this value."""
-
 
 def quantise_s(profile: HardwareProfile, elements: int) -> float:
     """Seconds in which a framework's fp8 linear scales its 16-bit input.
@@ -43,7 +38,7 @@ def quantise_s(profile: HardwareProfile, elements: int) -> float:
     The input is read twice and written once.
     """
     extra_kernels_s = (_QUANTISE_KERNELS - 1) * memory_bound_s(profile, 0.0)
-    efficiency = _QUANTISE_SHARE * profile.kernels.memory_efficiency
+    efficiency = profile.common.quantise_share * profile.kernels.memory_efficiency
     return extra_kernels_s + memory_bound_s(profile, (2 + 2 + 1) * elements, efficiency=efficiency)
 
 

@@ -32,12 +32,7 @@ class Accuracy:
 
     @classmethod
     def of(cls, errors_pct: Iterable[float | None], close_pct: float = CLOSE_PCT) -> Accuracy:
-        """Accuracy of signed errors [%]; None stands for a row that was skipped.
-
-        Args:
-            errors_pct: One error per row.
-            close_pct: Errors up to this one count as close.
-        """
+        """Accuracy of signed errors [%]; None stands for a row that was skipped."""
         everything = list(errors_pct)
         errors = [error for error in everything if error is not None]
         skipped = len(everything) - len(errors)

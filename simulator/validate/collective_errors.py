@@ -15,7 +15,8 @@ from simulator.described.cluster.network import Network
 from simulator.described.load import load_profile, profile_names
 from simulator.errors import InputError
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow, bus_share
-from simulator.plots.bus_bandwidth import BusBandwidth, draw_bus_bandwidth
+from simulator.plots.bus_bandwidth import BusBandwidth, build_bus_bandwidth_figure
+from simulator.plots.style import save
 from simulator.tables.cells import Row
 from simulator.tables.collective_rows import (
     collective_row,
@@ -147,7 +148,7 @@ def draw_bus_bandwidths(csv_path: str | Path, folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for gpu, rows in bus_bandwidths(csv_path).items():
         path = folder / f"{gpu.lower().replace(' ', '-')}.png"
-        draw_bus_bandwidth(rows, path, f"{gpu}: bus bandwidth of collectives")
+        save(build_bus_bandwidth_figure(rows, f"{gpu}: bus bandwidth of collectives"), path)
         yield path
 
 

@@ -157,9 +157,9 @@ def _is_causal(row: KernelRow) -> bool:
     Raises:
         SkippedRowError: The row does not say so.
     """
-    said = row.text("causal").lower()
-    if said in ("causal", "non-causal", "full", "bidirectional"):
-        return said == "causal"
+    stated = row.text("causal").lower()
+    if stated in ("causal", "non-causal", "full", "bidirectional"):
+        return stated == "causal"
     try:
         causal = cells.flag(row.cells, "causal")
     except InputError:
@@ -178,7 +178,7 @@ def _flash_kernel(op: str) -> FlashKernel:
 
 
 def _heads(row: KernelRow, head_dim: int) -> tuple[int, int]:
-    """Query and key heads, stated in the notes outright or through the hidden size."""
+    """Query and key heads, stated in the notes directly or through the hidden size."""
     heads = row.noted(r"(?<!kv )(?<!kv_)\b(?:num_|n_?)?(?:q_?)?heads?(?:_q)?\s*[=:]?")
     if heads is None:
         heads = row.noted_before(r"(?:query |q |attention )?heads\b")
@@ -241,7 +241,6 @@ def _bytes_of_shape(row: KernelRow) -> float:
 
 
 def _measured_s(row: KernelRow, flop: float = 0.0, num_bytes: float = 0.0) -> float:
-    """Measured time, from the stated rate where no time is stated."""
     time_us, tflops, gbps = (row.number(name) for name in ("time_us", "tflops", "gbps"))
     if time_us:
         return time_us * 1e-6

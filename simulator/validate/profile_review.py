@@ -3,7 +3,7 @@
 Numbers of two profiles are hard to compare one by one, because a fit trades one for
 another; what they predict for the same kernels and collectives is not. Neighbours are the
 shipped profiles of devices with the same number formats, nearly the same arithmetic per
-multiprocessor and clock, which tells generations of matrix units apart, and like memory.
+multiprocessor and clock, which differs between generations of matrix units, and similar memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ B200 8192 dense 16-bit FLOP)."""
 
 _SAME_MEMORY = 3.0
 """Factor of memory bandwidth within one generation: 2.3 among Hoppers; stacked memory has four
-times that of a card (L40S and H20, whose matrix units are alike)."""
+times that of a card (L40S and H20, whose matrix units are the same)."""
 
 _FORMATS: Sequence[tuple[str, Precision]] = (
     ("fp32", "fp32"), ("tf32", "tf32"), ("fp16", "fp16"), ("bf16", "bf16"), ("fp8", "fp8"),
@@ -63,7 +63,7 @@ class Behaviour:
     Attributes:
         name: In words, with what the value is a share of or its unit.
         value: Of a profile; None where it does not apply.
-        factor: How far neighbours may be apart before it is remarkable: more than the
+        factor: The ratio between neighbours above which it is remarkable: more than the
             shipped, fitted ones are (assumption).
     """
 
@@ -92,12 +92,12 @@ def _are_neighbours(one: HardwareProfile, other: HardwareProfile) -> bool:
         return False
     one_rate, other_rate = (p.device.memory_bandwidth_bytes_per_s for p in (one, other))
     return (
-        _apart(_flop_per_clock(one), _flop_per_clock(other)) <= _SAME_GENERATION
-        and _apart(one_rate, other_rate) <= _SAME_MEMORY
+        _ratio(_flop_per_clock(one), _flop_per_clock(other)) <= _SAME_GENERATION
+        and _ratio(one_rate, other_rate) <= _SAME_MEMORY
     )
 
 
-def _apart(one: float, other: float) -> float:
+def _ratio(one: float, other: float) -> float:
     """Factor between two positive numbers, 1 or more."""
     return max(one, other) / max(min(one, other), 1e-300)
 
@@ -222,4 +222,4 @@ BEHAVIOURS: Sequence[Behaviour] = (
     Behaviour("all_reduce of 8 GPUs, 1 GiB [share of link]", _all_reduce_share, 1.3),
     Behaviour("all_reduce of 8 GPUs, 1 KiB [s]", _all_reduce_s(1024.0), 3.0),
 )
-"""What profiles of one generation should predict alike."""
+"""What profiles of one generation should predict the same."""

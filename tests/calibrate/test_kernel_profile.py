@@ -109,12 +109,12 @@ def test_what_the_rows_do_not_tell_stays_and_is_said(calibration):
     base = load_profile(BASE)
     assert calibration.profile.kernels.gemm["fp8"] == base.kernels.gemm["fp8"]
     assert calibration.profile.network == base.network
-    (sentence,) = [text for text in calibration.said if "as in h100-sxm-80gb" in text]
+    (sentence,) = [text for text in calibration.notes if "as in h100-sxm-80gb" in text]
     assert "gemm.fp8" in sentence
 
 
 def test_rates_above_the_peak_are_said_to_be_impossible(calibration):
-    assert any("1 bf16 rows are faster than the peak" in text for text in calibration.said)
+    assert any("1 bf16 rows are faster than the peak" in text for text in calibration.notes)
 
 
 def test_nothing_measured_is_an_error_with_a_way_out():

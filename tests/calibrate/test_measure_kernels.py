@@ -169,8 +169,8 @@ def test_a_gpu_that_others_use_is_said(facts):
     shared = DeviceFacts(
         "GPU", torch.device("cuda"), ("bf16",), (), 80 * 2**30, 5 * 2**30, "torch", "today"
     )
-    assert "another process holds 5.0 GiB" in shared.said[0]
-    assert facts.said == []
+    assert "another process holds 5.0 GiB" in shared.notes[0]
+    assert facts.notes == []
 
 
 def test_memory_that_others_hold_is_no_context_of_ours(facts):

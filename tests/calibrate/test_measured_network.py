@@ -100,9 +100,9 @@ def test_what_the_rows_do_not_tell_stays_and_is_said(calibration: Calibration) -
     held = [row for row in parameters(calibration) if row["spread"] is None]
     assert "network.scale_up.bulk_latency" in [row["field"] for row in held]
     assert all(row["fitted"] == row["base"] for row in held)
-    assert any("bulk_latency as in h100-sxm-80gb" in text for text in calibration.said)
-    assert any("told by 2 to 4 nodes" in text for text in calibration.said)
-    assert any("8 x 50 GB/s ib per node" in text for text in calibration.said)
+    assert any("bulk_latency as in h100-sxm-80gb" in text for text in calibration.notes)
+    assert any("measured on 2 to 4 nodes" in text for text in calibration.notes)
+    assert any("8 x 50 GB/s ib per node" in text for text in calibration.notes)
 
 
 def test_a_written_profile_differs_in_told_network_numbers_only(calibration: Calibration) -> None:
@@ -128,14 +128,14 @@ def test_without_rows_that_cross_the_fabric_stays(tmp_path: Path) -> None:
     fitted = calibrated(tmp_path, ["all_gather"], [1])
     assert [fit.part for fit in fitted.fits] == ["scale_up"]
     said = "fabric stays as in h100-sxm-80gb: no row crosses from node to node"
-    assert said in fitted.said
+    assert said in fitted.notes
     assert not any(path.startswith("network.fabric") for path in fitted.sourced_values())
 
 
 def test_one_number_of_nodes_is_said_to_be_one(tmp_path: Path) -> None:
     fitted = calibrated(tmp_path, ["all_gather"], [2])
-    assert any("all rows have 2 nodes" in text for text in fitted.said)
-    assert "scale_up stays as in h100-sxm-80gb: no row stays inside a node" in fitted.said
+    assert any("all rows have 2 nodes" in text for text in fitted.notes)
+    assert "scale_up stays as in h100-sxm-80gb: no row stays inside a node" in fitted.notes
 
 
 def test_rings_alone_do_not_tell_what_a_switch_that_reduces_takes(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_part_of_a_nodes_gpus_does_not_tell_of_its_nics(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json_output(Bench("all_gather", 2, 1), SIZES))
     files = [read_measured(tmp_path / name) for name in ("a.json", "b.json")]
     fitted = calibrate_collectives(files, load_profile(BASE))
-    reason = "1 of 8 GPUs per node: which NICs they used is not said"
+    reason = "1 of 8 GPUs per node: which NICs they used is not stated"
     assert [lost.reason for lost in fitted.excluded] == [reason] * len(SIZES)
 
 

@@ -22,7 +22,16 @@ from simulator.capture.result import simulate_capture
 from simulator.capture.table import BlockOwner, Phase
 from simulator.errors import InputError
 from simulator.program.ir import Owner
-from tests.capture.models import DEVICE, LAYERS, SEQ, VOCAB, WIDTH, parameter_bytes, pipeline, training
+from tests.capture.models import (
+    DEVICE,
+    LAYERS,
+    SEQ,
+    VOCAB,
+    WIDTH,
+    parameter_bytes,
+    pipeline,
+    training,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ANSWERS = device_answers(DEVICE)

@@ -26,7 +26,7 @@ COMMANDS = [
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",
     "validate torch", "trace compare",
-    "schedule list", "schedule show", "schedule compare", "schedule gallery",
+    "schedule list", "schedule show", "schedule compare",
 ]  # fmt: skip
 
 

@@ -31,6 +31,19 @@ def test_the_printed_options_give_the_printed_step(clustersim, job_file):
     assert step["tokens_per_s_per_gpu"] == pytest.approx(best["tokens_per_s_per_gpu"], rel=1e-12)
 
 
+def test_a_plan_that_breaks_a_rule_does_not_keep_others_from_being_found(clustersim, job_file):
+    broken = clustersim("plan", job_file, *FEW, "--set", "plan.tp=3", "--no-why", "--json")
+    sound = clustersim("plan", job_file, *FEW, "--no-why", "--json")
+    assert broken.code == 0
+    assert json.loads(broken.out)["choices"] == json.loads(sound.out)["choices"]
+
+
+def test_a_job_that_no_plan_can_save_says_what_the_job_itself_lacks(clustersim, job_file):
+    outcome = clustersim("plan", job_file, *FEW, "--set", "batch.global=0")
+    assert outcome.code == 2
+    assert "batch.global = 0" in outcome.err
+
+
 def test_plans_that_do_not_fit_are_counted_and_not_chosen(clustersim, job_file):
     memory = ("--set", "cluster.device.memory=14 GiB")
     found = json.loads(clustersim("plan", job_file, *FEW, *memory, "--json").out)

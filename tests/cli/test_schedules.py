@@ -140,17 +140,6 @@ def test_a_wrong_question_ends_with_2_and_no_answer(clustersim, words, says):
     assert says in outcome.err
 
 
-def test_the_gallery_is_drawn_into_a_folder(clustersim, tmp_path, monkeypatch):
-    names = ("naive", "dualpipev")
-    monkeypatch.setattr(
-        "reports.make.galleries.schedule_gallery.SCHEDULES", {n: SCHEDULES[n] for n in names}
-    )
-    monkeypatch.setattr("reports.make.galleries.schedule_gallery.FAMILIES", names)
-    outcome = clustersim("schedule", "gallery", tmp_path)
-    assert (outcome.code, outcome.out) == (0, "")
-    assert outcome.err.splitlines()[-1] == f"wrote {tmp_path / 'README.md'}"
-
-
 def test_a_schedule_in_a_file_is_shown_and_compared_at_its_own_sizes(clustersim, tmp_path):
     path = tmp_path / "mine.csv"
     clustersim("schedule", "show", "zb-v", "--pp", 4, "--microbatches", 8, "--csv", path)

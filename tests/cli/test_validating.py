@@ -28,12 +28,19 @@ class Report:
         }
 
 
-@pytest.fixture(params=["published", "collectives", "kernels"])
+MODULES = {
+    "published": "published.published_runs",
+    "collectives": "collective_errors",
+    "kernels": "kernel_errors",
+}
+
+
+@pytest.fixture(params=list(MODULES))
 def kind(request, monkeypatch):
     """A kind of validation that returns the report above."""
     name = request.param
     monkeypatch.setattr(
-        f"simulator.validate.{name}.validate_{name}", lambda path, **options: Report()
+        f"simulator.validate.{MODULES[name]}.validate_{name}", lambda path, **options: Report()
     )
     return name
 

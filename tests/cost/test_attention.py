@@ -34,6 +34,18 @@ def test_backward_does_five_products_where_forward_does_two():
     assert seconds(backward=True) == pytest.approx(2.5 * seconds())
 
 
+@pytest.mark.parametrize(("backward", "passes"), [(False, 1), (True, 2)])
+def test_attention_that_waits_for_memory_moves_its_tensors_once_and_backward_twice(
+    backward, passes
+):
+    """One tile of 128 queries and 512 keys, two query heads for one of keys; 0.1 GB/s, 16 bits."""
+    slow = with_bandwidth(tiny_profile(), 1e8)
+    shape = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 128, "seq_kv": 512, "head_dim": 64}
+    queries_and_outputs, keys_and_values = 2 * 128 * (64 + 64), 512 * (64 + 64)
+    num_bytes = 2 * passes * (queries_and_outputs + keys_and_values)
+    assert seconds(slow, **shape, backward=backward) == pytest.approx(num_bytes / 1e8)
+
+
 def test_a_causal_mask_halves_the_scores_except_half_of_the_diagonal_tiles():
     assert seconds(causal=True) == pytest.approx(seconds() * (1024 + 128) / (2 * 1024))
 

@@ -10,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.described.model import Experts, Model
-from simulator.program.layer.model_totals import (
-    hardware_flop_per_token,
-    model_flop_per_token,
-    parameter_count,
-)
-from tests.jobs import gpt_model, small_model
+from simulator.program.layer.model_totals import model_flop_per_token, parameter_count
+from simulator.program.price.layer_cost import hardware_flop_per_token
+from tests.jobs import gpt_model, small_job, small_model
 
 sizes = given(
     layers=st.integers(1, 96),
@@ -49,7 +46,9 @@ def test_full_recompute_makes_96_of_the_72(layers, width, heads, vocab, seq_len)
     model = gpt(layers, width, heads, vocab)
     h = model.hidden
     expected = 96 * layers * h**2 * (1 + seq_len / (6 * h) + vocab / (16 * layers * h))
-    assert hardware_flop_per_token(model, seq_len, "full") == pytest.approx(expected)
+    assert hardware_flop_per_token(
+        small_job(model, seq_len=seq_len, recompute="full")
+    ) == pytest.approx(expected)
 
 
 @sizes
@@ -59,12 +58,14 @@ def test_selective_recompute_repeats_the_forward_attention(layers, width, heads,
     h = model.hidden
     needed = 72 * layers * h**2 * (1 + seq_len / (6 * h) + vocab / (12 * layers * h))
     expected = needed + 4 * layers * seq_len * h
-    assert hardware_flop_per_token(model, seq_len, "selective") == pytest.approx(expected)
+    assert hardware_flop_per_token(
+        small_job(model, seq_len=seq_len, recompute="selective")
+    ) == pytest.approx(expected)
 
 
 def test_without_recompute_hardware_does_what_the_model_needs():
     model = small_model()
-    assert hardware_flop_per_token(model, 64, "none") == model_flop_per_token(model, 64)
+    assert hardware_flop_per_token(small_job(model)) == model_flop_per_token(model, 64)
 
 
 @pytest.mark.parametrize("embedding_dim", [0, 32])
@@ -119,7 +120,7 @@ def test_llama_3_405b_needs_6_n_per_token_and_its_attention():
 
 def test_torchtitans_selective_policy_repeats_key_output_and_up():
     model = small_model()
-    extra = hardware_flop_per_token(model, 64, "selective", "alternate-products")
+    extra = hardware_flop_per_token(small_job(model, recompute="selective", stack="torchtitan"))
     extra -= model_flop_per_token(model, 64)
     key = model.kv_heads * model.head_dim * model.hidden
     output, up = model.heads * model.head_dim * model.hidden, model.ffn_hidden * model.hidden

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.cost.gemm import product_bytes
 from simulator.cost.kernel_time import (
     gemm_s,
     grouped_gemm_s,
@@ -193,3 +194,40 @@ def test_summing_over_rows_has_its_own_efficiency_where_the_profile_states_one()
 def test_a_strided_kernel_finds_126_elements_in_100_cycles_on_every_multiprocessor():
     """Four multiprocessors of 1 GHz, 1 us to start."""
     assert strided_s(TINY, 1.26 * 4 * 1e9) == pytest.approx(1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "result_bytes"), [(False, 2 * 5 * 5), (True, (4 + 4) * 5 * 5)]
+)
+def test_products_read_the_weights_of_groups_with_rows_and_those_of_the_others_not_at_all(
+    accumulate, result_bytes
+):
+    """Five rows of 7 in two groups, whose weights are 7 x 5 each; results are 5 wide."""
+    operands_bytes = 2 * (5 * 7 + 2 * 7 * 5)
+    num_bytes = product_bytes([2, 0, 3, 0], 5, 7, accumulate=accumulate)
+    assert num_bytes == operands_bytes + result_bytes
+
+
+def test_a_product_without_rows_moves_nothing():
+    assert product_bytes([0, 0], 5, 7) == 0
+
+
+def test_a_split_product_writes_and_reads_its_parts_in_fp32():
+    """One 64 x 64 tile, k = 4096, four SMs of 0.25 TFLOP/s, 12 GB/s.
+
+    In two halves the multiplying takes 67 us, the bytes 94 us; whole, the multiplying takes
+    134 us; in four, the parts' bytes 99 us.
+    """
+    profile = with_bandwidth(without_floor(), 12e9)
+    compute_s = 2 * 64 * 64 * 2048 / 0.25e12
+    parts_bytes = (4 + 4) * 2 * 64 * 64
+    memory_s = (2 * (64 * 4096 + 4096 * 64 + 64 * 64) + parts_bytes) / 12e9
+    expected = (compute_s**5 + memory_s**5) ** (1 / 5)
+    assert gemm_s(profile, 64, 64, 4096) == pytest.approx(expected)
+
+
+def test_every_part_of_a_split_product_ramps_up():
+    """Four SMs, k = 4096: four parts, each 1024 and its ramp; eight would be two waves."""
+    profile = without_floor(k_ramp=512.0)
+    expected = 2 * 64 * 64 * (1024 + 512) / 0.25e12
+    assert gemm_s(profile, 64, 64, 4096) == pytest.approx(expected)

@@ -105,6 +105,15 @@ def test_without_nvlink_an_all_to_all_changes_rails_in_the_spine(kind: str, slow
     assert on_rails / on_tree == pytest.approx(1.5 if slower else 1.0)
 
 
+@pytest.mark.parametrize(("nodes", "climbs"), [(1, 0.0), (2, 0.75), (8, 0.75)])
+def test_three_of_four_rails_are_reached_in_the_spine_from_two_nodes_on(nodes: int, climbs: float):
+    leaf = {"gpus": 16, "oversubscription": 2.0}
+    rails = flat_network("pcie", nics_per_node=4, wiring="rail-optimised", leaf=leaf)
+    found = climb_of(CollectiveKind.ALL_TO_ALL, Group(nodes, 1), rails)
+    assert (found.leaf_share, found.leaf_hops) == (climbs, float(climbs > 0))
+    assert climb_of(CollectiveKind.ALL_GATHER, Group(nodes, 1), rails).leaf_share == 0.0
+
+
 @given(
     st.sampled_from(KINDS), st.integers(2, 64), st.integers(1, 8), st.integers(1, 4),
     st.floats(1, 8), st.floats(1, 8), st.floats(0, 0.9), st.integers(0, 100),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.faults import other_name_hint
 from simulator.described.load import job_from_document
-from simulator.described.other_names import OTHER_NAMES, other_name_hint
 from simulator.errors import InputError
+from simulator.facts import shipped_facts
 
 JOB = {
     "model": "llama2-7b",
@@ -61,7 +62,7 @@ def test_a_field_of_another_block_is_pointed_at() -> None:
     assert hint_of("tp") == "did you mean plan.tp?"
 
 
-@pytest.mark.parametrize("path", OTHER_NAMES)
+@pytest.mark.parametrize("path", shipped_facts("other_names")["fields"])
 def test_every_answer_is_a_field_of_a_job(path) -> None:
     block, _, word = path.partition(".")
     with pytest.raises(InputError) as caught:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.collectives.closed_forms import tree_depth
-from simulator.engine.chunk_contents import contents
+from simulator.engine.chunk_algorithms import contents
 
 sizes, pieces = st.integers(2, 9), st.integers(1, 3)
 

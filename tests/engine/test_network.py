@@ -9,8 +9,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.fluid_network import FluidNetwork
-from simulator.engine.sharing import Port, max_min_rates
+from simulator.engine.fluid_network import FluidNetwork, Port, max_min_rates
 from simulator.program.ir import Traffic
 
 UP: Port = (0, "scale_up", "out")
@@ -133,6 +132,18 @@ def test_latency_is_waited_out_before_bytes_meet_others():
     """The second flow's bytes come when the first one's are through."""
     flows = [(0.0, 1.0, up(1.0), [0]), (0.0, 2.0, up(1.0, latency_s=1.0), [0])]
     assert arrivals(flows) == pytest.approx([1.0, 2.0])
+
+
+def test_bytes_load_their_port_while_they_flow_not_while_latency_is_waited_out():
+    """Each takes 0.5 s and then all of the port for 1 s: together 0.5 s and 2 s."""
+    flow = (0.0, 1.5, up(1.0, latency_s=0.5), [0])
+    assert arrivals([flow, flow]) == pytest.approx([2.5, 2.5])
+
+
+def test_a_transfer_that_is_all_latency_takes_that_and_nobodys_share():
+    """Its bytes are too few to count: the other one has the port for itself."""
+    flows = [(0.0, 0.5, up(1e-9, latency_s=0.5), [0]), (0.0, 1.0, up(1.0), [0])]
+    assert arrivals(flows) == pytest.approx([0.5, 1.0])
 
 
 def test_a_collective_over_two_classes_loads_the_ports_of_both():

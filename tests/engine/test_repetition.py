@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator.engine.des import simulate_program
 from simulator.engine.fluid_network import FluidNetwork
-from simulator.engine.likeness import Likeness
+from simulator.engine.repetition import OperationTable
 from simulator.program.build import build_program
 from simulator.program.ir import (
     Category,
@@ -132,10 +132,10 @@ def test_what_begins_in_the_middle_of_repeats_begins_in_its_time(number, transfe
     assert timeline.operation_start_s[collective] == timeline.operation_end_s[awaited]
 
 
-def test_operations_are_alike_where_work_lanes_and_what_they_wait_for_are():
+def test_operations_recur_where_work_lanes_and_what_they_wait_for_are():
     """Three operations for each microbatch; one lane each, and one of both ranks."""
-    is_alike = Likeness(two_ranks(6, unlike=3)).alike([1, 1, 1, 1])
-    assert is_alike.reshape(6, 3).tolist() == [
+    recurs = OperationTable(two_ranks(6, unlike=3)).recurs([1, 1, 1, 1])
+    assert recurs.reshape(6, 3).tolist() == [
         [True, True, True],
         [True, True, True],
         [True, True, False],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.engine.deadlock import DeadlockError
+from simulator.engine.dependencies import DeadlockError
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.program.ir import Category, Kind, Lane, Operation, Program, RankClass, Stream, Work

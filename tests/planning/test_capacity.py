@@ -226,3 +226,18 @@ def test_what_is_no_number_of_tokens_is_refused(given):
 def test_failures_without_a_checkpoint_are_asked_for():
     with pytest.raises(InputError, match=r"campaign\.checkpoint: is missing"):
         capacity(job(failures=FAILURES))
+
+
+@pytest.mark.parametrize(
+    ("mtbf", "repair", "restart", "reason"),
+    [
+        ("10 h", "100 d", "60 s", "waits for repairs; give more than 0 spare_nodes"),
+        ("60 s", "0 s", "1 h", "before work is saved; restart or save faster"),
+    ],
+)
+def test_a_campaign_that_never_ends_says_what_keeps_it(mtbf, repair, restart, reason):
+    failures = {"node": {"mtbf": mtbf, "repair": repair}, "detection": "60 s", "restart": restart}
+    checkpoint = {"mode": "synchronous", "storage": "10 GB/s", "interval": "10 min"}
+    hopeless = job(failures=failures, checkpoint=checkpoint)
+    with pytest.raises(InputError, match=reason):
+        goodput(hopeless, 100 * DAY, members=2)

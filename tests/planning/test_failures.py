@@ -84,7 +84,7 @@ HAZARDS = st.lists(
 def test_categories_add_up_to_wall_time_to_the_last_nanosecond(hazards, beats, fleet, seed):
     recovery = Recovery(60 * NS, 300 * NS, 20 * NS, 40 * NS)
     life = live(5 * HOUR, beats, tuple(hazards), recovery, fleet, (seed, 0), 2000)
-    if life is not None:
+    if life.has_ended:
         assert sum(life.spent_ns.values()) == life.wall_ns
         assert life.spent_ns[Spent.PRODUCTIVE] == 5 * HOUR
         assert min(life.spent_ns.values()) >= 0
@@ -166,7 +166,9 @@ def test_the_same_seed_gives_the_same_life_and_another_another():
 
 def test_failures_that_come_faster_than_work_is_saved_end_it():
     hazard = (Hazard("node", 1.0),)
-    assert live(HOUR, rhythm(600, 60, 0, 0), hazard, Recovery(), ONE_NODE, (0, 0), 500) is None
+    assert not live(
+        HOUR, rhythm(600, 60, 0, 0), hazard, Recovery(), ONE_NODE, (0, 0), 500
+    ).has_ended
 
 
 def test_dalys_interval_is_youngs_where_checkpoints_are_quick():

@@ -15,6 +15,7 @@ from simulator.described.job import Job
 from simulator.described.load import job_from_document, load_job
 from simulator.errors import InputError
 from simulator.planning.changes.advice import explain_misfit
+from simulator.planning.changes.faster import what_ifs
 from simulator.planning.changes.fitting import MOST_TRIED, nearest_fit
 from simulator.planning.changes.single_changes import Question, single_changes
 from simulator.results.simulation import run_step
@@ -277,3 +278,19 @@ def test_two_changes_are_not_told_of_where_one_is_as_fast():
     search = nearest_fit(MISFITS["activations of a large microbatch"])
     assert len(search.nearest.changes) == 1
     assert search.faster is None
+
+
+def test_no_single_change_that_is_offered_for_speed_fits_and_beats_the_answer():
+    """An update on CPUs whose memory is full: back on the GPUs it fits, and is much faster."""
+    job = job_from_document(
+        {
+            "model": {"base": "llama3.1-8b", "layers": 4},
+            "cluster": {"profile": "a100-sxm-80gb", "gpus": 8, "host": {"memory": "8 GB"}},
+            "batch": {"global": 8, "seq_len": 2048},
+            "plan": {"stack": "deepspeed", "zero": 2, "offload": {"optimizer": "cpu"}},
+        }
+    )
+    nearest = nearest_fit(job).nearest
+    offered = [each for each in what_ifs(job) if each.fits and "batch.global" not in each.changes]
+    best = min(offered, key=lambda each: each.step_time_s)
+    assert nearest.changes == best.changes == {"plan.offload": {}}

@@ -172,3 +172,9 @@ def test_the_report_has_every_strategy_and_every_picture_that_it_shows(tmp_path)
         assert f"]({path.name})" in page
     for name in BY_NAME:
         assert page.count(f"| {name} |") == 4
+
+
+def test_a_job_on_part_of_a_node_is_compared_on_its_own_gpus():
+    (comparison,) = compare_strategies(job_of(4), [1])
+    assert comparison.job.cluster.gpus == 4
+    assert on_nodes(job_of(4), 2).cluster.gpus == 16

@@ -8,7 +8,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
 from simulator.plots import style
-from simulator.plots.comparison import build_breakdown_figure, draw_breakdown
+from simulator.plots.comparison import build_breakdown_figure
+from simulator.plots.style import save
 from simulator.program.ir import Category
 from tests.factories import Pipeline
 
@@ -97,5 +98,5 @@ def test_nothing_is_clipped(stages: int) -> None:
 
 
 def test_the_picture_is_written(tmp_path) -> None:
-    draw_breakdown(FULL.result(), tmp_path / "breakdown.svg")
+    save(build_breakdown_figure(FULL.result()), tmp_path / "breakdown.svg")
     assert (tmp_path / "breakdown.svg").stat().st_size > 0

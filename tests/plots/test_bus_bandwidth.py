@@ -7,10 +7,10 @@ import pytest
 from simulator.plots.bus_bandwidth import (
     BusBandwidth,
     build_bus_bandwidth_figure,
-    draw_bus_bandwidth,
     median_error_pct,
     size_name,
 )
+from simulator.plots.style import save
 
 SIZES = [2.0**power for power in range(10, 31, 2)]
 
@@ -43,7 +43,7 @@ def test_rows_that_nobody_measured_shape_the_curve_only():
 @pytest.mark.parametrize("panels", [0, 1, 5, 40])
 def test_any_number_of_panels_is_drawn(panels, tmp_path):
     rows = [row for panel in range(panels) for row in rows_of(f"collective {panel}")]
-    draw_bus_bandwidth(rows, tmp_path / "bus.svg", "many")
+    save(build_bus_bandwidth_figure(rows, "many"), tmp_path / "bus.svg")
     assert (tmp_path / "bus.svg").exists()
 
 

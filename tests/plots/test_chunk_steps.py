@@ -6,7 +6,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from simulator.engine.chunked import ChunkedCollective, simulate_collectives
-from simulator.plots.machines.chunk_steps import build_chunk_steps_figure, draw_chunk_steps
+from simulator.plots.machines.chunk_steps import build_chunk_steps_figure
+from simulator.plots.style import save
 
 RATE = 50e9
 
@@ -54,5 +55,5 @@ def test_every_algorithm_is_drawn_on_one_page(algorithm, ranks, chunks, tmp_path
     assert figure_of(algorithm, ranks, chunks).get_size_inches()[1] < 18
     one = ChunkedCollective(algorithm, 64e6, range(ranks), chunks)
     timeline = simulate_collectives([one], RATE, 5e-6)[0]
-    draw_chunk_steps(one, timeline, RATE, tmp_path / "steps.png")
+    save(build_chunk_steps_figure(one, timeline, RATE), tmp_path / "steps.png")
     assert (tmp_path / "steps.png").stat().st_size > 5_000

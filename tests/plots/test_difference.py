@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.comparison import build_differences_figure, draw_differences, falls
+from simulator.plots.comparison import build_differences_figure, falls
+from simulator.plots.style import save
 from simulator.program.ir import Category
 from simulator.results.difference import Cause, Difference, difference
 from tests.factories import Pipeline
@@ -40,13 +41,16 @@ def test_the_largest_cause_comes_first_and_small_ones_are_one_bar():
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_a_panel_per_other_step_is_written(tmp_path, suffix):
     path = tmp_path / f"difference{suffix}"
-    draw_differences([FOUND, FOUND], ["a", "b", "c"], path)
+    save(build_differences_figure([FOUND, FOUND], ["a", "b", "c"]), path)
     assert path.stat().st_size > 5000
     assert len(build_differences_figure([FOUND, FOUND], ["a", "b", "c"]).axes) == 2
 
 
 def test_equal_steps_are_drawn_too(tmp_path):
-    draw_differences([difference(FIRST, FIRST)], ["a", "a again"], tmp_path / "same.png")
+    save(
+        build_differences_figure([difference(FIRST, FIRST)], ["a", "a again"]),
+        tmp_path / "same.png",
+    )
 
 
 def test_no_bar_stands_for_causes_that_changed_nothing():

@@ -7,8 +7,8 @@ import pytest
 from simulator.plots.kernel_fit import (
     KernelPoint,
     build_kernel_fit_figure,
-    draw_kernel_fit,
 )
+from simulator.plots.style import save
 
 POINTS = [
     KernelPoint("products", "fwd", 1e-3, 1.1e-3),
@@ -34,5 +34,5 @@ def test_errors_off_the_scale_stand_at_its_edge():
 
 def test_the_same_points_give_the_same_bytes(tmp_path):
     for name in ("a.svg", "b.svg"):
-        draw_kernel_fit(POINTS, tmp_path / name, "kernels")
+        save(build_kernel_fit_figure(POINTS, "kernels"), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

@@ -7,7 +7,8 @@ import pytest
 
 import simulator as sim
 from simulator.described.load import job_from_document
-from simulator.plots.links import build_links_figure, draw_links, sent_share
+from simulator.plots.links import build_links_figure, sent_share
+from simulator.plots.style import save
 from simulator.results.traffic import LinkLoad
 from tests.factories import Pipeline
 
@@ -39,7 +40,7 @@ def test_every_port_in_use_has_a_panel_with_a_row_per_class():
 
 def test_links_that_nothing_uses_are_said_so(tmp_path):
     quiet = Pipeline(stages=1, microbatches=2).result()
-    draw_links(quiet, tmp_path / "links.png")
+    save(build_links_figure(quiet), tmp_path / "links.png")
     texts = [text.get_text() for text in build_links_figure(quiet).texts]
     assert "nothing is sent over any link" in texts
 
@@ -47,5 +48,5 @@ def test_links_that_nothing_uses_are_said_so(tmp_path):
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_the_picture_is_written(tmp_path, suffix):
     path = tmp_path / f"links{suffix}"
-    draw_links(result_of(tp=2, pp=4), path)
+    save(build_links_figure(result_of(tp=2, pp=4)), path)
     assert path.stat().st_size > 3000

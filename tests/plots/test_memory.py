@@ -13,11 +13,10 @@ from simulator.plots import style
 from simulator.plots.memory import (
     build_memory_by_owner_figure,
     build_memory_over_time_figure,
-    draw_memory_by_owner,
-    draw_memory_over_time,
     fullest,
     fullest_moments,
 )
+from simulator.plots.style import save
 from simulator.program.ir import Owner
 from simulator.results.step import ClassMemory
 from tests.factories import GIB, Pipeline, step_result
@@ -130,6 +129,6 @@ def test_a_job_that_does_not_fit_is_drawn_beyond_the_line() -> None:
 
 
 def test_both_pictures_are_written(tmp_path) -> None:
-    draw_memory_by_owner(PLAN.result(), tmp_path / "owner.svg")
-    draw_memory_over_time(PLAN.result(), tmp_path / "time.png")
+    save(build_memory_by_owner_figure(PLAN.result()), tmp_path / "owner.svg")
+    save(build_memory_over_time_figure(PLAN.result()), tmp_path / "time.png")
     assert {p.name for p in tmp_path.iterdir()} == {"owner.svg", "time.png"}

@@ -11,7 +11,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from simulator.plots import style
-from simulator.plots.pipeline import blend, build_pipeline_figure, draw_pipeline
+from simulator.plots.pipeline import blend, build_pipeline_figure
+from simulator.plots.style import save
 from simulator.program.ir import (
     Category,
     Kind,
@@ -312,7 +313,7 @@ def test_blending_keeps_pure_colours_where_one_thing_runs() -> None:
 def test_the_picture_is_written_and_the_same_step_gives_the_same_bytes(tmp_path, suffix) -> None:
     result = FULL.result()
     for name in ("a", "b"):
-        draw_pipeline(result, tmp_path / f"{name}.{suffix}")
+        save(build_pipeline_figure(result), tmp_path / f"{name}.{suffix}")
     first = (tmp_path / f"a.{suffix}").read_bytes()
     assert first.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
     assert first == (tmp_path / f"b.{suffix}").read_bytes()

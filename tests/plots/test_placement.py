@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.plots.machines.placement import build_placement_figure, draw_placement, layout_of
+from simulator.plots.machines.placement import build_placement_figure, layout_of
+from simulator.plots.style import save
 from simulator.program.grid.placement import placement
 from tests.jobs import network_profile, small_job
 
@@ -43,7 +44,7 @@ def test_any_size_is_drawn_to_the_edge_of_the_page_and_not_beyond(gpus, plan, tm
     layout = layout_of(placed)
     widest = max(len(row) for row in layout.rows if row is not None)
     assert widest * layout.box_in[0] < 10
-    draw_placement(placed, tmp_path / "map.svg")
+    save(build_placement_figure(placed), tmp_path / "map.svg")
     assert (tmp_path / "map.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError
-from simulator.plots.roofline import build_roofline_figure, draw_roofline
+from simulator.plots.roofline import build_roofline_figure
+from simulator.plots.style import save
 from simulator.program.price.roofline import KernelPoint
 
 PEAK, RATE = 1e15, 3e12
@@ -59,5 +60,5 @@ def test_no_kernels_are_no_picture():
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_the_picture_is_written(tmp_path, suffix):
     path = tmp_path / f"roofline{suffix}"
-    draw_roofline(POINTS, "a layer", path)
+    save(build_roofline_figure(POINTS, "a layer"), path)
     assert path.stat().st_size > 5000

@@ -16,8 +16,8 @@ from simulator.plots import style
 from simulator.plots.schedule import (
     build_schedule_comparison_figure,
     build_schedule_figure,
-    draw_schedule,
 )
+from simulator.plots.style import save
 from simulator.program.ir import Kind
 from simulator.schedule import SCHEDULES
 from simulator.schedule.unit_run import run_schedule
@@ -135,7 +135,7 @@ def test_pictures_of_long_schedules_leave_the_numbers_out() -> None:
 
 
 def test_the_suffix_names_the_format(tmp_path) -> None:
-    draw_schedule(run_schedule("1f1b", 2, 2), tmp_path / "a.svg")
+    save(build_schedule_figure(run_schedule("1f1b", 2, 2)), tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
 
 

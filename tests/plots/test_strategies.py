@@ -10,7 +10,8 @@ from reports.make.strategies.zero_in_pipeline_picture import (
     build_zero_in_pipeline_figure,
 )
 from simulator.plots import style
-from simulator.plots.variant_comparison import Bar, build_strategies_figure, draw_strategies
+from simulator.plots.style import save
+from simulator.plots.variant_comparison import Bar, build_strategies_figure
 from simulator.program.ir import Category, Owner
 
 GIB = 1024.0**3
@@ -78,7 +79,7 @@ def test_each_panel_explains_its_own_colours(figure):
 
 def test_the_picture_is_written(tmp_path):
     path = tmp_path / "strategies.png"
-    draw_strategies("title", "subtitle", ROWS, 80 * GIB, path)
+    save(build_strategies_figure("title", "subtitle", ROWS, 80 * GIB), path)
     assert path.stat().st_size > 10_000
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.plots.sweep import build_sweep_figure, draw_sweep, pareto_front
+from simulator.plots.style import save
+from simulator.plots.sweep import build_sweep_figure, pareto_front
 
 GIB = 1024.0**3
 
@@ -83,11 +84,11 @@ def test_nothing_beats_the_front_and_the_front_beats_all_others(points):
 
 def test_a_sweep_of_which_nothing_ran_has_no_picture(tmp_path):
     with pytest.raises(InputError, match="nothing to draw"):
-        draw_sweep(pd.DataFrame([FAILED]), PATHS, "x", tmp_path / "x.png")
+        save(build_sweep_figure(pd.DataFrame([FAILED]), PATHS, "x"), tmp_path / "x.png")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_the_picture_is_written(tmp_path, suffix):
     path = tmp_path / f"sweep{suffix}"
-    draw_sweep(TABLE, PATHS, "a job", path)
+    save(build_sweep_figure(TABLE, PATHS, "a job"), path)
     assert path.stat().st_size > 5000

@@ -9,7 +9,8 @@ import pytest
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import SwitchTier
 from simulator.described.load import load_profile, profile_names
-from simulator.plots.machines.system import build_system_figure, draw_system
+from simulator.plots.machines.system import build_system_figure
+from simulator.plots.style import save
 
 
 def texts(profile: HardwareProfile) -> list[str]:
@@ -34,7 +35,7 @@ def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
         assert {f"GPU {index}" for index in range(gpus)} <= drawn
     else:
         assert {str(index) for index in range(gpus)} <= set(written)
-    draw_system(profile, tmp_path / "system.svg")
+    save(build_system_figure(profile), tmp_path / "system.svg")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from simulator.engine.replay import replay
 from simulator.errors import UnsupportedError
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
-from simulator.program.run.order import job_schedule
-from simulator.program.states.asynchronous import asynchrony
+from simulator.program.run.order import asynchrony, job_schedule
 from simulator.results.plain_data import result_to_dict
 from simulator.results.simulation import run_step
 from tests.jobs import small_job, small_model

@@ -9,7 +9,7 @@ from simulator.engine.replay import replay
 from simulator.errors import InputError, UnsupportedError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Scope, Stream
-from simulator.program.layer.model_totals import hardware_flop_per_token
+from simulator.program.price.layer_cost import hardware_flop_per_token
 from simulator.program.run.order import job_schedule
 from simulator.program.states.resident import padded_vocab
 from simulator.results.simulation import run_step
@@ -85,8 +85,7 @@ def test_executed_products_are_those_that_hfu_counts(recompute, tp, pp, cp):
         flop * rank_class.count
         for flop, rank_class in zip(per_stage.values(), program.classes, strict=True)
     )
-    per_token = hardware_flop_per_token(model, job.batch.seq_len, recompute, stops_early=True)
-    counted = per_token * job.batch.tokens
+    counted = hardware_flop_per_token(job) * job.batch.tokens
     assert executed == pytest.approx(counted, rel=1e-9)
 
 

@@ -210,3 +210,24 @@ def test_biases_of_experts_added_in_fp32_move_what_torch_counts():
 def test_where_they_are_fused_clamps_and_biases_of_experts_are_no_kernels():
     names = {piece.name for piece in expert_pieces(16, fused_expert_extras=True).pieces}
     assert not names & {"expert_activation_clamp", "expert_bias"}
+
+
+@pytest.mark.parametrize(("gated", "forward", "backward"), [(False, 2, 3), (True, 3, 5)])
+def test_a_fused_activation_moves_each_of_its_rows_once(gated, forward, backward):
+    """Backward reads what forward read, and the gradient, and writes a gradient for each.
+
+    Without a gate that is what torch's kernels do; with one they are two where the fused one is
+    one: gate, up and gradient in, two gradients out.
+    """
+    model = small_model(gated_mlp=gated, activation="silu" if gated else "gelu")
+    plan = Plan()
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
+    row_bytes = 2 * TOKENS * model.ffn_hidden
+    moved = memory_bound(layer, "activation")
+    assert moved.forward_bytes == forward * row_bytes
+    assert moved.backward_bytes == backward * row_bytes
+    if not gated:
+        given = torch.ones(TOKENS, model.ffn_hidden, dtype=torch.bfloat16)
+        ops = torch.ops.aten
+        assert moved_bytes(lambda: ops.gelu(given)) == moved.forward_bytes
+        assert moved_bytes(lambda: ops.gelu_backward(given, given)) == moved.backward_bytes

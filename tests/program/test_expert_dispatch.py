@@ -14,7 +14,7 @@ from simulator.described.model import Experts
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
-from simulator.program.grid.expert_reach import parts_reached
+from simulator.program.grid.expert_tokens import parts_reached
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Collective, Kind
 from simulator.program.price.stage_cost import StageCosts

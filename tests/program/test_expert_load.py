@@ -13,9 +13,9 @@ from simulator.described.plan.plan_blocks import ExpertLoad
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
-from simulator.program.grid.received_tokens import rank_loads
+from simulator.program.grid.expert_tokens import rank_loads
 from simulator.program.ir import Category, Kind, Owner, Stream
-from simulator.program.unlike.busy_experts import WAIT
+from simulator.program.unlike.causes import WAIT
 from simulator.results.plain_data import expert_load_sentence
 from simulator.results.simulation import run_step
 from simulator.results.traffic import rank_collectives

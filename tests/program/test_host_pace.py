@@ -10,6 +10,8 @@ from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category
 from simulator.program.price.host_pace import Launched, waiting_s
 from simulator.program.price.stage_cost import StageCosts
+from simulator.program.price.update_time import optimizer_work
+from simulator.program.states.resident import ParameterCount
 from simulator.schedule.slots import Phase
 from tests.jobs import network_profile, small_job, small_model
 
@@ -96,3 +98,14 @@ def test_a_collective_is_launched_by_as_much_python_as_a_kernel():
     assert issued[0] > 0
     per_launch_s = 1e-4 * shared.job.plan.stack.host_work_per_launch
     assert longer_s == pytest.approx([count * per_launch_s for count in issued])
+
+
+@pytest.mark.parametrize(("host_s", "waits_s"), [(1.0, 5.0), (0.25, 0.0)])
+def test_an_update_is_eight_launches_that_a_slow_host_makes_it_wait_for(host_s, waits_s):
+    """On the device it takes 3 s: 34 bytes per parameter at 1 GB/s."""
+    job = small_job(zero=0)
+    parameters = ParameterCount((3.0 - 1e-6) * 1e9 / 34)
+    work = optimizer_work(job, parameters, [], host_s)
+    assert work.seconds == pytest.approx(3.0 + waits_s)
+    host = sum(part.seconds for part in work.parts if part.category is Category.HOST)
+    assert host == pytest.approx(waits_s)

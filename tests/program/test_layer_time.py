@@ -219,6 +219,18 @@ def test_every_step_of_a_ring_but_the_first_is_merged_with_those_before(
     assert compute_s == pytest.approx(4 * one_s + 3 * merge_s)
 
 
+def test_a_rings_backward_launches_three_kernels_a_step_and_three_sums_after_each_but_the_first():
+    """Backward of attention is three kernels; sums are of gradients of queries, keys, values."""
+    kernel = FlashAttention("attention", 1, 1, 1, 8, 8, 8, 8, causal=False)
+    ring = RingAttention("attention", kernel, kernel, steps=4, kv_bytes=1.0)
+    profile = free_latency_profile()
+    pieces = PieceTimer(profile, "bf16", {Axis.CONTEXT: Group(4, 4)}, "best", False, 0.0)
+    time = layer_time(Layer((ring,), (), 0.0), pieces, BLOCKING, {})
+    assert time.forward.kernels == 4 * 1 + 3 * 1
+    assert time.backward_input.kernels == 4 * 3 + 3 * 3
+    assert (time.forward.exchanges, time.backward_input.exchanges) == (3, 3)
+
+
 def test_gradients_of_keys_and_values_travel_with_them_and_one_hop_further_home():
     kernel = FlashAttention("attention", 1, 1, 1, 8, 8, 8, 8, causal=False)
     ring = RingAttention("attention", kernel, kernel, steps=2, kv_bytes=3e9)

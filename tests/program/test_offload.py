@@ -16,7 +16,7 @@ from simulator.planning.search.bound import plan_bounds
 from simulator.planning.search.space import plan_space
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
-from simulator.program.states.offloaded_states import offloaded_states
+from simulator.program.states.outside_memory import offloaded_states
 from simulator.program.states.resident import ParameterCount, resident_memory
 from simulator.results.simulation import run_step
 from tests.jobs import host_profile, small_job

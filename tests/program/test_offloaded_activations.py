@@ -8,7 +8,7 @@ from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Kind, Owner
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.run.activation_offload import offload_windows
+from simulator.program.run.host_copies import offload_windows
 from simulator.results.simulation import run_step
 from tests.jobs import host_profile, small_model
 from tests.program.offloading import CHECKPOINTS, moved_bytes, offload_job

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.deadlock import DeadlockError
+from simulator.engine.dependencies import DeadlockError
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import UnsupportedError

@@ -19,8 +19,9 @@ from simulator.errors import InputError
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.layer.block import microbatch_shape
 from simulator.program.layer.layer_kinds import layer_kind, model_layer
-from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
+from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.layer.pieces import Layer
+from simulator.program.price.layer_cost import hardware_flop_per_token
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.strategies.recompute import Recomputation, recomputation
 from simulator.program.strategies.tensor_parallel import tensor_parallel
@@ -226,10 +227,9 @@ def test_a_step_repeats_the_modules_and_keeps_less():
     ],
 )  # fmt: skip
 def test_hardware_flop_count_the_products_of_the_modules(model, modules, per_token):
-    more = hardware_flop_per_token(model, T, "selective", modules=modules)
-    more -= model_flop_per_token(model, T)
-    assert more == pytest.approx(model.layers * per_token)
     job = small_job(model, recompute="selective", recompute_modules=modules)
+    more = hardware_flop_per_token(job) - model_flop_per_token(model, job.batch.seq_len)
+    assert more == pytest.approx(model.layers * per_token)
     step = run_step(job)
     ratio = more / model_flop_per_token(model, T)
     assert step.hfu / step.mfu == pytest.approx(1 + ratio)

@@ -8,9 +8,11 @@ from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
-from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
+from simulator.program.layer.model_totals import model_flop_per_token
+from simulator.program.price.layer_cost import hardware_flop_per_token
 from simulator.program.price.stage_cost import StageCosts
 from simulator.results.simulation import run_step
+from simulator.schedule import Phase
 from tests.jobs import gpt_model, small_job
 
 TOKENS, HIDDEN = 64, 64
@@ -38,9 +40,7 @@ def test_all_but_projections_repeats_attention_and_the_first_product_of_the_mlp(
     assert costs.units.of(costs.units.layers[0]).time.recompute.flop == pytest.approx(
         attention + up
     )
-    more = hardware_flop_per_token(
-        job.model, TOKENS, "selective", "all-but-projections"
-    ) - model_flop_per_token(job.model, TOKENS)
+    more = hardware_flop_per_token(job) - model_flop_per_token(job.model, TOKENS)
     assert more == pytest.approx(job.model.layers * (2 * attention + up) / TOKENS)
     assert run_step(job).hfu > run_step(job).mfu
 
@@ -79,3 +79,45 @@ def test_what_is_computed_again_for_the_mlp_is_gone_when_attention_needs_room():
 
     assert again(long) == of_attention(512)
     assert again(short) == of_attention(8) + of_mlp(8)
+
+
+def repeated_flop(**plan: object) -> float:
+    """What backward of a layer computes beyond its gradients [FLOP]."""
+    whole, plain = (
+        StageCosts(small_job(gpt_model(causal=False), attention="unfused", **each))
+        for each in (plan, {**plan, "recompute": "none"})
+    )
+    return whole.work(LAYER, Phase.BACKWARD).flop - plain.work(LAYER, Phase.BACKWARD).flop
+
+
+def test_recomputation_without_reentry_repeats_the_flop_that_torch_repeats():
+    """All of a layer but its last product, whose output nobody keeps."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.checkpoint import checkpoint
+    from torch.utils.flop_counter import FlopCounterMode
+
+    heads, length = 8, TOKENS
+    widths = {"qkv": (64, 192), "out": (64, 64), "up": (64, 256), "down": (256, 64)}
+    weights = {name: torch.ones(*sizes, requires_grad=True) for name, sizes in widths.items()}
+
+    def layer(rows):
+        query, key, value = (rows @ weights["qkv"]).view(length, 3 * heads, 8).chunk(3, dim=1)
+        scores = torch.einsum("qhd,khd->hqk", query, key).softmax(dim=-1)
+        context = torch.einsum("hqk,khd->qhd", scores, value).reshape(length, 64)
+        rows = rows + context @ weights["out"]
+        return rows + torch.nn.functional.gelu(rows @ weights["up"]) @ weights["down"]
+
+    def counted(run) -> int:
+        with FlopCounterMode(display=False) as counter:
+            run(torch.ones(length, 64, requires_grad=True)).sum().backward()
+        return counter.get_total_flops()
+
+    repeated = counted(lambda rows: checkpoint(layer, rows, use_reentrant=False)) - counted(layer)
+    assert repeated_flop(stack="torch", recompute="full") == repeated
+    last_product = 2 * length * 256 * 64
+    assert repeated_flop(stack="megatron-core", recompute="full") == repeated + last_product
+    executed, needed = (
+        hardware_flop_per_token(gpt_model(), length, recompute, stops_early=True)
+        for recompute in ("full", "none")
+    )
+    assert length * (executed - needed) == gpt_model().layers * repeated

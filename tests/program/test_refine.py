@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.described.model import Experts
-from simulator.program.grid.lockstep_groups import rank_grid, scope_labels
+from simulator.program.grid.rank_groups import rank_grid, scope_labels
 from simulator.program.ir import Scope
-from simulator.program.unlike.refine import refined
+from simulator.program.unlike.unfold import refined
 from tests.jobs import small_job, small_model
 
 

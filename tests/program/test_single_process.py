@@ -214,3 +214,9 @@ def test_whatever_divides_the_model_is_refused(changes, field):
 def test_two_nodes_are_refused():
     with pytest.raises(InputError, match="one node only: 8 GPUs are 2 nodes"):
         job_of(8)
+
+
+def test_a_class_is_called_after_its_first_rank_and_knows_all_of_them():
+    classes = build_program(job_of(4)).classes
+    found = [(each.first_rank, each.ranks, each.count) for each in classes]
+    assert found == [(0, (0,), 1), (1, (1, 2, 3), 3)]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from simulator.cost.collectives import CollectiveKind
 from simulator.described.load import job_from_document
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Owner
+from simulator.program.layer.pieces import Axis, Exchange, Gemm, GroupedGemm, Layer, Split
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.strategies.split_backward import Halves, freed_half_way, whole_until_the_end
+from simulator.program.strategies.split_backward import (
+    Halves,
+    freed_half_way,
+    pending_bytes,
+    whole_until_the_end,
+)
 
 LAYER = Slice(1, 2)
 
@@ -77,3 +86,29 @@ def test_products_of_every_tensor_method_wait_for_their_weight_gradients(method,
         }
     )  # fmt: skip
     assert total(StageCosts(job).halves(LAYER).pending) > 0
+
+
+def test_inputs_that_are_gathered_again_wait_in_parts_and_gradients_whole():
+    """Four ranks; 8 rows of 5 in, 3 out, in 16 bits: 2 rows wait, and 8 rows of gradients."""
+    product = Gemm("up", 8, 3, 5, split=Split.COLUMN)
+    kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    gather = Exchange("gather", Axis.TENSOR, *kinds, 80.0, gathers_again=True)
+    keeps = replace(gather, gathers_again=False)
+    waiting = [
+        pending_bytes(Layer(pieces, (), 0.0), 4, 2.0, 2.0)
+        for pieces in ((gather, product), (keeps, product), (product,))
+    ]
+    assert waiting == [(2 * 5 * 2, 8 * 3 * 2), (8 * 5 * 2, 8 * 3 * 2), (8 * 5 * 2, 8 * 3 * 2)]
+
+
+def test_operands_in_eight_bits_wait_in_eight_bits_but_for_products_in_sixteen():
+    eight = Gemm("up", 8, 3, 5)
+    sixteen = replace(eight, half_precision=True)
+    scores = replace(eight, has_weight=False)
+    layer = Layer((eight, sixteen, scores), (), 0.0)
+    assert pending_bytes(layer, 1, 2.0, 1.0) == (40.0, 24.0, 80.0, 48.0)
+
+
+def test_experts_wait_with_the_rows_of_all_groups():
+    experts = GroupedGemm("up", groups=2, rows=4, n=3, k=5, split=Split.NONE)
+    assert pending_bytes(Layer((experts,), (), 0.0), 1, 2.0, 2.0) == (8 * 5 * 2.0, 8 * 3 * 2.0)

@@ -210,6 +210,22 @@ def test_an_adam_step_reads_and_writes_states_and_reads_gradients_twice():
     assert optimizer_traffic_bytes(small_job(), ParameterCount(1e6)) == 34e6
 
 
+def test_a_copy_of_16_bit_gradients_for_the_optimizer_is_written_and_read():
+    """Four bytes each, for every parameter that the rank updates."""
+    copied, direct = (
+        small_job(
+            gpus=8,
+            stack={
+                "base": "megatron-core", "main_grad_precision": "bf16",
+                "grad_reduce_precision": "bf16", "copies_gradients": copies,
+            },
+        )
+        for copies in (True, False)
+    )  # fmt: skip
+    moved = [optimizer_traffic_bytes(job, ParameterCount(8e6)) for job in (copied, direct)]
+    assert moved[0] - moved[1] == (4 + 4) * 1e6
+
+
 def test_sharded_states_are_updated_by_their_owner_alone():
     assert optimizer_traffic_bytes(small_job(gpus=8, zero=1), ParameterCount(8e6)) == 34e6
 

@@ -11,7 +11,8 @@ from simulator.described.cluster.hardware import ErrorBand, Provenance
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.ir import COMMUNICATION, Category
-from simulator.program.layer.model_totals import hardware_flop_per_token, model_flop_per_token
+from simulator.program.layer.model_totals import model_flop_per_token
+from simulator.program.price.layer_cost import hardware_flop_per_token
 from simulator.results.plain_data import result_to_dict, source_counts
 from simulator.results.simulation import run_step
 from simulator.results.summary import summarise
@@ -49,7 +50,7 @@ def test_the_breakdown_sums_to_the_step_and_names_its_exposed_communication(job)
 def test_hfu_counts_what_recomputation_repeats(recompute):
     job = small_job(gpt_model(), recompute=recompute, attention="unfused")
     result = run_step(job)
-    extra = hardware_flop_per_token(job.model, 64, recompute) / model_flop_per_token(job.model, 64)
+    extra = hardware_flop_per_token(job) / model_flop_per_token(job.model, 64)
     assert result.hfu / result.mfu == pytest.approx(extra)
     assert (extra > 1) == (recompute != "none")
 

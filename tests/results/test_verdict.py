@@ -44,7 +44,7 @@ def test_a_step_is_memory_bound_where_something_faster_does_not_fit():
     faster = what_if("lowering tp from 4 to 2", 0.083, fits=False)
     slower = what_if("raising microbatches from 8 to 16", 0.006)
     said = verdict(step, [faster, slower])
-    assert said.startswith("Memory-bound on stage ")
+    assert said.startswith("Limited by memory capacity on stage ")
     assert "lowering tp from 4 to 2 would gain 8.3 % but needs 90.0 GiB" in said
     assert said.endswith("raising microbatches from 8 to 16 gains 0.6 %.")
 
@@ -74,7 +74,7 @@ def test_a_job_that_does_not_fit_is_told_so_first():
 def test_one_stage_is_not_numbered():
     alone = replace(spending(forward=1.0), memory=tuple(m for m in PIPELINE.memory if m.stage == 0))
     faster = what_if("a", 0.1, fits=False)
-    assert verdict(alone, [faster]).startswith("Memory-bound: a would gain 10.0 %")
+    assert verdict(alone, [faster]).startswith("Limited by memory capacity: a would gain 10.0 %")
     peak = max(memory.peak_device_bytes for memory in alone.memory)
     memory = tuple(replace(each, capacity_bytes=peak - 2 * GIB) for each in alone.memory)
     said = verdict(replace(alone, memory=memory))

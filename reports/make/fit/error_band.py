@@ -1,7 +1,7 @@
 """Between which times does a step lie, as far as published runs can tell?
 
 A band is two ratios of measured to predicted step time that eight of ten runs lie between,
-runs of a source that nobody has fitted anything to. How far off a prediction is has two parts:
+runs of a source that nothing was fitted to. How far off a prediction is has two parts:
 what is common to all runs of a source (its software, its cooling, how it took the time) and
 how its runs differ among themselves. With few sources the first is known least, so the ends are
 those of a prediction interval: the fewer the sources, the wider.
@@ -25,7 +25,7 @@ FEWEST_RUNS = 10
 """Runs that a system needs for a band of its own."""
 
 FEWEST_SOURCES = 2
-"""Sources that a band needs: of one, nobody knows how another would differ."""
+"""Sources that a band needs: of one source nobody knows how another would differ."""
 
 
 class Residual(NamedTuple):
@@ -48,7 +48,7 @@ def error_band(residuals: Sequence[Residual]) -> ErrorBand:
     The prediction interval of a random-effects model, of the logarithms: the mean of the means
     of the k sources, plus and minus Student's t times the square root of the variance of a
     further run, ``(1 + 1/k) between + within``. ``between`` is the variance of the sources'
-    means, ``within`` that of runs about the mean of their source. Sources count alike, however
+    means, ``within`` that of runs about the mean of their source. Sources count the same, however
     many runs they publish. Source: J. P. T. Higgins, S. G. Thompson, D. J. Spiegelhalter, "A
     re-evaluation of random-effects meta-analysis", J. R. Stat. Soc. A 172 (2009), with the
     variance of a run of the new source added to that of its mean; degrees of freedom of the sum

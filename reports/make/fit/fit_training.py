@@ -1,7 +1,7 @@
 """Which clock does a device sustain in training, and how much host work does a framework do?
 
 Both are fitted to published training runs: one number per device and one per framework,
-for all workloads at once. Sources count alike, however many runs they publish, and errors
+for all workloads at once. Sources count the same, however many runs they publish, and errors
 count only up to a limit, because a run that is far off is off for another reason. Runs of
 the lower grades, where the source leaves knobs unstated, are not used.
 
@@ -128,15 +128,15 @@ def _value(run: Response, fitted: Fitted) -> float | None:
 def _stand_in(run: Response, fitted: Fitted) -> float:
     """What is taken where no other source speaks of a device or stack.
 
-    A stack's launches are told by small runs, which frameworks other than eager ones do not have.
+    A stack's launches follow from small runs, which frameworks other than eager ones do not have.
     """
     if run.knob == "host_work":
         return EAGER_HOST_WORK
-    kin: str | None = run.key
-    while kin is not None and ("clock", kin) not in fitted:
-        kin = _RELATIVES.get(kin)
+    relative: str | None = run.key
+    while relative is not None and ("clock", relative) not in fitted:
+        relative = _RELATIVES.get(relative)
     clocks = [value for (knob, _), value in fitted.items() if knob == "clock"]
-    return fitted["clock", kin] if kin is not None else statistics.median(clocks)
+    return fitted["clock", relative] if relative is not None else statistics.median(clocks)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -164,16 +164,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
     """Put fitted clocks into the profiles; devices without runs take their relative's."""
     for profile in profile_names():
-        kin: str | None = profile
-        while kin is not None and ("clock", kin) not in fitted:
-            kin = _RELATIVES.get(kin)
-        if kin == profile:
+        relative: str | None = profile
+        while relative is not None and ("clock", relative) not in fitted:
+            relative = _RELATIVES.get(relative)
+        if relative == profile:
             source = f'{{kind: fitted, reference: "{_evidence(profile, runs, table)}"}}'
-        elif kin is not None:
-            source = f'{{kind: assumed, reference: "as {kin}"}}'
+        elif relative is not None:
+            source = f'{{kind: assumed, reference: "as {relative}"}}'
         else:
             continue
-        value = f"{{value: {fitted['clock', kin]:.3f}, source: {source}}}"
+        value = f"{{value: {fitted['clock', relative]:.3f}, source: {source}}}"
         path = data_folder("hardware_profiles") / f"{profile}.yaml"
         path.write_text(with_value(path.read_text(), ["kernels", "sustained_clock"], value))
 

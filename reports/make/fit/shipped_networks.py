@@ -31,14 +31,10 @@ from simulator.described.cluster.network import Network
 from simulator.described.documents import data_folder
 from simulator.described.load import load_profile, profile_names
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
-from simulator.tables.collective_rows import (
-    network_of,
-    read_collective_rows,
-    reason_to_skip,
-)
+from simulator.tables.collective_rows import network_of, read_collective_rows, reason_to_skip
 from simulator.tables.spellings import profile_name_of
 
-KIN: Mapping[str, str] = MappingProxyType(
+RELATIVES: Mapping[str, str] = MappingProxyType(
     {
         "a100-sxm-40gb": "a100-sxm-80gb",
         "a800-sxm-80gb": "a100-sxm-80gb",
@@ -53,7 +49,7 @@ KIN: Mapping[str, str] = MappingProxyType(
         "rtx-4090": "l40s",
     }
 )
-"""Systems whose scale-up links take the parameters of their nearest kin, rows joined."""
+"""Systems whose scale-up links take the parameters of their nearest relative, rows joined."""
 
 
 SAME_LINKS: Mapping[str, str] = MappingProxyType(
@@ -99,14 +95,16 @@ def fit_table(csv_path: str | Path, write: bool = False) -> dict[str, Fit]:
     fits: dict[str, Fit] = {}
     networks = {name: load_profile(name).network for name in profile_names()}
 
-    for name in sorted(set(networks) - set(KIN), key=lambda name: (name in SAME_LINKS, name)):
-        cases = [c for c in _cases(rows, networks) if _kin(c.profile) == name and not c.crosses]
+    for name in sorted(set(networks) - set(RELATIVES), key=lambda name: (name in SAME_LINKS, name)):
+        cases = [
+            c for c in _cases(rows, networks) if _relative(c.profile) == name and not c.crosses
+        ]
         if len(cases) < FEW_ROWS:
             continue
         same_links = fits.get(f"{SAME_LINKS.get(name)} scale_up")
         fit = fit_scale_up(cases, networks[name], same_links)
         fits[f"{name} scale_up"] = fit
-        for member in (member for member in networks if _kin(member) == name):
+        for member in (member for member in networks if _relative(member) == name):
             own = fit.for_links(networks[member].scale_up)
             networks[member] = with_values(networks[member], "scale_up", own.values)
             if write:
@@ -136,12 +134,12 @@ def _reference(fit: Fit, table: str, profile: str = "", fitted: str = "") -> str
     rows = f"{table}: {fit.rows} rows, median error {fit.median_error:.1%}"
     if fit.held:
         held = " and ".join(file_name_of_field(name) for name in fit.held)
-        rows += f"; {held} not told by them, as in NCCL tuning.cc"
+        rows += f"; {held} not determined by them, as in NCCL tuning.cc"
     return rows if profile == fitted else f"as {fitted} ({rows})"
 
 
-def _kin(profile: str) -> str:
-    return KIN.get(profile, profile)
+def _relative(profile: str) -> str:
+    return RELATIVES.get(profile, profile)
 
 
 def _fabric_name(profile: str, network: Network) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from reports.make.galleries.small_bitmap import save_small
 from simulator.plots.schedule import build_schedule_comparison_figure, build_schedule_figure
 from simulator.schedule import SCHEDULES
+from simulator.schedule.info import Note
 from simulator.schedule.terminal_text import costs_text, microbatches_text, sizes_text
 from simulator.schedule.unit_run import UnitRun, run_schedule
 
@@ -95,8 +96,13 @@ def _table(runs: list[UnitRun]) -> str:
     return "\n".join(rows)
 
 
+def _note(run: UnitRun) -> Note:
+    assert run.info.note is not None, "every schedule of the registry has one"
+    return run.info.note
+
+
 def _section(run: UnitRun) -> str:
-    note = run.info.note
+    note = _note(run)
     facts = [f"Source: {run.info.source}", f"Bubble: {_bubble_text(run)}"]
     peak = microbatches_text(max(run.peaks))
     facts.append(f"Activations on the fullest rank: `{note.activations}`; here {peak}")
@@ -109,7 +115,7 @@ def _section(run: UnitRun) -> str:
 
 def _bubble_text(run: UnitRun) -> str:
     """The closed form, what it holds for, and what the run shows."""
-    note = run.info.note
+    note = _note(run)
     formula = "no closed form"
     if note.bubble:
         formula = f"{'at most ' if note.bubble_is_bound else ''}`{note.bubble}`"

@@ -1,7 +1,7 @@
 """Would the search have found the plans that teams published, or better ones?
 
 Model, GPUs, batch, precision and framework of a published run are given to the search, its
-plan is withheld. Both plans are simulated alike, so the comparison asks only how the
+plan is withheld. Both plans are simulated the same way, so the comparison asks only how the
 predicted plans rank. What the framework of its time did not offer is not searched.
 """
 

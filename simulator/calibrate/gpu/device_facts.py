@@ -67,7 +67,7 @@ class DeviceFacts:
     date: str
 
     @property
-    def said(self) -> list[str]:
+    def notes(self) -> list[str]:
         """What a person should know before trusting the figures."""
         if self.device.type == "cuda" and self.foreign_bytes > _FOREIGN_BYTES:
             taken = self.foreign_bytes / 2**30
@@ -79,7 +79,7 @@ class DeviceFacts:
         if self.device.type != "cuda":
             return {}
         values = {"device.memory": self.memory_bytes}
-        if not self.said:
+        if not self.notes:
             values["device.context"] = self.foreign_bytes
         return {
             path: SourcedValue(

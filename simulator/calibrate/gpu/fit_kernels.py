@@ -55,12 +55,12 @@ class Block:
     also: tuple[tuple[str, ...], ...] = ()
     has_sources_per_number: bool = False
 
-    def prior_told_by(self, rows: Sequence[KernelRow]) -> dict[str, float]:
+    def prior_determined_by(self, rows: Sequence[KernelRow]) -> dict[str, float]:
         """Typical values of the parameters that these rows of the block tell something of."""
         return {
             name: typical
             for name, typical in self.prior.items()
-            if name not in _TOLD_BY or _TOLD_BY[name](rows)
+            if name not in _DETERMINED_BY or _DETERMINED_BY[name](rows)
         }
 
 
@@ -72,7 +72,7 @@ def _varies_length(rows: Sequence[KernelRow]) -> bool:
     return len({row.text("seq") for row in rows}) > 1
 
 
-_TOLD_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingProxyType(
+_DETERMINED_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingProxyType(
     {
         "held_share": _repeats_calls,
         "boost_s": _repeats_calls,
@@ -207,7 +207,7 @@ _AT_MOST_ONE = ("efficiency", "share", "tail")
 
 
 _FEWEST_ROWS = 6
-"""Rows below which a block is not fitted."""
+"""A block needs at least so many rows."""
 
 
 _OF_THE_CHIP = "k_ramp"
@@ -222,7 +222,7 @@ class Fit:
         block: What was fitted.
         values: Parameters by their Python names.
         errors: Relative error of every row.
-        board: Name of the board with the same chip that told one of them; "" where none did.
+        board: Name of the board with the same chip that determined one of them; "" where none did.
     """
 
     profile: str
@@ -236,8 +236,8 @@ class Fit:
         """Rows and errors in words."""
         size = [abs(error) for error in self.errors]
         mape, median = statistics.fmean(size), statistics.median(size)
-        told = f"; {_OF_THE_CHIP} as {self.board}, the same chip" if self.board else ""
-        return f"{len(size)} rows, mean error {mape:.1%}, median {median:.1%}{told}"
+        note = f"; {_OF_THE_CHIP} as {self.board}, the same chip" if self.board else ""
+        return f"{len(size)} rows, mean error {mape:.1%}, median {median:.1%}{note}"
 
     def __str__(self) -> str:
         values = "  ".join(f"{name} {value:.4g}" for name, value in self.values.items())
@@ -288,9 +288,9 @@ def fit_block(
     answerable = [row for row in rows if block.rows(row) and _is_answerable(row, profile)]
     if len(answerable) < _FEWEST_ROWS or not _has(profile.kernels, block.path):
         return None
-    prior = block.prior_told_by(answerable)
-    told = other_board if other_board is not None and _OF_THE_CHIP in prior else None
-    of_chip = {_OF_THE_CHIP: told.values[_OF_THE_CHIP]} if told else {}
+    prior = block.prior_determined_by(answerable)
+    of_other = other_board if other_board is not None and _OF_THE_CHIP in prior else None
+    of_chip = {_OF_THE_CHIP: of_other.values[_OF_THE_CHIP]} if of_other else {}
     profile = with_values(profile, block, of_chip)
     prior = {name: typical for name, typical in prior.items() if name not in of_chip}
 
@@ -322,7 +322,7 @@ def fit_block(
     if "boost_s" in prior:
         best = min(best, best_of(_other_valleys(best.x, prior)), key=lambda result: result.fun)
     values = of_chip | _rounded(values_of(best.x))
-    return Fit(profile.name, block, values, errors_of(values), told.profile if told else "")
+    return Fit(profile.name, block, values, errors_of(values), of_other.profile if of_other else "")
 
 
 def _other_valleys(point: Sequence[float], prior: Mapping[str, float]) -> Sequence[Sequence[float]]:

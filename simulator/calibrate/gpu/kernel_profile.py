@@ -1,6 +1,6 @@
 """Which profile do the measured kernels of a device make?
 
-Kernel models are fitted as those of the shipped profiles are; what was measured outright
+Kernel models are fitted as those of the shipped profiles are; what was measured directly
 (launch, host copies, the rate under load) is taken as it is. Everything else stays as in
 the profile that the fit starts from.
 """
@@ -42,8 +42,8 @@ class KernelCalibration:
         profile: The same, read.
         before, after: How well the rows are predicted by the two.
         fits: The fitted blocks.
-        values: What was measured outright, by dotted path.
-        said: Sentences on what the rows do not tell or contradict.
+        values: What was measured directly, by dotted path.
+        notes: Sentences on what the rows do not tell or contradict.
     """
 
     base: HardwareProfile
@@ -53,7 +53,7 @@ class KernelCalibration:
     after: KernelReport
     fits: Sequence[Fit]
     values: Mapping[str, SourcedValue]
-    said: Sequence[str] = field(default_factory=list)
+    notes: Sequence[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The calibration for JSON."""
@@ -68,7 +68,7 @@ class KernelCalibration:
             "measured": {path: str(value.value) for path, value in self.values.items()},
             "before": self.before.to_dict()["families"],
             **self.after.to_dict(),
-            "said": list(self.said),
+            "notes": list(self.notes),
         }
 
 
@@ -81,14 +81,6 @@ def calibrate_kernels(
     facts: Mapping[str, SourcedValue] = MappingProxyType({}),
 ) -> KernelCalibration:
     """The profile of ``base_text`` with what the rows tell in it. Needs scipy.
-
-    Args:
-        rows: Measured kernels of one device.
-        base_text: The YAML of the profile to start from.
-        base_file: Where that was read, for messages.
-        name: Of the new profile.
-        reference: Device, date and software of the measurements.
-        facts: What the driver told of the device, by dotted path.
 
     Raises:
         InputError: There is nothing to fit.
@@ -108,7 +100,7 @@ def calibrate_kernels(
     fitted = started
     for fit in fits:
         fitted = with_values(fitted, fit.block, fit.values)
-    said = [*_above_peak(rows, base), *_not_told(base, fits, values)]
+    notes = [*_above_peak(rows, base), *_left_open(base, fits, values)]
     return KernelCalibration(
         base,
         text,
@@ -117,7 +109,7 @@ def calibrate_kernels(
         kernel_report(rows, fitted),
         fits,
         values,
-        said,
+        notes,
     )
 
 
@@ -167,7 +159,7 @@ def _above_peak(rows: Sequence[KernelRow], base: HardwareProfile) -> list[str]:
     ]
 
 
-def _not_told(
+def _left_open(
     base: HardwareProfile, fits: Sequence[Fit], values: Mapping[str, SourcedValue]
 ) -> list[str]:
     fitted = {fit.block.path for fit in fits}

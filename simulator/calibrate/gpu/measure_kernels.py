@@ -232,13 +232,13 @@ def measure_kernels(
         witness.look()
         measured_now += 1
         on_case()
-    said = list(facts.said)
+    notes = list(facts.notes)
     if measured_now < len(left):
-        said.append(
+        notes.append(
             f"{len(left) - measured_now} of {len(cases)} cases were not reached: "
             "--resume goes on with them, more --minutes reaches them"
         )
-    return [*said, *_disturbances(witness, journal.measured)]
+    return [*notes, *_disturbances(witness, journal.measured)]
 
 
 def _measure(case: KernelCase, stopwatch: Stopwatch, journal: KernelJournal) -> None:
@@ -282,18 +282,17 @@ def _empty(device: torch.device) -> None:
 
 
 def _disturbances(witness: Witness, rows: Sequence[KernelRow]) -> list[str]:
-    """What spread and drift say of the device."""
-    said = []
+    notes = []
     spreads = [(row.number("spread_pct") or 0.0) / 100 for row in rows]
     wide = sum(spread > WIDE_SPREAD for spread in spreads)
     if spreads and wide > _MANY_WIDE * len(spreads):
-        said.append(
+        notes.append(
             f"the device was shared or throttled: {wide} of {len(spreads)} rows spread by more "
             f"than {WIDE_SPREAD:.0%} (median spread {statistics.median(spreads):.1%})"
         )
     if witness.drift > _DRIFT:
-        said.append(
+        notes.append(
             f"the device did not keep its rate: one product took {witness.drift:.0%} longer at "
             f"its slowest than at its fastest, measured {len(witness.seconds)} times over the run"
         )
-    return said
+    return notes

@@ -114,7 +114,7 @@ def to_dict(calibration: Calibration) -> Mapping[str, Any]:
             for point in calibration.points
         ],
         "excluded": [asdict(lost) for lost in calibration.excluded],
-        "said": list(calibration.said),
+        "notes": list(calibration.notes),
         "summary": {
             "n": len(calibration.points),
             "base_median_ape": 100 * before,

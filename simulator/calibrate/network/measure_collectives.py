@@ -89,7 +89,7 @@ def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int]:
         raise InputError.single("--measure", rule, hint=_LAUNCH)
     rank, ranks, _, local_ranks = (int(environment[name]) for name in names)
     if ranks < 2:
-        raise InputError.single("--measure", "one rank has nobody to talk to", hint=_LAUNCH)
+        raise InputError.single("--measure", "one rank has no other to exchange with", hint=_LAUNCH)
     if ranks % local_ranks:
         rule = f"needs as many ranks on every computer; {local_ranks} do not divide {ranks}"
         raise InputError.single("--measure", rule, hint=_LAUNCH)
@@ -155,7 +155,7 @@ def measure_collectives(
         world: The ranks; all of them must call this.
         path: The table.
         largest_bytes: Largest message [B].
-        resume: Whether an existing table is gone on with.
+        resume: Whether to continue an existing table.
         on_case: Called after every case.
 
     Raises:
@@ -174,7 +174,6 @@ def measure_collectives(
 
 
 def _agreed(answer: set[str] | InputError | None) -> set[str]:
-    """What rank 0 found, on every rank."""
     box = [answer]
     dist.broadcast_object_list(box, src=0)
     if isinstance(box[0], InputError):
@@ -183,7 +182,6 @@ def _agreed(answer: set[str] | InputError | None) -> set[str]:
 
 
 def _done_in(path: Path, world: CollectiveWorld, *, resume: bool) -> set[str] | InputError:
-    """Cases that the table holds; a new table where there is none."""
     if not path.exists():
         new_table(path)
         return set()

@@ -1,8 +1,8 @@
-"""What do collectives that somebody measured say of their system's network?
+"""What do measured collectives say of their system's network?
 
 Facts of the machine (links, NICs and their rates) are those of the profile that the fit
 starts from; only how well they are used and how long hops take is fitted. What the rows
-do not tell stays as that profile has it, and is said.
+do not tell stays as that profile has it, and a note says so.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Calibration:
         fits: One per part of the network that the rows tell something about.
         points: Every row that was used.
         excluded: Rows that were not used, and why.
-        said: Sentences on what the rows cannot tell and what was taken for granted.
+        notes: Sentences on what the rows cannot tell and what was taken for granted.
     """
 
     base: HardwareProfile
@@ -89,7 +89,7 @@ class Calibration:
     fits: Sequence[Fit]
     points: Sequence[Point]
     excluded: Sequence[Excluded]
-    said: Sequence[str] = field(default_factory=list)
+    notes: Sequence[str] = field(default_factory=list)
 
     def sourced_values(self) -> dict[str, SourcedValue]:
         """What changes in the profile, by dotted path, with its source."""
@@ -135,9 +135,9 @@ def calibrate_collectives(files: Sequence[CollectiveFile], base: HardwareProfile
         InputError: No row was measured on such a system.
     """
     cases, excluded = _cases(files, base)
-    said = [f"{file.name}: {sentence}" for file in files for sentence in file.assumed]
-    said += _said_of_machines(cases, files, base)
-    fits, fitted, said_of_fits = _fitted(cases, base)
+    notes = [f"{file.name}: {sentence}" for file in files for sentence in file.assumed]
+    notes += _notes_on_machines(cases, files, base)
+    fits, fitted, notes_on_fits = _fitted(cases, base)
     points = [
         Point(
             before.row,
@@ -146,7 +146,7 @@ def calibrate_collectives(files: Sequence[CollectiveFile], base: HardwareProfile
         )
         for before, after in zip(cases, fitted, strict=True)
     ]
-    return Calibration(base, files, fits, points, excluded, [*said, *said_of_fits])
+    return Calibration(base, files, fits, points, excluded, [*notes, *notes_on_fits])
 
 
 def _cases(
@@ -177,25 +177,25 @@ def _fitted(
 ) -> tuple[list[Fit], Sequence[Case], list[str]]:
     """One fit per part that the rows tell of, the rows on the fitted network, and what to say."""
     fits: list[Fit] = []
-    said: list[str] = []
+    notes: list[str] = []
     fitted = cases
     for part, why_not in PARTS.items():
         own = [case for case in fitted if case.crosses == (part == "fabric")]
         if len(own) < FEW_ROWS:
             reason = f"only {len(own)} of the needed {FEW_ROWS} rows tell of it" if own else why_not
-            said.append(f"{part} stays as in {base.name}: {reason}")
+            notes.append(f"{part} stays as in {base.name}: {reason}")
             continue
         held = hidden_by_launches(own) if part == "scale_up" else ()
         if held:
-            said.append(f"{part}: one process launched on all GPUs in turn, which hides latencies")
-        fit = fit_links(own, part, priors_around(part, base), held, hold_untold=True)
+            notes.append(f"{part}: one process launched on all GPUs in turn, which hides latencies")
+        fit = fit_links(own, part, priors_around(part, base), held, hold_undetermined=True)
         fit = replace(fit, values={k: v for k, v in fit.values.items() if k not in fit.held})
         fits.append(fit)
         fitted = [
             replace(case, network=with_values(case.network, part, fit.values)) for case in fitted
         ]
-        said += _said_of_fit(fit, own, base)
-    return fits, fitted, said
+        notes += _notes_on_fit(fit, own, base)
+    return fits, fitted, notes
 
 
 def _with_nics_of(network: Network, row: CollectiveRow) -> CollectiveRow:
@@ -234,7 +234,7 @@ def _reasons_to_leave_out(
     if row.nodes > 1 and row.gpus_per_node < network.gpus_per_node and not file.is_collection:
         yield (
             f"{row.gpus_per_node} of {network.gpus_per_node} GPUs per node: "
-            "which NICs they used is not said"
+            "which NICs they used is not stated"
         )
 
 
@@ -246,7 +246,7 @@ def _is_of(gpu: str, base_name: str) -> bool | None:
         return None if found is None else True
     if base_name in shipped:
         return False
-    # Of a profile that somebody named himself, only the family can be compared.
+    # Of a profile that a user named, only the family can be compared.
     families = {name.split("-")[0] for name in shipped}
     own = base_name.split("-", maxsplit=1)[0].lower()
     return own == found.split("-")[0] if own in families else None
@@ -259,7 +259,7 @@ def _nothing_to_fit(excluded: Sequence[Excluded], base: HardwareProfile) -> Inpu
     return InputError.single("FILES", f"{rule}{why}", hint="name the system with --profile")
 
 
-def _said_of_machines(
+def _notes_on_machines(
     cases: Sequence[Case], files: Sequence[CollectiveFile], base: HardwareProfile
 ) -> Iterator[str]:
     unknown = sorted({case.row.gpu for case in cases if _is_of(case.row.gpu, base.name) is None})
@@ -275,19 +275,20 @@ def _said_of_machines(
         )
 
 
-def _said_of_fit(fit: Fit, cases: Sequence[Case], base: HardwareProfile) -> Iterator[str]:
+def _notes_on_fit(fit: Fit, cases: Sequence[Case], base: HardwareProfile) -> Iterator[str]:
     if fit.held:
         names = ", ".join(file_name_of_field(name) for name in fit.held)
-        yield f"{fit.part}: {names} as in {base.name}: not told, or not apart from others"
+        yield f"{fit.part}: {names} as in {base.name}: the rows do not determine them"
     if fit.part == "fabric":
         nodes = sorted({case.row.nodes for case in cases})
         if len(nodes) == 1:
             yield (
                 f"fabric: all rows have {nodes[0]} nodes, so how time grows with nodes is not "
-                "told; predictions for others rest on the model alone"
+                "measured; predictions for others rest on the model alone"
             )
         else:
-            yield f"fabric: told by {nodes[0]} to {nodes[-1]} nodes; beyond, the model extrapolates"
+            nodes_text = f"{nodes[0]} to {nodes[-1]} nodes"
+            yield f"fabric: measured on {nodes_text}; beyond that the model extrapolates"
 
 
 def value_text(field: str, value: float) -> str:

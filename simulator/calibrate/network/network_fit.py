@@ -210,7 +210,7 @@ def fit_links(
     priors: Mapping[str, Prior],
     held: Collection[str] = (),
     *,
-    hold_untold: bool = False,
+    hold_undetermined: bool = False,
 ) -> Fit:
     """Parameters of one part of the network from rows that depend on it. Needs scipy.
 
@@ -219,12 +219,12 @@ def fit_links(
         part: ``scale_up`` or ``fabric``.
         priors: What is believed of each parameter.
         held: Parameters that stay at their prior's value.
-        hold_untold: Leave also those at their prior's value that the rows hardly tell.
+        hold_undetermined: Leave also those at their prior's value that the rows hardly tell.
     """
     fit, information = _fit(_Search(cases, part, priors, held))
-    untold = _untold(information, priors) if hold_untold else []
-    if untold:
-        fit, _ = _fit(_Search(cases, part, priors, [*held, *untold]))
+    undetermined = _undetermined(information, priors) if hold_undetermined else []
+    if undetermined:
+        fit, _ = _fit(_Search(cases, part, priors, [*held, *undetermined]))
     return fit
 
 
@@ -330,7 +330,6 @@ class _Search:
 
 
 def _fit(search: _Search) -> tuple[Fit, _Information]:
-    """The best point of a search, and what is known there."""
     import numpy as np
 
     part, rows, held = search.part, len(search.cases), tuple(search.held)
@@ -345,23 +344,22 @@ def _fit(search: _Search) -> tuple[Fit, _Information]:
 
 
 def _spreads(information: _Information) -> dict[str, float]:
-    """Standard deviation of each parameter's logarithm."""
     import numpy as np
 
     variances = np.diag(np.linalg.inv(information.matrix))
     return {n: math.sqrt(v) for n, v in zip(information.names, variances.tolist(), strict=True)}
 
 
-def _untold(information: _Information, priors: Mapping[str, Prior]) -> list[str]:
-    """Parameters that the rows do not tell, the least told one first.
+def _undetermined(information: _Information, priors: Mapping[str, Prior]) -> list[str]:
+    """Parameters that the rows do not determine, the least determined one first.
 
-    Two parameters that only their sum is told of are both uncertain until one is held, so
+    Two parameters of which only the sum is determined are both uncertain until one is held, so
     they are taken out one by one.
     """
     import numpy as np
 
     names, matrix = list(information.names), information.matrix
-    untold: list[str] = []
+    undetermined: list[str] = []
     while names:
         spreads = _spreads(_Information(names, matrix))
         left = {name: spreads[name] / priors[name].spread for name in names}
@@ -371,8 +369,8 @@ def _untold(information: _Information, priors: Mapping[str, Prior]) -> list[str]
         index = names.index(worst)
         matrix = np.delete(np.delete(matrix, index, 0), index, 1)
         names.remove(worst)
-        untold.append(worst)
-    return untold
+        undetermined.append(worst)
+    return undetermined
 
 
 def _in_si(
@@ -398,5 +396,5 @@ def _rounded(value: float) -> float:
 
 def hidden_by_launches(cases: Sequence[Case]) -> tuple[str, ...]:
     """Parameters that rows of one process hide: it launches slower than the GPUs talk."""
-    told = sum(host_s(case.row) == 0.0 for case in cases)
-    return ("launch_s", "latency_s") if told < FEW_ROWS else ()
+    determined = sum(host_s(case.row) == 0.0 for case in cases)
+    return ("launch_s", "latency_s") if determined < FEW_ROWS else ()

@@ -162,6 +162,7 @@ def cuda_answers(
         allocated: Bytes held now, and at most so far [B].
     """
     stream, event = streams.stream_class(), streams.event_class()
+
     def current_stream(_: Any = None) -> Any:
         return stream(stream_id=streams.current) if streams.current else default_stream()
 

@@ -80,7 +80,7 @@ class _Kernels:
         self._capability = capability
         self._plain_attention, self._plain_rms_norm = attention, rms_norm
 
-    def attention(  # noqa: PLR0917 - as torch has them
+    def attention(  # noqa: PLR0917 - the signature is torch's
         self,
         query: Tensor,
         key: Tensor,

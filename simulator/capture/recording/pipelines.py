@@ -45,8 +45,12 @@ def agreeing_stages(mailbox: Path) -> Iterator[None]:
 
     def receive(receiver: Any, source: int) -> Any:
         if source > receiver.stage_index:
-            derived = stage._derive_grad_metas(receiver._stage_meta.outputs)
-            return stage._StageBackwardMeta(backward_metas=derived)
+            derived = stage._derive_grad_metas(  # type: ignore[attr-defined]
+                receiver._stage_meta.outputs
+            )
+            return stage._StageBackwardMeta(  # type: ignore[attr-defined]
+                backward_metas=derived
+            )
         said = mailbox / f"into{receiver.stage_index}"
         if said.is_file():
             # Only this capture's own processes write there.

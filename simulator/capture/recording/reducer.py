@@ -76,7 +76,7 @@ def reducer_class(recorder: Recorder, groups: Groups) -> type:
     """A class that stands in for ``torch.distributed.Reducer``."""
 
     class Reducer:
-        def __init__(  # noqa: PLR0917 - as torch calls it
+        def __init__(  # noqa: PLR0917 - the signature is torch's
             self,
             parameters: Sequence[Tensor],
             buckets: Sequence[Sequence[int]],

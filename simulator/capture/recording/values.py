@@ -24,7 +24,8 @@ from simulator.errors import InputError
 class UnknownNumber(float):
     """A number that only a real run knows."""
 
-    def __new__(cls) -> UnknownNumber:  # noqa: D102
+    def __new__(cls) -> UnknownNumber:
+        """Not a number, whatever it is called with."""
         return super().__new__(cls, math.nan)
 
     def _same(self, *_: Any) -> Any:

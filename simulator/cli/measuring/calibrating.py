@@ -18,6 +18,7 @@ from simulator.cli.console import (
     progress,
     text_columns,
     working,
+    write_picture,
 )
 from simulator.cli.measuring.calibrating_gpu import gpu
 from simulator.cli.options import AsJson, Picture, complete_profile, quantity
@@ -128,10 +129,10 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
         write_whole(out, with_sourced_values(text, calibration.sourced_values(), str(file)))
         note(f"wrote {out}")
     if plot is not None:
-        from simulator.plots.bus_bandwidth import draw_collective_fit
+        from simulator.plots.bus_bandwidth import build_collective_fit_figure
 
-        draw_collective_fit(calibration.points, plot, f"collectives of {base.name}")
-        note(f"wrote {plot}")
+        title = f"collectives of {base.name}"
+        write_picture(build_collective_fit_figure(calibration.points, title), plot)
 
 
 def _print_parameters(calibration: Calibration) -> None:
@@ -143,7 +144,7 @@ def _print_parameters(calibration: Calibration) -> None:
             row["field"],
             "" if row["base"] is None else value_text(row["name"], row["base"]),
             value_text(row["name"], row["fitted"]),
-            "not told" if row["spread"] is None else f"{row['spread']:.0%}",
+            "unknown" if row["spread"] is None else f"{row['spread']:.0%}",
         )
         for row in parameters(calibration)
     ]
@@ -184,7 +185,7 @@ def _signed(error: float) -> str:
 
 
 def _note_what_is_left(calibration: Calibration) -> None:
-    for sentence in calibration.said:
+    for sentence in calibration.notes:
         note(sentence)
     reasons: dict[str, list[Excluded]] = {}
     for lost in calibration.excluded:
@@ -215,7 +216,7 @@ def measured(
         table: Where the rows are kept.
         backend: Library of the collectives; by default that of the device.
         largest: Largest message, with its unit; by default what the backend is used for.
-        resume: Whether an existing table is gone on with.
+        resume: Whether to continue an existing table.
 
     Raises:
         InputError: There are no ranks, their library is not there, or the table or a size is wrong.

@@ -16,6 +16,7 @@ from simulator.cli.console import (
     progress,
     text_columns,
     working,
+    write_picture,
 )
 from simulator.cli.options import AsJson, complete_profile
 from simulator.errors import InputError
@@ -82,16 +83,16 @@ def gpu(
         f"clustersim calibrate gpu, {facts.date}, {facts.software}",
         resume=resume,
     )
-    said = _measure(facts, journal, minutes)
+    notes = _measure(facts, journal, minutes)
     _note_skipped(journal)
     with working(f"fitting to {len(journal.measured)} kernels"):
         calibration = _fitted(facts, journal, base_name, out.stem)
     if as_json:
-        print_json({**calibration.to_dict(), "said": [*said, *calibration.said]})
+        print_json({**calibration.to_dict(), "notes": [*notes, *calibration.notes]})
     else:
         _print_parameters(calibration)
         _print_accuracy(calibration)
-    for sentence in [*said, *calibration.said]:
+    for sentence in [*notes, *calibration.notes]:
         note(sentence)
     write_whole(out, calibration.text)
     note(f"wrote {out} and {journal.path}")
@@ -158,7 +159,7 @@ def _print_parameters(calibration: KernelCalibration) -> None:
         for name, value in fit.values.items()
     ]
     rows += [
-        (path.rpartition(".")[0], path.rpartition(".")[2], str(value.value), "measured outright")
+        (path.rpartition(".")[0], path.rpartition(".")[2], str(value.value), "measured directly")
         for path, value in calibration.values.items()
     ]
     columns = (
@@ -185,7 +186,7 @@ def _mean(accuracy: Accuracy) -> str:
 
 
 def _draw(calibration: KernelCalibration, journal: KernelJournal, path: Path) -> None:
-    from simulator.plots.kernel_fit import KernelPoint, draw_kernel_fit
+    from simulator.plots.kernel_fit import KernelPoint, build_kernel_fit_figure
 
     directions = {row.text("id"): row.text("direction") for row in journal.measured}
     points = [
@@ -198,8 +199,8 @@ def _draw(calibration: KernelCalibration, journal: KernelJournal, path: Path) ->
     if not points:
         note("no picture: none of the rows has a prediction")
         return
-    draw_kernel_fit(points, path, f"kernels of {calibration.profile.name}, {journal.gpu}")
-    note(f"wrote {path}")
+    title = f"kernels of {calibration.profile.name}, {journal.gpu}"
+    write_picture(build_kernel_fit_figure(points, title), path)
 
 
 def _kind(row: Any) -> str:

@@ -50,6 +50,7 @@ def build_validate_group() -> typer.Typer:
     group.command("published")(published)
     group.command("collectives")(collectives)
     group.command("kernels")(kernels)
+    group.command("serving")(serving)
     group.command("torch")(torch)
     return group
 
@@ -142,6 +143,30 @@ def kernels(
 
     own = None if profile is None else load_profile(profile)
     _show(validate_kernels(table, profile=own), as_json=as_json, out=out, max_mape=max_mape)
+
+
+def serving(
+    table: Table,
+    as_json: AsJson = False,
+    out: Out = None,
+    max_mape: MaxMape = None,
+    grade: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A|B|C", help="Only rows of this grade; may be repeated."),
+    ] = None,
+    workers: Workers = None,
+) -> None:
+    """Compare with measured runs of serving.
+
+    Example:  clustersim validate serving serving.csv.gz --grade A
+    """
+    from simulator.validate.serving import validate_serving
+
+    with worker_pool(workers) as (executor, _), counting("rows") as count:
+        report = validate_serving(
+            table, grades=grade or (), executor=executor, on_row=lambda _: count()
+        )
+    _show(report, as_json=as_json, out=out, max_mape=max_mape)
 
 
 def _show(report: Report, *, as_json: bool, out: Path | None, max_mape: float | None) -> None:

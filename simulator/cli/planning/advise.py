@@ -18,7 +18,13 @@ from simulator.cli.console import (
     text_columns,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job, whole_numbers
-from simulator.cli.planning.plan import Headroom, Vary, note_tightness, search_status
+from simulator.cli.planning.plan import (
+    Headroom,
+    Vary,
+    note_tightness,
+    read_job_to_search,
+    search_status,
+)
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
 from simulator.described.job_text import options_text
 from simulator.units import format_bytes, format_seconds
@@ -49,7 +55,7 @@ def advise(
     """
     from simulator.planning.parallelism_kinds import compare_families
 
-    job = read_job(job_file, changes)
+    job = read_job_to_search(job_file, changes)
     with search_status() as show, worker_pool(workers) as (executor, processes):
         results = compare_families(
             job,

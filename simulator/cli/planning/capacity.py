@@ -151,17 +151,20 @@ def _read(
 
 
 def _draw(found: Capacity, path: Path) -> None:
-    from simulator.plots.goodput import draw_goodput
+    from simulator.plots.goodput import build_goodput_figure
+    from simulator.plots.style import save
 
     ensemble = found.time.goodput
     if ensemble is None:
         rule = "draws what failures cost, and none are given"
         raise InputError.single("--plot", rule, hint="give campaign.failures")
-    draw_goodput(
-        found.job.title,
-        {spent.value: seconds for spent, seconds in ensemble.spent_s.items()},
-        [(each.interval_s, each.goodput) for each in ensemble.tried],
-        (ensemble.interval_s, ensemble.share),
+    save(
+        build_goodput_figure(
+            found.job.title,
+            {spent.value: seconds for spent, seconds in ensemble.spent_s.items()},
+            [(each.interval_s, each.goodput) for each in ensemble.tried],
+            (ensemble.interval_s, ensemble.share),
+        ),
         path,
     )
 

@@ -25,7 +25,8 @@ from simulator.cli.options import (
     Changes,
     JobFile,
     file_to_write,
-    read_job,
+    note_doubts,
+    parse_assignments,
     whole_numbers,
 )
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from simulator.described.job import Job
     from simulator.planning.changes.faster import Reasons
     from simulator.planning.changes.fitting import FitSearch
+    from simulator.planning.changes.trials import Trial
     from simulator.planning.search.search import PlanChoice, PlanSearch, Progress
     from simulator.planning.search.space import Axes
     from simulator.program.ir import Category
@@ -83,6 +85,21 @@ def _progress_text(progress: Progress, what: str) -> str:
         f"{name}{progress.replayed} plans replayed, {progress.simulated} simulated{best}; "
         f"{progress.open} could still be faster"
     )
+
+
+def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
+    """The job of a file; a plan that breaks a rule is no obstacle, because others are searched.
+
+    Raises:
+        InputError: The file or an assignment is wrong.
+    """
+    from simulator.api import load_job
+    from simulator.planning.search.space import searchable_job
+
+    given = parse_assignments(assignments or ())
+    job = searchable_job(lambda changes: load_job(path, {**given, **changes}))
+    note_doubts(job)
+    return job
 
 
 def note_tightness(job: Job, best: PlanChoice) -> None:
@@ -144,7 +161,7 @@ def plan(
     from simulator.planning.changes.faster import reasons
     from simulator.planning.changes.fitting import nearest_fit
 
-    job = read_job(job_file, changes)
+    job = read_job_to_search(job_file, changes)
     if sizes and pareto is None:
         raise InputError.single("--gpus", "belongs to --pareto", sizes, "add --pareto FILE.png")
     if pareto is not None and global_batch is not None:
@@ -184,7 +201,6 @@ def plan(
 
 
 def _search(job: Job, top: int, global_batch: str | None, settings: dict[str, Any]) -> PlanSearch:
-    """The fastest plans of the job, or of it with several global batches."""
     from simulator.planning.search.search import merged_searches, search_plans
 
     if global_batch is None:
@@ -218,7 +234,8 @@ def _with_gpus(job: Job, gpus: int) -> Job:
 
 def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], path: Path) -> None:
     from simulator.planning.search.search import pareto_front
-    from simulator.plots.sweep import draw_pareto
+    from simulator.plots.style import save
+    from simulator.plots.sweep import build_pareto_figure
 
     fronts = {gpus: pareto_front(_with_gpus(job, gpus), **settings) for gpus in gpu_counts}
     points = {
@@ -226,7 +243,7 @@ def _draw_pareto(job: Job, gpu_counts: Sequence[int], settings: dict[str, Any], 
         for gpus, front in fronts.items()
     }
     title = f"plans of {job.model.name} on {job.cluster.profile.name}"
-    draw_pareto(title, points, job.cluster.profile.device.memory_bytes, path)
+    save(build_pareto_figure(title, points, job.cluster.profile.device.memory_bytes), path)
 
 
 def _short_name(choice: PlanChoice) -> str:
@@ -249,11 +266,21 @@ def _document(
         "simulated": found.simulated,
         "choices": choices,
         "pruned": asdict(found.pruned),
-        "reasons": None if causes is None else asdict(causes),
+        "reasons": None
+        if causes is None
+        else {"knobs": [*map(_knob, causes.knobs)], "links": [*map(_knob, causes.links)]},
         "nearest": None
         if way_out is None
-        else {**asdict(way_out), "changes": {**(found.smallest or {}), **way_out.changes}},
+        else {
+            "changes": {**(found.smallest or {}), **way_out.changes},
+            "step_time_s": way_out.step_time_s,
+            "peak_device_bytes": way_out.peak_device_bytes,
+        },
     }
+
+
+def _knob(trial: Trial) -> dict[str, Any]:
+    return {"changes": trial.changes, "gain": trial.saved_share, "fits": trial.fits}
 
 
 def _tokens_per_s(job: Job, choice: PlanChoice) -> float:
@@ -311,12 +338,13 @@ def _print_reasons(found: PlanSearch, causes: Reasons | None) -> None:
     if causes is None:
         return
     for what, knobs in (("knob outside the search", causes.knobs), ("link", causes.links)):
-        fitting = [knob for knob in knobs if knob.fits and knob.gain >= _SMALLEST_GAIN]
+        fitting = [knob for knob in knobs if knob.fits and knob.saved_share >= _SMALLEST_GAIN]
         for knob in fitting[:2]:
-            typer.echo(f"Next {what}: {options_text(knob.changes)} saves {percent(knob.gain)}")
-    if not any(
-        knob.fits and knob.gain >= _SMALLEST_GAIN for knob in (*causes.knobs, *causes.links)
-    ):
+            typer.echo(
+                f"Next {what}: {options_text(knob.changes)} saves {percent(knob.saved_share)}"
+            )
+    known = (*causes.knobs, *causes.links)
+    if not any(knob.fits and knob.saved_share >= _SMALLEST_GAIN for knob in known):
         typer.echo("No knob outside the search, and no link of twice the rate, saves 0.1 %.")
 
 

@@ -195,7 +195,6 @@ def _kept(out: Path | None) -> Iterator[None]:
 
 
 def _write_table(table: pd.DataFrame, out: Path) -> None:
-    """Write the whole table or nothing."""
     with whole_file(out) as draft:
         if out.suffix == _CSV:
             table.to_csv(draft, index=False)
@@ -205,9 +204,13 @@ def _write_table(table: pd.DataFrame, out: Path) -> None:
 
 def _draw_table(table: pd.DataFrame, title: str, plot: Path) -> None:
     from simulator.planning.sweep import RESULTS
-    from simulator.plots.sweep import draw_sweep
+    from simulator.plots.style import save
+    from simulator.plots.sweep import build_sweep_figure
 
-    draw_sweep(table, [name for name in table.columns if name not in RESULTS], title, plot)
+    save(
+        build_sweep_figure(table, [name for name in table.columns if name not in RESULTS], title),
+        plot,
+    )
 
 
 def _of_one_type(table: pd.DataFrame) -> pd.DataFrame:

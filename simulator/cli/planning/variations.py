@@ -16,6 +16,7 @@ from simulator.cli.console import (
     print_table,
     status_line,
     text_columns,
+    write_picture,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
 from simulator.results.verdict import LEAST_SHARE
@@ -155,11 +156,10 @@ def sensitivity(
         )
     shown = [each for each in found[:top] if each.effect > _SMALLEST]
     if plot is not None:
-        from simulator.plots.goodput import draw_tornado
+        from simulator.plots.goodput import build_tornado_figure
 
         rows = [(each.field, each.lower or 0.0, each.higher or 0.0) for each in shown]
-        draw_tornado(job.title, rows, share, plot)
-        note(f"wrote {plot}")
+        write_picture(build_tornado_figure(job.title, rows, share), plot)
     if as_json:
         print_json({"job": job.title, "share": share, "numbers": [asdict(each) for each in found]})
         return

@@ -17,6 +17,7 @@ from simulator.cli.console import (
     print_json,
     print_table,
     text_columns,
+    write_picture,
 )
 from simulator.cli.options import (
     PAGES,
@@ -84,10 +85,9 @@ def compare(
         for other, each in zip(others, found, strict=True):
             _print_difference(first, other, each)
     if plot is not None:
-        from simulator.plots.comparison import draw_differences
+        from simulator.plots.comparison import build_differences_figure
 
-        draw_differences(found, [run.name for run in runs], plot)
-        note(f"wrote {plot}")
+        write_picture(build_differences_figure(found, [run.name for run in runs]), plot)
     if html is not None:
         from simulator.exporters.html.compare_report import write_compare_report
 
@@ -99,7 +99,6 @@ def compare(
 def _runs(
     files: Sequence[Path], variants: Sequence[str], changes: Sequence[str] | None
 ) -> list[Run]:
-    """Every job, simulated, under a name that tells it from the others."""
     from simulator.api import simulate
     from simulator.exporters.html.compare_report import Run
 

@@ -10,22 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.console import (
-    note,
     number_columns,
     percent,
     print_json,
     print_table,
     text_columns,
+    write_picture,
 )
-from simulator.cli.options import (
-    AsJson,
-    Changes,
-    Gpus,
-    JobFile,
-    Picture,
-    ProfileName,
-    read_job,
-)
+from simulator.cli.options import AsJson, Changes, Gpus, JobFile, Picture, ProfileName, read_job
 from simulator.cli.step.capturing import cluster_changes, read_captured
 from simulator.errors import InputError
 from simulator.units import format_bytes, format_rate
@@ -50,10 +42,9 @@ def placement(
 
     placed = placement_of(read_job(job_file, changes))
     if plot is not None:
-        from simulator.plots.machines.placement import draw_placement
+        from simulator.plots.machines.placement import build_placement_figure
 
-        draw_placement(placed, plot)
-        note(f"wrote {plot}")
+        write_picture(build_placement_figure(placed), plot)
     if as_json:
         print_json(_to_dict(placed))
     else:
@@ -175,13 +166,13 @@ def traffic(
             }
         )
         return
-    for _, alike in groupby(classes, key=lambda each: (each.ranks, each.totals)):
-        _print_class(title, list(alike))
+    for _, same in groupby(classes, key=lambda each: (each.ranks, each.totals)):
+        _print_class(title, list(same))
 
 
-def _print_class(title: str, alike: Sequence[ClassTraffic]) -> None:
+def _print_class(title: str, same: Sequence[ClassTraffic]) -> None:
     """One table for neighbouring classes whose ranks say the same."""
-    ports = list(dict.fromkeys(port for total in alike[0].totals for port in total.port_bytes))
+    ports = list(dict.fromkeys(port for total in same[0].totals for port in total.port_bytes))
     rows = [
         (
             total.axis,
@@ -192,24 +183,24 @@ def _print_class(title: str, alike: Sequence[ClassTraffic]) -> None:
             format_bytes(total.sent_bytes),
             *(format_bytes(total.port_bytes.get(port, 0.0)) for port in ports),
         )
-        for total in alike[0].totals
+        for total in same[0].totals
     ]
-    sums = alike[0].port_bytes
+    sums = same[0].port_bytes
     rows.append(
         (
             "all",
             "",
             "",
-            f"{sum(total.count for total in alike[0].totals):,}",
-            format_bytes(sum(total.message_bytes for total in alike[0].totals)),
-            format_bytes(sum(total.sent_bytes for total in alike[0].totals)),
+            f"{sum(total.count for total in same[0].totals):,}",
+            format_bytes(sum(total.message_bytes for total in same[0].totals)),
+            format_bytes(sum(total.sent_bytes for total in same[0].totals)),
             *(format_bytes(sums[port]) for port in ports),
         )
     )
     columns = text_columns("group", "kind")
     columns += number_columns("ranks", "count", "messages", "sent per rank")
     columns += number_columns(*(f"through {port}" for port in ports))
-    print_table(f"{title}: {_names(alike)}, per rank and step", columns, rows)
+    print_table(f"{title}: {_names(same)}, per rank and step", columns, rows)
 
 
 def _print_in_order(title: str, program: Program, stage: int, *, as_json: bool) -> None:
@@ -251,6 +242,6 @@ def _print_in_order(title: str, program: Program, stage: int, *, as_json: bool) 
     print_table(f"{title}: stage {stage}, in order of issue", columns, rows)
 
 
-def _names(alike: Sequence[ClassTraffic]) -> str:
-    names: Iterable[str] = dict.fromkeys((alike[0].name, alike[-1].name))
+def _names(same: Sequence[ClassTraffic]) -> str:
+    names: Iterable[str] = dict.fromkeys((same[0].name, same[-1].name))
     return " to ".join(names)

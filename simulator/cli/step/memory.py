@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,7 +36,7 @@ from simulator.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from simulator.api import Result
     from simulator.capture.result import CaptureResult
-    from simulator.planning.changes.fitting import Saving
+    from simulator.planning.changes.trials import Trial
     from simulator.program.ir import Owner
     from simulator.results.step import ClassMemory, HostMemory, StepResult
 
@@ -78,7 +77,7 @@ def memory(
     result = simulate(read_job(job_file, cluster_changes(changes, profile, gpus)))
     if as_json:
         document = result.to_dict()
-        found = {"savings": [asdict(saving) for saving in _savings(result)]} if savings else {}
+        found = {"savings": [*map(_saving_document, _savings(result))]} if savings else {}
         print_json({**{key: document[key] for key in _KEYS if key in document}, **found})
     else:
         _print_owners(result)
@@ -111,15 +110,19 @@ def _show_captured(
     end_captured(result)
 
 
-def _savings(result: Result) -> tuple[Saving, ...]:
+def _savings(result: Result) -> tuple[Trial, ...]:
     from simulator.planning.changes.fitting import savings
 
     with counting("simulations") as count:
         return savings(result.job, on_trial=count)
 
 
-def _print_savings(found: Sequence[Saving]) -> None:
-    """Print what single changes would save, the largest saving first."""
+def _saving_document(saving: Trial) -> dict[str, Any]:
+    names = ("changes", "saved_bytes", "step_time_s", "slower_share")
+    return {name: getattr(saving, name) for name in names}
+
+
+def _print_savings(found: Sequence[Trial]) -> None:
     columns = text_columns("change") + number_columns("saves per GPU", "step time", "longer by")
     rows = [
         (
@@ -155,8 +158,8 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
         )
 
     rows = [
-        (_labels(alike), *peak(alike[0]), *([moment(alike[0])] if moments else []))
-        for alike in _alike(fullest_of_each_stage(result.memory), peak)
+        (_labels(same), *peak(same[0]), *([moment(same[0])] if moments else []))
+        for same in _same_stages(fullest_of_each_stage(result.memory), peak)
     ]
     columns = number_columns("stage", "allocated", "reserved", "device", "of capacity")
     columns += text_columns("biggest owners", *(["moment of the peak"] if moments else []))
@@ -166,7 +169,6 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
 
 
 def _print_host(host: HostMemory) -> None:
-    """Print what the fullest node holds instead of its GPUs, by owner."""
     owners = list(dict.fromkeys([*host.held_bytes, *host.nvme_held_bytes]))
     places = (
         ("host memory", host.held_bytes, host.capacity_bytes),
@@ -202,23 +204,22 @@ def _print_owners(result: StepResult) -> None:
         sizes = [stage.by_owner.get(owner, 0.0) for owner in owners]
         return tuple(format_bytes(size) for size in (*sizes, sum(stage.by_owner.values())))
 
-    groups = _alike(memory, held)
+    groups = _same_stages(memory, held)
     names = [*(owner.value for owner in owners), "allocated"]
-    rows = list(zip(names, *(held(alike[0]) for alike in groups), strict=True))
-    stages = number_columns(*(f"stage {_labels(alike)}" for alike in groups))
+    rows = list(zip(names, *(held(same[0]) for same in groups), strict=True))
+    stages = number_columns(*(f"stage {_labels(same)}" for same in groups))
     print_table(f"{result.title}: held at the peak", [*text_columns("owner"), *stages], rows)
 
 
-def _alike(
+def _same_stages(
     stages: Sequence[ClassMemory], cells: Callable[[ClassMemory], tuple[str, ...]]
 ) -> list[list[ClassMemory]]:
     """Neighbouring stages of which a table would say the same, in order."""
     return [list(group) for _, group in groupby(stages, key=lambda s: (s.role, cells(s)))]
 
 
-def _labels(alike: Sequence[ClassMemory]) -> str:
-    """The first and last of some neighbouring stages."""
-    first, last = alike[0], alike[-1]
+def _labels(same: Sequence[ClassMemory]) -> str:
+    first, last = same[0], same[-1]
     return first.label if first is last else f"{first.stage} to {last.label}"
 
 
@@ -227,9 +228,10 @@ def _write_over_time(result: StepResult, path: Path) -> None:
     if path.suffix == ".csv":
         _write_table(result, path)
         return
-    from simulator.plots.memory import draw_memory_over_time
+    from simulator.plots.memory import build_memory_over_time_figure
+    from simulator.plots.style import save
 
-    draw_memory_over_time(result, path)
+    save(build_memory_over_time_figure(result), path)
 
 
 def _write_table(result: StepResult, path: Path) -> None:

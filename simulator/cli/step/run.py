@@ -186,14 +186,13 @@ def _print_headline(result: Result) -> None:
 
 
 def _error_band(result: Result) -> Iterator[tuple[str, str]]:
-    """Where the measured step will most likely lie."""
     if result.step_time_band_s is not None:
         low, high = map(format_seconds, result.step_time_band_s)
         yield "8 of 10 such runs take", f"{low} to {high}"
 
 
 def _print_asynchrony(result: Result) -> None:
-    """What training that is not synchronous costs besides time; nothing for any other."""
+    """What training that is not synchronous costs in addition to time; nothing for any other."""
     from simulator.results.rank_classes import fullest_of_each_stage
 
     found = result.asynchrony
@@ -213,7 +212,6 @@ def _print_asynchrony(result: Result) -> None:
 
 
 def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
-    """What the step takes on a cluster that is as its profile says."""
     cost = result.perturbation_cost
     if cost is not None:
         step = format_seconds(cost.step_time_without_s)
@@ -241,7 +239,7 @@ def _print_class_groups(result: Result) -> None:
     if left:
         classes, ranks = (sum(getattr(each, n) for each in left) for n in ("classes", "ranks"))
         rows.append((f"{len(left)} more (see --json)", "", str(classes), f"{ranks:,}", ""))
-    columns = text_columns("ranks that behave alike", "stages") + number_columns(
+    columns = text_columns("ranks that behave the same", "stages") + number_columns(
         "classes", "ranks", "first rank"
     )
     print_table(_why_ranks_differ(result), columns, rows)

@@ -154,7 +154,7 @@ def compare(
 ) -> None:
     """Say where a profiled step and its prediction differ.
 
-    Differences are told by phase and kind.
+    Differences stand by phase and kind.
 
     Every moment is booked once: under the kernel that computes; else as communication that is
     not hidden; else as idle. Kernels of NCCL spin while they wait for other ranks, so such waits

@@ -29,10 +29,10 @@ class Climb(NamedTuple):
         leaf_hops, pod_hops: The same for hops in a row.
     """
 
-    leaf_share: float = 0.0
-    pod_share: float = 0.0
-    leaf_hops: float = 0.0
-    pod_hops: float = 0.0
+    leaf_share: float
+    pod_share: float
+    leaf_hops: float
+    pod_hops: float
 
     def uplink_bytes(self, fabric_bytes: float) -> dict[str, float]:
         """Load on each kind of up-link that is used, per rank and direction [B]."""

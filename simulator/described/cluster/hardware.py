@@ -31,6 +31,7 @@ from simulator.described.base import (
     Spec,
     Watts,
 )
+from simulator.described.cluster.common import Common, shipped_common
 from simulator.described.cluster.kernel_parameters import KernelModel, Precision
 from simulator.described.cluster.network import Network
 
@@ -145,6 +146,8 @@ class HardwareProfile(Spec):
     kernels: KernelModel
     network: Network
     host: Host
+    common: Common = Field(default_factory=shipped_common)
+    """What holds on every system; by default as shipped."""
     step_time_band: ErrorBand | None = None
     """Where eight of ten runs would lie; without it predictions carry no band."""
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, exclude=True)

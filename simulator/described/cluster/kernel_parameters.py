@@ -16,7 +16,7 @@ from simulator.described.base import Fraction, Seconds, Spec
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 
 AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
-"""One kernel for all of core attention, products around a fused softmax, or all apart."""
+"""One kernel for all of core attention, products around a fused softmax, or separate steps."""
 
 FlashKernel = Literal["best", "flash-2", "flash-1"]
 """The best fused attention that frameworks ship for a device, or an older one."""
@@ -40,7 +40,7 @@ class GemmModel(Spec):
     floor_s: Seconds
     """Time of the smallest product on the device."""
     boost_s: Seconds = 0.0
-    """How long a benchmark repeats products back to back before the power limit slows them; told
+    """How long a benchmark repeats products back to back before the power limit slows them; said
     by tables of kernels, and used to read them."""
     held_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the rate that such a benchmark keeps after ``boost``. Training has a clock of its

@@ -20,8 +20,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.described.foreign_config import ForeignConfig, ImportReport, read_table
-from simulator.described.huggingface.families import FAMILIES, LLAMA
-from simulator.described.huggingface.unread_keys import Fate, fate_of_unread_key
+from simulator.described.huggingface.families import (
+    Fate,
+    family_names,
+    fate_of_unread_key,
+    table_of_family,
+)
 from simulator.described.model import Model
 from simulator.errors import Fault, InputError, UnsupportedError
 from simulator.files import read_text
@@ -60,7 +64,7 @@ def read_huggingface_config(
         notes.append(f"model_type {given!r} is not known; read like llama: {_LIKE_LLAMA}")
     config = ForeignConfig(text, family or "llama")
     config.get("model_type")
-    fields = read_table(config, FAMILIES[family] if family else LLAMA)
+    fields = read_table(config, table_of_family(family or "llama"))
     if config.faults:
         raise InputError([replace(fault, file=origin) for fault in config.faults])
     fields["name"] = name or found_name or family or "unnamed"
@@ -68,7 +72,6 @@ def read_huggingface_config(
 
 
 def _load(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], str, str]:
-    """Return the parsed content, its origin for messages, and a name for the model."""
     if isinstance(source, Mapping):
         return source, "", ""
     path, text = _file(Path(source))
@@ -77,7 +80,6 @@ def _load(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], st
 
 
 def _file(path: Path) -> tuple[Path, str]:
-    """Return the file that ``path`` means, and its text."""
     if os.path.isdir(path):  # false, too, for names that no file can have
         path /= "config.json"
     return path, read_text(path, _WANTED, max_bytes=MAX_FILE_BYTES)
@@ -111,12 +113,12 @@ def _family(text: Mapping[str, Any], origin: str) -> str:
     if text.get("is_encoder_decoder") is True:
         rule = "an encoder and a decoder in one model are not modelled"
         raise UnsupportedError.single("is_encoder_decoder", rule, value=True, file=origin)
-    if family is not None and family in FAMILIES:
+    if family is not None and family in family_names():
         return family
     strange = sorted(key for key in text if _STRANGE_KEY.fullmatch(key) and text[key])
     if strange:
         rule = f"is not known and not like llama, because it has {', '.join(strange)}"
-        hint = f"write the model in place; known: {', '.join(FAMILIES)}"
+        hint = f"write the model in place; known: {', '.join(family_names())}"
         raise UnsupportedError.single("model_type", rule, family, hint, origin)
     return ""
 

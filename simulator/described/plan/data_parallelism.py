@@ -44,7 +44,7 @@ class DataParallelism:
 
     @property
     def has_servers(self) -> bool:
-        """Whether hosts apart from the GPUs update."""
+        """Whether hosts without GPUs update."""
         return not self.keeps_states
 
 

@@ -56,7 +56,7 @@ def parse_layout(text: str) -> tuple[str, ...]:
 
     Raises:
         InputError: The text breaks a rule of the language; the error says where.
-        UnsupportedError: A multi-token-prediction module stands apart from the loss.
+        UnsupportedError: A multi-token-prediction module is not beside the loss.
 
     Example:
         >>> parse_layout("Et*2|(t|)*2mL")
@@ -70,7 +70,6 @@ def parse_layout(text: str) -> tuple[str, ...]:
 
 
 def _expanded(part: str, text: str, offset: int) -> list[_Letter]:
-    """Letters of a part of the text that starts at ``offset``."""
     letters: list[_Letter] = []
     start = 0
     while start < len(part):

@@ -145,7 +145,7 @@ class Plan(Spec):
     ] = "ddp"
     """Who adds up gradients and updates weights. ``ddp``: all ranks, by collectives, whole or
     sharded (``zero``). ``data-parallel``: GPU 0 alone, in one process for all GPUs of a node, as
-    PyTorch's ``nn.DataParallel``. ``parameter-server``: hosts apart from the GPUs."""
+    PyTorch's ``nn.DataParallel``. ``parameter-server``: hosts without GPUs."""
     parameter_servers: CountOrZero = 0
     """Hosts that hold the parameters with ``data_parallel: parameter-server``, with network cards
     like those of a node; 0 is one per node of GPUs, which is then no narrower than they are."""
@@ -205,8 +205,7 @@ class Plan(Spec):
     """Whether pipeline sends run beside computation; by default as the stack does it."""
     overlap_tp: Flag | None = None
     """Whether tensor-parallel collectives are pipelined with their matrix products; by default
-    as the stack does it, and in 2d and 2.5d yes: a step's operands travel while the one before
-    is multiplied."""
+    only in 2d and 2.5d, where a step's operands travel while the one before is multiplied."""
     overlap_ep: Flag | None = None
     """Whether tokens travel to their experts while another microbatch computes, where a
     forward and a backward run side by side; by default where the schedule is made for that:

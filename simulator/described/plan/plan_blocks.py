@@ -107,7 +107,7 @@ _Load = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ExpertLoad(Spec):
-    """One of three ways to say it; every expert layer is loaded alike."""
+    """One of three ways to say it; every expert layer has the same load."""
 
     hot: Ratio | None = None
     """One expert receives this many times its share, the others share the rest evenly."""

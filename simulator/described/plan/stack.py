@@ -80,10 +80,8 @@ class Stack(Spec):
     """Sharded parameters are gathered during forward."""
     overlap_p2p: Flag = True
     """Pipeline transfers run beside computation."""
-    overlap_tp: Flag = False
-    """Tensor-parallel collectives are pipelined with their products."""
     overlap_tp_backward: Flag = True
-    """Without ``overlap_tp``, the collective of an input gradient still hides behind the
+    """Without ``plan.overlap_tp``, the collective of an input gradient still hides behind the
     weight gradient."""
     post_validation: Flag = False
     """Schedules with a split backward update without waiting for the gradient norm of all
@@ -158,7 +156,7 @@ class Stack(Spec):
     """The gradient norm is taken of fp32 copies of all gradients that a rank updates with."""
     flat_states: Flag = False
     """What a rank updates is one tensor, and so are its states and gradients, which are copied
-    together for that; ZeRO 3 keeps parameters apart."""
+    together for that; ZeRO 3 keeps parameters separate."""
     update_copies: int = Field(default=0, ge=0, le=4, strict=True)
     """fp32 tensors as large as the weights it updates that an optimizer makes on the way; a
     fused one makes none, AdamW of PyTorch 2.0 and before makes 2."""
@@ -210,7 +208,7 @@ class Stack(Spec):
     lists_of_shards: Flag = False
     """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
     each is copied from or into their buffer by a kernel of its own
-    (:mod:`simulator.program.states.shard_lists`)."""
+    (:mod:`simulator.program.states.data_parallel_collectives`)."""
     pads_shards: Flag = False
     """ZeRO 3 pads the rows of each parameter to a multiple of the ranks, and sends that."""
     shards_matrices: Flag = False

@@ -43,7 +43,6 @@ def _depth_has_a_meaning(plan: Plan) -> Iterator[Fault]:
 
 
 def _grid_sizes(plan: Plan) -> list[int]:
-    """The four smallest grids."""
     if plan.tp_method == "3d":
         return [side**3 for side in range(2, 6)]
     return [side**2 * plan.tp_depth for side in range(2, 6)]
@@ -110,7 +109,7 @@ def _options_without_a_grid(plan: Plan) -> Iterator[Fault]:
     if plan.overlap_tp and method == "3d":
         rule = "needs steps to overlap, and 3d gathers whole operands before its one product"
         yield Fault("plan.overlap_tp", rule, True, "leave it out")
-    if not plan.stack.parallel_loss:
+    if plan.gathers_logits:
         rule = f"must be on with plan.tp_method: {method}, which divides the vocabulary"
         yield Fault("plan.stack.parallel_loss", rule, False, "leave it out")
 

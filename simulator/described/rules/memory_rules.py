@@ -43,7 +43,7 @@ def _options_have_a_meaning(job: Job) -> Iterator[Fault]:
 
 
 def _stack_offloads(job: Job) -> Iterator[Fault]:
-    offload, kind = job.plan.offload, job.plan.stack.offloads
+    offload, kind = job.plan.offload, job.choices.offloads
     given = offload.model_dump(exclude_defaults=True)
     if kind == "nothing":
         hint = "take plan.stack: deepspeed, torchtitan or megatron-core"
@@ -90,7 +90,7 @@ def _sharding_allows_it(job: Job) -> Iterator[Fault]:
         rule = "leaves fp32 weights on the GPU that are made from those on the host"
         hint = "add plan.offload.optimizer: cpu"
         yield Fault("plan.offload.parameters", rule, offload.parameters, hint)
-    if offload.optimizer and plan.zero == 1 and plan.stack.shards_whole_parameters:
+    if offload.optimizer and job.choices.updates_whole_parameters:
         rule = "no optimizer that gives ranks whole parameters updates on the CPU"
         yield Fault("plan.offload.optimizer", rule, offload.optimizer, "leave it out")
 
@@ -130,7 +130,7 @@ def _checkpoints_or_activations(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if not plan.offload.activations:
         return
-    path, kind = "plan.offload.activations", plan.stack.offloads
+    path, kind = "plan.offload.activations", job.choices.offloads
     count, most = plan.offload.activation_layers, job.model.layers - 1
     if count is not None and count > most:
         rule = f"must be below the {job.model.layers} layers of the model: the last one stays"

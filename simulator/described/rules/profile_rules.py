@@ -99,7 +99,6 @@ def network_faults(network: Network, path: str) -> Iterator[Fault]:
 
 
 def _nics_divide(network: Network, path: str) -> Iterator[Fault]:
-    """Every GPU has the same share of NICs."""
     nics, gpus = network.fabric.nics_per_node, network.gpus_per_node
     if nics and gpus % nics and nics % gpus:
         yield Fault(

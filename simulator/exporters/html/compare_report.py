@@ -75,7 +75,6 @@ def _content(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _headlines(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """Each number's name and its value in every run that has it."""
     columns = [dict(headline(run.result)) for run in runs]
     names = dict.fromkeys(name for column in columns for name in column)
     return [(name, [column.get(name, "-") for column in columns]) for name in names]

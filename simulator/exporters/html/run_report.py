@@ -285,7 +285,7 @@ def _profile_words(job: Job) -> str:
 
 
 def _assumed(job: Job) -> list[tuple[str, str]]:
-    """Numbers of the profiles that nobody has measured, in the formats that the plan uses."""
+    """Numbers of the profiles that are assumed, in the formats that the plan uses."""
     several = len(profiles(job)) > 1
     return [
         (f"{profile.name}: {path}" if several else path, source.reference)

@@ -90,13 +90,7 @@ Color = tuple[str, str]
 def timeline_data(
     result: StepResult, blocks: Mapping[str, str], *, most_rows: int = MOST_ROWS
 ) -> dict[str, Any]:
-    """Columns, lanes and sheets as the script ``timeline.js`` reads them.
-
-    Args:
-        result: The step.
-        blocks: Blocks of the profile and where their numbers come from.
-        most_rows: Rows at most.
-    """
+    """Columns, lanes and sheets as the script ``timeline.js`` reads them."""
     return _Tables(result, blocks).document(shown_classes(result, most_rows))
 
 
@@ -118,8 +112,6 @@ def both(color: str) -> Color:
 
 
 class _Tables:
-    """Collects lanes, rows and sheets."""
-
     def __init__(self, result: StepResult, blocks: Mapping[str, str]) -> None:
         self._result = result
         self._blocks = list(blocks)

@@ -18,11 +18,9 @@ from simulator.described.job import Job
 from simulator.errors import InputError, UnsupportedError
 from simulator.files import read_text
 from simulator.importers.assembly import Given, finished
-from simulator.importers.deepspeed import RULES as DEEPSPEED_RULES
 from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan, read_settings
 from simulator.importers.megatron.megatron_core import is_language_model, megatron_draft
-from simulator.importers.megatron.megatron_options import RULES
-from simulator.importers.settings import Settings, sort_out
+from simulator.importers.settings import Settings, option_rules, sort_out
 from simulator.importers.shell.launch_script import Script, read_script
 
 _WANTED = "give a shell script or a file with one launch line of Megatron-LM"
@@ -86,11 +84,10 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         draft.stack = "megatron-deepspeed"
         inner_keys = _add_deepspeed(settings, script, draft.plan, given)
         _add_checkpoints(settings, draft.plan)
-    return finished(draft, settings, RULES, given, origin, inner_keys)
+    return finished(draft, settings, option_rules("megatron"), given, origin, inner_keys)
 
 
 def _launch(script: Script, origin: str) -> tuple[list[str], str, list[str]]:
-    """Words before the training script, its name, and its arguments."""
     for command in reversed(script.commands):
         # A launcher may get the whole command as one word: srun bash -c "torchrun ...".
         words = [w for word in command for w in (word.split() if _MARK in word else [word])]
@@ -134,7 +131,6 @@ def _megatron_experts(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options(words: Sequence[str]) -> dict[str, Any]:
-    """Values by option, named as in Python; the last one counts, as in argparse."""
     values: dict[str, list[str]] = {}
     name = ""
     for word in (part for item in words for part in _split_option(item)):
@@ -157,7 +153,6 @@ def _split_option(word: str) -> list[str]:
 
 
 def _typed(words: list[str]) -> Any:
-    """A flag, a number, a word, or a list of several."""
     values = [_number(word.strip("'\"")) for word in words]
     if not values:
         return True
@@ -173,7 +168,6 @@ def _number(word: str) -> int | float | str:
 
 
 def _gpus(launcher: Sequence[str], script: Script) -> int | None:
-    """GPUs that the launcher starts ranks on, where the script says it."""
     nodes, per_node = _option(launcher, _NODES), _option(launcher, _PER_NODE)
     if nodes and per_node:
         return nodes * per_node
@@ -210,7 +204,7 @@ def _add_deepspeed(
         inner.get(key)
     if plan.get("offload", {}).get("optimizer") == "cpu":
         settings.get("cpu_optimizer")  # says the same once more
-    rest = sort_out(inner, DEEPSPEED_RULES, given.ignore)
+    rest = sort_out(inner, option_rules("deepspeed"), given.ignore)
     settings.faults += [replace(fault, file=name) for fault in inner.faults]
     settings.assumed += (*inner.assumed, *rest.assumed)
     settings.unsupported += rest.unsupported

@@ -1,7 +1,7 @@
 """How do settings of Megatron-Core become a model, a plan and a batch?
 
 Megatron-LM's command line, NeMo and Megatron-Bridge say the same things with mostly the
-same names (:mod:`simulator.importers.megatron.megatron_options`); their importers bring them into
+same names (``simulator/facts/importers/megatron.yaml``); their importers bring them into
 one flat mapping, and this file says what it means. Defaults are those of Megatron-LM.
 """
 
@@ -21,14 +21,12 @@ from simulator.importers.megatron.megatron_memory import (
     offload_fields,
 )
 from simulator.importers.megatron.megatron_model import count_of, model_fields, switch_of
-from simulator.importers.megatron.megatron_options import (
-    CP_METHODS,
-    DISPATCHERS,
-    PIPELINE_BEFORE_DATA,
-    SHARDING,
-)
-from simulator.importers.settings import Settings, leave_out
+from simulator.importers.settings import Settings, leave_out, option_table
 
+SHARDING = option_table("megatron", "sharding")
+CP_METHODS = option_table("megatron", "cp_methods")
+PIPELINE_BEFORE_DATA = "tp-cp-ep-pp-dp"
+"""Rank order of ``--use-tp-pp-dp-mapping``."""
 _NETWORKS_OF_OTHER_SORTS = r"(.*/)?[\w-]*(bert|t5|ict|vit|vision|retro|mamba|vlm)[\w-]*\.py"
 _CHUNK_GROUPS = tuple(
     f"microbatch_group_size_per_{stage}_stage" for stage in ("vp", "virtual_pipeline")
@@ -47,7 +45,7 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
     """The model, plan and batch of Megatron-Core's settings; faults go to ``settings``.
 
     Args:
-        settings: What a file says, under the names of :mod:`megatron_options`.
+        settings: What a file says, under the names of Megatron-LM.
         gpus: GPUs of the job, where they are known.
         name: Name of the model; None where the user takes another than the file's.
     """
@@ -83,7 +81,6 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
 
 
 def _virtual_stages(settings: Settings, pp: int, layers: int | None) -> dict[str, Any]:
-    """Chunks per stage, and how the layers are dealt to them."""
     given = settings.whole("num_virtual_stages_per_pipeline_rank",
                            "virtual_pipeline_model_parallel_size", default=None)  # fmt: skip
     per_chunk = settings.whole("num_layers_per_virtual_pipeline_stage", default=None)
@@ -144,7 +141,11 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
 def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[str, Any]:
     ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
     overlap_ep = switch_of(settings, "plan.overlap_ep") or None
-    way = settings.choice("moe_token_dispatcher_type", meanings=DISPATCHERS, default="all_gather")
+    way = settings.choice(
+        "moe_token_dispatcher_type",
+        meanings=option_table("megatron", "dispatchers"),
+        default="all_gather",
+    )
     if not has_experts:
         return {"ep": ep}
     found = {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep}
@@ -192,7 +193,6 @@ def _precision(settings: Settings, *, keeps_16_bit: bool) -> dict[str, Any]:
 
 
 def _recomputation(settings: Settings) -> dict[str, object]:
-    """What is computed again: nothing, core attention, or whole layers."""
     granularity = settings.choice(
         "recompute_granularity", "activations_checkpoint_granularity",
         meanings={"selective": "selective", "full": "full", "none": "none"}, default="none",
@@ -265,7 +265,6 @@ def _optimizer(settings: Settings) -> str:
 
 
 def _attention(settings: Settings) -> str | None:
-    """How core attention is computed; None is what the stack does."""
     kinds = dict.fromkeys(("auto", "AttnBackend.auto"))
     kinds |= dict.fromkeys(("flash", "fused", "AttnBackend.flash", "AttnBackend.fused"), "flash")
     kinds |= dict.fromkeys(("unfused", "local", "AttnBackend.unfused"), "fused-softmax")
@@ -286,7 +285,7 @@ def _overlaps(settings: Settings, tp: int) -> dict[str, Any]:
         "overlap_grad_reduce": switch_of(settings, "plan.overlap_grad_reduce"),
         "overlap_param_gather": switch_of(settings, "plan.overlap_param_gather"),
         "overlap_p2p": False if waits else None,
-        "overlap_tp": switch_of(settings, "plan.overlap_tp"),
+        "overlap_tp": switch_of(settings, "plan.overlap_tp") or None,
         "sequence_parallel": cuts if tp > 1 else None,
     }
 
@@ -305,7 +304,6 @@ _FUSIONS = {
 
 
 def _facts(settings: Settings, model: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the run does otherwise than the stack."""
     dropouts = [settings.number(f"{kind}_dropout", default=0.1) for kind in ("hidden", "attention")]
     fuses_loss = settings.switch("cross_entropy_loss_fusion")
     facts: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """What leaves the GPU under Megatron-Core's settings, and in which formats is the rest kept?
 
-Megatron-LM's command line, NeMo and Megatron-Bridge spell these alike. What a plan cannot
+Megatron-LM's command line, NeMo and Megatron-Bridge spell these the same way. What a plan cannot
 say of them (16-bit moments, some layers' activations on the host) is a fault.
 
 Source: Megatron-LM's ``arguments.py``, ``HybridDeviceOptimizer`` and ``TransformerConfig``
@@ -60,7 +60,6 @@ def _check_pinning(settings: Settings) -> None:
 
 
 def _offloaded_layers(settings: Settings, layers: int | None) -> int:
-    """How many layers' activations leave the GPU."""
     number = settings.whole("cpu_offloading_num_layers", default=0)
     # Some launch lines name only the number of layers.
     is_on = settings.switch("cpu_offloading", default=number > 0)

@@ -11,14 +11,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.importers.megatron.megatron_options import (
-    COUNTS,
-    GPT2_VOCABULARY,
-    SWITCHES,
-    TOKENIZER_VOCABULARY,
-)
-from simulator.importers.settings import Settings
+from simulator.importers.settings import Settings, option_table, spellings_table
 
+COUNTS = spellings_table("megatron", "counts")
+"""Fields that are one whole number, and the options that say it."""
+SWITCHES = spellings_table("megatron", "switches")
+"""Fields that are true where an option is given, and false where it is not."""
+_VOCABULARIES = option_table("megatron", "tokenizer_vocabulary")
 _MOST_LAYERS = 10_000
 
 
@@ -36,7 +35,7 @@ def model_fields(settings: Settings, tp: int, name: str | None) -> dict[str, Any
     """Fields of the model in place; faults go to ``settings``.
 
     Args:
-        settings: What a file says, under the names of :mod:`megatron_options`.
+        settings: What a file says, under the names of Megatron-LM.
         tp: Tensor-parallel degree, which the vocabulary is padded for.
         name: Name of the model; None where the user takes another than the file's.
     """
@@ -91,13 +90,11 @@ def _obligatory(settings: Settings, field: str) -> int:
 
 
 def _kv_heads(settings: Settings, heads: int) -> int:
-    """Groups of heads that share keys and values; 0 is none."""
     groups: int = count_of(settings, "model.kv_heads", heads)
     return 0 if groups == heads else groups
 
 
 def _activation(settings: Settings) -> tuple[bool, str]:
-    """Whether the MLP is gated, and by what it is activated."""
     settings.get("squared_relu")
     named = settings.get("activation") or settings.get("activation_func")
     named = named or settings.get("activation_func._target_") or ""
@@ -120,14 +117,13 @@ def _ties_embeddings(settings: Settings) -> bool:
 
 
 def _vocabulary(settings: Settings, tp: int) -> int | None:
-    """Entries of the embedding, as stated or as the tokenizer is known to have."""
     divisor = settings.whole("make_vocab_size_divisible_by", default=128)
     vocab: int | None = count_of(settings, "model.vocab", None)
     tokenizer = settings.get("tokenizer_type") or settings.get("type")
     library = settings.get("library")
     tokenizer = tokenizer or (library if library != "megatron" else None)
-    if vocab is None and (tokenizer is None or tokenizer in TOKENIZER_VOCABULARY):
-        vocab = TOKENIZER_VOCABULARY.get(str(tokenizer), GPT2_VOCABULARY)
+    if vocab is None and (tokenizer is None or tokenizer in _VOCABULARIES):
+        vocab = _VOCABULARIES[str(tokenizer or "GPT2BPETokenizer")]
         settings.assumed.append(f"the vocabulary has the {vocab} entries of {tokenizer or 'GPT-2'}")
     if vocab is None:
         rule = f"is in the files of {tokenizer}, which are not read"

@@ -226,7 +226,6 @@ def _check_complete(reader: _Reader, file: str) -> None:
 
 
 def _program_of_file(file: str) -> str:
-    """The collective that a file's name tells, if it tells one."""
     name = re.sub(r"[^a-z]", "", file.rsplit("/", 1)[-1].lower())
     found = [p for p in sorted(PROGRAMS, key=len, reverse=True) if p.replace("_", "") in name]
     return found[0] if found else ""

@@ -189,7 +189,6 @@ def number(text: object) -> float | None:
 
 
 def _check(run: Run, file: str) -> None:
-    """Refuse a run whose rows cannot be given a meaning."""
     ranks = sorted(device.rank for device in run.devices)
     if not ranks:
         rule = "names no GPUs, so that neither ranks nor nodes are known"

@@ -6,7 +6,7 @@ No command is ever run; what only a running shell would know (``$1``, the enviro
 ``$(...)``) stays as it is written, and the user can define it.
 
 Simplified: loops are read once, functions as if they were called where they are written,
-and conditions on unknown things are taken to be false; each of these is told.
+and conditions on unknown things are taken to be false; each of these is reported.
 
 Source: POSIX.1-2017, Shell Command Language, sections 2.6 and 2.9, and the Bash manual on
 arrays and conditional constructs.
@@ -154,7 +154,6 @@ class _Reader:
         return is_on and chained.get(command.after, True)
 
     def _go_on(self, word: str) -> None:
-        """Pass a ``then`` or ``else``."""
         if word == "else":
             self._enter(not self._branches[-1].was_taken if self._branches else True)
         elif word == "then" and self._branches:
@@ -314,5 +313,4 @@ def _are_whole(*texts: str) -> bool:
 
 
 def _escaped(document: str) -> str:
-    """A here-document's text as it would stand in double quotes."""
     return re.sub(r'(?<!\\)"', r"\"", document)

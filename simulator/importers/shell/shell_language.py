@@ -291,7 +291,6 @@ class Expansion:
         return result
 
     def _value(self, found: re.Match[str], is_condition: bool) -> str:
-        """Value of a reference; as written where it is unknown, or empty in conditions."""
         name = found["plain"] or found["name"]
         value = self._variables.get(name)
         if isinstance(value, list):

@@ -1,5 +1,4 @@
 """torchtitan.
 
-``settings_file`` reads TOML, ``python_config`` Python functions; ``torchtitan_options`` says
-what options mean.
+``settings_file`` reads TOML, ``python_config`` Python functions.
 """

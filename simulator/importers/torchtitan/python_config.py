@@ -70,7 +70,6 @@ def _returned(
 def _called(
     functions: Mapping[str, ast.FunctionDef], call: ast.Call, origin: str, depth: int
 ) -> dict[str, Any]:
-    """What another function of the module returns, or the keywords of a constructor."""
     if isinstance(call.func, ast.Name) and call.func.id in functions:
         return _returned(functions, call.func.id, origin, depth - 1)
     return _keywords(call, depth - 1)
@@ -86,7 +85,6 @@ def _keywords(call: ast.Call, depth: int) -> dict[str, Any]:
 
 
 def _value(node: ast.expr, depth: int) -> Any:
-    """A plain value, or the mapping or list that an expression stands for."""
     if depth == 0:
         raise ValueError("nested too deeply")
     match node:

@@ -8,6 +8,7 @@ launcher's and must be given.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,29 @@ from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.settings import Settings, leave_out
-from simulator.importers.torchtitan.python_config import TARGET, read_python_config
-from simulator.importers.torchtitan.torchtitan_options import (
-    CONVERTERS,
-    DEGREES,
-    DISPATCHERS,
-    MODELS,
-    ONE_CHUNK,
-    RULES,
-    SCHEDULES,
-    WITHOUT_EXTRAS,
+from simulator.importers.settings import (
+    Settings,
+    leave_out,
+    option_rules,
+    option_table,
+    spellings_table,
 )
+from simulator.importers.torchtitan.python_config import TARGET, read_python_config
 
+
+def _models(table: str) -> dict[tuple[str, str], str]:
+    names = option_table("torchtitan", table).items()
+    return {(name, size): ours for name, sizes in names for size, ours in sizes.items()}
+
+
+MODELS = _models("models")
+"""Our model for each name and flavour of torchtitan."""
+WITHOUT_EXTRAS = _models("models_without_extras")
+"""Our model where torchtitan leaves out its multi-token-prediction layer."""
+SCHEDULES: Mapping[str, str] = option_table("torchtitan", "schedules")
+"""Our pipeline schedule for each of PyTorch's, in whose names case does not matter."""
+ONE_CHUNK = ("1f1b", "gpipe")
+"""Schedules with one stage per rank; the others have two unless layers per stage are given."""
 _WANTED = "give a TOML of torchtitan, the JSON it resolves one to, or FILE.py:FUNCTION"
 EAGER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
 """What torch.compile fuses of the model."""
@@ -59,7 +70,10 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
         values = parse_mapping(text, origin, _WANTED)
     settings = Settings(flat(values, origin), "torchtitan")
     draft = Draft(model=_model(settings, given), stack="torchtitan", gpus=given.gpus)
-    degrees = {name: settings.whole(*keys, default=1) for name, keys in DEGREES.items()}
+    degrees = {
+        name: settings.whole(*keys, default=1)
+        for name, keys in spellings_table("torchtitan", "degrees").items()
+    }
     width = (given.gpus or 0) // (degrees["tp"] * degrees["pp"])
     draft.plan = {
         **degrees,
@@ -76,7 +90,8 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
             "parallelism.enable_async_tensor_parallel",
             "experimental.enable_async_tensor_parallel",
             "compile.enable_async_tensor_parallel",
-        ),
+        )
+        or None,
         "grad_reduce_precision": settings.choice(
             "training.mixed_precision_reduce",
             meanings={"float32": "fp32", "bfloat16": "bf16"},
@@ -92,7 +107,7 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
         settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")
     draft.seq_len = settings.whole("training.seq_len", default=2048)
     _batch(settings, draft, width // degrees["cp"], degrees["pp"])
-    return finished(draft, settings, RULES, given, origin)
+    return finished(draft, settings, option_rules("torchtitan"), given, origin)
 
 
 def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -114,13 +129,11 @@ def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _converter(target: str) -> str:
-    """Short name of a converter's class; as it is written where it is another."""
     short = {"Float8LinearConverter": "float8", "MXLinearConverter": "mx"}
     return short.get(target.partition(".")[0], target.replace(".", "_"))
 
 
 def _model(settings: Settings, given: Given) -> dict[str, Any] | str | None:
-    """Our model for torchtitan's name and flavour; None, to be asked for, for others."""
     name = settings.get("model.name") or settings.get("model_spec.name")
     flavor = settings.get("model.flavor") or settings.get("model_spec.flavor")
     if given.model:
@@ -181,15 +194,15 @@ def _context_method(settings: Settings, cp: int) -> str:
 
 
 def _dispatch(settings: Settings, ep: int) -> dict[str, str]:
-    """How tokens reach their experts, where those are spread."""
     way = settings.choice(
-        "parallelism.expert_parallel_comm_backend", meanings=DISPATCHERS, default="all_to_all"
+        "parallelism.expert_parallel_comm_backend",
+        meanings=option_table("torchtitan", "dispatchers"),
+        default="all_to_all",
     )
     return {"ep_dispatch": way} if ep > 1 else {}
 
 
 def _recomputation(settings: Settings) -> str:
-    """What is computed again: nothing, every second product, or whole layers."""
     mode = settings.choice(
         "activation_checkpoint.mode",
         meanings={"none": "none", "selective": "selective", "full": "full"},
@@ -220,7 +233,8 @@ def _unnamed_recomputation(settings: Settings) -> str:
 def _precision(settings: Settings) -> str:
     converters = settings.get("model.converters") or []
     names = [converters] if isinstance(converters, str) else list(converters)
-    formats = {CONVERTERS.get(str(name)) for name in names if "grouped_mm" not in str(name)}
+    converters = option_table("torchtitan", "converters")
+    formats = {converters.get(str(name)) for name in names if "grouped_mm" not in str(name)}
     if None in formats or len(formats) > 1:
         settings.fault("model.converters", "is not modelled", converters, "take one of float8, mx")
     if settings.switch("training.enable_float8_linear", "float8.enable_float8_linear"):
@@ -242,7 +256,6 @@ def _optimizer(settings: Settings) -> str:
 
 
 def _is_compiled(settings: Settings, part: str) -> bool:
-    """Whether the model or the loss runs as torch.compile fuses it."""
     parts = settings.get("compile.components")
     is_on = settings.switch("compile.enable", "training.compile")
     return is_on and (parts is None or part in parts)
@@ -311,7 +324,6 @@ def pipeline_fields(settings: Settings, pp: int, layers: int, folder: Path) -> d
 
 
 def _named(settings: Settings, *, is_written: bool) -> str:
-    """Our schedule of torch's name, in which case does not matter."""
     key, given = settings.first(_NAME, "experimental.pipeline_parallel_schedule")
     meanings = {name.casefold(): ours for name, ours in SCHEDULES.items()}
     if given is None or is_written:
@@ -325,7 +337,6 @@ def _named(settings: Settings, *, is_written: bool) -> str:
 def _written(
     settings: Settings, key: str, name: str, folder: Path
 ) -> tuple[dict[str, Any] | None, int]:
-    """The order in a CSV file as a plan carries it, and chunks per rank."""
     try:
         text = read_text(folder / name, "give the file beside the configuration")
     except InputError as error:

@@ -26,13 +26,7 @@ from simulator.results.step import StepResult
 
 @dataclass(frozen=True)
 class Capacity:
-    """A campaign on one cluster.
-
-    Attributes:
-        job: With that cluster.
-        step: Its step.
-        time, energy, money: What the campaign takes.
-    """
+    """A campaign on one cluster."""
 
     job: Job
     step: StepResult
@@ -48,13 +42,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A cluster that the job cannot run on.
-
-    Attributes:
-        system: Name of its profile.
-        gpus: Of it.
-        reason: Why not.
-    """
+    """A cluster that the job cannot run on."""
 
     system: str
     gpus: int
@@ -69,12 +57,6 @@ def capacity(
     on_member: Callable[[], None] | None = None,
 ) -> Capacity:
     """What a job's campaign takes.
-
-    Args:
-        job: With its campaign.
-        members: Simulated campaigns, where failures are given.
-        seed: Of their failures.
-        on_member: Called after each of them, for progress.
 
     Raises:
         InputError: The plan cannot run, or the campaign lacks what is needed.
@@ -103,12 +85,7 @@ def compare_clusters(
 ) -> Iterator[Capacity | Refusal]:
     """The same campaign on every system with every number of GPUs.
 
-    Args:
-        job: What is trained; its plan stays.
-        systems: Names of hardware profiles; overrides of the job's own system are kept on it.
-        sizes: Numbers of GPUs.
-        members: As for :func:`capacity`.
-        seed: As for :func:`capacity`.
+    Overrides of the job's own system are kept on it.
     """
     for system in systems:
         for gpus in sizes:
@@ -145,7 +122,6 @@ def fastest_within_budget(found: Sequence[Capacity], budget_usd: float) -> Capac
 
 
 def _moved(job: Job, system: str, gpus: int) -> Job:
-    """The job on another cluster."""
     if system == job.cluster.profile.name:
         return job.replace({"cluster.gpus": gpus})
     return job.replace({"cluster": {"profile": system, "gpus": gpus}})

@@ -211,7 +211,6 @@ class Stretch:
         return -(-work_ns * self._all_ranks // self._ranks)
 
     def _safe(self, time_ns: int) -> int:
-        """Snapshots that are safe."""
         since_first_ns = time_ns - self._first_cycle_ns - self._rhythm.write_ns
         if since_first_ns < 0:
             return 0

@@ -21,7 +21,6 @@ class Factor:
     """One line of the answer.
 
     Attributes:
-        name: What it is.
         amount: In ``unit``; None where it was not given or cannot be known.
         unit: For example ``GPU-h``.
         origin: What it was made from, or which field to set.

@@ -29,7 +29,6 @@ class Hazard:
     """One kind of failure.
 
     Attributes:
-        name: What fails.
         rate_per_s: Failures of all such parts together [1/s].
         away_ns: How long a node is away after it.
         notice_ns: Warning before it.
@@ -43,11 +42,7 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What follows a failure.
-
-    Attributes:
-        detection_ns, restart_ns, loading_ns, warm_up_ns: How long each part takes.
-    """
+    """What follows a failure."""
 
     detection_ns: int = 0
     restart_ns: int = 0
@@ -62,7 +57,6 @@ class Fleet:
     Attributes:
         nodes: That the plan needs.
         spare_nodes: That wait to replace them.
-        ranks: Data-parallel ranks of the plan.
         is_elastic: Whether it runs with fewer of them.
     """
 
@@ -82,14 +76,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a campaign lives under.
-
-    Attributes:
-        rhythm: Checkpoints.
-        hazards: What fails.
-        recovery: What follows a failure.
-        fleet: Nodes.
-    """
+    """What a campaign lives under."""
 
     rhythm: Rhythm
     hazards: tuple[Hazard, ...]
@@ -105,32 +92,22 @@ class Life:
         spent_ns: What its time went into; adds up to ``wall_ns``.
         wall_ns: From the first step to the last safe one.
         failures: How often what failed.
+        has_ended: Whether all work was done; False where it was given up after too many failures.
     """
 
     spent_ns: Mapping[Spent, int]
     wall_ns: int
     failures: Mapping[str, int]
+    has_ended: bool = True
 
 
-def live(
-    work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int
-) -> Life | None:
+def live(work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int) -> Life:
     """One campaign; the same seed gives the same.
 
-    Args:
-        work_ns: Steps that count, at full speed.
-        conditions: Checkpoints, failures, recovery and nodes.
-        seed: Of the ensemble, and which member of it.
-        most_failures: Give up after as many.
-
-    Returns:
-        None if it was given up: failures come faster than work is saved.
+    ``work_ns`` is what steps that count take at full speed; ``seed`` that of the ensemble, and the
+    member's number. After ``most_failures`` it is given up.
     """
-    life = _Life(work_ns, conditions, seed, most_failures)
-    try:
-        return life.run()
-    except _TooManyFailuresError:
-        return None
+    return _Life(work_ns, conditions, seed, most_failures).run()
 
 
 class _TooManyFailuresError(Exception):
@@ -155,9 +132,13 @@ class _Life:
         self._failure_ns = self._next_failure_ns()
 
     def run(self) -> Life:
-        while self._left_ns > 0:
-            self._train()
-        return Life(dict(self._spent), self._now_ns, dict(self._failures))
+        has_ended = True
+        try:
+            while self._left_ns > 0:
+                self._train()
+        except _TooManyFailuresError:
+            has_ended = False
+        return Life(dict(self._spent), self._now_ns, dict(self._failures), has_ended)
 
     def _train(self) -> None:
         """Train to the end, or until nodes leave or join and everything has restarted."""
@@ -225,7 +206,6 @@ class _Life:
         return hazard
 
     def _next_failure_ns(self) -> int:
-        """Moment of the next failure, from the last one on."""
         before_ns = self._failure_ns if self._failures else 0
         return before_ns + round(NS * self._random.expovariate(self._rates_per_s[-1]))
 
@@ -238,7 +218,6 @@ class _Life:
         return next(time for time, count in zip(back, counts, strict=True) if count > ranks)
 
     def _ranks(self) -> int:
-        """Data-parallel ranks that can work now."""
         while self._returns and self._returns[0] <= self._now_ns:
             heapq.heappop(self._returns)
         return self._fleet.ranks_left(len(self._returns))

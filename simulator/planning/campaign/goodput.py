@@ -35,7 +35,9 @@ _STEPS_AROUND_GUESS = range(-4, 5)
 SEARCH_MEMBERS = 40
 """Campaigns per interval that is tried."""
 _MOST_FAILURES = 20_000
-"""A campaign with more is called hopeless."""
+"""A campaign with more is given up."""
+_MOSTLY = 0.5
+"""Share of the time above which something is the reason."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,9 @@ class Goodput:
         wall_percentiles_s: Wall time by percentile [s].
         spent_s: Mean time by what it went into; adds up to ``wall_s`` [s].
         failures: Mean number by what failed.
-        members: Campaigns.
-        seed: Of the ensemble.
         interval_s: Training between two snapshots [s].
         first_guess_s: Daly's interval [s].
         mtbf_s: Mean time between failures of the whole job [s].
-        checkpoint: What each one takes.
         tried: Intervals that were compared; empty where it was given.
     """
 
@@ -96,12 +95,7 @@ def goodput(
 ) -> Goodput:
     """The goodput of a job's campaign, from its failures and checkpoint.
 
-    Args:
-        job: Its campaign says what fails and how it is saved.
-        work_s: All steps without any failure or checkpoint [s].
-        members: Campaigns that are simulated.
-        seed: Same seed, same answer.
-        on_member: Called after each simulated campaign, for progress.
+    ``work_s`` is all steps without any failure or checkpoint [s]; ``seed`` decides the failures.
 
     Raises:
         InputError: Failures or checkpoint are missing, or no campaign comes to an end.
@@ -121,12 +115,8 @@ def goodput(
     if interval_s is None:
         interval_s = max(tried, key=lambda each: each.goodput).interval_s
     lives = ensemble.lives(interval_s, members)
-    if lives is None:
-        raise InputError.single(
-            "campaign.failures",
-            f"never lets it end: the mean time between failures is {ensemble.mtbf_s:.0f} s",
-            hint="restart or save faster, or take fewer nodes",
-        )
+    if not lives[-1].has_ended:
+        raise _never_ends(lives[-1], failures, ensemble.mtbf_s)
     walls_s = np.asarray([life.wall_ns / NS for life in lives])
     wall_s = float(walls_s.mean())
     return Goodput(
@@ -168,6 +158,19 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
     return young_interval_s(checkpoint_s, mtbf_s) * correction - checkpoint_s
 
 
+def _never_ends(life: Life, failures: Failures, mtbf_s: float) -> InputError:
+    """Why a campaign was given up: it waits for nodes, or fails before it can save."""
+    often = f"something fails every {mtbf_s:.0f} s"
+    waiting = life.spent_ns.get(Spent.WAITING, 0) / life.wall_ns
+    if waiting > _MOSTLY:
+        rule = f"never lets it end: {often}, and {waiting:.0%} of the time it waits for repairs"
+        hint = f"give more than {failures.spare_nodes} spare_nodes, repair faster, or be elastic"
+    else:
+        rule = f"never lets it end: {often}, before work is saved"
+        hint = "restart or save faster, or take fewer nodes"
+    return InputError.single("campaign.failures", rule, hint=hint)
+
+
 class _Ensemble:
     """Campaigns of one job that differ in their failures only."""
 
@@ -195,17 +198,16 @@ class _Ensemble:
         self.stop_s = cost.stall_s + cost.write_s * slowed
         """What one checkpoint costs in time."""
 
-    def lives(self, interval_s: float, members: int) -> list[Life] | None:
-        """The campaigns with that interval; None where one comes to no end."""
+    def lives(self, interval_s: float, members: int) -> list[Life]:
+        """The campaigns with that interval; one that comes to no end is the last."""
         cost = self._cost
         beats = rhythm(interval_s, cost.stall_s, cost.write_s, cost.interference)
         conditions = Conditions(beats, self._hazards, self._recovery, self._fleet)
-        lives = []
+        lives: list[Life] = []
         for member in range(members):
-            life = live(self._work_ns, conditions, (self._seed, member), _MOST_FAILURES)
-            if life is None:
-                return None
-            lives.append(life)
+            lives.append(live(self._work_ns, conditions, (self._seed, member), _MOST_FAILURES))
+            if not lives[-1].has_ended:
+                break
             if self._on_member:
                 self._on_member()
         return lives
@@ -216,11 +218,10 @@ class _Ensemble:
 
     def _try(self, interval_s: float) -> TriedInterval:
         lives = self.lives(interval_s, SEARCH_MEMBERS)
-        if lives is None:
+        if not lives[-1].has_ended:
             return TriedInterval(interval_s, 0.0)
-        return TriedInterval(
-            interval_s, self._work_ns * len(lives) / sum(life.wall_ns for life in lives)
-        )
+        wall_ns = sum(life.wall_ns for life in lives)
+        return TriedInterval(interval_s, self._work_ns * len(lives) / wall_ns)
 
 
 def hazards(job: Job, failures: Failures) -> tuple[Hazard, ...]:

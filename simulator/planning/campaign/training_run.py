@@ -30,14 +30,10 @@ class CampaignTime:
     """The time of a training run, factor by factor.
 
     Attributes:
-        tokens: Trained on.
-        tokens_per_step: Of the global batch.
-        steps: Optimizer steps.
         step_time_s: One of them [s].
         busy_share: Share of a step in which the mean GPU computes.
         goodput_share: Share of the time that goes into steps that count; None where unknown.
         goodput: The ensemble behind it; None where it was given or is unknown.
-        gpus: Of the job.
     """
 
     tokens: int
@@ -85,13 +81,6 @@ def campaign_time(
 ) -> CampaignTime:
     """The time of a job's campaign.
 
-    Args:
-        job: Its campaign says how many tokens.
-        step: The job's simulated step.
-        members: Simulated campaigns, where failures are given.
-        seed: Of their failures.
-        on_member: Called after each of them, for progress.
-
     Raises:
         InputError: The tokens are missing, or goodput cannot be simulated.
     """
@@ -127,8 +116,6 @@ class Energy:
         host_j: Nodes without GPUs [J].
         network_j: Switches and storage [J].
         building_j: What the building takes beside them [J].
-        total_j: All of it [J].
-        co2_kg: CO2 equivalent [kg].
     """
 
     gpu_busy_j: float

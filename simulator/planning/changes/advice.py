@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from simulator.described.job import Job
 from simulator.described.job_text import options_text
 from simulator.planning.changes.faster import what_ifs
-from simulator.planning.changes.fitting import FitSearch, NearestFit, nearest_fit
+from simulator.planning.changes.fitting import FitSearch, nearest_fit
 from simulator.planning.changes.profile_numbers import influences
-from simulator.planning.changes.trials import OnTrial
+from simulator.planning.changes.trials import OnTrial, Trial
 from simulator.results.step import ClassMemory, HostMemory, StepResult
 from simulator.results.verdict import LEAST_SHARE, Advice, WhatIf, verdict
 from simulator.units import format_bytes, format_seconds
@@ -30,12 +30,7 @@ def advice(
     save memory of a job that does not fit. What a number of a profile decides is worked out for
     clusters of one kind of GPU.
 
-    Args:
-        job: What was simulated.
-        result: Its step.
-        misfit: Why the job does not fit, if that is known already; see
-            :func:`explain_misfit`.
-        on_trial: Called after each simulated candidate, for progress.
+    ``misfit`` is why the job does not fit, if that is known already; see :func:`explain_misfit`.
     """
     tried = what_ifs(job, on_trial=on_trial)
     return Advice(
@@ -56,10 +51,6 @@ def explain_misfit(job: Job, result: StepResult) -> str:
     """Some lines on who takes the memory and what would fit; empty where the job fits.
 
     The way out is the one that :func:`nearest_fit` found by simulation.
-
-    Args:
-        job: What was simulated.
-        result: Its step.
     """
     if result.fits:
         return ""
@@ -128,6 +119,6 @@ def _way_out(search: FitSearch) -> Iterator[str]:
         yield f"With them {_outcome(search.faster)}."
 
 
-def _outcome(change: NearestFit) -> str:
+def _outcome(change: Trial) -> str:
     step, held = format_seconds(change.step_time_s), format_bytes(change.peak_device_bytes)
     return f"a step takes {step} and the fullest GPU holds {held}"

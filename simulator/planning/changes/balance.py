@@ -2,15 +2,11 @@
 
 The slowest stage sets the pace of a pipeline, and embedding and head make the ends slower
 than the rest. So layers are first dealt out such that the largest forward plus backward
-time of one microbatch is as small as can be: of a rank where each holds one run of layers,
-of a virtual stage where it holds several (``plan.vpp``), because with those the schedule
-decides which of them coincide. The dynamic programme is exact for that objective.
-
-The objective leaves out transfers, filling and draining, and data parallelism. So the step
-is simulated, next to that of the even layout, and single layers are then moved from stage
-to stage for as long as that shortens the simulated step. The result is never worse than
-the even layout, and its gain is simulated; that no other layout is faster still is proven
-for the objective only.
+time of one microbatch on a virtual stage is as small as can be. The dynamic programme is exact
+for that objective, which leaves out transfers, filling and draining, and data parallelism. So the
+step is simulated beside that of the even layout, and single layers are then moved for as long as
+that shortens it. The result is never worse than the even layout; that no other layout is faster
+still is proven for the objective only.
 
 Source: pipeline planning by dynamic programming over contiguous runs, PipeDream (arXiv
 1806.03377, section 3.1), here without replication of stages.
@@ -37,17 +33,17 @@ from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.schedule.slots import Phase
 
-_DEALT_OTHERWISE = {
+_REPLACED = {
     "first_stage_layers": 0,
     "last_stage_layers": 0,
     "account_for_embedding": False,
     "account_for_loss": False,
 }
-"""Fields of a plan that a layout takes the place of, as they are where they say nothing."""
+"""Fields of a plan that a layout replaces, with the values that say nothing."""
 
 _MOST_MOVES = 32
 _FEW_MOVES = 8
-"""Layouts that are simulated to improve the first one, at leisure and beside other questions."""
+"""Layouts that are simulated to improve the first one, in full and in a quick search."""
 
 RunCost = Callable[[int, Slice], float]
 """(virtual stage, its run) -> seconds; infinite where the stage cannot hold the run."""
@@ -92,15 +88,12 @@ class Balance:
 def balance(job: Job, *, is_quick: bool = False) -> Balance:
     """The fastest layout of layers over virtual stages that was found.
 
-    Layouts that fit into memory go before those that do not. Where the one whose slowest
-    stage is fastest does not fit, the best within memory is tried too; that bounds the
-    activations of a rank by what its schedule may keep in flight. Steps are replayed
-    without contention.
+    Layouts that fit into memory go before those that do not; where the fastest does not fit, the
+    best within memory is tried too. Steps are replayed without contention.
 
     Args:
-        job: Its ``plan.layout``, if it has one, is left aside.
-        is_quick: Whether to simulate few layouts, and only one where even is best for the
-            objective.
+        job: Its ``plan.layout``, if it has one, is ignored.
+        is_quick: Whether to simulate few layouts.
 
     Raises:
         InputError: The plan has no pipeline, or the even layout cannot run.
@@ -129,15 +122,12 @@ def balance(job: Job, *, is_quick: bool = False) -> Balance:
 
 
 class _Trial(NamedTuple):
-    """A simulated layout."""
-
     layout: tuple[int, ...]
     step_time_s: float
     fits: bool
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Smaller is better."""
         return not self.fits, self.step_time_s
 
 
@@ -182,7 +172,7 @@ class _Search:
         plan = self._job.plan
         replaced = {
             f"plan.{field}": nothing
-            for field, nothing in _DEALT_OTHERWISE.items()
+            for field, nothing in _REPLACED.items()
             if getattr(plan, field) != nothing
         }
         return {**replaced, "plan.layout": list(layout)}
@@ -304,10 +294,7 @@ def _deal(
 ) -> tuple[int, ...] | None:
     """Layers of each stage with the smallest joined cost; None where there are none.
 
-    Args:
-        table: Cost of each run that a stage can hold, per stage.
-        layers: Layers to deal out.
-        join: Cost of a layout from that of its first stages and that of the next.
+    ``join`` gives the cost of a layout from that of its first stages and that of the next.
     """
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for costs in table:

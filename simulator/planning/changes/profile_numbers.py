@@ -70,7 +70,7 @@ def sensitivities(
 
     def change(field: str, value: str | float, factor: float) -> float | None:
         found = next(trials.of([number_change(field, value, factor)]), None)
-        return None if found is None else found.step_time_s / trials.base.step_time_s - 1
+        return None if found is None else found.slower_share
 
     numbers = profile_numbers(profile)
     moved = {f: value for f, value in numbers.items() if fields is None or f in fields}
@@ -89,10 +89,6 @@ def influences(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Influence,
     """The few numbers that most steps feel, by how much the step grows where one is a tenth worse.
 
     Steps are replayed without contention; the largest influence comes first.
-
-    Args:
-        job: What is simulated.
-        on_trial: Called after each number, for progress.
 
     Raises:
         InputError: The job itself cannot run.
@@ -121,7 +117,7 @@ def _felt_fields(job: Job) -> Iterator[str]:
     """Rates, efficiencies and times that the job can feel, as files write them."""
     profile, plan = job.cluster.profile, job.plan
     flash = "flash_attention"
-    if plan.stack.flash_kernel != "best" and profile.kernels.flash_attention_2 is not None:
+    if job.choices.flash_kernel != "best" and profile.kernels.flash_attention_2 is not None:
         flash = "flash_attention_2"
     yield f"kernels.gemm.{plan.precision}.efficiency"
     if plan.attention_kernel == "flash":

@@ -59,6 +59,7 @@ class Question(Flag):
 
 
 _FASTER, _SMALLER, _UNSEARCHED = Question.FASTER, Question.SMALLER, Question.UNSEARCHED
+_NEITHER = Question(0)
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,16 @@ class Change:
 
     words: str
     fields: Fields
-    answers: Question
+    answers: Question = _NEITHER
+
+    @property
+    def keeps_learning(self) -> bool:
+        """Whether training gives the same model: as many sequences in every update."""
+        return "batch.global" not in self.fields
 
 
 class Decision(NamedTuple):
-    """An entry of the list.
-
-    Attributes:
-        answers: Questions that any of its changes is a candidate for.
-        changes: The changes that make sense for a job.
-    """
+    """An entry of the list: the questions it is for, and its changes of a job."""
 
     answers: Question
     changes: Callable[[Job], Iterator[Change]]
@@ -99,7 +100,7 @@ def merged(changes: Iterable[Change]) -> Change:
     """Several changes at once."""
     parts = list(changes)
     fields = {path: value for part in parts for path, value in part.fields.items()}
-    return Change(" and ".join(part.words for part in parts), fields, Question(0))
+    return Change(" and ".join(part.words for part in parts), fields)
 
 
 def changes_with_more_gpus(job: Job, factor: int) -> Iterator[Change]:
@@ -110,7 +111,6 @@ def changes_with_more_gpus(job: Job, factor: int) -> Iterator[Change]:
     gpus = Change(
         _moved("gpus", job.cluster.gpus, factor * job.cluster.gpus),
         {"cluster.gpus": factor * job.cluster.gpus},
-        Question(0),
     )
     yield gpus
     grown = [] if is_data_parallel_only(job) else list(_grown_degrees(job, [factor]))
@@ -173,8 +173,8 @@ def _zero(job: Job) -> Iterator[Change]:
     plan = job.plan
     is_faster = job.dp * plan.cp > 1 and not plan.offload.is_used
     for other in (1, 2, 3):
-        if other != plan.zero:
-            answers = _answers(is_faster=is_faster, is_smaller=other > plan.zero)
+        answers = _answers(is_faster=is_faster, is_smaller=other > plan.zero)
+        if answers and other != plan.zero:
             yield Change(_moved("zero", plan.zero, other), {"plan.zero": other}, answers)
 
 
@@ -193,8 +193,8 @@ def _shard_group(job: Job) -> Iterator[Change]:
 def _offload(job: Job) -> Iterator[Change]:
     if job.plan.offload.is_used:
         yield Change("offloading nothing", {"plan.offload": {}}, _FASTER)
-    elif job.plan.stack.offloads != "nothing":
-        moved = _OFFLOADED[job.plan.stack.offloads]
+    elif job.choices.offloads != "nothing":
+        moved = _OFFLOADED[job.choices.offloads]
         fields = {f"plan.offload.{what}": "cpu" for what in moved}
         yield Change(f"offloading {' and '.join(moved)}", fields, _SMALLER)
 
@@ -249,11 +249,17 @@ def _dispatch(job: Job) -> Iterator[Change]:
 
 
 def _overlaps(job: Job) -> Iterator[Change]:
-    """Collectives beside computation: advice where a job says no, of use where its stack does."""
-    for name in ("tp", "p2p", "grad_reduce", "param_gather", "ep"):
-        now = getattr(job.plan, f"overlap_{name}")
-        if now is not True:
-            answers = _UNSEARCHED | _FASTER if now is False and name != "ep" else _UNSEARCHED
+    """Exchanges beside computation, where there are any and neither job nor stack does so."""
+    plan, choices, ranks = job.plan, job.choices, job.dp * job.plan.cp
+    for name, is_on, has_any in (
+        ("tp", choices.overlaps_tensor_collectives, plan.tp > 1),
+        ("p2p", choices.overlaps_transfers, plan.pp > 1),
+        ("grad_reduce", choices.overlaps_reduction, ranks > 1),
+        ("param_gather", choices.overlaps_gather, ranks > 1 and choices.shards_states),
+        ("ep", choices.overlaps_experts, plan.ep > 1),
+    ):
+        if has_any and not is_on:
+            answers = _UNSEARCHED if name == "ep" else _UNSEARCHED | _FASTER
             yield Change(f"turning overlap_{name} on", {f"plan.overlap_{name}": True}, answers)
 
 
@@ -306,7 +312,7 @@ DECISIONS: tuple[Decision, ...] = (
 
 
 def _answers(*, is_faster: bool, is_smaller: bool) -> Question:
-    return (_FASTER if is_faster else Question(0)) | (_SMALLER if is_smaller else Question(0))
+    return (_FASTER if is_faster else _NEITHER) | (_SMALLER if is_smaller else _NEITHER)
 
 
 def _moved(name: str, now: int, then: int) -> str:
@@ -333,7 +339,7 @@ def number_change(field: str, value: str | float, factor: float) -> Change:
     else:
         number, unit = value.split(" ")
         scaled = f"{float(number) * factor!r} {unit}"
-    return Change(f"{field} times {factor:g}", {f"cluster.{field}": scaled}, Question(0))
+    return Change(f"{field} times {factor:g}", {f"cluster.{field}": scaled})
 
 
 def _numbers(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str | float]]:

@@ -11,62 +11,65 @@ from dataclasses import dataclass
 
 from simulator.described.job import Job
 from simulator.errors import InputError
-from simulator.planning.changes.single_changes import Change, Fields, Question
+from simulator.planning.changes.single_changes import Change
 from simulator.planning.search.space import still_shards
 from simulator.results.simulation import Engine, run_step
+from simulator.results.step import StepResult
+from simulator.results.verdict import WhatIf
 
 OnTrial = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A simulated change.
+class Trial(WhatIf):
+    """A simulated change, beside the job without it.
 
     Attributes:
-        change: What was changed.
-        step_time_s: Step of the changed job [s].
-        tokens_per_s_per_gpu: What it trains.
-        peak_device_bytes: What its fullest GPU holds [B].
-        held_bytes: Who holds that, by name [B]; sums to it.
-        capacity_bytes: Memory of a GPU [B].
-        fits: Whether the fullest GPU, and the fullest node, has room.
+        held_bytes: Who holds the peak of the fullest GPU, by name [B].
+        before_s: Step without the change, by the same engine [s].
+        before_bytes: What the fullest GPU holds without it [B].
     """
 
-    change: Change
-    step_time_s: float
-    tokens_per_s_per_gpu: float
-    peak_device_bytes: float
     held_bytes: Mapping[str, float]
-    capacity_bytes: float
-    fits: bool
+    before_s: float
+    before_bytes: float
 
     @property
-    def fields(self) -> Fields:
-        """What was changed, ready for :meth:`Job.replace`."""
-        return self.change.fields
+    def change(self) -> Change:
+        """What was changed."""
+        return Change(self.words, self.changes)
+
+    @property
+    def slower_share(self) -> float:
+        """How much longer the step is, as a share; negative where it is shorter."""
+        return self.step_time_s / self.before_s - 1
+
+    @property
+    def saved_share(self) -> float:
+        """Share of the step that is saved; negative where it is longer."""
+        return 1 - self.step_time_s / self.before_s
+
+    @property
+    def saved_bytes(self) -> float:
+        """Memory that the fullest GPU no longer needs [B]."""
+        return self.before_bytes - self.peak_device_bytes
 
 
 class Trials:
     """Simulates changes of one job.
 
     Attributes:
-        job: Where to start from.
-        base: The job itself, simulated.
         count: Changed jobs that were simulated.
-
-    Args:
-        job: Where to start from.
-        engine: How steps are simulated.
-        on_trial: Called after each simulated change, for progress.
 
     Raises:
         InputError: The job itself cannot run.
     """
 
-    def __init__(self, job: Job, engine: Engine = "replay", on_trial: OnTrial | None = None):
-        self.job, self.count = job, 0
+    def __init__(
+        self, job: Job, engine: Engine = "replay", on_trial: OnTrial | None = None
+    ) -> None:
+        self.job, self.before, self.count = job, run_step(job, engine), 0
         self._engine, self._on_trial = engine, on_trial
-        self.base = _simulated(job, Change("nothing", {}, Question(0)), engine)
 
     def of(self, changes: Iterable[Change]) -> Iterator[Trial]:
         """The changes that can run, simulated one by one."""
@@ -75,17 +78,13 @@ class Trials:
                 changed = self.job.replace(change.fields)
                 if not self._can_shard(changed, change):
                     continue
-                trial = _simulated(changed, change, self._engine)
+                step = run_step(changed, self._engine)
             except InputError:
                 continue  # not a choice that this job has
             self.count += 1
             if self._on_trial:
                 self._on_trial()
-            yield trial
-
-    def in_full(self, trial: Trial) -> Trial:
-        """The same change simulated with contention, as the job will be."""
-        return _simulated(self.job.replace(trial.fields), trial.change, "des")
+            yield _trial(change, step, self.before)
 
     def _can_shard(self, changed: Job, change: Change) -> bool:
         """Whether the stack shards as the plan says, and a new ZeRO stage has ranks to use."""
@@ -94,17 +93,25 @@ class Trials:
         return still_shards(changed, self.job)
 
 
-def _simulated(job: Job, change: Change, engine: Engine) -> Trial:
-    step = run_step(job, engine)
+def held_bytes(step: StepResult) -> dict[str, float]:
+    """Who holds the memory of the fullest GPU at its peak, by name [B]."""
     fullest = step.fullest
     held = {owner.value: num_bytes for owner, num_bytes in fullest.by_owner.items()}
-    held["allocator and context"] = fullest.peak_device_bytes - fullest.peak_allocated_bytes
+    return {
+        **held,
+        "allocator and context": fullest.peak_device_bytes - fullest.peak_allocated_bytes,
+    }
+
+
+def _trial(change: Change, step: StepResult, before: StepResult) -> Trial:
     return Trial(
-        change=change,
+        words=change.words,
+        changes=change.fields,
+        gain=step.tokens_per_s_per_gpu / before.tokens_per_s_per_gpu - 1,
         step_time_s=step.step_time_s,
-        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
         peak_device_bytes=step.peak_device_bytes,
-        held_bytes=held,
-        capacity_bytes=step.capacity_bytes,
         fits=step.fits,
+        held_bytes=held_bytes(step),
+        before_s=before.step_time_s,
+        before_bytes=before.peak_device_bytes,
     )

@@ -56,9 +56,7 @@ class PlanBounds:
 def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBounds:
     """Lower bounds of the step time and of the memory of every plan.
 
-    Args:
-        space: The plans.
-        tables: Costs, where they are known already; they are filled as needed.
+    Costs that are missing in ``tables`` are added.
     """
     tables = tables or CostTables(space)
     step_s, allocated_bytes = np.zeros(len(space)), np.zeros(len(space))
@@ -75,7 +73,6 @@ def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBound
 
 
 def _step_s(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -> Floats:
-    """Lower bound of the step time, shape (plans,) [s]."""
     if not pipeline.adds_up:
         return np.zeros(len(microbatches))
     passes = microbatches[:, None] / pipeline.copies

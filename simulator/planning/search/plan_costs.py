@@ -54,14 +54,12 @@ class Pipeline:
     """What all plans with one layout of layers and one schedule share.
 
     Attributes:
-        schedule: Its name.
         stages: Ranks of the pipeline.
         chunks: Virtual stages per rank and copy of the model.
         shapes: The distinct runs of layers among the virtual stages of the model.
         shape_of: Which of them each virtual stage of the model is, in order; shape (runs,).
         parts: Virtual stages of the model that each rank runs, those of all copies,
             ascending; shape (ranks, virtual stages of a rank).
-        copies: Copies of the model.
         adds_up: Whether passes run one after another and steps meet at their ends.
         splits_backward: Whether weight gradients may come later.
         tied_copy: Whether the last run holds a copy of the embedding.
@@ -238,18 +236,15 @@ class CostTables:
         )
 
     def _numel_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
-        """Dense and then expert parameters of each shape."""
         job = self._space.plan_job(plan)
         counts = [slice_parameters(job, run, tied_copy=tied) for run in shapes]
         return [*(count.dense for count in counts), *(count.expert for count in counts)]
 
     def _update_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
-        """What the update of each shape holds [B]."""
         job = self._space.plan_job(plan)
         return [update_memory(job, [run], tied_copy=tied).most_bytes for run in shapes]
 
     def _exchange_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
-        """What is exchanged of each shape at least [s]."""
         exchanges = least_exchanges(self._space.plan_job(plan), shapes, tied_copy=tied)
         return [seconds for column in zip(*exchanges, strict=True) for seconds in column]
 
@@ -298,10 +293,7 @@ _NONE = LeastExchanges(0.0, 0.0, 0.0, 0.0)
 def least_exchanges(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[LeastExchanges]:
     """Exchanges of one rank for each run of layers.
 
-    Args:
-        job: The job.
-        runs: What virtual stages run.
-        tied_copy: Whether the last stage holds its own copy of the token embedding.
+    ``tied_copy``: whether the last stage holds its own copy of the token embedding.
     """
     units = Units(job, tied_copy)
     collectives = Collectives(job, units)
@@ -324,6 +316,6 @@ def _gathered_s(run: Slice, units: Units, collectives: Collectives) -> float:
     """Weights of a run on their way to one microbatch [s]."""
     needed = dict.fromkeys(unit for piece in units.pieces(run) for unit in piece.needs)
     return sum(
-        collectives.gather([unit]).seconds * (1 if unit.stays or unit.apart else _USES)
+        collectives.gather([unit]).seconds * (1 if unit.stays or unit.separate else _USES)
         for unit in needed
     )

@@ -61,7 +61,6 @@ class PlanChoice:
 
     Attributes:
         changes: What gives the job this plan, ready for :meth:`Job.replace`.
-        dp: Its data-parallel degree.
         step_time_s: Its step under the full simulation [s].
         peak_device_bytes: What its fullest GPU holds [B].
         breakdown_s: Where the step of the mean rank goes [s].
@@ -303,7 +302,6 @@ class _Search:
         return self._result()
 
     def _result(self) -> PlanSearch:
-        """What was found, and why the other plans are not among it."""
         left = [entry.tier for entry in self._heap]
         space, choices = self._space, tuple(self._choice(entry) for entry in self._found)
         smallest = None
@@ -396,10 +394,6 @@ BATCH = "batch.global"
 def merged_searches(searches: Mapping[int, PlanSearch], top: int) -> PlanSearch:
     """One ranking of searches that differ in their global batch.
 
-    Args:
-        searches: By global batch [sequences]; at least one.
-        top: How many plans to keep.
-
     Returns:
         The plans with the least time per sequence; their changes name the batch.
     """
@@ -426,9 +420,7 @@ def merged_searches(searches: Mapping[int, PlanSearch], top: int) -> PlanSearch:
 
 
 def _sum(parts: list[Pruned]) -> Pruned:
-    refused: Counter[str] = Counter()
-    for part in parts:
-        refused.update(part.refused)
+    refused = sum((Counter(part.refused) for part in parts), Counter())
     counts = {
         field.name: sum(getattr(part, field.name) for part in parts)
         for field in fields(Pruned)

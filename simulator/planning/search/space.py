@@ -12,10 +12,12 @@ varied stay as the job has them. What the values are where the user does not say
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,11 @@ Axes = Mapping[str, Sequence[Any]]
 """Values to try by field: ``batch.micro``, or any field of the plan, as ``plan.tp``."""
 
 _MICRO = "batch.micro"
+_SIMPLE_DEGREES = (1, 2, 4, 8)
+_SIMPLE_START: Mapping[str, Any] = MappingProxyType(
+    {"plan.cp": 1, "plan.vpp": 1, "plan.ep": 1, "plan.zero": 0, _MICRO: 1}
+)
+"""Where a search may start from, whatever it finds."""
 _MOST_MICRO = 64
 """Sequences of a microbatch that are tried at most. Assumption."""
 
@@ -153,6 +160,31 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
     return PlanSpace(job, axes, table, dict(refused.most_common()))
 
 
+def searchable_job(load: Callable[[Mapping[str, Any]], Job]) -> Job:
+    """A job to search from, even if its own plan breaks a rule that other plans keep.
+
+    Only fields that every search varies are set to something else, so that what a search finds
+    does not depend on them.
+
+    ``load`` loads it with some fields changed.
+
+    Raises:
+        InputError: Another fault, or no simple plan is valid either; those of the job itself.
+    """
+    try:
+        return load({})
+    except InputError as error:
+        blocks = {fault.path.partition(".")[0] for fault in error.faults}
+        if not blocks <= {"plan", "batch", "cluster"}:
+            raise
+        for tp, pp in product(_SIMPLE_DEGREES, repeat=2):
+            start = {**_SIMPLE_START, "plan.tp": tp, "plan.pp": pp}
+            with suppress(InputError):
+                axes = default_axes(load(start))
+                return load({path: value for path, value in start.items() if path in axes})
+        raise
+
+
 def default_axes(job: Job) -> dict[str, list[Any]]:
     """Values of each field that are tried where the user does not say."""
     gpus, model, network = job.cluster.gpus, job.model, job.cluster.profile.network
@@ -177,7 +209,6 @@ def default_axes(job: Job) -> dict[str, list[Any]]:
 
 
 def _checked(job: Job, path: str, values: Sequence[Any]) -> list[Any]:
-    """The values as the field's type has them."""
     block, _, field = path.partition(".")
     is_plan = block == "plan" and field in Plan.model_fields
     if not (is_plan or path == _MICRO):

@@ -7,7 +7,6 @@ how many ranks' contributions it holds. Arrows show what moved. Below, every lin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -17,7 +16,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
-from simulator.engine.chunk_contents import Contents, contents
+from simulator.engine.chunk_algorithms import Contents, contents
 from simulator.engine.chunked import ChunkedCollective, ChunkTimeline
 from simulator.plots import style
 from simulator.units import format_bytes, format_rate, format_seconds
@@ -32,16 +31,6 @@ _MOST_ARROWS, _ARROW_PLACE = 12, 0.86
 _LINK_IN, _THINNEST_LINK_IN, _TALLEST_LINKS_IN = 0.24, 0.05, 4.0
 _MOST_EDGED = 400
 _COMPLETE, _PARTIAL = style.GREEN, style.SKY
-
-
-def draw_chunk_steps(
-    collective: ChunkedCollective,
-    timeline: ChunkTimeline,
-    link_bytes_per_s: float,
-    path: str | Path,
-) -> None:
-    """Write the picture of a collective step by step; the suffix names the format."""
-    style.save(build_chunk_steps_figure(collective, timeline, link_bytes_per_s), path)
 
 
 def build_chunk_steps_figure(
@@ -159,7 +148,6 @@ def _draw_panel(
 def _draw_arrow(
     axes: Axes, x: float, top: float, sender: int, receiver: int, cell_in: float
 ) -> None:
-    """From the sender's row to just inside the receiver's."""
     inside = 0.4 if receiver > sender else 0.6
     begin, end = top + (sender + 0.5) * cell_in, top + (receiver + inside) * cell_in
     arrow = FancyArrowPatch(

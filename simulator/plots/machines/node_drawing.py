@@ -123,7 +123,6 @@ def _draw_pcie_links(
 
 
 def _draw_trays(axes: Axes, network: Network, area: Box, hosts: int) -> None:
-    """A rack: one column of GPUs per host below a common switch."""
     bar = Box(area.left, area.top + 0.1, area.width, _BAR_IN)
     reduces = ", add in flight" if network.scale_up.in_switch_reduction else ""
     draw_box(axes, bar, f"scale-up switches of the rack{reduces}", face=SWITCH)
@@ -199,7 +198,6 @@ def _draw_cube_links(axes: Axes, places: Sequence[Point], link_bytes_per_s: floa
 
 
 def _draw_nics(axes: Axes, network: Network, host: Box, hosts: int) -> None:
-    """NICs below the host, and the lines on which they leave the node."""
     fabric = network.fabric
     count = fabric.nics_per_node if hosts == 1 else hosts
     top = host.bottom + 0.22

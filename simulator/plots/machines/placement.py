@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 import matplotlib as mpl
@@ -163,7 +162,7 @@ class RankMap:
     def _name_hidden_rows(self, top_in: float) -> None:
         boxes = -(-self.placement.gpus // min(self.placement.domain_gpus, self.placement.gpus))
         shown = sum(row is not None for row in self.layout.rows)
-        text = f"... {-(-boxes // self.layout.per_row) - shown:,} more rows alike"
+        text = f"... {-(-boxes // self.layout.per_row) - shown:,} more such rows"
         y = top_in + _FOLD_IN / 4 - 0.05
         style.write(self.axes, LEFT_IN, y, text, size_pt=_SMALL_PT, color=style.PALE_INK)
 
@@ -185,7 +184,6 @@ class RankMap:
             left_in += _FOLD_IN
 
     def _draw_box(self, box: int, left_in: float, top_in: float) -> None:
-        """One node or rack: a frame, its name, and a cell per GPU."""
         width_in, height_in = self.layout.box_in
         self.axes.add_patch(
             FancyBboxPatch(
@@ -307,11 +305,6 @@ LEVEL_COLOR: Mapping[Level, str] = MappingProxyType(
 """The wider, the warmer."""
 
 
-def draw_placement(placement: Placement, path: str | Path) -> None:
-    """Write the picture of who sits where; the suffix names the format."""
-    style.save(build_placement_figure(placement), path)
-
-
 def build_placement_figure(placement: Placement) -> Figure:
     """The map of ranks above the links that their groups cross."""
     layout = layout_of(placement)
@@ -326,7 +319,6 @@ def build_placement_figure(placement: Placement) -> Figure:
 
 
 def _draw_strip(axes: Axes, placement: Placement) -> None:
-    """A line per kind of group, below a line of headings."""
     heads = ("group", "", "groups x ranks", "that of rank 0", "hops cross")
     for left_in, head in zip(_COLUMNS_IN, heads, strict=True):
         style.write(axes, left_in, _HEAD_IN, head, bold=True)
@@ -358,7 +350,6 @@ def _ranks_text(groups: PlacedGroups) -> str:
 
 
 def _draw_hops(axes: Axes, groups: PlacedGroups, y: float) -> None:
-    """A bar of hop shares by level, each named where there is room."""
     left_in = _COLUMNS_IN[-1]
     for level, share in groups.hop_share.items():
         part_in, face = _BAR_IN * share, LEVEL_COLOR[level]

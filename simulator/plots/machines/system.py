@@ -6,7 +6,6 @@ Nodes join by leafs, spines and the core; the width of each tier is written on i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -53,7 +52,6 @@ def draw_fabric(axes: Axes, network: Network, area: Box) -> None:
 
 
 def _draw_unknown_shape(axes: Axes, network: Network, area: Box) -> None:
-    """Every node into one cloud."""
     cloud = Box(area.left, area.top + 0.25, area.width, 0.75)
     draw_box(axes, cloud, "switches\n(shape not described: non-blocking)", face=_LEAF)
     nodes = row_of_boxes(Box(area.left, area.bottom - _NODE_IN - 0.5, area.width, _NODE_IN), 4, 0.1)
@@ -114,7 +112,6 @@ def _draw_tiers(axes: Axes, network: Network, area: Box) -> None:
 
 
 def _leafs(network: Network, area: Box) -> Sequence[Box]:
-    """A leaf per rail of a group, or one for whole nodes."""
     rails = network.fabric.nics_per_node if network.fabric.wiring == "rail-optimised" else 1
     return row_of_boxes(area, min(rails, _MOST_RAILS), 0.03)
 
@@ -122,7 +119,6 @@ def _leafs(network: Network, area: Box) -> Sequence[Box]:
 def _draw_group(
     axes: Axes, network: Network, leafs: Sequence[Box], nodes: Sequence[Box], group: int
 ) -> None:
-    """Nodes, the leafs above them, and how many of each there really are."""
     domain, below = network.scale_up.gpus, network.fabric.leaf.gpus
     count = below // domain
     lines = [(node.upper, leaf.lower) for node in nodes for leaf in leafs]
@@ -143,7 +139,6 @@ def _draw_group(
 
 
 def _uplink_text(tier: SwitchTier, network: Network, name: str) -> str:
-    """How narrow the links above a tier are."""
     rates = {"leaf": network.leaf_uplink_bytes_per_s, "pod": network.pod_uplink_bytes_per_s}
     rate = rates[name] / network.fabric.efficiency
     ratio = f"{tier.oversubscription:g} : 1" if tier.oversubscription > 1 else "non-blocking"
@@ -156,11 +151,6 @@ _LEFT_IN, _TOP_IN, _HEIGHT_IN, _CORE_IN, _FACTS_IN = 0.35, 0.78, 3.9, 0.8, 0.95
 _NODE_WIDTH_IN, _BETWEEN_IN = 5.35, 0.35
 _EDGE_IN = 0.02
 """Room for the upper edge of the frames."""
-
-
-def draw_system(profile: HardwareProfile, path: str | Path) -> None:
-    """Write the drawing of a system; the suffix names the format."""
-    style.save(build_system_figure(profile), path)
 
 
 def build_system_figure(profile: HardwareProfile) -> Figure:

@@ -8,6 +8,9 @@ different places, the most scattered one stands for all: a step waits for it.
 Routed experts are laid over the same ranks of a stage in another grid: etp in place of tp,
 then ep, and dp for what is left (Megatron-Core's parallel folding, arXiv 2504.14960,
 section 3.1; its ``RankGenerator`` orders both grids by the same words).
+
+Ranks of a stage are told apart by their *place* in it, counted from 0 in order of their numbers;
+groups are the same in every stage.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.collectives import Group
 from simulator.described.job import Job
+from simulator.program.ir import Scope
 
 Ranks = NDArray[np.int64]
 
@@ -30,7 +34,7 @@ class Axis(NamedTuple):
 
     Attributes:
         ranks: How many ranks it counts.
-        stride: How far apart they are.
+        stride: Distance between two neighbours.
     """
 
     ranks: int
@@ -149,26 +153,26 @@ def expert_replica_group(job: Job) -> Group:
 
 
 def pipeline_pair(job: Job, stage: int, other: int) -> Group:
-    """Two ranks of two pipeline stages that send to each other, the farthest apart.
+    """Two ranks of two pipeline stages that send to each other, the farthest from each other.
 
     Where the first ranks are below different leafs, so are all pairs of a leaf, at the worst.
     """
     network = job.cluster.network
     first, last = first_rank(job, stage), first_rank(job, other)
 
-    def apart(gpus: int) -> bool:
+    def differ(gpus: int) -> bool:
         return gpus > 0 and first // gpus != last // gpus
 
     domain = network.scale_up
-    is_near = not apart(domain.gpus)
-    if is_near and not _are_alike([rank_axes(job)["pp"]], domain.gpus):
+    is_near = not differ(domain.gpus)
+    if is_near and not _are_cut_equally([rank_axes(job)["pp"]], domain.gpus):
         ranks = _ranks_of_stage(job, stage)
         is_near = bool(np.all(ranks // domain.gpus == (ranks + last - first) // domain.gpus))
     return Group(
         2,
         2 if is_near else 1,
-        nodes_per_leaf=int(apart(network.fabric.leaf.gpus)),
-        nodes_per_pod=int(apart(network.fabric.pod.gpus)),
+        nodes_per_leaf=int(differ(network.fabric.leaf.gpus)),
+        nodes_per_pod=int(differ(network.fabric.pod.gpus)),
         peers=(first ^ last,) if is_near and domain.kind == "full-mesh" else (),
     )
 
@@ -230,7 +234,7 @@ def _group(job: Job, axes: Sequence[Axis]) -> Group:
         return -(-below // local) if below < ranks else 0
 
     fewest, unequal_nodes = local, 0
-    if not _are_alike(joined, up.gpus):
+    if not _are_cut_equally(joined, up.gpus):
         fewest, unequal_nodes = _most_scattered(joined, job.cluster.gpus, up.gpus)
     return Group(
         ranks,
@@ -242,7 +246,7 @@ def _group(job: Job, axes: Sequence[Axis]) -> Group:
     )
 
 
-def _are_alike(axes: Sequence[Axis], gpus: int) -> bool:
+def _are_cut_equally(axes: Sequence[Axis], gpus: int) -> bool:
     """Whether domains of so many GPUs cut all groups along these axes as they cut rank 0's."""
     return all(
         gpus % (axis.stride * axis.ranks) == 0
@@ -258,7 +262,7 @@ def _most_scattered(axes: Sequence[Axis], gpus: int, domain: int) -> tuple[int, 
     is_first = np.ones(gpus, dtype=bool)
     for axis in axes:
         is_first &= ranks // axis.stride % axis.ranks == 0
-    # Groups that begin at the same place of a domain are cut alike.
+    # Groups that begin at the same place of a domain are cut in the same places.
     starts = np.unique(ranks[is_first] % domain)
     return spread_over(np.asarray(ranks_along(0, axes)), domain, starts)
 
@@ -282,7 +286,6 @@ def spread_over(ranks: Ranks, domain: int, starts: Iterable[int] = (0,)) -> tupl
 
 
 def _within(axes: Sequence[Axis], gpus: int) -> int:
-    """Ranks of the group among so many consecutive ones."""
     return prod(axis.ranks for axis in _near(axes, gpus))
 
 
@@ -317,3 +320,64 @@ def _split(axes: Sequence[Axis], ranks: int) -> tuple[Sequence[Axis], Sequence[A
     inner.append(Axis(ranks, slowest.stride))
     outer.append(Axis(slowest.ranks // ranks, slowest.stride * ranks))
     return inner, outer
+
+
+Labels = NDArray[np.int64]
+"""A number per place, shape (places,); equal numbers belong together."""
+
+
+def rank_grid(job: Job) -> Labels:
+    """The rank at each place of each stage, shape (stages, places)."""
+    ranks = np.arange(job.cluster.gpus)
+    stages = rank_axes(job)["pp"]
+    order = np.argsort(ranks // stages.stride % stages.ranks, kind="stable")
+    return order.reshape(stages.ranks, -1)
+
+
+def scope_labels(job: Job) -> Mapping[Scope, Labels]:
+    """Per scope, which places of a stage belong together.
+
+    What one operation does in several groups, one after another, joins all of them:
+    dense parameters and experts, shards and their copies.
+    """
+    ranks = rank_grid(job)[0]
+    grids = [False, True] if job.model.experts is not None else [False]
+    joined = {
+        Scope.PASS: [_pass_axes(job, experts=experts) for experts in grids],
+        Scope.SHARDS: [shard_axes(job, experts=experts) for experts in grids],
+        Scope.COPIES: [copy_axes(job, experts=experts) for experts in grids],
+    }
+    labels = {
+        scope: _merged_groups([_labels(ranks, each) for each in axes])
+        for scope, axes in joined.items()
+    }
+    places = np.arange(len(ranks))
+    return {Scope.RANK: places, **labels, Scope.WORLD: np.zeros_like(places)}
+
+
+def _pass_axes(job: Job, *, experts: bool) -> Sequence[Axis]:
+    axes = rank_axes(job, experts=experts)
+    return [axes["tp"], axes["ep"] if experts else axes["cp"]]
+
+
+def _labels(ranks: Labels, axes: Sequence[Axis]) -> Labels:
+    """Ranks that differ only along the axes get the place of the first of them."""
+    origins = ranks.copy()
+    for axis in axes:
+        origins -= ranks // axis.stride % axis.ranks * axis.stride
+    _, first, group = np.unique(origins, return_index=True, return_inverse=True)
+    labels: Labels = first[group.reshape(-1)]
+    return labels
+
+
+def _merged_groups(partitions: list[Labels]) -> Labels:
+    """Places that any of the partitions joins, directly or through others."""
+    labels = np.arange(len(partitions[0]))
+    while True:
+        before = labels
+        for partition in partitions:
+            least = np.full(len(labels), len(labels))
+            np.minimum.at(least, partition, labels)
+            labels = least[partition]
+        if np.array_equal(before, labels):
+            return labels

@@ -5,7 +5,7 @@ experts, the copies are sorted by expert, pass the experts as grouped products, 
 added up again with the router's weights. Shared experts are a dense MLP beside them.
 
 Here every expert gets as many copies as the others, as when the router is force-balanced;
-:mod:`simulator.program.grid.received_tokens` says what the experts of a rank get otherwise. Without
+:mod:`simulator.program.grid.expert_tokens` says what the experts of a rank get otherwise. Without
 a capacity nothing is dropped; with one, every expert gets exactly its capacity, padded.
 :mod:`simulator.program.strategies.expert_parallel` spreads the experts over ranks.
 

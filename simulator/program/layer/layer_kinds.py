@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
-from simulator.program.layer.attention import ATTENTION, LATENT_ATTENTION
+from simulator.program.layer.attention_parts import ATTENTION, LATENT_ATTENTION
 from simulator.program.layer.block import Block, Shape
 from simulator.program.layer.experts import EXPERTS
 from simulator.program.layer.layer_part import LayerKind, LayerPart

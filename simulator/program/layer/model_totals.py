@@ -3,18 +3,15 @@
 MFU counts what the model needs: six per matrix parameter and token, and attention over
 the *whole* sequence, masked half included (PaLM, arXiv 2204.02311, appendix B), or in a
 layer with a window over the window (``calculate_gemma2_tflops_training_per_device`` of
-AI-Hypercomputer/maxtext). HFU adds what recomputation repeats. Norms, activations, embedding
-lookups and modules that predict further tokens are left out.
+AI-Hypercomputer/maxtext). Norms, activations, embedding lookups and modules that predict further
+tokens are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from simulator.described.model import Model
-from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
-from simulator.described.plan.stack import SelectivePolicy
 from simulator.program.layer.layer_kinds import MIXERS, MLPS, layer_kinds, layer_tensors
 from simulator.program.layer.model_ends import (
     embedding_tensors,
@@ -26,28 +23,6 @@ from simulator.program.layer.tensors import ParameterTensor
 _FORWARD_AND_BACKWARD = 3
 """Backward needs twice the products of forward."""
 
-_ALTERNATE_PRODUCTS = ("attention.key", "attention.output", "mlp.up")
-"""Weights whose products torchtitan's selective policy repeats: every other one of query,
-key, value, output, gate, up and down."""
-
-_PROJECTIONS = ("attention.query", "attention.key", "attention.value", "attention.output")
-"""Weights whose products Paxml's ``SAVE_QKV_OUT_PROJ`` does not repeat, beside the last one."""
-
-_LAST_PRODUCT = "mlp.down"
-"""Weight of the last product of a layer without routed experts."""
-
-_SHARED_EXPERT = tuple(f"shared_expert.{part}" for part in ("gate", "up", "down", "scalar_gate"))
-
-_MODULE_WEIGHTS: Mapping[RecomputeModule, tuple[str, ...]] = MappingProxyType(
-    {
-        "mla_up_proj": ("attention.query", "attention.key", "attention.value"),
-        "mlp": ("mlp.gate", "mlp.up", "mlp.down"),
-        "moe": ("router", "experts.gate", "experts.up", "experts.down", *_SHARED_EXPERT),
-        "shared_experts": _SHARED_EXPERT,
-    }
-)
-"""Weights whose products a module of Megatron-Core's selective recomputation repeats."""
-
 
 def model_flop_per_token(model: Model, seq_len: int) -> float:
     """FLOP that one token of training needs, forward and backward: 6 N + 12 l a d s."""
@@ -55,65 +30,18 @@ def model_flop_per_token(model: Model, seq_len: int) -> float:
     return _FORWARD_AND_BACKWARD * forward
 
 
-def hardware_flop_per_token(
-    model: Model,
-    seq_len: int,
-    recompute: Recompute,
-    policy: SelectivePolicy = "core-attention",
-    *,
-    modules: Collection[RecomputeModule] = (),
-    stops_early: bool = False,
-    repeated_share: float = 1.0,
-) -> float:
-    """FLOP that one token of training executes, recomputation included.
-
-    Args:
-        model: The network.
-        seq_len: Tokens per sequence.
-        recompute: What backward repeats.
-        policy: What ``selective`` means.
-        modules: What it repeats of a layer instead of core attention, where it means that.
-        stops_early: Whether ``full`` leaves out the last product of layers without routed
-            experts.
-        repeated_share: Layers that backward repeats, over all, 0 to 1; taken as alike.
-    """
-    if recompute == "full":
-        repeated = _layers_flop(model, seq_len)
-        if stops_early:
-            repeated -= 2.0 * _matrix_numel(model, (_LAST_PRODUCT,))
-    elif recompute == "none":
-        repeated = 0.0
-    elif policy == "core-attention":
-        repeated = _modules_flop(model, seq_len, modules or CORE_ATTENTION)
-    elif policy == "all-but-projections":
-        kept = 2.0 * _matrix_numel(model, (*_PROJECTIONS, _LAST_PRODUCT))
-        repeated = _layers_flop(model, seq_len) - kept
-    else:
-        repeated = 2.0 * _matrix_numel(model, _ALTERNATE_PRODUCTS)
-    return model_flop_per_token(model, seq_len) + repeated_share * repeated
-
-
-def _modules_flop(model: Model, seq_len: int, modules: Collection[RecomputeModule]) -> float:
-    """What one token needs forward in some modules of all layers [FLOP]."""
-    weights = {name for module in modules for name in _MODULE_WEIGHTS.get(module, ())}
-    products = 2.0 * _matrix_numel(model, tuple(weights)) if weights else 0.0
-    return products + (_attention_flop(model, seq_len) if "core_attn" in modules else 0.0)
-
-
 def _layers_flop(model: Model, seq_len: int) -> float:
     """What one token needs forward in all layers [FLOP]."""
     return 2.0 * _matrix_numel(model) + _attention_flop(model, seq_len)
 
 
-def _matrix_numel(model: Model, names: tuple[str, ...] = ()) -> float:
-    """Matrix elements of all layers that one token is multiplied with, or of some by name."""
+def _matrix_numel(model: Model) -> float:
+    """Matrix elements of all layers that one token is multiplied with."""
     kinds = layer_kinds(model)
-    total = 0.0
-    for kind in dict.fromkeys(kinds):
-        tensors = layer_tensors(model, kinds.index(kind))
-        chosen = tuple(t for t in tensors if not names or t.name in names)
-        total += kinds.count(kind) * _active_matrix_numel(model, chosen)
-    return total
+    return sum(
+        kinds.count(kind) * _active_matrix_numel(model, layer_tensors(model, kinds.index(kind)))
+        for kind in dict.fromkeys(kinds)
+    )
 
 
 def _active_matrix_numel(model: Model, tensors: tuple[ParameterTensor, ...]) -> float:

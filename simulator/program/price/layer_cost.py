@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -9,6 +10,8 @@ from typing import NamedTuple
 
 from simulator.cost.collectives import Group
 from simulator.described.job import Job
+from simulator.described.plan.plan import Recompute
+from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import (
     context_group,
     context_lines,
@@ -17,15 +20,21 @@ from simulator.program.grid.rank_groups import (
     grid_groups,
     tensor_group,
 )
-from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import Memory, Owner
 from simulator.program.layer.block import Shape, microbatch_shape
 from simulator.program.layer.layer_kinds import layer_kinds, model_layer
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import embedding_layer, head_layer, join_layer, loss_layer
+from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.layer.pieces import Axis, Layer
-from simulator.program.price.layer_time import Hiding, LayerTime, layer_time, with_input_gathered
+from simulator.program.price.layer_time import (
+    Hiding,
+    LayerTime,
+    layer_time,
+    whole_flop,
+    with_input_gathered,
+)
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.resident import padded_vocab, state_bytes
 from simulator.program.strategies.divided_layer import divided
@@ -116,17 +125,17 @@ class UnitCosts:
     @cached_property
     def timer(self) -> PieceTimer:
         """What each piece takes on the job's cluster."""
-        plan, stack = self.job.plan, self.job.plan.stack
+        plan, choices = self.job.plan, self.job.choices
         element_bytes, gradient_bytes = self.shape.element_bytes, state_bytes(self.job).gradients
         # Gradients that leave after every microbatch are not added up in place.
-        adds_up = self.job.microbatches > 1 and self.job.choices.accumulates_gradients
+        adds_up = self.job.microbatches > 1 and choices.accumulates_gradients
         # On a grid a weight's gradient is added up between ranks first.
-        fused = stack.fused_accumulation and plan.tensor_grid is None
+        fused = choices.fuses_accumulation and plan.tensor_grid is None
         return PieceTimer(
             self.job.cluster.profile,
             plan.precision,
             _axis_groups(self.job),
-            stack.flash_kernel,
+            choices.flash_kernel,
             accumulate_fp32=adds_up and fused and gradient_bytes > element_bytes,
             accumulation_bytes=element_bytes + 2 * gradient_bytes if adds_up and not fused else 0.0,
         )
@@ -168,14 +177,7 @@ class UnitCosts:
         plan, layer = self.job.plan, self.divided(unit)
         is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
         recompute = plan.recompute if is_repeated else "none"
-        outcome = recomputation(
-            layer,
-            recompute,
-            plan.stack.selective_policy,
-            modules=plan.recompute_modules,
-            compiled=plan.stack.fused_elementwise,
-            stops_early=plan.stack.recompute_stops_early,
-        )
+        outcome = self._recomputation(layer, recompute)
         time = layer_time(layer, self.timer, self._hiding, outcome.repeated)
         if plan.partition_activations and is_repeated:
             outcome = kept_in_parts(outcome, layer, self.job.choices.tensor_ranks)
@@ -196,6 +198,28 @@ class UnitCosts:
             halves=self._halves(layer, outcome, owner, saved),
         )
 
+    def repeated_flop(self, unit: LayerUnit) -> float:
+        """FLOP of a layer that backward repeats, per token of a whole sequence."""
+        if not unit.is_repeated:
+            return 0.0
+        job = self.job
+        shape = microbatch_shape(job.plan, 1, job.batch.seq_len)
+        layer = model_layer(job.model, unit.kind, job.plan, shape)
+        outcome = self._recomputation(layer, job.plan.recompute)
+        flop = sum(outcome.share_of_operations(each) * whole_flop(each) for each in layer.pieces)
+        return flop / shape.tokens
+
+    def _recomputation(self, layer: Layer, recompute: Recompute) -> Recomputation:
+        plan = self.job.plan
+        return recomputation(
+            layer,
+            recompute,
+            plan.stack.selective_policy,
+            modules=plan.recompute_modules,
+            compiled=plan.stack.fused_elementwise,
+            stops_early=plan.stack.recompute_stops_early,
+        )
+
     def _halves(self, layer: Layer, outcome: Recomputation, owner: Owner, saved: Memory) -> Halves:
         """What the halves of a split backward take and free of what forward ``saved``."""
         if self.job.plan.stack.keeps_graph_for_weights:
@@ -204,6 +228,18 @@ class UnitCosts:
         ranks = self.job.choices.tensor_ranks
         sizes = pending_bytes(layer, ranks, shape.element_bytes, shape.gemm_bytes)
         return freed_half_way(saved, _blocks(owner, sizes))
+
+
+def hardware_flop_per_token(job: Job) -> float:
+    """FLOP that one token of training executes: what the model needs, and what is repeated.
+
+    As of MFU, attention counts over the whole sequence, and only products and attention count.
+    """
+    costs = UnitCosts(job)
+    repeated = sum(
+        count * costs.repeated_flop(unit) for unit, count in Counter(costs.layers).items()
+    )
+    return model_flop_per_token(job.model, job.batch.seq_len) + repeated
 
 
 def _axis_groups(job: Job) -> dict[Axis, Group]:

@@ -150,6 +150,17 @@ def with_input_gathered(time: LayerTime, layer: Layer, timer: PieceTimer) -> Lay
     return replace(time, recompute=recompute)
 
 
+def whole_flop(piece: Piece) -> float:
+    """Forward FLOP of a piece; attention counts all scores, those that a mask hides included."""
+    match piece:
+        case Gemm() | GroupedGemm():
+            return _gemm_flop(piece)
+        case FlashAttention():
+            return attention_flop(replace(piece, causal=False))
+        case _:
+            return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Passes:
     """The passes over one layer; attributes as the arguments of :func:`layer_time`."""

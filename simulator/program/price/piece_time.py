@@ -45,15 +45,6 @@ from simulator.program.layer.pieces import (
     RingAttention,
 )
 
-_GROUPED_SHARE = 0.83
-"""Rate of one product for several experts over that of a dense one of its size. Source: SimuMax
-on A100 (160 to 220 TFLOP/s grouped, 230 dense) and DeepGEMM on H800 (1214 to 1346 grouped, 1550
-dense), see the projects' configuration and README."""
-
-_SCATTER_EFFICIENCY = (0.19, 0.5)
-"""Share of the memory bandwidth of sorting tokens by expert, forward and backward. Source:
-SimuMax's system configurations, measured."""
-
 
 @dataclass(slots=True)
 class PieceTimer:
@@ -116,13 +107,17 @@ class PieceTimer:
             self.profile,
             num_bytes / piece.kernels,
             reduces_rows=backward and piece.reduces_rows,
-            efficiency=_SCATTER_EFFICIENCY[backward] if piece.scatters_rows else None,
+            efficiency=self._permute_efficiency(backward) if piece.scatters_rows else None,
         )
         if piece.strided:
             read_and_written = 2 * ELEMENT_BYTES[self._half_precision]
             elements = num_bytes / piece.kernels / read_and_written
             kernel_s = max(kernel_s, strided_s(self.profile, elements))
         return piece.kernels * kernel_s
+
+    def _permute_efficiency(self, backward: bool) -> float:
+        common = self.profile.common
+        return common.permute_backward_efficiency if backward else common.permute_efficiency
 
     def attention_s(self, attention: FlashAttention, *, backward: bool) -> float:
         """One fused attention kernel [s]."""
@@ -296,7 +291,7 @@ class PieceTimer:
                     precision=self.precision, accumulate=accumulate, aligned=aligned,
                 ),
             )  # fmt: skip
-        return seconds / (_GROUPED_SHARE if together > 1 else 1.0)
+        return seconds / (self.profile.common.grouped_share if together > 1 else 1.0)
 
     def _once(self, key: object, seconds: Callable[[], float]) -> float:
         known = self._seconds.get(key)

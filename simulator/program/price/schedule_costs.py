@@ -16,8 +16,8 @@ from itertools import chain
 from simulator.cost.collectives import CollectiveKind, collective_cost, send_recv_cost
 from simulator.described.job import Job
 from simulator.program.communication import communication_work
+from simulator.program.grid.expert_tokens import busiest_share
 from simulator.program.grid.rank_groups import pipeline_pair, tensor_group
-from simulator.program.grid.received_tokens import busiest_share
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Category, Collective, Kind, Work, total_bytes
 from simulator.program.price.stage_cost import StageCosts

@@ -14,8 +14,8 @@ from itertools import chain
 
 from simulator.cost.kernel_time import memory_bound_s
 from simulator.described.job import Job
+from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import shard_group
-from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import (
     COMMUNICATION,
@@ -33,8 +33,8 @@ from simulator.program.price.host_pace import Launched, launched, waiting_s
 from simulator.program.price.layer_cost import End, LayerUnit, Unit, UnitCost, UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
+from simulator.program.states.gathered_memory import TiedGradient
 from simulator.program.states.resident import slice_parameters
-from simulator.program.states.tied_gradient import TiedGradient
 from simulator.program.strategies.split_backward import Halves
 from simulator.schedule.slots import Phase
 

@@ -115,16 +115,13 @@ class BoundaryBuffers:
         ]
 
     def _forward(self, slot: Slot) -> Slot:
-        """The forward of the same stage."""
         return slot._replace(phase=Phase.FORWARD)
 
     def _receives(self, slot: Slot) -> bool:
-        """Whether a pass needs what another rank sends."""
         needed = dependencies(slot, self.stages, self.chunks, self.placement)
         return any(self._is_elsewhere(product.stage, slot) for product in needed)
 
     def _sends(self, slot: Slot) -> bool:
-        """Whether a pass makes what another rank needs."""
         fed = self.placement.feeds(slot, self.stages, self.chunks)
         return fed is not None and self._is_elsewhere(fed, slot)
 

@@ -33,15 +33,12 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.run.attachments import Gather
-from simulator.program.run.state_offload import Shard, StateOffload
-from simulator.program.states.data_parallel_collectives import partial_gradients_work
-from simulator.program.states.first_gradients import MadeGradients
-from simulator.program.states.gather_memory import UnitMemory
+from simulator.program.run.host_copies import Shard, StateOffload
+from simulator.program.run.pipeline_parts import Gather
+from simulator.program.states.data_parallel_collectives import BucketCopies, partial_gradients_work
 from simulator.program.states.gather_units import Piece, Unit, Units
-from simulator.program.states.gradient_buckets import BucketCopies
+from simulator.program.states.gathered_memory import MadeGradients, UnitMemory, WholeGradients
 from simulator.program.states.resident import ParameterCount, added_up, shard_numel, state_bytes
-from simulator.program.states.whole_gradients import WholeGradients
 
 
 class Exchanges(Protocol):
@@ -196,7 +193,10 @@ class DataParallel:
     def weights_in_turn(
         self, run: Slice, *, is_forward: bool, in_attention: bool = False
     ) -> Memory:
-        """What is gathered at once while a piece runs whose parameters come one by one."""
+        """What is gathered at once while a piece runs whose parameters come one by one.
+
+        With ``in_attention``, only the moments count in which backward of attention runs.
+        """
         if not (self._is_active and self._choices.shards_weights):
             return ()
         return self._memory.weights_in_turn(
@@ -263,6 +263,11 @@ class DataParallel:
         """Whether a backward's gradients are reduced while it runs.
 
         Those that are streamed to the host are, after every backward.
+
+        Args:
+            is_last: Whether no other of its virtual stage follows before the update.
+            ends_turn: Whether the rank's next backward is of another virtual stage; where there
+                is only one, every backward ends its turn.
         """
         if not self._is_active:
             return False
@@ -338,14 +343,12 @@ class DataParallel:
         self._program.add(operation)
 
     def _cut(self, run: Slice) -> tuple[Piece, ...]:
-        """The pieces of a virtual stage."""
         if run not in self._cuts:
             cuts = self._cuts[run] = self._units.pieces(run)
             self._pieces.update((piece.run, piece) for piece in cuts)
         return self._cuts[run]
 
     def _piece(self, run: Slice) -> Piece:
-        """A piece of a virtual stage, or any other run as one."""
         if run not in self._pieces:
             cuts = self._units.pieces(run)
             needs = dict.fromkeys(unit for piece in cuts for unit in piece.needs)

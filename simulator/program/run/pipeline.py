@@ -8,7 +8,7 @@ occupies the sender's compute stream instead.
 A joint forward and backward waits for the inputs of both, and the results of both leave at
 its end, as in DualPipe, in torch's ``OVERLAP_F_B`` and where Megatron exchanges once per
 pair. Its halves run one after the other here, each without the expert exchanges that hide
-behind the other (:meth:`Costs.exposed_share`), which comes to the same sum.
+behind the other (:meth:`StageCosts.exposed_share`), which comes to the same sum.
 """
 
 from __future__ import annotations
@@ -30,10 +30,17 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.run.attachments import ActivationCopies, Attachment, Costs, Gather
+from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.boundary_buffers import BoundaryBuffers, PassBuffers
-from simulator.program.run.pipeline_routes import Routes
-from simulator.program.run.slot_edges import ENDS_BACKWARD, SlotEdges, slot_edges
+from simulator.program.run.data_parallel import DataParallel
+from simulator.program.run.host_copies import ActivationOffload
+from simulator.program.run.pipeline_parts import (
+    ENDS_BACKWARD,
+    Gather,
+    Routes,
+    SlotEdges,
+    slot_edges,
+)
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 _KINDS = {
@@ -75,15 +82,15 @@ class Pipeline:
     forward_host_s: float = 0.0
     buffers: BoundaryBuffers = field(default_factory=BoundaryBuffers)
     update_every: int = 0
-    copies: ActivationCopies | None = None
+    copies: ActivationOffload | None = None
 
 
 def add_pipeline(
     program: Program,
     pipeline: Pipeline,
-    costs: Costs,
+    costs: StageCosts,
     transfer_work: TransferWork,
-    attachment: Attachment,
+    attachment: DataParallel,
     update: Callable[[int], object] | None = None,
 ) -> None:
     """Append all passes and transfers of a pipeline to the program.
@@ -110,14 +117,14 @@ class _Rank:
         number: Which one.
         edges: Its first and last slots.
         buffers: What transfers hold around its passes.
-        alike: Passes that others repeat, by what makes them so: phase and stage, those of the
+        repeated: Passes that others repeat, by what makes them so: phase and stage, those of the
             slot beside it, identity of buffers. Filled in.
     """
 
     number: int
     edges: SlotEdges
     buffers: Mapping[Slot, PassBuffers]
-    alike: dict[object, Operation] = field(default_factory=dict)
+    repeated: dict[object, Operation] = field(default_factory=dict)
 
 
 class _Task(NamedTuple):
@@ -145,9 +152,9 @@ class _Emitter:
 
     program: Program
     pipeline: Pipeline
-    costs: Costs
+    costs: StageCosts
     transfer_work: TransferWork
-    attachment: Attachment
+    attachment: DataParallel
     update: Callable[[int], object] | None = None
     arrivals: dict[_Key, int] = field(default_factory=dict)
     """Operation after which the input of a slot is there."""
@@ -202,10 +209,10 @@ class _Emitter:
         """The operations of a slot; returns the last of them."""
         buffers, edges = rank.buffers.get(slot), rank.edges
         beside = next((other for other in group if other is not slot), None)
-        alike = slot[:2], beside and beside[:2], id(buffers)
+        key = slot[:2], beside and beside[:2], id(buffers)
         repeats = self.repeats and slot not in edges.all
-        if repeats and alike in rank.alike:
-            return self._repeat(rank.number, slot, rank.alike[alike])
+        if repeats and key in rank.repeated:
+            return self._repeat(rank.number, slot, rank.repeated[key])
         is_last = slot in edges.last_backwards
         task = _Task(
             rank.number,
@@ -221,7 +228,7 @@ class _Emitter:
         if buffers is not None:
             self._add_buffers(operation, buffers)
         if repeats:
-            rank.alike[alike] = operation
+            rank.repeated[key] = operation
         return end
 
     def _reduces(self, slot: Slot, *, is_last: bool, ends_turn: bool) -> bool:
@@ -239,7 +246,6 @@ class _Emitter:
         return self.pipeline.copies is None and not reduces
 
     def _repeat(self, rank: int, slot: Slot, like: Operation) -> int:
-        """A pass like another one."""
         end = self.program.add(like.of_microbatch(slot.microbatch))
         self.waiting.append((end, _key(slot)))
         if slot.phase is not Phase.BACKWARD_WEIGHT:
@@ -295,7 +301,6 @@ class _Emitter:
         return end
 
     def _by_layer(self, runs: list[Slice]) -> list[Slice]:
-        """Pieces of a layer each where activations leave or come layer by layer."""
         return [piece for run in runs for piece in cut(run, 1)] if self.pipeline.copies else runs
 
     def _add_backward(self, task: _Task) -> int:
@@ -339,7 +344,6 @@ class _Emitter:
         return end
 
     def _backward_runs(self, task: _Task) -> list[Slice]:
-        """The pieces of a backward, in order of execution."""
         run = self._run(task.slot)
         if task.slot.phase not in ENDS_BACKWARD:
             return [run]

@@ -109,7 +109,7 @@ def coalesced(sizes: Iterable[float], buffer_bytes: float = _BUFFER_BYTES) -> li
 
 @dataclass(frozen=True)
 class _Gpus:
-    """GPUs that behave alike.
+    """GPUs that behave groups.
 
     Attributes:
         rank_class: As the program shows them.
@@ -126,13 +126,13 @@ class _Gpus:
 
 def _classes(job: Job, *, each_rank: bool) -> list[_Gpus]:
     conditions = rank_conditions(job)
-    alike: dict[object, list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for rank in range(job.cluster.gpus):
         key = rank if each_rank else (rank == 0, conditions.of(0, rank))
-        alike.setdefault(key, []).append(rank)
+        groups.setdefault(key, []).append(rank)
     parameters = slice_parameters(job, stage_slices(job, 1)[0])
     found = []
-    for ranks in alike.values():
+    for ranks in groups.values():
         condition = conditions.of(0, ranks[0])
         is_master = ranks[0] == 0
         role, said = "GPU 0" if is_master else "replicas", str(condition)
@@ -217,7 +217,6 @@ class _Emitter:
         return self.result
 
     def _pass(self, *, is_first: bool) -> None:
-        """One call of the model and its backward."""
         self._copies(Kind.SCATTER, "token_ids", self.tokens * _TOKEN_ID_BYTES)
         self._exchange(Kind.BROADCAST, self.broadcast_work)
         self._forward()
@@ -229,7 +228,6 @@ class _Emitter:
         self._reduce(is_first=is_first)
 
     def _forward(self) -> None:
-        """All replicas, each with the weights that it was given."""
         costs, run = self.costs, self.body
         for index, gpus in enumerate(self.gpus):
             forward = _operation(
@@ -240,13 +238,11 @@ class _Emitter:
             self._compute(index, forward)
 
     def _replica(self, gpus: _Gpus) -> Memory:
-        """The copy of the weights, which GPU 0 does not need."""
         if gpus.is_master:
             return ()
         return ((Owner.WEIGHTS, self.parameters.total * self.state.gathered),)
 
     def _loss(self) -> None:
-        """Loss of all replicas' outputs and its gradient, on GPU 0."""
         costs, run = self.loss_costs, self.loss
         forward = _operation(Kind.FORWARD, Category.FORWARD, costs.work(run, Phase.FORWARD), run)
         forward.takes, forward.holds = costs.saved(run), costs.passing(run)
@@ -294,7 +290,6 @@ class _Emitter:
         return Work(seconds, (Part("accumulate", Category.DATA_PARALLEL, seconds),))
 
     def _update(self) -> None:
-        """The optimizer, on GPU 0."""
         job, parameters, runs = self.job, self.parameters, [self.run]
         work = optimizer_work(job, parameters, runs, self.costs.host_s_per_kernel)
         update = _operation(Kind.OPTIMIZER, Category.OPTIMIZER, work)
@@ -304,14 +299,12 @@ class _Emitter:
         self._compute(0, update)
 
     def _nccl_work(self, name: str, kind: CollectiveKind, element_bytes: float) -> Work:
-        """All parameters, buffer after buffer."""
         sizes = [count.total * element_bytes for count in Units(self.job).counts(self.run)]
         group = data_group(self.job)
         calls = [Call(name, kind, "dp", group, num_bytes) for num_bytes in coalesced(sizes)]
         return collectives_work(calls, self.network, Category.DATA_PARALLEL)
 
     def _exchange(self, kind: Kind, work: Work) -> None:
-        """What all GPUs do together."""
         after = tuple(self.last.values())
         if self.ranks > 1:
             for index in range(len(self.gpus)):
@@ -343,12 +336,10 @@ class _Emitter:
             self._add(index, copy)
 
     def _compute(self, index: int, operation: Operation) -> None:
-        """Append a computation to the stream of a class, at the pace of its GPUs."""
         operation.work = slowed(operation.work, self.gpus[index].condition.slowdown)
         self._add(index, operation)
 
     def _add(self, index: int, operation: Operation) -> None:
-        """Append an operation on the microbatch at hand to the stream of a class."""
         operation.lanes = ((index, Stream.COMPUTE),)
         operation.microbatch = self.microbatch
         operation.chunk = 0 if self.microbatch >= 0 else -1
@@ -356,7 +347,6 @@ class _Emitter:
 
 
 def _operation(kind: Kind, category: Category, work: Work, run: Slice | None = None) -> Operation:
-    """An operation that is yet to be put on a stream."""
     layers = (run.first, run.end) if run else (-1, -1)
     return Operation(kind, (), work, category, layers=layers)
 
@@ -369,5 +359,4 @@ def _whole_batch_job(job: Job) -> Job:
 
 
 def _joined(first: Work, second: Work) -> Work:
-    """One after the other."""
     return replace(first, seconds=first.seconds + second.seconds, parts=first.parts + second.parts)

@@ -26,8 +26,7 @@ from simulator.program.ir import (
 from simulator.program.price.update_time import gathers, optimizer_work
 from simulator.program.run.data_parallel import DataParallel
 from simulator.program.states.parameter_server import server_update_work
-from simulator.program.states.rank_layers import PipelineRanks
-from simulator.program.states.resident import padded_vocab, shard_numel, state_bytes
+from simulator.program.states.resident import PipelineRanks, padded_vocab, shard_numel, state_bytes
 from simulator.program.states.update_memory import update_memory
 
 
@@ -108,7 +107,6 @@ class StepEnd:
             self._add_update(rank, [*waits, *before])
 
     def _add_update(self, rank: int, after: Sequence[int]) -> None:
-        """The optimizer of one rank, and the weights that it hands out."""
         offload, runs = self.job.plan.offload, self.ranks.runs_of(rank)
         after, last = self._add_momentum_gather(rank, after), -1
         backward_end = self.program.lanes[rank, Stream.COMPUTE][-1]
@@ -161,7 +159,7 @@ class StepEnd:
     def _add_update_on_host(self, rank: int, after: Sequence[int]) -> int:
         """The update of what is on the host; the id of what the GPU does when it has ended."""
         waits = self.data_parallel.update_on_host(rank, self.ranks.parameters(rank), after)
-        # The GPU goes on when its host has been told that all copies are there.
+        # The GPU goes on when its host knows that all copies are there.
         launch_s = self.job.cluster.profile.kernels.launch_s
         return self._add_host_work(rank, "wait_for_host", launch_s, waits)
 
@@ -191,7 +189,6 @@ class StepEnd:
         return reductions
 
     def _add_pair_reduction(self, first: int, last: int, numel: float, after: Sequence[int]) -> int:
-        """An all_reduce of gradients between two pipeline ranks."""
         num_bytes = numel * state_bytes(self.job).reduced
         group, kind = pipeline_pair(self.job, first, last), CollectiveKind.ALL_REDUCE
         call = Call("shared_gradients", kind, "pp", group, num_bytes)

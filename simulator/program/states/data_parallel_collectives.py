@@ -5,19 +5,32 @@
   all-reduced over the others in addition.
 - Where each rank updates whole parameters, gradients are all-reduced, and updated parameters
   broadcast.
+- Routed experts are reduced and gathered among the ranks that hold the same ones.
 
-Routed experts are reduced and gathered among the ranks that hold the same ones.
+Copies come on top. A collective that takes a list of tensors, one per rank, moves one buffer and
+copies each rank's part between it and the list with a kernel of its own, on all ranks: on a
+thousand of them the copies take as long as the transfer. DeepSpeed zeroes what it gathers into,
+and divides what it reduces by the number of ranks first; parameters that it gathers together it
+unpacks part by part. PyTorch's DDP copies each gradient into its bucket, scaled by the number of
+ranks, and copies the sum back, unless gradients are views of their buckets; both copies are booked
+with the backward that fills the bucket, or with the last one where nothing is reduced before.
 
+Ignores: the Python code that makes lists, and scaling in place, where gradients are views.
 Source: ZeRO (arXiv 1910.02054, sections 5 and 7); Megatron-LM's distributed optimizer; PyTorch's
-ZeroRedundancyOptimizer for whole parameters.
+ZeroRedundancyOptimizer for whole parameters; PyTorch 1.8, torch/lib/c10d/ProcessGroupNCCL.cpp,
+allgather and reduce_scatter, and DeepSpeed 0.3.13, deepspeed/runtime/zero/partition_parameters.py,
+_allgather_param, _allgather_params and _reduce_scatter_gradient for lists; PyTorch,
+torch/csrc/distributed/c10d/reducer.cpp, mark_variable_ready_dense and finalize_bucket_dense for
+buckets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from simulator.cost.collectives import CollectiveKind, Group
+from simulator.cost.kernel_time import memory_bound_s
 from simulator.described.job import Job
 from simulator.program.communication import Call, collectives_work
 from simulator.program.grid.rank_groups import (
@@ -30,11 +43,39 @@ from simulator.program.grid.rank_groups import (
     tensor_group,
 )
 from simulator.program.grid.stage_layers import Slice
-from simulator.program.ir import Category, Kind, Work
+from simulator.program.ir import Category, Kind, Part, Program, Work
 from simulator.program.states.gather_units import Unit, Units, whole_parameter_shares
 from simulator.program.states.resident import ParameterCount, added_up, state_bytes
 from simulator.program.states.separate_parameters import is_small
-from simulator.program.states.shard_lists import with_list_copies, with_unpacking
+
+_PASSES = {CollectiveKind.ALL_GATHER: 3, CollectiveKind.REDUCE_SCATTER: 4}
+"""Passes over the message: zero it, read it and write it; or divide it in place, read and write."""
+
+
+def with_list_copies(work: Work, calls: Sequence[Call], job: Job) -> Work:
+    """Collectives of ZeRO 3, and the copies of their lists where the stack hands them any."""
+    if not (job.choices.shards_weights and job.choices.lists_shards):
+        return work
+    return _with_copies(work, sum(_copies_s(call, job) for call in calls))
+
+
+def with_unpacking(work: Work, parameters: int, ranks: int, job: Job) -> Work:
+    """A gather of several small parameters, and one copy of each rank's part of each."""
+    if not job.choices.lists_shards or ranks == 1:
+        return work
+    return _with_copies(work, ranks * parameters * memory_bound_s(job.cluster.profile, 0.0))
+
+
+def _copies_s(call: Call, job: Job) -> float:
+    ranks, passes = call.group.ranks, _PASSES.get(call.kind, 0)
+    if ranks == 1 or not passes:
+        return 0.0
+    return ranks * memory_bound_s(job.cluster.profile, passes * call.num_bytes / ranks)
+
+
+def _with_copies(work: Work, seconds: float) -> Work:
+    copies = Part("list_copies", Category.DATA_PARALLEL, seconds)
+    return replace(work, seconds=work.seconds + seconds, parts=(*work.parts, copies))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +160,10 @@ class Collectives:
         counts = [count for unit in units for count in _gathered(unit, is_forward=is_forward)]
         if not is_forward:
             reuse_numel = self._choices.reuse_numel
-            apart = (unit.apart for unit in units if unit.apart)
-            counts += [count for lone in apart for count in lone.gathered_twice(reuse_numel)]
+            all_separate = (unit.separate for unit in units if unit.separate)
+            counts += [
+                count for separate in all_separate for count in separate.gathered_twice(reuse_numel)
+            ]
         return self._work(self._weight_calls(CollectiveKind.ALL_GATHER, counts))
 
     def hand_out(self, run: Slice) -> tuple[Kind, Work]:
@@ -146,7 +189,6 @@ class Collectives:
     def _weight_calls(
         self, kind: CollectiveKind, counts: Iterable[ParameterCount]
     ) -> Iterator[Call]:
-        """One collective of the ranks that shard them for each count of weights."""
         for numel, groups in self._split_by_groups(counts):
             num_bytes = numel * self._state.gathered
             yield Call("weights", kind, groups.shard_axis, groups.shards, num_bytes)
@@ -169,11 +211,11 @@ class Collectives:
 
 
 def _reduced(unit: Unit) -> Sequence[ParameterCount]:
-    return unit.apart.counts if unit.apart else (unit.parameters,)
+    return unit.separate.counts if unit.separate else (unit.parameters,)
 
 
 def _gathered(unit: Unit, *, is_forward: bool) -> Sequence[ParameterCount]:
-    return unit.apart.gathered(is_forward=is_forward) if unit.apart else (unit.parameters,)
+    return unit.separate.gathered(is_forward=is_forward) if unit.separate else (unit.parameters,)
 
 
 def partial_gradients_work(job: Job, units: Sequence[Unit]) -> Work | None:
@@ -190,3 +232,35 @@ def partial_gradients_work(job: Job, units: Sequence[Unit]) -> Work | None:
 def _partial_gradient_calls(job: Job, sizes: Iterable[float]) -> list[Call]:
     kind, group = CollectiveKind.ALL_REDUCE, tensor_group(job)
     return [Call("partial_gradient", kind, "tp", group, num_bytes) for num_bytes in sizes]
+
+
+BUCKET_COPY = "bucket_copy"
+"""Name of the part that copies gradients into buckets and back, on the device."""
+
+_BUCKET_PASSES = 4
+"""Read and write on the way in, and again on the way back."""
+
+
+@dataclass
+class BucketCopies:
+    """Lengthens the backward passes that fill buckets; equal ones share their work."""
+
+    job: Job
+    _works: dict[tuple[int, float], tuple[Work, Work]] = field(default_factory=dict)
+    """Without and with the copies, by the identity of the first, which is thereby kept."""
+
+    def add(self, program: Program, operation: int, numel: float) -> None:
+        """Book the copies of ``numel`` gradients with a backward, where there are any."""
+        if not self.job.choices.copies_buckets:
+            return
+        backward = program.operations[operation]
+        key = id(backward.work), numel
+        if key not in self._works:
+            self._works[key] = backward.work, self._with_copies(backward.work, numel)
+        backward.work = self._works[key][1]
+
+    def _with_copies(self, work: Work, numel: float) -> Work:
+        num_bytes = _BUCKET_PASSES * state_bytes(self.job).reduced * numel
+        seconds = memory_bound_s(self.job.cluster.profile, num_bytes)
+        copies = Part(BUCKET_COPY, Category.DATA_PARALLEL, seconds)
+        return replace(work, seconds=work.seconds + seconds, parts=(*work.parts, copies))

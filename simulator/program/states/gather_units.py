@@ -35,8 +35,8 @@ from simulator.program.states.resident import (
     tensor_parameters,
 )
 from simulator.program.states.separate_parameters import (
-    LoneParameter,
-    LoneParameters,
+    SeparateParameter,
+    SeparateParameters,
     is_small,
     over_the_loss,
 )
@@ -57,7 +57,7 @@ class Unit:
         partial: Elements of each parameter whose gradient the tensor-parallel ranks have to
             add up, because each saw only its part of the sequence.
         stays: Whether gathered weights are kept from forward to backward.
-        apart: Each parameter, where each has collectives of its own.
+        separate: Each parameter, where each has collectives of its own.
         parts: What each of several pieces reads and makes of it.
     """
 
@@ -65,7 +65,7 @@ class Unit:
     parameters: ParameterCount
     partial: tuple[float, ...] = ()
     stays: bool = False
-    apart: LoneParameters | None = None
+    separate: SeparateParameters | None = None
     parts: tuple[Unit, ...] = ()
 
 
@@ -120,7 +120,6 @@ class Units:
         return tuple(self._stored(run).values())
 
     def _stored(self, run: Slice) -> dict[tuple[Slice, str], ParameterCount]:
-        """Stored parameters by part of the model and name."""
         fuses = self.job.choices.fuses_projections
         stored: dict[tuple[Slice, str], ParameterCount] = {}
         for part in _parts(run):
@@ -145,31 +144,31 @@ class Units:
             return self._bucket_pieces(run)
         sharding = self.job.choices.sharding_units
         if sharding == "parameters":
-            return self._pieces_of_lone_parameters(run)
+            return self._pieces_of_separate_parameters(run)
         if sharding == "layers":
             units = (self._sharding_unit(part, stays=False) for part in cut(run, 1))
             return tuple(Piece(unit.run, (unit,), (unit,)) for unit in units)
         return self._pieces_with_ends(run)
 
-    def _pieces_of_lone_parameters(self, run: Slice) -> tuple[Piece, ...]:
+    def _pieces_of_separate_parameters(self, run: Slice) -> tuple[Piece, ...]:
         """Layers and ends of the model; the last ones may stay whole until backward."""
         parts = _parts(run)
-        apart = [self._lone_parameters(part) for part in parts]
+        all_separate = [self._separate_parameters(part) for part in parts]
         ahead_numel = 0.0
         if run.has_head:
-            apart, ahead_numel = over_the_loss(apart, self.job)
-        pairs = zip(parts, apart, strict=True)
-        units = (replace(self.whole(part), apart=lone) for part, lone in pairs)
+            all_separate, ahead_numel = over_the_loss(all_separate, self.job)
+        pairs = zip(parts, all_separate, strict=True)
+        units = (replace(self.whole(part), separate=separate) for part, separate in pairs)
         pieces = [Piece(unit.run, (unit,), (unit,)) for unit in units]
         return (*pieces[:-1], replace(pieces[-1], ahead_numel=ahead_numel))
 
-    def _lone_parameters(self, part: Slice) -> LoneParameters:
+    def _separate_parameters(self, part: Slice) -> SeparateParameters:
         is_repeated = not _is_end(part) and part.first in recomputed_layers(self.job)
         each = (
-            LoneParameter(count, is_small(count, self.job), name.startswith("attention"))
+            SeparateParameter(count, is_small(count, self.job), name.startswith("attention"))
             for (_, name), count in self._stored(part).items()
         )
-        return LoneParameters(tuple(each), is_repeated)
+        return SeparateParameters(tuple(each), is_repeated)
 
     def _pieces_with_ends(self, run: Slice) -> tuple[Piece, ...]:
         """Every layer is a unit; embedding, norm and head are one root, or two units.
@@ -262,7 +261,6 @@ class Units:
 
     @cached_property
     def _shards(self) -> int:
-        """Ranks that parameters are sharded over."""
         return shard_group(self.job).ranks
 
     @cached_property
@@ -317,7 +315,6 @@ def _parts(run: Slice) -> list[Slice]:
 
 
 def _joined(parts: Sequence[Slice]) -> Slice:
-    """Neighbours as one run, given last first."""
     first, last = parts[-1], parts[0]
     return Slice(first.first, last.end, first.has_embedding, last.has_head, last.has_loss)
 

@@ -7,18 +7,22 @@ that backward computes again, the two uses of a weight lie around the later ones
 backward these are all the weights behind it: once in forward, and in backward once, or twice where
 a layer is computed again. An embedding that is the output matrix, too, belongs to the whole model,
 which uses it anew as backward begins. While the loss runs, the first weight that backward lacks is
-gathered ahead.
+gathered ahead. Parameters come and go one after another while a layer runs: the one in use and the
+next, which is gathered beside it unless too much is there already, and what backward of a repeated
+layer keeps for its second use.
 
 Ignored: the first step of a training, which only records the order and keeps nothing.
 
 Source: DeepSpeed 0.3.13, deepspeed/runtime/zero/stage3.py, ``persistent_parameters``,
-``release_sub_module``, ``get_reuse_distance_in_numel`` and ``prefetch_next_sub_modules``.
+``release_sub_module``, ``get_reuse_distance_in_numel``, ``_keep_for_later`` and
+``prefetch_next_sub_modules``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from simulator.described.job import Job
 from simulator.program.layer.model_ends import embedding_tensors
@@ -26,7 +30,7 @@ from simulator.program.states.resident import ParameterCount, padded_vocab, tens
 
 
 @dataclass(frozen=True, slots=True)
-class LoneParameter:
+class SeparateParameter:
     """A parameter with collectives of its own.
 
     Attributes:
@@ -43,7 +47,7 @@ class LoneParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class LoneParameters:
+class SeparateParameters:
     """Parameters of a layer or an end of the model, in order of the model.
 
     Attributes:
@@ -51,7 +55,7 @@ class LoneParameters:
         is_repeated: Whether backward computes the layer again before it uses its weights.
     """
 
-    each: tuple[LoneParameter, ...]
+    each: tuple[SeparateParameter, ...]
     is_repeated: bool = False
 
     @property
@@ -79,12 +83,12 @@ class LoneParameters:
 
     def kept_and_gathered_twice(
         self, reuse_numel: float | None
-    ) -> tuple[list[LoneParameter], list[LoneParameter]]:
+    ) -> tuple[list[SeparateParameter], list[SeparateParameter]]:
         """What backward of a repeated layer keeps for the gradients, and gathers again for them.
 
         Both in the order of the gradients, without what is whole all the time.
         """
-        kept, again, later = list[LoneParameter](), list[LoneParameter](), 0.0
+        kept, again, later = list[SeparateParameter](), list[SeparateParameter](), 0.0
         for one in reversed(self.each):
             far = reuse_numel is not None and self.is_repeated and 2 * later >= reuse_numel
             if far and not one.is_small:
@@ -102,7 +106,7 @@ class LoneParameters:
         return (lacking[0] if self.is_repeated else lacking[-1]).total
 
     @property
-    def _large(self) -> Iterable[LoneParameter]:
+    def _large(self) -> Iterable[SeparateParameter]:
         return (one for one in self.each if not one.is_small)
 
 
@@ -111,7 +115,9 @@ def is_small(count: ParameterCount, job: Job) -> bool:
     return count.total < job.choices.small_numel
 
 
-def over_the_loss(parts: Sequence[LoneParameters], job: Job) -> tuple[list[LoneParameters], float]:
+def over_the_loss(
+    parts: Sequence[SeparateParameters], job: Job
+) -> tuple[list[SeparateParameters], float]:
     """Parts of a run that ends in the loss with what stays, and elements gathered ahead then."""
     choices, tied_numel = job.choices, kept_embedding_numel(job)
     if choices.reuse_numel is None:
@@ -133,8 +139,8 @@ def kept_embedding_numel(job: Job) -> float:
 
 
 def kept_for_backward(
-    parts: Sequence[LoneParameters], tied_numel: float, reuse_numel: float
-) -> list[LoneParameters]:
+    parts: Sequence[SeparateParameters], tied_numel: float, reuse_numel: float
+) -> list[SeparateParameters]:
     """Parts of a model whose weights stay whole until backward, where it uses them soon.
 
     Args:
@@ -153,3 +159,39 @@ def kept_for_backward(
         kept.append(replace(part, each=tuple(each)))
         between += total * (3 if part.is_repeated else 2)
     return kept[::-1]
+
+
+def whole_parameters(separate: SeparateParameters, job: Job, *, is_forward: bool) -> list[float]:
+    """Elements of those parameters that are whole at once, where the most are, but for any kept.
+
+    The next parameter is gathered ahead, that of the next layer with the last of this one; layers
+    are taken as alike. What backward keeps of a repeated layer is whole as its gradients begin.
+    """
+    sizes = [count.total for count in separate.gathered(is_forward=False)]
+    turns = [_with_next([used], ahead, job) for used, ahead in pairwise([*sizes, *sizes[:1]])]
+    if not is_forward and separate.is_repeated:
+        kept, again = separate.kept_and_gathered_twice(job.choices.reuse_numel)
+        numels = [one.count.total for one in kept]
+        turns.append(_with_next(numels, again[0].count.total, job) if again else numels)
+    return max(turns, key=sum, default=[])
+
+
+def whole_in_attention(separate: SeparateParameters, job: Job) -> list[float]:
+    """The same while attention itself runs backward, after its output's weight and before others.
+
+    What is kept for the gradients of these, or else the next of them, which is gathered ahead.
+    """
+    kept, _ = separate.kept_and_gathered_twice(job.choices.reuse_numel)
+    inputs = [one for one in separate.each if one.in_attention and not one.is_small][:-1]
+    waiting = [one.count.total for one in kept if one in inputs] if separate.is_repeated else []
+    coming = [one for one in inputs if not one.stays]
+    return waiting or (_with_next([], coming[-1].count.total, job) if coming else [])
+
+
+def _with_next(whole: list[float], ahead: float, job: Job) -> list[float]:
+    """With the one that is gathered ahead, once more where a list of shards is made of it."""
+    limit = job.choices.live_numel
+    live = kept_embedding_numel(job) + sum(whole)
+    if limit is not None and live >= limit:
+        return whole
+    return [*whole, *[ahead] * (2 if job.choices.lists_shards else 1)]

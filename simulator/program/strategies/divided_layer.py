@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.described.job import Job
+from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import expert_group
-from simulator.program.grid.received_tokens import ExpertShare
 from simulator.program.layer.block import Shape
 from simulator.program.layer.pieces import ContextSplit, Layer, Piece
 from simulator.program.states.resident import padded_vocab

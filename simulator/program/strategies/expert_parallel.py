@@ -21,8 +21,7 @@ from dataclasses import replace
 from simulator.cost.collectives import Group
 from simulator.described.model import Experts
 from simulator.described.plan.plan import Dispatcher
-from simulator.program.grid.expert_reach import parts_reached
-from simulator.program.grid.received_tokens import ExpertShare
+from simulator.program.grid.expert_tokens import ExpertShare, parts_reached
 from simulator.program.layer.pieces import (
     Exchange,
     GroupedGemm,

@@ -29,7 +29,7 @@ that checkpoints hold while their backward runs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
 from simulator.described.plan.stack import SelectivePolicy
@@ -58,12 +58,19 @@ class Recomputation:
         restored_bytes: Each activation that exists again only while backward runs [B].
         passing_bytes: Each activation that is not kept but alive at once while forward runs:
             those of the attention or those of the MLP, whichever are larger [B].
+        operations: Share of a piece's operations that is repeated, by piece name, where it is not
+            as ``repeated``: of products of several widths that are one piece.
     """
 
     repeated: Mapping[str, float]
     kept_bytes: tuple[float, ...]
     restored_bytes: tuple[float, ...]
     passing_bytes: tuple[float, ...] = ()
+    operations: Mapping[str, float] = field(default_factory=dict)
+
+    def share_of_operations(self, piece: Piece) -> float:
+        """Share of a piece's forward operations that backward repeats."""
+        return self.operations.get(piece.name, self.repeated.get(piece.name, 0.0))
 
 
 def recomputation(
@@ -101,7 +108,9 @@ def recomputation(
     # The down product's output is one of those that are kept, but no backward reads it: eager
     # code keeps it all the same, a compiler does not. It is as large as the layer's input.
     inputs = 1 if compiled else 2
-    return _outcome(layer, _alternate_products(layer), _kept(layer, _KEPT_SHARES), inputs=inputs)
+    repeated, operations = _alternate_products(layer)
+    outcome = _outcome(layer, repeated, _kept(layer, _KEPT_SHARES), inputs=inputs)
+    return replace(outcome, operations=operations)
 
 
 def _outcome(
@@ -170,22 +179,36 @@ _KEPT_SHARES = {
 other product is kept: query and value, attention's output, and the gate."""
 
 
-def _alternate_products(layer: Layer) -> dict[str, float]:
-    """Everything but attention and every other product, the first of the layer kept."""
-    repeated = {}
+def _alternate_products(layer: Layer) -> tuple[dict[str, float], dict[str, float]]:
+    """Everything but attention and every other product, the first of the layer kept.
+
+    Shares of the time of pieces (assumption: products that are one piece take as long as each
+    other), and of the operations of products.
+    """
+    repeated, operations = {}, {}
     count = 0
     for piece in layer.pieces:
         if isinstance(piece, (FlashAttention, RingAttention)):
             continue
         share = 1.0
-        if isinstance(piece, GridProduct) or (isinstance(piece, Gemm) and piece.has_weight):
-            one = piece.block if isinstance(piece, GridProduct) else piece
-            evens = sum((count + index) % 2 == 0 for index in range(1, one.weights + 1))
-            share = evens / one.weights
+        one = piece.block if isinstance(piece, GridProduct) else piece
+        if isinstance(one, Gemm) and one.has_weight:
+            again = [index for index in range(one.weights) if (count + index) % 2]
+            share = len(again) / one.weights
+            widths = _widths(one)
+            operations[piece.name] = sum(widths[index] for index in again) / sum(widths)
             count += one.weights
         if share:
             repeated[piece.name] = share
-    return repeated
+    return repeated, operations
+
+
+def _widths(product: Gemm) -> list[float]:
+    """Columns of each matrix that a product multiplies with: queries, keys, values, or equal."""
+    if product.kv_columns:
+        key_or_value = product.kv_columns / 2
+        return [product.n - product.kv_columns, key_or_value, key_or_value]
+    return [product.n / product.weights] * product.weights
 
 
 def _modules(layer: Layer, modules: Collection[RecomputeModule]) -> ModuleRecompute:

@@ -20,7 +20,7 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import LINK_PORT
 from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job, Pool
-from simulator.program.grid.lockstep_groups import rank_grid
+from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import COMMUNICATION, Category, Part, Work
 
 
@@ -217,7 +217,7 @@ def slowed(work: Work, slowdown: float) -> Work:
 
     Communication keeps its time. Waiting for the host shrinks by what the device takes
     longer, because the host launches no later than before. What computes behind the wait is
-    not told apart, and counts as if it stood in front: the least that may be left.
+    not distinguished, and counts as if it stood in front: the least that may be left.
     """
     if not slowdown or work.traffic is not None:
         return work

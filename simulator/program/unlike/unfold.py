@@ -1,17 +1,22 @@
 """What does each rank do where ranks of one stage differ, or everybody is to be seen?
 
 The folded program has one class of ranks per stage. Here the places of a stage are split
-into kinds that behave alike (:mod:`simulator.program.unlike.refine`), the same in every stage,
-because a rank passes activations to the rank at its own place in the next one. Each
-operation is then run by every group of ranks that its scope joins: once per different
-group, on the lanes of every class in it. Whoever waited for the folded operation waits
-for those that have a rank in one pipeline with it.
+into kinds of equal behaviour, the same in every stage, because a rank passes activations to the
+rank at its own place in the next one. Each operation is then run by every group of ranks that its
+scope joins: once per different group, on the lanes of every class in it. Whoever waited for the
+folded operation waits for those that have a rank in one pipeline with it.
+
+Colour refinement (1-dimensional Weisfeiler-Leman) on a hypergraph finds which places behave in the
+same way: places begin with the colour of what is known of them and split as long as two of one
+colour are in groups of different colours. What is left equal has the same past whatever happens.
 
 Where some ranks of a group hold busier experts than others, each kind of rank runs a pass by
 itself: all begin together, and the others wait at the end for the busiest.
 
 Ignores: where inside a pass a group waits for its slowest rank; all of them count as busy
 until the pass is over.
+Source: Berkholz, Bonsma and Grohe, Tight lower and upper bounds for the complexity of
+canonical colour refinement (arXiv 1509.08251).
 """
 
 from __future__ import annotations
@@ -20,14 +25,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.described.job import Job
 from simulator.errors import UnsupportedError
-from simulator.program.grid.lockstep_groups import Labels, scope_labels
-from simulator.program.grid.received_tokens import ExpertShare
+from simulator.program.grid.expert_tokens import ExpertShare
+from simulator.program.grid.rank_groups import Labels, scope_labels
 from simulator.program.ir import Lane, Operation, Program, RankClass, Scope, Work
-from simulator.program.unlike.busy_experts import ExpertRoles, expert_roles, waiting
-from simulator.program.unlike.causes import Causes
+from simulator.program.unlike.causes import Causes, ExpertRoles, expert_roles, waiting
 from simulator.program.unlike.conditions import (
     SOUND,
     Condition,
@@ -37,7 +42,52 @@ from simulator.program.unlike.conditions import (
     with_slow_links,
     worst,
 )
-from simulator.program.unlike.refine import Colours, refined
+
+Colours = NDArray[np.int64]
+"""A number per place, shape (places,)."""
+
+
+def refined(colours: Colours, partitions: Sequence[Colours]) -> Colours:
+    """The coarsest colours, at least as fine as the given ones, that groups agree with.
+
+    Two places of one colour are then in groups with the same colours in the same numbers.
+    Colours are numbered by their first place.
+
+    Args:
+        colours: What distinguishes places from the start, shape (places,).
+        partitions: Groups of places, as labels of shape (places,) each.
+    """
+    colours = _numbered(colours)
+    while True:
+        finer = colours
+        for labels in partitions:
+            finer = _numbered(np.stack([finer, _group_colours(finer, labels)], axis=1))
+        if finer.max(initial=0) == colours.max(initial=0):
+            return colours
+        colours = finer
+
+
+def _group_colours(colours: Colours, labels: Colours) -> Colours:
+    """A number per place that says which colours its group has, and how many of each."""
+    order = np.lexsort((colours, labels))
+    _, group = np.unique(labels, return_inverse=True)
+    sorted_colours = colours[order]
+    bounds = np.cumsum(np.bincount(group))[:-1]
+    known: dict[bytes, int] = {}
+    numbers = [
+        known.setdefault(members.tobytes(), len(known))
+        for members in np.split(sorted_colours, bounds)
+    ]
+    return np.asarray(numbers, dtype=np.int64)[group]
+
+
+def _numbered(rows: NDArray[np.int64]) -> Colours:
+    """Equal rows get equal numbers, in order of their first appearance."""
+    _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse.reshape(-1)]
+
 
 _MOST_OPERATIONS = 2_000_000
 """More would take minutes and gigabytes: about 0.1 ms and 1 KB each."""
@@ -218,7 +268,7 @@ class _Unfolding:
         """Append what a cell does for an operation.
 
         Gives the index of its first and its last operation with the kinds that run them: all
-        of the cell as one, or those of each role apart, if they do not do the same.
+        of the cell as one, or those of each role, if they do not do the same.
         """
         folded = self.folded.operations[index]
         stages = tuple(stage for stage, _ in folded.lanes)

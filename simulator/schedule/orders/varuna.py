@@ -51,7 +51,6 @@ def varuna_of(stages: int, chunks: int, microbatches: int, costs: PassCosts) -> 
 
 
 def _without_split(row: list[Slot]) -> list[Slot]:
-    """The row with whole backwards where it has input and weight gradients."""
     whole = {Phase.FORWARD: Phase.FORWARD, Phase.BACKWARD_INPUT: Phase.BACKWARD}
     return [slot._replace(phase=whole[slot.phase]) for slot in row if slot.phase in whole]
 

@@ -121,7 +121,6 @@ class _Attempt:
             self._put(rank, _W, state.pending)
 
     def _warm_up(self) -> None:
-        """The first microbatch there and back, and the forwards that run ahead of it."""
         for rank in range(len(self.ranks)):
             self._put(rank, _F)
         ahead = self._ahead()
@@ -212,7 +211,6 @@ class _Attempt:
         return self.costs.pending_bytes[rank] - self.costs.saved_bytes[rank]
 
     def _put(self, rank: int, phase: Phase, count: int = 1) -> None:
-        """Run so many passes of a rank next."""
         state, seconds = self.ranks[rank], self._seconds(phase, rank)
         for _ in range(count):
             microbatch = state.done[phase]

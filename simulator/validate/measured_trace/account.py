@@ -23,7 +23,7 @@ from simulator.engine.timeline import STREAMS, Timeline
 from simulator.program.ir import COMMUNICATION, Category, Kind, Operation, Part, Stream
 from simulator.program.price.roofline import KernelKind, kernel_kinds
 from simulator.program.price.stage_cost import SHARDING_COPY
-from simulator.program.states.gradient_buckets import BUCKET_COPY
+from simulator.program.states.data_parallel_collectives import BUCKET_COPY
 from simulator.results.passes import part_spans
 from simulator.results.step import StepResult
 from simulator.validate.measured_trace.rows import SpanKind
@@ -204,13 +204,7 @@ _USUAL: Mapping[Category, Kind] = {
 
 
 def predicted_spans(job: Job, result: StepResult, rank_class: int) -> list[Span]:
-    """What runs on the ranks of a class, in order of start.
-
-    Args:
-        job: The job.
-        result: Its simulated step.
-        rank_class: Index of the class.
-    """
+    """What runs on the ranks of a class, in order of start."""
     kinds, timeline = kernel_kinds(job), result.timeline
     passes = _Passes(timeline, rank_class)
     rows = np.flatnonzero(timeline.rank_class == rank_class)
@@ -231,8 +225,6 @@ def predicted_spans(job: Job, result: StepResult, rank_class: int) -> list[Span]
 
 
 class _Passes:
-    """The passes of a rank, in order, which its messages are for."""
-
     def __init__(self, timeline: Timeline, rank_class: int) -> None:
         program = timeline.program
         own = program.lanes.get((rank_class, Stream.COMPUTE), [])

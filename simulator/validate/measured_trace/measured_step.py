@@ -65,14 +65,12 @@ def read_step(path: Path, number: int | None = None) -> TracedStep:
 
 
 class _Reader:
-    """Cuts a trace into steps."""
-
     def __init__(self, rows: Rows, file: str) -> None:
         self.rows, self.file = rows, file
         self.is_gpu = bool(rows.kernels.key)
         self.kernels, self.launches = rows.kernels.table(), rows.launches.table()
         self.operators, self.messages = rows.operators.table(), rows.messages.table()
-        self.is_backward = np.asarray([each.is_backward for each in rows.doing], dtype=bool)
+        self.is_backward = np.asarray([each.is_backward for each in rows.activity], dtype=bool)
         self.notes: list[str] = []
 
     def step(self, number: int | None) -> TracedStep:
@@ -109,7 +107,6 @@ class _Reader:
                 yield int(match.group(1)), each
 
     def _steps(self) -> dict[int, Range]:
-        """The host's range of each step, in order of time."""
         found = dict(sorted(self._numbers(), key=lambda numbered: numbered[1].start_us))
         if found:
             return found
@@ -125,7 +122,7 @@ class _Reader:
         return {0: Range("", thread, float(begin), float(end))}
 
     def _launched_us(self) -> NDArray[np.float64]:
-        """When the host launched each kernel; NaN where it is not told."""
+        """When the host launched each kernel; NaN if unknown."""
         launches = self.launches
         if not launches.key.size:
             hint = "record with ProfilerActivity.CPU as well as ProfilerActivity.CUDA"
@@ -143,7 +140,6 @@ class _Reader:
     def _windows(
         self, hosts: Sequence[Range], launched_us: NDArray[np.float64]
     ) -> list[tuple[float, float]]:
-        """Start and end of each step [us]."""
         if not self.is_gpu:
             return [(host.start_us, host.end_us) for host in hosts]
         own = [(launched_us >= host.start_us) & (launched_us < host.end_us) for host in hosts]
@@ -166,7 +162,7 @@ class _Reader:
     def _phases(self, host: Range) -> PhaseClock:
         operators = self.operators
         inside = (operators.start_us >= host.start_us) & (operators.start_us < host.end_us)
-        computes = np.asarray([each.kind is not None for each in self.rows.doing], dtype=bool)
+        computes = np.asarray([each.kind is not None for each in self.rows.activity], dtype=bool)
         operators = operators.where(inside & computes[operators.code])
         ranges = [r for r in self.rows.ranges if host.start_us <= r.start_us < host.end_us]
         backward = self.is_backward[operators.code]
@@ -191,7 +187,7 @@ class _Reader:
             return table.where((table.end_us > window[0]) & (table.start_us < window[1]))
 
         operators, messages = inside(self.operators), inside(self.messages)
-        whole = np.asarray([each.kind in _WHOLE for each in self.rows.doing], dtype=bool)
+        whole = np.asarray([each.kind in _WHOLE for each in self.rows.activity], dtype=bool)
         spans = self._spans(messages, clock.at(messages.start_us), window[0])
         for thread in np.unique(operators.key):
             own = operators.where(operators.key == thread)
@@ -209,15 +205,14 @@ class _Reader:
         return [
             Span(kind, PHASES[phase], (start_us - begin_us) / 1e6, (end_us - begin_us) / 1e6)
             for start_us, end_us, code, phase in rows
-            if (kind := self.rows.doing[code].kind) is not None
+            if (kind := self.rows.activity[code].kind) is not None
         ]
 
     def _place(self) -> tuple[int | None, int | None]:
-        """Rank and number of ranks."""
-        said = self.rows.header.get("distributedInfo")
-        if not isinstance(said, dict):
+        info = self.rows.header.get("distributedInfo")
+        if not isinstance(info, dict):
             return None, None
-        numbers = (said.get("rank"), said.get("world_size"))
+        numbers = (info.get("rank"), info.get("world_size"))
         rank, ranks = (value if type(value) is int and value >= 0 else None for value in numbers)
         return rank, ranks
 

@@ -86,8 +86,8 @@ def kernel_kind(name: str, args: Mapping[str, Any]) -> SpanKind:
     lower = name.lower()
     if lower.startswith(("nccl", "rccl", "mscclkernel")):
         # An exchange between all is sends and receives to NCCL.
-        said = collective_kind(str(args.get("Collective name", "")))
-        return said or collective_kind(name) or KernelKind.OTHER
+        stated = collective_kind(str(args.get("Collective name", "")))
+        return stated or collective_kind(name) or KernelKind.OTHER
     if _EXCHANGE in lower:
         return Kind.ALL_TO_ALL
     if lower.startswith("memcpy"):
@@ -109,7 +109,7 @@ def operator_kind(name: str) -> KernelKind | None:
 
 
 MAX_ROWS = 5_000_000
-"""More events are not kept but refused: some hundred bytes each at the most, all told."""
+"""More events are not kept but refused: some hundred bytes each at the most, in all."""
 
 _BACKWARD = (
     "autograd::engine::evaluate_function",
@@ -189,7 +189,7 @@ class Table(NamedTuple):
         return Table(self.start_us[mask], self.end_us[mask], self.key[mask], self.code[mask])
 
 
-class _Doing(NamedTuple):
+class _Activity(NamedTuple):
     """What a row does; the numbers of rows are places in a list of these."""
 
     kind: SpanKind | None
@@ -201,7 +201,7 @@ class Rows:
     """What is kept of a trace.
 
     Attributes:
-        doing: What each code stands for: a kind of kernel, operator or collective (None is
+        activity: What each code stands for: a kind of kernel, operator or collective (None is
             waiting), and whether it belongs to autograd.
         kernels: What ran on the GPU; keys are correlations.
         launches: When the host launched it; keys are correlations.
@@ -212,7 +212,7 @@ class Rows:
         header: Fields beside the events.
     """
 
-    doing: list[_Doing] = field(default_factory=list)
+    activity: list[_Activity] = field(default_factory=list)
     kernels: Columns = field(default_factory=Columns)
     launches: Columns = field(default_factory=Columns)
     operators: Columns = field(default_factory=Columns)
@@ -220,7 +220,7 @@ class Rows:
     ranges: list[Range] = field(default_factory=list)
     devices: set[object] = field(default_factory=set)
     header: Mapping[str, Any] = field(default_factory=dict)
-    _codes: dict[_Doing, int] = field(default_factory=dict)
+    _codes: dict[_Activity, int] = field(default_factory=dict)
     _by_name: dict[str, int] = field(default_factory=dict)
     _threads: dict[tuple[object, object], int] = field(default_factory=dict)
 
@@ -238,7 +238,7 @@ class Rows:
         found = event.get("args")
         args: Mapping[str, Any] = found if isinstance(found, dict) else {}
         if category in _ON_GPU:
-            code = self._code(_Doing(kernel_kind(name, args)))
+            code = self._code(_Activity(kernel_kind(name, args)))
             self.kernels.add(span_us, _whole(args.get("correlation")), code)
             self.devices.add(str(args.get("device", "")))
         elif category in _LAUNCHES:
@@ -248,7 +248,7 @@ class Rows:
         elif category == "user_annotation":
             kind = collective_kind(name) if name.startswith(_ON_CPU) else None
             if kind is not None:
-                self.messages.add(span_us, 0, self._code(_Doing(kind)))
+                self.messages.add(span_us, 0, self._code(_Activity(kind)))
             elif STEP.match(name) or PHASE.match(name) or name.startswith(UPDATE):
                 self.ranges.append(Range(name[:200], self._thread(event), *span_us))
         return True
@@ -263,15 +263,15 @@ class Rows:
         if name not in self._by_name:
             if len(self._by_name) >= _MAX_NAMES:
                 self._by_name.clear()
-            doing = _Doing(operator_kind(name), name.startswith(_BACKWARD))
-            self._by_name[name] = self._code(doing)
+            activity = _Activity(operator_kind(name), name.startswith(_BACKWARD))
+            self._by_name[name] = self._code(activity)
         return self._by_name[name]
 
-    def _code(self, doing: _Doing) -> int:
-        if doing not in self._codes:
-            self._codes[doing] = len(self.doing)
-            self.doing.append(doing)
-        return self._codes[doing]
+    def _code(self, activity: _Activity) -> int:
+        if activity not in self._codes:
+            self._codes[activity] = len(self.activity)
+            self.activity.append(activity)
+        return self._codes[activity]
 
     def _thread(self, event: Event) -> int:
         key = str(event.get("pid")), str(event.get("tid"))

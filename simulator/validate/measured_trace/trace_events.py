@@ -1,7 +1,7 @@
 """How are the events of a trace read, however large the file is?
 
 One by one, from a window of bounded size onto the text: a trace of a large job has gigabytes.
-Nothing in the file is executed, and a file that is cut off or no trace is told apart from one
+Nothing in the file is executed, and a file that is cut off or no trace is distinguished from one
 that is wrong in one place.
 
 Source:

@@ -46,7 +46,7 @@ def innermost(
                is_whole[order].tolist(), strict=True)  # fmt: skip
     open_: list[tuple[float, int, bool]] = []
     clock = -np.inf
-    for begins, own_end, doing, is_one in rows:
+    for begins, own_end, activity, is_one in rows:
         while open_ and open_[-1][0] <= begins:
             stop, inner, _ = open_.pop()
             if stop > clock:
@@ -61,7 +61,7 @@ def innermost(
                 yield clock, begins, outer
             ends = min(ends, outer_end)
         clock = max(clock, begins)
-        open_.append((ends, doing, is_one))
+        open_.append((ends, activity, is_one))
     while open_:
         stop, inner, _ = open_.pop()
         if stop > clock:

@@ -10,35 +10,9 @@ import re
 from typing import Any
 
 from simulator.described.plan.stack import STACKS
+from simulator.facts import shipped_facts
 
-_STACK_OF_WORD: tuple[tuple[str, str], ...] = (
-    (r"zero-?bubble", "zero-bubble"),
-    (r"torchtitan", "torchtitan"),
-    (r"llm-?foundry|composer|mosaic", "torch-fsdp"),
-    (r"internevo|internlm", "internevo"),
-    (r"megatron.*deepspeed|deepspeed.*megatron|neox|axonn|colossal", "megatron-deepspeed"),
-    (r"maxtext|pax|axlearn|\bjax\b|alpa|t5x|levanter|easylm", "jax"),
-    (r"automodel", "torch"),
-    (r"nemo|megatron|mcore|primus|megascale|mindspeed|mindspore|paddle|vescale|galvatron|hai-?llm",
-     "megatron-core"),
-    (r"deepspeed", "deepspeed"),
-    (r"fsdp-?v?2", "torch"),
-    (r"fsdp", "torch-fsdp"),
-    (r"torch|\bddp\b|litgpt|nanotron|picotron|lightning|hugging|\bhf\b|transformers|trainer|trl\b"
-     r"|accelerate|axolotl|llama-?factory|unsloth|nanogpt", "torch"),
-)  # fmt: skip
-"""Word of a framework or its version, and the stack that is it or closest to it, the most telling
-first."""
-
-_HUGGING_FACE = re.compile(
-    r"hugging|\bhf\b|transformers|trainer|\btrl\b|accelerate|axolotl|llama-?factory"
-)
-"""Frameworks around the models of Hugging Face's transformers."""
-
-_EAGER_MODEL = {"fused_rmsnorm": False, "fused_rotary": False, "cross_entropy": "eager"}
-"""What models without kernels of their own do, such as those of transformers and Llama recipes."""
-
-_COMPILED = re.compile(r"(?<!no )(?<!without )(?:torch\.compile|torch compile|inductor|thunder)")
+_FILE = "framework_names"
 
 
 def stack_of(framework: str, version: str) -> str:
@@ -59,21 +33,27 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     """
     name = framework.strip().lower()
     said = f"{name} {version.lower()}".replace("_", "-")
-    base = next((stack for word, stack in _STACK_OF_WORD if re.search(word, said)), "megatron-core")
+    base = next(
+        (stack for word, stack in shipped_facts(_FILE)["stacks"].items() if re.search(word, said)),
+        "megatron-core",
+    )
     if name in STACKS and base == "megatron-core":
         base = name
     if base == "megatron-core":
         return _megatron_of_its_time(said)
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
-    if base in ("torch", "torch-fsdp") and _COMPILED.search(f"{said} {notes.lower()}"):
-        return {"base": base, **_foreign_fsdp(base, said), **_compiled()}
+    if base in ("torch", "torch-fsdp") and re.search(
+        shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"
+    ):
+        return {"base": base, **_foreign_fsdp(base, said), **shipped_facts(_FILE)["compiled_model"]}
     return {"base": base, **_foreign_fsdp(base, said)}
 
 
 def runs_transformers(framework: str, version: str) -> bool:
     """Whether the framework trains models of Hugging Face's transformers as they are."""
-    return _HUGGING_FACE.search(f"{framework} {version}".lower().replace("_", "-")) is not None
+    said = f"{framework} {version}".lower().replace("_", "-")
+    return re.search(shipped_facts(_FILE)["hugging_face"], said) is not None
 
 
 def zero_of(base: str, framework: str, version: str) -> int | None:
@@ -128,13 +108,12 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
     if base != "torch-fsdp" or re.search(r"llm-?foundry|composer|mosaic", said):
         return {}
     first = re.search(r"torch[ -]?v?2\.[01](?!\d)", said)
-    return {**_EAGER_MODEL, "flash_kernel": "flash-1" if first else "flash-2"}
-
-
-def _compiled() -> dict[str, Any]:
-    return {"fused_elementwise": True, "fused_rmsnorm": True, "fused_rotary": True}
+    return {
+        **shipped_facts(_FILE)["eager_model"],
+        "flash_kernel": "flash-1" if first else "flash-2",
+    }
 
 
 def eager_model_facts() -> dict[str, Any]:
     """Facts of a stack around a model whose norms, rotations and loss are PyTorch's own."""
-    return {"fused_elementwise": False, **_EAGER_MODEL}
+    return {"fused_elementwise": False, **shipped_facts(_FILE)["eager_model"]}

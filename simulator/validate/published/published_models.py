@@ -1,7 +1,7 @@
 """Which network does a published row train?
 
 Its columns say, a named public model says what they leave out, and where there is none the
-conventions of the model's kin do.
+conventions of similar models do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OTHER_NETWORKS = re.compile(
 """Networks that are no stack of like transformer layers."""
 
 _GPT_VOCAB, _LLAMA_VOCAB = 50_257, 32_000
-"""Tokens of GPT-2's and of Llama's tokenizer, which their kin took over.
+"""Tokens of GPT-2's and of Llama's tokenizer, which similar models took over.
 
 Source: assumption, for rows that state no vocabulary and name no public model."""
 
@@ -72,12 +72,11 @@ def _spelling(name: str) -> str:
     plain = re.sub(r"^(meta|nvidia|mistralai|google)-", "", plain)
     plain = re.sub(r"-(instruct|chat|base|hf|it|pretrain(ing)?|v0\.\d)(?=-|$)", "", plain)
     plain = plain.replace("deepseekv", "deepseek-v")
-    # "llama-3-8b" and "llama3-8b": a dash between a letter and a digit tells nothing apart.
+    # "llama-3-8b" and "llama3-8b": a dash between a letter and a digit makes no difference.
     return re.sub(r"(?<=[a-z])-(?=\d)", "", plain)
 
 
 def _stated(row: Row) -> dict[str, Any]:
-    """The fields that cells of the row fill."""
     stated: dict[str, Any] = {"name": cells.text(row, "model") or "unnamed"}
     for field in ("layers", "hidden", "heads", "kv_heads", "vocab", "ffn_hidden"):
         if (value := cells.whole_if_stated(row, field)) is not None:
@@ -121,7 +120,7 @@ def _without_what_it_contradicts(stated: dict[str, Any], known: Model) -> dict[s
 
 
 def _style(row: Row) -> dict[str, Any]:
-    """What the columns leave open of a model that is no public one: that of its kin."""
+    """What the columns leave open of a model that is no public one: that of similar models."""
     gated, has_experts = cells.flag(row, "gated_mlp"), cells.whole_if_stated(row, "experts")
     if not gated and not has_experts:
         return _gpt_style(cells.tokens(row, "seq_len"))
@@ -130,7 +129,7 @@ def _style(row: Row) -> dict[str, Any]:
 
 
 def _gpt_style(seq_len: int) -> dict[str, Any]:
-    """Models with a plain MLP are GPT-2's kin: learned positions, layer norm, biases."""
+    """Models with a plain MLP are like GPT-2: learned positions, layer norm, biases."""
     return {
         "positions": "learned",
         "max_positions": seq_len,
@@ -174,7 +173,7 @@ def _structure_in_the_notes(row: Row) -> dict[str, Any]:
 
 
 def _assumed(row: Row) -> dict[str, Any]:
-    """Dimensions that a row without a public model leaves out and its kin agree on.
+    """Dimensions that a row without a public model leaves out and similar models agree on.
 
     Raises:
         InputError: One is missing that they do not agree on.

@@ -27,73 +27,6 @@ from simulator.validate.published.framework_stacks import (
 from simulator.validate.published.published_models import has_experts, model_document
 from simulator.validate.published.row_facts import stated_facts
 
-_NOTE_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (r"(?i)squared[- ]relu|sq_?relu|relu\^2", {"model": {"activation": "squared-relu"}}),
-    (r"(?i)ring[- ]attention", {"plan": {"cp_method": "ring"}}),
-    (r"(?i)CP (by|with|over) all[- ]?to[- ]?all|ulysses", {"plan": {"cp_method": "all_to_all"}}),
-    (r"(?i)CP (by|with|over) all[- ]?gather", {"plan": {"cp_method": "all_gather"}}),
-    (
-        r"(?i)\bTP(/[DP]P)* comm(unication)? overlap( is)? on|tp_comm_overlap[ =:]*(true|on)",
-        {"plan": {"overlap_tp": True}},
-    ),
-    (
-        r"(?i)\bsynchronous p2p|(p2p|pipeline)[^;]{0,25} not overlapped",
-        {"plan": {"overlap_p2p": False}},
-    ),
-    (
-        r"(?i)no comm(unication)?[/-]comp(ute|utation)? overlap|no overlap anywhere",
-        {
-            "plan": {
-                "overlap_grad_reduce": False,
-                "overlap_param_gather": False,
-                "stack": {"overlap_tp_backward": False},
-            }
-        },
-    ),
-    (
-        r"(?i)(grad|\bDP\b|data[- ]parallel)[^;]{0,25} not overlapped"
-        r"|(?i:no gradient(-bucket)? overlap)",
-        {"plan": {"overlap_grad_reduce": False}},
-    ),
-    (
-        r"(?i)grad(ient)? sync overlapped|grad/param comm overlap|overlapped grad",
-        {"plan": {"overlap_grad_reduce": True}},
-    ),
-    (
-        r"(?i)capacity factor 1(\.0)?\b(?!\.)|tokendrop",
-        {"model": {"experts": {"capacity_factor": 1.0}}},
-    ),
-    (r"(?i)(?<!no )grouped gemm", {"plan": {"stack": {"grouped_experts": True}}}),
-    (r"(?i)a2a overlap on|EP (comm )?overlap on", {"plan": {"overlap_ep": True}}),
-    (r"w/ MTP", {"model": {"multi_token_layers": 1}}),
-    (r"w/o MTP", {"model": {"multi_token_layers": 0}}),
-    (r"^(?!.*tokendrop).*\b(Deep|Hybrid)EP\b", {"plan": {"ep_dispatch": "hierarchical"}}),
-    (
-        r"(?i)bf16 grad(ient)?s? (sync|reduc|all-?reduce)",
-        {"plan": {"grad_reduce_precision": "bf16"}},
-    ),
-    (r"MP mode PURE", {"plan": {"grad_reduce_precision": "bf16"}}),
-    (r"(?i)async[- ]TP\b", {"plan": {"overlap_tp": True}}),
-    (
-        r"(?i)(float8|fp8) row-?wise|row-?wise (float8|fp8)",
-        {"plan": {"stack": {"float8_scaling": "rows", "gathers_casted": False}}},
-    ),
-    (
-        r"(?i)\beager\b(?! attention)",
-        {
-            "plan": {
-                "stack": {"fused_elementwise": False, "fused_rmsnorm": False, "fused_rotary": False}
-            }
-        },
-    ),
-)
-"""Phrase in the notes, and the fields it decides.
-
-DeepEP and HybridEP send a token once to every rank that has an expert of it. Recipes that drop
-tokens run without them: Megatron-Bridge's ``apply_moe_token_drop`` asks for the ``alltoall``
-dispatcher, whatever the preset of the next release names."""
-
-
 _SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
 """Phrase in the notes of runs whose stages compute their first layers again."""
 
@@ -143,8 +76,7 @@ def job_document(row: Row) -> dict[str, Any]:
         },
         "plan": _plan(row),
     }
-    said = (facts for pattern, facts in _NOTE_FACTS if re.search(pattern, notes))
-    for facts in (stated_facts(row), *said):
+    for facts in (stated_facts(row), *spellings.facts_in_notes(notes)):
         document = merged(document, facts)
     if not has_experts(document["model"]):
         # Phrases of whole tables, which hold dense models, too.
@@ -199,7 +131,7 @@ def _profile_name(row: Row) -> str:
     name = said if is_path else profile_name_of(said, profile_names())
     if name is None:
         raise InputError.single("profile", f"no hardware profile describes {said or 'no device'!r}")
-    # Nodes of eight V100 SXM2 are DGX-1s and the like, whose links make a cube mesh.
+    # Nodes of eight V100 SXM2 are DGX-1s and similar systems, whose links make a cube mesh.
     if name == "v100-sxm2-32gb" and cells.whole_if_stated(row, "gpus_per_node") == 8:
         return "dgx1-v100-32gb"
     return name
@@ -223,8 +155,8 @@ def _plan(row: Row) -> dict[str, Any]:
         plan |= _stated_layout(row, plan)
         schedule = spellings.schedule_name(cells.text(row, "schedule"), chunks)
         plan |= {"schedule": schedule} if schedule else {}
-        if chunks == 1 and schedule in spellings.CHUNKS_OF_SCHEDULE:
-            plan["vpp"] = spellings.CHUNKS_OF_SCHEDULE[schedule]
+        if chunks == 1 and (folded := spellings.chunks_of_schedule(schedule)):
+            plan["vpp"] = folded
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
         if (said := cells.flag(row, key)) is not None:
             plan[key] = said
@@ -260,7 +192,6 @@ def _check_degrees(row: Row, plan: Mapping[str, Any]) -> None:
 
 
 def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
-    """What data-parallel ranks share, and among how many of them."""
     said = cells.word(row, "zero")
     if not said:
         stage = zero_of(base, row["framework"], row.get("framework_version", ""))
@@ -274,7 +205,6 @@ def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
 
 
 def _zero_group(row: Row, plan: Mapping[str, Any]) -> int:
-    """Ranks that the states are sharded over; 0 where that is all of them."""
     said = cells.word(row, "zero_group")
     tensor_ranks = max(1, plan.get("tp", 1))
     if said in ("node", "intra-node", "in-node", "per-node"):
@@ -298,7 +228,6 @@ def _precision(row: Row, base: str) -> dict[str, Any]:
 
 
 def _recomputation(row: Row) -> dict[str, Any]:
-    """Whole layers, or parts of them, that are computed again."""
     said, notes = cells.word(row, "recompute"), row.get("notes", "")
     recomputation: dict[str, Any] = {"recompute": spellings.recompute_extent(said)} if said else {}
     if some_layers := _SOME_LAYERS_AGAIN.search(notes):
@@ -330,7 +259,7 @@ def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[st
         # ``arguments.py``: bf16 sets accumulate_allreduce_grads_in_fp32.
         facts |= {"main_grad_precision": "fp32", "grad_reduce_precision": "fp32"}
     if base in ("deepspeed", "megatron-deepspeed") and cells.flag(row, "gated_mlp"):
-        # Llama's kin, of 2023 and later, train without dropout and on flash attention.
+        # Models like Llama, of 2023 and later, train without dropout and on flash attention.
         facts |= {"dropout": False, "attention": "flash"}
     of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
     if of_transformers and base in ("deepspeed", "torch-fsdp"):

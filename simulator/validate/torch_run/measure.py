@@ -116,7 +116,6 @@ def _timed_step(trainer: Trainer) -> tuple[float, list[Span]]:
 
 
 def _slowest(seconds: float, world: World) -> float:
-    """The longest of all ranks [s]."""
     if world.backend == "fake" or world.ranks == 1:
         return seconds
     longest = torch.tensor(seconds, dtype=torch.float64, device=world.device)
@@ -132,7 +131,6 @@ def _phase_sums(spans: Sequence[Span]) -> dict[str, float]:
 
 
 def _expert_loads(trainer: Trainer) -> list[float]:
-    """Rows that every expert got from all ranks; empty where none are spread."""
     rows = trainer.expert_rows
     if rows is None or trainer.world.backend == "fake":
         return []
@@ -143,9 +141,9 @@ def _expert_loads(trainer: Trainer) -> list[float]:
 def _gathered(own: RankMeasured, world: World) -> list[RankMeasured] | None:
     if world.backend == "fake" or world.ranks == 1:
         return [own]
-    everybody: list[Any] | None = [None] * world.ranks if world.rank == 0 else None
-    dist.gather_object(own, everybody)
-    return everybody
+    gathered: list[Any] | None = [None] * world.ranks if world.rank == 0 else None
+    dist.gather_object(own, gathered)
+    return gathered
 
 
 def _gpu_memory(trainer: Trainer) -> dict[str, float]:

@@ -93,7 +93,6 @@ def _tensor_plan(net: StageModel, job: Job) -> dict[str, ParallelStyle]:
 
 
 def _recompute(net: StageModel, job: Job) -> None:
-    """Repeats core attention or whole layers in backward."""
     again = partial(checkpoint, use_reentrant=False)
     for module in net.layers:
         layer = cast(Layer, module)

@@ -87,14 +87,12 @@ def build_schedule(
 
 
 def _stage(job: Job, grid: Grid, world: World, part: nn.Module, number: int) -> PipelineStage:
-    """A stage; where no other rank answers, with the shapes that it would be told."""
     count = job.plan.pp * job.plan.vpp
     shapes = _shapes(job, number, count) if world.backend == "fake" else {}
     return PipelineStage(part, number, count, world.device, group=grid.pipeline_group, **shapes)
 
 
 def _shapes(job: Job, number: int, count: int) -> dict[str, Any]:
-    """What a stage takes and gives, without memory."""
     micro, length = job.batch.micro_batch, job.batch.seq_len // job.plan.cp
     cut = length // job.choices.tensor_ranks if job.plan.cuts_sequence else length
     dtype = DTYPES[job.plan.precision]

@@ -30,7 +30,7 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.run.state_offload import HOST_UPDATE
+from simulator.program.run.host_copies import HOST_UPDATE
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.summary import summarise
@@ -47,11 +47,11 @@ def silence(program: Program) -> None:
     """Exchanges between ranks take no time and load no links; all else stays."""
     for operation in program.operations:
         work = operation.work
-        heard = tuple(part for part in work.parts if part.category not in _SILENT)
-        if len(heard) < len(work.parts):
-            seconds = sum(part.seconds for part in heard)
+        kept = tuple(part for part in work.parts if part.category not in _SILENT)
+        if len(kept) < len(work.parts):
+            seconds = sum(part.seconds for part in kept)
             operation.work = replace(
-                work, seconds=seconds, parts=heard, traffic=None, collectives=()
+                work, seconds=seconds, parts=kept, traffic=None, collectives=()
             )
 
 
@@ -198,7 +198,6 @@ Row = tuple[Operation, float, float]
 
 
 def _compute_rows(timeline: Timeline, index: int) -> list[Row]:
-    """The compute stream's operations and updates on the CPUs: start and end, by start."""
     streams = [STREAMS.index(Stream.COMPUTE), STREAMS.index(Stream.HOST)]
     rows = np.flatnonzero((timeline.rank_class == index) & np.isin(timeline.stream, streams))
     start_s, end_s, operations = timeline.start_s, timeline.end_s, timeline.operations

@@ -159,12 +159,7 @@ def profiled_step(trainer: Trainer, keep: Path | None = None) -> Traced:
 
 
 def read_events(events: Iterable[Mapping[str, Any]], *, is_gpu: bool) -> Traced:
-    """The spans and the memory of one step.
-
-    Args:
-        events: Events as ``export_chrome_trace`` writes them.
-        is_gpu: Whether to take the times at which the GPU ran the ranges.
-    """
+    """The spans and the memory of one step."""
     events = list(events)
     annotation = "gpu_user_annotation" if is_gpu else "user_annotation"
     step = next(e for e in events if e.get("name") == _STEP and e.get("cat") == "user_annotation")

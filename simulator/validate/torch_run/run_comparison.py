@@ -41,7 +41,7 @@ class RankMeasured:
         rank: Its number.
         stage: Its pipeline stage.
         phases_s: Median time of each phase over the steps [s].
-        memory_bytes: Peak and what is kept, by name; empty where nobody counts [B].
+        memory_bytes: Peak and what is kept, by name; empty if not counted [B].
         spans: What ran when in one profiled step.
     """
 
@@ -117,7 +117,7 @@ class Pair:
     Attributes:
         stage: Pipeline stage whose rank it is of; -1 for the whole job.
         name: Phase, or owner of memory.
-        measured: In seconds or bytes; None where nobody measured it.
+        measured: In seconds or bytes; None if not measured.
         predicted: The same from the simulator.
     """
 

@@ -123,7 +123,7 @@ class SpreadExperts(nn.Module):
 
 
 def _even_counts(counts: Tensor) -> Tensor:
-    """As many rows as were sent, from every rank to every expert alike."""
+    """As many rows as were sent, from every rank to every expert."""
     total, parts = int(counts.sum()), counts.numel()
     part = torch.arange(parts, device=counts.device)
     return ((part + 1) * total // parts - part * total // parts).view_as(counts)
@@ -136,10 +136,6 @@ def _part(weight: Tensor, axis: int, group: Group) -> nn.Parameter:
 
 class StageModel(nn.Module):
     """Tokens (b, s) or hidden states (b, s, h) to hidden states or logits (b, s, v).
-
-    Args:
-        model: The whole model.
-        part: What the stage holds of it.
 
     Raises:
         UnsupportedError: The model has a part without a reference implementation.

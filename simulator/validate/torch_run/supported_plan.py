@@ -173,7 +173,6 @@ def as_torch_runs_it(job: Job, world: World) -> AsRun:
 
 
 def _facts_of_run(job: Job, world: World) -> dict[str, Any]:
-    """Every fact of the stack: the job's where the run follows it, else plain torch's."""
     given = job.plan.stack
     whole = DTYPES[job.plan.precision] == torch.float32
     has_fused_norm = world.is_gpu and hasattr(torch.ops.aten, "_fused_rms_norm")
@@ -188,7 +187,6 @@ def _facts_of_run(job: Job, world: World) -> dict[str, Any]:
 
 
 def _written(name: str, value: object) -> object:
-    """A fact as files spell it."""
     return f"{value!r} B" if name.endswith("_bytes") else value
 
 

@@ -175,7 +175,6 @@ class Trainer:
         return contextlib.nullcontext()
 
     def _cut(self, buffers: list[Tensor]) -> contextlib.AbstractContextManager[None]:
-        """Context-parallel ranks take their part of every sequence."""
         if self.grid.context is None:
             return contextlib.nullcontext()
         from torch.distributed.tensor.experimental import context_parallel
@@ -195,7 +194,6 @@ class Trainer:
         return is_sharded or any(ranks > 1 for ranks in (choices.tensor_ranks, plan.pp, plan.ep))
 
     def _clip(self) -> None:
-        """Scales gradients down to a norm of one over all ranks."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         # Offloaded gradients are on the host; one number of them goes to the device and back.
         squares = torch.zeros((), device=gradients[0].device if gradients else self.world.device)
@@ -256,7 +254,6 @@ def build_trainer(job: Job, world: World, layer_sleep_s: float | None = None) ->
 
 
 def _built(make: Callable[..., StageModel], job: Job, world: World, run: Any) -> StageModel:
-    """A part of the model, its weights on the device in the format they are kept in."""
     keeps_master = job.choices.keeps_master_weights
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32 if keeps_master else DTYPES[job.plan.precision])
@@ -272,14 +269,13 @@ def _optimizer(job: Job, parameters: Sequence[nn.Parameter]) -> Optimizer:
     kind, options = _OPTIMIZERS[job.plan.optimizer]
     if job.choices.hands_out_weights and job.dp > 1:
         return ZeroRedundancyOptimizer(parameters, kind, **options)
-    alike = (
+    same_kind = (
         [p for p in parameters if isinstance(p, DTensor) == is_cut] for is_cut in (True, False)
     )
-    return kind([{"params": group} for group in alike if group], **options)
+    return kind([{"params": group} for group in same_kind if group], **options)
 
 
 def _batch(job: Job, world: World, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Random sequences, others on every data-parallel rank, and the token after each."""
     count = job.microbatches * job.batch.micro_batch
     generator = torch.Generator(world.device).manual_seed(_SEED + grid.data_rank)
     shape = (count, job.batch.seq_len + 1)

@@ -1,4 +1,4 @@
-"""Train a job for real, simulate it, and say how far apart they are."""
+"""Train a job for real, simulate it, and say how far they differ."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def validate_torch(
         link_bytes_per_s: Rate of a real network made between the ranks on this machine; None
             is whatever joins them.
         layer_sleep_s: How long each layer sleeps in forward, and twice that in backward [s]:
-            what is left is communication, overlap and bubbles. Layers compute besides only where
+            what is left is communication, overlap and bubbles. Layers compute as well only where
             they exchange activations.
         trace: Where rank 0 leaves its profile of one step (.json or .json.gz); None is nowhere.
         on_step: Called after each timed step.

@@ -1,0 +1,59 @@
+"""Which numbers hold on every system, as far as is known, and where do they come from?
+
+They stand in ``hardware_profiles/common``, each with its evidence. A profile or a job may say
+otherwise under ``common``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from simulator.described.base import Bytes, Fraction, Ratio, Spec
+from simulator.described.documents import data_folder, read_yaml, validated
+
+
+class Common(Spec):
+    """What kernels and communicators do on every system alike."""
+
+    flash_1_share: Fraction
+    """Rate of FlashAttention 1 over that of its successor."""
+    attention_power_share: Ratio
+    """Power that attention draws over what products draw."""
+    flash_1_power_share: Ratio
+    """The same of FlashAttention 1."""
+    overlap_exponent: Ratio
+    """Exponent of the norm that joins computing and memory time of a product: the larger it is,
+    the better each hides behind the other; at 1 they add."""
+    unaligned_share: Fraction
+    """Rate of products whose rows do not start on multiples of 16 bytes, over that of others."""
+    strided_elements_per_cycle: Ratio
+    """Elements per cycle and multiprocessor of PyTorch's elementwise kernel for operands that are
+    not all contiguous, which divides every index to find where its operands lie
+    (``launch_legacy_kernel`` of ``CUDALoops.cuh``)."""
+    grouped_share: Ratio
+    """Rate of one product for several experts over that of a dense one of its size."""
+    permute_efficiency: Fraction
+    """Share of the memory bandwidth of sorting tokens by expert, and of adding them up again."""
+    permute_backward_efficiency: Fraction
+    """The same, backward."""
+    quantise_share: Ratio
+    """Rate of kernels that scale an input to fp8, which load single elements (TensorRT-LLM's
+    ``computeFP8QuantizeScale`` and ``scaleMatrix``), over that of streaming ones."""
+    pair_communicator_bytes: Bytes
+    """Device memory that a communicator of two ranks takes."""
+    communicator_bytes: Bytes
+    """The same, of more ranks."""
+
+
+def common_document() -> dict[str, Any]:
+    """The numbers that are shipped, with their sources."""
+    document = read_yaml(data_folder("hardware_profiles") / "common" / "numbers.yaml")
+    return {key: value for key, value in document.items() if key != "description"}
+
+
+@lru_cache
+def shipped_common() -> Common:
+    """The numbers that are shipped."""
+    values = {name: number["value"] for name, number in common_document().items()}
+    return validated(Common, values, "common")

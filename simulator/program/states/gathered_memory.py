@@ -1,0 +1,271 @@
+"""How much memory do weights take while they are gathered, and gradients until they are sharded?
+
+Parameters that share a collective are whole together. Gradients are copied into a bucket one by
+one, and leave when it is full. Where none stay from the step before, the first backward of a step
+makes them. Under ZeRO 2 the first of several backwards of one virtual stage makes them, the later
+ones add to them, and the reductions after the last one shard them.
+
+Where one rank holds both ends of the model, the table of tokens and the output matrix are one
+parameter, whose gradient comes in two parts: the head's when backward begins, that of the lookup,
+as large, when it ends. PyTorch's autograd hands on neither before their sum, so the head's part
+waits in the engine all through backward. The sum is a third tensor: the gradient of a linear
+layer's weight is a view, to which autograd adds nothing. Where the product adds to the gradient
+itself and that stays from step to step, its part is a stand-in of zeros, which takes the lookup's.
+
+Ignores: the memory traffic of adding up, and that frameworks may add up in fp32; further uses of a
+tied embedding by multi-token prediction, and a weight gradient that is computed on its own.
+Source: DeepSpeed 0.3.13, deepspeed/runtime/zero/stage3.py, ``reduce_ipg_grads``; PyTorch's
+``zero_grad(set_to_none=True)``; PyTorch 2.13, torch/csrc/autograd/input_buffer.cpp, ``accumulate``
+and ``can_accumulate_inplace``; Megatron-Core, ``zero_out_wgrad`` of
+``LinearWithGradAccumulationAndAsyncCommunication`` and ``LanguageModule``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from simulator.described.job import Job
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import Memory, Owner, total_bytes
+from simulator.program.layer.model_ends import embedding_tensors
+from simulator.program.states.gather_units import Piece, Unit, Units
+from simulator.program.states.resident import (
+    new_gradient_bytes,
+    padded_vocab,
+    shard_numel,
+    state_bytes,
+    tensor_parameters,
+)
+from simulator.program.states.separate_parameters import (
+    kept_embedding_numel,
+    whole_in_attention,
+    whole_parameters,
+)
+
+
+class UnitMemory:
+    """Memory of the units of one job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._choices = job.choices
+        self._state = state_bytes(job)
+
+    def weights(self, units: Sequence[Unit]) -> Memory:
+        """Gathered weights of units that are whole from before their use until after it."""
+        sizes = (u.parameters.total * self._state.gathered for u in units if not u.separate)
+        return tuple((Owner.GATHERED_WEIGHTS, num_bytes) for num_bytes in sizes if num_bytes)
+
+    def kept_weights(self, units: Sequence[Unit]) -> Memory:
+        """Weights that stay whole from forward to backward, of units where others do not."""
+        numels = (unit.separate.kept_numel for unit in units if unit.separate)
+        return tuple((Owner.GATHERED_WEIGHTS, n * self._state.gathered) for n in numels if n)
+
+    def weights_in_turn(
+        self, piece: Piece, *, is_forward: bool, in_attention: bool = False
+    ) -> Memory:
+        """The most that is gathered at once while parameters come and go one after another."""
+        all_separate = [unit.separate for unit in piece.needs if unit.separate]
+        if in_attention:
+            each = [whole_in_attention(separate, self.job) for separate in all_separate]
+        else:
+            each = [
+                whole_parameters(separate, self.job, is_forward=is_forward)
+                for separate in all_separate
+            ]
+        numels = [*max(each, key=sum, default=[]), piece.ahead_numel]
+        if not piece.run.has_embedding:
+            numels.append(kept_embedding_numel(self.job))
+        per = self._state.gathered
+        return tuple((Owner.GATHERED_WEIGHTS, numel * per) for numel in numels if numel)
+
+    def shard(self, units: Sequence[Unit]) -> Memory:
+        """Shards that lie on the GPU between their copy and their gather."""
+        per = self._state.weights or self._state.master
+        numel = sum(shard_numel(self.job, unit.parameters) for unit in units)
+        return ((Owner.GATHERED_WEIGHTS, numel * per),)
+
+    def gradients(self, units: Sequence[Unit]) -> Memory:
+        """Gradients before they are sharded.
+
+        Only ZeRO 2 and 3 make them anew; otherwise they live in resident buffers.
+        """
+        if not self._choices.shards_gradients:
+            return ()
+        parts = [[part] for unit in units for part in unit.parts]
+        others = [unit for unit in units if not unit.parts]
+        made = [*parts, others] if others else parts
+        return tuple((Owner.GRADIENTS, self._unsharded(u) * self._state.gathered) for u in made)
+
+    @property
+    def copies_gradients(self) -> bool:
+        """Whether gradients of ZeRO 2 and 3 are free once they are in the reduced buffer."""
+        return self._choices.frees_copied_gradients
+
+    def reduced(self, units: Sequence[Unit]) -> Memory:
+        """Whole gradients of ZeRO 2 and 3 that are reduced, if they are a copy."""
+        state = self._state
+        is_copy = state.reduced != state.gathered or self.copies_gradients
+        if not (self._choices.shards_gradients and is_copy):
+            return ()
+        return ((Owner.COMMUNICATION, self._unsharded(units) * state.reduced),)
+
+    def _unsharded(self, units: Sequence[Unit]) -> float:
+        bucket_numel = self._choices.least_bucket_bytes / self._state.reduced
+        return sum(unsharded_numel(unit, bucket_numel) for unit in units)
+
+
+def unsharded_numel(unit: Unit, bucket_numel: float) -> float:
+    """Elements of a unit's gradients that are whole at once: those in the bucket and the largest.
+
+    One that is larger than the bucket stays until others have left it: that of an MLP while
+    attention runs backward, which is when most else is there.
+    """
+    if not unit.separate:
+        return unit.parameters.total
+    largest = max(count.total for count in unit.separate.counts)
+    return min(unit.parameters.total, largest + bucket_numel)
+
+
+_EMBEDDING, _HEAD = -1, -2
+"""Stand for embedding and head among the indices of layers."""
+
+
+class MadeGradients:
+    """Gradients of every rank of a job that exist since its last update."""
+
+    def __init__(self, job: Job, units: Units) -> None:
+        self._job, self._units = job, units
+        self._owned: dict[int, set[int]] = {}
+        """Layers, embedding and head of each rank whose gradients exist."""
+        self._made: dict[int, Memory] = {}
+
+    def by_backward(self, rank: int, run: Slice) -> Memory:
+        """Gradients that a run's first backward makes and that stay until the step.
+
+        Those of ZeRO 2 and 3 are shards, made by the reduction that follows; then ``run`` is what
+        it reduces.
+        """
+        if not self._job.choices.frees_gradients:
+            return ()
+        owned = set(range(run.first, run.end))
+        owned |= {_EMBEDDING} if run.has_embedding else set()
+        owned |= {_HEAD} if run.has_head else set()
+        known = self._owned.setdefault(rank, set())
+        if owned <= known:
+            return ()
+        known |= owned
+        num_bytes = new_gradient_bytes(self._job, self._units.whole(run).parameters)
+        made = ((Owner.GRADIENTS, num_bytes),)
+        self._made[rank] = self._made.get(rank, ()) + made
+        return made
+
+    def freed(self, rank: int) -> Memory:
+        """What backward made since the last update; forgotten, because the update frees it."""
+        self._owned.pop(rank, None)
+        return self._made.pop(rank, ())
+
+
+class WholeGradients:
+    """Gradients of every rank of a job whose turn goes on."""
+
+    def __init__(self, memory: UnitMemory) -> None:
+        self._memory = memory
+        self._ranks: set[int] = set()
+
+    def keep(self, rank: int, pieces: Iterable[Piece]) -> Memory:
+        """What a backward takes whose turn goes on: nothing where an earlier one of it has.
+
+        Args:
+            rank: Which rank.
+            pieces: Of the virtual stage, as they will be reduced.
+        """
+        if rank in self._ranks:
+            return ()
+        self._ranks.add(rank)
+        made = (piece.makes for piece in pieces if piece.makes)
+        return tuple(taken for units in made for taken in self._memory.gradients(units))
+
+    def complete(self, rank: int, piece: Piece) -> Memory:
+        """What a backward takes whose gradients are reduced: nothing where they were kept."""
+        made = () if rank in self._ranks else piece.makes
+        return self._memory.gradients(made) if made else ()
+
+    def end_turn(self, rank: int) -> None:
+        """The rank turns to other gradients."""
+        self._ranks.discard(rank)
+
+
+class PlainCosts(Protocol):
+    """Activations of a run of layers."""
+
+    def saved(self, run: Slice) -> Memory:
+        """Kept from forward to backward."""
+
+    def plain_working(self, run: Slice) -> Memory:
+        """Held while backward runs, but for gradients of a tied embedding."""
+
+
+@dataclass(frozen=True)
+class TiedGradient:
+    """Parts of the gradient of one job's tied embedding.
+
+    Attributes:
+        job: The job.
+        costs: Of its layers.
+    """
+
+    job: Job
+    costs: PlainCosts
+
+    @cached_property
+    def waiting(self) -> Memory:
+        """The head's part, from its backward to that of the embedding; empty where none waits."""
+        job = self.job
+        if not job.choices.holds_tied_gradients:
+            return ()
+        tokens, *_ = embedding_tensors(job.model, padded_vocab(job))
+        numel, state = tensor_parameters(job, tokens).total, state_bytes(job)
+        # Gradients that PyTorch keeps as its own have the format of their parameters.
+        is_own = job.choices.frees_gradients and not job.choices.shards_gradients
+        return ((Owner.GRADIENTS, numel * (state.gradients if is_own else state.gathered)),)
+
+    def working(self, run: Slice, *, is_new: bool) -> Memory:
+        """What a piece of backward holds beyond its activations and what it takes.
+
+        Saved activations are booked until the end of a piece. They are gone when the two parts
+        meet, so only what these need more than them counts.
+
+        Args:
+            run: The piece. The head's part is in it where it has head and loss, else taken.
+            is_new: Whether the sum becomes the gradient itself, which the backward takes.
+        """
+        if not self.waiting:
+            return ()
+        booked = total_bytes(self.costs.saved(run) + self.costs.plain_working(run))
+        more_bytes = max(self._moments(run, is_new=is_new), default=0.0) - booked
+        return ((Owner.GRADIENTS, more_bytes),) if more_bytes > 0 else ()
+
+    def _moments(self, run: Slice, *, is_new: bool) -> Iterator[float]:
+        """What is there after the loss while the head, layers and embedding of a piece run [B]."""
+        part = total_bytes(self.waiting)
+        first, end, has_embedding = run.first, run.end, run.has_embedding
+        waits = part if run.has_loss and run.has_head else 0.0
+        if waits:
+            body, layers = run._replace(has_loss=False), Slice(first, end, has_embedding)
+            yield waits + self._held(body, Slice(end, end, has_head=True))
+            yield waits + self._held(layers, Slice(first, end))
+        if has_embedding:
+            lookup = Slice(first, first, has_embedding)
+            yield waits + part * (1 if is_new else 1 + self._makes_sum) + self._held(lookup, lookup)
+
+    def _held(self, saved: Slice, running: Slice) -> float:
+        return total_bytes(self.costs.saved(saved) + self.costs.plain_working(running))
+
+    @property
+    def _makes_sum(self) -> bool:
+        choices = self.job.choices
+        return choices.frees_gradients or not choices.fuses_accumulation

@@ -1,0 +1,121 @@
+"""What does an engine of a version do where a deployment does not say?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Annotated
+
+from pydantic import Field
+
+from simulator.described.base import Count, Flag, Seconds, Spec
+from simulator.described.cluster.hardware import Provenance
+from simulator.described.documents import validated, yaml_mapping
+from simulator.errors import InputError
+from simulator.serving.described import Deployment
+from simulator.serving.schedulers.base import Limits
+from simulator.serving.schedulers.registry import SCHEDULERS
+from simulator.units import parse_quantity
+
+_FILE = "engines.yaml"
+_BySize = Count | Mapping[str, Count]
+
+
+class Host(Spec):
+    """What the processor does for a step."""
+
+    step_s: Seconds
+    """For each step: schedule, prepare, read results."""
+    request_s: Seconds
+    """For each request of a step."""
+    launch_s: Seconds
+    """For each kernel that is not in a graph."""
+
+
+class EngineDefaults(Spec):
+    """Defaults of an engine from a version on; sizes may depend on the GPU's memory."""
+
+    first_version: Annotated[str, Field(alias="from")]
+    scheduler: str
+    max_requests: _BySize
+    max_tokens: _BySize
+    memory_share: float
+    block_tokens: Count
+    prefix_caching: Flag
+    chunked_prefill: Flag
+    plans_ahead: Flag
+    host: Host
+    source: Provenance
+
+
+@lru_cache
+def _known() -> Mapping[str, tuple[EngineDefaults, ...]]:
+    text = files("simulator.serving").joinpath(_FILE).read_text(encoding="utf-8")
+    return {
+        name: tuple(validated(EngineDefaults, entry, name, file=_FILE) for entry in entries)
+        for name, entries in yaml_mapping(text, _FILE).items()
+    }
+
+
+def engine_defaults(deployment: Deployment) -> EngineDefaults:
+    """Defaults of the deployment's engine at its version; an empty one is the newest."""
+    entries = _known()[deployment.engine]
+    if not deployment.version:
+        return entries[-1]
+    wanted = _version_key(deployment.version)
+    return [e for e in entries if _version_key(e.first_version) <= wanted][-1]
+
+
+def scheduler_name(deployment: Deployment) -> str:
+    """The scheduler that the deployment names, or its engine's.
+
+    Raises:
+        InputError: There is no such scheduler.
+    """
+    name = deployment.scheduler or engine_defaults(deployment).scheduler
+    if name not in SCHEDULERS:
+        hint = f"choose one of {', '.join(SCHEDULERS)}"
+        raise InputError.single("deployment.scheduler", "no such scheduler", name, hint)
+    return name
+
+
+def limits_of(deployment: Deployment, longest_tokens: int) -> Limits:
+    """Settings of the scheduler: what the deployment says, else the engine's defaults.
+
+    Args:
+        deployment: What the user says.
+        longest_tokens: Prompt and answer of the longest request.
+    """
+    known, memory = engine_defaults(deployment), deployment.profile.device.memory_bytes
+    speculation = deployment.speculation
+    # Every group of ranks with requests of its own has the engine's limits.
+    groups = deployment.attention_dp
+    return Limits(
+        max_requests=groups * (deployment.max_requests or _by_size(known.max_requests, memory)),
+        max_tokens=groups * (deployment.max_tokens or _by_size(known.max_tokens, memory)),
+        max_model_tokens=deployment.max_model_tokens or longest_tokens,
+        chunked_prefill=_first(deployment.chunked_prefill, known.chunked_prefill),
+        long_prefill_tokens=deployment.long_prefill_tokens,
+        tokens_per_step=speculation.tokens_per_step if speculation else 1.0,
+        draft_tokens=speculation.draft_tokens if speculation else 0,
+        plans_ahead=_first(deployment.plans_ahead, known.plans_ahead),
+    )
+
+
+def _first(said: bool | None, default: bool) -> bool:
+    return default if said is None else said
+
+
+def _by_size(given: _BySize, memory_bytes: float) -> int:
+    """The entry of the largest memory that the GPU has at least."""
+    if isinstance(given, int):
+        return given
+    sizes = {parse_quantity(k, "bytes"): v for k, v in given.items() if k != "other"}
+    fitting = [size for size in sizes if size <= memory_bytes]
+    return sizes[max(fitting)] if fitting else given["other"]
+
+
+def _version_key(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3]) or (0,)

@@ -1,0 +1,222 @@
+"""What does a user say about serving: the deployment, and the traffic it gets?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from simulator.described.base import Count, CountOrZero, Flag, Ratio, Seconds, Spec
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.model import Model
+
+Engine = Literal["vllm", "sglang", "tensorrt-llm", "orca", "static", "lmi", "fastgen"]
+WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]
+CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]
+Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
+ArrivalKind = Literal["poisson", "gamma", "closed-loop", "all-at-once", "trace"]
+ENGINES: tuple[str, ...] = get_args(Engine)
+_Share = Annotated[float, Field(gt=0, le=1)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Speculation(Spec):
+    """Draft tokens that the model checks instead of making one at a time."""
+
+    draft_tokens: Count
+    """Tokens proposed to each request in a step."""
+    acceptance: tuple[Annotated[float, Field(ge=0, le=1)], ...]
+    """Chance that a draft is right if all before it were, by place; the last one repeats."""
+    draft_layers: Annotated[float, Field(ge=0)] = 1.0
+    """Layers of the model that one draft costs: 1 for multi-token prediction and EAGLE."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean tokens of a request in a step, the one that is always right included.
+
+        Source: Leviathan et al., arXiv 2211.17192, equation 1, with a rate for each place.
+        """
+        total, chance = 1.0, 1.0
+        for place in range(self.draft_tokens):
+            chance *= self.acceptance[min(place, len(self.acceptance) - 1)]
+            total += chance
+        return total
+
+    @field_validator("acceptance")
+    @classmethod
+    def _is_given(cls, acceptance: tuple[float, ...]) -> tuple[float, ...]:
+        if not acceptance:
+            raise ValueError("needs at least one chance, for example [0.8]")
+        return acceptance
+
+
+class Deployment(Spec):
+    """A model on GPUs behind an engine; settings left out are the engine's own."""
+
+    model: Model
+    """The network."""
+    profile: HardwareProfile
+    """The system."""
+    gpus: Count
+    """GPUs of all replicas together."""
+    engine: Engine = "vllm"
+    """Whose scheduler, defaults and overheads hold."""
+    version: str = ""
+    """The engine's version, for example ``0.6.0``; empty is the newest known."""
+    scheduler: str = ""
+    """Scheduler by name; empty is the engine's own."""
+    tp: Count = 1
+    """Ranks that share every head and product."""
+    pp: Count = 1
+    """Pipeline stages."""
+    attention_dp: Count = 1
+    """Groups of ``tp`` ranks that attend to requests of their own and share the experts."""
+    ep: Count = 1
+    """Ranks over which whole experts lie; 1 cuts every expert over all ranks of a replica."""
+    weights: WeightFormat = "bf16"
+    """Format of the products' weights."""
+    cache: CacheFormat = "bf16"
+    """Format of keys and values."""
+    memory_share: _Share | None = None
+    """Share of a GPU's memory that the engine may use."""
+    kv_blocks: CountOrZero = 0
+    """Blocks of the cache; 0 asks the memory model."""
+    block_tokens: CountOrZero = 0
+    """Tokens of a block; 0 is the engine's own."""
+    max_requests: CountOrZero = 0
+    """Requests that run at once on a replica; 0 is the engine's own."""
+    max_tokens: CountOrZero = 0
+    """Tokens of a step; 0 is the engine's own."""
+    max_model_tokens: CountOrZero = 0
+    """Longest prompt and answer; 0 is the longest of the workload."""
+    long_prefill_tokens: CountOrZero = 0
+    """Tokens of one prompt in a step while others wait; 0 is no limit."""
+    prefix_caching: Flag | None = None
+    """Whether beginnings of prompts are found again."""
+    chunked_prefill: Flag | None = None
+    """Whether prompts are computed in pieces."""
+    plans_ahead: Flag | None = None
+    """Whether a step is planned while the one before runs (asynchronous scheduling)."""
+    graphs: Flag = True
+    """Whether steps of answers only are launched as one graph."""
+    routing: Routing = "round-robin"
+    """Which replica gets a request."""
+    speculation: Speculation | None = None
+    """Drafts; by default every token is made alone."""
+    usd_per_gpu_hour: _Positive | None = None
+    """Price, for money per token."""
+
+    @property
+    def ranks(self) -> int:
+        """GPUs of one replica."""
+        return self.tp * self.pp * self.attention_dp
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model."""
+        return self.gpus // self.ranks
+
+    @field_validator("attention_dp")
+    @classmethod
+    def _fills_whole_replicas(cls, attention_dp: int, info: ValidationInfo) -> int:
+        gpus, tp, pp = (info.data.get(name) for name in ("gpus", "tp", "pp"))
+        if gpus and tp and pp and gpus % (tp * pp * attention_dp):
+            raise ValueError(f"tp x pp x attention_dp must divide the {gpus} GPUs")
+        return attention_dp
+
+    @field_validator("ep")
+    @classmethod
+    def _divides_the_ranks_of_a_stage(cls, ep: int, info: ValidationInfo) -> int:
+        tp, dp = info.data.get("tp", 1), info.data.get("attention_dp", 1)
+        if (tp * dp) % ep:
+            raise ValueError(f"must divide tp x attention_dp = {tp * dp}")
+        return ep
+
+
+class Arrivals(Spec):
+    """When requests come."""
+
+    kind: ArrivalKind = "poisson"
+    """``closed-loop``: so many users, each asks again as soon as it is answered."""
+    rate: _Positive | None = None
+    """Mean requests per second of ``poisson`` and ``gamma``."""
+    burstiness: _Positive = 1.0
+    """Squared coefficient of variation of the gaps of ``gamma``; 1 is Poisson."""
+    users: CountOrZero = 0
+    """Users of ``closed-loop``."""
+
+    @field_validator("users")
+    @classmethod
+    def _fit_the_kind(cls, users: int, info: ValidationInfo) -> int:
+        kind, rate = info.data.get("kind"), info.data.get("rate")
+        if kind == "closed-loop" and not users:
+            raise ValueError("closed-loop arrivals need users, for example 64")
+        if kind in ("poisson", "gamma") and rate is None:
+            raise ValueError(f"{kind} arrivals need a rate, for example 2.0")
+        return users
+
+
+class Lengths(Spec):
+    """How long prompts or answers are."""
+
+    mean: Count
+    """Mean tokens; with ``least_share``, the longest."""
+    least_share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Below 1, lengths are uniform from this share of ``mean`` to all of it."""
+    variation: Annotated[float, Field(ge=0)] = 0.0
+    """Above 0, lengths are log-normal with this standard deviation over mean."""
+
+
+class SharedPrefix(Spec):
+    """Beginnings that prompts have in common, such as system prompts; part of the prompt."""
+
+    tokens: CountOrZero = 0
+    """Tokens of each."""
+    distinct: Count = 1
+    """How many there are; each request has one of them by chance."""
+
+
+class Objective(Spec):
+    """What counts as served well."""
+
+    ttft_s: Seconds | None = None
+    """Longest time to the first token."""
+    tpot_s: Seconds | None = None
+    """Longest mean time of further tokens."""
+    end_to_end_s: Seconds | None = None
+    """Longest time to the last token."""
+    share: _Share = 0.95
+    """Share of the requests that must keep to it."""
+
+
+class Workload(Spec):
+    """The traffic of a run."""
+
+    requests: Count = 1000
+    """How many come."""
+    arrivals: Arrivals = Arrivals(kind="all-at-once")
+    """When."""
+    prompt: Lengths = Lengths(mean=1024)
+    """How long their prompts are."""
+    answer: Lengths = Lengths(mean=256)
+    """How long their answers are; the engine knows none of them before."""
+    shared_prefix: SharedPrefix = SharedPrefix()
+    """What prompts have in common."""
+    trace: str = ""
+    """A CSV with ``arrival_s, input_tokens, output_tokens``, or a JSONL of Mooncake's kind, in
+    place of arrivals and lengths."""
+    speed: Ratio = 1.0
+    """Times as fast as the trace."""
+    seed: CountOrZero = 0
+    """Draws of the same seed are the same."""
+    objective: Objective = Objective()
+    """What counts as served well."""
+    warm_up_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """First requests that latencies leave out."""
+
+
+class ServingJob(Spec):
+    """A deployment and its workload."""
+
+    deployment: Deployment
+    workload: Workload = Workload()

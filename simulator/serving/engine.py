@@ -1,0 +1,179 @@
+"""What does one replica do from step to step?
+
+An engine that plans ahead schedules a step while the one before runs on the device: the host's
+work then hides behind the device's, and what the running step frees is free one step later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from simulator.serving.request import Request
+from simulator.serving.schedulers.base import Batch, Scheduler
+from simulator.serving.step_time import StepSeconds
+
+_MOST_STEPS = 512
+"""Steps that are taken at once."""
+
+
+class Step(NamedTuple):
+    """One step as it ran: when, how many requests of which kind, and the cache."""
+
+    start_s: float
+    end_s: float
+    decodes: int
+    prompt_tokens: int
+    running: int
+    waiting: int
+    used_share: float
+    preempted: int
+
+
+class Replica:
+    """One copy of the model, with its scheduler.
+
+    Args:
+        scheduler: Who forms batches.
+        step_time: Seconds of a batch.
+        plans_ahead: Whether a step is scheduled while another runs.
+        is_closed_loop: Whether somebody arrives as soon as somebody is done.
+        record: Called with each step, if given.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        step_time: Callable[[Batch], StepSeconds],
+        *,
+        plans_ahead: bool,
+        is_closed_loop: bool = False,
+        record: Callable[[Step], None] | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self._step_time = step_time
+        self._plans_ahead = plans_ahead
+        self._record = record
+        self._is_closed_loop = is_closed_loop
+        self._flying: Batch | None = None
+        self._planned: tuple[Batch, StepSeconds, float, int] | None = None
+        self._start_s = 0.0
+        self._quiet_until_s = 0.0
+        self.steps = 0
+        self.busy_s = 0.0
+        self.preemptions = 0
+        self.end_s = float("inf")
+        """When the running step ends [s]; never, while there is none."""
+
+    @property
+    def load(self) -> int:
+        """Requests that run or wait."""
+        return self.scheduler.load
+
+    def arrive(self, request: Request, now_s: float) -> None:
+        """Take a request; an idle replica starts at once."""
+        self.scheduler.arrive(request)
+
+    def wake(self, now_s: float, quiet_until_s: float = 0.0) -> None:
+        """Start a step if none runs, or plan the next one if none is planned.
+
+        Args:
+            now_s: Time.
+            quiet_until_s: Nobody arrives before this.
+        """
+        self._quiet_until_s = quiet_until_s
+        if self._flying is None:
+            self._start(now_s)
+        elif self._plans_ahead and self._planned is None:
+            self._plan(now_s)
+
+    def finish_step(self) -> list[Request]:
+        """End the running step and start the next; returns the requests that are done."""
+        batch, now_s = self._flying, self.end_s
+        assert batch is not None
+        self._flying, self.end_s = None, float("inf")
+        self.scheduler.complete(batch, now_s)
+        if self._record is not None:
+            self._note(batch, now_s)
+        return batch.finished
+
+    def _start(self, now_s: float) -> None:
+        if self._planned is None:
+            self._plan(now_s)
+        if self._planned is None:
+            return
+        batch, seconds, ready_s, steps = self._planned
+        self._planned = None
+        start_s = max(now_s, ready_s)
+        self._flying, self._start_s = batch, now_s
+        self.end_s = start_s + seconds.device_s
+        self.steps += steps
+        self.busy_s += self.end_s - now_s
+        for chunk in batch.chunks:
+            if chunk.request.scheduled_s < 0:
+                chunk.request.scheduled_s = start_s
+        if self._plans_ahead:
+            self._plan(start_s)
+
+    def _plan(self, now_s: float) -> None:
+        """Schedule a batch; the host has it ready after its work."""
+        batch = self.scheduler.schedule()
+        while batch is not None and batch.tokens == 0:
+            # Everybody who ran was preempted: those who wait are next.
+            self.preemptions += len(batch.preempted)
+            batch = self.scheduler.schedule()
+        if batch is None:
+            return
+        self.preemptions += len(batch.preempted)
+        seconds = self._step_time(batch)
+        steps = 1
+        if self._quiet_until_s > now_s and not batch.chunks and not self._frees_a_place():
+            steps, seconds = self._repeated(batch, seconds, now_s)
+        self._planned = (batch, seconds, now_s + seconds.host_s, steps)
+
+    def _frees_a_place(self) -> bool:
+        """Whether somebody may be admitted or arrive because the running step ends."""
+        flying = self._flying
+        is_awaited = self._is_closed_loop or bool(self.scheduler.waiting)
+        return is_awaited and flying is not None and bool(flying.finished)
+
+    def _repeated(self, batch: Batch, first: StepSeconds, now_s: float) -> tuple[int, StepSeconds]:
+        """Steps that a batch lasts while nothing else happens, and the time of all of them.
+
+        Contexts grow by the same number of tokens every step, so the mean of the first and the
+        last step is that of all.
+        """
+        hidden_s = max(first.device_s, first.host_s)
+        each_s = hidden_s if self._plans_ahead else first.device_s + first.host_s
+        begin_s = max(now_s, self.end_s) if self._flying is not None else now_s
+        room = (self._quiet_until_s - begin_s) / each_s - 1.0
+        more = self.scheduler.repeat(batch, int(max(0.0, min(room, _MOST_STEPS))))
+        if not more:
+            return 1, first
+        late = Batch(batch.decodes, batch.decode_context * (1.0 + more / self._context(batch)))
+        late.started = batch.started
+        last = self._step_time(late)
+        device_s = (first.device_s + last.device_s) / 2.0
+        each_s = max(device_s, first.host_s) if self._plans_ahead else device_s + first.host_s
+        return 1 + more, StepSeconds(device_s + more * each_s, first.host_s)
+
+    def _context(self, batch: Batch) -> float:
+        """Mean tokens that a request of the batch attends to, for each that a step adds."""
+        mean = batch.decode_context / batch.decodes
+        return mean / self.scheduler.limits.tokens_per_step
+
+    def _note(self, batch: Batch, now_s: float) -> None:
+        assert self._record is not None
+        scheduler = self.scheduler
+        self._record(
+            Step(
+                self._start_s,
+                now_s,
+                batch.decodes,
+                sum(chunk.tokens for chunk in batch.chunks),
+                len(scheduler.running),
+                len(scheduler.waiting),
+                scheduler.used_share,
+                len(batch.preempted),
+            )
+        )

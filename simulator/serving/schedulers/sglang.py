@@ -1,0 +1,145 @@
+"""SGLang: prompts first, in batches of their own; memory for answers to come is estimated.
+
+Every step is either pieces of prompts, at most ``chunked_prefill_size`` tokens, or one token
+for everybody who runs. A prompt that is cut goes on first in the next step. Where memory runs
+out, requests with the fewest tokens of answer are retracted and computed anew.
+
+Source: SGLang 0.5.23, ``managers/scheduler.py`` (``get_next_batch_to_run``),
+``managers/schedule_policy.py`` (``PrefillAdder``), ``managers/schedule_batch.py``
+(``retract_decode``), ``new_token_ratio_tracker.py``. Left out: mixed chunks, priorities,
+longest-prefix-match order, the simulation of the peak for answers of known length, for which
+the whole of them is kept here instead.
+"""
+
+from __future__ import annotations
+
+from simulator.serving.blocks import BlockCache
+from simulator.serving.radix import RadixCache
+from simulator.serving.request import Request
+from simulator.serving.schedulers.base import Batch, Limits, Scheduler
+
+_MAX_PROMPT_TOKENS = 16384
+"""``max_prefill_tokens``: uncached tokens of prompts in a step."""
+_CLIPPED_ANSWER_TOKENS = 4096
+"""``CLIP_MAX_NEW_TOKENS``: an answer counts as no longer than this."""
+_FIRST_RATIO, _LEAST_SHARE, _DECAY_STEPS = 0.7, 0.14, 600
+"""``SGLANG_INIT_NEW_TOKEN_RATIO``, its least share and the steps to it."""
+
+
+class Sglang(Scheduler):
+    """See the module; its cache counts tokens."""
+
+    grows_blocks = False
+    waits_for_an_end = False
+
+    def __init__(self, limits: Limits, cache: BlockCache) -> None:
+        super().__init__(limits, cache)
+        tokens = cache.blocks * cache.block_tokens
+        self.tree = RadixCache(tokens, keeps_prefixes=cache.keeps_prefixes)
+        self._held: dict[Request, float] = {}
+        self._first_ratio = min(1.0, _FIRST_RATIO * limits.conservativeness)
+        self._ratio = self._first_ratio
+
+    def repeat(self, batch: Batch, most: int) -> int:
+        """As of all schedulers, while there is memory for every step's tokens."""
+        per_step = self.decodes.count * self.limits.tokens_per_step
+        room = int(self.tree.available_tokens / per_step) if per_step else 0
+        steps = super().repeat(batch, min(most, max(0, room - 1)))
+        self.tree.take(steps * per_step)
+        for _ in range(steps):
+            self._lower_ratio()
+        return steps
+
+    @property
+    def used_share(self) -> float:
+        """Share of the cache that requests hold."""
+        return 1.0 - self.tree.available_tokens / self.tree.tokens
+
+    def _fill(self, batch: Batch) -> None:
+        self._prefill(batch)
+        if not batch.chunks:
+            self._decode(batch)
+        self._begin_decodes(batch)
+
+    def _prefill(self, batch: Batch) -> None:
+        chunk = self.limits.max_tokens if self.limits.chunked_prefill else _MAX_PROMPT_TOKENS
+        for request in list(self.prefilling):
+            chunk -= self._compute_chunk(batch, request, chunk)
+        if not self.waiting:
+            return
+        kept = self._tokens_to_come()
+        left = _MAX_PROMPT_TOKENS
+        while (
+            self.waiting and chunk > 0 and left > 0 and len(self.running) < self.limits.max_requests
+        ):
+            request = self.waiting[0]
+            found = self.tree.found_tokens(request)
+            tokens = request.known_tokens - found
+            answer = min(request.output_tokens - request.generated, _CLIPPED_ANSWER_TOKENS)
+            if tokens + answer + kept >= self.tree.available_tokens:
+                break
+            if tokens > left and batch.chunks:
+                break
+            self.waiting.popleft()
+            self._admit(request, found)
+            self.tree.lock(request)
+            left -= tokens
+            kept += answer + tokens - min(tokens, chunk)
+            chunk -= self._compute_chunk(batch, request, chunk)
+
+    def _compute_chunk(self, batch: Batch, request: Request, budget: int) -> int:
+        tokens = min(request.known_tokens - request.computed, budget)
+        if tokens <= 0 or not self.tree.take(tokens):
+            return 0
+        self._held[request] = self._held.get(request, 0) + tokens
+        self._compute(batch, request, tokens)
+        if request not in self.prefilling:
+            before = self.tree.locked_tokens(request)
+            self.tree.keep(request)
+            self._held[request] -= self.tree.locked_tokens(request) - before
+        return tokens
+
+    def _tokens_to_come(self) -> float:
+        """Tokens that answers of running requests are thought to need still."""
+        decodes, clip = self.decodes, _CLIPPED_ANSWER_TOKENS
+        left = 0
+        for request in self.running:
+            left += min(request.output_tokens - decodes.generated(request), clip)
+        return left * self._ratio
+
+    def _decode(self, batch: Batch) -> None:
+        if not self.decodes.count:
+            return
+        needed = self.limits.tokens_per_step
+        while self.tree.available_tokens < self.decodes.count * needed and self.decodes.count > 1:
+            self._retract(batch)
+        if batch.preempted:
+            self._raise_ratio()
+        else:
+            self._lower_ratio()
+        self.tree.take(self.decodes.count * self.limits.tokens_per_step)
+        self._step_decodes(batch)
+
+    def _lower_ratio(self) -> None:
+        step = self._first_ratio * (1.0 - _LEAST_SHARE) / _DECAY_STEPS
+        self._ratio = max(self._ratio - step, self._first_ratio * _LEAST_SHARE)
+
+    def _retract(self, batch: Batch) -> None:
+        made = self.decodes.generated
+        decoding = (request for request in self.running if request.is_decoding)
+        victim = min(decoding, key=lambda r: (made(r), -r.prompt_tokens))
+        self._preempt(batch, victim)
+
+    def _raise_ratio(self) -> None:
+        running = [request for request in self.running if request.is_decoding]
+        made = sum(self.decodes.generated(request) for request in running)
+        wanted = sum(request.output_tokens for request in running)
+        self._ratio = min(1.0, (made + 20 * len(running)) / max(1, wanted))
+
+    def _give_back(self, request: Request) -> None:
+        self.running.pop(request, None)
+        self.prefilling.pop(request, None)
+        held = self._held.pop(request, 0)
+        self.tree.give_back(held + request.decoded_tokens)
+        request.decoded_tokens = 0
+        self.tree.unlock(request)

@@ -1,0 +1,287 @@
+"""How long does a step take: kernels of a batch on a rank, exchanges, and the host?
+
+Costs that only depend on the number of tokens are kept; attention depends on contexts and is
+computed for every step. Large numbers of tokens are rounded by less than 2 %.
+
+Stages of a pipeline each work on a share of the batch, so a step passes all layers with that
+share. Groups of attention data parallelism are taken as evenly loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from simulator.serving.defaults import engine_defaults
+from simulator.serving.described import Deployment
+from simulator.serving.kernels.attention import decode_s, latent_decode_s, prefill_s
+from simulator.serving.kernels.exchange import all_gather_s, all_reduce_s, all_to_all_s
+from simulator.serving.kernels.experts import experts_s
+from simulator.serving.kernels.parameters import (
+    expert_fit,
+    kernel_fits,
+    peak_flop_per_s,
+    product_fit,
+)
+from simulator.serving.kernels.products import product_s
+from simulator.serving.schedulers.base import Batch
+from simulator.serving.shapes import (
+    LayerShape,
+    Product,
+    cache_element_bytes,
+    kv_heads_per_rank,
+    layer_shapes,
+)
+
+_SMALL_KERNELS, _SMALL_KERNEL_S = 5, 1.5e-6
+"""Norms, rotary positions, cache writes and activations of a layer, and the least time of one
+in a graph (assumed)."""
+_SMALL_PASSES = 12.0
+"""Times that these read or write the residual stream's width (counted)."""
+_KERNELS_PER_LAYER = 12
+"""Launches of a layer without graphs (counted in vLLM's Llama, fused kernels included)."""
+_STREAM_EFFICIENCY = 0.8
+"""Share of the memory bandwidth of small kernels (assumed)."""
+_SAMPLING_S, _SAMPLING_PASSES = 3e-5, 4.0
+"""Least time of sampling and how often it passes over the 32-bit logits (assumed)."""
+_EXACT_TOKENS, _ROUNDING = 256, 64
+
+
+class StepSeconds(NamedTuple):
+    """Time of a step on the device and on the host [s]."""
+
+    device_s: float
+    host_s: float
+
+
+class StepTime:
+    """Step times of one replica.
+
+    Args:
+        deployment: What runs where.
+    """
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._profile = deployment.profile
+        self._model = deployment.model
+        self._fits = kernel_fits(deployment.profile)
+        self._shapes = layer_shapes(deployment)
+        self._host = engine_defaults(deployment).host
+        device = deployment.profile.device
+        self._bandwidth = device.memory_bandwidth_bytes_per_s
+        self._sm_count = device.sm_count
+        self._linear: dict[int, float] = {}
+        self._ends: dict[int, float] = {}
+        self._drafts = deployment.speculation
+        self._head_bytes = 2 * self._model.head_dim * cache_element_bytes(deployment)
+        self._heads = -(-self._model.heads // deployment.tp)
+        self._peak = peak_flop_per_s(self._profile, "bf16")
+        self._windows = [(s.window, s.layers) for s in self._shapes]
+
+    def __call__(self, batch: Batch) -> StepSeconds:
+        """Time of a batch's step, on the device and on the host."""
+        share = self._deployment.pp * self._deployment.attention_dp
+        checked = 1 + (self._drafts.draft_tokens if self._drafts else 0)
+        tokens = batch.decodes * checked + sum(chunk.tokens for chunk in batch.chunks)
+        rows = batch.decodes * checked + len(batch.started)
+        device_s = (
+            self._layers_s(tokens)
+            + self._ends_s(rows)
+            + self._decode_attention_s(batch, checked, share)
+            + self._chunks_attention_s(batch, share)
+            + self._sends_s(tokens)
+        )
+        if self._drafts and batch.decodes:
+            device_s += self._drafting_s(batch)
+        return StepSeconds(device_s, self._host_s(batch))
+
+    def _layers_s(self, tokens: int) -> float:
+        key = _rounded(tokens)
+        found = self._linear.get(key)
+        if found is None:
+            found = self._linear[key] = sum(s.layers * self._layer_s(s, key) for s in self._shapes)
+        return found
+
+    def _layer_s(self, shape: LayerShape, tokens: int) -> float:
+        """All of a layer but attention itself, for the tokens of the whole replica."""
+        d = self._deployment
+        own = max(1, math.ceil(tokens / (d.pp * d.attention_dp)))
+        stage = max(1, math.ceil(tokens / d.pp))
+        model, network = self._model, self._profile.network
+        seconds = sum(self._product_s(p, own) for p in shape.attention)
+        seconds += sum(self._product_s(p, own) for p in shape.mlp)
+        small_bytes = _SMALL_PASSES * 2.0 * own * model.hidden
+        seconds += _SMALL_KERNELS * _SMALL_KERNEL_S
+        seconds += small_bytes / (_STREAM_EFFICIENCY * self._bandwidth)
+        message_bytes = 2.0 * own * model.hidden
+        seconds += 2 * all_reduce_s(self._fits.all_reduce, network, d.tp, message_bytes)
+        if shape.has_experts:
+            seconds += self._routed_s(stage)
+        return seconds
+
+    def _product_s(self, product: Product, tokens: int) -> float:
+        return product_s(
+            product_fit(self._fits, product.weight_format),
+            product.weight_format,
+            tokens,
+            product.n,
+            product.k,
+            peak_flop_per_s=peak_flop_per_s(self._profile, product.weight_format),
+            bandwidth_bytes_per_s=self._bandwidth,
+            sm_count=self._sm_count,
+        )
+
+    def _routed_s(self, tokens: int) -> float:
+        """Routed experts and, with attention data parallelism, the way to them and back."""
+        d, experts = self._deployment, self._model.experts
+        assert experts is not None
+        form = "fp8_block" if d.weights == "fp8" and self._model.latent_attention else d.weights
+        ranks = d.tp * d.attention_dp
+        seconds = experts_s(
+            expert_fit(self._fits, form),
+            form,
+            tokens,
+            experts=experts.count,
+            top_k=experts.top_k,
+            ranks=d.ep,
+            hidden=self._model.hidden,
+            ffn_hidden=-(-experts.ffn_hidden // (ranks // d.ep)),
+            matrices=3 if self._model.gated_mlp else 2,
+            peak_flop_per_s=peak_flop_per_s(self._profile, form),
+            bandwidth_bytes_per_s=self._bandwidth,
+        )
+        if d.attention_dp > 1:
+            seconds += self._dispatch_s(tokens, ranks)
+        return seconds
+
+    def _dispatch_s(self, tokens: int, ranks: int) -> float:
+        """Tokens reach the experts of other ranks, and their results come back."""
+        network, model, experts = self._profile.network, self._model, self._model.experts
+        assert experts is not None
+        copies = min(experts.top_k, ranks)
+        per_rank = tokens / ranks * model.hidden
+        if ranks <= network.scale_up.gpus:
+            gathered_bytes = tokens * model.hidden * 3.0
+            return min(
+                all_gather_s(network, ranks, gathered_bytes),
+                2 * all_to_all_s(network, ranks, 1.5 * copies * per_rank),
+            )
+        return 2 * all_to_all_s(network, ranks, 1.5 * copies * per_rank)
+
+    def _ends_s(self, rows: int) -> float:
+        """Logits of the rows that get a token, gathered over ranks, and sampling."""
+        key = _rounded(rows)
+        found = self._ends.get(key)
+        if found is None:
+            found = self._ends[key] = self._compute_ends_s(key)
+        return found
+
+    def _compute_ends_s(self, rows: int) -> float:
+        d, model = self._deployment, self._model
+        if not rows:
+            return 0.0
+        own = math.ceil(rows / (d.pp * d.attention_dp))
+        head = Product(-(-model.vocab // d.tp), model.hidden, "bf16")
+        seconds = d.pp * (self._product_s(head, own) + _SAMPLING_S)
+        logits_bytes = 2.0 * own * model.vocab
+        seconds += d.pp * all_gather_s(self._profile.network, d.tp, logits_bytes)
+        passed_bytes = _SAMPLING_PASSES * 4.0 * own * model.vocab
+        return seconds + d.pp * passed_bytes / (_STREAM_EFFICIENCY * self._bandwidth)
+
+    def _decode_attention_s(self, batch: Batch, checked: int, share: int) -> float:
+        if not batch.decodes:
+            return 0.0
+        requests, context = batch.decodes / share, batch.decode_context / share
+        seconds = 0.0
+        for window, count in self._windows:
+            seen = min(context, requests * window) if window else context
+            seconds += count * self._one_decode_s(requests, seen, checked)
+        return seconds
+
+    def _one_decode_s(self, requests: float, context: float, checked: int) -> float:
+        latent = self._model.latent_attention
+        if latent is None:
+            return decode_s(
+                self._fits.decode,
+                requests,
+                context,
+                kv_heads=kv_heads_per_rank(self._deployment),
+                head_bytes=self._head_bytes,
+                bandwidth_bytes_per_s=self._bandwidth,
+                sm_count=self._sm_count,
+            )
+        width = latent.kv_lora_rank + latent.qk_rope_head_dim
+        return latent_decode_s(
+            self._fits.latent,
+            requests,
+            context,
+            heads=self._heads * checked,
+            token_bytes=width * cache_element_bytes(self._deployment),
+            latent_dim=width,
+            value_dim=latent.kv_lora_rank,
+            peak_flop_per_s=self._peak,
+            bandwidth_bytes_per_s=self._bandwidth,
+        )
+
+    def _chunks_attention_s(self, batch: Batch, share: int) -> float:
+        seconds = 0.0
+        for chunk in batch.chunks:
+            for window, count in self._windows:
+                context = min(chunk.context, window) if window else chunk.context
+                seconds += count * self._one_chunk_s(chunk.tokens, context)
+        # One launch computes all chunks; the floor of each but one is saved.
+        if len(batch.chunks) > 1:
+            layers = self._model.layers
+            seconds -= (len(batch.chunks) - 1) * layers * self._fits.prefill.floor_s
+        return seconds / share
+
+    def _one_chunk_s(self, tokens: int, context: float) -> float:
+        latent = self._model.latent_attention
+        kv_heads, head_dim = kv_heads_per_rank(self._deployment), self._model.head_dim
+        head_bytes = self._head_bytes
+        if latent is not None:
+            kv_heads, head_dim = self._heads, (latent.qk_head_dim + latent.v_head_dim) // 2
+            head_bytes = 2.0 * (latent.qk_head_dim + latent.v_head_dim)
+        return prefill_s(
+            self._fits.prefill,
+            tokens,
+            context,
+            heads=self._heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            head_bytes=head_bytes,
+            peak_flop_per_s=self._peak,
+            bandwidth_bytes_per_s=self._bandwidth,
+            sm_count=self._sm_count,
+        )
+
+    def _sends_s(self, tokens: int) -> float:
+        d = self._deployment
+        if d.pp == 1:
+            return 0.0
+        up = self._profile.network.scale_up
+        message_bytes = 2.0 * tokens / d.pp * self._model.hidden
+        return (d.pp - 1) * (up.launch_s + message_bytes / up.bandwidth_bytes_per_s)
+
+    def _drafting_s(self, batch: Batch) -> float:
+        """Drafts one after another, each a few layers and the head."""
+        assert self._drafts is not None
+        share = self._drafts.draft_layers / self._model.layers
+        one_s = share * self._layers_s(batch.decodes) + self._ends_s(batch.decodes)
+        return self._drafts.draft_tokens * one_s
+
+    def _host_s(self, batch: Batch) -> float:
+        requests = batch.decodes + len(batch.chunks)
+        seconds = self._host.step_s + requests * self._host.request_s
+        if batch.chunks or not self._deployment.graphs:
+            launches = _KERNELS_PER_LAYER * self._model.layers / self._deployment.pp
+            seconds += launches * self._host.launch_s
+        return seconds
+
+
+def _rounded(tokens: int) -> int:
+    if tokens <= _EXACT_TOKENS:
+        return tokens
+    unit = max(1, tokens // _ROUNDING)
+    return -(-tokens // unit) * unit

@@ -1,0 +1,329 @@
+"""Which deployment and which traffic does a row of measured serving describe?"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.described.load import load_model, load_profile
+from simulator.errors import ClustersimError, InputError
+from simulator.serving.described import (
+    Arrivals,
+    Deployment,
+    Lengths,
+    Speculation,
+    Workload,
+)
+
+_MODELS = {
+    "deepseek-r1": "deepseek-v3",
+    "deepseek-r1-0528": "deepseek-v3",
+    "llama3-405b": "llama3.1-405b",
+    "qwen2-7b": "qwen2.5-7b",
+    "qwen2-72b": "qwen2.5-72b",
+}
+"""Shipped models that are the same network under another name."""
+_ENGINES = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "tensorrt-llm": "tensorrt-llm",
+    "tensorrt-llm (triton)": "tensorrt-llm",
+    "atom": "vllm",
+    "deepspeed-mii": "fastgen",
+}
+"""Engine whose rules a row's follows; ATOM (AMD) takes vLLM's scheduler as its model."""
+_WEIGHTS = {
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp8": "fp8",
+    "fp4": "nvfp4",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "int4": "int4",
+    "uint4": "int4",
+    "q4_k_m": "int4",
+}
+_GPUS = {"h200-nvl-141gb": "h200-sxm-141gb"}
+"""Profiles that stand for a GPU: the NVL card has the same memory; its links are not asked."""
+_DRAFTS = 3
+_ACCEPTANCE = (0.85, 0.7, 0.6)
+"""Of multi-token prediction, where a row states neither: DeepSeek-V3 (arXiv 2412.19437, section
+5.4.3) reports 85 to 90 % for the second token; the further places are assumed."""
+_SPREADS: Mapping[str, tuple[float, float]] = {
+    "llama2-70b": (0.75, 0.81),
+    "llama3.1-405b": (0.43, 0.38),
+    "llama3.1-8b": (0.49, 0.1),
+    "deepseek-r1": (0.51, 1.27),
+    "mixtral-8x7b": (0.8, 0.77),
+}
+"""Standard deviation over mean of prompts and answers of the MLPerf data sets (the reference
+answers of openshift-psap/performance-dashboard; of llama3.1-8b the answers are cut at 128)."""
+_DOCUMENTED_REQUESTS = {
+    (128, 128): 30000,
+    (128, 2048): 3000,
+    (128, 4096): 1500,
+    (500, 2000): 3000,
+    (1000, 1000): 3000,
+    (1000, 2000): 1500,
+    (1024, 1024): 3000,
+    (1024, 2048): 1500,
+    (2048, 128): 3000,
+    (2048, 2048): 1500,
+    (5000, 500): 1500,
+    (20000, 2000): 1000,
+}
+"""Requests by lengths. Source: TensorRT-LLM, perf-overview.md, table of $num_requests."""
+
+
+class SkippedRowError(Exception):
+    """A row that cannot be predicted; its text is the reason."""
+
+
+@dataclass(frozen=True)
+class ServingRow:
+    """One measured run.
+
+    Attributes:
+        id: Name of the row.
+        source: Who measured.
+        grade: How much the source states.
+        scenario: What was measured, in the table's words.
+        output_tokens_per_s: Tokens of answers per second, if measured; likewise:
+        total_tokens_per_s: Tokens of prompts and answers.
+        ttft_ms: Time to the first token.
+        tpot_ms: Time of a further token.
+        cells: The row itself.
+    """
+
+    id: str
+    source: str
+    grade: str
+    scenario: str
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
+    ttft_ms: float | None
+    tpot_ms: float | None
+    cells: Mapping[str, str]
+
+    def number(self, name: str) -> float | None:
+        """A cell as a number; None where it is empty."""
+        return _number(self.cells.get(name, ""))
+
+    def whole(self, name: str, default: int = 1) -> int:
+        """A cell as a whole number."""
+        value = self.number(name)
+        return default if value is None else int(value)
+
+
+def read_serving_rows(path: Path) -> list[ServingRow]:
+    """The rows of a table with the columns of serving_open.csv, plain or gzipped.
+
+    Raises:
+        InputError: The file cannot be read or lacks a column.
+    """
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise InputError.single("", "cannot be read", hint=str(error), file=str(path)) from error
+    reader = csv.DictReader(io.StringIO(text))
+    wanted = {"id", "engine", "model", "gpu", "gpus", "scenario", "isl", "osl"}
+    missing = wanted - set(reader.fieldnames or ())
+    if missing:
+        raise InputError.single("", f"has no column {', '.join(sorted(missing))}", file=str(path))
+    return [_row(cells) for cells in reader]
+
+
+def _row(cells: Mapping[str, str]) -> ServingRow:
+    return ServingRow(
+        id=cells["id"],
+        source=cells.get("source", ""),
+        grade=cells.get("grade", ""),
+        scenario=cells["scenario"],
+        output_tokens_per_s=_number(cells.get("output_tokens_per_s", "")),
+        total_tokens_per_s=_number(cells.get("total_tokens_per_s", "")),
+        ttft_ms=_number(cells.get("ttft_ms", "")),
+        tpot_ms=_number(cells.get("tpot_ms", "")),
+        cells=cells,
+    )
+
+
+def deployment_of(row: ServingRow) -> Deployment:
+    """The deployment of a row.
+
+    Raises:
+        SkippedRowError: Something of it is not known here, or not stated.
+    """
+    cells, notes = row.cells, row.cells.get("notes", "")
+    engine = _known(_ENGINES, cells["engine"].lower(), "no rules of the engine")
+    weights = _known(_WEIGHTS, cells.get("weight_dtype", "").lower(), "no model of weights in")
+    if row.number("tp") is None:
+        raise SkippedRowError("the row does not state tp")
+    fields: dict[str, Any] = {
+        "model": _loaded(load_model, _MODELS.get(cells["model"], cells["model"]), "model"),
+        "profile": _loaded(load_profile, _GPUS.get(cells["gpu"], cells["gpu"]), "profile"),
+        "engine": "static" if "static" in row.scenario else engine,
+        "version": _version(cells.get("engine_version", "")),
+        "weights": _weights(weights, cells),
+        "cache": _cache(cells, engine),
+        **_degrees(row),
+        **_noted(notes),
+    }
+    if engine == "tensorrt-llm" and "offline" in row.scenario:
+        fields.setdefault("memory_share", 0.95 if "0.95" in notes else 0.9)
+    if "speculative" in row.scenario:
+        fields["speculation"] = Speculation(draft_tokens=_DRAFTS, acceptance=_ACCEPTANCE)
+    try:
+        return Deployment(**fields)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise SkippedRowError(f"no such deployment: {reason}") from error
+
+
+def _weights(weights: str, cells: Mapping[str, str]) -> str:
+    if cells["model"].startswith("gpt-oss"):
+        return "mxfp4"
+    if weights == "nvfp4" and cells["gpu"].startswith("mi"):
+        return "mxfp4"
+    return weights
+
+
+def _cache(cells: Mapping[str, str], engine: str) -> str:
+    """Format of the cache; unstated, TensorRT-LLM's checkpoints of 8 and 4 bits have fp8."""
+    stated = (cells.get("kv_dtype") or "").lower()
+    if stated.startswith("fp8"):
+        return "fp8"
+    is_small = cells.get("weight_dtype", "").lower() in ("fp8", "fp4")
+    return "fp8" if not stated and is_small and engine == "tensorrt-llm" else "bf16"
+
+
+def _degrees(row: ServingRow) -> dict[str, int]:
+    """Degrees of a row; data parallelism beside experts shares them, else it is replicas."""
+    gpus, tp, pp = row.whole("gpus"), row.whole("tp"), row.whole("pp")
+    ep, dp = row.whole("ep"), row.whole("dp")
+    shares_experts = ep > 1 and dp > 1
+    groups = dp if shares_experts else 1
+    # Tables that name tp for the whole replica count attention's groups in it.
+    tp = tp // dp if shares_experts and tp * dp * pp > gpus else tp
+    if shares_experts and tp * groups * pp > gpus:
+        groups = max(1, gpus // (tp * pp))
+    return {"gpus": gpus, "tp": tp, "pp": pp, "attention_dp": groups, "ep": ep}
+
+
+def _noted(notes: str) -> dict[str, Any]:
+    """Settings that only the notes state."""
+    found: dict[str, Any] = {}
+    for field, pattern in (
+        ("max_requests", r"max_batch (\d+)"),
+        ("max_tokens", r"max_num_tokens (\d+)"),
+    ):
+        match = re.search(pattern, notes)
+        if match:
+            found[field] = int(match[1])
+    match = re.search(r"kv frac (\d\.\d+)", notes)
+    if match:
+        found["memory_share"] = float(match[1])
+    if "max_util" in notes:
+        found["scheduler"] = "trtllm-max-utilisation"
+    match = re.search(r"chunked (True|False)", notes)
+    if match:
+        found["chunked_prefill"] = match[1] == "True"
+    return found
+
+
+def workload_of(row: ServingRow, deployment: Deployment) -> Workload:
+    """The traffic of a row.
+
+    Raises:
+        SkippedRowError: Its lengths or its load are not stated.
+    """
+    isl, osl = row.number("isl"), row.number("osl")
+    if osl is None or (isl is None and row.cells["model"] not in _SPREADS):
+        raise SkippedRowError("the row states no lengths")
+    load = row.number("concurrency_or_batch")
+    prompt, answer = max(1, round(isl or 1)), max(1, round(osl))
+    if "closed loop" in row.scenario:
+        if not load:
+            raise SkippedRowError("the row states no concurrency")
+        uniform = 0.8 if "uniform 0.8" in row.cells.get("notes", "") else 1.0
+        return Workload(
+            requests=int(min(10 * load, max(4 * load, 256))),
+            arrivals=Arrivals(kind="closed-loop", users=int(load)),
+            prompt=Lengths(mean=prompt, least_share=uniform),
+            answer=Lengths(mean=answer, least_share=uniform),
+        )
+    if "offline" in row.scenario:
+        return _offline(row, deployment, prompt, answer)
+    if "Poisson" in row.scenario and row.number("request_rate"):
+        return _poisson(row, deployment, prompt, answer)
+    if "fixed batch" in row.scenario and load:
+        return Workload(
+            requests=int(load), prompt=Lengths(mean=prompt), answer=Lengths(mean=answer)
+        )
+    raise SkippedRowError(f"no such scenario: {row.scenario}")
+
+
+def _offline(row: ServingRow, deployment: Deployment, prompt: int, answer: int) -> Workload:
+    """All at once: so many requests as documented, or enough for a steady state."""
+    prompts, answers = _spreads(row, prompt, answer)
+    count = _DOCUMENTED_REQUESTS.get((prompt, answer), 6000)
+    return Workload(requests=min(count, 6000) * deployment.replicas, prompt=prompts, answer=answers)
+
+
+def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) -> Workload:
+    rate = row.number("request_rate")
+    assert rate is not None
+    prompts, answers = _spreads(row, prompt, answer)
+    per_replica = rate / deployment.replicas
+    count = max(400, min(4000, math.ceil(per_replica * 120)))
+    return Workload(
+        requests=count * deployment.replicas,
+        arrivals=Arrivals(kind="poisson", rate=rate),
+        prompt=prompts,
+        answer=answers,
+        warm_up_share=0.3,
+    )
+
+
+def _spreads(row: ServingRow, prompt: int, answer: int) -> tuple[Lengths, Lengths]:
+    if not row.source.startswith("MLPerf"):
+        return Lengths(mean=prompt), Lengths(mean=answer)
+    prompts, answers = _SPREADS.get(row.cells["model"], (0.5, 0.5))
+    return Lengths(mean=prompt, variation=prompts), Lengths(mean=answer, variation=answers)
+
+
+def _known(names: Mapping[str, str], name: str, reason: str) -> str:
+    if name not in names:
+        raise SkippedRowError(f"{reason} {name or 'an unnamed kind'}")
+    return names[name]
+
+
+def _loaded(load: Any, name: str, kind: str) -> Any:
+    try:
+        return load(name)
+    except ClustersimError as error:
+        raise SkippedRowError(f"no {kind} of {name}") from error
+
+
+def _version(text: str) -> str:
+    match = re.match(r"v?(\d+(?:\.\d+)*)", text)
+    if not match:
+        return ""
+    # MLPerf names the version of the container's TensorRT, whose engine is of 2025.
+    return "0.18" if match[1].startswith("10.") else match[1]
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,79 @@
+"""What plan, stack and schedule decide together, against what their documentation says."""
+
+import pickle
+
+import pytest
+
+from simulator.described.plan.data_parallelism import DATA_PARALLELISM
+from tests.jobs import small_job
+
+
+@pytest.mark.parametrize(
+    ("zero", "sharded"),
+    [(0, (False, False, False)), (1, (True, False, False)), (2, (True, True, False)),
+     (3, (True, True, True))],
+)  # fmt: skip
+def test_each_zero_stage_shards_states_then_gradients_then_weights(zero, sharded):
+    choices = small_job(gpus=2, zero=zero).choices
+    assert (choices.shards_states, choices.shards_gradients, choices.shards_weights) == sharded
+    assert choices.hands_out_weights == (zero in (1, 2))
+
+
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_the_plan_is_asked_before_the_stack(asked):
+    megatron, torch = (
+        small_job(gpus=2, overlap_param_gather=asked, stack=stack).choices
+        for stack in ("megatron-core", "torch")
+    )
+    assert megatron.overlaps_gather is (True if asked is None else asked)
+    assert torch.overlaps_gather is bool(asked)
+
+
+def test_gradients_are_reduced_in_the_format_of_the_plan_and_kept_in_it_where_that_is_in_place():
+    in_place = small_job(grad_reduce_precision="bf16", stack="megatron-core").choices
+    beside = small_job(grad_reduce_precision="bf16", stack="torchtitan").choices
+    assert (in_place.reduced_gradients, in_place.kept_gradients) == ("bf16", "bf16")
+    assert (beside.reduced_gradients, beside.kept_gradients) == ("bf16", "fp32")
+
+
+def test_ranks_that_own_whole_parameters_receive_all_gradients():
+    whole = {"base": "torch", "shards_whole_parameters": True}
+    owns = small_job(gpus=2, zero=1, stack=whole).choices
+    shards = small_job(gpus=2, zero=1, stack="torch").choices
+    assert (owns.updates_whole_parameters, owns.reduces_to_shards) == (True, False)
+    assert (shards.updates_whole_parameters, shards.reduces_to_shards) == (False, True)
+
+
+def test_one_chunk_per_rank_implies_1f1b_which_waits_and_several_the_interleaved_order():
+    plain, interleaved = (small_job(gpus=2, pp=2, vpp=vpp).choices for vpp in (1, 2))
+    assert (plain.schedule.name, plain.overlaps_transfers) == ("1f1b", False)
+    assert (interleaved.schedule.name, interleaved.overlaps_transfers) == ("interleaved-1f1b", True)
+
+
+@pytest.mark.parametrize(("overlap_p2p", "pairs"), [(True, False), (False, True)])
+def test_megatron_pairs_passes_where_one_call_exchanges_for_both(overlap_p2p, pairs):
+    assert small_job(gpus=2, pp=2, vpp=2, overlap_p2p=overlap_p2p).choices.pairs_passes is pairs
+    assert not small_job(gpus=2, pp=2, overlap_p2p=overlap_p2p).choices.pairs_passes
+
+
+def test_a_changed_copy_and_a_copy_in_another_process_have_choices_of_their_own():
+    job = small_job(gpus=2, zero=1)
+    assert job.choices is job.choices
+    changed = job.model_copy(update={"plan": job.plan.model_copy(update={"zero": 3})})
+    assert (job.choices.shards_weights, changed.choices.shards_weights) == (False, True)
+    sent = pickle.loads(pickle.dumps(job))
+    assert sent == job
+    assert sent.choices.job is sent
+
+
+def test_only_collectives_of_all_ranks_divide_a_model_and_copy_buckets():
+    ways = DATA_PARALLELISM.values()
+    assert {way.name for way in ways if way.divides_model} == {"ddp"}
+    assert {way.name for way in ways if way.copies_buckets} == {"ddp"}
+    assert {way.name for way in ways if way.has_servers} == {"parameter-server"}
+    assert {way.name for way in ways if way.is_one_process} == {"data-parallel"}
+
+
+def test_an_unknown_way_of_data_parallelism_is_refused_with_those_that_are_known():
+    with pytest.raises(ValueError, match="known: ddp, data-parallel, parameter-server"):
+        small_job(data_parallel="gossip")

@@ -1,0 +1,67 @@
+"""Do fitted numbers stand where ``sources`` and ``sensitivity`` see them?"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from simulator.described.cluster.common import common_document, shipped_common
+from simulator.described.cluster.hardware import Provenance
+from simulator.described.load import load_profile
+
+PACKAGE = Path(__file__).parent.parent / "simulator"
+FITTED = re.compile(r"\b(fitted|chosen|inferred)\b", re.IGNORECASE)
+
+
+def numeric_constants(source: str) -> Iterator[tuple[str, str]]:
+    """Each constant of a module that holds only numbers, and what is said of it."""
+    body, lines = ast.parse(source).body, source.splitlines()
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value and is_number(node.value):
+            said = [line for line in lines[node.lineno - 3 : node.end_lineno] if "#" in line]
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                said.append(str(after.value.value))
+            yield ast.unparse(node), " ".join(said)
+
+
+def is_number(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Dict(values=parts):
+            return bool(parts) and all(map(is_number, parts))
+        case ast.Call(args=parts):
+            return bool(parts) and all(map(is_number, parts))
+        case ast.BinOp(left=left, right=right):
+            return is_number(left) and is_number(right)
+        case ast.UnaryOp(operand=operand):
+            return is_number(operand)
+    return False
+
+
+def test_a_fitted_constant_is_found():
+    source = '_SHARE = 0.8\n"""Fitted to a table."""\n_TILE = 128\n"""Rows."""\n'
+    fitted = [name for name, said in numeric_constants(source) if FITTED.search(said)]
+    assert fitted == ["_SHARE = 0.8"]
+
+
+def test_no_constant_in_code_is_fitted_chosen_or_inferred():
+    fitted = [
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for name, said in numeric_constants(path.read_text(encoding="utf-8"))
+        if FITTED.search(said)
+    ]
+    assert fitted == [], "numbers with evidence belong into hardware_profiles"
+
+
+def test_every_common_number_has_evidence_and_is_a_source_of_every_profile():
+    numbers, profile = common_document(), load_profile("h100-sxm-80gb")
+    assert set(shipped_common().model_dump(by_alias=True)) == set(numbers)
+    for name, number in numbers.items():
+        source = Provenance(**number["source"])
+        assert source.reference
+        assert profile.provenance[f"common.{name}"] == source
+    assert profile.common == shipped_common()

@@ -1,0 +1,56 @@
+"""Does a newcomer find the answers: README's map, the folder's map, the file, the function?"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+class Answer(NamedTuple):
+    """One row of the page: a file and the function, class or constant in it."""
+
+    question: str
+    file: str
+    name: str
+
+
+ANSWERS = [
+    Answer(*row)
+    for row in re.findall(
+        r"^\| (.+\?) \| `(.+)` \| `(.+)` \|$",
+        (ROOT / "tests" / "newcomer.md").read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
+]
+
+
+def test_there_are_sixteen_questions():
+    assert len({answer.question for answer in ANSWERS}) == len(ANSWERS) == 16
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.name)
+def test_the_file_defines_what_answers_the_question(answer):
+    body = ast.parse((ROOT / answer.file).read_text(encoding="utf-8")).body
+    for name in answer.name.split("."):
+        found = next(node for node in body if name in defined_by(node))
+        body = getattr(found, "body", [])
+
+
+def defined_by(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.name)
+def test_the_map_in_the_readme_names_the_folder(answer):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rooms = readme.partition("\n## Which room answers which question\n")[2].partition("\n## ")[0]
+    assert f"`{Path(answer.file).parent}/`" in rooms

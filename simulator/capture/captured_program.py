@@ -1,7 +1,7 @@
 """How does a captured step become a program on some cluster?
 
-One class of ranks for each captured rank, on the blocks of :mod:`.merged_operations`. Both ends of a
-transfer are one operation: the k-th of a pair on one rank meets the k-th on the other. Kernels
+One class of ranks for each captured rank, in the blocks of :mod:`.merged_operations`. Both ends
+of a transfer are one operation: the k-th of a pair on one rank meets the k-th on the other. Kernels
 wait for the host, which launches them one after another.
 
 Ignores: that streams beside the compute stream may overtake each other, and that the host waits

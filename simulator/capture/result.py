@@ -220,7 +220,7 @@ def _work(
             executed += cost.flop
             formats[cost.precision] += round(cost.flop)
             if phase != Phase.RECOMPUTE:
-                model += cost.flop * cost.model_share
+                model += cost.flop
     most = formats.most_common(1)
     peak = profile.device.peak.of(most[0][0]) if most else None  # type: ignore[arg-type]
     count = len(ranks)

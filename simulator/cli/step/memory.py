@@ -46,10 +46,10 @@ _KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
 
 def memory(
     job_file: JobFile,
+    *,
     changes: Changes = None,
     profile: ProfileName = None,
     gpus: Gpus = None,
-    *,
     as_json: AsJson = False,
     savings: Annotated[
         bool, typer.Option("--savings", help="Simulate single changes that save memory.")

@@ -20,8 +20,8 @@ import torch.distributed.checkpoint
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.data import DataLoader
 
-from simulator.capture.absent_streams import replaced
-from simulator.capture.values import user_line
+from simulator.capture.recording.absent_streams import replaced
+from simulator.capture.recording.values import user_line
 from simulator.errors import InputError
 
 

@@ -1,7 +1,7 @@
 """How does a captured step become a program on some cluster?
 
-One class of ranks for each captured rank, on the blocks of :mod:`.blocks`. Both ends of a
-transfer are one operation: the k-th of a pair on one rank meets the k-th on the other. Kernels
+One class of ranks for each captured rank, in the blocks of :mod:`.merged_operations`. Both ends
+of a transfer are one operation: the k-th of a pair on one rank meets the k-th on the other. Kernels
 wait for the host, which launches them one after another.
 
 Ignores: that streams beside the compute stream may overtake each other, and that the host waits
@@ -17,9 +17,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.capture.blocks import Block, blocks_of, layer_of
 from simulator.capture.exchange_work import ExchangeCosts, category_of
 from simulator.capture.kernel_cost import Cost, kernel_cost
+from simulator.capture.merged_operations import Block, blocks_of, layer_of
 from simulator.capture.rescale import Scale
 from simulator.capture.table import Capture, Exchange, Phase, RankTable
 from simulator.described.cluster.hardware import HardwareProfile

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from simulator.capture.absent_streams import replaced
+from simulator.capture.recording.absent_streams import replaced
 
 _WIDEST_FLASH_HEAD = 256
 _HALF = (torch.float16, torch.bfloat16)
@@ -53,14 +53,14 @@ class _FusedRmsNorm(torch.autograd.Function):
         return normed
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         x, scale, weight = ctx.saved_tensors
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
         with torch._C._AutoDispatchBelowAutograd():
             of_input, of_weight = torch.ops.aten._fused_rms_norm_backward(
                 gradient, x, ctx.shape, scale, weight, wanted
             )
-        return of_input, None, of_weight, None
+        return of_input if wanted[0] else None, None, of_weight if wanted[1] else None, None
 
 
 class _Kernels:
@@ -110,17 +110,18 @@ class _Kernels:
             found = torch.ops.aten._scaled_dot_product_flash_attention(
                 query, key, value, dropout_p, is_causal, False, scale=given_scale
             )[0]
-            return found[..., :width] if found.shape[-1] != width else found
+            result: Tensor = found[..., :width] if found.shape[-1] != width else found
+            return result
         if backend is SDPBackend.EFFICIENT_ATTENTION:
             if attn_mask is not None:
                 attn_mask = _bias(attn_mask, query, key)
             needs_sums = torch.is_grad_enabled() and any(
                 t.requires_grad for t in (query, key, value)
             )
-            result: Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
+            summed: Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
                 query, key, value, attn_mask, needs_sums, dropout_p, is_causal, scale=scale
             )[0]
-            return result
+            return summed
         return self._plain_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale
         )
@@ -130,10 +131,12 @@ class _Kernels:
         half = dtype in _HALF and not (dtype is torch.bfloat16 and self._capability < (8, 0))
         flash_runs = half and query.shape[-1] <= _WIDEST_FLASH_HEAD and self._capability >= (8, 0)
         has_axes = query.dim() == 4 and query.shape[-1] == value.shape[-1]
-        if torch.backends.cuda.flash_sdp_enabled() and flash_runs and mask is None and has_axes:
+        flash = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
+        if flash and flash_runs and mask is None and has_axes:
             return SDPBackend.FLASH_ATTENTION
         fits = query.dim() == 4 and (mask is None or not mask.requires_grad)
-        if torch.backends.cuda.mem_efficient_sdp_enabled() and fits:
+        efficient = torch.backends.cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
+        if efficient and fits:
             return SDPBackend.EFFICIENT_ATTENTION
         return SDPBackend.MATH
 
@@ -148,7 +151,8 @@ class _Kernels:
         is_mixed = weight is not None and weight.dtype != input.dtype
         if not _is_plain(input) or is_mixed:
             return self._plain_rms_norm(input, normalized_shape, weight, eps)
-        found: Tensor = _FusedRmsNorm.apply(input, list(normalized_shape), weight, eps)
+        shape = list(normalized_shape)
+        found: Tensor = _FusedRmsNorm.apply(input, shape, weight, eps)  # type: ignore[no-untyped-call]
         return found
 
 

@@ -22,11 +22,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Variable
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import distributed
 
-from simulator.capture.absent_streams import replaced
-from simulator.capture.groups import Groups
-from simulator.capture.recorder import Recorder
+from simulator.capture.recording.absent_streams import replaced
+from simulator.capture.recording.groups import Groups
+from simulator.capture.recording.recorder import Recorder
 from simulator.capture.table import BlockOwner
 
 
@@ -39,7 +40,7 @@ class _Bucket:
         first = self.parameters[0]
         numel = sum(p.numel() for p in self.parameters)
         self.flat = torch.empty(numel, dtype=first.dtype, device=first.device)
-        pieces = self.flat.split([p.numel() for p in self.parameters])
+        pieces = torch.split(self.flat, [p.numel() for p in self.parameters])
         views = (v.view(p.shape) for v, p in zip(pieces, self.parameters, strict=True))
         self.views = dict(zip(members, views, strict=True))
         self.missing = set(members)
@@ -100,7 +101,9 @@ def reducer_class(recorder: Recorder, groups: Groups) -> type:
             self.buckets: list[_Bucket] = []
             self._build(buckets)
             for number, parameter in enumerate(self.parameters):
-                parameter.register_post_accumulate_grad_hook(self._on_gradient(number))
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    self._on_gradient(number)
+                )
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
@@ -117,7 +120,7 @@ def reducer_class(recorder: Recorder, groups: Groups) -> type:
             if self.rebuilt or not self.ready:
                 return False
             tensors = [self.parameters[i] for i in self.ready]
-            order, _ = dist._compute_bucket_assignment_by_size(
+            order, _ = dist._compute_bucket_assignment_by_size(  # type: ignore[attr-defined]
                 tensors, self.caps, [False] * len(tensors), self.ready
             )
             self.buckets = []
@@ -210,9 +213,9 @@ def reduced(recorder: Recorder, groups: Groups) -> Iterator[None]:
         reducer.state, reducer.hook = state, hook
 
     def register_builtin(reducer: Any, kind: Any) -> None:
-        hooks = dist.algorithms.ddp_comm_hooks.default_hooks
         built_in = SimpleNamespace(
-            ALLREDUCE=hooks.allreduce_hook, FP16_COMPRESS=hooks.fp16_compress_hook
+            ALLREDUCE=default_hooks.allreduce_hook,
+            FP16_COMPRESS=default_hooks.fp16_compress_hook,
         )
         register_hook(reducer, None, getattr(built_in, str(kind).rsplit(".", 1)[-1]))
 

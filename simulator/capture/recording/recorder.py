@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from simulator.capture import table
-from simulator.capture.absent_streams import Streams
-from simulator.capture.modules import Modules, in_backward
-from simulator.capture.record import Block, Kept, Operation, Record
+from simulator.capture.recording.absent_streams import Streams
+from simulator.capture.recording.modules import Modules, in_backward
+from simulator.capture.recording.record import Block, Kept, Operation, Record
 from simulator.capture.table import BlockOwner, Call, Phase
 
 _SUBCLASSES = {"DTensor", "AsyncCollectiveTensor"}
@@ -55,7 +56,7 @@ def storage_bytes(storage: torch.UntypedStorage) -> int:
     return -(-storage.nbytes() // _ALLOCATION_BYTES) * _ALLOCATION_BYTES
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what reaches the device.
 
     Attributes:
@@ -71,14 +72,13 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, record: Record, modules: Modules) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.record, self.modules = record, modules
-        self.streams = Streams(self._wait)
+        self.streams = Streams()
         self.paused = 0
         self.owner: BlockOwner | None = None
         self.lookups: list[tuple[int, int]] = []
         self.now_bytes = self.most_bytes = 0
-        self._waiting: dict[int, set[int]] = {}
         self._blocks: dict[int, int] = {}
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.on_error: Callable[[Exception], None] = lambda _: None
@@ -93,6 +93,10 @@ class Recorder(TorchDispatchMode):
         if any(each.__name__ in _SUBCLASSES for each in types):
             return NotImplemented
         kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda" and device.index:
+            # A rank has one device; code may number it by its place in the node.
+            kwargs = {**kwargs, "device": torch.device("cuda", 0)}
         if self.paused:
             return func(*args, **kwargs)
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -111,7 +115,8 @@ class Recorder(TorchDispatchMode):
 
     def _number(self, func: Any, args: Any) -> Any:
         """A value that only a run knows; where it decides something, :mod:`.values` refuses."""
-        if getattr(args[0], "constant", None) is not None:
+        is_fake = isinstance(args[0], FakeTensor)
+        if not is_fake or args[0].constant is not None:
             return func(*args)
         kind = args[0].dtype
         return math.nan if kind.is_floating_point else False if kind is torch.bool else 0
@@ -176,7 +181,7 @@ class Recorder(TorchDispatchMode):
                 call, stream, modules.phase(), self.record.number_of(modules.path()), exchange
             )
         )
-        self.record.waits += [(number, before) for before in self._waiting.pop(stream, ())]
+        self.record.waits += [(number, before) for before in self.streams.waiting.pop(stream, ())]
         self.streams.last[stream] = number
         return number
 
@@ -184,9 +189,6 @@ class Recorder(TorchDispatchMode):
         """Record an exchange on a stream; returns the number of its operation."""
         call = Call(name, (), (), (), 0, 0, 0)
         return self._add(self.record.calls.setdefault(call, len(self.record.calls)), stream, number)
-
-    def _wait(self, stream: int, operation: int) -> None:
-        self._waiting.setdefault(stream, set()).add(operation)
 
     # Memory
 
@@ -261,8 +263,9 @@ class Recorder(TorchDispatchMode):
 def local_part(tensor: Any) -> Tensor:
     """This rank's part of a distributed tensor."""
     inner = getattr(tensor, "_local_tensor", None)
-    found: Tensor = getattr(tensor if inner is None else inner, "elem", None)
-    return found if found is not None else (tensor if inner is None else inner)
+    local: Tensor = tensor if inner is None else inner
+    held: Tensor | None = getattr(local, "elem", None)
+    return local if held is None else held
 
 
 def _leaves(tree: Any) -> Iterator[Tensor]:

@@ -7,11 +7,12 @@ taken at moment 0.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from simulator.capture.record import Exchanged, Record
+from simulator.capture.recording.record import Exchanged, Record
 from simulator.capture.table import BlockOwner, Exchange, Integers, RankTable
 from simulator.errors import InputError
 
@@ -118,5 +119,5 @@ def _changes(record: Record, window: Window) -> tuple[Integers, Integers, Intege
     return rows[:, 0].copy(), blocks.astype(np.int64), rows[:, 2].copy(), kept.tolist()
 
 
-def _column(values: object) -> Integers:
-    return np.asarray(list(values), dtype=np.int64)  # type: ignore[call-overload,no-any-return]
+def _column(values: Iterable[int]) -> Integers:
+    return np.asarray(list(values), dtype=np.int64)

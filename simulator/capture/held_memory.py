@@ -14,9 +14,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.capture.captured_program import RankCosts
 from simulator.capture.rescale import Scale
 from simulator.capture.table import BlockOwner, Capture, RankTable
-from simulator.capture.to_program import RankCosts
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Owner

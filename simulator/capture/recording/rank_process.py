@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from simulator.capture.file import write_capture
-from simulator.capture.make import part_of
-from simulator.capture.one_rank import captured_script, device_answers
+from simulator.capture.recording.one_rank import captured_script, device_answers
 from simulator.errors import InputError
 
 
 def main() -> None:
     """Capture the rank that standard input orders, into the file that it names."""
     order = json.loads(sys.stdin.read())
+    os.dup2(2, 1)  # What a script prints is talk, not data.
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
     target = Path(order["target"])
@@ -36,12 +36,13 @@ def main() -> None:
             order["arguments"],
             order["rank"],
             order["world"],
-            device_answers(order["device"], order["rank"]),
+            device_answers(order["device"]),
+            Path(order["mailbox"]),
             refuse,
         )
     except InputError as error:
         refuse(error)
-    write_capture(part_of(found, order["world"]), target)
+    write_capture(found.as_capture(order["world"]), target)
 
 
 if __name__ == "__main__":

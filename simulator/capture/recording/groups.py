@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from simulator.capture.absent_streams import replaced
-from simulator.capture.record import Exchanged
-from simulator.capture.recorder import Recorder
+from simulator.capture.recording.absent_streams import replaced
+from simulator.capture.recording.record import Exchanged
+from simulator.capture.recording.recorder import Recorder
 
 _KINDS = {
     "_allgather_base_": "all_gather",
@@ -101,9 +101,7 @@ class Groups:
             self._beside((group.group_name, name, peer)) if beside else recorder.streams.current
         )
         if beside:
-            recorder.streams.waits_for(
-                stream, recorder.streams.last.get(recorder.streams.current, -1)
-            )
+            recorder.streams.wait(stream, recorder.streams.reached(recorder.streams.current))
         recorder.record.exchanges.append(exchanged)
         number = len(recorder.record.exchanges) - 1
         self.last = recorder.add_exchange(f"{func.namespace}.{name}", number, stream)
@@ -114,7 +112,7 @@ class Groups:
     def wait(self, operation: int) -> None:
         """The current stream waits for an exchange."""
         if operation >= 0:
-            self._recorder.streams.waits_for(self._recorder.streams.current, operation)
+            self._recorder.streams.wait(self._recorder.streams.current, [operation])
 
     def _wait_tensor(self, tensor: Tensor) -> None:
         self.wait(self._results.pop(tensor.untyped_storage()._cdata, -1))
@@ -213,7 +211,8 @@ def _group_of(args: Any) -> Any:
             return dist.ProcessGroup.unbox(arg)
     for arg in reversed(args):
         if isinstance(arg, str):
-            return torch._C._distributed_c10d._resolve_process_group(arg)
+            name: Any = arg
+            return torch._C._distributed_c10d._resolve_process_group(name)
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simulator.capture.absent_streams import replaced
+from simulator.capture.recording.absent_streams import replaced
 from simulator.errors import InputError
 
 
@@ -28,7 +28,7 @@ class UnknownNumber(float):
         """Not a number, whatever it is called with."""
         return super().__new__(cls, math.nan)
 
-    def _same(self, *_: Any) -> UnknownNumber:
+    def _same(self, *_: Any) -> Any:
         return self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _same

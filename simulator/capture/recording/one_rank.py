@@ -13,6 +13,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,20 +32,27 @@ from torch._subclasses.fake_tensor import (
 from torch.distributed import device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from simulator.capture import groups as exchanges
-from simulator.capture.absent_gpu import pretended_gpu
-from simulator.capture.absent_streams import DeviceAnswers, answered, cuda_answers, replaced
-from simulator.capture.gpu_kernels import gpu_kernels
-from simulator.capture.modules import Modules
-from simulator.capture.owners import Owners, settled_owner
-from simulator.capture.record import Record
-from simulator.capture.recorder import Recorder
-from simulator.capture.reducer import reduced
-from simulator.capture.refusals import nothing_leaves
-from simulator.capture.settle import KEPT_STEP, settled_table
-from simulator.capture.table import RankTable
-from simulator.capture.values import unknown_value, unknown_values, user_line
+from simulator.capture.recording import groups as exchanges
+from simulator.capture.recording.absent_gpu import pretended_gpu
+from simulator.capture.recording.absent_streams import (
+    DeviceAnswers,
+    answered,
+    cuda_answers,
+    replaced,
+)
+from simulator.capture.recording.gpu_kernels import gpu_kernels
+from simulator.capture.recording.modules import Modules
+from simulator.capture.recording.owners import Owners, settled_owner
+from simulator.capture.recording.pipelines import agreeing_stages
+from simulator.capture.recording.record import Record
+from simulator.capture.recording.recorder import Recorder
+from simulator.capture.recording.reducer import reduced
+from simulator.capture.recording.refusals import nothing_leaves
+from simulator.capture.recording.settle import KEPT_STEP, settled_table
+from simulator.capture.recording.values import unknown_value, unknown_values, user_line
+from simulator.capture.table import Capture, RankTable
 from simulator.errors import InputError
+from simulator.version import __version__
 
 
 class StepsDone(BaseException):
@@ -67,16 +75,30 @@ class RankResult:
     tokens: int
     notes: tuple[str, ...]
 
+    def as_capture(self, world: int) -> Capture:
+        """A capture with this rank alone, not yet named."""
+        return Capture(
+            script="",
+            world=world,
+            device="",
+            tokens_per_rank=self.tokens,
+            groups=self.groups,
+            tables=(self.table,),
+            versions={"torch": torch.__version__, "clustersim": __version__},
+            notes=self.notes,
+        )
 
-def captured_script(
+
+def captured_script(  # noqa: PLR0917 - one order, in words
     script: str,
     arguments: Sequence[str],
     rank: int,
     world: int,
     device: DeviceAnswers,
+    mailbox: Path,
     on_error: Callable[[InputError], None] = lambda _: None,
 ) -> RankResult:
-    """What one rank does when it runs a script.
+    """What one rank does when it runs a script; arguments as of :func:`captured`.
 
     Raises:
         InputError: The script raises, ends before a step, or needs what is not there.
@@ -87,11 +109,11 @@ def captured_script(
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
 
-    return captured(run, rank, world, device, on_error)
+    return captured(run, rank, world, device, mailbox, on_error)
 
 
 def captured_steps(
-    step: Callable[[], object], rank: int, world: int, device: DeviceAnswers
+    step: Callable[[], object], rank: int, world: int, device: DeviceAnswers, mailbox: Path
 ) -> RankResult:
     """What one rank does in a step that a function runs."""
 
@@ -99,7 +121,7 @@ def captured_steps(
         for _ in range(KEPT_STEP + 2):
             step()
 
-    return captured(run, rank, world, device)
+    return captured(run, rank, world, device, mailbox)
 
 
 def captured(
@@ -107,6 +129,7 @@ def captured(
     rank: int,
     world: int,
     device: DeviceAnswers,
+    mailbox: Path,
     on_error: Callable[[InputError], None] = lambda _: None,
 ) -> RankResult:
     """What one rank does, until enough steps are complete.
@@ -116,6 +139,7 @@ def captured(
         rank: Which one it is.
         world: Of how many.
         device: What it may learn of its device.
+        mailbox: Folder that the ranks of a capture share.
         on_error: Called with what stops backward, before torch's engine, which may end the
             process, is told.
 
@@ -125,7 +149,8 @@ def captured(
     record = Record(rank)
 
     def on_step() -> None:
-        record.steps.append((record.moment, len(record.sizes)))
+        # From update to update: stages of a pipeline receive before their first forward.
+        record.steps.append(modules.last_update)
         if len(record.steps) > KEPT_STEP + 1:
             raise StepsDone
 
@@ -138,7 +163,8 @@ def captured(
     recorder.on_error = lambda error: on_error(_as_input_error(error))
     followed = exchanges.Groups(recorder)
     owners = Owners(recorder, followed)
-    with _absent(recorder, followed, device, rank, world), owners.followed(), modules.followed():
+    around = _absent(recorder, followed, device, rank, world)
+    with around, owners.followed(), modules.followed(), agreeing_stages(mailbox):
         _run(run)
         if modules.has_updated and len(record.steps) <= KEPT_STEP + 1:
             record.steps.append(modules.last_update)
@@ -197,7 +223,7 @@ def _absent(
             answered(answers),
             _environment(rank, world, device),
             _process_groups(rank, world),
-            _movable_modules(),
+            _movable(),
             exchanges.followed(followed),
             reduced(recorder, followed),
             unknown_values(),
@@ -218,7 +244,7 @@ def _absent(
 @contextlib.contextmanager
 def _environment(rank: int, world: int, device: DeviceAnswers) -> Iterator[None]:
     values = {
-        "RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": device.local_rank,
+        "RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": 0,
         "LOCAL_WORLD_SIZE": device.local_ranks, "GROUP_RANK": rank // device.local_ranks,
         "MASTER_ADDR": "localhost", "MASTER_PORT": 29500, "WANDB_MODE": "disabled",
         "HF_HUB_OFFLINE": 1, "TOKENIZERS_PARALLELISM": "false",
@@ -233,10 +259,17 @@ def _environment(rank: int, world: int, device: DeviceAnswers) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def _movable_modules() -> Iterator[None]:
-    """Inside, modules of fake tensors move to a device: weak references do not hinder a swap."""
+def _movable() -> Iterator[None]:
+    """Inside, fake tensors and modules of them move to a device without contents.
+
+    Weak references do not hinder that a module swaps its tensors.
+    """
     nobody = SimpleNamespace(getweakrefs=lambda _: [])
-    with replaced({(torch.utils, "weakref"): nobody}):
+    # Where a device is absent, tensors are made on the host and moved.
+    is_absent = property(lambda _: True)
+    with replaced(
+        {(torch.utils, "weakref"): nobody, (FakeTensorMode, "avoid_device_init"): is_absent}
+    ):
         yield
 
 
@@ -255,7 +288,7 @@ def _process_groups(rank: int, world: int) -> Iterator[None]:
         with unset_fake_temporarily():
             return new_group(ranks, backend="fake", **kept)
 
-    mesh_of = dist.init_device_mesh
+    mesh_of = device_mesh.init_device_mesh
     values: dict[tuple[Any, str], Any] = {
         **_everywhere(initialise, init_process_group),
         **_everywhere(new_group, group),
@@ -293,14 +326,12 @@ def _real(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def device_answers(values: Mapping[str, Any], rank: int) -> DeviceAnswers:
+def device_answers(values: Mapping[str, Any]) -> DeviceAnswers:
     """Answers of a rank's device from plain data, as one process hands it to another."""
-    local_ranks = int(values["local_ranks"])
     return DeviceAnswers(
         name=str(values["name"]),
         memory_bytes=int(values["memory_bytes"]),
         sm_count=int(values["sm_count"]),
         capability=(int(values["capability"][0]), int(values["capability"][1])),
-        local_ranks=local_ranks,
-        local_rank=rank % local_ranks,
+        local_ranks=int(values["local_ranks"]),
     )

@@ -8,7 +8,7 @@ accelerator interface (is it built in, is it available, has it a context) get th
 here. Nothing is compiled, nothing on disk changes, and all is undone at the end.
 
 Source: ``c10/core/impl/DeviceGuardImplInterface.h`` and the first three functions of
-``ATen/detail/AcceleratorHooksInterface.h``, headers that torch installs (2.9 to 2.13).
+``ATen/detail/AcceleratorHooksInterface.h``, headers that torch installs.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def pretended_gpu() -> Iterator[None]:
         return
     with _guard(), _answers():
         if torch._C._get_accelerator().type != "cuda":
-            rule = f"torch {torch.__version__} cannot pretend to have a GPU"
-            raise UnsupportedError(f"{rule}; captures are made with torch 2.9 to 2.13")
+            rule = f"{torch.__version__} cannot be made to pretend that it has a GPU"
+            raise UnsupportedError.single("torch", rule, hint="captures are made with 2.13")
         yield
 
 
 def _guard_of_cuda() -> Any:
     """A device guard that names CUDA and guards nothing."""
 
-    class Guard(torch._C._acc.DeviceGuard):  # type: ignore[name-defined,misc]
+    class Guard(torch._C._acc.DeviceGuard):
         def type_(self) -> Any:
             return torch._C._autograd.DeviceType.CUDA
 
@@ -76,7 +76,7 @@ def _guard() -> Iterator[None]:
     before = registry[_CUDA]
     if not _GUARDS:
         _GUARDS.append(_guard_of_cuda())
-        torch._C._acc.register_python_privateuseone_device_guard(_GUARDS[0])  # type: ignore[attr-defined]
+        torch._C._acc.register_python_privateuseone_device_guard(_GUARDS[0])
         _GUARDS.append(registry[_PRIVATE_USE])
         registry[_PRIVATE_USE] = None
     registry[_CUDA] = _GUARDS[1]

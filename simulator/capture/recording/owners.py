@@ -8,6 +8,7 @@ forward takes and backward gives back are activations.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
@@ -25,10 +26,10 @@ from torch.optim.optimizer import (
 )
 from torch.utils._pytree import tree_leaves
 
-from simulator.capture.absent_streams import replaced
-from simulator.capture.groups import Groups
-from simulator.capture.record import Block, Kept
-from simulator.capture.recorder import Recorder
+from simulator.capture.recording.absent_streams import replaced
+from simulator.capture.recording.groups import Groups
+from simulator.capture.recording.record import Block, Kept
+from simulator.capture.recording.recorder import Recorder
 from simulator.capture.table import BlockOwner, Phase
 
 
@@ -118,17 +119,16 @@ class Owners:
                 handle.remove()
 
     def _watched(self, function: Callable[..., Any], owner: BlockOwner) -> Callable[..., Any]:
-        def call(fsdp_params: Any, *args: Any, **kwargs: Any) -> Any:
-            first = fsdp_params if not isinstance(fsdp_params, list) else None
-            members = first.fsdp_params if hasattr(first, "fsdp_params") else fsdp_params
-            if function.__name__ == "foreach_reduce":
-                for gradient in args[0] if args else kwargs["unsharded_grads"]:
-                    self._recorder.say_owner(gradient, BlockOwner.GRADIENT)
+        signature = inspect.signature(function)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            for gradient in given.get("unsharded_grads", ()):
+                self._recorder.say_owner(gradient, BlockOwner.GRADIENT)
             before = self._recorder.owner, self._groups.axes
-            self._recorder.owner = owner
-            self._groups.axes = _axes(members if isinstance(members, list) else args[0])
+            self._recorder.owner, self._groups.axes = owner, _axes(given["fsdp_params"])
             try:
-                return function(fsdp_params, *args, **kwargs)
+                return function(*args, **kwargs)
             finally:
                 self._recorder.owner, self._groups.axes = before
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-
-Order = Callable[[int, int], None]
-"""Called with a stream and the position in the record that it must wait for."""
 
 
 @dataclass
@@ -30,8 +27,7 @@ class DeviceAnswers:
         memory_bytes: Total memory [B].
         sm_count: Multiprocessors.
         capability: Major and minor of the compute capability.
-        local_ranks: Devices of a node.
-        local_rank: This rank's.
+        local_ranks: Devices of a node; this rank's is number 0.
     """
 
     name: str
@@ -39,7 +35,6 @@ class DeviceAnswers:
     sm_count: int
     capability: tuple[int, int]
     local_ranks: int
-    local_rank: int
 
     def properties(self, *_: object, **__: object) -> SimpleNamespace:
         """As ``torch.cuda.get_device_properties`` returns them."""
@@ -62,14 +57,25 @@ class Streams:
     """The streams of one rank and which of them is current.
 
     Attributes:
-        position: How many operations were recorded so far, by stream: the last one's index.
-        wait: Notes that a stream waits for an operation.
+        last: The last operation of each stream.
+        waiting: Operations that the next one of each stream waits for.
+        current: The stream that operations are issued on; 0 is the default one.
     """
 
-    wait: Order
     last: dict[int, int] = field(default_factory=dict)
+    waiting: dict[int, set[int]] = field(default_factory=dict)
     current: int = 0
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def reached(self, stream: int) -> tuple[int, ...]:
+        """Operations that have ended when a stream has come to where it is now."""
+        last = self.last.get(stream, -1)
+        return (*self.waiting.get(stream, ()), *((last,) if last >= 0 else ()))
+
+    def wait(self, stream: int, operations: Iterable[int]) -> None:
+        """What the stream runs next waits for operations."""
+        own = self.last.get(stream)
+        self.waiting.setdefault(stream, set()).update(o for o in operations if o != own)
 
     def stream_class(streams) -> type:  # noqa: N805 - the class inside has the other self
         """A ``torch.cuda.Stream`` of this rank."""
@@ -86,10 +92,11 @@ class Streams:
                 event.wait(self)
 
             def wait_stream(self, other: Any) -> None:
-                streams.waits_for(self.stream_id, streams.last.get(other.stream_id, -1))
+                streams.wait(self.stream_id, streams.reached(other.stream_id))
 
             def record_event(self, event: Any = None) -> Any:
-                event = event or torch.cuda.Event()
+                make: Any = torch.cuda.Event
+                event = event or make()
                 event.record(self)
                 return event
 
@@ -121,16 +128,16 @@ class Streams:
 
         class Event:
             def __init__(self, *_: Any, **__: Any) -> None:
-                self.position = -1
+                self.reached: tuple[int, ...] = ()
 
             def record(self, stream: Any = None) -> Any:
                 number = streams.current if stream is None else stream.stream_id
-                self.position = streams.last.get(number, -1)
+                self.reached = streams.reached(number)
                 return self
 
             def wait(self, stream: Any = None) -> None:
                 number = streams.current if stream is None else stream.stream_id
-                streams.waits_for(number, self.position)
+                streams.wait(number, self.reached)
 
             def query(self) -> bool:
                 return True
@@ -142,11 +149,6 @@ class Streams:
                 return float("nan")
 
         return Event
-
-    def waits_for(self, stream: int, position: int) -> None:
-        """What the stream runs next waits for an operation; -1 is none."""
-        if position >= 0 and self.last.get(stream) != position:
-            self.wait(stream, position)
 
 
 def cuda_answers(
@@ -160,12 +162,6 @@ def cuda_answers(
         allocated: Bytes held now, and at most so far [B].
     """
     stream, event = streams.stream_class(), streams.event_class()
-    chosen = SimpleNamespace(device=device.local_rank)
-
-    def set_device(which: Any) -> None:
-        index = torch.device("cuda", which).index if isinstance(which, int) else None
-        index = torch.device(which).index if index is None else index
-        chosen.device = chosen.device if index is None else index
 
     def current_stream(_: Any = None) -> Any:
         return stream(stream_id=streams.current) if streams.current else default_stream()
@@ -212,8 +208,7 @@ def cuda_answers(
         "is_bf16_supported": lambda *_, **__: device.capability >= (8, 0),
         "is_current_stream_capturing": lambda: False,
         "device_count": lambda: device.local_ranks,
-        "current_device": lambda: chosen.device,
-        "set_device": set_device,
+        "current_device": lambda: 0,
         "get_device_properties": device.properties,
         "get_device_name": lambda *_: device.name,
         "get_device_capability": lambda *_: device.capability,
@@ -234,7 +229,7 @@ def cuda_answers(
         "synchronize", "empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated",
         "reset_accumulated_memory_stats", "manual_seed", "manual_seed_all", "seed", "seed_all",
         "set_rng_state", "set_rng_state_all", "init", "_lazy_init", "ipc_collect",
-        "set_per_process_memory_fraction", "_sleep",
+        "set_per_process_memory_fraction", "_sleep", "set_device",
     )  # fmt: skip
     return answers | dict.fromkeys(silent, nothing)
 

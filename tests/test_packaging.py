@@ -32,7 +32,9 @@ def shipped(folder: str, suffix: str) -> set[str]:
 def test_the_wheel_holds_all_code_and_all_data(wheel):
     names = set(ZipFile(wheel).namelist())
     data = shipped("hardware_profiles", ".yaml") | shipped("workloads", ".yaml")
-    assert shipped("simulator", ".py") | {"simulator/py.typed"} <= names
+    facts = shipped("simulator/facts", ".yaml")
+    assert facts
+    assert shipped("simulator", ".py") | facts | {"simulator/py.typed"} <= names
     assert {f"simulator/{name}" for name in data} <= names
     pages = {path for end in (".html", ".css", ".js") for path in shipped("simulator", end)}
     assert pages

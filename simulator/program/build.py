@@ -9,8 +9,9 @@ seen, :mod:`simulator.program.unlike.unfold` splits the classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.cost.host import host_ports_bytes_per_s
@@ -49,6 +50,11 @@ _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
 
 _GATHERED = frozenset({Owner.GATHERED_WEIGHTS})
 """What is allocated on another stream where the framework gathers weights on one."""
+
+EXCHANGES: Mapping[str, Callable[[Job, Units], Exchanges]] = MappingProxyType(
+    {"ddp": Collectives, "parameter-server": ServerTransfers}
+)
+"""What ranks exchange in each way of data parallelism in which each is a process of its own."""
 
 
 class Steps(NamedTuple):
@@ -150,9 +156,7 @@ class _Builder:
 
     def _exchanges(self) -> tuple[Units, Exchanges]:
         units = Units(self.job, self.ranks.copies_embedding)
-        if self.job.choices.data_parallelism.has_servers:
-            return units, ServerTransfers(self.job, units)
-        return units, Collectives(self.job, units)
+        return units, EXCHANGES[self.job.plan.data_parallel](self.job, units)
 
     def _empty_program(self) -> Program:
         job, choices = self.job, self.job.choices
@@ -161,6 +165,7 @@ class _Builder:
             classes=tuple(self._rank_class(rank, slots) for rank, slots in enumerate(order)),
             ports={**self.profile.network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
+            common=self.profile.common,
             expandable_segments=choices.expandable_segments,
             outside_bytes=outside_bytes(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),

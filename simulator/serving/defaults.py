@@ -32,6 +32,8 @@ class Host(Spec):
     """For each request of a step."""
     launch_s: Seconds
     """For each kernel that is not in a graph."""
+    front_s: Seconds
+    """From a client's request to the queue, and from its first token back: HTTP, tokens to text."""
 
 
 class EngineDefaults(Spec):

@@ -26,7 +26,7 @@ from simulator.cli.planning.plan import (
     search_status,
 )
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
-from simulator.described.job_text import options_text
+from simulator.described.job import options_text
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

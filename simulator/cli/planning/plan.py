@@ -30,7 +30,7 @@ from simulator.cli.options import (
     whole_numbers,
 )
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
-from simulator.described.job_text import degrees_text, options_text
+from simulator.described.job import degrees_text, options_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.units import format_bytes, format_seconds

@@ -7,6 +7,7 @@ a line here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from simulator.described.model import Model
@@ -45,19 +46,24 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     return tuple(layer_kind(model, index) for index in range(model.layers))
 
 
+def layer_parts(kind: LayerKind) -> tuple[LayerPart, LayerPart]:
+    """The mixer and the MLP of a kind."""
+    return MIXERS[kind.mixer], MLPS[kind.mlp]
+
+
 def layer_tensors(model: Model, layer_index: int) -> tuple[ParameterTensor, ...]:
     """Tensors of one layer, counted from 0, in the order in which forward uses them.
 
     A norm, the mixer, the norms between the two, the MLP, and a norm behind it.
     """
-    kind = layer_kind(model, layer_index)
+    mixer, mlp = layer_parts(layer_kind(model, layer_index))
 
     def norms(first: int, end: int) -> Iterator[ParameterTensor]:
         for number in range(first, min(end, model.norms_per_layer)):
             yield from norm_tensors(model, f"norm.{number}", ParameterGroup.DENSE)
 
-    mixer, mlp = MIXERS[kind.mixer].tensors(model), MLPS[kind.mlp].tensors(model)
-    return (*norms(0, 1), *mixer, *norms(1, 3), *mlp, *norms(3, 4))
+    mixing = (replace(each, in_mixer=True) for each in mixer.tensors(model))
+    return (*norms(0, 1), *mixing, *norms(1, 3), *mlp.tensors(model), *norms(3, 4))
 
 
 def model_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
@@ -70,7 +76,7 @@ def model_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Laye
     Raises:
         InputError: The plan has a strategy without a rule for a part of the layer.
     """
-    mixer, mlp = MIXERS[kind.mixer], MLPS[kind.mlp]
+    mixer, mlp = layer_parts(kind)
     for part in (mixer, mlp):
         part.refuse_unruled(model, plan)
     block = Block(model, plan, shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from simulator.serving.kernels.parameters import DecodeFit, LatentFit, PrefillFit
 
@@ -77,8 +78,7 @@ def latent_decode_s(
 
 def prefill_s(
     fit: PrefillFit,
-    tokens: int,
-    context_tokens: float,
+    chunks: Sequence[tuple[int, float]],
     *,
     heads: int,
     kv_heads: int,
@@ -88,12 +88,13 @@ def prefill_s(
     bandwidth_bytes_per_s: float,
     sm_count: int,
 ) -> float:
-    """Seconds of one layer's attention of a chunk to itself and to the tokens before it.
+    """Seconds of one layer's attention of chunks to themselves and to the tokens before them.
+
+    One launch computes the chunks of all requests.
 
     Args:
         fit: Parameters of the family.
-        tokens: Tokens of the chunk.
-        context_tokens: Tokens of the same request before it.
+        chunks: Of each its tokens, and those of the same request before it.
         heads: Query heads on this rank.
         kv_heads: Heads of keys on this rank.
         head_dim: Mean of the sizes of keys and values.
@@ -102,11 +103,16 @@ def prefill_s(
         bandwidth_bytes_per_s: Of the device's memory.
         sm_count: Streaming multiprocessors.
     """
-    pairs = tokens * (context_tokens + (tokens + _QUERY_TILE) / 2.0)
+    if not chunks:
+        return 0.0
+    pairs, blocks, tokens, cached = 0.0, 0, 0, 0.0
+    for new, before in chunks:
+        pairs += new * (before + (new + _QUERY_TILE) / 2.0)
+        blocks += math.ceil(new / _QUERY_TILE)
+        tokens += new
+        cached += before
     flop = 4.0 * heads * head_dim * pairs
-    tiles = heads * math.ceil(tokens / _QUERY_TILE)
+    tiles = heads * blocks
     compute_s = flop / (fit.efficiency * peak_flop_per_s) * (1.0 + fit.tail * sm_count / tiles)
-    moved_bytes = (
-        kv_heads * head_bytes * (context_tokens + tokens) + 4.0 * heads * head_dim * tokens
-    )
+    moved_bytes = kv_heads * head_bytes * (cached + tokens) + 4.0 * heads * head_dim * tokens
     return fit.floor_s + compute_s + moved_bytes / (_STREAM_EFFICIENCY * bandwidth_bytes_per_s)

@@ -16,10 +16,11 @@ from simulator.described.load import job_from_document, load_job
 from simulator.errors import InputError
 from simulator.planning.changes.advice import explain_misfit
 from simulator.planning.changes.faster import what_ifs
-from simulator.planning.changes.fitting import MOST_TRIED, nearest_fit
+from simulator.planning.changes.fitting import MOST_TRIED, nearest_fit, savings
 from simulator.planning.changes.single_changes import Question, single_changes
 from simulator.results.simulation import run_step
 from simulator.units import format_seconds
+from tests.planning.test_limits import small_job
 
 MODEL: Mapping[str, Any] = {
     "layers": 8,
@@ -294,3 +295,23 @@ def test_no_single_change_that_is_offered_for_speed_fits_and_beats_the_answer():
     offered = [each for each in what_ifs(job) if each.fits and "batch.global" not in each.changes]
     best = min(offered, key=lambda each: each.step_time_s)
     assert nearest.changes == best.changes == {"plan.offload": {}}
+
+
+def peak_bytes(job) -> float:
+    return max(memory.peak_device_bytes for memory in run_step(job, "replay").memory)
+
+
+def test_savings_are_those_of_the_simulated_change_and_sorted():
+    job = small_job(micro=4)
+    found = savings(job)
+    assert {"plan.recompute": "full"} in [saving.changes for saving in found]
+    assert [s.saved_bytes for s in found] == sorted((s.saved_bytes for s in found), reverse=True)
+    for saving in found:
+        changed = job.replace(saving.changes)
+        assert peak_bytes(job) - peak_bytes(changed) == pytest.approx(saving.saved_bytes)
+        assert saving.saved_bytes > 0
+
+
+def test_full_recompute_saves_memory_and_costs_time():
+    (full,) = [s for s in savings(small_job(micro=4)) if s.changes == {"plan.recompute": "full"}]
+    assert full.slower_share > 0.1

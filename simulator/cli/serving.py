@@ -107,7 +107,7 @@ def sweep(
 
 
 def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Try every tp and pp on the GPUs; the split that bears the largest rate comes first.
+    """Rank every tp and pp by the rate of requests that it bears.
 
     Example:  clustersim serve plan serving.yaml --set workload.objective.ttft=1s
     """
@@ -146,7 +146,7 @@ def capacity(
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """The largest rate under the objective; with --rate, the fewest GPUs that bear it.
+    """Largest rate of the GPUs, or with --rate the fewest GPUs.
 
     Example:  clustersim serve capacity serving.yaml --rate 50
     """

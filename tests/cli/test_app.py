@@ -27,6 +27,7 @@ COMMANDS = [
     "validate published", "validate collectives", "validate kernels",
     "validate torch", "trace compare",
     "schedule list", "schedule show", "schedule compare", "capture",
+    "serve run", "serve sweep", "serve plan", "serve capacity",
 ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ HYBRID_CUBE_MESH_RINGS: Mapping[int, int] = MappingProxyType(
 """NVLinks per GPU, of six, that the first so many GPUs of a DGX-1 can use at once.
 
 Source: directed rings through the first GPUs of the DGX-1 (V100) link graph; five have
-no ring, there the count is the one that NCCL's measured rate implies (vTrain traces).
+no ring, there the count is the one that the measured rate of NCCL implies.
 """
 
 IN_SWITCH_TREE_EFFICIENCY = 0.9

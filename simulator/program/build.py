@@ -21,6 +21,7 @@ from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.data_parallel import DataParallel, Exchanges
+from simulator.program.run.exchanges import EXCHANGES
 from simulator.program.run.host_copies import (
     ActivationOffload,
     kept_activations,
@@ -30,10 +31,8 @@ from simulator.program.run.order import StepOrder, boundary_buffers, refuse_shar
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.single_process import single_process_program
 from simulator.program.run.step_end import StepEnd
-from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 from simulator.program.states.outside_memory import offloaded_states, outside_bytes
-from simulator.program.states.parameter_server import ServerTransfers
 from simulator.program.states.resident import (
     ParameterCount,
     PipelineRanks,
@@ -150,9 +149,7 @@ class _Builder:
 
     def _exchanges(self) -> tuple[Units, Exchanges]:
         units = Units(self.job, self.ranks.copies_embedding)
-        if self.job.choices.data_parallelism.has_servers:
-            return units, ServerTransfers(self.job, units)
-        return units, Collectives(self.job, units)
+        return units, EXCHANGES[self.job.plan.data_parallel](self.job, units)
 
     def _empty_program(self) -> Program:
         job, choices = self.job, self.job.choices

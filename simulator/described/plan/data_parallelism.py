@@ -1,7 +1,7 @@
 """In which ways do ranks that hold copies of a model add up gradients and update it?
 
-To add one, write its entry here, and its exchanges and its update in
-:mod:`simulator.program.states`.
+To add one, write its entry here, what its ranks exchange in a file of
+:mod:`simulator.program.states`, and a line in :mod:`simulator.program.run.exchanges`.
 """
 
 from __future__ import annotations

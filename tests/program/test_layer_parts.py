@@ -8,9 +8,10 @@ import pytest
 
 from simulator.described.plan.plan import Plan
 from simulator.errors import InputError
-from simulator.program.layer.layer_kinds import MIXERS, MLPS
+from simulator.program.layer.attention_parts import ATTENTION, LATENT_ATTENTION
+from simulator.program.layer.experts import EXPERTS
 from simulator.program.layer.layer_part import LayerPart
-from simulator.program.layer.mamba2 import MAMBA2
+from simulator.program.layer.mlp import DENSE_MLP, NO_MLP
 from tests.jobs import small_model
 
 SILENT = LayerPart("silent", lambda *_: True, lambda _: (), lambda *_: None)
@@ -38,11 +39,11 @@ def test_a_part_without_a_rule_for_a_strategy_is_refused(plan):
 
 @pytest.mark.parametrize(
     "part",
-    [part for part in (*MIXERS.values(), *MLPS.values()) if part is not MAMBA2],
+    [ATTENTION, LATENT_ATTENTION, EXPERTS, DENSE_MLP, NO_MLP],
     ids=lambda part: part.title,
 )
 @pytest.mark.parametrize("plan", [plan for plan in STRATEGIES if "tp_method" not in plan], ids=str)
-def test_every_part_but_that_with_a_scan_has_a_rule_for_every_strategy(part, plan):
+def test_parts_of_a_transformer_have_a_rule_for_every_strategy(part, plan):
     part.refuse_unruled(small_model(), Plan(**plan))
 
 

@@ -18,6 +18,7 @@ ranks         real torch processes to measure with
 chakra        execution traces, written and replayed
 exporters     traces, pages and files of other frameworks
 plots         pictures
+serving       requests, schedulers and KV blocks on a cluster
 results       Timeline -> step time, breakdown, waits, memory
 engine        Program -> Timeline: the SimPy simulation and the contention-free replay
 program       description + cost + schedule -> Program

@@ -75,7 +75,7 @@ class Result(StepResult):
     def to_frame(self) -> pd.DataFrame:
         """The timeline as a pandas DataFrame, one row per operation and lane.
 
-        Columns: rank_class (index of ranks that behave alike), stage, stream, kind, category,
+        Columns: rank_class (index of ranks that behave the same), stage, stream, kind, category,
         microbatch, chunk, first_layer, end_layer, start_s and end_s [s], flop, bytes [B]. A
         collective has one row for each class of ranks that takes part.
         """
@@ -88,7 +88,7 @@ class Result(StepResult):
         return notebook_view(self)
 
     def plot_pipeline(self, path: str | Path) -> Path:
-        """Draw stage against time, with what runs beside the work of each stage.
+        """Draw stage against time, with what runs in parallel to the work of each stage.
 
         Where there are more classes of ranks than a page has room for, some stand for all.
         """
@@ -213,7 +213,7 @@ class Result(StepResult):
 def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Result:
     """One training step of a job, on the CPU of this machine.
 
-    Ranks that must behave alike are simulated once, so the number of GPUs costs next to
+    Ranks that must behave the same are simulated once, so the number of GPUs costs next to
     nothing; microbatches times pipeline stages do. A job that does not fit into memory has a
     result all the same: ask its ``fits``.
 

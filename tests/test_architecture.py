@@ -34,6 +34,7 @@ FLOORS = [
     "plots",
     "exporters",
     "chakra",
+    "capture",
     "ranks",
     "validate",
     "calibrate",

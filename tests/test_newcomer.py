@@ -54,3 +54,10 @@ def test_the_map_in_the_readme_names_the_folder(answer):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rooms = readme.partition("\n## Which room answers which question\n")[2].partition("\n## ")[0]
     assert f"`{Path(answer.file).parent}/`" in rooms
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.name)
+def test_the_map_of_the_folder_names_the_file(answer):
+    path = ROOT / answer.file
+    doc = ast.get_docstring(ast.parse((path.parent / "__init__.py").read_text(encoding="utf-8")))
+    assert re.search(rf"\b{path.stem}\b", doc or "")

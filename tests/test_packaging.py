@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -30,12 +32,33 @@ def shipped(folder: str, suffix: str) -> set[str]:
 def test_the_wheel_holds_all_code_and_all_data(wheel):
     names = set(ZipFile(wheel).namelist())
     data = shipped("hardware_profiles", ".yaml") | shipped("workloads", ".yaml")
-    assert shipped("simulator", ".py") | {"simulator/py.typed"} <= names
+    facts = shipped("simulator/facts", ".yaml")
+    assert facts
+    assert shipped("simulator", ".py") | facts | {"simulator/py.typed"} <= names
     assert {f"simulator/{name}" for name in data} <= names
     pages = {path for end in (".html", ".css", ".js") for path in shipped("simulator", end)}
     assert pages
     assert pages <= names
     assert not any(name.startswith(("tests/", "reports/")) for name in names)
+
+
+def test_the_source_archive_holds_no_makers_of_reports(tmp_path):
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(next(tmp_path.glob("clustersim-*.tar.gz"))) as archive:
+        folders = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    assert {"simulator", "hardware_profiles", "workloads"} <= folders
+    assert "reports" not in folders
+
+
+def test_every_maker_that_make_calls_can_be_run():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    makers = set(re.findall(r"-m (reports\.make\.[\w.]+)", makefile))
+    assert len(makers) > 10
+    for maker in makers:
+        code = (ROOT / f"{maker.replace('.', '/')}.py").read_text(encoding="utf-8")
+        assert '\nif __name__ == "__main__":\n' in code, maker
 
 
 def test_an_unpacked_wheel_finds_its_data_from_anywhere(wheel, tmp_path):

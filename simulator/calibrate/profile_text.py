@@ -23,6 +23,11 @@ from simulator.errors import InputError
 from simulator.tables.kernel_rows import KernelRow
 from simulator.units import format_quantity
 
+_FORMATS = ("fp32", "bf16", "fp16")
+
+_MOST_RANKS = 16
+"""Processes that may share the computer as ranks."""
+
 
 def with_value(text: str, path: Sequence[str], value: str) -> str:
     """``text`` of a YAML file with the value at ``path`` replaced by the YAML ``value``.
@@ -153,11 +158,6 @@ def _end_of_value(tokens: Sequence[yaml.Token], first: int) -> int:
         if depth == 0:
             return int(token.end_mark.index)
     raise KeyError("an anchor (&) stands before a block")
-
-
-_FORMATS = ("fp32", "bf16", "fp16")
-_MOST_RANKS = 16
-"""Processes that may share the computer as ranks."""
 
 
 def processor_profile_text(

@@ -7,23 +7,15 @@ takes and gives back is written down in a file, and from the file comes a
 
 =======================  ==========================================================
 :mod:`.make`             a script or function, run on ranks that do not exist
-:mod:`.one_rank`         one of them; :mod:`.rank_process` is its process
-:mod:`.absent_gpu`       torch takes a CUDA device for present
-:mod:`.absent_streams`   ``torch.cuda``: streams, events, memory, properties
-:mod:`.gpu_kernels`      operators that a GPU runs as one kernel
-:mod:`.values`           numbers that only a real run knows
-:mod:`.refusals`         what is skipped, and what is refused
-:mod:`.recorder`         operators and storages, as they happen
-:mod:`.groups`           collectives and what waits for them
-:mod:`.modules`          which module, and forward, backward or update
-:mod:`.owners`           who holds a block of memory
-:mod:`.reducer`          DistributedDataParallel's buckets
-:mod:`.record`           what is written down; :mod:`.settle` cuts the step out
-:mod:`.table`            the captured step, as columns; :mod:`.file` keeps it
-:mod:`.kernel_cost`      seconds of an operator; :mod:`.exchange_work` of an exchange
+:mod:`.recording`        what such a rank does, written down; the only part with torch
+:mod:`.table`            the captured step, as columns
+:mod:`.file`             the same on disk
+:mod:`.kernel_cost`      seconds of an operator
+:mod:`.exchange_work`    seconds of an exchange
 :mod:`.rescale`          other numbers of data-parallel ranks
-:mod:`.blocks`           which operations are one; :mod:`.to_program` the whole step
-:mod:`.memory`           who holds what, when
+:mod:`.merged_operations` which operations are one
+:mod:`.captured_program` the whole step as a program
+:mod:`.held_memory`      who holds what, when
 :mod:`.result`           the simulated step
 =======================  ==========================================================
 

@@ -47,9 +47,7 @@ class Cost(NamedTuple):
 
     Attributes:
         seconds: Alone on the device [s].
-        flop: Of products, a multiply-add as two.
-        model_share: Share of ``flop`` that the model needs: fused attention computes its
-            scores again in backward.
+        flop: Of products, a multiply-add as two; of attention, as MFU counts it.
         name: For pictures.
         is_known: Whether a model stands for it.
         precision: Number format of products.
@@ -57,7 +55,6 @@ class Cost(NamedTuple):
 
     seconds: float
     flop: float
-    model_share: float
     name: str
     is_known: bool = True
     precision: Precision = "fp32"
@@ -87,7 +84,7 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         profile, num_bytes, reduces_rows=any(word in call.name for word in _REDUCES_ROWS)
     )
     known = namespace in _OWN and not any(word in name for word in _SUPERLINEAR)
-    return Cost(seconds, 0.0, 1.0, name, known)
+    return Cost(seconds, 0.0, name, known)
 
 
 def _precision(call: Call, place: int = -1) -> Precision:
@@ -105,11 +102,11 @@ def _product(call: Call, profile: HardwareProfile) -> Cost | None:
     batch = math.prod(left.shape[:-2])
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     if not (m and n and k and batch):
-        return Cost(0.0, 0.0, 1.0, "product")
+        return Cost(0.0, 0.0, "product")
     precision = _supported(_FORMATS.get(left.dtype) or _precision(call), profile)
     aligned = rows_are_aligned((n, k), precision)
     seconds = gemm_s(profile, m, n, k, batch=batch, precision=precision, aligned=aligned)
-    return Cost(seconds, 2.0 * batch * m * n * k, 1.0, call.name.split(".")[1], precision=precision)
+    return Cost(seconds, 2.0 * batch * m * n * k, call.name.split(".")[1], precision=precision)
 
 
 def _supported(precision: Precision, profile: HardwareProfile) -> Precision:
@@ -143,7 +140,7 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
         )
         flop = 2.0 * sum(rows) * k * n
         seconds = grouped_gemm_s(profile, rows, n, k, precision=precision)
-    return Cost(seconds, flop, 1.0, "grouped_mm", precision=precision)
+    return Cost(seconds, flop, "grouped_mm", precision=precision)
 
 
 def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
@@ -156,7 +153,7 @@ def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
     precision = _supported(_precision(call, 1), profile)
     times = 2 if is_backward else 1
     seconds = times * gemm_s(profile, m, n, k, precision=precision)
-    return Cost(seconds, times * 2.0 * m * n * k, 1.0, "convolution", precision=precision)
+    return Cost(seconds, times * 2.0 * m * n * k, "convolution", precision=precision)
 
 
 def _attention(call: Call, profile: HardwareProfile) -> Cost | None:
@@ -173,10 +170,9 @@ def _attention(call: Call, profile: HardwareProfile) -> Cost | None:
         head_dim=head_dim, v_head_dim=v_dim, causal=causal, backward=backward,
         precision=precision,
     )  # fmt: skip
-    scores = batch * heads * seq_q * seq_kv * (0.5 if causal and seq_q == seq_kv else 1.0)
-    dims = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
-    share = 2 * (head_dim + v_dim) / dims if backward else 1.0
-    return Cost(seconds, 2.0 * scores * dims, share, "attention", precision=precision)
+    # As MFU counts attention (PaLM, appendix B): unmasked, and backward as twice forward.
+    flop = 2.0 * batch * heads * seq_q * seq_kv * (head_dim + v_dim) * (2 if backward else 1)
+    return Cost(seconds, flop, "attention", precision=precision)
 
 
 _Price = Callable[[Call, HardwareProfile], Cost | None]

@@ -20,7 +20,6 @@ from simulator.capture.table import Capture, RankTable
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.load import load_profile
 from simulator.errors import InputError
-from simulator.version import __version__
 
 _CAPABILITIES: Mapping[str, tuple[int, int]] = {
     "v100": (7, 0), "a100": (8, 0), "a800": (8, 0), "l40": (8, 9), "rtx-4090": (8, 9),
@@ -71,27 +70,13 @@ def capture_steps(
     Raises:
         InputError: The function raises, makes no step, or needs what is not there.
     """
-    from simulator.capture.one_rank import captured_steps, device_answers
+    from simulator.capture.recording.one_rank import captured_steps, device_answers
 
-    answers = device_answers(device_values(load_profile(device)), 0)
-    found = captured_steps(step_function, 0, world, answers)
-    return merged([part_of(found, world)], getattr(step_function, "__name__", "step"), device)
-
-
-def part_of(found: Any, world: int) -> Capture:
-    """What one rank did, as a capture of its own."""
-    import torch
-
-    return Capture(
-        script="",
-        world=world,
-        device="",
-        tokens_per_rank=found.tokens,
-        groups=found.groups,
-        tables=(found.table,),
-        versions={"torch": torch.__version__, "clustersim": __version__},
-        notes=found.notes,
-    )
+    answers = device_answers(device_values(load_profile(device)))
+    with tempfile.TemporaryDirectory() as folder:
+        found = captured_steps(step_function, 0, world, answers, Path(folder))
+    name = getattr(step_function, "__name__", "step")
+    return merged([found.as_capture(world)], name, device)
 
 
 def device_values(profile: HardwareProfile) -> dict[str, Any]:
@@ -120,12 +105,14 @@ class _Tables:
         answers: Mapping[str, Any],
     ) -> None:
         self._folder = folder
+        mailbox = folder / "mailbox"
+        mailbox.mkdir()
         self._order = {
             "script": str(script.resolve()),
             "arguments": list(arguments),
             "world": world,
             "device": dict(answers),
-            "mailbox": str(folder / "mailbox"),
+            "mailbox": str(mailbox),
         }
 
     def rank(self, rank: int) -> Capture:
@@ -136,8 +123,8 @@ class _Tables:
         """
         target = self._folder / f"rank{rank}"
         order = json.dumps({**self._order, "rank": rank, "target": str(target)})
-        command = [sys.executable, "-m", "simulator.capture.rank_process"]
-        done = subprocess.run(command, input=order, text=True, check=False, stdout=sys.stderr)
+        command = [sys.executable, "-m", "simulator.capture.recording.rank_process"]
+        done = subprocess.run(command, input=order, text=True, check=False)
         refused = target.with_suffix(".json")
         if refused.is_file():
             raise _as_error(json.loads(refused.read_text(encoding="utf-8")))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulator.capture.memory import captured_memory
+from simulator.capture.captured_program import CapturedProgram, RankCosts, captured_program
+from simulator.capture.held_memory import captured_memory
 from simulator.capture.rescale import scaled
 from simulator.capture.table import Capture, Phase
-from simulator.capture.to_program import CapturedProgram, RankCosts, captured_program
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.load import load_profile
 from simulator.engine.des import simulate_program
@@ -220,7 +220,7 @@ def _work(
             executed += cost.flop
             formats[cost.precision] += round(cost.flop)
             if phase != Phase.RECOMPUTE:
-                model += cost.flop * cost.model_share
+                model += cost.flop
     most = formats.most_common(1)
     peak = profile.device.peak.of(most[0][0]) if most else None  # type: ignore[arg-type]
     count = len(ranks)

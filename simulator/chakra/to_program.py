@@ -35,6 +35,7 @@ def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Pro
         ),
         ports=dict(profile.network.ports_bytes_per_s),
         sm_count=profile.device.sm_count,
+        common=profile.common,
     )
     all_ranks = tuple(trace.rank for trace in traces)
     network = profile.network.taken_by(len(traces))

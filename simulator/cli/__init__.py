@@ -5,6 +5,7 @@ console, options   tables and notes; arguments that several commands share
 step/              one training step: run, compare, memory, placement, traffic, traces
 planning/          many steps: plan, sweep, advise, capacity, balance, limits, sensitivity
 measuring/         calibrate and validate
+serving            requests on a deployment, sized and priced
 schedule, schedules_of_job, collective   orders of a pipeline, steps of a collective
 importing, exporting, shipped            foreign files; shipped profiles, models and schemas
 """

@@ -57,6 +57,7 @@ _GROUPS = {
     "schedule": "schedule",
     "collective": "collective",
     "trace": "step.traces",
+    "serve": "serving",
 }
 """Module of each group of commands; its ``build_NAME_group`` makes them."""
 

@@ -67,6 +67,8 @@ OfJob = Annotated[
     ),
 ]
 
+_NEVER_DRAINS = "never drains; the step time is that of as many microbatches in a full pipeline"
+
 
 def build_schedule_group() -> typer.Typer:
     """The ``schedule`` commands."""
@@ -277,9 +279,6 @@ def _said(size: int | None, option: str) -> int:
         hint = f"give for example {option} 4; only a .csv file has sizes of its own"
         raise InputError.single(option, "is missing", hint=hint)
     return size
-
-
-_NEVER_DRAINS = "never drains; the step time is that of as many microbatches in a full pipeline"
 
 
 def _print_run(run: UnitRun) -> None:

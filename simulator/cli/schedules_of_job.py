@@ -41,6 +41,13 @@ _COLORS: Mapping[str, str] = MappingProxyType(
 )
 """Colours of the phases, in the shades that the terminal gives these names."""
 
+SCHEMA_VERSION = 1
+
+_SMALLEST_SHARE = 4
+"""Passes shorter than a typical one by more than this factor may be lost in the picture."""
+
+_OTHER = "~"
+
 
 def print_lines(lines: Callable[[int | None], list[list[Cell]]]) -> None:
     """Print a picture; on a terminal in colour and folded to its width.
@@ -60,13 +67,6 @@ def print_lines(lines: Callable[[int | None], list[list[Cell]]]) -> None:
     for line in lines(console.width):
         cells = ((cell.text, _COLORS[cell.phase] if cell.phase else "dim") for cell in line)
         console.print(Text.assemble(*cells), soft_wrap=True)
-
-
-SCHEMA_VERSION = 1
-
-_SMALLEST_SHARE = 4
-"""Passes shorter than a typical one by more than this factor may be lost in the picture."""
-_OTHER = "~"
 
 
 def show_step(

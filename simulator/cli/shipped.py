@@ -40,6 +40,8 @@ ProfileName = Annotated[
     ),
 ]
 
+_WIDTHS = ("layers", "hidden", "heads", "vocab")
+
 
 def build_profile_group() -> typer.Typer:
     """The ``profile`` commands."""
@@ -205,9 +207,6 @@ def _numbers(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, o
             yield from _numbers(value, f"{path}.")
         elif path not in ("name", "description") and value is not None:
             yield path, value
-
-
-_WIDTHS = ("layers", "hidden", "heads", "vocab")
 
 
 def build_models_group() -> typer.Typer:

@@ -49,8 +49,8 @@ def gemm_s(
     """Seconds for ``batch`` independent (m, k) x (k, n) products in one launch.
 
     The floor, plus computing and memory time for the fastest tile shape, the smaller of which
-    hides behind the larger but for a rest where both are alike. Ignores operand layout and reuse
-    of the cache across calls.
+    hides behind the larger, except for a rest where both are about equal. Ignores operand layout
+    and reuse of the cache across calls.
 
     Args:
         profile: System with the fitted parameters of the number format.
@@ -92,7 +92,7 @@ def gemm_s(
 
 def rows_are_aligned(columns: Sequence[int], precision: Precision) -> bool:
     """Whether rows of so many elements start on multiples of 16 bytes in memory."""
-    # Scales of block formats lie apart, so whole half bytes are left.
+    # Scales of block formats are stored separately, so whole half bytes are left.
     element_bytes = math.floor(2 * ELEMENT_BYTES[precision]) / 2
     return all(n * element_bytes % _ALIGNED_ROW_BYTES == 0 for n in columns)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Self
 
@@ -14,7 +15,6 @@ from simulator.described.choices import Choices
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.cluster.perturbations import Perturbation
-from simulator.described.job_text import degrees_text
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 
@@ -147,3 +147,33 @@ class Job(Spec):
     def document(self) -> Mapping[str, Any]:
         """The job as its author wrote it, ready to be saved as YAML."""
         return self._document
+
+
+def degrees_text(degrees: Mapping[str, int], dp: int) -> str:
+    """The degrees above 1, and always that of data parallelism: ``tp2 pp4 dp1``."""
+    divided = {name: degree for name, degree in degrees.items() if degree > 1}
+    return " ".join(f"{name}{degree}" for name, degree in {**divided, "dp": dp}.items())
+
+
+def options_text(changes: Mapping[str, Any]) -> str:
+    """Changes as a shell takes them: ``--set plan.tp=2 --set batch.micro=1``."""
+    words = (f"{path}={value}".replace("=True", "=true") for path, value in changes.items())
+    return " ".join(f"--set {shlex.quote(word.replace('=False', '=false'))}" for word in words)
+
+
+def changed_fields(first: Job, second: Job) -> dict[str, tuple[Any, Any]]:
+    """Both values by dotted path, None where a job leaves the field to its default."""
+    before, after = dict(_fields(first.document)), dict(_fields(second.document))
+    return {
+        path: (before.get(path), after.get(path))
+        for path in {**before, **after}
+        if before.get(path) != after.get(path)
+    }
+
+
+def _fields(node: object, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _fields(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, node

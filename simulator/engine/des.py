@@ -63,7 +63,7 @@ class _Simulation:
         self.env = simpy.Environment()
         self.contention = contention
         sm_counts = [c.device.sm_count if c.device else program.sm_count for c in program.classes]
-        self.devices = Devices(self.env, sm_counts)
+        self.devices = Devices(self.env, sm_counts, program.common)
         shares = {i: c.port_shares for i, c in enumerate(program.classes) if c.port_shares}
         self.network = FluidNetwork(self.env, program.ports, shares)
         self.ways: dict[tuple[int, tuple[Lane, ...]], _Way] = {}

@@ -5,8 +5,8 @@ keeps the rest and slows in proportion, and by a little more for the memory, cac
 that both share. A computation that several GPUs run in lockstep goes at the pace of the slowest.
 What kind of kernel is slowed, and how its waves fall on the remaining SMs, is ignored.
 
-Source: one channel of NCCL is one thread block, about one SM; the measured mean slow-down over
-four GPU types is 18.9 % (arXiv 2507.03114).
+Source: one channel of NCCL is one thread block, about one SM; what is beside it is in
+``hardware_profiles/common``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,8 @@ from collections.abc import Sequence
 
 import simpy
 
+from simulator.described.cluster.common import Common
 from simulator.engine.instant import Action, Alarm
-
-BESIDE_MULTIPROCESSORS = 0.07
-"""Share of full speed that communication takes besides its multiprocessors. With the 16 of 132
-that NCCL's channels hold on H100 over a fabric, this makes up the measured 18.9 %."""
-
-_LEAST_RATE = 0.5
-"""Communication never takes more than half the device (assumption)."""
 
 
 class _Computation(Alarm):
@@ -106,10 +100,10 @@ class _Computation(Alarm):
 class _Device:
     """The multiprocessors of one representative GPU, and the share of full speed they leave."""
 
-    __slots__ = ("computing", "held", "rate", "sm_count")
+    __slots__ = ("common", "computing", "held", "rate", "sm_count")
 
-    def __init__(self, sm_count: int) -> None:
-        self.sm_count = sm_count
+    def __init__(self, sm_count: int, common: Common) -> None:
+        self.sm_count, self.common = sm_count, common
         self.held = 0
         self.rate = 1.0
         self.computing: _Computation | None = None
@@ -117,8 +111,8 @@ class _Device:
     def hold(self, sm_count: int) -> None:
         """Take multiprocessors from computation, or return them where negative."""
         self.held += sm_count
-        left = 1.0 - self.held / self.sm_count - BESIDE_MULTIPROCESSORS
-        self.rate = max(_LEAST_RATE, left) if self.held else 1.0
+        left = 1.0 - self.held / self.sm_count - self.common.beside_share
+        self.rate = max(self.common.least_rate, left) if self.held else 1.0
 
 
 class Devices:
@@ -127,11 +121,12 @@ class Devices:
     Args:
         env: The simulation.
         sm_counts: Multiprocessors of each; 0 switches interference off.
+        common: What communication takes besides them, and what it leaves at the least.
     """
 
-    def __init__(self, env: simpy.Environment, sm_counts: Sequence[int]) -> None:
+    def __init__(self, env: simpy.Environment, sm_counts: Sequence[int], common: Common) -> None:
         self._env = env
-        self._devices = [_Device(sm_count) for sm_count in sm_counts]
+        self._devices = [_Device(sm_count, common) for sm_count in sm_counts]
 
     def take(self, index: int, sm_count: int) -> None:
         """Give ``sm_count`` multiprocessors of a device to a communication."""

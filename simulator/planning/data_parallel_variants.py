@@ -233,7 +233,7 @@ def compare_strategies(
 ) -> tuple[Comparison, ...]:
     """Every strategy on every number of nodes, simulated.
 
-    The batch per GPU, and what the plan says beside data parallelism, stay.
+    The batch per GPU, and all that the plan says of other parallelism, stay.
 
     Raises:
         InputError: The job does not run on so many nodes, whatever the strategy.

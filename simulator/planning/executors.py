@@ -1,10 +1,9 @@
 """How do many independent tasks run on workers that may die?
 
 Any ``concurrent.futures`` executor does the work. A pool of processes breaks as a whole when
-one of its processes dies (``os._exit``, out of memory, a signal): everything that was under
-way is lost with it, and nobody says which task was to blame. So the tasks that were under
-way are run again, each alone; the one that breaks its worker again is given up, and the
-others lose nothing but the time.
+one of its processes dies (``os._exit``, out of memory, a signal): all running tasks are lost,
+and nothing says which one was the cause. So they are run again, one at a time; the one that breaks
+its worker again is given up, and the others lose only the time.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Each is answered by bisection on the simulator itself, everything else as the jo
   divides; the number of microbatches stays, so the global batch grows along;
 - **sequence length**: tokens, in steps of 128 on each rank that shares a sequence; learned
   positions grow along;
-- **layers**: in steps that keep the stages of the pipeline alike.
+- **layers**: in steps that keep all stages of the pipeline equal.
 
 Memory never falls where one of them grows; that is what bisection rests on.
 """

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.described.job import Job
-from simulator.described.job_text import degrees_text
+from simulator.described.job import Job, degrees_text
 from simulator.planning.search.search import PlanChoice, PlanSearch, Progress, search_parts
 from simulator.planning.search.space import Axes, PlanSpace, is_data_parallel_only
 

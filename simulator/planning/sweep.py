@@ -3,6 +3,10 @@
 Every combination is a what-if of its own; one that cannot run, or whose worker dies, becomes
 a row that says why. The work goes to any ``concurrent.futures`` executor, and the rows do
 not depend on it.
+
+Every finished row is appended, as one line of JSON, to a journal beside the table, so that a sweep
+that was killed goes on where it stopped. A line that was cut off is dropped; its row is computed
+again. The first line says which sweep the rows belong to.
 """
 
 from __future__ import annotations
@@ -180,7 +184,7 @@ def sweep(
     with kept as journal:
         rows = {} if journal is None else dict(journal.rows)
         for row in rows.values():
-            _tell(on_row, row)
+            _report(on_row, row)
         left = [number for number in range(len(points)) if number not in rows]
         row_of = partial(_row, job, engine)
         for position, outcome in _run(row_of, [points[n] for n in left], executor, workers):
@@ -189,7 +193,7 @@ def sweep(
             rows[number] = row
             if journal is not None:
                 journal.add(number, row)
-            _tell(on_row, row)
+            _report(on_row, row)
     columns = [*points[0], *RESULTS]
     return pd.DataFrame([rows[number] for number in range(len(points))], columns=columns)
 
@@ -297,6 +301,6 @@ def _failure(changes: _Changes, error: Exception) -> Row:
     return {**changes, "error": f"{type(error).__name__}: {error}"}
 
 
-def _tell(on_row: Callable[[Row], None] | None, row: Row) -> None:
+def _report(on_row: Callable[[Row], None] | None, row: Row) -> None:
     if on_row is not None:
         on_row(row)

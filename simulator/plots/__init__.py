@@ -5,6 +5,7 @@ palette, fonts, legends and axes for all.
 
 pipeline, memory, comparison, links, roofline       one step
 sweep, goodput, variant_comparison                  many steps
+serving                                             requests of a serving run
 schedule, schedule_lanes                            orders of a pipeline
 bus_bandwidth, kernel_fit, measured_timeline        predictions beside measurements
 machines/                                           systems, placements, steps of a collective

@@ -56,6 +56,20 @@ _ROOM = 1.18
 """Height of a panel over its largest value."""
 _MEASURED, _PREDICTED = style.INK, style.VERMILLION
 
+_COLORS = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY)
+
+_FIT_LEFT_IN, _GAP_IN, _FIT_TOP_IN, _FIT_BETWEEN_IN = 0.75, 0.75, 0.95, 0.7
+
+_CURVES_IN, _STRIP_IN, _STRIP_GAP_IN = 2.3, 0.75, 0.12
+
+_LABEL_IN = 0.52
+
+_CLOSE_PCT, _FARTHEST_PCT = 25.0, 100.0
+"""Errors that count as close are on a band; larger ones than the second stand at the edge."""
+
+Group = tuple[int, int]
+"""GPUs that take part, and the nodes they are in."""
+
 
 class BusBandwidth(NamedTuple):
     """Bus bandwidth of one collective at one size.
@@ -198,17 +212,6 @@ def _add_key(figure: Figure) -> None:
         bbox_to_anchor=(_LEFT_IN / style.WIDTH_IN, 0.08 / height_in), frameon=False,
         fontsize=style.SMALL_PT, borderaxespad=0.0, borderpad=0.0,
     )  # fmt: skip
-
-
-_COLORS = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY)
-_FIT_LEFT_IN, _GAP_IN, _FIT_TOP_IN, _FIT_BETWEEN_IN = 0.75, 0.75, 0.95, 0.7
-_CURVES_IN, _STRIP_IN, _STRIP_GAP_IN = 2.3, 0.75, 0.12
-_LABEL_IN = 0.52
-_CLOSE_PCT, _FARTHEST_PCT = 25.0, 100.0
-"""Errors that count as close are on a band; larger ones than the second stand at the edge."""
-
-Group = tuple[int, int]
-"""GPUs that take part, and the nodes they are in."""
 
 
 def build_collective_fit_figure(points: Sequence[Point], title: str) -> Figure:

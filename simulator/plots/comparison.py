@@ -30,6 +30,20 @@ _BAR_IN, _GAP_IN = 0.3, 0.3
 _IDLE = COMMUNICATION | {Category.BUBBLE, Category.HOST}
 """Categories in which the GPU does not compute; drawn hatched."""
 
+_CAUSES_LEFT_IN, _CAUSES_RIGHT_IN, _CAUSES_TOP_IN, _CAUSES_AXIS_IN, _ROW_IN, _HEAD_IN = (
+    1.7,
+    0.35,
+    0.72,
+    0.48,
+    0.3,
+    0.42,
+)
+
+_LONGER, _SHORTER = style.VERMILLION, style.GREEN
+
+SMALLEST_SHARE = 0.001
+"""Causes below this share of the first step are drawn as one."""
+
 
 def build_breakdown_figure(result: StepResult) -> Figure:
     """A waterfall of the mean over the ranks, above a stacked bar per rank class."""
@@ -134,19 +148,6 @@ def _add_bars(axes: Axes, category: Category, bars: list[tuple[tuple[float, floa
         collection.set_facecolor(style.CATEGORY_COLOR[category])
         collection.set_linewidth(0.0)
     axes.add_collection(collection, autolim=False)
-
-
-_CAUSES_LEFT_IN, _CAUSES_RIGHT_IN, _CAUSES_TOP_IN, _CAUSES_AXIS_IN, _ROW_IN, _HEAD_IN = (
-    1.7,
-    0.35,
-    0.72,
-    0.48,
-    0.3,
-    0.42,
-)
-_LONGER, _SHORTER = style.VERMILLION, style.GREEN
-SMALLEST_SHARE = 0.001
-"""Causes below this share of the first step are drawn as one."""
 
 
 def build_differences_figure(differences: Sequence[Difference], names: Sequence[str]) -> Figure:

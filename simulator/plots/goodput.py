@@ -21,6 +21,14 @@ from simulator.units import format_seconds
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _BAR_IN, _AXIS_IN, _CURVE_IN = 1.6, 0.9, 0.72, 0.28, 0.75, 2.2
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
 
+_TORNADO_LEFT_IN, _TORNADO_RIGHT_IN, _TORNADO_TOP_IN, _ROW_IN, _TORNADO_AXIS_IN = (
+    3.6,
+    0.4,
+    0.75,
+    0.26,
+    0.6,
+)
+
 
 def build_goodput_figure(
     title: str,
@@ -83,15 +91,6 @@ def _draw_intervals(
     style.add_heading(
         axes, "intervals that were tried on a smaller ensemble; the line is the one that was taken"
     )
-
-
-_TORNADO_LEFT_IN, _TORNADO_RIGHT_IN, _TORNADO_TOP_IN, _ROW_IN, _TORNADO_AXIS_IN = (
-    3.6,
-    0.4,
-    0.75,
-    0.26,
-    0.6,
-)
 
 
 def build_tornado_figure(

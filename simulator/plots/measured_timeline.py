@@ -29,6 +29,14 @@ _WORK, _LANE = (0.08, 0.66), (0.70, 0.90)
 _MOST_ROWS = 16
 _EDGE_PT = 0.4
 
+_WORK_CATEGORIES = {
+    Category.FORWARD,
+    Category.BACKWARD,
+    Category.RECOMPUTE,
+    Category.OPTIMIZER,
+    Category.HOST,
+}
+
 
 class Box(NamedTuple):
     """Something that ran.
@@ -134,15 +142,6 @@ def predicted_rows(result: StepResult) -> Rows:
         is_lane = stream != compute or operation.category not in _WORK_CATEGORIES
         boxes.append(Box(operation.kind, is_lane, float(start_s), float(end_s)))
     return rows
-
-
-_WORK_CATEGORIES = {
-    Category.FORWARD,
-    Category.BACKWARD,
-    Category.RECOMPUTE,
-    Category.OPTIMIZER,
-    Category.HOST,
-}
 
 
 def _subtitle(step_s: tuple[float, float], *, is_median: bool) -> str:

@@ -33,6 +33,13 @@ SMALLEST_LABELLED_PT = style.SMALL_PT
 _FULLEST = 0.86
 """Height of the fullest rank's activations, as a share of its row."""
 
+_COMPARED_LEFT_IN, _COMPARED_TOP_IN, _COMPARED_AXIS_IN, _COMPARED_RIGHT_IN = 0.85, 0.95, 0.48, 0.5
+
+_HEADING_IN = 0.34
+"""Between the rows of one schedule and those of the next."""
+
+_COMPARED_WIDTH_IN = style.WIDTH_IN - _COMPARED_LEFT_IN - _COMPARED_RIGHT_IN
+
 
 def build_schedule_figure(run: UnitRun) -> Figure:
     """The picture of a schedule: the slots of every rank above the activations it holds."""
@@ -129,12 +136,6 @@ def _area(run: UnitRun, rank: int, scale: float) -> NDArray[np.float64]:
     outline = np.column_stack([across, rank + 1 - scale * heights])
     ends = [[times[-1], rank + 1], [times[0], rank + 1]]
     return np.concatenate([outline, np.array(ends)])
-
-
-_COMPARED_LEFT_IN, _COMPARED_TOP_IN, _COMPARED_AXIS_IN, _COMPARED_RIGHT_IN = 0.85, 0.95, 0.48, 0.5
-_HEADING_IN = 0.34
-"""Between the rows of one schedule and those of the next."""
-_COMPARED_WIDTH_IN = style.WIDTH_IN - _COMPARED_LEFT_IN - _COMPARED_RIGHT_IN
 
 
 def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:

@@ -36,6 +36,18 @@ _MOST_NAMED = 12
 _MOST_OVER = 1.6
 """Combinations that need more than this multiple of what fits are not drawn, but counted."""
 
+_COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.VERMILLION, style.SKY)
+
+_MARKERS = "osD^vP"
+
+_PARETO_LEFT_IN, _PARETO_RIGHT_IN, _PARETO_TOP_IN, _PLOT_IN, _PARETO_AXIS_IN = (
+    1.0,
+    0.4,
+    0.75,
+    3.6,
+    0.9,
+)
+
 
 def build_sweep_figure(table: pd.DataFrame, paths: Sequence[str], title: str) -> Figure:
     """The picture.
@@ -196,17 +208,6 @@ def _name_front(
             va="center",
             annotation_clip=False,
         )
-
-
-_COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.VERMILLION, style.SKY)
-_MARKERS = "osD^vP"
-_PARETO_LEFT_IN, _PARETO_RIGHT_IN, _PARETO_TOP_IN, _PLOT_IN, _PARETO_AXIS_IN = (
-    1.0,
-    0.4,
-    0.75,
-    3.6,
-    0.9,
-)
 
 
 def build_pareto_figure(

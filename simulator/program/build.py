@@ -9,8 +9,9 @@ seen, :mod:`simulator.program.unlike.unfold` splits the classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.cost.host import host_ports_bytes_per_s
@@ -21,7 +22,6 @@ from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.data_parallel import DataParallel, Exchanges
-from simulator.program.run.exchanges import EXCHANGES
 from simulator.program.run.host_copies import (
     ActivationOffload,
     kept_activations,
@@ -31,8 +31,10 @@ from simulator.program.run.order import StepOrder, boundary_buffers, refuse_shar
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.single_process import single_process_program
 from simulator.program.run.step_end import StepEnd
+from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 from simulator.program.states.outside_memory import offloaded_states, outside_bytes
+from simulator.program.states.parameter_server import ServerTransfers
 from simulator.program.states.resident import (
     ParameterCount,
     PipelineRanks,
@@ -48,6 +50,11 @@ _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
 
 _GATHERED = frozenset({Owner.GATHERED_WEIGHTS})
 """What is allocated on another stream where the framework gathers weights on one."""
+
+EXCHANGES: Mapping[str, Callable[[Job, Units], Exchanges]] = MappingProxyType(
+    {"ddp": Collectives, "parameter-server": ServerTransfers}
+)
+"""What ranks exchange in each way of data parallelism in which each is a process of its own."""
 
 
 class Steps(NamedTuple):
@@ -158,6 +165,7 @@ class _Builder:
             classes=tuple(self._rank_class(rank, slots) for rank, slots in enumerate(order)),
             ports={**self.profile.network.ports_bytes_per_s, **self._host_ports},
             sm_count=self.profile.device.sm_count,
+            common=self.profile.common,
             expandable_segments=choices.expandable_segments,
             outside_bytes=outside_bytes(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from simulator.described.cluster.common import Common, shipped_common
 from simulator.described.cluster.hardware import Device
 
 
@@ -303,6 +304,7 @@ class Program:
         lanes: Operation ids of each lane, in program order.
         ports: Capacity of each shared port of one rank [B/s], by port name.
         sm_count: Streaming multiprocessors of the device, for interference.
+        common: How computing slows beside communication.
         expandable_segments: Whether the caching allocator maps pages into one segment that
             grows, instead of asking the driver for separate ones.
         outside_bytes: Device memory of one rank outside the allocator, beyond the driver's
@@ -318,6 +320,7 @@ class Program:
     lanes: dict[Lane, list[int]] = field(default_factory=dict)
     ports: dict[str, float] = field(default_factory=dict)
     sm_count: int = 0
+    common: Common = field(default_factory=shipped_common)
     expandable_segments: bool = False
     outside_bytes: float = 0.0
     preallocated: frozenset[Owner] = frozenset()

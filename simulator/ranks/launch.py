@@ -43,6 +43,22 @@ _TASK, _ANSWER, _PROGRESS, _FAULT = "task.pickle", "answer.pickle", "progress", 
 _LINES_SHOWN = 12
 _POLL_S = 0.1
 
+_PREFIX = "clustersim"
+
+_SUBNET = "10.77.0"
+
+_MOST_RANKS = 250
+
+_DEVICE = "eth0"
+
+_BURST, _QUEUE = "64kb", "4mb"
+"""The bucket holds one of the largest packets that the kernel hands down; the queue is longer
+than any window."""
+
+_GOODPUT_SHARE = 1448 / 1514
+"""Payload of a TCP segment over its Ethernet frame (52 bytes of IP and TCP headers with
+timestamps, 14 of Ethernet, which the bucket counts)."""
+
 
 class RankFailedError(ClustersimError):
     """A rank ended before its work was done."""
@@ -192,19 +208,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-_PREFIX = "clustersim"
-_SUBNET = "10.77.0"
-_MOST_RANKS = 250
-_DEVICE = "eth0"
-_BURST, _QUEUE = "64kb", "4mb"
-"""The bucket holds one of the largest packets that the kernel hands down; the queue is longer
-than any window."""
-
-_GOODPUT_SHARE = 1448 / 1514
-"""Payload of a TCP segment over its Ethernet frame (52 bytes of IP and TCP headers with
-timestamps, 14 of Ethernet, which the bucket counts)."""
 
 
 def why_not_shaped() -> str:

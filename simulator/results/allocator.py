@@ -20,6 +20,10 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp``:
   another one only the outputs of its gathers, gone once copied, which are ignored).
 
 Ignored: that unused pages of an expandable segment go back to a full device.
+
+Over a step, blocks are taken and given back one by one, in the order of the operations.
+Microbatches repeat themselves: where the allocator is, after a number of operations, exactly where
+it was before them, any further equal ones change nothing and are passed over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When did each rank run the passes of a step, and what else did its compute stream do?"""
+"""When did each rank run the passes of a step and their parts, and what else did it compute?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class RankPasses:
-    """What the compute stream of ranks that behave alike ran in a step.
+    """What the compute stream of a class of ranks ran in a step.
 
     Attributes:
         name: Of the ranks, for people.

@@ -82,7 +82,7 @@ def perturbation_cost(
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """Look for no garbage meanwhile: nearly all objects live until the step is done.
+    """Collect no garbage: nearly all objects live until the step is done.
 
     Looking again and again at all that is still alive takes a quarter of the time.
     """

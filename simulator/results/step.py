@@ -112,7 +112,7 @@ class StepResult:
         bubble_fraction: Share of the step in which a mean GPU waits for the pipeline.
         breakdown_s: Where a mean GPU's time goes, by category [s]; sums to the step.
         exposed_comm_s: The communication among it, by category [s]: what delays computation.
-        class_breakdown_s: The same breakdown for each class of ranks that behave alike.
+        class_breakdown_s: The same breakdown for each class of ranks that behave the same.
         waits: Every gap of the compute streams and what it waited for.
         memory: What each class of ranks holds, by stage.
         capacity_bytes: Device memory of one GPU [B].

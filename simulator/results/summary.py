@@ -1,4 +1,9 @@
-"""How does a timeline become the numbers that people ask for?"""
+"""How does a timeline become the numbers that people ask for?
+
+Where ranks do not meet at the end of a step, the next one starts while the last one drains,
+so a step has no end of its own. Several are run, and the one between two updates of the
+first rank, in a full pipeline, stands for all: its length is the time per step.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 The listing is in the order in which one rank issues them, which is the order of its
 program. It holds what the plan makes ranks say to each other, hidden or not; how long that
 takes is in the timeline.
+
+A link's load over time spreads what a rank sends evenly over each operation's time, latency
+included; exchanges inside a pass are spread over the pass. So a curve shows the mean load of each
+operation, not the bursts inside it; its area is what :func:`class_traffic` lists for the port.
 """
 
 from __future__ import annotations

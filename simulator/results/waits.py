@@ -56,7 +56,7 @@ def mean_over_ranks(
 def _busy_s(timeline: Timeline, index: int) -> dict[Category, float]:
     """Time of the compute stream's operations by category of their parts.
 
-    An operation that was slowed down stretches all its parts alike.
+    An operation that was slowed down stretches all its parts equally.
     """
     program = timeline.program
     lane = program.lanes.get((index, Stream.COMPUTE), [])

@@ -64,32 +64,27 @@ _SIZE_HINTS = {
 }
 
 
-def no_rule(stages: int, chunks: int, microbatches: int) -> None:
+def no_rule(_stages: int, _chunks: int, _microbatches: int) -> None:
     """Every size is allowed."""
-    del stages, chunks, microbatches
 
 
-def no_buffers(stages: int, chunks: int, microbatches: int) -> int:
+def no_buffers(_stages: int, _chunks: int, _microbatches: int) -> int:
     """A send may wait for its receive."""
-    del stages, chunks, microbatches
     return 0
 
 
-def one_version(rank: int, stages: int) -> int:
+def one_version(_rank: int, _stages: int) -> int:
     """Synchronous training keeps one version of the weights."""
-    del rank, stages
     return 1
 
 
-def up_to_date(rank: int, stages: int) -> int:
+def up_to_date(_rank: int, _stages: int) -> int:
     """Synchronous training applies gradients to the weights that they were computed with."""
-    del rank, stages
     return 0
 
 
-def one_message(stages: int, chunks: int, microbatches: int) -> int:
+def one_message(stages: int, _chunks: int, _microbatches: int) -> int:
     """Two neighbours send to each other at once, while none of them receives."""
-    del chunks, microbatches
     return min(1, stages - 1)
 
 
@@ -154,7 +149,7 @@ class ScheduleInfo:
         joins_passes: Whether it is made to run a forward beside a backward.
         paired_order: Builds its order with every forward joined to the backward after it, where
             an implementation has that, too.
-        waits: Whether its implementations, Megatron's and PyTorch's alike, wait for every transfer
+        waits: Whether its implementations, in Megatron and in PyTorch, wait for every transfer
             before they go on (``overlap_p2p_comm`` is for interleaved schedules only).
         in_megatron: Whether Megatron-LM runs it.
         recomputes_blocks: Whether Megatron recomputes part of the layers of a stage under it.

@@ -6,14 +6,16 @@ One event per engine step, on the same models and hardware profiles as training.
 :mod:`.described`       what the user says: a deployment and a workload
 :mod:`.arrivals`        a workload becomes requests
 :mod:`.request`         one request, and what has become of it
-:mod:`.blocks`          the KV cache in blocks, with its prefix cache
+:mod:`.block_cache`     the KV cache in blocks, with its prefix cache
 :mod:`.radix`           the KV cache as a tree of prefixes
 :mod:`.decodes`         all requests that make one token a step
 :mod:`.schedulers`      which requests are in the next step, by engine
-:mod:`.memory`          how many tokens the cache holds
+:mod:`.cache_memory`    how many tokens the cache holds
 :mod:`.step_time`       how long a step takes
 :mod:`.engine`          steps of one replica, one after another
 :mod:`.cluster`         replicas behind a router
 :mod:`.answers`         throughput, TTFT, TPOT, goodput, money
+:mod:`.bearable_rate`   the largest rate, the fewest GPUs, the best split
+:mod:`.serving_file`    a YAML file becomes a deployment and a workload
 ======================  ==================================================
 """

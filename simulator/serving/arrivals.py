@@ -64,7 +64,8 @@ def _lengths(lengths: Lengths, count: int, draw: np.random.Generator) -> npt.NDA
         spread = np.log1p(lengths.variation**2)
         middle = np.log(lengths.mean) - spread / 2.0
         drawn = draw.lognormal(middle, np.sqrt(spread), size=count)
-        return np.maximum(1, np.round(drawn)).astype(np.int64)
+        longest = lengths.longest or np.inf
+        return np.clip(np.round(drawn), 1, longest).astype(np.int64)
     if lengths.least_share < 1:
         least = max(1, round(lengths.least_share * lengths.mean))
         return draw.integers(least, lengths.mean, size=count, endpoint=True)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import heapq
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simulator.errors import InputError
 from simulator.serving.arrivals import requests_of
-from simulator.serving.blocks import BlockCache
+from simulator.serving.block_cache import BlockCache
+from simulator.serving.cache_memory import MemoryPlan, memory_plan
 from simulator.serving.defaults import engine_defaults, limits_of, scheduler_name
 from simulator.serving.described import Deployment, Workload
 from simulator.serving.engine import Replica, Step
-from simulator.serving.memory import MemoryPlan, memory_plan
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Batch
-from simulator.serving.schedulers.registry import SCHEDULERS
+from simulator.serving.schedulers.by_name import SCHEDULERS
+from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.step_time import StepSeconds, StepTime
 
 
@@ -81,12 +83,23 @@ def serve(
                 record=steps.append if record and index == 0 else None,
             )
         )
-    _run(replicas, requests, workload.arrivals.users, deployment.routing)
+    _run(
+        replicas,
+        requests,
+        users=workload.arrivals.users,
+        routing=deployment.routing,
+        front_s=known.host.front_s if deployment.has_front_end else 0.0,
+    )
     return Served(requests, replicas, memory, steps)
 
 
 def _run(
-    replicas: Sequence[Replica], requests: Sequence[Request], users: int, routing: str
+    replicas: Sequence[Replica],
+    requests: Sequence[Request],
+    *,
+    users: int,
+    routing: str,
+    front_s: float,
 ) -> None:
     """One event per step: arrivals and ends of steps in order of time.
 
@@ -95,38 +108,42 @@ def _run(
     route = _ROUTES[routing](replicas)
     ends: list[tuple[float, int]] = []
     coming = iter(requests)
-    first = [next(coming) for _ in range(min(users, len(requests)))] if users else requests
-    pending = list(reversed(first))
+    first = itertools.islice(coming, users) if users else coming
+    pending = [(request.arrival_s + front_s, request.number, request) for request in first]
+    heapq.heapify(pending)
     while pending or ends:
-        step_end_s = ends[0][0] if ends else float("inf")
+        step_end_s = ends[0][0] if ends else math.inf
+        now_s = min(step_end_s, pending[0][0] if pending else math.inf)
         woken = []
-        now_s = min(step_end_s, pending[-1].arrival_s if pending else float("inf"))
         # Who arrives as a step ends is there for the next one.
-        while pending and pending[-1].arrival_s <= now_s:
-            request = pending.pop()
+        while pending and pending[0][0] <= now_s:
+            request = heapq.heappop(pending)[2]
             index = route(request)
-            replicas[index].arrive(request, now_s)
+            replicas[index].arrive(request)
             woken.append(index)
         while ends and ends[0][0] <= now_s:
-            _end_s, index = heapq.heappop(ends)
+            index = heapq.heappop(ends)[1]
             done = replicas[index].finish_step()
             woken.append(index)
-            if users:
-                for _ in done:
-                    request = next(coming, None)  # type: ignore[assignment]
-                    if request is not None:
-                        request.arrival_s = now_s
-                        target = route(request)
-                        replicas[target].arrive(request, now_s)
-                        woken.append(target)
-        alone = len(replicas) == 1 or not users
-        quiet_until_s = pending[-1].arrival_s if pending else float("inf") if alone else now_s
+            for request in itertools.islice(coming, len(done) if users else 0):
+                request.arrival_s = now_s
+                heapq.heappush(pending, (now_s + front_s, request.number, request))
+        quiet_until_s = _next_arrival_s(replicas, pending, users)
         for index in dict.fromkeys(woken):
             replica = replicas[index]
             before = replica.end_s
             replica.wake(now_s, quiet_until_s)
             if replica.end_s != before:
                 heapq.heappush(ends, (replica.end_s, index))
+
+
+def _next_arrival_s(
+    replicas: Sequence[Replica], pending: Sequence[tuple[float, int, Request]], users: int
+) -> float:
+    """Nobody arrives before this, as far as is known [s]."""
+    if pending:
+        return pending[0][0]
+    return math.inf if len(replicas) == 1 or not users else 0.0
 
 
 def _round_robin(replicas: Sequence[Replica]) -> Callable[[Request], int]:

@@ -15,8 +15,8 @@ from simulator.described.cluster.hardware import Provenance
 from simulator.described.documents import validated, yaml_mapping
 from simulator.errors import InputError
 from simulator.serving.described import Deployment
-from simulator.serving.schedulers.base import Limits
-from simulator.serving.schedulers.registry import SCHEDULERS
+from simulator.serving.schedulers.by_name import SCHEDULERS
+from simulator.serving.schedulers.scheduler import Limits
 from simulator.units import parse_quantity
 
 _FILE = "engines.yaml"
@@ -32,6 +32,8 @@ class Host(Spec):
     """For each request of a step."""
     launch_s: Seconds
     """For each kernel that is not in a graph."""
+    front_s: Seconds
+    """From a client's request to the queue, and from its first token back: HTTP, tokens to text."""
 
 
 class EngineDefaults(Spec):

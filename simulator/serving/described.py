@@ -97,6 +97,8 @@ class Deployment(Spec):
     """Whether prompts are computed in pieces."""
     plans_ahead: Flag | None = None
     """Whether a step is planned while the one before runs (asynchronous scheduling)."""
+    has_front_end: Flag = True
+    """Whether clients talk to it over HTTP; a benchmark in the same process does not."""
     graphs: Flag = True
     """Whether steps of answers only are launched as one graph."""
     routing: Routing = "round-robin"
@@ -172,6 +174,8 @@ class Lengths(Spec):
     """Below 1, lengths are uniform from this share of ``mean`` to all of it."""
     variation: Annotated[float, Field(ge=0)] = 0.0
     """Above 0, lengths are log-normal with this standard deviation over mean."""
+    longest: CountOrZero = 0
+    """Lengths drawn beyond are cut; 0 cuts none."""
 
 
 class SharedPrefix(Spec):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Batch, Scheduler
+from simulator.serving.schedulers.scheduler import Batch, Scheduler
 from simulator.serving.step_time import StepSeconds
 
 _MOST_STEPS = 512
@@ -70,8 +70,8 @@ class Replica:
         """Requests that run or wait."""
         return self.scheduler.load
 
-    def arrive(self, request: Request, now_s: float) -> None:
-        """Take a request; an idle replica starts at once."""
+    def arrive(self, request: Request) -> None:
+        """Queue a request."""
         self.scheduler.arrive(request)
 
     def wake(self, now_s: float, quiet_until_s: float = 0.0) -> None:

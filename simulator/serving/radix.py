@@ -50,7 +50,7 @@ class RadixCache:
         self._entries = 0
 
     @property
-    def available_tokens(self) -> int:
+    def available_tokens(self) -> float:
         """Tokens that are free, or kept for nobody who runs."""
         return self.free_tokens + self.evictable_tokens
 

@@ -6,11 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from simulator.program.layer.experts import EXPERTS
-from simulator.program.layer.layer_kinds import MLPS, layer_kinds, layer_tensors
+from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors
-from simulator.program.layer.tensors import ParameterTensor, matrix_shape, tensor_shard_numel
+from simulator.program.layer.tensors import (
+    ParameterTensor,
+    TensorRole,
+    matrix_shape,
+    tensor_shard_numel,
+)
 from simulator.serving.described import Deployment
 from simulator.serving.kernels.parameters import FORMATS
 
@@ -54,14 +58,14 @@ def layer_shapes(deployment: Deployment) -> tuple[LayerShape, ...]:
 
 def _shape(deployment: Deployment, kind: LayerKind, index: int, count: int) -> LayerShape:
     tensors = [t for t in layer_tensors(deployment.model, index) if not t.is_vector]
-    attention = [t for t in tensors if t.name.startswith("attention.")]
-    mlp = [t for t in tensors if not t.name.startswith("attention.") and not t.is_routed]
+    attention = [t for t in tensors if t.in_mixer]
+    mlp = [t for t in tensors if not t.in_mixer and not t.is_routed]
     return LayerShape(
         count,
         kind.window,
         tuple(_fused(_products(deployment, attention))),
         tuple(_fused(_products(deployment, mlp))),
-        MLPS[kind.mlp] is EXPERTS,
+        any(t.is_routed for t in tensors),
     )
 
 
@@ -97,9 +101,9 @@ def weight_format(deployment: Deployment, tensor: ParameterTensor) -> str:
     Source: the published checkpoints of DeepSeek-R1 (nvidia, FP4), gpt-oss and DeepSeek-V3.
     """
     form: str = deployment.weights
-    if form in ("fp16", "bf16", "fp32") or tensor.is_vector or tensor.name == "router":
+    if form in ("fp16", "bf16", "fp32") or tensor.is_vector or tensor.role is TensorRole.ROUTER:
         return "bf16" if form in ("fp8", "int8", "int4", "nvfp4", "mxfp4") else form
-    is_attention = tensor.name.startswith("attention.")
+    is_attention = tensor.in_mixer
     if form == "mxfp4" and not tensor.is_routed:
         return "bf16"
     if form == "nvfp4" and is_attention and _is_latent(deployment):

@@ -10,13 +10,13 @@ share. Groups of attention data parallelism are taken as evenly loaded.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from simulator.serving.defaults import engine_defaults
 from simulator.serving.described import Deployment
-from simulator.serving.kernels.attention import decode_s, latent_decode_s, prefill_s
+from simulator.serving.kernels.cache_attention import decode_s, latent_decode_s, prefill_s
 from simulator.serving.kernels.exchange import all_gather_s, all_reduce_s, all_to_all_s
-from simulator.serving.kernels.experts import experts_s
 from simulator.serving.kernels.parameters import (
     expert_fit,
     kernel_fits,
@@ -24,7 +24,8 @@ from simulator.serving.kernels.parameters import (
     product_fit,
 )
 from simulator.serving.kernels.products import product_s
-from simulator.serving.schedulers.base import Batch
+from simulator.serving.kernels.routed_experts import experts_s
+from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.shapes import (
     LayerShape,
     Product,
@@ -38,8 +39,9 @@ _SMALL_KERNELS, _SMALL_KERNEL_S = 5, 1.5e-6
 in a graph (assumed)."""
 _SMALL_PASSES = 12.0
 """Times that these read or write the residual stream's width (counted)."""
-_KERNELS_PER_LAYER = 12
-"""Launches of a layer without graphs (counted in vLLM's Llama, fused kernels included)."""
+_KERNELS_PER_LAYER, _KERNELS_OF_EXPERTS, _KERNELS_OF_LATENT = 12, 12, 10
+"""Launches of a layer without graphs, and how many more its experts and its latent attention
+take (counted in vLLM's Llama and DeepSeek, fused kernels included)."""
 _STREAM_EFFICIENCY = 0.8
 """Share of the memory bandwidth of small kernels (assumed)."""
 _SAMPLING_S, _SAMPLING_PASSES = 3e-5, 4.0
@@ -77,6 +79,11 @@ class StepTime:
         self._head_bytes = 2 * self._model.head_dim * cache_element_bytes(deployment)
         self._heads = -(-self._model.heads // deployment.tp)
         self._peak = peak_flop_per_s(self._profile, "bf16")
+        self._launches = self._model.layers * (
+            _KERNELS_PER_LAYER
+            + (_KERNELS_OF_EXPERTS if self._model.experts else 0)
+            + (_KERNELS_OF_LATENT if self._model.latent_attention else 0)
+        )
         self._windows = [(s.window, s.layers) for s in self._shapes]
 
     def __call__(self, batch: Batch) -> StepSeconds:
@@ -94,6 +101,9 @@ class StepTime:
         )
         if self._drafts and batch.decodes:
             device_s += self._drafting_s(batch)
+        if batch.chunks or not self._deployment.graphs:
+            # Kernels that are launched one by one run no faster than they are launched.
+            device_s = max(device_s, self._launches * self._host.launch_s)
         return StepSeconds(device_s, self._host_s(batch))
 
     def _layers_s(self, tokens: int) -> float:
@@ -225,18 +235,16 @@ class StepTime:
         )
 
     def _chunks_attention_s(self, batch: Batch, share: int) -> float:
+        if not batch.chunks:
+            return 0.0
         seconds = 0.0
-        for chunk in batch.chunks:
-            for window, count in self._windows:
-                context = min(chunk.context, window) if window else chunk.context
-                seconds += count * self._one_chunk_s(chunk.tokens, context)
-        # One launch computes all chunks; the floor of each but one is saved.
-        if len(batch.chunks) > 1:
-            layers = self._model.layers
-            seconds -= (len(batch.chunks) - 1) * layers * self._fits.prefill.floor_s
+        for window, layers in self._windows:
+            most = window or float("inf")
+            seen = [(chunk.tokens, min(chunk.context, most)) for chunk in batch.chunks]
+            seconds += layers * self._one_launch_s(seen)
         return seconds / share
 
-    def _one_chunk_s(self, tokens: int, context: float) -> float:
+    def _one_launch_s(self, chunks: Sequence[tuple[int, float]]) -> float:
         latent = self._model.latent_attention
         kv_heads, head_dim = kv_heads_per_rank(self._deployment), self._model.head_dim
         head_bytes = self._head_bytes
@@ -245,8 +253,7 @@ class StepTime:
             head_bytes = 2.0 * (latent.qk_head_dim + latent.v_head_dim)
         return prefill_s(
             self._fits.prefill,
-            tokens,
-            context,
+            chunks,
             heads=self._heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
@@ -273,11 +280,7 @@ class StepTime:
 
     def _host_s(self, batch: Batch) -> float:
         requests = batch.decodes + len(batch.chunks)
-        seconds = self._host.step_s + requests * self._host.request_s
-        if batch.chunks or not self._deployment.graphs:
-            launches = _KERNELS_PER_LAYER * self._model.layers / self._deployment.pp
-            seconds += launches * self._host.launch_s
-        return seconds
+        return self._host.step_s + requests * self._host.request_s
 
 
 def _rounded(tokens: int) -> int:

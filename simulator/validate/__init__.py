@@ -1,6 +1,7 @@
 """How far are predictions from reality?
 
-published/                          published training runs
+published/, first_sight             published training runs; what was predicted of them first
+serving, serving_rows               measured serving of models
 collective_errors                   measured collectives
 kernel_errors, kernel_answers       measured kernels
 torch_run/                          real torch runs on this machine

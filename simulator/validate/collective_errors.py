@@ -32,6 +32,9 @@ from simulator.validate.accuracy import Accuracy, error_pct
 WITHIN_PCT = 25.0
 """Errors up to this one count as close [%]."""
 
+_CURVE_POINTS = 60
+"""Sizes at which a curve is computed between its smallest and largest measurement."""
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveResult:
@@ -133,10 +136,6 @@ def validate_collectives(
         return replace(measured, predicted_us=predicted_s(row, network) * 1e6)
 
     return CollectiveReport([result(row) for row in read_collective_cells(csv_path)])
-
-
-_CURVE_POINTS = 60
-"""Sizes at which a curve is computed between its smallest and largest measurement."""
 
 
 def draw_bus_bandwidths(csv_path: str | Path, folder: Path) -> Iterator[Path]:

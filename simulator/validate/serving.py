@@ -141,9 +141,9 @@ def _errors(row: ServingRow) -> dict[str, Any]:
     measured, rate = row.output_tokens_per_s, output_rate
     if measured is None:
         measured, rate = row.total_tokens_per_s, total_rate
-    if "Poisson" in row.scenario:
+    if "Poisson" in row.scenario or ("offline" in row.scenario and row.source.startswith("MLPerf")):
         # In a run that lasts, as much comes out as comes in.
-        rate = _steady_rate(warm, replicas)
+        rate = _steady_rate(requests, replicas)
     return {
         "measured_tokens_per_s": measured,
         "predicted_tokens_per_s": rate,
@@ -154,12 +154,19 @@ def _errors(row: ServingRow) -> dict[str, Any]:
 
 
 def _steady_rate(requests: Sequence[Request], replicas: int) -> float:
-    """Tokens of answers per second while requests still come."""
-    begin, end = requests[0].arrival_s, requests[-1].arrival_s
-    done = [r for r in requests if r.last_token_s <= end]
-    answers = sum(r.output_tokens for r in done)
-    begun = min((r.last_token_s for r in done), default=begin)
-    return replicas * answers / max(1e-9, end - begun)
+    """Tokens of answers per second in the middle of a run: neither filling nor emptying."""
+    starts = sorted(r.first_token_s for r in requests)
+    begin, end = starts[len(starts) // 3], starts[-1]
+    made = sum(r.output_tokens * _share_between(r, begin, end) for r in requests)
+    return replicas * made / max(1e-9, end - begin)
+
+
+def _share_between(request: Request, begin_s: float, end_s: float) -> float:
+    """Share of an answer that is made between two times."""
+    first, last = request.first_token_s, request.last_token_s
+    if last <= first:
+        return float(begin_s <= first <= end_s)
+    return max(0.0, min(last, end_s) - max(first, begin_s)) / (last - first)
 
 
 def _middle_tpot_s(requests: Sequence[Request], middle: Callable[[list[float]], float]) -> float:

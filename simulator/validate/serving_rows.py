@@ -53,6 +53,10 @@ _WEIGHTS = {
 }
 _GPUS = {"h200-nvl-141gb": "h200-sxm-141gb"}
 """Profiles that stand for a GPU: the NVL card has the same memory; its links are not asked."""
+_LEAST_SPAN_S, _SPAN_PER_TOKEN_S = 120.0, 0.3
+"""Simulated time of a Poisson run: a few times as long as its answers take."""
+_LONGEST = {"llama2-70b": 1024, "mixtral-8x7b": 1024, "deepseek-r1": 20000, "llama3.1-405b": 2000}
+"""Longest answers of MLPerf's data sets (its rules, max_new_tokens)."""
 _DRAFTS = 3
 _ACCEPTANCE = (0.85, 0.7, 0.6)
 """Of multi-token prediction, where a row states neither: DeepSeek-V3 (arXiv 2412.19437, section
@@ -60,7 +64,7 @@ _ACCEPTANCE = (0.85, 0.7, 0.6)
 _SPREADS: Mapping[str, tuple[float, float]] = {
     "llama2-70b": (0.75, 0.81),
     "llama3.1-405b": (0.43, 0.38),
-    "llama3.1-8b": (0.49, 0.1),
+    "llama3.1-8b": (0.49, 0.0),
     "deepseek-r1": (0.51, 1.27),
     "mixtral-8x7b": (0.8, 0.77),
 }
@@ -174,11 +178,14 @@ def deployment_of(row: ServingRow) -> Deployment:
         "version": _version(cells.get("engine_version", "")),
         "weights": _weights(weights, cells),
         "cache": _cache(cells, engine),
+        "has_front_end": "closed loop" in row.scenario,
         **_degrees(row),
         **_noted(notes),
     }
     if engine == "tensorrt-llm" and "offline" in row.scenario:
         fields.setdefault("memory_share", 0.95 if "0.95" in notes else 0.9)
+        # The benchmark command turns it on.
+        fields.setdefault("chunked_prefill", True)
     if "speculative" in row.scenario:
         fields["speculation"] = Speculation(draft_tokens=_DRAFTS, acceptance=_ACCEPTANCE)
     try:
@@ -209,7 +216,7 @@ def _degrees(row: ServingRow) -> dict[str, int]:
     """Degrees of a row; data parallelism beside experts shares them, else it is replicas."""
     gpus, tp, pp = row.whole("gpus"), row.whole("tp"), row.whole("pp")
     ep, dp = row.whole("ep"), row.whole("dp")
-    shares_experts = ep > 1 and dp > 1
+    shares_experts = 1 < dp <= ep
     groups = dp if shares_experts else 1
     # Tables that name tp for the whole replica count attention's groups in it.
     tp = tp // dp if shares_experts and tp * dp * pp > gpus else tp
@@ -283,7 +290,8 @@ def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
     assert rate is not None
     prompts, answers = _spreads(row, prompt, answer)
     per_replica = rate / deployment.replicas
-    count = max(400, min(4000, math.ceil(per_replica * 120)))
+    seconds = max(_LEAST_SPAN_S, answer * _SPAN_PER_TOKEN_S)
+    count = max(400, min(6000, math.ceil(per_replica * seconds)))
     return Workload(
         requests=count * deployment.replicas,
         arrivals=Arrivals(kind="poisson", rate=rate),
@@ -297,7 +305,11 @@ def _spreads(row: ServingRow, prompt: int, answer: int) -> tuple[Lengths, Length
     if not row.source.startswith("MLPerf"):
         return Lengths(mean=prompt), Lengths(mean=answer)
     prompts, answers = _SPREADS.get(row.cells["model"], (0.5, 0.5))
-    return Lengths(mean=prompt, variation=prompts), Lengths(mean=answer, variation=answers)
+    longest = _LONGEST.get(row.cells["model"], 0)
+    return (
+        Lengths(mean=prompt, variation=prompts),
+        Lengths(mean=answer, variation=answers, longest=longest),
+    )
 
 
 def _known(names: Mapping[str, str], name: str, reason: str) -> str:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -117,3 +118,24 @@ DEVICE: Mapping[str, Any] = {
     "capability": (9, 0),
     "local_ranks": 8,
 }
+
+
+def pipeline(microbatches: int) -> Callable[[], None]:
+    """A loop of four steps of 1F1B over all ranks."""
+
+    def run() -> None:
+        dist.init_process_group("nccl")
+        device, stage = torch.device("cuda"), dist.get_rank()
+        ends = nn.Embedding(VOCAB, WIDTH), nn.Linear(WIDTH, VOCAB)
+        parts = nn.Sequential(ends[0], Block()), nn.Sequential(Block(), ends[1])
+        module = parts[stage].to(device)
+        part = PipelineStage(module, stage, 2, device)
+        schedule = Schedule1F1B(part, microbatches, loss_fn=lambda y, t: y.float().sum() + t.sum())
+        optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+        tokens = torch.zeros(microbatches, SEQ, dtype=torch.int64, device=device)
+        for _ in range(4):
+            schedule.step(tokens) if stage == 0 else schedule.step(target=tokens)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run

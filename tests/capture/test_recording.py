@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from simulator.capture.memory import held_at_peak
-from simulator.capture.one_rank import RankResult, captured, captured_script, device_answers
+from simulator.capture.held_memory import held_at_peak
+from simulator.capture.make import merged
+from simulator.capture.recording.one_rank import (
+    RankResult,
+    captured,
+    captured_script,
+    device_answers,
+)
+from simulator.capture.result import simulate_capture
 from simulator.capture.table import BlockOwner, Phase
 from simulator.errors import InputError
-from tests.capture.models import DEVICE, LAYERS, SEQ, VOCAB, WIDTH, parameter_bytes, training
+from simulator.program.ir import Owner
+from tests.capture.models import (
+    DEVICE,
+    LAYERS,
+    SEQ,
+    VOCAB,
+    WIDTH,
+    parameter_bytes,
+    pipeline,
+    training,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-ANSWERS = device_answers(DEVICE, 0)
+ANSWERS = device_answers(DEVICE)
+NOWHERE = Path("nothing")
 LAYER_BYTES = 2 * (10 * WIDTH * WIDTH + 2 * WIDTH)
 """Parameters of a layer in bf16."""
 ENDS_BYTES = 2 * 2 * VOCAB * WIDTH
@@ -24,7 +43,7 @@ ENDS_BYTES = 2 * 2 * VOCAB * WIDTH
 
 @functools.cache
 def capture_of(way: str, world: int = 8, **choices: bool) -> RankResult:
-    return captured(training(way, **choices), 0, world, ANSWERS)
+    return captured(training(way, **choices), 0, world, ANSWERS, NOWHERE)
 
 
 def exchanges(found: RankResult) -> list[tuple[str, int, str]]:
@@ -58,7 +77,7 @@ def test_memory_over_the_step_is_what_torchs_tracker_counts(way, choices):
         peaks.append(snapshot[torch.device("cuda", 0)]["Total"])
         tracker.reset_mod_stats()
 
-    found = captured(training(way, **choices, around=around), 0, 8, ANSWERS)
+    found = captured(training(way, **choices, around=around), 0, 8, ANSWERS, NOWHERE)
     assert found.table.held_bytes.max() == peaks[2]
 
 
@@ -143,7 +162,7 @@ def test_what_cannot_be_captured_is_refused_with_the_line(tmp_path, line, rule):
         encoding="utf-8",
     )
     with pytest.raises(InputError, match=rule) as refused:
-        captured_script(str(script), [], 0, 1, ANSWERS)
+        captured_script(str(script), [], 0, 1, ANSWERS, NOWHERE)
     assert "ended" in rule or f"{script}:5" in str(refused.value)
     assert list(tmp_path.iterdir()) == [script]
 
@@ -154,3 +173,25 @@ def test_torch_is_as_it_was_after_a_capture():
     assert (torch.cuda.Stream, torch.Tensor.item, open) == before
     assert not torch.cuda.is_available()
     assert torch.ones(3, requires_grad=True).sum().item() == 3
+
+
+def test_stages_that_are_captured_one_by_one_are_one_pipeline(tmp_path):
+    microbatches = 4
+    parts = [
+        captured(pipeline(microbatches), rank, 2, ANSWERS, tmp_path).as_capture(2)
+        for rank in range(2)
+    ]
+    capture = merged(parts, "train.py", "h100-sxm-80gb")
+    sent = [
+        Counter(each.sends for each in table.exchanges for _ in range(_times(table, each)))
+        for table in capture.tables
+    ]
+    assert sent == [{True: microbatches, False: microbatches}] * 2
+    result = simulate_capture(capture)
+    assert 0 < result.bubble_fraction < 0.5
+    activations = [memory.by_owner[Owner.ACTIVATIONS] for memory in result.memory]
+    assert activations[0] > activations[1], "the first stage has more microbatches under way"
+
+
+def _times(table, exchange) -> int:
+    return int((table.exchange == table.exchanges.index(exchange)).sum())

@@ -26,7 +26,8 @@ COMMANDS = [
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",
     "validate torch", "trace compare",
-    "schedule list", "schedule show", "schedule compare",
+    "schedule list", "schedule show", "schedule compare", "capture",
+    "serve run", "serve sweep", "serve plan", "serve capacity",
 ]  # fmt: skip
 
 

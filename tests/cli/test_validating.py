@@ -96,3 +96,16 @@ def test_a_table_of_something_else_ends_with_2(clustersim, write, kind, content)
     outcome = clustersim("validate", kind, write(content, "table.csv"))
     assert (outcome.code, outcome.out) == (2, "")
     assert "Traceback" not in outcome.err
+
+
+def test_facts_beside_a_table_of_runs_are_used_and_that_is_said(clustersim, write, monkeypatch):
+    monkeypatch.setattr(
+        "simulator.validate.published.published_runs.validate_published",
+        lambda path, **options: Report(),
+    )
+    table = write("id\n", "runs.csv")
+    assert clustersim("validate", "published", table).err == ""
+    facts = write("groups: []\n", "runs.facts.yaml")
+    assert f"facts about its runs are taken from {facts}" in clustersim(
+        "validate", "published", table
+    ).err.replace("\n", " ")

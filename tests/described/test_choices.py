@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM
+from simulator.program.build import EXCHANGES
 from tests.jobs import small_job
 
 
@@ -72,6 +73,11 @@ def test_only_collectives_of_all_ranks_divide_a_model_and_copy_buckets():
     assert {way.name for way in ways if way.copies_buckets} == {"ddp"}
     assert {way.name for way in ways if way.has_servers} == {"parameter-server"}
     assert {way.name for way in ways if way.is_one_process} == {"data-parallel"}
+
+
+def test_every_way_of_data_parallelism_has_exchanges_or_is_one_process():
+    processes = {way.name for way in DATA_PARALLELISM.values() if not way.is_one_process}
+    assert set(EXCHANGES) == processes
 
 
 def test_an_unknown_way_of_data_parallelism_is_refused_with_those_that_are_known():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.described.job_text import changed_fields
+from simulator.described.job import changed_fields
 from simulator.described.load import job_from_document
 
 DOCUMENT = {

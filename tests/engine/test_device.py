@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 import simpy
 
-from simulator.engine.device import BESIDE_MULTIPROCESSORS, Devices
+from simulator.described.cluster.common import shipped_common
+from simulator.engine.device import Devices
 
 
 def computed_at(
@@ -15,7 +16,7 @@ def computed_at(
 ) -> list[float]:
     """Ends of works run one after another while (start, end, SMs) are held."""
     env = simpy.Environment()
-    devices = Devices(env, [sm_count])
+    devices = Devices(env, [sm_count], shipped_common())
     ended = []
 
     def hold(start_s, end_s, count):
@@ -45,7 +46,7 @@ def test_alone_work_takes_its_own_time():
 
 def test_held_multiprocessors_and_what_else_is_shared_slow_work():
     """13 of 100, and 7 % for memory, caches and power."""
-    assert BESIDE_MULTIPROCESSORS == 0.07
+    assert shipped_common().beside_share == 0.07
     assert computed_at([(0.0, 100.0, 13)], [2.0]) == [pytest.approx(2.0 / 0.8)]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.described.plan.plan_blocks import TensorGrid
-from simulator.program.layer.pieces import Axis, Gemm, Move, Split
+from simulator.program.layer.pieces import Axis, Gemm, Move, Role, Split
 from simulator.program.strategies.grid_products import cube_product, summa_product
 
 Q = 2
@@ -91,7 +91,7 @@ def test_summa_gives_the_product_and_both_gradients_where_they_belong():
 
 def test_the_head_multiplies_with_the_table_as_the_embedding_keeps_it():
     a, table, gradient = RNG.random((M, K)), RNG.random((N, K)), RNG.random((M, N))
-    product = summa_product(Gemm("head", M, N, K), TensorGrid("2d", Q, 1), 2.0)
+    product = summa_product(Gemm("head", M, N, K, role=Role.LOGITS), TensorGrid("2d", Q, 1), 2.0)
     held = {
         "input": on_a_square(a), "weights": on_a_square(table),
         "result_gradient": on_a_square(gradient),

@@ -8,11 +8,21 @@ import pytest
 
 from simulator.described.plan.plan import Plan
 from simulator.errors import InputError
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import total_bytes
+from simulator.program.layer import layer_kinds
 from simulator.program.layer.attention_parts import ATTENTION, LATENT_ATTENTION
 from simulator.program.layer.experts import EXPERTS
-from simulator.program.layer.layer_part import LayerPart
+from simulator.program.layer.layer_kinds import MIXERS
+from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
 from simulator.program.layer.mlp import DENSE_MLP, NO_MLP
-from tests.jobs import small_model
+from simulator.program.layer.model_totals import model_flop_per_token, parameter_count
+from simulator.program.layer.pieces import Region, Split
+from simulator.program.layer.tensors import ParameterTensor, TensorSplit
+from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.price.stage_cost import StageCosts
+from simulator.results.simulation import run_step
+from tests.jobs import small_job, small_model
 
 SILENT = LayerPart("silent", lambda *_: True, lambda _: (), lambda *_: None)
 """A part that says nothing about any strategy."""
@@ -52,3 +62,66 @@ def test_ranks_that_do_not_divide_what_a_part_splits_are_refused():
     of_six.refuse_unruled(small_model(), Plan(tp=3))
     with pytest.raises(InputError, match="must divide the 6 channels of silent layers"):
         of_six.refuse_unruled(small_model(), Plan(tp=4))
+
+
+def _mix_tensors(model):
+    for name in ("mix.in", "mix.out"):
+        yield ParameterTensor(name, (model.hidden, model.hidden), split=TensorSplit.TENSOR)
+
+
+def _add_mix(block, _window):
+    tokens, hidden = block.shape.tokens, block.model.hidden
+    row = tokens * hidden * block.shape.element_bytes
+    block.save("mix_input", row, Region.GATHERED)
+    block.linear("mix_in", hidden, hidden, Split.COLUMN)
+    block.memory_bound("mix", 2 * row, 3 * row, Region.TENSOR)
+    block.save("mixed", row, Region.TENSOR)
+    block.linear("mix_out", hidden, hidden, Split.ROW)
+
+
+MIX = LayerPart(
+    title="mixing",
+    is_in=lambda *_: True,
+    tensors=_mix_tensors,
+    add=_add_mix,
+    tensor_sizes=lambda model: {"hidden": model.hidden},
+    context=TOKEN_WISE,
+    recompute=ALL_RECOMPUTE,
+)
+
+
+@pytest.fixture
+def mixing(monkeypatch):
+    """Layers in which two square products stand for attention."""
+    monkeypatch.setattr(layer_kinds, "MIXERS", {"mixing": MIX, **MIXERS})
+
+
+@pytest.mark.usefixtures("mixing")
+def test_parameters_and_flop_of_a_new_part_follow_from_its_tensors():
+    model = small_model(norms_per_layer=2)
+    h, f = model.hidden, model.ffn_hidden
+    a_layer = 2 * h * h + 3 * h * f
+    norms = (2 * model.layers + 1) * h
+    assert parameter_count(model) == model.layers * a_layer + 2 * model.vocab * h + norms
+    assert model_flop_per_token(model, 64) == 6 * (model.layers * a_layer + model.vocab * h)
+
+
+@pytest.mark.usefixtures("mixing")
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_new_part_is_kept_divided_and_recomputed_as_it_says(tp):
+    plain, full = (
+        small_job(small_model(), gpus=tp, tp=tp, recompute=recompute, sequence_parallel=False)
+        for recompute in ("none", "full")
+    )
+    layer, row = Slice(1, 2), 64 * plain.model.hidden * 2.0
+    assert total_bytes(StageCosts(full).saved(layer)) == row
+    with_part = total_bytes(StageCosts(plain).saved(layer))
+    silent = dataclasses.replace(MIX, add=lambda *_: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layer_kinds, "MIXERS", {"mixing": silent})
+        without = total_bytes(StageCosts(plain).saved(layer))
+    assert with_part - without == row + row / tp
+    again = hardware_flop_per_token(full) - model_flop_per_token(full.model, 64)
+    h, f = full.model.hidden, full.model.ffn_hidden
+    assert again == 2 * full.model.layers * (2 * h * h + 3 * h * f)
+    assert run_step(full).step_time_s > run_step(plain).step_time_s

@@ -216,7 +216,7 @@ def test_cpu_adam_takes_as_long_as_on_a_dgx_2():
 
     That is the optimizer without the pass that scales its gradients.
     """
-    stack = {"base": "deepspeed", "scales_gradients": "in-update", "unscales_apart": False}
+    stack = {"base": "deepspeed", "scales_gradients": "in-update", "unscales_separately": False}
     job = load_job(ON_ONE_V100).replace({"plan.stack": stack})
     (count,) = (
         size / 8

@@ -207,7 +207,11 @@ def test_deepspeed_takes_the_norm_without_clipping_too(plan, takes):
 def test_gradients_are_read_and_written_once_more_where_the_framework_scales_them(
     plan, without, clipped
 ):
-    unscaled = {"base": plan["stack"], "scales_gradients": "in-update", "unscales_apart": False}
+    unscaled = {
+        "base": plan["stack"],
+        "scales_gradients": "in-update",
+        "unscales_separately": False,
+    }
     for clips, passes in ((False, without), (True, clipped)):
         jobs = [
             small_job(gpus=4, clip_gradients=clips, **{**plan, "stack": stack})

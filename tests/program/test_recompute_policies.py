@@ -117,7 +117,7 @@ def test_recomputation_without_reentry_repeats_the_flop_that_torch_repeats():
     last_product = 2 * length * 256 * 64
     assert repeated_flop(stack="megatron-core", recompute="full") == repeated + last_product
     executed, needed = (
-        hardware_flop_per_token(gpt_model(), length, recompute, stops_early=True)
+        hardware_flop_per_token(small_job(gpt_model(), stack="torch", recompute=recompute))
         for recompute in ("full", "none")
     )
     assert length * (executed - needed) == gpt_model().layers * repeated

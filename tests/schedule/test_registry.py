@@ -75,3 +75,19 @@ def test_only_the_pipedreams_train_without_a_flush():
 def test_bidirectional_schedules_hold_two_copies_of_the_model():
     two = {name for name, info in SCHEDULES.items() if info.placement.copies == 2}
     assert two == {"dualpipe", "chimera"}
+
+
+def test_torch_has_every_schedule_under_the_name_that_its_entry_gives():
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    named = [info.torch_name for info in SCHEDULES.values() if info.torch_name]
+    assert len(named) == 8
+    for name in named:
+        assert schedules.get_schedule_class(name).__name__ == f"Schedule{name}"
+
+
+def test_no_schedule_both_waits_for_its_transfers_and_joins_passes():
+    assert not [info.name for info in SCHEDULES.values() if info.waits and info.joins_passes]
+    assert {info.name for info in SCHEDULES.values() if info.joins_passes} == {
+        "dualpipe",
+        "dualpipev",
+    }

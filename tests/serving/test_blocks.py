@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.serving.blocks import BlockCache
+from simulator.serving.block_cache import BlockCache
 from simulator.serving.request import Request
 
 

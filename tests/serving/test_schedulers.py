@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.serving.request import Request
-from simulator.serving.schedulers.registry import SCHEDULERS
+from simulator.serving.schedulers.by_name import SCHEDULERS
 from tests.serving.workloads import run_all, scheduler_of
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=30)

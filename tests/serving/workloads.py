@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from simulator.serving.blocks import BlockCache
+from simulator.serving.block_cache import BlockCache
 from simulator.serving.engine import Replica
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Batch, Limits, Scheduler
-from simulator.serving.schedulers.registry import SCHEDULERS
+from simulator.serving.schedulers.by_name import SCHEDULERS
+from simulator.serving.schedulers.scheduler import Batch, Limits, Scheduler
 from simulator.serving.step_time import StepSeconds
 
 ONE_SECOND = StepSeconds(1.0, 0.0)

@@ -12,8 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.described.job import Job
-from simulator.described.job_text import degrees_text
+from simulator.described.job import Job, degrees_text
 from simulator.described.load import job_from_document
 from simulator.planning.search.search import PlanSearch, search_plans
 from simulator.planning.search.space import Axes, stack_name

@@ -34,12 +34,24 @@ from simulator.ranks.world import FP8_CAPABILITY
 from simulator.units import format_quantity
 
 _FOREIGN_BYTES = 2.0 * 2**30
-"""Memory beyond this that is not ours belongs to somebody else: a driver context takes less."""
+"""Memory beyond this that is not ours belongs to another process: a driver context takes less."""
 
 _FLASH_3_CAPABILITY = 9
 """From Hopper on, FlashAttention 2 is the older kernel."""
 
 _BF16_CAPABILITY = 8
+
+_LAUNCHES = 400
+"""Kernels in a row: fewer than the queue of a stream holds, so that the host never waits."""
+
+_LOAD_S = 15.0
+"""Power limits act within seconds; temperature settles later and matters less (assumption)."""
+
+_WINDOW_S = 0.02
+
+_LOAD_ON_CPU_S = 0.4
+
+_HOG_BYTES = 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +193,6 @@ class Sensors:
             with contextlib.suppress(Exception):
                 found.append(f"{name} {read(self.device) * factor:.0f} {unit}")
         return found or ["clock and power not read: install nvidia-ml-py"]
-
-
-_LAUNCHES = 400
-"""Kernels in a row: fewer than the queue of a stream holds, so that the host never waits."""
-
-_LOAD_S = 15.0
-"""Power limits act within seconds; temperature settles later and matters less (assumption)."""
-
-_WINDOW_S = 0.02
-_LOAD_ON_CPU_S = 0.4
-_HOG_BYTES = 2**28
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,54 @@ _STREAM_NAMES = (
     "activation", "cast", "optimizer",
 )  # fmt: skip
 
+_GEMM_PRIOR = MappingProxyType(
+    {
+        "efficiency": 0.8,
+        "tile_half": 20.0,
+        "k_ramp": 100.0,
+        "memory_efficiency": 0.8,
+        "floor_s": 4e-6,
+        "held_share": 0.9,
+        "boost_s": 2e-3,
+    }
+)
+
+_ATTENTION_PRIOR = MappingProxyType(
+    {
+        "forward_efficiency": 0.8,
+        "softmax_dim": 32.0,
+        "kv_ramp": 150.0,
+        "tail": 0.5,
+        "floor_s": 6e-6,
+    }
+)
+
+_BACKWARD_PRIOR = MappingProxyType(
+    {"backward_efficiency": 0.65, "backward_tail": 0.5, "backward_kv_ramp": 150.0}
+)
+
+_NORM_PRIOR = MappingProxyType({"row_reduction_efficiency": 0.3})
+
+_STREAM_PRIOR = MappingProxyType({"memory_efficiency": 0.85, "memory_floor_s": 4e-6})
+
+_ROBUST_SCALE = 0.1
+"""Relative error beyond which a row counts as an outlier (soft-L1 loss)."""
+
+_PRIOR_WEIGHT = 0.002
+"""Weight of the prior: a parameter off by a factor of two costs as much as 6 % error."""
+
+_PRIOR_SPREAD = 0.7
+"""Natural-log spread of the prior: a factor of two either way is ordinary."""
+
+_AT_MOST_ONE = ("efficiency", "share", "tail")
+"""Ends of names of shares of a peak, and of what list scheduling may leave of the longest tile
+(Graham, SIAM J. Appl. Math. 17(2), 1969)."""
+
+_FEWEST_ROWS = 6
+"""A block needs at least so many rows."""
+
+_OF_THE_CHIP = "k_ramp"
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -80,41 +128,6 @@ _DETERMINED_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingPro
     }
 )
 """Whether rows tell of a parameter at all; of all others, every row of the block does."""
-
-
-_GEMM_PRIOR = MappingProxyType(
-    {
-        "efficiency": 0.8,
-        "tile_half": 20.0,
-        "k_ramp": 100.0,
-        "memory_efficiency": 0.8,
-        "floor_s": 4e-6,
-        "held_share": 0.9,
-        "boost_s": 2e-3,
-    }
-)
-
-
-_ATTENTION_PRIOR = MappingProxyType(
-    {
-        "forward_efficiency": 0.8,
-        "softmax_dim": 32.0,
-        "kv_ramp": 150.0,
-        "tail": 0.5,
-        "floor_s": 6e-6,
-    }
-)
-
-
-_BACKWARD_PRIOR = MappingProxyType(
-    {"backward_efficiency": 0.65, "backward_tail": 0.5, "backward_kv_ramp": 150.0}
-)
-
-
-_NORM_PRIOR = MappingProxyType({"row_reduction_efficiency": 0.3})
-
-
-_STREAM_PRIOR = MappingProxyType({"memory_efficiency": 0.85, "memory_floor_s": 4e-6})
 
 
 def _is_gemm(precision: str) -> Callable[[KernelRow], bool]:
@@ -187,30 +200,6 @@ BLOCKS = (
 )
 """What is fitted, in order: later blocks take the earlier ones as found, because fp8 rows
 contain streaming kernels and backward rows may contain a forward pass."""
-
-
-_ROBUST_SCALE = 0.1
-"""Relative error beyond which a row counts as an outlier (soft-L1 loss)."""
-
-
-_PRIOR_WEIGHT = 0.002
-"""Weight of the prior: a parameter off by a factor of two costs as much as 6 % error."""
-
-
-_PRIOR_SPREAD = 0.7
-"""Natural-log spread of the prior: a factor of two either way is ordinary."""
-
-
-_AT_MOST_ONE = ("efficiency", "share", "tail")
-"""Ends of names of shares of a peak, and of what list scheduling may leave of the longest tile
-(Graham, SIAM J. Appl. Math. 17(2), 1969)."""
-
-
-_FEWEST_ROWS = 6
-"""A block needs at least so many rows."""
-
-
-_OF_THE_CHIP = "k_ramp"
 
 
 @dataclass(frozen=True, slots=True)

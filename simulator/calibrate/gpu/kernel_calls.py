@@ -34,6 +34,17 @@ _COVER_BYTES = 2**29
 _WARM_CALLS = 3
 _FEWEST, _MOST = 5, 60
 
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+        "fp32": torch.float32,
+        "tf32": torch.float32,
+        "fp8": torch.float8_e4m3fn,
+    }
+)
+"""torch's type of the operands, by number format."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -126,18 +137,6 @@ def seconds_on_stream(work: Work) -> float:
 def new_stream() -> torch.cuda.Stream:
     """A second queue of the current GPU."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-
-DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {
-        "bf16": torch.bfloat16,
-        "fp16": torch.float16,
-        "fp32": torch.float32,
-        "tf32": torch.float32,
-        "fp8": torch.float8_e4m3fn,
-    }
-)
-"""torch's type of the operands, by number format."""
 
 
 class UnsupportedCaseError(Exception):

@@ -3,7 +3,7 @@
 A short run is better than none: time is bounded, every case is on the disk as soon as it is
 measured, in the columns that ``validate kernels`` reads, and the next run goes on where this one
 stopped. Cases that could not be measured stand there with their reason. One product is measured
-again and again: if it becomes slower, the device is throttled or somebody else uses it.
+again and again: if it becomes slower, the device is throttled or shared.
 """
 
 from __future__ import annotations
@@ -31,6 +31,23 @@ COLUMNS = (
     "skipped",
 )  # fmt: skip
 """Those of published kernel tables, then how well the time is known, or why there is none."""
+
+_WITNESS_EVERY_S = 10.0
+"""Time between two looks at the witness, the product that shows disturbances."""
+
+_WITNESS_WIDTH = {"cuda": 4096, "cpu": 256}
+
+WIDE_SPREAD = 0.1
+"""Quartiles of an undisturbed kernel are within a few per cent (published repeats: 0.05 to
+2 %); beyond this a row counts as disturbed."""
+
+_MANY_WIDE = 0.1
+"""Share of disturbed rows from which on the device counts as shared or throttled."""
+
+_DRIFT = 0.05
+"""Change of the witness from which on it counts as drift."""
+
+_FAILED_DEVICE = ("CUDA error", "device-side assert", "HIP error")
 
 
 @dataclass
@@ -139,24 +156,6 @@ def _rows_of(path: Path) -> list[KernelRow]:
         raise InputError.single("--resume", rule, hint="choose another --out", file=str(path))
     cut_half_line(path)
     return [KernelRow(cells) for cells in reader]
-
-
-_WITNESS_EVERY_S = 10.0
-"""Time between two looks at the witness, the product that shows disturbances."""
-
-_WITNESS_WIDTH = {"cuda": 4096, "cpu": 256}
-
-WIDE_SPREAD = 0.1
-"""Quartiles of an undisturbed kernel are within a few per cent (published repeats: 0.05 to
-2 %); beyond this a row counts as disturbed."""
-
-_MANY_WIDE = 0.1
-"""Share of disturbed rows from which on the device counts as shared or throttled."""
-
-_DRIFT = 0.05
-"""Change of the witness from which on it counts as drift."""
-
-_FAILED_DEVICE = ("CUDA error", "device-side assert", "HIP error")
 
 
 class DeviceFailedError(ClustersimError):

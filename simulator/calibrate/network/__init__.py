@@ -2,6 +2,6 @@
 
 measure_collectives    every rank times collectives
 measured_network       a profile's network from measured rows
-fit_collectives        the shipped profiles' networks from a table of many systems
+fit_residuals          how far a fitted network is from each collective, group and size
 network_fit            the fit itself, with priors
 """

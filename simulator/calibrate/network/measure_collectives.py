@@ -26,6 +26,18 @@ from simulator.tables.collective_table import append_row, cut_half_line, new_tab
 
 _LAUNCH = "start it with torchrun --nproc-per-node N --no-python clustersim calibrate collectives"
 
+_SMALLEST_BYTES = 1024
+
+_STEP = 4
+
+_REPETITIONS = 9
+
+_WARM_CALLS = 3
+
+_REPETITION_S = 0.01
+
+_MOST_CALLS = 100
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveWorld(World):
@@ -101,14 +113,6 @@ def _library(backend: str) -> str:
         return f"gloo of torch {torch.__version__}"
     version = ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
     return f"{'RCCL' if torch.version.hip else 'NCCL'} {version}"
-
-
-_SMALLEST_BYTES = 1024
-_STEP = 4
-_REPETITIONS = 9
-_WARM_CALLS = 3
-_REPETITION_S = 0.01
-_MOST_CALLS = 100
 
 
 @dataclass(frozen=True, slots=True)

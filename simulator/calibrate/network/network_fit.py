@@ -21,6 +21,36 @@ from simulator.extras import require
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
 from simulator.tables.collective_rows import group_of, host_s, predicted_s
 
+_OTHER_MACHINE = 0.3
+"""Spread, at the least, between machines of one kind: cabling, drivers, settings (assumption)."""
+
+_GUESS = 1.0
+"""Spread, at the least, of a parameter that a profile assumes: a factor of 2.7 (assumption)."""
+
+_LEAST = 1e-3
+"""Parameters that are 0 are taken as this share of their usual value: they have logarithms."""
+
+FEW_ROWS = 5
+"""Fewer rows than this fit nothing."""
+
+_FAR = 40.0
+
+_START_SHIFT = {"bulk_latency_s": 2.0, "low_latency_share": -1.0, "pipeline_fill": -1.0}
+"""A second start, in spreads: the two protocols far apart."""
+
+_ROBUST_SCALE = 0.1
+"""Log error from which on a row's pull stops growing with its square."""
+
+_LEAST_SCATTER = 0.03
+"""Rows are taken as off by this much at the least: repeated runs differ by 0.05 to 2 %, and
+the model is no better either (assumption)."""
+
+_MEDIAN_OF_NORMAL = 0.6745
+"""Median absolute deviation of a normal distribution over its standard deviation."""
+
+_TOLD = 0.5
+"""Rows tell a parameter if they leave less than this share of its prior's spread."""
+
 
 class Prior(NamedTuple):
     """What is believed of a parameter before any row is seen.
@@ -71,18 +101,6 @@ FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
     }
 )
 """Source: NCCL src/graph/tuning.cc (network hops of LL and Simple on InfiniBand)."""
-
-
-_OTHER_MACHINE = 0.3
-"""Spread, at the least, between machines of one kind: cabling, drivers, settings (assumption)."""
-
-
-_GUESS = 1.0
-"""Spread, at the least, of a parameter that a profile assumes: a factor of 2.7 (assumption)."""
-
-
-_LEAST = 1e-3
-"""Parameters that are 0 are taken as this share of their usual value: they have logarithms."""
 
 
 def priors_of(part: str, network: Network) -> dict[str, Prior]:
@@ -149,34 +167,6 @@ class Fit:
             return self
         values = {k: v for k, v in self.values.items() if not k.startswith("in_switch")}
         return replace(self, values=values)
-
-
-FEW_ROWS = 5
-"""Fewer rows than this fit nothing."""
-
-
-_FAR = 40.0
-
-
-_START_SHIFT = {"bulk_latency_s": 2.0, "low_latency_share": -1.0, "pipeline_fill": -1.0}
-"""A second start, in spreads: the two protocols far apart."""
-
-
-_ROBUST_SCALE = 0.1
-"""Log error from which on a row's pull stops growing with its square."""
-
-
-_LEAST_SCATTER = 0.03
-"""Rows are taken as off by this much at the least: repeated runs differ by 0.05 to 2 %, and
-the model is no better either (assumption)."""
-
-
-_MEDIAN_OF_NORMAL = 0.6745
-"""Median absolute deviation of a normal distribution over its standard deviation."""
-
-
-_TOLD = 0.5
-"""Rows tell a parameter if they leave less than this share of its prior's spread."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _PLACES_SHOWN = 4
 
+MeasuredBackend = Literal["nccl", "gloo"]
+
+_LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
+
 
 def build_calibrate_group() -> typer.Typer:
     """The ``calibrate`` commands."""
@@ -200,11 +204,6 @@ def _places(lost_rows: Sequence[Excluded]) -> str:
     shown = [lost.place for lost in lost_rows[:_PLACES_SHOWN]]
     more = len(lost_rows) - len(shown)
     return ", ".join([*shown, f"and {more} more"] if more else shown)
-
-
-MeasuredBackend = Literal["nccl", "gloo"]
-
-_LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
 
 
 def measured(

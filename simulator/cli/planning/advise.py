@@ -26,7 +26,7 @@ from simulator.cli.planning.plan import (
     search_status,
 )
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
-from simulator.described.job_text import options_text
+from simulator.described.job import options_text
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from simulator.described.job import Job
     from simulator.planning.data_parallel_variants import Comparison, Outcome
     from simulator.planning.parallelism_kinds import FamilyResult
+
+_SCHEMA_VERSION = 1
+
+_BIGGEST = 2
 
 
 def advise(
@@ -90,10 +94,6 @@ def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
     ratio = choice.step_time_s / best.choice.step_time_s
     step, held = format_seconds(choice.step_time_s), format_bytes(choice.peak_device_bytes)
     return name, step, f"{ratio:.2f} x", held, result.plan_text, result.family.idea
-
-
-_SCHEMA_VERSION = 1
-_BIGGEST = 2
 
 
 def strategies(

@@ -30,7 +30,7 @@ from simulator.cli.options import (
     whole_numbers,
 )
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
-from simulator.described.job_text import degrees_text, options_text
+from simulator.described.job import degrees_text, options_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.units import format_bytes, format_seconds
@@ -65,13 +65,16 @@ Headroom = Annotated[
     ),
 ]
 
+_SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
+"""Smaller shares of a step are not printed."""
+
 
 @contextlib.contextmanager
 def search_status() -> Iterator[Callable[..., None]]:
     """Show where a search stands, on a terminal only.
 
-    Yields what tells it: called with a :class:`Progress`, and with what is searched for where
-    that is more than one thing.
+    Yields a function of a :class:`Progress`, and of what is searched for where that is more than
+    one thing.
     """
     with status_line() as show:
         show("bounding the step and the memory of every valid plan")
@@ -110,10 +113,6 @@ def note_tightness(job: Job, best: PlanChoice) -> None:
             f"It leaves {percent(free)} of the memory free, less than a prediction may be off: "
             f"--headroom {_LITTLE_ROOM} finds plans with room."
         )
-
-
-_SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
-"""Shares of a step below which nothing is said."""
 
 
 def plan(

@@ -37,6 +37,8 @@ Workers = Annotated[
     ),
 ]
 
+_CSV, _PARQUET = ".csv", ".parquet"
+
 
 @contextlib.contextmanager
 def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
@@ -51,9 +53,6 @@ def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
         return
     with ProcessPoolExecutor(processes) as executor:
         yield executor, processes
-
-
-_CSV, _PARQUET = ".csv", ".parquet"
 
 
 def sweep(

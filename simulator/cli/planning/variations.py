@@ -19,13 +19,17 @@ from simulator.cli.console import (
     write_picture,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
-from simulator.results.verdict import LEAST_SHARE
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.planning.changes.balance import Balance
     from simulator.planning.changes.profile_numbers import Sensitivity
     from simulator.planning.limits import Limit
+
+_SMALLEST = 1e-6
+"""Effects below this are none."""
+
+_ROUGH = ("assumed", "default")
 
 
 def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
@@ -68,6 +72,8 @@ def _print_layouts(found: Balance, title: str) -> None:
 
 
 def _verdict(found: Balance) -> str:
+    from simulator.results.verdict import LEAST_SHARE
+
     if found.is_even:
         return f"Even is best of the {found.tried} layouts that were simulated."
     if 0 <= found.saved_share < LEAST_SHARE:
@@ -115,11 +121,6 @@ def _limit_row(limit: Limit) -> tuple[str, ...]:
     largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest or "none")
     held = format_bytes(limit.peak_device_bytes)
     return limit.field, str(limit.now), largest, str(limit.step), held
-
-
-_SMALLEST = 1e-6
-"""Effects below this are none."""
-_ROUGH = ("assumed", "default")
 
 
 def sensitivity(

@@ -152,7 +152,7 @@ def _print_difference(first: Run, other: Run, found: Difference) -> None:
 
 
 def _document(runs: Sequence[Run], found: Sequence[Difference]) -> dict[str, Any]:
-    from simulator.described.job_text import changed_fields
+    from simulator.described.job import changed_fields
 
     first, *others = runs
     return {

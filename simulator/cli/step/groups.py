@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from simulator.program.ir import Program
     from simulator.results.traffic import ClassTraffic
 
+_SCHEMA_VERSION = 1
+
 
 def placement(
     job_file: JobFile,
@@ -121,9 +123,6 @@ def _to_dict(placed: Placement) -> dict[str, Any]:
     }
 
 
-_SCHEMA_VERSION = 1
-
-
 def traffic(
     job_file: JobFile,
     changes: Changes = None,
@@ -171,7 +170,7 @@ def traffic(
 
 
 def _print_class(title: str, same: Sequence[ClassTraffic]) -> None:
-    """One table for neighbouring classes whose ranks say the same."""
+    """One table for neighbouring classes whose ranks exchange the same."""
     ports = list(dict.fromkeys(port for total in same[0].totals for port in total.port_bytes))
     rows = [
         (

@@ -46,10 +46,10 @@ _KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
 
 def memory(
     job_file: JobFile,
+    *,
     changes: Changes = None,
     profile: ProfileName = None,
     gpus: Gpus = None,
-    *,
     as_json: AsJson = False,
     savings: Annotated[
         bool, typer.Option("--savings", help="Simulate single changes that save memory.")
@@ -214,7 +214,7 @@ def _print_owners(result: StepResult) -> None:
 def _same_stages(
     stages: Sequence[ClassMemory], cells: Callable[[ClassMemory], tuple[str, ...]]
 ) -> list[list[ClassMemory]]:
-    """Neighbouring stages of which a table would say the same, in order."""
+    """Neighbouring stages with the same row in a table, in order."""
     return [list(group) for _, group in groupby(stages, key=lambda s: (s.role, cells(s)))]
 
 

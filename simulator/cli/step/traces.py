@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from simulator.validate.measured_trace.account import Span
     from simulator.validate.measured_trace.trace_comparison import Gap, TraceComparison
 
+_PIXELS = 2000
+"""About the width of a picture."""
+
 
 def replay(
     traces: Annotated[
@@ -103,10 +106,6 @@ def _document(step: TracedStep, profile: str) -> dict[str, Any]:
         "computation_s": step.computation_s,
         "communication_s": dict(step.communication_s),
     }
-
-
-_PIXELS = 2000
-"""About the width of a picture."""
 
 
 def build_trace_group() -> typer.Typer:

@@ -130,7 +130,6 @@ def _fill_s(demand: Demand, latency_s: float, transfer_s: float, network: Networ
 
 
 def _fabric_s(demand: Demand, network: Network) -> float:
-    """Seconds in which one rank's share of the fabric is busy."""
     if not demand.fabric_bytes:
         return 0.0
     return demand.fabric_bytes / (_fabric_bytes_per_s(network) * demand.fabric_efficiency)
@@ -149,7 +148,6 @@ def _fabric_bytes_per_s(network: Network) -> float:
 
 
 def _scale_up_s(demand: Demand, local_ranks: int, network: Network) -> float:
-    """Seconds in which one rank's scale-up port, or its kernel's copying, is busy."""
     if not demand.scale_up_bytes:
         return 0.0
     port_s = demand.scale_up_bytes / _scale_up_bytes_per_s(demand, local_ranks, network)

@@ -40,6 +40,11 @@ class Common(Spec):
     quantise_share: Ratio
     """Rate of kernels that scale an input to fp8, which load single elements (TensorRT-LLM's
     ``computeFP8QuantizeScale`` and ``scaleMatrix``), over that of streaming ones."""
+    beside_share: Fraction
+    """Share of full speed that communication takes from what computes beside it, besides the
+    multiprocessors that it holds: for memory, caches and power."""
+    least_rate: Fraction
+    """Share of full speed that computing keeps at the least."""
     pair_communicator_bytes: Bytes
     """Device memory that a communicator of two ranks takes."""
     communicator_bytes: Bytes

@@ -1,7 +1,7 @@
 """In which ways do ranks that hold copies of a model add up gradients and update it?
 
-To add one, write its entry here, what its ranks exchange in a file of
-:mod:`simulator.program.states`, and a line in :mod:`simulator.program.run.exchanges`.
+To add one, write its entry here, its exchanges in a file of :mod:`simulator.program.states`, and
+name them in ``EXCHANGES`` of :mod:`simulator.program.build`.
 """
 
 from __future__ import annotations

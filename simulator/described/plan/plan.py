@@ -249,7 +249,7 @@ class Plan(Spec):
     def gradient_scalings(self) -> int:
         """How often a step reads and writes all gradients to multiply them before the update."""
         is_fp16, scales = self.precision == "fp16", self.stack.scales_gradients
-        unscales = is_fp16 and self.stack.unscales_apart
+        unscales = is_fp16 and self.stack.unscales_separately
         if scales == "always" and not self._updates_plainly:
             return unscales + (is_fp16 or self.zero > 0)
         return unscales + (self.clip_gradients and scales in ("always", "clipping"))

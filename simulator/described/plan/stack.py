@@ -148,7 +148,7 @@ class Stack(Spec):
     ``fused_optimizer.py`` and ``bf16_optimizer.py``)."""
     scales_gradients: GradientScaling = "past-limit"
     """When a pass multiplies the gradients by what clips them."""
-    unscales_apart: Flag = True
+    unscales_separately: Flag = True
     """Gradients of fp16 training are divided by the loss scale in a pass of their own, which
     also finds those that overflowed (``_amp_foreach_non_finite_check_and_unscale_`` of PyTorch,
     which Megatron calls, too)."""

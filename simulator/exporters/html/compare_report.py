@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from simulator.described.job import Job
-from simulator.described.job_text import changed_fields
+from simulator.described.job import Job, changed_fields
 from simulator.exporters.html.page import render, write_page
 from simulator.exporters.html.run_report import headline, timeline_legend
 from simulator.exporters.html.timeline_data import MOST_ROWS, source_blocks, timeline_data

@@ -40,6 +40,17 @@ _MOST_DRAWN_CLASSES = 64
 _MOST_MOMENTS = 4000
 """Each slice of time shows its fullest moment, so that no peak is lost."""
 
+SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
+
+_MOST_CLASSES = 64
+"""Rows of the tables per rank class."""
+
+_OUTSIDE = {"name": "allocator, context and communicators", "color": ("#BFBFBF", "#6E7480")}
+"""What the device holds beyond tensors."""
+
+_QUIET_STREAMS = frozenset({"recv_previous", "recv_next"})
+"""Hidden until asked for: they mirror the sends of a neighbour."""
+
 
 def memory_data(result: StepResult) -> dict[str, Any]:
     """Curves by owner of each rank class, as the script ``memory.js`` reads them."""
@@ -77,15 +88,6 @@ def _curve(memory: ClassMemory, owner: Owner, moments: NDArray[np.int64]) -> flo
         return None
     curve = held[moments]
     return float(curve[0]) if np.all(curve == curve[0]) else packed(curve)
-
-
-SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
-_MOST_CLASSES = 64
-"""Rows of the tables per rank class."""
-_OUTSIDE = {"name": "allocator, context and communicators", "color": ("#BFBFBF", "#6E7480")}
-"""What the device holds beyond tensors."""
-_QUIET_STREAMS = frozenset({"recv_previous", "recv_next"})
-"""Hidden until asked for: they mirror the sends of a neighbour."""
 
 
 def write_run_report(

@@ -1,4 +1,4 @@
-"""What does saving a training run take: bytes, standstill, seconds until it is safe?
+"""What does saving a training run take, and what is safe when a failure strikes?
 
 - **synchronous**: training stands until storage has everything.
 - **asynchronous**: training stands while each GPU copies its share to its host; the host
@@ -6,6 +6,10 @@
 - **in-memory**: each GPU copies its share to its host, which sends it to another node over the
   node's network cards; a restart reads it back from there. Ignored is that both nodes may
   fail together. Source: Gemini, SOSP 2023, section 4.
+
+A segment of training between two restarts is a chain of cycles: train for an interval, stand still
+while the snapshot is taken, train on while it is written. All its times are whole nanoseconds, so
+that the categories add up to the time exactly.
 """
 
 from __future__ import annotations
@@ -102,7 +106,7 @@ class Spent(StrEnum):
     CHECKPOINT = "checkpoint"
     """Standing still for a snapshot."""
     INTERFERENCE = "interference"
-    """What steps take longer beside a checkpoint that is written."""
+    """What steps take longer while a checkpoint is written."""
     LOST_WORK = "lost work"
     """Steps that a failure undid; they are done again."""
     DETECTION = "detection"
@@ -114,15 +118,15 @@ class Spent(StrEnum):
 
 
 @dataclass(frozen=True)
-class Rhythm:
-    """How checkpoints punctuate training.
+class CheckpointCycle:
+    """When training is interrupted by checkpoints.
 
     Attributes:
         interval_ns: Training between two snapshots, at full speed; never shorter than
             writing one takes.
         stall_ns: Standstill per snapshot.
         write_ns: From the end of the standstill until it is safe.
-        slowed_ns: What training loses beside one write.
+        slowed_ns: What training loses during one write.
     """
 
     interval_ns: int
@@ -131,54 +135,60 @@ class Rhythm:
     slowed_ns: int
 
 
-def rhythm(interval_s: float, stall_s: float, write_s: float, interference: float) -> Rhythm:
-    """The rhythm in whole nanoseconds.
+def checkpoint_cycle(
+    interval_s: float, stall_s: float, write_s: float, interference: float
+) -> CheckpointCycle:
+    """The cycle in whole nanoseconds.
 
     Args:
         interval_s: Wanted training between two snapshots; raised to what a write needs.
         stall_s: Standstill per snapshot.
         write_s: From the end of the standstill until it is safe.
-        interference: Share by which training slows beside a write.
+        interference: Share by which training slows during a write.
     """
     write_ns = round(write_s * NS)
     slowed_ns = round(write_ns * interference / (1 + interference))
     least_ns = max(1, write_ns - slowed_ns)
-    return Rhythm(max(round(interval_s * NS), least_ns), round(stall_s * NS), write_ns, slowed_ns)
+    return CheckpointCycle(
+        max(round(interval_s * NS), least_ns), round(stall_s * NS), write_ns, slowed_ns
+    )
 
 
-class Stretch:
+class Segment:
     """Training that would finish what is left, if nothing failed.
 
     The first cycle takes what whole intervals leave over, so every snapshot that becomes
     safe ends a whole number of intervals before the end.
 
     Args:
-        rhythm: Its checkpoints.
+        cycle: Its checkpoints.
         left_ns: Work to do, at full speed; at least 1.
         ranks: Data-parallel ranks that work.
         all_ranks: Data-parallel ranks of the whole cluster; speed is their ratio.
     """
 
-    def __init__(self, rhythm: Rhythm, left_ns: int, ranks: int = 1, all_ranks: int = 1) -> None:
-        self._rhythm, self._left_ns = rhythm, left_ns
+    def __init__(
+        self, cycle: CheckpointCycle, left_ns: int, ranks: int = 1, all_ranks: int = 1
+    ) -> None:
+        self._cycle, self._left_ns = cycle, left_ns
         self._ranks, self._all_ranks = ranks, all_ranks
-        self._cycles = -(-left_ns // rhythm.interval_ns)
-        self._first_ns = left_ns - (self._cycles - 1) * rhythm.interval_ns
+        self._cycles = -(-left_ns // cycle.interval_ns)
+        self._first_ns = left_ns - (self._cycles - 1) * cycle.interval_ns
         self._first_wall_ns = self._wall_ns(self._first_ns)
-        self._interval_wall_ns = self._wall_ns(rhythm.interval_ns)
-        self._cycle_ns = self._interval_wall_ns + rhythm.slowed_ns + rhythm.stall_ns
-        self._first_cycle_ns = self._first_wall_ns + rhythm.stall_ns
+        self._interval_wall_ns = self._wall_ns(cycle.interval_ns)
+        self._cycle_ns = self._interval_wall_ns + cycle.slowed_ns + cycle.stall_ns
+        self._first_cycle_ns = self._first_wall_ns + cycle.stall_ns
 
     @property
     def end_ns(self) -> int:
         """When all work is done and safe."""
         cycles_ns = self._first_cycle_ns + (self._cycles - 1) * self._cycle_ns
-        return cycles_ns + self._rhythm.write_ns
+        return cycles_ns + self._cycle.write_ns
 
     def saved_ns(self, time_ns: int) -> int:
         """Work that nothing can undo any more at that time."""
         count = self._safe(time_ns)
-        return self._first_ns + (count - 1) * self._rhythm.interval_ns if count else 0
+        return self._first_ns + (count - 1) * self._cycle.interval_ns if count else 0
 
     def spent_ns(self, time_ns: int) -> dict[Spent, int]:
         """What the time up to a failure went into; adds up to it."""
@@ -211,23 +221,23 @@ class Stretch:
         return -(-work_ns * self._all_ranks // self._ranks)
 
     def _safe(self, time_ns: int) -> int:
-        since_first_ns = time_ns - self._first_cycle_ns - self._rhythm.write_ns
+        since_first_ns = time_ns - self._first_cycle_ns - self._cycle.write_ns
         if since_first_ns < 0:
             return 0
         return min(self._cycles, 1 + since_first_ns // self._cycle_ns)
 
     def _overhead_ns(self, time_ns: int) -> tuple[int, int]:
         """Standstill, and what writes slowed, up to a time."""
-        rhythm = self._rhythm
+        cycle = self._cycle
         if time_ns <= self._first_cycle_ns:
             return max(0, time_ns - self._first_wall_ns), 0
         done, within_ns = divmod(time_ns - self._first_cycle_ns, self._cycle_ns)
         if done >= self._cycles - 1:
             # All work is done; only the last write is awaited.
             awaited_ns = time_ns - self._first_cycle_ns - (self._cycles - 1) * self._cycle_ns
-            standing_ns = self._cycles * rhythm.stall_ns + awaited_ns
-            return standing_ns, (self._cycles - 1) * rhythm.slowed_ns
-        standing_ns = max(0, within_ns - self._interval_wall_ns - rhythm.slowed_ns)
-        beside_ns = min(within_ns, rhythm.write_ns)
-        slowed_ns = rhythm.slowed_ns * beside_ns // rhythm.write_ns if rhythm.write_ns else 0
-        return (done + 1) * rhythm.stall_ns + standing_ns, done * rhythm.slowed_ns + slowed_ns
+            standing_ns = self._cycles * cycle.stall_ns + awaited_ns
+            return standing_ns, (self._cycles - 1) * cycle.slowed_ns
+        standing_ns = max(0, within_ns - self._interval_wall_ns - cycle.slowed_ns)
+        beside_ns = min(within_ns, cycle.write_ns)
+        slowed_ns = cycle.slowed_ns * beside_ns // cycle.write_ns if cycle.write_ns else 0
+        return (done + 1) * cycle.stall_ns + standing_ns, done * cycle.slowed_ns + slowed_ns

@@ -1,13 +1,13 @@
 """How does one campaign go, with the failures that one seed draws?
 
 The failures are discrete events, and between two of them nothing has to be simulated: how
-many checkpoints a stretch of training has made safe is arithmetic
-(:mod:`simulator.planning.campaign.checkpoints`). One clock that hops from event to event is
-all there is, without processes or resources that would meet, so SimPy would add nothing; and an
+many checkpoints a segment of training has made safe is arithmetic
+(:mod:`simulator.planning.campaign.checkpoints`). One clock that jumps from event to event is
+enough, without processes or resources that could meet, so SimPy would add nothing; an
 ensemble of months with hundreds of failures takes a second.
 
 Failures are independent and memoryless: exponential gaps whose rate is the sum over all
-parts. One that strikes during a restart starts it anew. Ignored are bursts, wear, and
+parts. One that strikes during a restart makes it start again. Ignored are bursts, wear, and
 failures that spread; while nodes are away, the rate stays that of the whole cluster.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from simulator.planning.campaign.checkpoints import NS, Rhythm, Spent, Stretch
+from simulator.planning.campaign.checkpoints import NS, CheckpointCycle, Segment, Spent
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,16 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a campaign lives under."""
+    """What a campaign meets: checkpoints, failures, what follows them, and its nodes."""
 
-    rhythm: Rhythm
+    cycle: CheckpointCycle
     hazards: tuple[Hazard, ...]
     recovery: Recovery
     fleet: Fleet = Fleet(1)
 
 
 @dataclass(frozen=True)
-class Life:
+class SimulatedRun:
     """How one campaign went.
 
     Attributes:
@@ -101,25 +101,27 @@ class Life:
     has_ended: bool = True
 
 
-def live(work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int) -> Life:
+def simulated_run(
+    work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int
+) -> SimulatedRun:
     """One campaign; the same seed gives the same.
 
     ``work_ns`` is what steps that count take at full speed; ``seed`` that of the ensemble, and the
     member's number. After ``most_failures`` it is given up.
     """
-    return _Life(work_ns, conditions, seed, most_failures).run()
+    return _Run(work_ns, conditions, seed, most_failures).run()
 
 
 class _TooManyFailuresError(Exception):
     """The campaign does not get on."""
 
 
-class _Life:
+class _Run:
     def __init__(
         self, work_ns: int, conditions: Conditions, seed: tuple[int, int], most_failures: int
     ) -> None:
         self._left_ns = work_ns
-        self._rhythm, self._fleet = conditions.rhythm, conditions.fleet
+        self._cycle, self._fleet = conditions.cycle, conditions.fleet
         self._hazards, self._recovery = conditions.hazards, conditions.recovery
         self._most_failures = most_failures
         self._rates_per_s = list(accumulate(hazard.rate_per_s for hazard in self._hazards))
@@ -131,48 +133,48 @@ class _Life:
         self._now_ns = 0
         self._failure_ns = self._next_failure_ns()
 
-    def run(self) -> Life:
+    def run(self) -> SimulatedRun:
         has_ended = True
         try:
             while self._left_ns > 0:
                 self._train()
         except _TooManyFailuresError:
             has_ended = False
-        return Life(dict(self._spent), self._now_ns, dict(self._failures), has_ended)
+        return SimulatedRun(dict(self._spent), self._now_ns, dict(self._failures), has_ended)
 
     def _train(self) -> None:
         """Train to the end, or until nodes leave or join and everything has restarted."""
         ranks = self._ranks()
-        stretch = Stretch(self._rhythm, self._left_ns, ranks, self._fleet.ranks)
-        end_ns = self._now_ns + stretch.end_ns
+        segment = Segment(self._cycle, self._left_ns, ranks, self._fleet.ranks)
+        end_ns = self._now_ns + segment.end_ns
         joining_ns = self._joining_ns(ranks, end_ns)
         if self._failure_ns < min(end_ns, joining_ns):
-            self._leave(stretch)
+            self._leave(segment)
         elif joining_ns < end_ns:
-            self._save(stretch, joining_ns - self._now_ns)
+            self._save(segment, joining_ns - self._now_ns)
             self._restart(detected=True)
         else:
-            self._book(stretch.spent_ns(stretch.end_ns))
+            self._book(segment.spent_ns(segment.end_ns))
 
-    def _leave(self, stretch: Stretch) -> None:
+    def _leave(self, segment: Segment) -> None:
         """Something fails, or is taken away after a warning."""
         run_ns = self._failure_ns - self._now_ns
-        rhythm = self._rhythm
+        cycle = self._cycle
         hazard = self._strike()
-        if 0 < rhythm.stall_ns + rhythm.write_ns <= hazard.notice_ns:
-            self._save(stretch, run_ns)
+        if 0 < cycle.stall_ns + cycle.write_ns <= hazard.notice_ns:
+            self._save(segment, run_ns)
         else:
-            self._book(stretch.spent_ns(run_ns))
+            self._book(segment.spent_ns(run_ns))
         self._restart(detected=hazard.notice_ns > 0)
 
-    def _save(self, stretch: Stretch, run_ns: int) -> None:
-        """Stop at that time of a stretch and lose nothing."""
-        self._book(stretch.spent_if_saved_ns(run_ns))
-        rhythm = self._rhythm
-        self._book({Spent.CHECKPOINT: rhythm.stall_ns + rhythm.write_ns})
+    def _save(self, segment: Segment, run_ns: int) -> None:
+        """Stop at that time of a segment and lose nothing."""
+        self._book(segment.spent_if_saved_ns(run_ns))
+        cycle = self._cycle
+        self._book({Spent.CHECKPOINT: cycle.stall_ns + cycle.write_ns})
 
     def _restart(self, *, detected: bool) -> None:
-        """Until training goes on; a failure meanwhile starts it anew."""
+        """Until training goes on; a failure during it makes it start again."""
         while True:
             for spent, span_ns in self._phases(detected=detected):
                 if self._failure_ns < self._now_ns + span_ns:

@@ -23,9 +23,16 @@ from simulator.planning.campaign.checkpoints import (
     CheckpointCost,
     Spent,
     checkpoint_cost,
-    rhythm,
+    checkpoint_cycle,
 )
-from simulator.planning.campaign.failures import Conditions, Fleet, Hazard, Life, Recovery, live
+from simulator.planning.campaign.failures import (
+    Conditions,
+    Fleet,
+    Hazard,
+    Recovery,
+    SimulatedRun,
+    simulated_run,
+)
 
 PERCENTILES = (5, 25, 50, 75, 95)
 """Of the wall time, that are reported."""
@@ -114,18 +121,18 @@ def goodput(
     tried = tuple(ensemble.tried(guess_s)) if interval_s is None else ()
     if interval_s is None:
         interval_s = max(tried, key=lambda each: each.goodput).interval_s
-    lives = ensemble.lives(interval_s, members)
-    if not lives[-1].has_ended:
-        raise _never_ends(lives[-1], failures, ensemble.mtbf_s)
-    walls_s = np.asarray([life.wall_ns / NS for life in lives])
+    runs = ensemble.runs(interval_s, members)
+    if not runs[-1].has_ended:
+        raise _never_ends(runs[-1], failures, ensemble.mtbf_s)
+    walls_s = np.asarray([run.wall_ns / NS for run in runs])
     wall_s = float(walls_s.mean())
     return Goodput(
         share=work_s / wall_s,
         wall_s=wall_s,
         wall_error_s=float(walls_s.std(ddof=1) / sqrt(members)) if members > 1 else inf,
         wall_percentiles_s={p: float(np.percentile(walls_s, p)) for p in PERCENTILES},
-        spent_s=_mean_spent_s(lives),
-        failures=_mean_failures(lives),
+        spent_s=_mean_spent_s(runs),
+        failures=_mean_failures(runs),
         members=members,
         seed=seed,
         interval_s=interval_s,
@@ -158,10 +165,10 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
     return young_interval_s(checkpoint_s, mtbf_s) * correction - checkpoint_s
 
 
-def _never_ends(life: Life, failures: Failures, mtbf_s: float) -> InputError:
+def _never_ends(run: SimulatedRun, failures: Failures, mtbf_s: float) -> InputError:
     """Why a campaign was given up: it waits for nodes, or fails before it can save."""
     often = f"something fails every {mtbf_s:.0f} s"
-    waiting = life.spent_ns.get(Spent.WAITING, 0) / life.wall_ns
+    waiting = run.spent_ns.get(Spent.WAITING, 0) / run.wall_ns
     if waiting > _MOSTLY:
         rule = f"never lets it end: {often}, and {waiting:.0%} of the time it waits for repairs"
         hint = f"give more than {failures.spare_nodes} spare_nodes, repair faster, or be elastic"
@@ -198,30 +205,32 @@ class _Ensemble:
         self.stop_s = cost.stall_s + cost.write_s * slowed
         """What one checkpoint costs in time."""
 
-    def lives(self, interval_s: float, members: int) -> list[Life]:
+    def runs(self, interval_s: float, members: int) -> list[SimulatedRun]:
         """The campaigns with that interval; one that comes to no end is the last."""
         cost = self._cost
-        beats = rhythm(interval_s, cost.stall_s, cost.write_s, cost.interference)
-        conditions = Conditions(beats, self._hazards, self._recovery, self._fleet)
-        lives: list[Life] = []
+        cycle = checkpoint_cycle(interval_s, cost.stall_s, cost.write_s, cost.interference)
+        conditions = Conditions(cycle, self._hazards, self._recovery, self._fleet)
+        runs: list[SimulatedRun] = []
         for member in range(members):
-            lives.append(live(self._work_ns, conditions, (self._seed, member), _MOST_FAILURES))
-            if not lives[-1].has_ended:
+            runs.append(
+                simulated_run(self._work_ns, conditions, (self._seed, member), _MOST_FAILURES)
+            )
+            if not runs[-1].has_ended:
                 break
             if self._on_member:
                 self._on_member()
-        return lives
+        return runs
 
     def tried(self, guess_s: float) -> list[TriedInterval]:
         """Intervals around a first guess; all meet the same failures."""
         return [self._try(guess_s * 2 ** (step / 2)) for step in _STEPS_AROUND_GUESS]
 
     def _try(self, interval_s: float) -> TriedInterval:
-        lives = self.lives(interval_s, SEARCH_MEMBERS)
-        if not lives[-1].has_ended:
+        runs = self.runs(interval_s, SEARCH_MEMBERS)
+        if not runs[-1].has_ended:
             return TriedInterval(interval_s, 0.0)
-        wall_ns = sum(life.wall_ns for life in lives)
-        return TriedInterval(interval_s, self._work_ns * len(lives) / wall_ns)
+        wall_ns = sum(run.wall_ns for run in runs)
+        return TriedInterval(interval_s, self._work_ns * len(runs) / wall_ns)
 
 
 def hazards(job: Job, failures: Failures) -> tuple[Hazard, ...]:
@@ -248,15 +257,15 @@ def hazards(job: Job, failures: Failures) -> tuple[Hazard, ...]:
     return tuple(found)
 
 
-def _mean_spent_s(lives: Sequence[Life]) -> dict[Spent, float]:
+def _mean_spent_s(runs: Sequence[SimulatedRun]) -> dict[Spent, float]:
     total: Counter[Spent] = Counter()
-    for life in lives:
-        total.update(life.spent_ns)
-    return {spent: total[spent] / len(lives) / NS for spent in Spent if total[spent]}
+    for run in runs:
+        total.update(run.spent_ns)
+    return {spent: total[spent] / len(runs) / NS for spent in Spent if total[spent]}
 
 
-def _mean_failures(lives: Sequence[Life]) -> dict[str, float]:
+def _mean_failures(runs: Sequence[SimulatedRun]) -> dict[str, float]:
     total: Counter[str] = Counter()
-    for life in lives:
-        total.update(life.failures)
-    return {name: total[name] / len(lives) for name in sorted(total)}
+    for run in runs:
+        total.update(run.failures)
+    return {name: total[name] / len(runs) for name in sorted(total)}

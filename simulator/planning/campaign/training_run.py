@@ -1,9 +1,16 @@
-"""How many steps, days and GPU-hours does a training run take?
+"""What does a training run take: days, GPU-hours, electricity and money?
 
 Tokens give steps, the simulated step gives the time without any failure, and goodput gives
 the time on the calendar. Goodput is what the user gives, or what an ensemble of simulated
 campaigns says where failures are given, or unknown: then the days are those of a cluster on
 which nothing ever fails, and say so.
+
+Each GPU draws one power while it computes and another while it waits (for communication that
+nothing hides, a bubble, a checkpoint or a restart); nodes draw theirs all the time; the building
+multiplies all of it. A power or price that nobody gave leaves the sum open. GPUs are paid
+**on demand** by their time, **reserved** for whole terms, whether they work or not, or **owned**:
+the annuity that pays price and interest back over the lifetime, upkeep and electricity; years in
+which the GPUs stand idle are paid by those in which they work.
 """
 
 from __future__ import annotations
@@ -115,7 +122,7 @@ class Energy:
         gpu_waiting_j: GPUs that wait [J].
         host_j: Nodes without GPUs [J].
         network_j: Switches and storage [J].
-        building_j: What the building takes beside them [J].
+        building_j: What the building takes in addition [J].
     """
 
     gpu_busy_j: float

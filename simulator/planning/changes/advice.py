@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.described.job import Job
-from simulator.described.job_text import options_text
+from simulator.described.job import Job, options_text
 from simulator.planning.changes.faster import what_ifs
 from simulator.planning.changes.fitting import FitSearch, nearest_fit
 from simulator.planning.changes.profile_numbers import influences

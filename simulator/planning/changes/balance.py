@@ -1,11 +1,11 @@
 """Which layout of layers over pipeline stages shortens the step?
 
 The slowest stage sets the pace of a pipeline, and embedding and head make the ends slower
-than the rest. So layers are first dealt out such that the largest forward plus backward
+than the rest. So layers are first assigned such that the largest forward plus backward
 time of one microbatch on a virtual stage is as small as can be. The dynamic programme is exact
 for that objective, which leaves out transfers, filling and draining, and data parallelism. So the
-step is simulated beside that of the even layout, and single layers are then moved for as long as
-that shortens it. The result is never worse than the even layout; that no other layout is faster
+step is simulated and compared with the even layout's, and single layers are then moved for as long
+as that shortens it. The result is never worse than the even layout; that no other layout is faster
 still is proven for the objective only.
 
 Source: pipeline planning by dynamic programming over contiguous runs, PipeDream (arXiv
@@ -51,12 +51,12 @@ RunCost = Callable[[int, Slice], float]
 
 @dataclass(frozen=True)
 class Balance:
-    """The best layout that was found, beside the even one.
+    """The best layout that was found, and the even one.
 
     Attributes:
         layout: Layers of each virtual stage, for ``plan.layout``; the even layout where
             nothing that was tried is better.
-        even_layout: Layers of each virtual stage as the plan deals them out without
+        even_layout: Layers of each virtual stage as the plan divides them without
             ``plan.layout``.
         step_time_s, even_step_time_s: Their simulated steps, without contention [s].
         fits, even_fits: Whether their fullest rank stays within its device's memory.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, islice
 from math import prod
 
@@ -38,7 +39,7 @@ MOST_TRIED = _MOST_SINGLES + _MOST_PAIRS + _MOST_TRIPLES + _MOST_WITH_MORE_GPUS 
 """Jobs that one search simulates at most."""
 
 _MOST_COMBINATIONS = 50
-"""Pairs, or triples, that are looked at; some of them turn out to break a rule."""
+"""Pairs, or triples, that are considered; some of them break a rule."""
 _MORE_GPUS = (2, 4, 8)
 _MUCH_SHORTER = 0.95
 """Share of the step with one change that a second one must get below. Assumption."""
@@ -89,8 +90,11 @@ class _FitSearch:
     """Tries changes of one job: replayed, and the fastest that fits simulated in full."""
 
     def __init__(self, job: Job) -> None:
-        self.job = job
-        self._trials, self._in_full = Trials(job), Trials(job, "des")
+        self.job, self._trials = job, Trials(job)
+
+    @cached_property
+    def _in_full(self) -> Trials:
+        return Trials(self.job, "des")
 
     def run(self) -> FitSearch:
         singles = list(_singles(self._trials))

@@ -1,8 +1,8 @@
 """Which number of the hardware profile matters most for this job, so what to calibrate first?
 
-Every number of the profile is raised and lowered alone, and the step simulated anew. A number
-that moves the step must be right; one that is assumed and moves it should be measured first. A
-number that is a share cannot be raised above 1.
+Each number of the profile is raised and lowered, all others kept, and the step simulated again. A
+number that moves the step must be right; one that is assumed and moves it should be measured first.
+A share cannot be raised above 1.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def _dispatch(job: Job) -> Iterator[Change]:
 
 
 def _overlaps(job: Job) -> Iterator[Change]:
-    """Exchanges beside computation, where there are any and neither job nor stack does so."""
+    """Communication behind computation, where there is any and neither job nor stack hides it."""
     plan, choices, ranks = job.plan, job.choices, job.dp * job.plan.cp
     for name, is_on, has_any in (
         ("tp", choices.overlaps_tensor_collectives, plan.tp > 1),

@@ -22,7 +22,7 @@ OnTrial = Callable[[], None]
 
 @dataclass(frozen=True)
 class Trial(WhatIf):
-    """A simulated change, beside the job without it.
+    """A simulated change, compared with the job without it.
 
     Attributes:
         held_bytes: Who holds the peak of the fullest GPU, by name [B].

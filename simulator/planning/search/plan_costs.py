@@ -2,6 +2,10 @@
 
 The simulator's own costs, computed once per distinct microbatch and run of layers; only their
 sums over microbatches, stages and plans are columns of numbers.
+
+Of what data-parallel ranks exchange it is the least: buckets are taken as one message, because
+several take no less time together. Left out are exchanges with parameter servers and inside one
+process, and all but one reduction where ZeRO 2 runs several in a step.
 """
 
 from __future__ import annotations
@@ -140,8 +144,8 @@ class CostTables:
         self._stage_costs: dict[int, StageCosts] = {}
         self._rows: dict[Hashable, list[float]] = {}
         zero, varied = space.column("plan.zero"), list(space.axes)
-        apart = {*_PIPELINE_FIELDS, *_OVERLAPS, "plan.zero"}
-        others = [path for path in varied if path not in apart]
+        separate = {*_PIPELINE_FIELDS, *_OVERLAPS, "plan.zero"}
+        others = [path for path in varied if path not in separate]
         codes = [space.codes[:, varied.index(path)] for path in others]
         adds_up = (space.microbatches > 1) & (zero < 2)
         shards = np.where(zero == 3, space.dp * space.column("plan.cp"), 0)

@@ -1,6 +1,6 @@
 """Which plan has the shortest step, of all that fit?
 
-Three tiers, each dearer and closer than the one before, none ever above the next:
+Three tiers; each costs more and is closer than the one before, and is never above the next:
 
 1. a closed-form lower bound of all plans at once (:mod:`simulator.planning.search.bound`);
 2. the replay without contention;
@@ -11,7 +11,7 @@ is a full simulation's. All other plans have lower bounds that are no smaller, s
 is the fastest under the full simulation of *all* plans, although few were simulated. Going
 on in the same way gives the second, the third, and so on, just as surely.
 
-A plan that must need more memory than there is leaves at once; whether the others fit is
+A plan whose lower bound of memory is more than there is is dropped; whether the others fit is
 what the full simulation says.
 """
 
@@ -44,7 +44,7 @@ Part = Callable[[PlanSpace], NDArray[np.bool_]]
 """Which plans of a space belong to a part of it, shape (plans,)."""
 
 _MEMORY_STEP = 0.02
-"""How much less the next plan of a Pareto front holds."""
+"""How much less memory the next plan of a Pareto front takes, as a share."""
 
 
 class Tier(IntEnum):

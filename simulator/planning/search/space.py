@@ -30,7 +30,7 @@ from simulator.described.rules.all_rules import job_faults
 from simulator.described.rules.pipeline_rules import plan_units
 from simulator.errors import Fault, InputError
 from simulator.program.grid.stage_layers import stage_slices
-from simulator.program.layer.layer_kinds import layer_parts
+from simulator.program.layer.layer_kinds import model_parts
 from simulator.program.layer.layer_part import LayerPart
 from simulator.program.run.order import job_schedule
 
@@ -148,7 +148,7 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
     axes = {**default_axes(job), **given}
     sizes = [range(len(values)) for values in axes.values()]
     refused: Counter[str] = Counter()
-    kept, parts = [], layer_parts(job.model)
+    kept, parts = [], model_parts(job.model)
     for codes in product(*sizes):
         changes = {
             path: values[code] for (path, values), code in zip(axes.items(), codes, strict=True)

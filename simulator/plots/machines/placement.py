@@ -49,6 +49,24 @@ GROUP_COLOR: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 """Colour of the dots that mark a kind of group."""
 
+_TOP_IN, _HEAD_IN, _LINE_IN = 0.78, 0.2, 0.29
+
+_COLUMNS_IN = (LEFT_IN, 1.55, 4.05, 5.3, 6.85)
+
+_RATE_IN = style.WIDTH_IN - RIGHT_IN
+
+_BAR_IN, _BAR_PT, _CHARACTER_IN = 1.75, 7.5, 0.072
+
+LEVEL_COLOR: Mapping[Level, str] = MappingProxyType(
+    {
+        Level.SCALE_UP: style.SKY,
+        Level.LEAF: style.YELLOW,
+        Level.SPINE: style.ORANGE,
+        Level.CORE: style.VERMILLION,
+    }
+)
+"""The wider, the warmer."""
+
 
 @dataclass(frozen=True)
 class MapLayout:
@@ -287,22 +305,6 @@ def _cell_colors(placement: Placement) -> Sequence[str]:
         return [style.mix(color, "#FFFFFF", _TINT) for color in _STAGE_COLORS[:count]]
     shades = mpl.colormaps["viridis"]
     return [style.mix(to_hex(shades(i / (count - 1))), "#FFFFFF", 0.4) for i in range(count)]
-
-
-_TOP_IN, _HEAD_IN, _LINE_IN = 0.78, 0.2, 0.29
-_COLUMNS_IN = (LEFT_IN, 1.55, 4.05, 5.3, 6.85)
-_RATE_IN = style.WIDTH_IN - RIGHT_IN
-_BAR_IN, _BAR_PT, _CHARACTER_IN = 1.75, 7.5, 0.072
-
-LEVEL_COLOR: Mapping[Level, str] = MappingProxyType(
-    {
-        Level.SCALE_UP: style.SKY,
-        Level.LEAF: style.YELLOW,
-        Level.SPINE: style.ORANGE,
-        Level.CORE: style.VERMILLION,
-    }
-)
-"""The wider, the warmer."""
 
 
 def build_placement_figure(placement: Placement) -> Figure:

@@ -37,6 +37,13 @@ FABRIC_NAMES = {
 }  # fmt: skip
 """How people write the kinds of fabric."""
 
+_LEFT_IN, _TOP_IN, _HEIGHT_IN, _CORE_IN, _FACTS_IN = 0.35, 0.78, 3.9, 0.8, 0.95
+
+_NODE_WIDTH_IN, _BETWEEN_IN = 5.35, 0.35
+
+_EDGE_IN = 0.02
+"""Room for the upper edge of the frames."""
+
 
 def draw_fabric(axes: Axes, network: Network, area: Box) -> None:
     """Draw two groups of nodes and the switch tiers above them into the area."""
@@ -145,12 +152,6 @@ def _uplink_text(tier: SwitchTier, network: Network, name: str) -> str:
     latency = f", +{tier.latency_s * 1e6:g} us" if tier.latency_s else ""
     busy = f", {100 * tier.background_load:.0f} % taken" if tier.background_load else ""
     return f"{ratio}{latency}{busy}\n{format_rate(rate)} per GPU"
-
-
-_LEFT_IN, _TOP_IN, _HEIGHT_IN, _CORE_IN, _FACTS_IN = 0.35, 0.78, 3.9, 0.8, 0.95
-_NODE_WIDTH_IN, _BETWEEN_IN = 5.35, 0.35
-_EDGE_IN = 0.02
-"""Room for the upper edge of the frames."""
 
 
 def build_system_figure(profile: HardwareProfile) -> Figure:

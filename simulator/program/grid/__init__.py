@@ -1,4 +1,7 @@
 """Which rank is where.
 
-The groups of ranks, the links that they cross, the layers of each pipeline stage.
+rank_groups      the groups of ranks, and the links that each crosses
+placement        which GPU holds which rank
+stage_layers     the layers of each virtual pipeline stage
+expert_tokens    how many tokens the experts of a rank receive
 """

@@ -55,7 +55,7 @@ def busiest_share(job: Job) -> ExpertShare | None:
 
 
 def other_share(job: Job) -> ExpertShare | None:
-    """What the other ranks receive on average; None where there are none, or all are alike."""
+    """What the other ranks receive on average; None where all receive the same."""
     busiest = busiest_share(job)
     if busiest is None or job.plan.ep == 1:
         return None

@@ -9,7 +9,7 @@ Routed experts are laid over the same ranks of a stage in another grid: etp in p
 then ep, and dp for what is left (Megatron-Core's parallel folding, arXiv 2504.14960,
 section 3.1; its ``RankGenerator`` orders both grids by the same words).
 
-Ranks of a stage are told apart by their *place* in it, counted from 0 in order of their numbers;
+Ranks of a stage are known by their *place* in it, counted from 0 in order of their numbers;
 groups are the same in every stage.
 """
 

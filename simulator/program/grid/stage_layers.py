@@ -24,7 +24,7 @@ class Slice(NamedTuple):
     Attributes:
         first, end: Layer indices, ``end`` excluded.
         has_embedding, has_head: Whether the run starts or ends the model.
-        has_loss: Whether the loss is computed, after the head or apart from it.
+        has_loss: Whether the loss is computed, after the head or on its own.
     """
 
     first: int

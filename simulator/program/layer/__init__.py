@@ -1,4 +1,7 @@
 """What a layer is made of on one device, before anybody asks how long it takes.
 
-``pieces``, put together by ``block``.
+pieces, block                       products, streams and exchanges, put together as a layer
+layer_kinds, layer_part             the kinds of layers, and what must be known of a part of one
+attention_parts, core_attention, mlp, experts, model_ends    the parts
+tensors, model_totals               parameters of one part, and of the whole model with its FLOP
 """

@@ -16,12 +16,12 @@ from simulator.program.layer.tensors import ParameterTensor, TensorRole, TensorS
 
 _EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS = 5.0, 8
 """A rotary embedding written out: cast up, multiply and cast down move 20 bytes per element
-where a fused kernel moves 4; queries and keys apart."""
+where a fused kernel moves 4; queries and keys separately."""
 
 
 _EAGER_LATENT_PASSES, _EAGER_LATENT_BACKWARD_PASSES, _EAGER_LATENT_KERNELS = 14, 21, 17
 """Reads and writes of what Megatron-Core rotates of queries, without fusion. Forward: even and odd
-columns are put apart (2), multiplied by the cosine (2), negated by half (1), swapped (2),
+columns are separated (2), multiplied by the cosine (2), negated by half (1), swapped (2),
 multiplied by the sine (2), added (3), and joined with columns that are not rotated, of which
 there are none (2). Backward: the products (4), the swap (3), the sum of both branches (3), and
 columns put back from three slices, each into zeros, and added (11). Kernels are those of queries,
@@ -88,7 +88,6 @@ def _attention_extras(model: Model) -> Iterator[ParameterTensor]:
 
 
 def _add_attention(block: Block, window: int) -> None:
-    """Projections, rotary embedding, core attention and output projection."""
     model, shape = block.model, block.shape
     tokens, size = shape.tokens, shape.element_bytes
     query, key_value = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
@@ -119,7 +118,6 @@ def _add_attention(block: Block, window: int) -> None:
 
 
 def _add_latent_attention(block: Block, _window: int) -> None:
-    """Low-rank query, key and value projections around attention with wide keys."""
     model, shape, latent = block.model, block.shape, block.model.latent_attention
     assert latent is not None
     tokens, size = shape.tokens, shape.element_bytes
@@ -150,7 +148,7 @@ def _add_latent_attention(block: Block, _window: int) -> None:
 def _repeat_latents(block: Block) -> None:
     """What modules of Megatron-Core's selective recomputation mean here.
 
-    The input norm stands apart, as those of latents do not, which are part of the product behind
+    The input norm is a kernel of its own; those of latents are part of the product behind
     them. ``mla_up_proj`` repeats the norms of latents, and drops what the products give.
     """
     casts = dict.fromkeys(("query_down_cast", "key_value_down_cast"), block.second_cast_share)
@@ -178,7 +176,7 @@ def _latent_rotary(block: Block, latent: LatentAttention) -> None:
 
     Fused kernels read and write queries and keys once. Eager ones rotate that part of the
     queries, join it with the others, spread that of the one rotated key over all heads, and
-    copy the values, as attention wants them contiguous; backward takes it all apart again.
+    copy the values, as attention wants them contiguous; backward undoes all of that.
 
     Source: Megatron-Core, ``qkv_up_proj_and_rope_apply`` of ``multi_latent_attention.py``.
     """
@@ -196,7 +194,6 @@ def _latent_rotary(block: Block, latent: LatentAttention) -> None:
 
 
 def _query_key_norm(block: Block) -> None:
-    """A norm over queries, and one over keys, and what their backward reads."""
     model, shape, fused = block.model, block.shape, block.stack.fused_rmsnorm
     rows = shape.tokens * (model.heads + model.kv_heads)
     forward, backward, kernels = norm_traffic(

@@ -228,7 +228,7 @@ class Block:
         elif backward:
             self.memory_bound(f"{name}_cast", forward, backward, region)
         if products > 1:
-            # Backward adds up the gradients that products apart give for the same input.
+            # Backward adds up the gradients that separate products give for the same input.
             added = (products + 1) * tokens * k * element
             self.memory_bound(f"{name}_gradient_sum", 0.0, added, Region.WHOLE, products - 1)
         self.pieces.append(
@@ -239,7 +239,7 @@ class Block:
         )  # fmt: skip
 
     def bias(self, name: str, elements: float, region: Region, *, added: bool = False) -> None:
-        """What a bias on so many outputs costs where products do not see to it.
+        """What a bias on so many outputs costs where products do not include it.
 
         Its gradient is summed up over tokens. It is ``added`` by a kernel of its own where no
         kernel that follows the product does that.
@@ -370,8 +370,8 @@ def eager_casts(name: str, of: Operands, element: float, operand: float) -> list
     """Casts around products whose operands are scaled and cast by eager kernels.
 
     One reads an operand for its maximum, one scales it, one casts it: input and weight for
-    the output; the weight and, by columns, the input anew for their gradients; and the
-    output's gradient, scaled once, in both layouts. Products apart cast one input each.
+    the output; the weight and, by columns, the input again for their gradients; and the
+    output's gradient, scaled once, in both layouts. Separate products cast one input each.
 
     Args:
         name: Of the products.

@@ -105,7 +105,6 @@ def _flash_attention(block: Block, heads: Heads, window: int) -> None:
 
 
 def _separate_attention(block: Block, heads: Heads) -> None:
-    """A product for the scores, mask and softmax over them, and a product with the values."""
     batch, length = block.shape.sequences * heads.number, block.shape.seq_len
     product = partial(Gemm, batch=batch, has_weight=False, split=Split.COLUMN)
     block.pieces.append(product("scores", length, length, heads.dim))
@@ -140,7 +139,6 @@ def _has_softmax_kernel(block: Block) -> bool:
 
 
 def _softmax(block: Block, scores: float) -> None:
-    """Mask, softmax and dropout of so many scores, and what their backward reads."""
     size = block.shape.element_bytes
     has_kernel = _has_softmax_kernel(block)
     if has_kernel and size >= _FULL_BYTES:
@@ -165,13 +163,11 @@ def _softmax(block: Block, scores: float) -> None:
 def _over_scores(
     block: Block, name: str, forward: float, backward: float, kernels: int = 1
 ) -> None:
-    """Append kernels over all scores, which are part of core attention."""
     block.memory_bound(name, forward, backward, Region.TENSOR, kernels)
     block.repeat("core_attn", {name: 1.0})
 
 
 def _save_in_core(block: Block, name: str, num_bytes: float, role: Role = Role.OTHER) -> None:
-    """Keep an activation that recomputing core attention drops."""
     block.save(name, num_bytes, Region.TENSOR, role=role)
     block.repeat("core_attn", {}, dropped=(name,))
 

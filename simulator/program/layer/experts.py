@@ -57,7 +57,7 @@ def _tensors(model: Model) -> Iterator[ParameterTensor]:
     assert experts is not None
     h, e, f = model.hidden, experts.count, experts.ffn_hidden
     group, bias = ParameterGroup.EXPERT, TensorRole.BIAS
-    yield ParameterTensor("router", (e, h))
+    yield ParameterTensor("router", (e, h), role=TensorRole.ROUTER)
     if experts.router_bias:
         yield ParameterTensor("router.bias", (e,), role=bias)
     for part in ("gate", "up") if model.gated_mlp else ("up",):
@@ -85,7 +85,7 @@ def _add(block: Block, _window: int) -> None:
     if experts.shared_ffn_hidden:
         _add_shared_expert(block, experts)
     block.checkpoint("moe", first_piece, router_input + 1)
-    # The norm before the router stands apart from the products that read it.
+    # The norm before the router is a kernel of its own, not part of a product.
     cast = {"shared_mlp_up_cast": block.second_cast_share}
     dropped = ("router_input", "shared_mlp_input")
     block.repeat("layernorm", {"mlp_norm": 1.0, **cast}, dropped=dropped)
@@ -104,7 +104,6 @@ def token_copies(experts: Experts, tokens: int) -> int:
 
 
 def _add_router(block: Block, experts: Experts) -> None:
-    """Scores from a small product in 16 bits, then softmax, top-k and balancing loss."""
     hidden, tokens = block.model.hidden, block.shape.tokens
     row = tokens * hidden * block.shape.element_bytes
     scores = float(tokens * experts.count)
@@ -119,7 +118,6 @@ def _add_router(block: Block, experts: Experts) -> None:
 
 
 def _add_routed_experts(block: Block, experts: Experts) -> None:
-    """Copies to their experts, up (and gate) product, activation, down product, and back."""
     hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.shape
     copies = token_copies(experts, shape.tokens)
     moved = (shape.tokens + copies) * hidden * shape.element_bytes
@@ -153,14 +151,12 @@ def _repeat_activation(block: Block, saved: list[str]) -> None:
 
 
 def _eager_bias(elements: float, count: int) -> MemoryBound:
-    """The last bias of every expert, added by kernels of its own."""
     forward, backward = _EAGER_BIAS_BYTES * elements, _EAGER_BIAS_BACKWARD_BYTES * elements
     kernels = _EAGER_BIAS_KERNELS * count
     return MemoryBound("expert_bias", forward, backward, Region.SEQUENCE, kernels, per_expert=True)
 
 
 def _reordering(role: Role, moved_bytes: float) -> MemoryBound:
-    """Copies of tokens sorted by expert, or put back and added up."""
     return MemoryBound(
         str(role), moved_bytes, moved_bytes, Region.SEQUENCE, _PERMUTE_KERNELS,
         scatters_rows=True, role=role,
@@ -168,7 +164,6 @@ def _reordering(role: Role, moved_bytes: float) -> MemoryBound:
 
 
 def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split) -> None:
-    """A product of every expert, and the casts its number format needs."""
     experts = block.model.experts
     assert experts is not None
     groups = experts.count

@@ -7,6 +7,7 @@ a line here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from simulator.described.model import Model
@@ -48,11 +49,15 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     return tuple(layer_kind(model, index) for index in range(model.layers))
 
 
-def layer_parts(model: Model) -> tuple[LayerPart, ...]:
+def model_parts(model: Model) -> tuple[LayerPart, ...]:
     """The parts that some layer has, each once."""
     kinds = layer_kinds(model)
-    mixers = dict.fromkeys(MIXERS[kind.mixer] for kind in kinds)
-    return (*mixers, *dict.fromkeys(MLPS[kind.mlp] for kind in kinds))
+    return tuple(dict.fromkeys(part for kind in kinds for part in layer_parts(kind)))
+
+
+def layer_parts(kind: LayerKind) -> tuple[LayerPart, LayerPart]:
+    """The mixer and the MLP of a kind."""
+    return MIXERS[kind.mixer], MLPS[kind.mlp]
 
 
 def layer_tensors(model: Model, layer_index: int) -> tuple[ParameterTensor, ...]:
@@ -60,17 +65,16 @@ def layer_tensors(model: Model, layer_index: int) -> tuple[ParameterTensor, ...]
 
     A norm, the mixer, the norms between the two, the MLP, and a norm behind it.
     """
-    kind = layer_kind(model, layer_index)
+    mixer, mlp = layer_parts(layer_kind(model, layer_index))
     # Half of a layer's norms are the MLP's.
-    has_mlp = MLPS[kind.mlp] is not NO_MLP
-    count = model.norms_per_layer if has_mlp else -(-model.norms_per_layer // 2)
+    count = -(-model.norms_per_layer // 2) if mlp is NO_MLP else model.norms_per_layer
 
     def norms(first: int, end: int) -> Iterator[ParameterTensor]:
         for number in range(first, min(end, count)):
             yield from norm_tensors(model, f"norm.{number}", ParameterGroup.DENSE)
 
-    mixer, mlp = MIXERS[kind.mixer].tensors(model), MLPS[kind.mlp].tensors(model)
-    return (*norms(0, 1), *mixer, *norms(1, 3), *mlp, *norms(3, 4))
+    mixing = (replace(each, in_mixer=True) for each in mixer.tensors(model))
+    return (*norms(0, 1), *mixing, *norms(1, 3), *mlp.tensors(model), *norms(3, 4))
 
 
 def model_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Layer:
@@ -83,7 +87,7 @@ def model_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Laye
     Raises:
         InputError: The plan has a strategy without a rule for a part of the layer.
     """
-    mixer, mlp = MIXERS[kind.mixer], MLPS[kind.mlp]
+    mixer, mlp = layer_parts(kind)
     for part in (mixer, mlp):
         part.refuse_unruled(model, plan)
     block = Block(model, plan, shape)

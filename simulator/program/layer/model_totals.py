@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.model import Model
-from simulator.program.layer.layer_kinds import MIXERS, MLPS, layer_kinds, layer_tensors
+from simulator.program.layer.layer_kinds import layer_kinds, layer_parts, layer_tensors
 from simulator.program.layer.model_ends import (
     embedding_tensors,
     head_tensors,
@@ -31,12 +31,10 @@ def model_flop_per_token(model: Model, seq_len: int) -> float:
 
 
 def _layers_flop(model: Model, seq_len: int) -> float:
-    """What one token needs forward in all layers [FLOP]."""
     return 2.0 * _matrix_numel(model) + _attention_flop(model, seq_len)
 
 
 def _matrix_numel(model: Model) -> float:
-    """Matrix elements of all layers that one token is multiplied with."""
     kinds = layer_kinds(model)
     return sum(
         kinds.count(kind) * _active_matrix_numel(model, layer_tensors(model, kinds.index(kind)))
@@ -55,11 +53,10 @@ def _active_matrix_numel(model: Model, tensors: tuple[ParameterTensor, ...]) -> 
 
 
 def _attention_flop(model: Model, seq_len: int) -> float:
-    """What one token needs forward in all layers beside products with weights [FLOP]."""
     return sum(
         part.flop(model, min(kind.window or seq_len, seq_len))
         for kind in layer_kinds(model)
-        for part in (MIXERS[kind.mixer], MLPS[kind.mlp])
+        for part in layer_parts(kind)
     )
 
 

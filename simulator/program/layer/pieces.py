@@ -66,7 +66,7 @@ class Axis(StrEnum):
 
 
 class Role(StrEnum):
-    """What a piece or a saved activation is to the passes; most need not tell it apart."""
+    """What a piece or a saved activation is to the passes; to most it is ``OTHER``."""
 
     OTHER = "other"
     EMBEDDING = "embedding"

@@ -22,7 +22,7 @@ from simulator.described.plan.plan_blocks import TensorGrid
 
 
 class ParameterGroup(StrEnum):
-    """Parameters that are placed, sharded and reduced alike."""
+    """Parameters that are placed, sharded and reduced in the same way."""
 
     EMBEDDING = "embedding"
     DENSE = "dense"
@@ -64,6 +64,8 @@ class TensorRole(StrEnum):
     """Scales every query or key; whole on every rank."""
     CHANNEL = "channel"
     """Weighs each channel by itself: the filters of a depthwise convolution."""
+    ROUTER = "router"
+    """Scores every expert."""
     POSITIONS = "positions"
     """A table with a row per position."""
 
@@ -80,6 +82,7 @@ class ParameterTensor:
         inputs_first: Whether the leading axes of ``shape`` are the inputs of a product.
             ``torch.nn.Linear`` keeps outputs first.
         role: What it does.
+        in_mixer: Whether it is of the part of a layer in which tokens see each other.
     """
 
     name: str
@@ -88,6 +91,7 @@ class ParameterTensor:
     split: TensorSplit = TensorSplit.REPLICATED
     inputs_first: bool = False
     role: TensorRole = TensorRole.MATRIX
+    in_mixer: bool = False
 
     @property
     def numel(self) -> int:
@@ -162,7 +166,7 @@ def grid_shard_numel(tensor: ParameterTensor, grid: TensorGrid) -> int:
 
     Source:
         Colossal-AI's ``Linear2D``, ``VocabParallelEmbedding2D``, ``Embedding2D`` and their 2.5D
-        and 3D namesakes.
+        and 3D variants.
     """
     if tensor.role is TensorRole.HEAD_NORM:
         return tensor.numel

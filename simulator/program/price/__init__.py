@@ -1,1 +1,7 @@
-"""Seconds and bytes: ``piece_time``, ``layer_time``, ``layer_cost``, ``stage_cost``."""
+"""Seconds and bytes of what a rank runs.
+
+piece_time, layer_time     one piece, and one layer, in each direction
+layer_cost, stage_cost     time and memory of one layer, and of a run of layers
+update_time, host_pace     the optimizer's update; waits for the host that launches kernels
+schedule_costs, roofline   what searched schedules ask; kernels against the device's peaks
+"""

@@ -58,7 +58,7 @@ def waiting_s(queue: Iterable[Launched], *, launches_ahead: bool = True) -> floa
 
     Args:
         queue: What is launched, in order.
-        launches_ahead: Whether a piece is launched before the device is through with the last.
+        launches_ahead: Whether a piece is launched before the device has finished the one before.
     """
     waited_s = ahead_s = 0.0
     for piece in queue:

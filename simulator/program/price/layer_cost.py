@@ -158,7 +158,6 @@ class UnitCosts:
         return divided(self._whole_layer(unit), self.job, self.shape, self.share)
 
     def _whole_layer(self, unit: Unit) -> Layer:
-        """What one device would do for the whole unit."""
         model, plan, shape = self.job.model, self.job.plan, self.shape
         match unit:
             case End.EMBEDDING:
@@ -173,7 +172,6 @@ class UnitCosts:
                 return model_layer(model, kind, plan, shape)
 
     def _cost(self, unit: Unit) -> UnitCost:
-        """Times of all directions, and memory as recomputation leaves it."""
         plan, layer = self.job.plan, self.divided(unit)
         is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
         recompute = plan.recompute if is_repeated else "none"
@@ -221,7 +219,6 @@ class UnitCosts:
         )
 
     def _halves(self, layer: Layer, outcome: Recomputation, owner: Owner, saved: Memory) -> Halves:
-        """What the halves of a split backward take and free of what forward ``saved``."""
         if self.job.plan.stack.keeps_graph_for_weights:
             return whole_until_the_end(saved, _blocks(Owner.RECOMPUTE, outcome.restored_bytes))
         shape = self.shape
@@ -243,7 +240,6 @@ def hardware_flop_per_token(job: Job) -> float:
 
 
 def _axis_groups(job: Job) -> dict[Axis, Group]:
-    """The group that exchanges of each axis run in."""
     groups = {
         Axis.TENSOR: tensor_group(job),
         Axis.CONTEXT: context_group(job),
@@ -259,5 +255,4 @@ def _axis_groups(job: Job) -> dict[Axis, Group]:
 
 
 def _blocks(owner: Owner, sizes: tuple[float, ...]) -> Memory:
-    """One block of each size [B], but for empty ones."""
     return tuple((owner, num_bytes) for num_bytes in sizes if num_bytes)

@@ -170,14 +170,12 @@ class _Passes:
     hiding: Hiding
 
     def forward(self) -> PassTime:
-        """All pieces, in order."""
         result = PassTime()
         for index in range(len(self.pieces)):
             self._add_forward(result, index, Category.FORWARD)
         return result
 
     def recompute(self, repeated: Mapping[str, float]) -> PassTime:
-        """The share of each piece's forward that backward repeats, by name."""
         result = PassTime()
         for index, piece in enumerate(self.pieces):
             share = repeated.get(piece.name, 0.0)
@@ -188,7 +186,6 @@ class _Passes:
         return result
 
     def backward(self) -> tuple[PassTime, PassTime]:
-        """Gradients of inputs, and of weights, from the last piece to the first."""
         inputs, weights = PassTime(), PassTime()
         for index in reversed(range(len(self.pieces))):
             piece = self.pieces[index]
@@ -211,7 +208,6 @@ class _Passes:
         return inputs, weights
 
     def _add_forward(self, result: PassTime, index: int, category: Category) -> None:
-        """One piece forward."""
         piece = self.pieces[index]
         match piece:
             case Gemm() | GroupedGemm():
@@ -267,7 +263,6 @@ class _Passes:
         *,
         beside_s: float = 0.0,
     ) -> None:
-        """A product on a grid in one direction, and what sticks out of its exchanges."""
         result.add(product.name, category, compute_s, product.steps)
         result.flop += product.steps * _gemm_flop(product.block)
         for move, seconds in self._exposed_moves(product, moves, compute_s, beside_s):
@@ -307,7 +302,6 @@ class _Passes:
     def _add_ring(
         self, result: PassTime, ring: RingAttention, category: Category, *, backward: bool
     ) -> None:
-        """Attention over a ring in one direction, its merges and what sticks out of its hops."""
         compute_s, exposed_s = self.timer.ring_s(ring, backward=backward)
         result.collectives += self.timer.ring_collectives(ring, backward=backward)
         kernels = ring.steps * (_ATTENTION_BACKWARD_KERNELS if backward else 1)
@@ -371,7 +365,6 @@ def _in_step(times: int, steps: int, step: int) -> int:
 
 
 def _launches(gemm: Gemm | GroupedGemm) -> int:
-    """Kernels of a product in one direction."""
     return gemm.launches if isinstance(gemm, GroupedGemm) else gemm.products
 
 

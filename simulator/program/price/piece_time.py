@@ -143,8 +143,8 @@ class PieceTimer:
         """Kernels and exposed transfers of a ring: (compute, exposed) [s].
 
         Every step but the first ends with a merge, which nothing hides. Backward, gradients of
-        keys and values travel with them. They end one hop from home, and nothing hides the last
-        one.
+        keys and values travel with them. They end one hop before their owner, and nothing hides
+        the last hop.
         """
         first = self.attention_s(ring.first, backward=backward)
         step = self.attention_s(ring.step, backward=backward)

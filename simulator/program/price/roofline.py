@@ -22,7 +22,7 @@ from simulator.cost.rates import ELEMENT_BYTES, activation_precision, peak_flop_
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
-from simulator.program.layer.layer_kinds import MIXERS, MLPS, layer_kinds
+from simulator.program.layer.layer_kinds import layer_kinds, layer_parts
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import (
     FlashAttention,
@@ -98,9 +98,10 @@ def roofline(job: Job) -> tuple[KernelPoint, ...]:
 def _kind_name(kind: LayerKind, kinds: Collection[LayerKind]) -> str:
     if len(kinds) == 1:
         return "layer"
-    name = f"{MLPS[kind.mlp].title} layer"
+    mixer, mlp = layer_parts(kind)
+    name = f"{mlp.title} layer"
     if len({each.mixer for each in kinds}) > 1:
-        name = f"{MIXERS[kind.mixer].title}, {name}"
+        name = f"{mixer.title}, {name}"
     return f"{name}, window {kind.window}" if kind.window else name
 
 
@@ -127,7 +128,7 @@ def _points(
                 num_bytes = product_bytes(rows, n, k, precision=used)
                 yield point(direction, flop, num_bytes, seconds, used)
         case GridProduct():
-            # One of its steps; the others are alike.
+            # One of its steps; the others are the same.
             yield from _points(piece.block, layer, timer, precision)
         case FlashAttention() | RingAttention():
             one = piece.first if isinstance(piece, RingAttention) else piece
@@ -158,7 +159,6 @@ def _products(
 
 
 def _attention_bytes(attention: FlashAttention, element_bytes: float) -> float:
-    """Queries, keys, values and output once each [B]."""
     dims = attention.head_dim + attention.v_head_dim
     queries = attention.heads * attention.seq_q * dims
     keys = attention.kv_heads * attention.seq_kv * dims

@@ -54,29 +54,24 @@ class _Contents:
 
     @cached_property
     def saved(self) -> Memory:
-        """Kept from forward to backward."""
         return tuple(block for unit, count in self.units for block in unit.saved * count)
 
     @cached_property
     def halves(self) -> Halves:
-        """What the halves of a split backward take and free."""
         of_units = [unit.halves for unit, count in self.units for _ in range(count)]
         columns = zip(*of_units, strict=True) if of_units else ((),) * len(Halves._fields)
         return Halves(*(tuple(chain.from_iterable(column)) for column in columns))
 
     @cached_property
     def passing(self) -> Memory:
-        """Held while forward runs: the largest unit's."""
         return max((unit.passing for unit, _ in self.units), key=total_bytes, default=())
 
     @cached_property
     def working(self) -> Memory:
-        """Held while backward runs: the largest unit's."""
         return self._largest.working if self.units else ()
 
     @property
     def peaks_in_attention(self) -> bool:
-        """Whether backward of the largest unit holds the most while attention runs."""
         return bool(self.units) and self._largest.peaks_in_attention
 
     @cached_property
@@ -146,7 +141,6 @@ class StageCosts:
         return max(1.0 - compute_s / exchange_s, held)
 
     def _seconds(self, run: Slice, phase: Phase, counts: Callable[[Category], bool]) -> float:
-        """Time of the parts of a pass whose category counts [s]."""
         return sum(part.seconds for part in self.work(run, phase).parts if counts(part.category))
 
     def saved(self, run: Slice) -> Memory:
@@ -249,7 +243,6 @@ class StageCosts:
         return self._contents[run]
 
     def _run_units(self, run: Slice) -> tuple[Unit, ...]:
-        """What a run consists of, in order of the model."""
         modules, layers = self.job.model.multi_token_layers, self.units.layers
         units: tuple[Unit, ...] = layers[run.first : run.end]
         if run.has_embedding:

@@ -128,7 +128,6 @@ def gathers(job: Job, runs: Sequence[Slice]) -> list[Call]:
 
 
 def _matrices(job: Job, runs: Sequence[Slice]) -> Iterator[tuple[ParameterTensor, int]]:
-    """Matrices that are orthogonalised, each with the number of layers that have it."""
     for run in runs:
         for tensor, layers in slice_tensors(job, run):
             if is_orthogonalised(tensor):

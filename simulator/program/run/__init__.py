@@ -1,4 +1,8 @@
 """A step in order.
 
-``order``, ``pipeline``, ``data_parallel``, ``step_end``, and what is offloaded meanwhile.
+order, pipeline, pipeline_parts     the passes of each rank, as operations and transfers
+boundary_buffers                    buffers between pipeline stages
+data_parallel, step_end             reductions and gathers; from the last backward to the update
+host_copies                         what is offloaded meanwhile
+single_process                      PyTorch's ``nn.DataParallel``
 """

@@ -173,6 +173,7 @@ class _Emitter:
             classes=tuple(each.rank_class for each in gpus),
             ports=dict(job.cluster.profile.network.ports_bytes_per_s),
             sm_count=job.cluster.profile.device.sm_count,
+            common=job.cluster.profile.common,
             expandable_segments=job.choices.expandable_segments,
             outside_bytes=outside_bytes(job),
         )

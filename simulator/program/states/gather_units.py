@@ -119,21 +119,23 @@ class Units:
         """The same, where the framework stores projections that are one product as one."""
         return tuple(self._stored(run).values())
 
-    def _stored(self, run: Slice) -> dict[tuple[Slice, str], ParameterCount]:
+    def _stored(self, run: Slice) -> dict[tuple[Slice, str, bool], ParameterCount]:
+        """Stored parameters by part of the model, name, and whether they are of attention."""
         fuses = self.job.choices.fuses_projections
-        stored: dict[tuple[Slice, str], ParameterCount] = {}
+        stored: dict[tuple[Slice, str, bool], ParameterCount] = {}
         for part in _parts(run):
             for tensor, count in self._tensors(part):
                 names = tensor.name.split(".")
-                key = part, ".".join(_FUSED.get(name, name) if fuses else name for name in names)
+                name = ".".join(_FUSED.get(name, name) if fuses else name for name in names)
+                key = part, name, tensor.in_mixer
                 stored[key] = stored.get(key, ParameterCount()) + count
         return stored
 
     def pieces(self, run: Slice) -> tuple[Piece, ...]:
         """How the run of a virtual stage is cut, in order of the model.
 
-        Where gradients or weights exist only while they are used, the loss is apart from the
-        head: it has no weights.
+        Where gradients or weights exist only while they are used, the loss is a piece of its own,
+        without the head: it has no weights.
         """
         if self.job.choices.shards_gradients and run.has_loss:
             body = run._replace(has_loss=False)
@@ -165,8 +167,8 @@ class Units:
     def _separate_parameters(self, part: Slice) -> SeparateParameters:
         is_repeated = not _is_end(part) and part.first in recomputed_layers(self.job)
         each = (
-            SeparateParameter(count, is_small(count, self.job), name.startswith("attention"))
-            for (_, name), count in self._stored(part).items()
+            SeparateParameter(count, is_small(count, self.job), in_mixer)
+            for (_, _, in_mixer), count in self._stored(part).items()
         )
         return SeparateParameters(tuple(each), is_repeated)
 

@@ -1,4 +1,4 @@
-"""What does a step cost where hosts apart from the GPUs hold and update the parameters?
+"""What does a step cost where hosts without GPUs hold and update the parameters?
 
 Every worker (a GPU) pushes its gradients to the servers as its buckets are ready, the servers
 add them up, update, and every worker pulls the new weights: synchronous training, the same as

@@ -165,7 +165,7 @@ def whole_parameters(separate: SeparateParameters, job: Job, *, is_forward: bool
     """Elements of those parameters that are whole at once, where the most are, but for any kept.
 
     The next parameter is gathered ahead, that of the next layer with the last of this one; layers
-    are taken as alike. What backward keeps of a repeated layer is whole as its gradients begin.
+    are taken as equal. What backward keeps of a repeated layer is whole as its gradients begin.
     """
     sizes = [count.total for count in separate.gathered(is_forward=False)]
     turns = [_with_next([used], ahead, job) for used, ahead in pairwise([*sizes, *sizes[:1]])]

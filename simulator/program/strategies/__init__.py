@@ -1,4 +1,8 @@
 """Passes that rewrite a layer.
 
-Tensor, grid, context and expert parallelism, recomputation, split backward.
+tensor_parallel                   with and without sequence parallelism
+grid_parallel, grid_products      2D, 2.5D and 3D
+expert_parallel, expert_dispatch  experts over ranks, and the way of tokens to them and back
+recompute, split_backward         what backward repeats, and what lies between its two halves
+divided_layer                     all passes, applied to one layer
 """

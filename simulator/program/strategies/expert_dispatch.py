@@ -117,7 +117,6 @@ def _all_to_all(routing: Routing, ep: Group, etp: int) -> Journey:
 
 
 def _all_gather(routing: Routing, ep: Group, etp: int) -> Journey:
-    """Over ep, and then over the ranks that share each expert."""
     own_bytes = routing.tokens * routing.token_bytes
     map_bytes = routing.tokens * routing.experts * _CHOICE_BYTES
     weight_bytes = routing.tokens * routing.experts * _WEIGHT_BYTES

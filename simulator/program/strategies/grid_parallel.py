@@ -9,7 +9,7 @@ The embedding's table is cut by vocabulary and width: each rank looks up its par
 vocabulary for the tokens of a whole line of ranks, which then scatter the sums; the loss adds
 up over a line what Megatron's adds up over all ranks.
 
-Source: ``LayerNorm2D``, ``VocabParallelEmbedding2D`` and their 2.5D and 3D namesakes of
+Source: ``LayerNorm2D``, ``VocabParallelEmbedding2D`` and their 2.5D and 3D variants of
 Colossal-AI; Optimus (arXiv 2104.05343) for attention.
 """
 
@@ -95,7 +95,6 @@ class _Division:
     vocabulary: int
 
     def pieces(self, piece: Piece) -> Iterator[Piece]:
-        """What a piece becomes on one rank."""
         grid = self.grid
         match piece:
             case Gemm(has_weight=True):
@@ -123,7 +122,6 @@ class _Division:
                 raise AssertionError(f"{piece.name} has no part on a grid")
 
     def saved(self, products: list[GridProduct]) -> Iterator[Saved]:
-        """What is kept for backward."""
         grid = self.grid
         keeps = self.keeps_gathered and grid.method == "3d"
         for saved in self.layer.saved:
@@ -139,7 +137,6 @@ class _Division:
                 yield Saved(f"{product.name}_weight", weight_bytes, Region.WHOLE)
 
     def buffer_bytes(self, product: GridProduct) -> tuple[float, ...]:
-        """Blocks that a product holds while it is computed [B]."""
         if self.grid.method != "3d":
             return summa_buffer_bytes(product)
         operands = () if self.keeps_gathered else gathered_bytes(product)

@@ -65,7 +65,7 @@ def summa_product(gemm: Gemm, grid: TensorGrid, element_bytes: float) -> GridPro
     """
     q = grid.side
     block = replace(gemm, m=gemm.m // grid.token_ways, n=gemm.n // q, k=gemm.k // q)
-    # Products apart share their input, but each is sent it, and sends its gradient.
+    # Separate products share their input, but each is sent it, and sends its gradient.
     inputs = (block.m * block.k * element_bytes, q * gemm.products)
     weights = (block.k * block.n * element_bytes, q)
     results = (block.m * block.n * element_bytes, q)
@@ -123,7 +123,7 @@ def cube_product(
     input_bytes = block.m * block.k * element_bytes
     weight_bytes = block.k * block.n * element_bytes
     result_bytes = block.m * block.n * element_bytes
-    # Products apart gather their input, and scatter its gradient, each on its own.
+    # Separate products gather their input, and scatter its gradient, each on its own.
     inputs = Move("input", source, gather, input_bytes, gemm.products)
     weights = Move("weights", Axis.WEIGHT, gather, weight_bytes)
     return GridProduct(

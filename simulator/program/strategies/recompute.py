@@ -13,8 +13,9 @@ Megatron-Core's ``--recompute-modules``: checkpoints (``core_attn``, ``mlp``, ``
 them would keep: it is made again just before the gradient needs it. Layers are those of
 Transformer Engine. There the norm before query, key and value, the one before a dense MLP and
 those of latents are part of the product behind them: ``layernorm`` leaves these alone and repeats
-those that stand apart, the input norm of latent attention and the norm before a mixture of experts;
-``mla_up_proj`` repeats the norms of latents, ``mlp`` its own.
+those that are kernels of their own, the input norm of latent attention and the norm before a
+mixture of experts; ``mla_up_proj`` repeats the norms of latents, ``mlp`` its own. What a module
+repeats and drops stands in the description of the part of a layer that has it.
 
 Source: Megatron-LM, ``recompute_modules`` of ``transformer_config.py``, ``CheckpointWithoutOutput``
 of ``tensor_parallel/random.py`` where ``transformer_layer.py``, ``multi_latent_attention.py``,

@@ -50,7 +50,7 @@ def freed_half_way(saved: Memory, pending: Memory) -> Halves:
     """The first half leaves as much as is pending.
 
     Blocks that forward left stand for those that stay, as many as come nearest to it, so that
-    what is made anew layer by layer is not counted beside what is freed layer by layer.
+    what is computed again layer by layer is not counted beside what is freed layer by layer.
     """
     freed = total_bytes(saved) - total_bytes(pending)
     if freed < 0:

@@ -82,7 +82,6 @@ class _Sharding:
 
     @cached_property
     def shares(self) -> Mapping[Region, float]:
-        """What one rank has of the data of each region."""
         sequence = 1.0 / self.tp if self.sequence_parallel else 1.0
         return {
             Region.WHOLE: 1.0,
@@ -98,7 +97,6 @@ class _Sharding:
         return (self.gathered_bytes or self.element_bytes) / self.element_bytes
 
     def pieces(self, piece: Piece) -> Iterator[Piece]:
-        """What a piece becomes on one rank, with the exchanges around it."""
         match piece:
             case Gemm(has_weight=True, split=Split.COLUMN):
                 yield from self._entry(piece)
@@ -116,13 +114,12 @@ class _Sharding:
                 yield self._shard(piece)
 
     def saved(self, saved: Saved) -> Saved:
-        """What one rank keeps of an activation."""
         return replace(saved, num_bytes=saved.num_bytes * self.shares[saved.region])
 
     def _entry(self, gemm: Gemm) -> Iterator[Exchange]:
         """Before a column product: gather the sequence forward, reduce its gradient backward.
 
-        Products apart share what is gathered, but each reduces its own gradient where nothing is.
+        Separate products share what is gathered; without that, each reduces its own gradient.
         """
         num_bytes = gemm.m * gemm.k * self.element_bytes
         name = f"{gemm.name}.gather"
@@ -156,7 +153,6 @@ class _Sharding:
         )  # fmt: skip
 
     def _shard(self, piece: Piece) -> Piece:
-        """One rank's part of a piece."""
         match piece:
             case Gemm():
                 return self._shard_gemm(piece)

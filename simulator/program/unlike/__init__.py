@@ -1,4 +1,6 @@
 """Ranks of one stage that differ.
 
-In which ``conditions``, for which ``causes``; ``unfold`` makes a class of each kind.
+conditions    in which condition each rank is
+causes        why a class behaves in its own way
+unfold        colour refinement: one class for all ranks that behave the same
 """

@@ -112,7 +112,7 @@ class ExpertRoles:
     """Which ranks hold the busiest experts, and what either kind of rank receives.
 
     Attributes:
-        shares: What a rank's experts receive, by role; one role where all ranks are alike.
+        shares: What a rank's experts receive, by role; one role where all ranks receive the same.
         role: Index into ``shares`` of each place of a stage, shape (places,).
     """
 
@@ -125,7 +125,7 @@ class ExpertRoles:
         return len(self.shares) > 1
 
     def cause(self, place: int) -> str:
-        """Why the rank at a place behaves in its own way; empty where all are alike."""
+        """Why the rank at a place behaves in its own way; empty where all do the same."""
         if not self.differ:
             return ""
         if self.role[place]:

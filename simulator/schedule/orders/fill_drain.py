@@ -6,13 +6,12 @@ from simulator.schedule.info import ONE_F_ONE_B_BUBBLE, Note, ScheduleInfo
 from simulator.schedule.slots import Order, Phase, alternate, slots_of
 
 
-def naive(stages: int, chunks: int, microbatches: int) -> Order:
+def naive(stages: int, _chunks: int, microbatches: int) -> Order:
     """One microbatch after the other, so that one rank works at a time.
 
     Source:
         The unpipelined baseline of GPipe (arXiv 1811.06965, figure 2b).
     """
-    del chunks
     todo = range(microbatches)
     return [
         alternate(slots_of(Phase.FORWARD, rank, todo), slots_of(Phase.BACKWARD, rank, todo))
@@ -20,7 +19,7 @@ def naive(stages: int, chunks: int, microbatches: int) -> Order:
     ]
 
 
-def gpipe(stages: int, chunks: int, microbatches: int) -> Order:
+def gpipe(stages: int, _chunks: int, microbatches: int) -> Order:
     """All forwards, then all backwards, both in the order of the microbatches.
 
     The paper draws the backwards in reverse; torch runs them first come, first served, which
@@ -30,7 +29,6 @@ def gpipe(stages: int, chunks: int, microbatches: int) -> Order:
         GPipe (arXiv 1811.06965, section 2.3); order of torch's ``ScheduleGPipe``, and of the
         simple pipeline of SageMaker's model parallelism (its documentation, "Pipelining a Model").
     """
-    del chunks
     todo = range(microbatches)
     return [
         slots_of(Phase.FORWARD, rank, todo) + slots_of(Phase.BACKWARD, rank, todo)
@@ -60,15 +58,13 @@ def looped_bfs(stages: int, chunks: int, microbatches: int) -> Order:
     return order
 
 
-def one_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def one_in_flight(_rank: int, _stages: int, _chunks: int, _microbatches: int) -> int:
     """One: a microbatch ends before the next starts."""
-    del rank, stages, chunks, microbatches
     return 1
 
 
-def all_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def all_in_flight(_rank: int, _stages: int, chunks: int, microbatches: int) -> int:
     """All microbatches on all chunks."""
-    del rank, stages
     return chunks * microbatches
 
 

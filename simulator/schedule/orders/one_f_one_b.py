@@ -6,7 +6,7 @@ from simulator.schedule.info import ONE_F_ONE_B_BUBBLE, Note, ScheduleInfo
 from simulator.schedule.slots import Order, Phase, Slot, alternate, joined, slots_of
 
 
-def one_f_one_b(stages: int, chunks: int, microbatches: int) -> Order:
+def one_f_one_b(stages: int, _chunks: int, microbatches: int) -> Order:
     """Each rank runs ahead just far enough that its first gradient finds it waiting.
 
     Rank r runs p - r forwards, then one backward and one forward in turn, then the rest of
@@ -18,7 +18,6 @@ def one_f_one_b(stages: int, chunks: int, microbatches: int) -> Order:
         PipeDream-Flush (arXiv 2006.09503, figure 4); the runtime order of torch's
         ``Schedule1F1B`` (its printed plan mislabels the forwards of the last rank).
     """
-    del chunks
     order: Order = []
     for rank in range(stages):
         forward = slots_of(Phase.FORWARD, rank, range(microbatches))
@@ -98,9 +97,8 @@ def interleaved_slots(
     ]
 
 
-def one_f_one_b_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def one_f_one_b_in_flight(rank: int, stages: int, _chunks: int, microbatches: int) -> int:
     """The fewer the deeper the rank: p - r (arXiv 2006.09503, section 2.1)."""
-    del chunks
     return min(stages - rank, microbatches)
 
 
@@ -110,9 +108,8 @@ def interleaved_in_flight(rank: int, stages: int, chunks: int, microbatches: int
     return min(ahead + 1, chunks * microbatches)
 
 
-def whole_rounds(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
+def whole_rounds(stages: int, _chunks: int, microbatches: int) -> tuple[str, str] | None:
     """Microbatches fill whole rounds."""
-    del chunks
     rounds = max(1, microbatches // stages)
     if microbatches % rounds == 0:
         return None
@@ -120,9 +117,8 @@ def whole_rounds(stages: int, chunks: int, microbatches: int) -> tuple[str, str]
     return rule, f"take {microbatches // stages * stages} microbatches"
 
 
-def fills_pipeline(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
+def fills_pipeline(stages: int, _chunks: int, microbatches: int) -> tuple[str, str] | None:
     """No more than one update lies between a forward and its backward (arXiv 2006.09503, 3.1)."""
-    del chunks
     if microbatches >= stages:
         return None
     return "needs at least pp microbatches per update", f"take {stages} microbatches"
@@ -138,27 +134,24 @@ def microbatches_ahead(rank: int, stages: int) -> int:
     return stages - 1 - rank
 
 
-def one_update(rank: int, stages: int) -> int:
+def one_update(_rank: int, stages: int) -> int:
     """PipeDream-2BW: gradients are of the weights before the last update, on every rank.
 
     Source: arXiv 2006.09503, section 3.1. One rank alone would not be stale.
     """
-    del rank
     return min(1, stages - 1)
 
 
-def two_versions(rank: int, stages: int) -> int:
+def two_versions(_rank: int, _stages: int) -> int:
     """PipeDream-2BW: the newest weights and those that old microbatches use."""
-    del rank, stages
     return 2
 
 
-def interleaved_messages(stages: int, chunks: int, microbatches: int) -> int:
+def interleaved_messages(stages: int, _chunks: int, microbatches: int) -> int:
     """Rounds longer than p come back to the first rank before it turns to them.
 
     Where a forward and a backward exchange in one call, as in Megatron's, none are needed.
     """
-    del chunks
     length = round_length(stages, microbatches)
     return 0 if stages == 1 or microbatches < 2 * stages else max(1, length - stages)
 

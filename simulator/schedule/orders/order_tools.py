@@ -59,15 +59,13 @@ TransferDuration = Callable[[int, int], float]
 """Time that a result takes from one rank to another, as (sender, receiver)."""
 
 
-def one_tick(slot: Slot) -> float:
+def one_tick(_slot: Slot) -> float:
     """Every slot takes one tick."""
-    del slot
     return 1.0
 
 
-def no_time(sender: int, receiver: int) -> float:
+def no_time(_sender: int, _receiver: int) -> float:
     """Results are there at once."""
-    del sender, receiver
     return 0.0
 
 

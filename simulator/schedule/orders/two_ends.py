@@ -11,21 +11,20 @@ from simulator.schedule.orders.order_tools import joint, numbered, step
 from simulator.schedule.slots import Order, Phase, Placement, Slot
 
 
-def dualpipe_v(stages: int, chunks: int, microbatches: int) -> Order:
+def dualpipe_v(stages: int, _chunks: int, microbatches: int) -> Order:
     """DualPipe cut in half: two chunks per rank, laid out as a V, one copy of the model.
 
     Source:
         DeepSeek's DualPipe repository, "DualPipeV", and Sea AI Lab's "cut-in-half" note;
         order of torch's ``ScheduleDualPipeV``.
     """
-    del chunks
     return [
         _rank_order(rank, stages, rank, 2 * stages - 1 - rank, microbatches)
         for rank in range(stages)
     ]
 
 
-def dualpipe(stages: int, chunks: int, microbatches: int) -> Order:
+def dualpipe(stages: int, _chunks: int, microbatches: int) -> Order:
     """Two copies of the model, one down and one up the ranks, half of the microbatches each.
 
     Microbatches 0 .. m/2-1 go down (virtual stages 0 .. p-1), the others go up. Ranks r and
@@ -34,7 +33,6 @@ def dualpipe(stages: int, chunks: int, microbatches: int) -> Order:
     Source:
         DeepSeek-V3 technical report (arXiv 2412.19437, section 3.2.1, figure 5).
     """
-    del chunks
     half = microbatches // 2
     order: Order = []
     for rank in range(stages):
@@ -98,7 +96,7 @@ def _weights_between(split: list[Slot], i0: Slot, ahead: int, w0: Slot, w1: Slot
 _BACKWARD_IN_ONE_OR_TWO = (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT)
 
 
-def chimera(stages: int, chunks: int, microbatches: int) -> Order:
+def chimera(stages: int, _chunks: int, microbatches: int) -> Order:
     """Half of every p microbatches go down the ranks, half go up, each as in 1F1B.
 
     Every rank holds two stages, one of each copy of the model. With equal times for forward
@@ -109,7 +107,6 @@ def chimera(stages: int, chunks: int, microbatches: int) -> Order:
     Source:
         Li and Hoefler, Chimera (arXiv 2107.06925, sections 3.1, 3.2 and 3.5).
     """
-    del chunks
     grid: list[list[tuple[int, Slot]]] = [[] for _ in range(stages)]
     for index in range(microbatches):
         # Pairs of microbatches start at both ends every second tick, p/2 pairs per unit.
@@ -125,9 +122,8 @@ def chimera(stages: int, chunks: int, microbatches: int) -> Order:
     return [[slot for _, slot in sorted(ticks)] for ticks in grid]
 
 
-def even_directions(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
+def even_directions(stages: int, _chunks: int, microbatches: int) -> tuple[str, str] | None:
     """Both directions have the same ranks and microbatches to themselves."""
-    del chunks
     if stages % 2:
         return "plan.pp must be even", f"take plan.pp = {stages + 1}"
     if microbatches % 2:
@@ -135,9 +131,8 @@ def even_directions(stages: int, chunks: int, microbatches: int) -> tuple[str, s
     return None
 
 
-def two_per_rank(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
+def two_per_rank(stages: int, _chunks: int, microbatches: int) -> tuple[str, str] | None:
     """The pipeline fills before it drains."""
-    del chunks
     if microbatches >= 2 * stages:
         return None
     return "needs at least 2 pp microbatches", f"take {2 * stages} microbatches, or a smaller pp"
@@ -149,15 +144,13 @@ def dualpipe_sizes(stages: int, chunks: int, microbatches: int) -> tuple[str, st
     return even_directions(*sizes) or two_per_rank(*sizes)
 
 
-def dualpipe_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def dualpipe_in_flight(_rank: int, stages: int, chunks: int, microbatches: int) -> int:
     """One more than the stages of the model (arXiv 2412.19437, table 2)."""
-    del rank
     return min(stages * chunks + 1, chunks * microbatches)
 
 
-def chimera_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def chimera_in_flight(rank: int, stages: int, _chunks: int, microbatches: int) -> int:
     """p/2 + 1 on the outer ranks, p on the middle ones (arXiv 2107.06925, section 3)."""
-    del chunks
     from_end = min(rank, stages - 1 - rank)
     return min(stages // 2 + 1 + from_end, microbatches)
 

@@ -22,7 +22,7 @@ from simulator.schedule.orders.order_tools import list_schedule, numbered, step
 from simulator.schedule.slots import Order, Phase, Placement, Slot
 
 
-def zb_v(stages: int, chunks: int, microbatches: int) -> Order:
+def zb_v(stages: int, _chunks: int, microbatches: int) -> Order:
     """Input gradients first, weight gradients into the bubbles, chunks down and up again.
 
     The last stage sits on the first rank, so the loss, and with it the first backward,
@@ -32,7 +32,6 @@ def zb_v(stages: int, chunks: int, microbatches: int) -> Order:
         ZB-V of Qi et al. (arXiv 2401.10241, section 6); order of torch's
         ``ScheduleZBVZeroBubble``.
     """
-    del chunks
     return [_rank_order(rank, stages, microbatches) for rank in range(stages)]
 
 
@@ -147,21 +146,18 @@ def _first_slots(rank: int, stages: int) -> tuple[Slot, ...]:
     )
 
 
-def v_half_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def v_half_in_flight(_rank: int, stages: int, chunks: int, microbatches: int) -> int:
     """About p chunks on every rank, half of 1F1B's (arXiv 2405.15362, project page)."""
-    del rank
     return min(v_half_chunks(stages), chunks * microbatches)
 
 
-def v_min_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def v_min_in_flight(_rank: int, stages: int, chunks: int, microbatches: int) -> int:
     """About 2p/3 chunks on every rank, a third of 1F1B's (arXiv 2405.15362, project page)."""
-    del rank
     return min(v_min_chunks(stages), chunks * microbatches)
 
 
-def zb_v_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def zb_v_in_flight(_rank: int, stages: int, chunks: int, microbatches: int) -> int:
     """2p chunks: what 1F1B holds on its first rank, on every rank (arXiv 2401.10241, section 6)."""
-    del rank
     return min(2 * stages, chunks * microbatches)
 
 

@@ -55,19 +55,17 @@ def _without_split(row: list[Slot]) -> list[Slot]:
     return [slot._replace(phase=whole[slot.phase]) for slot in row if slot.phase in whole]
 
 
-def varuna_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def varuna_in_flight(rank: int, stages: int, _chunks: int, microbatches: int) -> int:
     """Three per rank behind, since a gradient takes three ticks per rank there and back.
 
     Derived from the ticks of its generator (:func:`varuna`).
     """
-    del chunks
     behind = stages - 1 - rank
     return min(max(1, 3 * behind), microbatches)
 
 
-def varuna_messages(stages: int, chunks: int, microbatches: int) -> int:
+def varuna_messages(stages: int, _chunks: int, _microbatches: int) -> int:
     """Two, where there is a rank between the first and the last: forwards run ahead."""
-    del chunks, microbatches
     return min(2, 2 * max(0, stages - 2))
 
 

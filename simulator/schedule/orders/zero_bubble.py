@@ -18,7 +18,7 @@ from simulator.schedule.orders.zero_bubble_search import searched_order
 from simulator.schedule.slots import Order, Phase, Slot, slots_of
 
 
-def zb_h1(stages: int, chunks: int, microbatches: int) -> Order:
+def zb_h1(stages: int, _chunks: int, microbatches: int) -> Order:
     """1F1B with its memory, and a third of its bubble where all phases take equal time.
 
     The bubble is (p - 1)(tF + tI - tW): rank r puts its weight gradients off by r
@@ -27,7 +27,6 @@ def zb_h1(stages: int, chunks: int, microbatches: int) -> Order:
     Source:
         Qi et al., Zero Bubble Pipeline Parallelism (arXiv 2401.10241, section 2.1).
     """
-    del chunks
     return [
         _split_1f1b(
             slots_of(Phase.FORWARD, rank, range(microbatches)),
@@ -39,7 +38,7 @@ def zb_h1(stages: int, chunks: int, microbatches: int) -> Order:
     ]
 
 
-def zb_h2(stages: int, chunks: int, microbatches: int) -> Order:
+def zb_h2(stages: int, _chunks: int, microbatches: int) -> Order:
     """Twice the memory of 1F1B, and no bubble where all phases take equal time.
 
     The bubble between a rank's own start and end is (p - 1)(tF + tI - 2 tW): twice as many
@@ -48,7 +47,6 @@ def zb_h2(stages: int, chunks: int, microbatches: int) -> Order:
     Source:
         Qi et al. (arXiv 2401.10241, section 2.2).
     """
-    del chunks
     return [
         _split_1f1b(
             slots_of(Phase.FORWARD, rank, range(microbatches)),
@@ -91,9 +89,8 @@ def zb_2p(stages: int, chunks: int, microbatches: int) -> Order:
     return zb_2p_of(stages, chunks, microbatches, even_pass_costs(stages))
 
 
-def zb_2p_of(stages: int, chunks: int, microbatches: int, costs: PassCosts) -> Order:
+def zb_2p_of(stages: int, _chunks: int, microbatches: int, costs: PassCosts) -> Order:
     """The same for the passes of a job: what fits depends on what they take and hold."""
-    del chunks
     limits_bytes = (2 * stages * saved for saved in costs.saved_bytes)
     return searched_order(stages, microbatches, costs, limits_bytes)
 
@@ -115,28 +112,24 @@ def _split_1f1b(
     return slots + weight[max(0, len(weight) - delay) :]
 
 
-def zb_h1_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def zb_h1_in_flight(_rank: int, stages: int, _chunks: int, microbatches: int) -> int:
     """On every rank p: what 1F1B holds on its first (arXiv 2401.10241, section 2)."""
-    del rank, chunks
     return min(stages, microbatches)
 
 
-def zb_h2_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def zb_h2_in_flight(_rank: int, stages: int, _chunks: int, microbatches: int) -> int:
     """2p - 1 on every rank (arXiv 2401.10241, section 2)."""
-    del rank, chunks
     return min(2 * stages - 1, microbatches)
 
 
-def zb_1p_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def zb_1p_in_flight(_rank: int, stages: int, chunks: int, microbatches: int) -> int:
     """A round through all chunks but one, and p; the same on every rank."""
-    del rank
     ahead = (chunks - 1) * round_length(stages, microbatches) + stages
     return min(ahead, chunks * microbatches)
 
 
-def zb_2p_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+def zb_2p_in_flight(_rank: int, stages: int, _chunks: int, microbatches: int) -> int:
     """2p on every rank, its limit (arXiv 2401.10241, section 5.1)."""
-    del rank, chunks
     return min(2 * stages, microbatches)
 
 

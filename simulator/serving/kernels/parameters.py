@@ -26,7 +26,7 @@ class ProductFit(Spec):
 
 
 class DecodeFit(Spec):
-    """Of :func:`~simulator.serving.kernels.attention.decode_s`."""
+    """Of :func:`~simulator.serving.kernels.cache_attention.decode_s`."""
 
     floor_s: Seconds
     memory_efficiency: Ratio
@@ -38,7 +38,7 @@ class DecodeFit(Spec):
 
 
 class PrefillFit(Spec):
-    """Of :func:`~simulator.serving.kernels.attention.prefill_s`."""
+    """Of :func:`~simulator.serving.kernels.cache_attention.prefill_s`."""
 
     floor_s: Seconds
     efficiency: Ratio
@@ -48,7 +48,7 @@ class PrefillFit(Spec):
 
 
 class LatentFit(Spec):
-    """Of :func:`~simulator.serving.kernels.attention.latent_decode_s`."""
+    """Of :func:`~simulator.serving.kernels.cache_attention.latent_decode_s`."""
 
     floor_s: Seconds
     memory_efficiency: Ratio
@@ -57,7 +57,7 @@ class LatentFit(Spec):
 
 
 class ExpertFit(Spec):
-    """Of :func:`~simulator.serving.kernels.experts.experts_s`."""
+    """Of :func:`~simulator.serving.kernels.routed_experts.experts_s`."""
 
     floor_s: Seconds
     memory_efficiency: Ratio

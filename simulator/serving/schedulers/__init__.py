@@ -1,7 +1,7 @@
 """Which requests are in the next step? One file per engine, named as its users name it.
 
 ======================  ==================================================
-:mod:`.base`            what all have: queues, the batch of a step, tokens
+:mod:`.scheduler`       what all have: queues, the batch of a step, tokens
 :mod:`.vllm_v1`         vLLM's second engine: one token budget, chunked prefill
 :mod:`.vllm_v0`         vLLM's first engine: prefill first
 :mod:`.sglang`          SGLang: prefill first, radix cache, retraction
@@ -10,6 +10,6 @@
 :mod:`.static`          one batch until its last token
 :mod:`.lmi`             DJL's rolling batch
 :mod:`.fastgen`         DeepSpeed-FastGen: split and fuse
-:mod:`.registry`        all of them by name
+:mod:`.by_name`         all of them by name
 ======================  ==================================================
 """

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.serving.blocks import BlockCache
-from simulator.serving.schedulers.base import Limits
+from simulator.serving.block_cache import BlockCache
+from simulator.serving.schedulers.scheduler import Limits
 from simulator.serving.schedulers.vllm_v1 import VllmV1
 
 

@@ -10,8 +10,8 @@ Source: DJL Serving, LMI configuration guide, ``option.max_rolling_batch_size`` 
 
 from __future__ import annotations
 
-from simulator.serving.schedulers.base import Batch
 from simulator.serving.schedulers.reserving import ReservingScheduler
+from simulator.serving.schedulers.scheduler import Batch
 
 
 class LmiRollingBatch(ReservingScheduler):

@@ -10,8 +10,8 @@ of batches.
 from __future__ import annotations
 
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Batch
 from simulator.serving.schedulers.reserving import ReservingScheduler
+from simulator.serving.schedulers.scheduler import Batch
 
 
 class Orca(ReservingScheduler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Batch, Scheduler
+from simulator.serving.schedulers.scheduler import Batch, Scheduler
 
 
 class ReservingScheduler(Scheduler):

@@ -13,10 +13,10 @@ the whole of them is kept here instead.
 
 from __future__ import annotations
 
-from simulator.serving.blocks import BlockCache
+from simulator.serving.block_cache import BlockCache
 from simulator.serving.radix import RadixCache
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Batch, Limits, Scheduler
+from simulator.serving.schedulers.scheduler import Batch, Limits, Scheduler
 
 _MAX_PROMPT_TOKENS = 16384
 """``max_prefill_tokens``: uncached tokens of prompts in a step."""

@@ -9,8 +9,8 @@ STATIC_BATCH policy.
 
 from __future__ import annotations
 
-from simulator.serving.schedulers.base import Batch, Chunk
 from simulator.serving.schedulers.reserving import ReservingScheduler
+from simulator.serving.schedulers.scheduler import Batch, Chunk
 
 
 class Static(ReservingScheduler):

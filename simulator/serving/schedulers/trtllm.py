@@ -12,8 +12,8 @@ Source: TensorRT-LLM, ``cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp`` a
 from __future__ import annotations
 
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Batch
 from simulator.serving.schedulers.reserving import ReservingScheduler
+from simulator.serving.schedulers.scheduler import Batch
 
 
 class TrtllmNoEvict(ReservingScheduler):

@@ -9,7 +9,7 @@ groups, chunked prefill (that of :mod:`.vllm_v1` is much the same).
 
 from __future__ import annotations
 
-from simulator.serving.schedulers.base import Batch, Scheduler
+from simulator.serving.schedulers.scheduler import Batch, Scheduler
 
 
 class VllmV0(Scheduler):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from simulator.serving.request import Request
-from simulator.serving.schedulers.base import Batch, Scheduler
+from simulator.serving.schedulers.scheduler import Batch, Scheduler
 
 
 class VllmV1(Scheduler):

@@ -33,6 +33,30 @@ PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 IDLE = "idle"
 """Where neither a kernel nor a collective runs."""
 
+_PASSES: Mapping[Kind, Phase] = {
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.BACKWARD_INPUT: "backward",
+    Kind.BACKWARD_WEIGHT: "backward",
+    Kind.OPTIMIZER: "optimizer",
+}
+
+_NOT_ON_THE_GPU = frozenset({Stream.HOST, Stream.NVME_READ, Stream.NVME_WRITE})
+
+_REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE})
+
+_DEVICE_COPIES = frozenset({BUCKET_COPY, SHARDING_COPY})
+
+_USUAL: Mapping[Category, Kind] = {
+    Category.TENSOR_PARALLEL: Kind.ALL_REDUCE,
+    Category.CONTEXT_PARALLEL: Kind.SEND_RECV,
+    Category.EXPERT_PARALLEL: Kind.ALL_TO_ALL,
+    Category.DATA_PARALLEL: Kind.ALL_REDUCE,
+    Category.PIPELINE: Kind.SEND_RECV,
+    Category.OFFLOAD: Kind.COPY_TO_DEVICE,
+}
+"""What a part of a pass is that shares its name with no collective, such as a ring's steps."""
+
 
 class Span(NamedTuple):
     """Something that runs on a rank.
@@ -180,27 +204,6 @@ class _Sweep:
             if span.end_s > end_s:
                 return
             self._place += 1
-
-
-_PASSES: Mapping[Kind, Phase] = {
-    Kind.FORWARD: "forward",
-    Kind.BACKWARD: "backward",
-    Kind.BACKWARD_INPUT: "backward",
-    Kind.BACKWARD_WEIGHT: "backward",
-    Kind.OPTIMIZER: "optimizer",
-}
-_NOT_ON_THE_GPU = frozenset({Stream.HOST, Stream.NVME_READ, Stream.NVME_WRITE})
-_REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE})
-_DEVICE_COPIES = frozenset({BUCKET_COPY, SHARDING_COPY})
-_USUAL: Mapping[Category, Kind] = {
-    Category.TENSOR_PARALLEL: Kind.ALL_REDUCE,
-    Category.CONTEXT_PARALLEL: Kind.SEND_RECV,
-    Category.EXPERT_PARALLEL: Kind.ALL_TO_ALL,
-    Category.DATA_PARALLEL: Kind.ALL_REDUCE,
-    Category.PIPELINE: Kind.SEND_RECV,
-    Category.OFFLOAD: Kind.COPY_TO_DEVICE,
-}
-"""What a part of a pass is that shares its name with no collective, such as a ring's steps."""
 
 
 def predicted_spans(job: Job, result: StepResult, rank_class: int) -> list[Span]:

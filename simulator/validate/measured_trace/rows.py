@@ -69,6 +69,35 @@ _WRAPPER = re.compile(r"^aten::(_?scaled_dot_product_attention|_?linear|matmul)"
 _WAIT = re.compile(r"^(_?c10d(_functional)?|gloo|nccl)::")
 """Operators of collectives: what they take is waiting, or the launch of what is counted."""
 
+MAX_ROWS = 5_000_000
+"""More events are not kept but refused: some hundred bytes each at the most, in all."""
+
+_BACKWARD = (
+    "autograd::engine::evaluate_function",
+    "torch::distributed::reducer",
+    "torch.distributed.ddp.reducer",
+)
+"""Autograd, and DDP, which copies buckets when autograd has finished."""
+
+_ON_CPU = ("gloo:", "mpi:", "ucc:")
+
+_MAX_NAMES = 50_000
+
+_MAX_RANGES = 200_000
+
+STEP = re.compile(r"ProfilerStep#(\d{1,15})$")
+"""Range of the host around a step, as torch's own schedule names it."""
+
+UPDATE = "Optimizer.step#"
+"""What torch names ranges of optimizers, with their class behind."""
+
+PHASE = re.compile(r"^(?:step: |\W*)(forward|backward|optimizer)(?![a-z])", re.IGNORECASE)
+"""A range that a program names after a phase."""
+
+_LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime"})
+
+_ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+
 
 def collective_kind(name: str) -> Kind | None:
     """What a collective does, by its name in any spelling; None where no word says."""
@@ -106,29 +135,6 @@ def operator_kind(name: str) -> KernelKind | None:
     if _ATTENTION.search(name):
         return KernelKind.ATTENTION
     return KernelKind.GEMM if _PRODUCT_OPERATOR.search(name) else KernelKind.OTHER
-
-
-MAX_ROWS = 5_000_000
-"""More events are not kept but refused: some hundred bytes each at the most, in all."""
-
-_BACKWARD = (
-    "autograd::engine::evaluate_function",
-    "torch::distributed::reducer",
-    "torch.distributed.ddp.reducer",
-)
-"""Autograd, and DDP, which copies buckets when autograd has finished."""
-_ON_CPU = ("gloo:", "mpi:", "ucc:")
-_MAX_NAMES = 50_000
-_MAX_RANGES = 200_000
-
-STEP = re.compile(r"ProfilerStep#(\d{1,15})$")
-"""Range of the host around a step, as torch's own schedule names it."""
-UPDATE = "Optimizer.step#"
-"""What torch names ranges of optimizers, with their class behind."""
-PHASE = re.compile(r"^(?:step: |\W*)(forward|backward|optimizer)(?![a-z])", re.IGNORECASE)
-"""A range that a program names after a phase."""
-_LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime"})
-_ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
 class Range(NamedTuple):

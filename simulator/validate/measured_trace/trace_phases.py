@@ -26,6 +26,8 @@ from simulator.validate.measured_trace.rows import PHASE, UPDATE, Range, Table
 Segment = tuple[float, float, int]
 """Start, end, and the code of what runs."""
 
+_FORWARD, _BACKWARD, _UPDATE = range(len(PHASES))
+
 
 def innermost(
     start: NDArray[np.float64],
@@ -67,9 +69,6 @@ def innermost(
         if stop > clock:
             yield clock, stop, inner
             clock = stop
-
-
-_FORWARD, _BACKWARD, _UPDATE = range(len(PHASES))
 
 
 @dataclass(frozen=True)

@@ -35,26 +35,6 @@ from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.summary import summarise
 
-_SILENT = COMMUNICATION - {Category.OFFLOAD}
-
-
-def alone_on_its_node(job: Job) -> Job:
-    """The job with one rank per node, which has all of its host."""
-    return job.replace({"cluster.network.gpus_per_node": 1})
-
-
-def silence(program: Program) -> None:
-    """Exchanges between ranks take no time and load no links; all else stays."""
-    for operation in program.operations:
-        work = operation.work
-        kept = tuple(part for part in work.parts if part.category not in _SILENT)
-        if len(kept) < len(work.parts):
-            seconds = sum(part.seconds for part in kept)
-            operation.work = replace(
-                work, seconds=seconds, parts=kept, traffic=None, collectives=()
-            )
-
-
 WAITING = "waiting"
 BACKWARD_SLEEP = 2.0
 """Time of a sleeping layer's backward over its forward's, as products have it."""
@@ -77,6 +57,10 @@ _KEPT = {
     "weights": (Owner.WEIGHTS, Owner.MASTER_WEIGHTS, Owner.STASHED_WEIGHTS),
     "optimizer_states": (Owner.OPTIMIZER_STATES,),
 }
+
+Row = tuple[Operation, float, float]
+
+_SILENT = COMMUNICATION - {Category.OFFLOAD}
 
 
 @dataclass(frozen=True)
@@ -194,9 +178,6 @@ def _computed_phases_s(timeline: Timeline, index: int) -> dict[str, float]:
     return phases
 
 
-Row = tuple[Operation, float, float]
-
-
 def _compute_rows(timeline: Timeline, index: int) -> list[Row]:
     streams = [STREAMS.index(Stream.COMPUTE), STREAMS.index(Stream.HOST)]
     rows = np.flatnonzero((timeline.rank_class == index) & np.isin(timeline.stream, streams))
@@ -243,3 +224,20 @@ def _memory_bytes(memory: ClassMemory) -> dict[str, float]:
         "peak_reserved": memory.peak_reserved_bytes,
         **kept,
     }
+
+
+def alone_on_its_node(job: Job) -> Job:
+    """The job with one rank per node, which has all of its host."""
+    return job.replace({"cluster.network.gpus_per_node": 1})
+
+
+def silence(program: Program) -> None:
+    """Exchanges between ranks take no time and load no links; all else stays."""
+    for operation in program.operations:
+        work = operation.work
+        kept = tuple(part for part in work.parts if part.category not in _SILENT)
+        if len(kept) < len(work.parts):
+            seconds = sum(part.seconds for part in kept)
+            operation.work = replace(
+                work, seconds=seconds, parts=kept, traffic=None, collectives=()
+            )

@@ -33,6 +33,11 @@ Phase = Literal["forward", "backward", "optimizer"]
 PREFIX = "step: "
 """What the names of phases begin with in a profile."""
 
+Mark = float | torch.cuda.Event
+
+_STEP = "ProfilerStep#0"
+"""What torch's own schedule of steps calls the first."""
+
 
 class Span(NamedTuple):
     """One phase of one microbatch on one rank.
@@ -49,9 +54,6 @@ class Span(NamedTuple):
     chunk: int
     start_s: float
     end_s: float
-
-
-Mark = float | torch.cuda.Event
 
 
 @dataclass
@@ -107,10 +109,6 @@ class PhaseClock:
             return float(begun.elapsed_time(mark)) / 1e3
 
         return since
-
-
-_STEP = "ProfilerStep#0"
-"""What torch's own schedule of steps calls the first."""
 
 
 @dataclass(frozen=True)

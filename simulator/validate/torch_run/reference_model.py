@@ -30,6 +30,18 @@ _FORWARD, _GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 _LEAST_MAXIMUM = 1e-12
 """Operands of zeros have a scale, too."""
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "relu": functional.relu,
+    "squared-relu": lambda x: functional.relu(x).square(),
+}
+"""torch's function for each activation of a model."""
+
+_ROTARY_BASE = 10_000.0
+
+_NORM_EPSILON = 1e-5
+
 
 def use_float8(module: nn.Module) -> None:
     """Puts 8-bit linear layers in the place of all plain ones in a module, weights kept."""
@@ -126,18 +138,6 @@ class _Scaled:
     def _cast(self, values: Tensor) -> Tensor:
         result: Tensor = values.to(self._dtype, memory_format=torch.contiguous_format)
         return result
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "relu": functional.relu,
-    "squared-relu": lambda x: functional.relu(x).square(),
-}
-"""torch's function for each activation of a model."""
-
-_ROTARY_BASE = 10_000.0
-_NORM_EPSILON = 1e-5
 
 
 def reference_model(model: Model) -> ReferenceModel:

@@ -13,6 +13,12 @@ from typing import Any, NamedTuple
 from simulator.described.job import Job
 from simulator.validate.torch_run.predict import WAITING, Predicted
 
+SCHEMA_VERSION = 1
+
+_KEPT = ("weights", "optimizer_states")
+
+REST = "gradients, activations and the rest"
+
 
 class TracedSpan(NamedTuple):
     """Something that ran in the profiled step.
@@ -103,11 +109,6 @@ class Measured:
             document.get("expert_loads", ()),
             document.get("layer_sleep_s"),
         )
-
-
-SCHEMA_VERSION = 1
-_KEPT = ("weights", "optimizer_states")
-REST = "gradients, activations and the rest"
 
 
 @dataclass(frozen=True)

@@ -36,47 +36,6 @@ from simulator.validate.torch_run.reference_model import token_loss, use_float8
 from simulator.validate.torch_run.split_model import SpreadExperts, StageModel
 from simulator.validate.torch_run.supported_plan import DTYPES
 
-
-def put_to_sleep(layers: Iterable[nn.Module], forward_s: float, *, computes: bool = False) -> None:
-    """Replace what the layers compute, or add to it.
-
-    Args:
-        layers: Each takes and returns a hidden state of the same shape.
-        forward_s: How long each sleeps in forward [s].
-        computes: Whether they compute, too. Both ways they sleep at their end: forward after they
-            have computed, backward before their first gradient.
-    """
-    for layer in layers:
-        if computes:
-            layer.forward = partial(_tired, layer.forward, forward_s)
-        else:
-            layer.forward = partial(_asleep, layer, forward_s)
-
-
-def _tired(compute: Callable[[Tensor], Tensor], forward_s: float, hidden: Tensor) -> Any:
-    return _Sleep.apply(forward_s, compute(hidden))  # type: ignore[no-untyped-call]
-
-
-def _asleep(layer: nn.Module, forward_s: float, hidden: Tensor) -> Any:
-    # Weights are looked up in the call: FSDP2 puts gathered ones in their place before it.
-    return _Sleep.apply(forward_s, hidden, *layer.parameters())  # type: ignore[no-untyped-call]
-
-
-class _Sleep(torch.autograd.Function):
-    """Hands the hidden state on, and its gradient back."""
-
-    @staticmethod
-    def forward(ctx: Any, forward_s: float, hidden: Tensor, *weights: Tensor) -> Tensor:
-        ctx.forward_s, ctx.weights = forward_s, weights
-        time.sleep(forward_s)
-        return hidden.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        time.sleep(BACKWARD_SLEEP * ctx.forward_s)
-        return None, *gradients, *map(torch.zeros_like, ctx.weights)
-
-
 _LEARNING_RATE = 1e-4
 _MAX_NORM = 1.0
 _OPTIMIZERS: Mapping[OptimizerName, tuple[type[Optimizer], Mapping[str, Any]]] = MappingProxyType(
@@ -305,3 +264,43 @@ def _attention_context(job: Job) -> Iterator[None]:
     unfused = job.plan.attention_kernel == "unfused"
     with sdpa_kernel(SDPBackend.MATH) if unfused else contextlib.nullcontext():
         yield
+
+
+def put_to_sleep(layers: Iterable[nn.Module], forward_s: float, *, computes: bool = False) -> None:
+    """Replace what the layers compute, or add to it.
+
+    Args:
+        layers: Each takes and returns a hidden state of the same shape.
+        forward_s: How long each sleeps in forward [s].
+        computes: Whether they compute, too. Both ways they sleep at their end: forward after they
+            have computed, backward before their first gradient.
+    """
+    for layer in layers:
+        if computes:
+            layer.forward = partial(_tired, layer.forward, forward_s)
+        else:
+            layer.forward = partial(_asleep, layer, forward_s)
+
+
+def _tired(compute: Callable[[Tensor], Tensor], forward_s: float, hidden: Tensor) -> Any:
+    return _Sleep.apply(forward_s, compute(hidden))  # type: ignore[no-untyped-call]
+
+
+def _asleep(layer: nn.Module, forward_s: float, hidden: Tensor) -> Any:
+    # Weights are looked up in the call: FSDP2 puts gathered ones in their place before it.
+    return _Sleep.apply(forward_s, hidden, *layer.parameters())  # type: ignore[no-untyped-call]
+
+
+class _Sleep(torch.autograd.Function):
+    """Hands the hidden state on, and its gradient back."""
+
+    @staticmethod
+    def forward(ctx: Any, forward_s: float, hidden: Tensor, *weights: Tensor) -> Tensor:
+        ctx.forward_s, ctx.weights = forward_s, weights
+        time.sleep(forward_s)
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        time.sleep(BACKWARD_SLEEP * ctx.forward_s)
+        return None, *gradients, *map(torch.zeros_like, ctx.weights)

@@ -1,0 +1,144 @@
+"""Who holds how much memory when, in a captured step?
+
+Blocks come and go in the order in which the host asks for them, as torch's caching allocator
+serves it; their times are those of the compute stream. *Allocated* is the sum of the blocks,
+*reserved* what the allocator holds for them when it serves the same requests, *device* adds the
+driver's context and the communicators' buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.capture.captured_program import RankCosts
+from simulator.capture.rescale import Scale
+from simulator.capture.table import BlockOwner, Capture, RankTable
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.engine.timeline import Timeline
+from simulator.program.ir import Owner
+from simulator.program.states.outside_memory import communicators_bytes
+from simulator.results.allocator import Exchange, reserved_bytes
+from simulator.results.step import ClassMemory
+
+_OWNERS: Mapping[BlockOwner, Owner] = MappingProxyType(
+    {
+        BlockOwner.PARAMETER: Owner.WEIGHTS,
+        BlockOwner.BUFFER: Owner.WEIGHTS,
+        BlockOwner.GRADIENT: Owner.GRADIENTS,
+        BlockOwner.OPTIMIZER_STATE: Owner.OPTIMIZER_STATES,
+        BlockOwner.ACTIVATION: Owner.ACTIVATIONS,
+        BlockOwner.RECOMPUTED: Owner.RECOMPUTE,
+        BlockOwner.TEMPORARY: Owner.TEMPORARIES,
+        BlockOwner.GATHERED_PARAMETER: Owner.GATHERED_WEIGHTS,
+        BlockOwner.COMMUNICATION: Owner.COMMUNICATION,
+    }
+)
+
+
+def captured_memory(
+    capture: Capture,
+    ranks: tuple[RankCosts, ...],
+    timeline: Timeline,
+    profile: HardwareProfile,
+    scale: Scale,
+) -> tuple[ClassMemory, ...]:
+    """Memory of every captured rank over the step."""
+    return tuple(
+        _rank_memory(stage, capture, ranks[stage], timeline, profile, scale)
+        for stage in range(len(capture.tables))
+    )
+
+
+def changes_bytes(table: RankTable, shrink: float = 1.0) -> NDArray[np.float64]:
+    """What is taken, or given back where negative, with shards of another number of data ranks.
+
+    Shape (changes,) [B].
+    """
+    sharded = table.block_shards[table.block] > 1
+    return np.where(sharded, shrink, 1.0) * table.change_bytes
+
+
+def held_at_peak(table: RankTable) -> dict[BlockOwner, int]:
+    """Bytes of each owner when most is held [B]."""
+    peak = int(np.argmax(table.held_bytes)) + 1
+    owners = table.block_owner[table.block[:peak]]
+    held = np.bincount(owners, weights=table.change_bytes[:peak], minlength=len(BlockOwner))
+    return {owner: int(held[owner]) for owner in BlockOwner if held[owner]}
+
+
+def _rank_memory(
+    stage: int,
+    capture: Capture,
+    costs: RankCosts,
+    timeline: Timeline,
+    profile: HardwareProfile,
+    scale: Scale,
+) -> ClassMemory:
+    table, device = capture.tables[stage], profile.device
+    change = changes_bytes(table, scale.shrink)
+    owners = np.asarray(
+        [list(Owner).index(_OWNERS[BlockOwner(o)]) for o in table.block_owner.tolist()]
+    )[table.block]
+    curves = {
+        owner: np.maximum(np.cumsum(np.where(owners == number, change, 0.0)), 0.0)
+        for number, owner in enumerate(Owner)
+        if (owners == number).any()
+    }
+    held = np.cumsum(change)
+    peak = int(np.argmax(held))
+    time_s = _times(table, costs, timeline)
+    sizes = _group_sizes(capture, table, scale)
+    outside = device.context_bytes + communicators_bytes(sizes, profile.common)
+    room = device.memory_bytes - outside
+    reserved = max(float(held[peak]), _reserved_bytes(table, change, room))
+    return ClassMemory(
+        stage=stage,
+        peak_allocated_bytes=float(held[peak]),
+        peak_reserved_bytes=reserved,
+        peak_device_bytes=reserved + outside,
+        peak_time_s=float(time_s[peak]),
+        by_owner={owner: float(curve[peak]) for owner, curve in curves.items() if curve[peak]},
+        time_s=time_s,
+        owner_bytes=curves,
+        capacity_bytes=device.memory_bytes,
+    )
+
+
+def _times(table: RankTable, costs: RankCosts, timeline: Timeline) -> NDArray[np.float64]:
+    """When each change happens: what is taken as its kernel starts, what is given as it ends."""
+    operations = costs.operation
+    start_s = timeline.operation_start_s[operations]
+    stretch = np.divide(
+        timeline.operation_end_s[operations] - start_s,
+        [timeline.program.operations[i].work.seconds or 1.0 for i in operations.tolist()],
+    )
+    begins_s = start_s + costs.offset_s * stretch
+    ends_s = begins_s + costs.seconds * stretch
+    on_compute = table.stream == 0
+    begins_s, ends_s = (
+        np.maximum.accumulate(np.where(on_compute, times, 0.0)) for times in (begins_s, ends_s)
+    )
+    before = table.moment - 1
+    moment_s = np.where(table.change_bytes > 0, begins_s[before], ends_s[before])
+    return np.maximum.accumulate(np.where(before < 0, 0.0, moment_s))
+
+
+def _reserved_bytes(table: RankTable, change: NDArray[np.float64], room_bytes: float) -> float:
+    """What the caching allocator holds at its most, for all blocks one by one [B]."""
+    exchanges = [
+        Exchange((size,), ()) if size > 0 else Exchange((), (-size,)) for size in change.tolist()
+    ]
+    return reserved_bytes(exchanges, expandable_segments=False, room_bytes=room_bytes)
+
+
+def _group_sizes(capture: Capture, table: RankTable, scale: Scale) -> list[int]:
+    """Ranks of every communicator that the rank uses."""
+    sizes: dict[int, int] = {}
+    for each in table.exchanges:
+        size = len(capture.groups[each.group])
+        sizes[each.group] = round(size * scale.factor) if each.axis == scale.axis else size
+    return list(sizes.values())

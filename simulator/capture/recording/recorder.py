@@ -1,0 +1,325 @@
+"""What does one rank of the user's code launch, send, take and give back?
+
+A dispatch mode below autograd sees every operator as the device would run it. Operators that
+only look at a tensor in another way launch nothing; factories take memory and launch nothing.
+
+Ignores: memory that a kernel takes for itself while it runs, and workspaces of libraries.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from simulator.capture import table
+from simulator.capture.recording.absent_streams import Streams
+from simulator.capture.recording.modules import Modules, in_backward
+from simulator.capture.recording.record import Block, Kept, Operation, Record
+from simulator.capture.table import BlockOwner, Call, Phase
+
+_SUBCLASSES = {"DTensor", "AsyncCollectiveTensor"}
+"""Come back as operators on what they hold."""
+_NAMESPACES_OF_EXCHANGES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
+_SILENT = {
+    "aten.detach", "aten.alias", "aten.lift_fresh", "aten.record_stream", "aten.set_",
+    "aten.resize_", "aten._unsafe_view", "aten._reshape_alias", "aten.empty", "aten.empty_like",
+    "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided", "aten._local_scalar_dense",
+    "aten.is_same_size", "aten.sym_size", "aten._nested_tensor_from_mask_left_aligned",
+}  # fmt: skip
+"""Launch nothing."""
+_LOOKUPS = {"aten.embedding", "aten.index_select", "aten.gather", "aten.index"}
+"""Read as many elements of their table as they write."""
+_OVERWRITES = {
+    "aten.fill_", "aten.zero_", "aten.copy_", "aten._foreach_copy_", "aten._foreach_zero_",
+    "aten.uniform_", "aten.normal_", "aten.random_", "aten.bernoulli_", "aten._foreach_fill_",
+}  # fmt: skip
+"""Write their first argument without reading it."""
+_WITH_SETTINGS = ("attention", "convolution", "flash", "cudnn", "dropout", "efficient")
+_PRODUCTS = {"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.linear"}
+"""Of them, whether fp32 may run as TF32."""
+_ALLOCATION_BYTES = 512
+"""Device memory is handed out in multiples of this. Source: ``kMinBlockSize`` of torch's
+``CUDACachingAllocator``."""
+
+
+def storage_bytes(storage: torch.UntypedStorage) -> int:
+    """What a storage takes of the device [B]."""
+    return -(-storage.nbytes() // _ALLOCATION_BYTES) * _ALLOCATION_BYTES
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down what reaches the device.
+
+    Attributes:
+        record: What was written down.
+        modules: Which module and phase it is now.
+        streams: Which stream is current.
+        paused: Above zero where what runs is not the step, such as planning of shardings.
+        owner: Owner of what is taken now, where the code around says it.
+        lookups: Moment, and positions, of each look into an embedding in forward.
+        now_bytes, most_bytes: Held now, and at most so far [B].
+        on_error: Called with what an operator raises in backward: torch's engine may end the
+            process before anybody else is told.
+    """
+
+    def __init__(self, record: Record, modules: Modules) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.record, self.modules = record, modules
+        self.streams = Streams()
+        self.paused = 0
+        self.owner: BlockOwner | None = None
+        self.lookups: list[tuple[int, int]] = []
+        self.now_bytes = self.most_bytes = 0
+        self._blocks: dict[int, int] = {}
+        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self.on_error: Callable[[Exception], None] = lambda _: None
+        self.exchange: Any = None
+        """Records an exchange; set by :mod:`.groups`."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.prim.device.default:
+            return func(*args, **(kwargs or {}))
+        if any(each.__name__ in _SUBCLASSES for each in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda" and device.index:
+            # A rank has one device; code may number it by its place in the node.
+            kwargs = {**kwargs, "device": torch.device("cuda", 0)}
+        if self.paused:
+            return func(*args, **kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return self._number(func, args)
+        try:
+            result = func(*args, **kwargs)
+        except Exception as error:
+            if in_backward():
+                self.on_error(error)
+            raise
+        if func.namespace in _NAMESPACES_OF_EXCHANGES:
+            self.exchange(func, args, kwargs, result)
+        else:
+            self._operator(func, args, kwargs, result)
+        return result
+
+    def _number(self, func: Any, args: Any) -> Any:
+        """A value that only a run knows; where it decides something, :mod:`.values` refuses."""
+        is_fake = isinstance(args[0], FakeTensor)
+        if not is_fake or args[0].constant is not None:
+            return func(*args)
+        kind = args[0].dtype
+        return math.nan if kind.is_floating_point else False if kind is torch.bool else 0
+
+    def _operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name = _name(func)
+        outputs = [t for t in _leaves(result) if _on_device(t)]
+        if name in _SILENT or _is_view(func):
+            self._notice(outputs)
+            return
+        inputs = [t for t in _leaves((args, kwargs)) if _on_device(t)]
+        if not inputs and not outputs:
+            return
+        call = self._call(func, name, args, kwargs, inputs, outputs)
+        if name == "aten.embedding" and self.modules.phase() is Phase.FORWARD:
+            self.lookups.append((self.record.moment, inputs[-1].numel()))
+        self._add(call, self.streams.current)
+        self._notice(outputs)
+
+    def _call(
+        self,
+        func: Any,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+    ) -> int:
+        written = {id(t) for t in _written(func, args, kwargs)}
+        known = {id(t) for t in inputs}
+        fresh = [t for t in outputs if id(t) not in known]
+        whole = name not in _OVERWRITES
+        written_bytes = sum(map(_touched, fresh)) + sum(
+            _touched(t) for t in inputs if id(t) in written
+        )
+        reads = [t for t in inputs if whole or id(t) not in written]
+        if name in _LOOKUPS:
+            reads = [*fresh, *inputs[1:]]
+        read_bytes = sum(map(_touched, reads))
+        sharded = [t for t in (*reads, *fresh) if self._shards(t) > 1]
+        call = Call(
+            str(func),
+            tuple(map(_described, inputs)),
+            tuple(map(_described, fresh)),
+            _settings(name, args, kwargs),
+            read_bytes,
+            written_bytes,
+            sum(map(_touched, sharded)) + sum(
+                _touched(t) for t in inputs if id(t) in written and self._shards(t) > 1
+            ),
+        )  # fmt: skip
+        if sharded and self.modules.phase() is Phase.OPTIMIZER:
+            self._notice(fresh, shards=self._shards(sharded[0]))
+        return self.record.calls.setdefault(call, len(self.record.calls))
+
+    def _add(self, call: int, stream: int, exchange: int = -1) -> int:
+        """Record an operation; returns its number."""
+        number = self.record.moment
+        modules = self.modules
+        self.record.operations.append(
+            Operation(
+                call, stream, modules.phase(), self.record.number_of(modules.path()), exchange
+            )
+        )
+        self.record.waits += [(number, before) for before in self.streams.waiting.pop(stream, ())]
+        self.streams.last[stream] = number
+        return number
+
+    def add_exchange(self, name: str, number: int, stream: int) -> int:
+        """Record an exchange on a stream; returns the number of its operation."""
+        call = Call(name, (), (), (), 0, 0, 0)
+        return self._add(self.record.calls.setdefault(call, len(self.record.calls)), stream, number)
+
+    # Memory
+
+    def _notice(self, tensors: Sequence[Tensor], shards: int = 1) -> None:
+        """Take note of storages that are new."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key not in self._blocks:
+                self._take(storage, key, shards)
+
+    def _take(self, storage: torch.UntypedStorage, key: int, shards: int) -> None:
+        num_bytes = storage_bytes(storage)
+        modules, record = self.modules, self.record
+        phase = modules.phase()
+        owner = BlockOwner.TEMPORARY if self.owner is None else self.owner
+        sure = Kept.GUESSED if self.owner is None else Kept.SEEN
+        path = record.number_of(modules.path())
+        number = len(record.blocks)
+        record.blocks.append(
+            Block(num_bytes, owner, path, phase, record.moment, shards=shards, sure=sure)
+        )
+        self._blocks[key] = number
+        self._alive[key] = weakref.ref(storage, partial(self._forget, key))
+        self._change(number, num_bytes)
+
+    def _forget(self, key: int, _: object) -> None:
+        number = self._blocks.pop(key)
+        self._alive.pop(key, None)
+        self._change(number, -self.record.blocks[number].num_bytes)
+        block = self.record.blocks[number]
+        block.given, block.given_phase = self.record.moment, self.modules.phase()
+
+    def _change(self, number: int, num_bytes: int) -> None:
+        if num_bytes:
+            self.record.sizes.append((self.record.moment, number, num_bytes))
+            self.now_bytes += num_bytes
+            self.most_bytes = max(self.most_bytes, self.now_bytes)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """A storage was given another size in place."""
+        number = self._blocks.get(storage._cdata)
+        if number is not None:
+            block = self.record.blocks[number]
+            num_bytes = storage_bytes(storage)
+            self._change(number, num_bytes - block.num_bytes)
+            block.num_bytes = num_bytes
+            if self.owner is not None:
+                block.owner, block.sure = self.owner, Kept.SEEN
+
+    def block_of(self, tensor: Tensor) -> Block | None:
+        """The block that a tensor lies in; None where it is not on the device."""
+        local = local_part(tensor)
+        if not _on_device(local):
+            return None
+        self._notice([local])
+        number = self._blocks.get(local.untyped_storage()._cdata)
+        return None if number is None else self.record.blocks[number]
+
+    def say_owner(self, tensor: Tensor, owner: BlockOwner, shards: int = 1) -> None:
+        """Say who holds a tensor's storage."""
+        block = self.block_of(tensor)
+        if block is not None:
+            block.owner, block.sure = owner, Kept.SAID
+            block.shards = max(block.shards, shards)
+
+    def _shards(self, tensor: Tensor) -> int:
+        number = self._blocks.get(tensor.untyped_storage()._cdata)
+        return 1 if number is None else self.record.blocks[number].shards
+
+
+def local_part(tensor: Any) -> Tensor:
+    """This rank's part of a distributed tensor."""
+    inner = getattr(tensor, "_local_tensor", None)
+    local: Tensor = tensor if inner is None else inner
+    held: Tensor | None = getattr(local, "elem", None)
+    return local if held is None else held
+
+
+def _leaves(tree: Any) -> Iterator[Tensor]:
+    seen: set[int] = set()
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Tensor) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            yield leaf
+
+
+def _on_device(tensor: Tensor) -> bool:
+    return tensor.device.type == "cuda"
+
+
+def _described(tensor: Tensor) -> table.Tensor:
+    return table.Tensor(str(tensor.dtype)[6:], tuple(tensor.shape))
+
+
+def _touched(tensor: Tensor) -> int:
+    """Bytes of the elements that differ: along an expanded axis there is one [B]."""
+    counts = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, step in counts if step or not size) * tensor.element_size()
+
+
+@cache
+def _name(func: Any) -> str:
+    return f"{func.namespace}.{func._schema.name.split('::')[1]}"
+
+
+@cache
+def _is_view(func: Any) -> bool:
+    """Whether all results are other looks at arguments."""
+    returns = func._schema.returns
+    return bool(returns) and all(
+        each.alias_info is not None and not each.alias_info.is_write for each in returns
+    )
+
+
+@cache
+def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
+    arguments = enumerate(func._schema.arguments)
+    return tuple((i, a.name) for i, a in arguments if a.alias_info and a.alias_info.is_write)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    for place, name in _written_places(func):
+        given = args[place] if place < len(args) else kwargs.get(name)
+        yield from (t for t in tree_leaves(given) if isinstance(t, Tensor))
+
+
+def _settings(name: str, args: Any, kwargs: Any) -> tuple[float | None, ...]:
+    if name in _PRODUCTS:
+        return (float(torch.get_float32_matmul_precision() != "highest"),)
+    if not any(word in name for word in _WITH_SETTINGS):
+        return ()
+    leaves = tree_leaves((args, tuple(kwargs.values())))
+    return tuple(float(x) for x in leaves if isinstance(x, (bool, int, float)))

@@ -1,0 +1,92 @@
+"""What may the code not do while it is captured?
+
+Checkpoints and folders are skipped, which changes nothing about a step. Opening a file to
+write and connecting to a network are refused, with the line that does so.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils.data import DataLoader
+
+from simulator.capture.recording.absent_streams import replaced
+from simulator.capture.recording.values import user_line
+from simulator.errors import InputError
+
+
+@contextlib.contextmanager
+def nothing_leaves(note: Callable[[str], None]) -> Iterator[None]:
+    """Inside, nothing is written or sent.
+
+    Args:
+        note: Told what is skipped.
+    """
+
+    def skipped(name: str) -> Callable[..., None]:
+        def skip(*_: Any, **__: Any) -> None:
+            note(f"{name} was skipped")
+
+        return skip
+
+    open_file = builtins.open
+
+    def read_only(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if set(mode) & set("wax+") and not _may_be_written(file):
+            rule = f"opens {file} to write, and a captured script writes nothing"
+            raise InputError.single(user_line(), rule, hint="leave it out when WORLD_SIZE is fake")
+        return open_file(file, mode, *args, **kwargs)
+
+    def refuse_connection(*_: Any, **__: Any) -> None:
+        rule = "connects to a network, and a captured script does not"
+        raise InputError.single(user_line(), rule, hint="give it local data")
+
+    iterate = DataLoader.__iter__
+
+    def batches(loader: Any) -> Iterator[Any]:
+        """The batches with contents, read in this process."""
+        loader.num_workers, loader.prefetch_factor, loader.persistent_workers = 0, None, False
+        loader.pin_memory = False
+        with unset_fake_temporarily():
+            inner = iterate(loader)
+        while True:
+            with unset_fake_temporarily():
+                try:
+                    batch = next(inner)
+                except StopIteration:
+                    return
+            yield batch
+
+    checkpoint = torch.distributed.checkpoint
+    with replaced(
+        {
+            (builtins, "open"): read_only,
+            (socket.socket, "connect"): refuse_connection,
+            (torch, "save"): skipped("torch.save"),
+            (checkpoint, "save"): skipped("a distributed checkpoint"),
+            (checkpoint, "async_save"): skipped("a distributed checkpoint"),
+            (os, "makedirs"): skipped("making a folder"),
+            (os, "mkdir"): skipped("making a folder"),
+            (DataLoader, "__iter__"): batches,
+            (torch.Tensor, "pin_memory"): lambda tensor, *_: tensor,
+            (torch.Tensor, "record_stream"): lambda *_: None,
+        }
+    ):
+        yield
+
+
+def _may_be_written(file: Any) -> bool:
+    if isinstance(file, int):
+        return True
+    places = (tempfile.gettempdir(), str(Path.home() / ".cache"), os.devnull)
+    return "__pycache__" in str(file) or os.path.abspath(file).startswith(places)

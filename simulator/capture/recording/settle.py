@@ -1,0 +1,123 @@
+"""How does what was written down become the columns of one step?
+
+Of the steps that ran, the third is kept: in the first, memory for optimizer states is taken, and
+in the second DistributedDataParallel makes its buckets anew. What is held when the step begins is
+taken at moment 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.capture.recording.record import Exchanged, Record
+from simulator.capture.table import BlockOwner, Exchange, Integers, RankTable
+from simulator.errors import InputError
+
+KEPT_STEP = 2
+"""The step that is kept, from 0, where so many ran."""
+
+
+class Window(NamedTuple):
+    """Part of a record.
+
+    Attributes:
+        first, end: First operation, and one past the last.
+        first_change, end_change: The same for changes of memory.
+    """
+
+    first: int
+    end: int
+    first_change: int
+    end_change: int
+
+
+def step_window(record: Record) -> Window:
+    """The step that is kept.
+
+    Raises:
+        InputError: No step was completed.
+    """
+    whole = len(record.steps) - 1
+    if whole < 1:
+        rule = "made no step: no module ran forward before an optimizer stepped"
+        raise InputError.single("script", rule, hint="captured is a loop of forward and step()")
+    step = min(KEPT_STEP, whole - 1)
+    (first, first_change), (end, end_change) = record.steps[step], record.steps[step + 1]
+    return Window(first, end, first_change, end_change)
+
+
+def settled_table(record: Record, owners: list[BlockOwner]) -> RankTable:
+    """The kept step of a rank.
+
+    Args:
+        record: What was written down.
+        owners: Who holds each block.
+
+    Raises:
+        InputError: No step was completed.
+    """
+    window = step_window(record)
+    operations = record.operations[window.first : window.end]
+    distinct: dict[Exchange, int] = {}
+    exchange_of = [
+        -1 if op.exchange < 0 else _numbered(distinct, record.exchanges[op.exchange])
+        for op in operations
+    ]
+    calls = {number: i for i, number in enumerate(sorted({op.call for op in operations}))}
+    names = list(record.calls)
+    moment, block, change, kept = _changes(record, window)
+    paths = tuple(record.paths)
+    return RankTable(
+        rank=record.rank,
+        call=_column(calls[op.call] for op in operations),
+        stream=_column(op.stream for op in operations),
+        phase=_column(op.phase for op in operations),
+        module=_column(op.module for op in operations),
+        exchange=_column(exchange_of),
+        waits=_waits(record, window),
+        moment=moment,
+        block=block,
+        change_bytes=change,
+        block_owner=_column(owners[i] for i in kept),
+        block_module=_column(record.blocks[i].module for i in kept),
+        block_shards=_column(record.blocks[i].shards for i in kept),
+        calls=tuple(names[number] for number in calls),
+        exchanges=tuple(distinct),
+        paths=paths,
+    )
+
+
+def _numbered(distinct: dict[Exchange, int], one: Exchanged) -> int:
+    key = Exchange(one.kind, one.group, one.num_bytes, one.axis, one.peer, one.sends)
+    return distinct.setdefault(key, len(distinct))
+
+
+def _waits(record: Record, window: Window) -> Integers:
+    pairs = [
+        (operation - window.first, before - window.first)
+        for operation, before in record.waits
+        if window.first <= before and operation < window.end
+    ]
+    return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _changes(record: Record, window: Window) -> tuple[Integers, Integers, Integers, list[int]]:
+    """Moments, blocks and bytes of the window's changes, and the blocks that appear."""
+    held: dict[int, int] = {}
+    for _, number, num_bytes in record.sizes[: window.first_change]:
+        held[number] = held.get(number, 0) + num_bytes
+    start = [(0, number, num_bytes) for number, num_bytes in held.items() if num_bytes]
+    inside = [
+        (moment - window.first, number, num_bytes)
+        for moment, number, num_bytes in record.sizes[window.first_change : window.end_change]
+    ]
+    rows = np.asarray([*start, *inside], dtype=np.int64).reshape(-1, 3)
+    kept, blocks = np.unique(rows[:, 1], return_inverse=True)
+    return rows[:, 0].copy(), blocks.astype(np.int64), rows[:, 2].copy(), kept.tolist()
+
+
+def _column(values: Iterable[int]) -> Integers:
+    return np.asarray(list(values), dtype=np.int64)

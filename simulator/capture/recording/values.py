@@ -1,0 +1,109 @@
+"""What happens where the code asks a tensor for a number?
+
+No tensor has contents. Numbers that are only printed, logged or scaled with become "not a
+number"; where one decides what runs next, nobody can say what would, and the line is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simulator.capture.recording.absent_streams import replaced
+from simulator.errors import InputError
+
+
+class UnknownNumber(float):
+    """A number that only a real run knows."""
+
+    def __new__(cls) -> UnknownNumber:
+        """Not a number, whatever it is called with."""
+        return super().__new__(cls, math.nan)
+
+    def _same(self, *_: Any) -> Any:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _same
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __neg__ = __abs__ = _same
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __round__ = _same
+
+    def _refuse(self, *_: Any) -> Any:
+        raise unknown_value()
+
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __index__ = _refuse
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._refuse())
+
+    __hash__ = float.__hash__
+
+
+def unknown_value(error: BaseException | None = None) -> InputError:
+    """The error for a decision that needs contents, at the user's line."""
+    hint = "decide it before the step, or give shapes that do not depend on data"
+    return InputError.single(
+        user_line(error), "needs the value of a tensor, and captured tensors have none", hint=hint
+    )
+
+
+_OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
+
+
+def user_line(error: BaseException | None = None) -> str:
+    """File, line and text of the user's code that is at work, or where an error left it."""
+    frames = [*traceback.extract_stack()]
+    if error is not None:
+        frames += traceback.extract_tb(error.__traceback__)
+    library = str(Path(traceback.__file__).parent)
+    for frame in reversed(frames):
+        inside = frame.filename.startswith((*_OURS, "<"))
+        if not inside and not frame.filename.startswith(library):
+            return f"{frame.filename}:{frame.lineno}: {frame.line}"
+    return sys.argv[0]
+
+
+def _known(tensor: Tensor) -> bool:
+    constant = getattr(tensor, "constant", None)
+    return tensor.device.type == "cpu" and (constant is not None or _is_real(tensor))
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter)
+
+
+@contextlib.contextmanager
+def unknown_values() -> Iterator[None]:
+    """Inside, numbers of tensors are unknown numbers."""
+
+    def asked(method: Callable[..., Any], answer: Callable[[], Any]) -> Callable[..., Any]:
+        def ask(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+            return method(self, *args, **kwargs) if _known(self) else answer()
+
+        return ask
+
+    def refuse() -> Any:
+        raise unknown_value()
+
+    answers: dict[str, Callable[[], Any]] = {
+        "item": UnknownNumber, "__float__": lambda: math.nan, "__bool__": refuse,
+        "__int__": refuse, "__index__": refuse, "tolist": refuse, "numpy": refuse,
+    }  # fmt: skip
+    values: dict[tuple[Any, str], Any] = {
+        (Tensor, name): asked(getattr(Tensor, name), answer) for name, answer in answers.items()
+    }
+
+    def step_always(_: Any, optimizer: Any, __: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    values[torch.amp.GradScaler, "_maybe_opt_step"] = step_always
+    values[torch.amp.GradScaler, "update"] = lambda *_, **__: None
+    with replaced(values):
+        yield

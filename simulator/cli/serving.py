@@ -1,0 +1,232 @@
+"""clustersim serve: how fast, for how many, and at what price does a cluster serve a model?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
+from simulator.cli.options import AsJson, parse_assignments, written_as
+from simulator.files import PICTURES
+
+if TYPE_CHECKING:
+    from simulator.serving.answers import Answers
+    from simulator.serving.described import ServingJob
+
+ServingFile = Annotated[
+    Path, typer.Argument(metavar="SERVING.yaml", help="The deployment and its workload.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a field, for example deployment.tp=4; may be repeated.",
+    ),
+]
+_DOES_NOT_KEEP = 1
+
+
+def build_serve_group() -> typer.Typer:
+    """The ``serve`` commands."""
+    group = typer.Typer(name="serve", no_args_is_help=True, help="Serving a model.")
+    group.command("run")(run)
+    group.command("sweep")(sweep)
+    group.command("plan")(plan)
+    group.command("capacity")(capacity)
+    return group
+
+
+def run(
+    file: ServingFile,
+    changes: Changes = None,
+    as_json: AsJson = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=written_as(*PICTURES),
+            help="Draw batches, queue and cache of a replica over time.",
+        ),
+    ] = None,
+) -> None:
+    """Serve a workload: throughput, latencies, goodput, money.
+
+    Example:  clustersim serve run llama3-70b-8xh100-serving.yaml --set deployment.tp=4
+    """
+    from simulator.serving.answers import answers_of
+    from simulator.serving.cluster import serve
+
+    job = _read(file, changes)
+    served = serve(job.deployment, job.workload, record=plot is not None)
+    answers = answers_of(served, job.deployment, job.workload)
+    if plot is not None:
+        from simulator.plots.serving import draw_serving
+
+        draw_serving(_title(job), served.steps, plot)
+        note(f"wrote {plot}")
+    if as_json:
+        print_json(answers.to_dict())
+        return
+    columns = [*text_columns(""), *number_columns("")]
+    print_table(_title(job), columns, _lines(answers))
+    spreads = {"TTFT": answers.ttft_s, "TPOT": answers.tpot_s, "end to end": answers.end_to_end_s}
+    names = list(answers.ttft_s)
+    rows = [
+        [name, *(_milliseconds(spread.get(key)) for key in names)]
+        for name, spread in spreads.items()
+    ]
+    print_table("latency [ms]", [*text_columns(""), *number_columns(*names)], rows)
+
+
+def sweep(
+    file: ServingFile,
+    rates: Annotated[
+        str, typer.Option(metavar="R,R,…", help="Requests per second to try.")
+    ] = "1,2,4,8,16,32",
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Latencies and goodput over rates of requests.
+
+    Example:  clustersim serve sweep serving.yaml --rates 1,2,4,8
+    """
+    from simulator.serving.bearable_rate import at_rate
+
+    job = _read(file, changes)
+    tried = [(rate, at_rate(job.deployment, job.workload, rate)) for rate in _rates(rates)]
+    if as_json:
+        print_json({"rows": [{"rate": rate, **found.to_dict()} for rate, found in tried]})
+        return
+    columns = ["requests/s", "tokens/s", "TTFT p50", "TTFT p95", "TPOT p50", "TPOT p95", "good"]
+    rows = [[f"{rate:g}", *_cells(found)] for rate, found in tried]
+    print_table(f"{_title(job)} [ms]", number_columns(*columns), rows)
+
+
+def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) -> None:
+    """Rank every tp and pp by the rate of requests that it bears.
+
+    Example:  clustersim serve plan serving.yaml --set workload.objective.ttft=1s
+    """
+    from simulator.serving.bearable_rate import ranked_splits
+
+    job = _read(file, changes)
+    choices = ranked_splits(job)
+    if as_json:
+        rows = [
+            {
+                **choice.settings,
+                "rate": choice.rate,
+                "reason": choice.reason,
+                "answers": choice.answers and choice.answers.to_dict(),
+            }
+            for choice in choices
+        ]
+        print_json({"rows": rows})
+    else:
+        columns = [*number_columns("tp", "pp", "requests/s"), *text_columns("")]
+        cells = [
+            [str(c.settings["tp"]), str(c.settings["pp"]), f"{c.rate:.3g}", c.reason]
+            for c in choices
+        ]
+        print_table(f"{_title(job)}: the largest rate of each split", columns, cells)
+    if not any(choice.rate for choice in choices):
+        raise typer.Exit(_DOES_NOT_KEEP)
+
+
+def capacity(
+    file: ServingFile,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1e-6, metavar="R", help="Requests per second that must be borne."),
+    ] = None,
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Largest rate of the GPUs, or with --rate the fewest GPUs.
+
+    Example:  clustersim serve capacity serving.yaml --rate 50
+    """
+    from simulator.serving.bearable_rate import largest_rate
+
+    job = _read(file, changes)
+    deployment = job.deployment
+    one = deployment.model_copy(update={"gpus": deployment.ranks})
+    found = largest_rate(one, job.workload)
+    replicas = None if rate is None or not found.rate else int(-(-rate // found.rate))
+    document: dict[str, Any] = {
+        "rate_per_replica": found.rate,
+        "rate": found.rate * deployment.replicas,
+        "gpus_per_replica": deployment.ranks,
+        "gpus": None if replicas is None else replicas * deployment.ranks,
+        "answers_of_a_replica": found.answers and found.answers.to_dict(),
+    }
+    if as_json:
+        print_json(document)
+    else:
+        lines = [
+            ("requests/s that a replica bears", f"{found.rate:.3g}"),
+            ("GPUs of a replica", str(deployment.ranks)),
+            (f"requests/s that {deployment.gpus} GPUs bear", f"{document['rate']:.3g}"),
+        ]
+        if rate is not None:
+            needed = document["gpus"]
+            lines.append(
+                (f"GPUs for {rate:g} requests/s", "none" if needed is None else f"{needed}")
+            )
+        print_table(_title(job), [*text_columns(""), *number_columns("")], lines)
+    if not found.rate:
+        note("one replica breaks the objective at any rate: raise tp, or the limits")
+        raise typer.Exit(_DOES_NOT_KEEP)
+
+
+def _read(file: Path, changes: Sequence[str] | None) -> ServingJob:
+    from simulator.serving.serving_file import load_serving
+
+    return load_serving(file, parse_assignments(changes or ()))
+
+
+def _title(job: ServingJob) -> str:
+    d = job.deployment
+    return f"{d.model.name} on {d.gpus} x {d.profile.name}, {d.engine}, tp {d.tp}, pp {d.pp}"
+
+
+def _lines(answers: Answers) -> list[tuple[str, str]]:
+    price = answers.usd_per_million_tokens
+    lines = [
+        ("requests/s", f"{answers.requests_per_s:.3g}"),
+        ("tokens of answers/s", f"{answers.output_tokens_per_s:.0f}"),
+        ("tokens/s", f"{answers.total_tokens_per_s:.0f}"),
+        ("goodput [requests/s]", f"{answers.goodput_requests_per_s:.3g}"),
+        ("requests that keep to the objective", f"{100 * answers.good_share:.1f} %"),
+        ("tokens that a replica's cache holds", str(answers.cache_tokens)),
+        ("prompt tokens found in the cache", f"{100 * answers.cached_share:.1f} %"),
+        ("preemptions", str(answers.preemptions)),
+        ("engine steps", str(answers.steps)),
+    ]
+    return lines if price is None else [*lines, ("USD per million tokens", f"{price:.3g}")]
+
+
+def _cells(found: Answers) -> list[str]:
+    spreads = (found.ttft_s, found.tpot_s)
+    latencies = [_milliseconds(spread.get(key)) for spread in spreads for key in ("p50", "p95")]
+    return [f"{found.output_tokens_per_s:.0f}", *latencies, f"{100 * found.good_share:.0f} %"]
+
+
+def _rates(text: str) -> list[float]:
+    from simulator.errors import InputError
+
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError:
+        rates = []
+    if not rates or min(rates) <= 0:
+        raise InputError.single("--rates", "must be positive numbers", text, "for example 1,2,4")
+    return rates
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:.1f}"

@@ -1,0 +1,135 @@
+"""Which rate does a deployment bear, how many GPUs does a rate take, and which split is best?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from simulator.errors import ClustersimError, InputError
+from simulator.serving.answers import Answers, answers_of
+from simulator.serving.cluster import serve
+from simulator.serving.described import Arrivals, Deployment, ServingJob, Workload
+
+_FIRST_RATE = 1.0
+_RATE_STEP, _PRECISION = 2.0, 0.03
+_MOST_RATE = 1e6
+_LEAST_SECONDS = 60.0
+_MOST_REQUESTS = 20_000
+_DEGREES = (1, 2, 4, 8, 16)
+
+
+class Bearable(NamedTuple):
+    """The largest rate that keeps to the objective [1/s], and how the run at it went."""
+
+    rate: float
+    answers: Answers | None
+
+
+class Choice(NamedTuple):
+    """One way to split a deployment's GPUs, with what came of it; or why it cannot run."""
+
+    settings: Mapping[str, int]
+    rate: float
+    answers: Answers | None
+    reason: str = ""
+
+
+def at_rate(deployment: Deployment, workload: Workload, rate: float) -> Answers:
+    """Serve the workload's requests at a Poisson rate, for at least a minute of traffic."""
+    count = min(_MOST_REQUESTS, max(workload.requests, int(rate * _LEAST_SECONDS)))
+    changed = workload.model_copy(
+        update={
+            "arrivals": Arrivals(kind="poisson", rate=rate),
+            "requests": count,
+            "warm_up_share": max(workload.warm_up_share, 0.2),
+        }
+    )
+    return answers_of(serve(deployment, changed), deployment, changed)
+
+
+def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
+    """The largest Poisson rate at which enough requests keep to the objective, within 3 %.
+
+    Doubles until it breaks, then halves the gap. Replicas behind a router are alike, so one of
+    them is asked and its rate multiplied.
+
+    Raises:
+        InputError: The objective sets no limit, so every rate would do.
+    """
+    _need_a_limit(workload)
+    one = deployment.model_copy(update={"gpus": deployment.ranks})
+    good, answers, rate = 0.0, None, _FIRST_RATE
+    bad = None
+    while bad is None and rate < _MOST_RATE:
+        found = at_rate(one, workload, rate)
+        if found.keeps_objective:
+            good, answers, rate = rate, found, rate * _RATE_STEP
+        else:
+            bad = rate
+    low, high = good or _FIRST_RATE / 256, bad or rate
+    while high / low > 1.0 + _PRECISION:
+        rate = (low * high) ** 0.5
+        found = at_rate(one, workload, rate)
+        if found.keeps_objective:
+            low, good, answers = rate, rate, found
+        else:
+            high = rate
+    return Bearable(good * deployment.replicas, answers)
+
+
+def fewest_gpus(deployment: Deployment, workload: Workload, rate: float) -> int:
+    """GPUs in whole replicas that bear a rate under the objective.
+
+    Raises:
+        InputError: No number does: a single request breaks the objective.
+    """
+    one = deployment.model_copy(update={"gpus": deployment.ranks})
+    bearable = largest_rate(one, workload).rate
+    if not bearable:
+        raise InputError.single(
+            "workload.objective",
+            "one replica cannot keep to it at any rate",
+            hint="raise tp, or the limits",
+        )
+    replicas = int(-(-rate // bearable))
+    return replicas * deployment.ranks
+
+
+def ranked_splits(job: ServingJob) -> list[Choice]:
+    """Every split of the GPUs into tp, pp and replicas, the largest rate first.
+
+    All are simulated, none is pruned, so the first is the best of them.
+    """
+    choices = [_tried(job, settings) for settings in _splits(job.deployment)]
+    return sorted(choices, key=lambda choice: -choice.rate)
+
+
+def _splits(deployment: Deployment) -> Iterator[dict[str, int]]:
+    per_node = deployment.profile.network.gpus_per_node
+    for tp in _DEGREES:
+        for pp in _DEGREES:
+            if tp <= per_node and tp * pp <= deployment.gpus and deployment.gpus % (tp * pp) == 0:
+                yield {"tp": tp, "pp": pp}
+
+
+def _tried(job: ServingJob, settings: Mapping[str, int]) -> Choice:
+    ep = 1 if settings["tp"] % job.deployment.ep else job.deployment.ep
+    update: dict[str, Any] = {**settings, "attention_dp": 1, "ep": ep}
+    try:
+        bearable = largest_rate(job.deployment.model_copy(update=update), job.workload)
+    except ClustersimError as error:
+        return Choice(settings, 0.0, None, " ".join(str(error).split()))
+    reason = "" if bearable.rate else "breaks the objective at any rate"
+    return Choice(settings, bearable.rate, bearable.answers, reason)
+
+
+def _need_a_limit(workload: Workload) -> None:
+    objective = workload.objective
+    limits: Sequence[float | None] = (
+        objective.ttft_s,
+        objective.tpot_s,
+        objective.end_to_end_s,
+    )
+    if all(limit is None for limit in limits):
+        hint = "for example {ttft: 1 s, tpot: 50 ms}"
+        raise InputError.single("workload.objective", "sets no limit", hint=hint)

@@ -1,0 +1,31 @@
+"""Which schedulers are there, by the name that a deployment gives?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from simulator.serving.schedulers.fastgen import FastGen
+from simulator.serving.schedulers.lmi import LmiRollingBatch
+from simulator.serving.schedulers.orca import Orca
+from simulator.serving.schedulers.scheduler import Scheduler
+from simulator.serving.schedulers.sglang import Sglang
+from simulator.serving.schedulers.static import Static
+from simulator.serving.schedulers.trtllm import TrtllmMaxUtilisation, TrtllmNoEvict
+from simulator.serving.schedulers.vllm_v0 import VllmV0
+from simulator.serving.schedulers.vllm_v1 import VllmV1
+
+SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
+    {
+        "vllm-v1": VllmV1,
+        "vllm-v0": VllmV0,
+        "sglang": Sglang,
+        "trtllm": TrtllmNoEvict,
+        "trtllm-max-utilisation": TrtllmMaxUtilisation,
+        "orca": Orca,
+        "static": Static,
+        "lmi": LmiRollingBatch,
+        "fastgen": FastGen,
+    }
+)
+"""Scheduler by name."""

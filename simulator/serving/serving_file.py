@@ -1,0 +1,50 @@
+"""How does a file become a deployment and its workload?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simulator.described.documents import read_yaml, validated, with_changes
+from simulator.described.load import load_model, load_profile
+from simulator.errors import InputError
+from simulator.serving.described import ServingJob
+
+
+def load_serving(
+    source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
+) -> ServingJob:
+    """A serving job from a YAML file, or from what such a file says as a dictionary.
+
+    ``deployment.model`` and ``deployment.profile`` are shipped names or paths.
+
+    Args:
+        source: The file or its document.
+        changes: New values by dotted path, for example ``{"deployment.tp": 4}``.
+
+    Raises:
+        InputError: With every fault of the job.
+    """
+    file = "" if isinstance(source, Mapping) else str(source)
+    document = source if isinstance(source, Mapping) else read_yaml(Path(source), _WANTED)
+    document = with_changes(document, changes or {})
+    deployment = document.get("deployment")
+    if isinstance(deployment, Mapping):
+        document = {**document, "deployment": _resolved(deployment, Path(file).parent)}
+    return validated(ServingJob, document, file=file)
+
+
+_WANTED = "give a YAML file with a deployment and a workload"
+
+
+def _resolved(deployment: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    resolved = dict(deployment)
+    for field, load in (("model", load_model), ("profile", load_profile)):
+        name = deployment.get(field)
+        if not isinstance(name, str):
+            rule, hint = "must be a name or a path", "for example llama3.1-70b or h100-sxm-80gb"
+            raise InputError.single(f"deployment.{field}", rule, name, hint)
+        beside = folder / name
+        resolved[field] = load(beside if beside.is_file() else name)
+    return resolved

@@ -1,0 +1,54 @@
+"""A capture is accepted wherever a job is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from simulator.capture.file import write_capture
+from simulator.capture.table import Exchange
+from tests.capture.made_up import Step, capture_of
+
+
+@pytest.fixture
+def file(tmp_path):
+    step = Step()
+    step.exchange(Exchange("all_reduce", 0, 1 << 24, "dp", -1, False), after=[step.kernel()])
+    step.block(1 << 30, 0)
+    path = tmp_path / "step.capture"
+    write_capture(capture_of(step), path)
+    return str(path)
+
+
+def test_run_gives_the_numbers_of_a_job(clustersim, file):
+    done = clustersim("run", file, "--profile", "a100-sxm-80gb", "--gpus", "16", "--json")
+    found = json.loads(done.out)
+    known = {"step_time_s", "mfu", "hfu", "breakdown_s", "exposed_comm_s", "memory", "fits"}
+    assert known <= found.keys()
+    assert sum(found["breakdown_s"].values()) == pytest.approx(found["step_time_s"])
+    assert found["title"] == "train.py on 16 x a100-sxm-80gb"
+    assert "torch.save was skipped" in done.err
+
+
+def test_traffic_lists_its_collectives(clustersim, file):
+    (rank_class,) = json.loads(clustersim("traffic", file, "--json").out)["classes"]
+    (total,) = rank_class["totals"]
+    assert (total["kind"], total["ranks"], total["message_bytes"]) == ("all_reduce", 8, 1 << 24)
+
+
+def test_memory_says_who_holds_what(clustersim, file):
+    (stage,) = json.loads(clustersim("memory", file, "--json").out)["memory"]
+    assert stage["by_owner"] == {"activations": 1 << 30}
+
+
+def test_fields_of_a_job_are_refused(clustersim, file):
+    done = clustersim("run", file, "--set", "plan.tp=2")
+    assert done.code == 2
+    assert "a captured step is code" in done.err
+
+
+def test_a_script_that_is_not_there_is_refused(clustersim, tmp_path):
+    done = clustersim("capture", "nowhere.py", "--world", "8", "--out", str(tmp_path / "x"))
+    assert done.code == 2
+    assert list(tmp_path.iterdir()) == []

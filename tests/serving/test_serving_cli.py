@@ -1,0 +1,80 @@
+"""Do the serve commands answer, refuse and end as the others do?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulator.cli.app import main
+
+JOB = """
+deployment:
+  model: llama3.1-8b
+  profile: h100-sxm-80gb
+  gpus: 2
+  weights: bf16
+  usd_per_gpu_hour: 2.0
+workload:
+  requests: 60
+  arrivals: {kind: poisson, rate: 4.0}
+  prompt: {mean: 256, variation: 0.5}
+  answer: {mean: 32}
+  objective: {ttft: 500 ms, tpot: 50 ms}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    path = tmp_path / "serving.yaml"
+    path.write_text(JOB, encoding="utf-8")
+    return str(path)
+
+
+def ended(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    return end.value.code or 0, capsys.readouterr()
+
+
+def test_a_run_counts_every_token_of_every_answer(job, capsys):
+    code, said = ended(["serve", "run", job, "--json"], capsys)
+    answers = json.loads(said.out)
+    assert code == 0
+    share = answers["output_tokens_per_s"] / answers["requests_per_s"]
+    assert share == pytest.approx(32)
+    assert answers["ttft_s"]["p50"] <= answers["ttft_s"]["p99"] <= answers["ttft_s"]["max"]
+
+
+def test_the_same_seed_gives_the_same_answers_and_another_does_not(job, capsys):
+    said = [
+        ended(["serve", "run", job, "--json", "--set", f"workload.seed={seed}"], capsys)[1].out
+        for seed in (1, 1, 2)
+    ]
+    assert said[0] == said[1] != said[2]
+
+
+def test_more_gpus_bear_a_larger_rate(job, capsys):
+    few = json.loads(ended(["serve", "capacity", job, "--json", "--rate", "100"], capsys)[1].out)
+    assert few["rate"] == pytest.approx(2 * few["rate_per_replica"])
+    assert few["gpus"] == -(-100 // few["rate_per_replica"])
+
+
+def test_a_misspelt_field_is_named(job, capsys):
+    code, said = ended(["serve", "run", job, "--set", "deployment.tpp=2"], capsys)
+    assert code == 2
+    assert "deployment.tpp" in said.err
+
+
+def test_a_model_that_leaves_no_room_for_the_cache_does_not_fit(job, capsys):
+    code, said = ended(["serve", "run", job, "--set", "deployment.model=llama3.1-405b"], capsys)
+    assert code == 1
+    assert "leave no room for the cache" in said.err
+
+
+def test_a_picture_of_a_run_is_written(job, tmp_path, capsys):
+    picture = tmp_path / "run.png"
+    code, _said = ended(["serve", "run", job, "--plot", str(picture)], capsys)
+    assert code == 0
+    assert picture.stat().st_size > 10_000

@@ -107,6 +107,33 @@ class Experts(Spec):
         return shared_gate
 
 
+class StateSpace(Spec):
+    """Mamba-2 layers, with a state where attention has keys (arXiv 2405.21060, section 7)."""
+
+    state: Count = 128
+    """Numbers that each channel of a head keeps of all tokens before."""
+    head_dim: Count = 64
+    """Channels of one head."""
+    expand: Count = 2
+    """Width of the layer inside, over ``hidden``."""
+    groups: Count = 1
+    """Equal groups of heads that read and write their state with the same B and C."""
+    conv_kernel: Count = 4
+    """Tokens that the convolution before the scan sees."""
+    chunk: Count = 256
+    """Tokens that the scan multiplies at once."""
+    attention_layers: tuple[CountOrZero, ...] = ()
+    """Layers, counted from 0, that have attention instead (hybrids)."""
+
+    def width(self, hidden: int) -> int:
+        """Channels of all heads."""
+        return self.expand * hidden
+
+    def heads(self, hidden: int) -> int:
+        """Heads of a layer."""
+        return self.width(hidden) // self.head_dim
+
+
 _Resolved = Annotated[CountOrZero, Field(validate_default=True)]
 
 
@@ -119,8 +146,10 @@ class Model(Spec):
     """Transformer layers."""
     hidden: Count
     """Width of the residual stream."""
+    ssm: StateSpace | None = None
+    """Mamba-2 layers in place of attention; by default all layers have attention."""
     heads: Count
-    """Query heads."""
+    """Query heads; of no effect where no layer has attention."""
     latent_attention: LatentAttention | None = None
     """Compressed keys and values; by default attention is the usual one."""
     kv_heads: _Resolved = 0
@@ -128,8 +157,9 @@ class Model(Spec):
     head_dim: _Resolved = 0
     """Size of one head; left out or 0, ``hidden / heads``, or the query/key size of
     latent attention."""
-    ffn_hidden: Count
-    """MLP width of a dense layer; of no effect where every layer has experts."""
+    ffn_hidden: CountOrZero
+    """MLP width of a dense layer; of no effect where every layer has experts. 0 is no MLP
+    (Mamba)."""
     vocab: Count
     """Entries of the token embedding before any padding."""
     embedding_dim: CountOrZero = 0
@@ -194,11 +224,54 @@ class Model(Spec):
             return False
         return (layer_index + 1) % experts.every == 0
 
+    def has_attention(self, layer_index: int) -> bool:
+        """Whether tokens of this layer (counted from 0) attend to each other."""
+        return self.ssm is None or layer_index in self.ssm.attention_layers
+
+    @property
+    def has_any_attention(self) -> bool:
+        """Whether some layer has attention."""
+        return self.ssm is None or bool(self.ssm.attention_layers)
+
     def window(self, layer_index: int) -> int:
         """Tokens that this layer (counted from 0) attends to at most; 0 is all of them."""
+        if not self.has_attention(layer_index):
+            return 0
         every = self.sliding_window_every
         attends_to_all = every > 1 and (layer_index + 1) % every == 0
         return 0 if attends_to_all else self.sliding_window
+
+    @field_validator("ssm")
+    @classmethod
+    def _divides_into_heads_and_groups(
+        cls, ssm: StateSpace | None, info: ValidationInfo
+    ) -> StateSpace | None:
+        hidden, layers = info.data.get("hidden"), info.data.get("layers")
+        if ssm is None or hidden is None or layers is None:
+            return ssm
+        width, heads = ssm.width(hidden), ssm.heads(hidden)
+        if width % ssm.head_dim:
+            raise ValueError(f"head_dim ({ssm.head_dim}) must divide expand x hidden = {width}")
+        if heads % ssm.groups:
+            raise ValueError(f"groups ({ssm.groups}) must divide the {heads} heads")
+        beyond = [index for index in ssm.attention_layers if index >= layers]
+        if beyond:
+            raise ValueError(f"attention_layers names {beyond[0]}, but the last is {layers - 1}")
+        return ssm
+
+    @field_validator("ffn_hidden")
+    @classmethod
+    def _is_there_without_a_scan(cls, ffn_hidden: int, info: ValidationInfo) -> int:
+        if ffn_hidden == 0 and info.data.get("ssm") is None:
+            raise ValueError("only models with Mamba-2 layers may have no MLP; give a width")
+        return ffn_hidden
+
+    @field_validator("parallel_block")
+    @classmethod
+    def _has_an_mlp_beside(cls, parallel_block: bool, info: ValidationInfo) -> bool:
+        if parallel_block and info.data.get("ffn_hidden") == 0:
+            raise ValueError("there is no MLP to run in parallel; leave it out")
+        return parallel_block
 
     @field_validator("kv_heads")
     @classmethod

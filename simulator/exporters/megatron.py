@@ -103,6 +103,7 @@ def _refuse(job: Job, plan: Plan) -> None:
 
 def _refuse_model(model: Model, refusals: Refusals) -> None:
     refusals.unless_default(model, "model", _ONLY_MODEL)
+    refusals.unless(model.ssm is None, "model.ssm", "Mamba-2 layers")
     refusals.unless(model.qk_norm != "full", "model.qk_norm", model.qk_norm)
     refusals.unless(model.positions != "alibi", "model.positions", model.positions)
     gates = ("silu",) if model.gated_mlp else ("gelu", "squared-relu")

@@ -118,6 +118,13 @@ class Deployment(Spec):
         """Copies of the model."""
         return self.gpus // self.ranks
 
+    @field_validator("model")
+    @classmethod
+    def _keeps_keys_and_values(cls, model: Model) -> Model:
+        if model.ssm is not None:
+            raise ValueError("serving has no state of Mamba-2 layers; take a model without ssm")
+        return model
+
     @field_validator("attention_dp")
     @classmethod
     def _fills_whole_replicas(cls, attention_dp: int, info: ValidationInfo) -> int:

@@ -11,8 +11,11 @@ from simulator.errors import InputError
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import total_bytes
 from simulator.program.layer import layer_kinds
-from simulator.program.layer.layer_kinds import MIXERS, MLPS
+from simulator.program.layer.attention_parts import ATTENTION, LATENT_ATTENTION
+from simulator.program.layer.experts import EXPERTS
+from simulator.program.layer.layer_kinds import MIXERS
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
+from simulator.program.layer.mlp import DENSE_MLP, NO_MLP
 from simulator.program.layer.model_totals import model_flop_per_token, parameter_count
 from simulator.program.layer.pieces import Region, Split
 from simulator.program.layer.tensors import ParameterTensor, TensorSplit
@@ -44,9 +47,13 @@ def test_a_part_without_a_rule_for_a_strategy_is_refused(plan):
         SILENT.refuse_unruled(small_model(), Plan(**plan))
 
 
-@pytest.mark.parametrize("part", [*MIXERS.values(), *MLPS.values()], ids=lambda part: part.title)
+@pytest.mark.parametrize(
+    "part",
+    [ATTENTION, LATENT_ATTENTION, EXPERTS, DENSE_MLP, NO_MLP],
+    ids=lambda part: part.title,
+)
 @pytest.mark.parametrize("plan", [plan for plan in STRATEGIES if "tp_method" not in plan], ids=str)
-def test_every_part_that_is_known_has_a_rule_for_every_strategy(part, plan):
+def test_parts_of_a_transformer_have_a_rule_for_every_strategy(part, plan):
     part.refuse_unruled(small_model(), Plan(**plan))
 
 

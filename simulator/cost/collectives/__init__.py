@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from simulator.cost.collectives.algorithms import ALGORITHMS, GLOO_ALGORITHMS, Demand
+from simulator.cost.collectives.algorithms import ALGORITHMS, GLOO_ALGORITHMS
 from simulator.cost.collectives.closed_forms import (
     all_to_all_s,
     chain_broadcast_s,
@@ -31,7 +31,13 @@ from simulator.cost.collectives.closed_forms import (
 )
 from simulator.cost.collectives.collective_time import Timing, demand_timing
 from simulator.cost.collectives.tiers import Climb, climb_of, network_above
-from simulator.cost.collectives.types import NO_COST, CollectiveCost, CollectiveKind, Group
+from simulator.cost.collectives.types import (
+    NO_COST,
+    CollectiveCost,
+    CollectiveKind,
+    Demand,
+    Group,
+)
 from simulator.described.cluster.network import PAIR_PORT, Network
 from simulator.errors import InputError
 

@@ -26,13 +26,12 @@ are taken to be as 4 (assumption).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import ceil, log2
 from types import MappingProxyType
-from typing import NamedTuple
 
 from simulator.cost.collectives.closed_forms import tree_depth
-from simulator.cost.collectives.types import CollectiveKind, Group
+from simulator.cost.collectives.types import Algorithm, CollectiveKind, Demand, Group
 from simulator.described.cluster.network import Network
 
 TREE_EFFICIENCY = 0.92 * 0.85
@@ -42,36 +41,6 @@ PAT_EFFICIENCY = 0.75
 """Rate of PAT over that of a ring. Source: NCCL src/graph/tuning.cc."""
 
 _MIN_IN_SWITCH_RANKS = 3
-
-
-class Demand(NamedTuple):
-    """What one algorithm asks of the links.
-
-    Attributes:
-        scale_up_hops: Hops in a row on scale-up links.
-        fabric_hops: Hops in a row on the fabric.
-        scale_up_bytes: Bytes through one rank's scale-up port, one direction [B].
-        fabric_bytes: Bytes through one rank's share of the fabric, one direction [B].
-        copied_bytes: A rank's own part, copied from its input to its output [B].
-        scale_up_efficiency: Rate on the scale-up port, relative to a ring.
-        fabric_efficiency: Rate on the fabric, relative to a ring.
-        in_switch: The scale-up switch reduces.
-        is_tree: Nodes receive a piece from those below before they pass it on.
-    """
-
-    scale_up_hops: float
-    fabric_hops: float
-    scale_up_bytes: float
-    fabric_bytes: float
-    copied_bytes: float = 0.0
-    scale_up_efficiency: float = 1.0
-    fabric_efficiency: float = 1.0
-    in_switch: bool = False
-    is_tree: bool = False
-
-
-Algorithm = Callable[[float, Group, Network], Demand | None]
-"""(bytes, group, network) -> its demand, or None where it cannot run."""
 
 
 def _ring(num_bytes: float, group: Group, rounds: int) -> Demand:

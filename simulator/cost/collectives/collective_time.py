@@ -18,7 +18,7 @@ from math import sqrt
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simulator.cost.collectives.algorithms import Demand
+from simulator.cost.collectives.types import Demand
 from simulator.described.cluster.network import Network, ScaleUp
 from simulator.errors import InputError
 

@@ -15,32 +15,34 @@ from types import MappingProxyType
 class DataParallelism:
     """One way of data parallelism, without what ZeRO shards.
 
+    Questions that a rank's memory depends on have no default: every way answers them.
+
     Attributes:
         name: As the user writes it in ``plan.data_parallel``.
         holder: Who holds the optimizer states, for messages.
+        copies_buckets: Whether gradients may be copied into buckets that are reduced.
+        keeps_gradients: Whether a rank's gradients stay on it from one microbatch to the next.
+        keeps_states: Whether ranks hold optimizer states and update.
+        joins_groups: Whether a rank is in one communicator for each group of ranks.
+        joins_world: Whether it is in one of all ranks, too.
         divides_model: Whether a copy of the model may itself be divided among ranks, sharded,
             and offloaded, and whether the plan says when gradients are reduced.
         reduces_by_collectives: Whether ranks add gradients up by collectives among themselves.
         reduces_during_backward: Whether gradients may be reduced before the backward has ended.
-        copies_buckets: Whether gradients may be copied into buckets that are reduced.
-        keeps_gradients: Whether a rank's gradients stay on it from one microbatch to the next.
-        keeps_states: Whether ranks hold optimizer states and update.
         is_one_process: Whether one process drives the GPUs of a node.
-        joins_groups: Whether a rank is in one communicator for each group of ranks.
-        joins_world: Whether it is in one of all ranks, too.
     """
 
     name: str
     holder: str
+    copies_buckets: bool
+    keeps_gradients: bool
+    keeps_states: bool
+    joins_groups: bool
+    joins_world: bool
     divides_model: bool = False
     reduces_by_collectives: bool = False
     reduces_during_backward: bool = True
-    copies_buckets: bool = False
-    keeps_gradients: bool = True
-    keeps_states: bool = True
     is_one_process: bool = False
-    joins_groups: bool = True
-    joins_world: bool = False
 
     @property
     def has_servers(self) -> bool:
@@ -52,23 +54,33 @@ _ENTRIES = (
     DataParallelism(
         name="ddp",
         holder="every rank holds",
+        copies_buckets=True,
+        keeps_gradients=True,
+        keeps_states=True,
+        joins_groups=True,
+        joins_world=True,
         divides_model=True,
         reduces_by_collectives=True,
-        copies_buckets=True,
-        joins_world=True,
     ),
     DataParallelism(
         name="data-parallel",
         holder="GPU 0 holds",
-        reduces_during_backward=False,
+        copies_buckets=False,
         keeps_gradients=False,
+        keeps_states=True,
+        joins_groups=True,
+        joins_world=False,
+        reduces_during_backward=False,
         is_one_process=True,
     ),
     DataParallelism(
         name="parameter-server",
         holder="servers hold",
+        copies_buckets=False,
+        keeps_gradients=True,
         keeps_states=False,
         joins_groups=False,
+        joins_world=False,
     ),
 )
 

@@ -22,6 +22,7 @@ from pydantic import (
 from simulator.described.base import Count, CountOrZero, Flag, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, known_data_parallelism
+from simulator.described.plan.optimizers import UPDATE_RULES, known_optimizer
 from simulator.described.plan.plan_blocks import (
     ExpertLoad,
     Offload,
@@ -40,7 +41,11 @@ RecomputeModule = Literal[
 CORE_ATTENTION: tuple[RecomputeModule, ...] = ("core_attn",)
 """What Megatron-Core's selective recomputation repeats where no modules are named."""
 
-Optimizer = Literal["adam", "sgd", "sgd-momentum", "lamb", "adam-8bit", "adafactor", "muon"]
+Optimizer = Annotated[
+    str,
+    AfterValidator(known_optimizer),
+    WithJsonSchema({"enum": list(UPDATE_RULES), "type": "string"}),
+]
 Dispatcher = Literal["all_to_all", "all_gather", "hierarchical"]
 
 

@@ -103,9 +103,9 @@ def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
     model, tp = job.model, job.plan.tp
     if job.plan.tp_method != "1d":
         return
-    if model.heads % tp:
+    if model.has_any_attention and model.heads % tp:
         yield Fault("plan.tp", f"must divide the model's {model.heads} heads", tp)
-    if model.kv_heads % tp and tp % model.kv_heads:
+    if model.has_any_attention and model.kv_heads % tp and tp % model.kv_heads:
         yield Fault("plan.tp", f"must divide or be a multiple of {model.kv_heads} kv heads", tp)
     if model.ffn_hidden % tp:
         yield Fault("plan.tp", f"must divide the MLP width {model.ffn_hidden}", tp)

@@ -79,6 +79,7 @@ def _layers_without_a_grid(job: Job) -> Iterator[Fault]:
     for exists, what in (
         (model.experts is not None, "mixtures of experts"),
         (model.latent_attention is not None, "latent attention"),
+        (model.ssm is not None, "Mamba-2"),
         (model.multi_token_layers > 0, "multi-token prediction"),
         (model.embedding_dim > 0, "a projection of the embedding"),
         (model.qk_norm == "full", "a norm over all queries"),

@@ -246,7 +246,7 @@ def _modules_are_what_selective_repeats(job: Job) -> Iterator[Fault]:
 def _modules_are_in_the_model(job: Job) -> Iterator[Fault]:
     """Megatron-Core refuses the first two itself; the rest would repeat nothing there."""
     model, experts = job.model, job.model.experts
-    has_norms = model.norms_per_layer > 1 and not model.parallel_block
+    has_norms = model.norms_per_layer > 1 and not model.parallel_block and model.ffn_hidden > 0
     shares = experts is not None and experts.shared_ffn_hidden > 0
     needs = {
         "mla_up_proj": (model.latent_attention is not None, "latent attention"),

@@ -30,6 +30,8 @@ from simulator.described.rules.all_rules import job_faults
 from simulator.described.rules.pipeline_rules import plan_units
 from simulator.errors import Fault, InputError
 from simulator.program.grid.stage_layers import stage_slices
+from simulator.program.layer.layer_kinds import model_parts
+from simulator.program.layer.layer_part import LayerPart
 from simulator.program.run.order import job_schedule
 
 MIN_TOKENS_PER_CONTEXT_RANK = 2048
@@ -146,12 +148,12 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
     axes = {**default_axes(job), **given}
     sizes = [range(len(values)) for values in axes.values()]
     refused: Counter[str] = Counter()
-    kept = []
+    kept, parts = [], model_parts(job.model)
     for codes in product(*sizes):
         changes = {
             path: values[code] for (path, values), code in zip(axes.items(), codes, strict=True)
         }
-        fault = _first_fault(job, changes)
+        fault = _first_fault(job, changes, parts)
         if fault is None:
             kept.append(codes)
         else:
@@ -222,7 +224,7 @@ def _checked(job: Job, path: str, values: Sequence[Any]) -> list[Any]:
     return [validated(Batch, {**batch, "micro": value}, "batch").micro_batch for value in values]
 
 
-def _first_fault(job: Job, changes: Mapping[str, Any]) -> Fault | None:
+def _first_fault(job: Job, changes: Mapping[str, Any], parts: Sequence[LayerPart]) -> Fault | None:
     """The first rule that a plan breaks, if any; rules that cost nothing go first."""
     fault = next(_cheap_faults(job, changes), None)
     if fault is not None:
@@ -237,6 +239,8 @@ def _first_fault(job: Job, changes: Mapping[str, Any]) -> Fault | None:
         return Fault("plan.zero", "is not run by the stack under a pipeline")
     try:
         _check_pipeline(changed)
+        for part in parts:
+            part.refuse_unruled(changed.model, changed.plan)
     except InputError as error:
         return error.faults[0]
     return None

@@ -16,16 +16,19 @@ from simulator.program.layer.attention_parts import ATTENTION, LATENT_ATTENTION
 from simulator.program.layer.block import Block, Shape
 from simulator.program.layer.experts import EXPERTS
 from simulator.program.layer.layer_part import LayerKind, LayerPart
-from simulator.program.layer.mlp import DENSE_MLP
+from simulator.program.layer.mamba2 import MAMBA2
+from simulator.program.layer.mlp import DENSE_MLP, NO_MLP
 from simulator.program.layer.pieces import Layer
 from simulator.program.layer.tensors import ParameterGroup, ParameterTensor, norm_tensors
 
 MIXERS: Mapping[str, LayerPart] = MappingProxyType(
-    {"latent_attention": LATENT_ATTENTION, "attention": ATTENTION}
+    {"mamba2": MAMBA2, "latent_attention": LATENT_ATTENTION, "attention": ATTENTION}
 )
 """Parts in which tokens see each other; a layer has the first that is in it."""
 
-MLPS: Mapping[str, LayerPart] = MappingProxyType({"experts": EXPERTS, "dense": DENSE_MLP})
+MLPS: Mapping[str, LayerPart] = MappingProxyType(
+    {"experts": EXPERTS, "dense": DENSE_MLP, "none": NO_MLP}
+)
 """Parts that compute each token alone; a layer has the first that is in it."""
 
 _NORMS_BEFORE = 2
@@ -46,6 +49,12 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     return tuple(layer_kind(model, index) for index in range(model.layers))
 
 
+def model_parts(model: Model) -> tuple[LayerPart, ...]:
+    """The parts that some layer has, each once."""
+    kinds = layer_kinds(model)
+    return tuple(dict.fromkeys(part for kind in kinds for part in layer_parts(kind)))
+
+
 def layer_parts(kind: LayerKind) -> tuple[LayerPart, LayerPart]:
     """The mixer and the MLP of a kind."""
     return MIXERS[kind.mixer], MLPS[kind.mlp]
@@ -57,9 +66,11 @@ def layer_tensors(model: Model, layer_index: int) -> tuple[ParameterTensor, ...]
     A norm, the mixer, the norms between the two, the MLP, and a norm behind it.
     """
     mixer, mlp = layer_parts(layer_kind(model, layer_index))
+    # Half of a layer's norms are the MLP's.
+    count = -(-model.norms_per_layer // 2) if mlp is NO_MLP else model.norms_per_layer
 
     def norms(first: int, end: int) -> Iterator[ParameterTensor]:
-        for number in range(first, min(end, model.norms_per_layer)):
+        for number in range(first, min(end, count)):
             yield from norm_tensors(model, f"norm.{number}", ParameterGroup.DENSE)
 
     mixing = (replace(each, in_mixer=True) for each in mixer.tensors(model))
@@ -87,6 +98,8 @@ def model_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Laye
         block.norm("attention_post_norm")
     if not model.parallel_block:
         block.residual("attention_residual")
+    if mlp is NO_MLP:
+        return block.layer()
     block.start_mlp()
     mlp.add(block, kind.window)
     if model.norms_per_layer > _NORMS_BEFORE + 1:

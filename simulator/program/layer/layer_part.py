@@ -52,6 +52,7 @@ class LayerPart:
             model's field; None is no rule.
         on_grid: Whether it may lie on a 2D, 2.5D or 3D grid of tensor-parallel ranks.
         context: Its rule for each method of context parallelism.
+        no_context: Why it has none, where it has none, for messages.
         recompute: Policies of recomputation that it has a rule for.
     """
 
@@ -63,6 +64,7 @@ class LayerPart:
     tensor_sizes: Callable[[Model], Mapping[str, int]] | None = None
     on_grid: bool = False
     context: ContextRules = field(default_factory=dict)
+    no_context: str = ""
     recompute: frozenset[Recompute] = frozenset()
 
     def refuse_unruled(self, model: Model, plan: Plan) -> None:
@@ -78,7 +80,8 @@ class LayerPart:
             raise InputError.single("plan.tp_method", rule, plan.tp_method, "take 1d")
         if plan.cp > 1 and plan.cp_method not in self.context:
             hint = " or ".join([*self.context, "plan.cp: 1"])
-            raise InputError.single("plan.cp_method", rule, plan.cp_method, f"take {hint}")
+            why = f": {self.no_context}" if self.no_context else ""
+            raise InputError.single("plan.cp_method", rule + why, plan.cp_method, f"take {hint}")
         if plan.recompute not in {"none", *self.recompute}:
             hint = " or ".join(["none", *sorted(self.recompute)])
             raise InputError.single("plan.recompute", rule, plan.recompute, f"take {hint}")

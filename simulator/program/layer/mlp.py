@@ -102,7 +102,7 @@ def _add(block: Block, _window: int) -> None:
 
 DENSE_MLP = LayerPart(
     title="dense",
-    is_in=lambda _model, _index: True,
+    is_in=lambda model, _index: model.ffn_hidden > 0,
     tensors=_tensors,
     add=_add,
     tensor_sizes=lambda _: {},
@@ -110,3 +110,15 @@ DENSE_MLP = LayerPart(
     context=TOKEN_WISE,
     recompute=ALL_RECOMPUTE,
 )
+
+NO_MLP = LayerPart(
+    title="MLP-less",
+    is_in=lambda _model, _index: True,
+    tensors=lambda _model: (),
+    add=lambda _block, _window: None,
+    tensor_sizes=lambda _: {},
+    on_grid=True,
+    context=TOKEN_WISE,
+    recompute=ALL_RECOMPUTE,
+)
+"""What a layer without an MLP has in its place; the norms and the residual of one go with it."""

@@ -62,6 +62,8 @@ class TensorRole(StrEnum):
     """Scales what a norm gives."""
     HEAD_NORM = "head_norm"
     """Scales every query or key; whole on every rank."""
+    CHANNEL = "channel"
+    """Weighs each channel by itself: the filters of a depthwise convolution."""
     ROUTER = "router"
     """Scores every expert."""
     POSITIONS = "positions"
@@ -105,12 +107,12 @@ class ParameterTensor:
     def is_vector(self) -> bool:
         """Whether it is added to or scales what a product gives: a bias, or a norm's weight.
 
-        Biases and norms of heads have two axes, and are none the less vectors.
+        Biases, norms of heads and filters of channels have two axes, and are none the less vectors.
         """
         return len(self.shape) == 1 or self.role in _VECTORS
 
 
-_VECTORS = frozenset({TensorRole.BIAS, TensorRole.NORM, TensorRole.HEAD_NORM})
+_VECTORS = frozenset({TensorRole.BIAS, TensorRole.NORM, TensorRole.HEAD_NORM, TensorRole.CHANNEL})
 
 
 def norm_tensors(model: Model, name: str, group: ParameterGroup) -> Iterator[ParameterTensor]:

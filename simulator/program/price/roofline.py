@@ -13,7 +13,7 @@ Source:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -89,17 +89,19 @@ def roofline(job: Job) -> tuple[KernelPoint, ...]:
     kinds = dict.fromkeys(layer_kinds(job.model))
     for kind in kinds:
         pieces, timer = costs.layer_pieces(kind)
-        name = _kind_name(kind, several=len(kinds) > 1)
+        name = _kind_name(kind, kinds)
         for piece in pieces:
             points += list(_points(piece, name, timer, job.plan.precision))
     return tuple(point for point in points if point.seconds > 0 and point.num_bytes > 0)
 
 
-def _kind_name(kind: LayerKind, *, several: bool) -> str:
-    if not several:
+def _kind_name(kind: LayerKind, kinds: Collection[LayerKind]) -> str:
+    if len(kinds) == 1:
         return "layer"
-    _, mlp = layer_parts(kind)
+    mixer, mlp = layer_parts(kind)
     name = f"{mlp.title} layer"
+    if len({each.mixer for each in kinds}) > 1:
+        name = f"{mixer.title}, {name}"
     return f"{name}, window {kind.window}" if kind.window else name
 
 

@@ -1,4 +1,4 @@
-"""What does each optimizer keep of a parameter, and what does its step read and write?
+"""What does each optimizer keep of a tensor?
 
 ============  =================================================================
 adam          two moments
@@ -20,52 +20,10 @@ and bitsandbytes, whose blocks have 256 elements (2048 before version 0.44); Ada
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-
 from simulator.described.plan.plan import Optimizer
 from simulator.program.layer.tensors import ParameterGroup, ParameterTensor, matrix_shape
 
 _FP32 = 4.0
-_BLOCK = 256
-"""Elements that share one fp32 constant in an 8-bit state."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRule:
-    """What an optimizer keeps of every parameter and how often its step passes over data.
-
-    Attributes:
-        state_bytes: Kept of every parameter, whatever tensor it belongs to [B].
-        gradient_reads: Times that the gradient is read, without its norm.
-        weight_reads: Times that the weight is read.
-        update_bytes: Traffic of an update that is written out before it is applied [B].
-        has_fixed_format: Whether states keep their format where all else is 16-bit.
-    """
-
-    state_bytes: float
-    gradient_reads: int = 1
-    weight_reads: int = 1
-    update_bytes: float = 0.0
-    has_fixed_format: bool = False
-
-
-UPDATE_RULES: Mapping[Optimizer, UpdateRule] = MappingProxyType(
-    {
-        "adam": UpdateRule(8.0),
-        "sgd": UpdateRule(0.0),
-        "sgd-momentum": UpdateRule(4.0),
-        # The update is written, and read for its norm and again to be applied (apex's two
-        # stages); so is the weight.
-        "lamb": UpdateRule(8.0, weight_reads=3, update_bytes=3 * _FP32),
-        "adam-8bit": UpdateRule(2 * (1 + _FP32 / _BLOCK), has_fixed_format=True),
-        # Sums of squares, the size of the update, the update; the size of the weight.
-        "adafactor": UpdateRule(0.0, gradient_reads=3, weight_reads=2),
-        "muon": UpdateRule(4.0),
-    }
-)
-"""Every optimizer by the name that a plan uses."""
 
 
 def further_state_bytes(

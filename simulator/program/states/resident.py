@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from simulator.cost.kernel_time import output_bytes
 from simulator.described.job import Job
+from simulator.described.plan.optimizers import UPDATE_RULES, UpdateRule
 from simulator.program.grid.rank_groups import data_group, expert_shard_group, shard_group
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Memory, Owner
@@ -25,7 +26,7 @@ from simulator.program.layer.tensors import (
     grid_shard_numel,
     tensor_shard_numel,
 )
-from simulator.program.states.optimizer_states import UPDATE_RULES, UpdateRule, further_state_bytes
+from simulator.program.states.optimizer_states import further_state_bytes
 from simulator.schedule import ScheduleInfo
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
@@ -266,7 +267,7 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     Every state is read and written, gradients are read (once more for their norm, and to be
     written back where they are scaled), and 16-bit weights are written, unless they are half of
     the fp32 ones. Optimizers that need more passes make them
-    (:class:`~simulator.program.states.optimizer_states.UpdateRule`).
+    (:class:`~simulator.described.plan.optimizers.UpdateRule`).
     """
     per, rule = state_bytes(job), _rule(job)
     is_sharded = job.choices.shards_states

@@ -237,6 +237,12 @@ def _overlaps_are_torchs(job: Job, world: World) -> Iterator[Fault]:
             yield Fault(f"plan.{name}", rule, value=True, hint="leave it out")
 
 
+def _layers_have_attention(job: Job, _: World) -> Iterator[Fault]:
+    if job.model.ssm is not None:
+        rule = "the reference model has no Mamba-2 layers"
+        yield Fault("model.ssm", rule, hint="take a model with attention in all layers")
+
+
 def _experts_are_spread_as_here(job: Job, _: World) -> Iterator[Fault]:
     plan = job.plan
     if job.model.experts is None:
@@ -339,6 +345,7 @@ _RULES: Sequence[Rule] = (
     _embedding_is_not_shared_between_ranks,
     _sharding_is_torchs,
     _overlaps_are_torchs,
+    _layers_have_attention,
     _experts_are_spread_as_here,
     _sequences_are_shared_as_torch_does,
     _format_is_torchs,

@@ -55,7 +55,7 @@ def job_schema() -> Schema:
         "properties": changed,
         "required": ["base"],
     }
-    for nested in ("LatentAttention", "Experts"):
+    for nested in ("LatentAttention", "StateSpace", "Experts"):
         blocks[nested] = _partial(blocks[nested])
     properties["model"] = {
         "anyOf": [

@@ -7,7 +7,8 @@ a recurrence between chunks: C B' and (C B') x inside a chunk, the state B' x th
 and what C reads of the state before it.
 
 Heads of a group share B and C, so each product is one per chunk and group, as wide as the group's
-heads. Decays scale operands on their way and move no bytes of their own.
+heads. Decays scale operands on their way and move no bytes of their own. Assumption: the products
+of chunks run as fast as batched products of the profile; no measured scan is among its rows.
 
 Shape letters: h hidden, w inner width, a heads, d head size, n state, g groups, Q chunk.
 

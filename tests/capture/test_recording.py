@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from simulator.capture.held_memory import held_at_peak
 from simulator.capture.make import merged
@@ -165,6 +166,12 @@ def test_what_cannot_be_captured_is_refused_with_the_line(tmp_path, line, rule):
         captured_script(str(script), [], 0, 1, ANSWERS, NOWHERE)
     assert "ended" in rule or f"{script}:5" in str(refused.value)
     assert list(tmp_path.iterdir()) == [script]
+
+
+def test_process_groups_reduce_as_before_after_a_capture():
+    before = dict(vars(dist.ProcessGroup))
+    capture_of("ddp")
+    assert dict(vars(dist.ProcessGroup)) == before
 
 
 def test_torch_is_as_it_was_after_a_capture():

@@ -243,14 +243,25 @@ def answered(answers: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
+_INHERITED = object()
+"""In place of an attribute that an owner has from its class."""
+
+
 @contextlib.contextmanager
 def replaced(values: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
-    """Inside, attributes have other values; afterwards their own again."""
-    before = {(owner, name): getattr(owner, name) for owner, name in values}
+    """Inside, attributes have other values; afterwards their own again.
+
+    What a class holds is put back as it lay there: asked for by name, a method of C++ is a function
+    that no longer knows its object.
+    """
+    before = {(owner, name): vars(owner).get(name, _INHERITED) for owner, name in values}
     try:
         for (owner, name), value in values.items():
             setattr(owner, name, value)
         yield
     finally:
         for (owner, name), value in before.items():
-            setattr(owner, name, value)
+            if value is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)

@@ -1,7 +1,7 @@
 """FLOP, bytes and seconds of one thing alone; parameters of a device come from its profile.
 
 gemm, attention    matrix products and fused attention
-kernel_time        any kernel of a device, by its name in the profile
+kernel_time        the door to gemm, attention and rates
 rates              peaks, memory bandwidth and number formats
 host               copies to the host and its drives, updates on CPUs
 collectives/       exchanges between ranks

@@ -2,8 +2,8 @@
 
 resident                       bytes that one rank holds from step to step
 gather_units                   which parameters are gathered and reduced together
-data_parallel_collectives      the collectives of each, and their cost
-separate_parameters            collectives of single parameters (ZeRO 3)
+data_parallel_collectives      the collectives of every ZeRO stage, and their cost
+separate_parameters            weights that are gathered one by one
 gathered_memory, update_memory, outside_memory    memory while gathering, updating, outside tensors
 optimizer_states               what each optimizer keeps, reads and writes
 parameter_server               hosts that hold and update the parameters

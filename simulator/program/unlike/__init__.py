@@ -2,5 +2,5 @@
 
 conditions    in which condition each rank is
 causes        why a class behaves in its own way
-unfold        colour refinement: one class for all ranks that behave the same
+unfold        splits the one class of a stage into as few as behave in their own way
 """

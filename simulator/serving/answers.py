@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.serving.cluster import Served, serve
-from simulator.serving.described import Deployment, Objective, ServingJob, Workload
+from simulator.serving.cluster import Served
+from simulator.serving.described import Deployment, Objective, Workload
 from simulator.serving.request import Request
 
 _PERCENTILES = (50, 90, 95, 99)
@@ -56,12 +56,6 @@ class Answers:
     def to_dict(self) -> dict[str, Any]:
         """As JSON writes it."""
         return {name: _plain(value) for name, value in vars(self).items()}
-
-
-def simulate_serving(job: ServingJob) -> Answers:
-    """Serve a job's workload and say how it went."""
-    served = serve(job.deployment, job.workload)
-    return answers_of(served, job.deployment, job.workload)
 
 
 def answers_of(served: Served, deployment: Deployment, workload: Workload) -> Answers:

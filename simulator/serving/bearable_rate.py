@@ -77,24 +77,6 @@ def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
     return Bearable(good * deployment.replicas, answers)
 
 
-def fewest_gpus(deployment: Deployment, workload: Workload, rate: float) -> int:
-    """GPUs in whole replicas that bear a rate under the objective.
-
-    Raises:
-        InputError: No number does: a single request breaks the objective.
-    """
-    one = deployment.model_copy(update={"gpus": deployment.ranks})
-    bearable = largest_rate(one, workload).rate
-    if not bearable:
-        raise InputError.single(
-            "workload.objective",
-            "one replica cannot keep to it at any rate",
-            hint="raise tp, or the limits",
-        )
-    replicas = int(-(-rate // bearable))
-    return replicas * deployment.ranks
-
-
 def ranked_splits(job: ServingJob) -> list[Choice]:
     """Every split of the GPUs into tp, pp and replicas, the largest rate first.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -15,7 +15,6 @@ WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4", "nvfp4", "
 CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 ArrivalKind = Literal["poisson", "gamma", "closed-loop", "all-at-once", "trace"]
-ENGINES: tuple[str, ...] = get_args(Engine)
 _Share = Annotated[float, Field(gt=0, le=1)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

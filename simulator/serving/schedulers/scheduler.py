@@ -25,7 +25,6 @@ class Limits:
         reserves_prompt: Whether a request is admitted only if its whole prompt fits.
         conservativeness: SGLang's factor on the memory kept for answers to come.
         watermark: Share of blocks that admission leaves free.
-        pauses: Whether TensorRT-LLM fills memory and pauses requests, instead of reserving all.
         tokens_per_step: Tokens that a decode makes in a step, above 1 with speculation.
         draft_tokens: Tokens that speculation proposes to each request in a step.
         plans_ahead: Whether a step is planned while the one before it runs.
@@ -39,7 +38,6 @@ class Limits:
     reserves_prompt: bool = True
     conservativeness: float = 1.0
     watermark: float = 0.0
-    pauses: bool = False
     tokens_per_step: float = 1.0
     draft_tokens: int = 0
     plans_ahead: bool = False

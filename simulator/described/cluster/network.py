@@ -28,7 +28,7 @@ from simulator.units import format_quantity
 Wiring = Literal["fat-tree", "rail-optimised"]
 ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie"]
 Library = Literal["nccl", "gloo"]
-FabricKind = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
+FabricKind = Literal["ib", "roce", "efa", "efa-1", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
 PipelineFill = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Oversubscription = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Load = Annotated[float, Field(ge=0, lt=1)]

@@ -11,6 +11,7 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -54,6 +55,9 @@ POOLED: Mapping[str, str] = MappingProxyType(
 
 PARENTS: Mapping[str, str] = MappingProxyType(
     {
+        "a100-sxm-80gb": "h100-sxm-80gb",
+        "v100-sxm2-32gb": "h100-sxm-80gb",
+        "mi300x": "h100-sxm-80gb",
         "h20": "h100-sxm-80gb",
         "h200-sxm-141gb": "h100-sxm-80gb",
         "b200-sxm-180gb": "h100-sxm-80gb",
@@ -115,7 +119,7 @@ def fit_scale_up(cases: Sequence[Case], network: Network, parent: Fit | None = N
     """
     priors = priors_of("scale_up", network)
     if parent is not None:
-        priors = centred(priors, parent.values)
+        priors |= centred(priors, parent.values)
     return fit_links(cases, "scale_up", priors, hidden_by_launches(cases))
 
 
@@ -139,7 +143,7 @@ def fitted_networks(rows: Sequence[CollectiveRow]) -> NetworkFits:
             parent = inherited[0] if inherited else None
             scale_up[name] = fit_scale_up(cases, networks[name], parent), name
         elif inherited:
-            scale_up[name] = inherited
+            scale_up[name] = _of_links_alone(inherited[0]), inherited[1]
     for name in networks:
         if _pool(name) in scale_up:
             fit, fitted = scale_up[_pool(name)]
@@ -147,6 +151,11 @@ def fitted_networks(rows: Sequence[CollectiveRow]) -> NetworkFits:
             scale_up[name] = fit, fitted
             networks[name] = with_values(networks[name], "scale_up", fit.values)
     return NetworkFits(networks, scale_up, _fit_fabrics(rows, networks))
+
+
+def _of_links_alone(fit: Fit) -> Fit:
+    """A fit without what is of the servers that were measured, not of their links."""
+    return replace(fit, values={k: v for k, v in fit.values.items() if k != "crowding"})
 
 
 def _fit_fabrics(rows: Sequence[CollectiveRow], networks: dict[str, Network]) -> dict[str, Fit]:

@@ -268,17 +268,23 @@ def with_profile_fit(text: str, fit: Fit, reference: str) -> str:
     end = start + (length.end() if length else 0)
     anchor = f"{fit.part}_fit"
     names = {_name(key) for key in fit.values}
-    kept = [
-        line
-        for line in text[start:end].splitlines()
-        if line.strip().split(":")[0] not in names and f"*{anchor}" not in line
-    ]
+    lines = text[start:end].splitlines()
+    replaced = [_own_field(line) in names or f"*{anchor}" in line for line in lines]
+    first = replaced.index(True) if any(replaced) else len(lines)
     kind = "assumed" if reference.startswith("as ") else "fitted"
     source = f'&{anchor} {{kind: {kind}, reference: "{reference}"}}'
+    written = []
     for key, value in fit.values.items():
-        kept.append(f"    {_name(key)}: {{value: {value_text(key, value)}, source: {source}}}")
+        written.append(f"    {_name(key)}: {{value: {value_text(key, value)}, source: {source}}}")
         source = f"*{anchor}"
+    behind = [line for line, old in zip(lines[first:], replaced[first:], strict=True) if not old]
+    kept = lines[:first] + written + behind
     return text[:start] + "\n".join(kept) + "\n" + text[end:]
+
+
+def _own_field(line: str) -> str:
+    """The field that a line of a part sets; empty where it is of a block inside the part."""
+    return line[4:].split(":")[0]
 
 
 def _name(field: str) -> str:

@@ -200,7 +200,7 @@ class _Builder:
         resident += self.buffers.resident(slots, job.microbatches)
         stashed = self.schedule.weight_versions(rank, self.ranks.stages) - 1
         if stashed:
-            stashed_bytes = stashed * parameters.total * state_bytes(job).gathered
+            stashed_bytes = stashed * parameters.trained * state_bytes(job).gathered
             resident += ((Owner.STASHED_WEIGHTS, stashed_bytes),)
         host, nvme = self._host_memory(rank, slots, parameters)
         return RankClass(

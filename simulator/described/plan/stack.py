@@ -237,6 +237,10 @@ class Stack(Spec):
     fused_expert_extras: Flag = True
     """Clamped gates and the last bias of routed experts cost no kernels of their own; else gates
     are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""
+    casts_adapter_inputs: Flag = False
+    """Adapters are fp32 beside 16-bit weights, and each casts its input for itself, so backward
+    keeps a copy for each (peft's ``autocast_adapter_dtype``); with ``master_weights: false`` they
+    are 16-bit and read what is there."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_biases: Flag = True

@@ -123,11 +123,14 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
         MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
     )
     if model.embedding_dim:
-        block.linear("embedding_projection", model.hidden, model.embedding_dim, Split.NONE)
+        block.linear(
+            "embedding_projection", model.hidden, model.embedding_dim, Split.NONE,
+            tensors=("embedding.projection",),
+        )  # fmt: skip
     if model.positions == "learned":
         block.memory_bound("positions", 2 * row, row, Region.SEQUENCE)
     if model.embedding_norm:
-        block.norm("embedding_norm")
+        block.norm("embedding_norm", "embedding.norm")
     if plan.stack.dropout:
         block.memory_bound("embedding_dropout", 2 * row, 2 * row, Region.SEQUENCE)
         mask = shape.tokens * model.hidden * MASK_BYTES
@@ -138,8 +141,8 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
 def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     """Normed hidden state and normed embedding of the next token, joined by one product."""
     block = Block(model, plan, shape)
-    block.norm("hidden_norm")
-    block.norm("embedding_norm")
+    block.norm("hidden_norm", "hidden_norm")
+    block.norm("embedding_norm", "embedding_norm")
     join_bytes = shape.tokens * 2 * model.hidden * shape.kept_bytes
     block.save("join_input", join_bytes, Region.GATHERED)
     block.linear("join", model.hidden, 2 * model.hidden, Split.COLUMN)
@@ -151,23 +154,26 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     stack = plan.stack
     block = Block(model, plan, shape)
     if model.final_norm:
-        block.norm("final_norm")
+        block.norm("final_norm", "head.norm")
     head_bytes = shape.tokens * model.hidden * shape.element_bytes
-    block.save("head_input", head_bytes, Region.GATHERED)
+    matrix = "embedding.tokens" if model.tied_embeddings else "head.tokens"
+    block.save("head_input", head_bytes, Region.GATHERED, weights=(matrix,))
     width = model.embedding_dim or model.hidden
     if model.embedding_dim:
-        block.linear("head_projection", width, model.hidden, Split.NONE)
+        block.linear(
+            "head_projection", width, model.hidden, Split.NONE, tensors=("head.projection",)
+        )
     block.pieces.append(
         Gemm(
             "head", shape.tokens, padded_vocab, width,
-            split=Split.COLUMN, half_precision=True, role=Role.LOGITS,
+            split=Split.COLUMN, half_precision=True, role=Role.LOGITS, tensors=(matrix,),
         )
     )  # fmt: skip
     logits_bytes = float(shape.tokens * padded_vocab) * shape.element_bytes
     if plan.gathers_logits:
         kind = CollectiveKind.ALL_GATHER
         block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
-    if stack.cross_entropy == "eager":
+    if plan.loss_kernel == "eager":
         block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
     return block.layer()
 
@@ -178,7 +184,7 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     block = Block(model, plan, shape)
     logits = float(shape.tokens * padded_vocab)
     half, full, region = shape.element_bytes, 4.0, _logits_region(stack)
-    if stack.cross_entropy == "fused":
+    if plan.loss_kernel == "fused":
         # Maximum, exponentials with their sum, and the gradient.
         block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
         block.save("logits", logits * half, region)
@@ -189,9 +195,9 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     block.memory_bound("cross_entropy", forward, backward, region, 8)
     block.save("softmax", logits * full, region)
     block.pieces += _loss_reductions(plan, shape)
-    if stack.cross_entropy == "copied":
+    if plan.loss_kernel == "copied":
         block.work((logits * half, logits * full, logits * full), (logits * half,), region)
-    if stack.cross_entropy == "eager":
+    if plan.loss_kernel == "eager":
         copies = _PARALLEL_LOSS_COPIES if plan.divides_loss else _LOSS_COPIES
         block.work((logits * half, logits * full), (logits * full,) * copies, region)
     return block.layer()

@@ -321,13 +321,14 @@ class StageCosts:
         job, stack = self.job, self.job.plan.stack
         if not job.choices.shards_weights or shard_group(job).ranks == 1:
             return None
-        per_parameter = {
-            Phase.FORWARD: stack.gather_copy_bytes,
-            Phase.BACKWARD: stack.gather_copy_bytes + stack.reduce_copy_bytes,
-            Phase.BACKWARD_INPUT: stack.gather_copy_bytes,
-            Phase.BACKWARD_WEIGHT: stack.reduce_copy_bytes,
-        }[phase]
-        num_bytes = slice_parameters(job, run).total * per_parameter
+        gathered, reduced = stack.gather_copy_bytes, stack.reduce_copy_bytes
+        if phase is Phase.BACKWARD_WEIGHT:
+            gathered = 0.0
+        if phase in (Phase.FORWARD, Phase.BACKWARD_INPUT):
+            reduced = 0.0
+        parameters = slice_parameters(job, run)
+        frozen_numel = parameters.total - parameters.trained
+        num_bytes = parameters.trained * (gathered + reduced) + frozen_numel * gathered
         if not num_bytes:
             return None
         seconds = memory_bound_s(job.cluster.profile, num_bytes)

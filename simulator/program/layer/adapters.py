@@ -1,0 +1,189 @@
+"""Which parameters of a layer are trained, and which does a plan add to adapt frozen ones?
+
+An adapter of a matrix (outputs, inputs) is a product *down* (rank, inputs) and one *up* (outputs,
+rank) beside it. Matrices that a stack multiplies with at once, query, key and value or gate and up,
+share what goes down: the adapter is of the product. DoRA learns a size for every output, too.
+
+Tensor-parallel ranks divide an adapter as they divide its matrix: of a column product up, of a row
+product down; the narrow rest every rank holds whole. Every routed expert has adapters of its own.
+
+Source: peft, ``tuners/lora/layer.py``; Megatron-Bridge, ``peft/lora.py`` and
+``ParallelLinearAdapter`` of ``peft/utils.py``, whose down product ranks divide, too, where its
+matrix is cut by columns (ignored: it is narrow).
+Ignores: copies of modules that peft trains in full (``modules_to_save``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from simulator.described.model import Model
+from simulator.described.plan.finetuning import ALL_MATRICES, Lora
+from simulator.described.plan.plan import Plan
+from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.tensors import (
+    ParameterTensor,
+    TensorRole,
+    TensorSplit,
+)
+
+_PRODUCTS = (
+    ("attention.query", "attention.key", "attention.value"),
+    ("mlp.gate", "mlp.up"),
+    ("shared_expert.gate", "shared_expert.up"),
+    ("experts.gate", "experts.up"),
+)
+"""Matrices that a stack with fused projections multiplies with at once."""
+_LATENT_PRODUCT = ("attention.key", "attention.value")
+"""Matrices that every stack multiplies with at once where attention has latents."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The adapter of one product.
+
+    Attributes:
+        name: That of its first matrix.
+        matrices: What it adapts; they have the same inputs.
+        rank: Columns between its two products.
+        has_sizes: Whether it learns the size of every output.
+    """
+
+    name: str
+    matrices: tuple[ParameterTensor, ...]
+    rank: int
+    has_sizes: bool
+
+    @property
+    def inputs(self) -> int:
+        """Columns of its input."""
+        return matrix_sides(self.matrices[0])[1]
+
+    @property
+    def outputs(self) -> int:
+        """Columns of its output."""
+        return sum(matrix_sides(matrix)[0] for matrix in self.matrices)
+
+    def tensors(self) -> Iterator[ParameterTensor]:
+        """Its parameters."""
+        yield _down(self.matrices[0], self.rank)
+        for matrix in self.matrices:
+            yield _up(matrix, self.rank)
+            if self.has_sizes:
+                role, name = TensorRole.BIAS, f"{matrix.name}.adapter_size"
+                sizes = replace(_up(matrix, 1), name=name, role=role)
+                yield sizes
+
+
+def matrix_sides(matrix: ParameterTensor) -> tuple[int, int]:
+    """Outputs and inputs of a matrix; those of one expert where it is of routed ones."""
+    shape = matrix.shape[1:] if matrix.is_routed else matrix.shape
+    sides = math.prod(shape[:-1]), shape[-1]
+    return sides[::-1] if _inputs_first(matrix) else sides
+
+
+def _inputs_first(matrix: ParameterTensor) -> bool:
+    return matrix.inputs_first or matrix.name == "experts.down"
+
+
+def _down(matrix: ParameterTensor, rank: int) -> ParameterTensor:
+    shape = (rank, matrix_sides(matrix)[1])
+    split = TensorSplit.REPLICATED
+    if _inputs_first(matrix):
+        shape, split = (*matrix.shape[:-1], rank), matrix.split
+    elif matrix.is_routed:
+        shape, split = (matrix.shape[0], *shape), TensorSplit.EXPERT_REPLICATED
+    return replace(matrix, name=f"{matrix.name}.adapter_down", shape=shape, split=split)
+
+
+def _up(matrix: ParameterTensor, rank: int) -> ParameterTensor:
+    shape, split = (*matrix.shape[:-1], rank), matrix.split
+    if _inputs_first(matrix):
+        shape, split = (matrix_sides(matrix)[0], rank), TensorSplit.REPLICATED
+        if matrix.is_routed:
+            shape, split = (matrix.shape[0], *shape), TensorSplit.EXPERT_REPLICATED
+    name = f"{matrix.name}.adapter_up"
+    return replace(matrix, name=name, shape=shape, split=split, inputs_first=False)
+
+
+def adapters(model: Model, plan: Plan, layer_index: int) -> tuple[Adapter, ...]:
+    """The adapters of one layer, counted from 0; none where the plan has none."""
+    if plan.lora is None:
+        return ()
+    found: dict[str, list[ParameterTensor]] = {}
+    for matrix in layer_tensors(model, layer_index):
+        if _is_target(matrix, plan.lora):
+            found.setdefault(_product(matrix.name, model, plan), []).append(matrix)
+    rank, has_sizes = plan.lora.rank, plan.lora.kind == "dora"
+    return tuple(Adapter(each[0].name, tuple(each), rank, has_sizes) for each in found.values())
+
+
+def adaptable(matrix: ParameterTensor) -> bool:
+    """Whether a tensor of a layer may have an adapter."""
+    return matrix.role is TensorRole.MATRIX and len(matrix.shape) > 1
+
+
+def _is_target(matrix: ParameterTensor, lora: Lora) -> bool:
+    name = matrix.name.rpartition(".")[2]
+    return adaptable(matrix) and (ALL_MATRICES in lora.targets or name in lora.targets)
+
+
+def _product(name: str, model: Model, plan: Plan) -> str:
+    """The product that a matrix is multiplied in, by its first matrix."""
+    if model.latent_attention is not None:
+        fused = [_LATENT_PRODUCT, *_PRODUCTS[1:]] if plan.stack.fused_projections else [_LATENT_PRODUCT]
+    else:
+        fused = list(_PRODUCTS) if plan.stack.fused_projections else []
+    return next((names[0] for names in fused if name in names), name)
+
+
+def held_tensors(model: Model, plan: Plan, layer_index: int) -> tuple[ParameterTensor, ...]:
+    """Tensors of one layer, counted from 0, with its adapters; frozen ones say so."""
+    tensors = layer_tensors(model, layer_index)
+    if not plan.frozen_patterns:
+        return tensors
+    added = (each for adapter in adapters(model, plan, layer_index) for each in adapter.tensors())
+    return (*frozen(tensors, plan, f"layers.{layer_index}."), *added)
+
+
+def frozen(
+    tensors: tuple[ParameterTensor, ...], plan: Plan, prefix: str = ""
+) -> tuple[ParameterTensor, ...]:
+    """The same tensors; those that the plan freezes say so.
+
+    Args:
+        tensors: Of a layer, or of an end of the model.
+        plan: The plan.
+        prefix: What stands before their names in patterns.
+    """
+    if not plan.frozen_patterns:
+        return tensors
+    names = tuple(tensor.name for tensor in tensors)
+    is_frozen = _frozen_names(plan.frozen_patterns, names, prefix)
+    return tuple(replace(each, is_frozen=each.name in is_frozen) for each in tensors)
+
+
+def frozen_in_layer(model: Model, plan: Plan, layer_index: int) -> frozenset[str]:
+    """Names of those tensors of one layer, counted from 0, that the plan freezes."""
+    if not plan.frozen_patterns:
+        return frozenset()
+    names = tuple(tensor.name for tensor in layer_tensors(model, layer_index))
+    return _frozen_names(plan.frozen_patterns, names, f"layers.{layer_index}.")
+
+
+def trains_in_layer(model: Model, plan: Plan, layer_index: int) -> bool:
+    """Whether one layer, counted from 0, has anything to train."""
+    return not all(tensor.is_frozen for tensor in held_tensors(model, plan, layer_index))
+
+
+@lru_cache
+def _frozen_names(
+    patterns: tuple[str, ...], names: tuple[str, ...], prefix: str
+) -> frozenset[str]:
+    return frozenset(
+        name for name in names if any(fnmatchcase(prefix + name, pattern) for pattern in patterns)
+    )

@@ -16,7 +16,8 @@ Ignores: copies of modules that peft trains in full (``modules_to_save``).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -24,8 +25,11 @@ from functools import lru_cache
 from simulator.described.model import Model
 from simulator.described.plan.finetuning import ALL_MATRICES, Lora
 from simulator.described.plan.plan import Plan
+from simulator.errors import InputError
 from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
 from simulator.program.layer.tensors import (
+    ParameterGroup,
     ParameterTensor,
     TensorRole,
     TensorSplit,
@@ -91,7 +95,7 @@ def _inputs_first(matrix: ParameterTensor) -> bool:
 
 
 def _down(matrix: ParameterTensor, rank: int) -> ParameterTensor:
-    shape = (rank, matrix_sides(matrix)[1])
+    shape: tuple[int, ...] = (rank, matrix_sides(matrix)[1])
     split = TensorSplit.REPLICATED
     if _inputs_first(matrix):
         shape, split = (*matrix.shape[:-1], rank), matrix.split
@@ -101,13 +105,62 @@ def _down(matrix: ParameterTensor, rank: int) -> ParameterTensor:
 
 
 def _up(matrix: ParameterTensor, rank: int) -> ParameterTensor:
-    shape, split = (*matrix.shape[:-1], rank), matrix.split
+    shape: tuple[int, ...] = (*matrix.shape[:-1], rank)
+    split = matrix.split
     if _inputs_first(matrix):
         shape, split = (matrix_sides(matrix)[0], rank), TensorSplit.REPLICATED
         if matrix.is_routed:
             shape, split = (matrix.shape[0], *shape), TensorSplit.EXPERT_REPLICATED
     name = f"{matrix.name}.adapter_up"
     return replace(matrix, name=name, shape=shape, split=split, inputs_first=False)
+
+
+def check_training(model: Model, plan: Plan) -> None:
+    """Refuse a plan that names parameters or targets which the model does not have.
+
+    Raises:
+        InputError: The first such name; or nothing is trained, or a quantised matrix is.
+    """
+    if not plan.frozen_patterns:
+        return
+    held = {
+        f"layers.{index}.{tensor.name}": tensor
+        for index in range(model.layers)
+        for tensor in held_tensors(model, plan, index)
+    }
+    ends = (*embedding_tensors(model), *head_tensors(model), *multi_token_tensors(model))
+    held |= {tensor.name: tensor for tensor in frozen(ends, plan)}
+    if plan.lora is not None:
+        _check_lora(plan.lora, held)
+    for pattern in plan.frozen_patterns:
+        if not any(fnmatchcase(name, pattern) for name in held):
+            hint = "the model has " + ", ".join(sorted({_any_layer(name) for name in held}))
+            raise InputError.single("plan.frozen", "no parameter has this name", pattern, hint)
+    if all(tensor.is_frozen for tensor in held.values()):
+        rule = "leaves nothing to train"
+        raise InputError.single("plan.frozen", rule, list(plan.frozen_patterns), "name fewer")
+
+
+def _check_lora(lora: Lora, held: Mapping[str, ParameterTensor]) -> None:
+    matrices = {name: each for name, each in held.items() if name.startswith("layers.")}
+    known = {name.rpartition(".")[2] for name, each in matrices.items() if adaptable(each)}
+    known = {name for name in known if not name.startswith("adapter_")}
+    for target in lora.targets:
+        if target not in {ALL_MATRICES, *known}:
+            hint = f"the model's layers have {', '.join(sorted(known))}, and all is all of them"
+            raise InputError.single("plan.lora.targets", "no matrix has this name", target, hint)
+    is_trained = any(
+        adaptable(each) and not each.is_frozen and ".adapter_" not in name
+        for name, each in matrices.items()
+    )
+    if lora.is_quantised and is_trained:
+        rule = "is of frozen matrices only, but plan.frozen leaves some to be trained"
+        hint = "add layers.* to plan.frozen, or leave it out"
+        raise InputError.single("plan.lora.base_precision", rule, lora.base_precision, hint)
+
+
+def _any_layer(name: str) -> str:
+    return re.sub(r"^(layers|multi_token)\.\d+\.", r"\1.*.", name)
 
 
 def adapters(model: Model, plan: Plan, layer_index: int) -> tuple[Adapter, ...]:
@@ -123,8 +176,9 @@ def adapters(model: Model, plan: Plan, layer_index: int) -> tuple[Adapter, ...]:
 
 
 def adaptable(matrix: ParameterTensor) -> bool:
-    """Whether a tensor of a layer may have an adapter."""
-    return matrix.role is TensorRole.MATRIX and len(matrix.shape) > 1
+    """Whether a tensor is a matrix of a layer, which may have an adapter and be quantised."""
+    in_layer = matrix.group in (ParameterGroup.DENSE, ParameterGroup.EXPERT)
+    return in_layer and matrix.role is TensorRole.MATRIX and len(matrix.shape) > 1
 
 
 def _is_target(matrix: ParameterTensor, lora: Lora) -> bool:
@@ -134,10 +188,10 @@ def _is_target(matrix: ParameterTensor, lora: Lora) -> bool:
 
 def _product(name: str, model: Model, plan: Plan) -> str:
     """The product that a matrix is multiplied in, by its first matrix."""
+    of_attention = _PRODUCTS[0] if model.latent_attention is None else _LATENT_PRODUCT
+    fused = [of_attention, *_PRODUCTS[1:]] if plan.stack.fused_projections else []
     if model.latent_attention is not None:
-        fused = [_LATENT_PRODUCT, *_PRODUCTS[1:]] if plan.stack.fused_projections else [_LATENT_PRODUCT]
-    else:
-        fused = list(_PRODUCTS) if plan.stack.fused_projections else []
+        fused.append(_LATENT_PRODUCT)
     return next((names[0] for names in fused if name in names), name)
 
 
@@ -181,9 +235,7 @@ def trains_in_layer(model: Model, plan: Plan, layer_index: int) -> bool:
 
 
 @lru_cache
-def _frozen_names(
-    patterns: tuple[str, ...], names: tuple[str, ...], prefix: str
-) -> frozenset[str]:
+def _frozen_names(patterns: tuple[str, ...], names: tuple[str, ...], prefix: str) -> frozenset[str]:
     return frozenset(
         name for name in names if any(fnmatchcase(prefix + name, pattern) for pattern in patterns)
     )

@@ -141,9 +141,7 @@ def _add_latent_attention(block: Block, _window: int) -> None:
     kept_bytes = tokens * model.hidden * shape.kept_bytes
     block.save("latent_input", kept_bytes, Region.SEQUENCE, weights=reads_input)
     if latent.q_lora_rank:
-        block.linear(
-            "query_down", latent.q_lora_rank, model.hidden, Split.NONE, tensors=query_down
-        )
+        block.linear("query_down", latent.q_lora_rank, model.hidden, Split.NONE, tensors=query_down)
         _latent_norm(block, "query_latent_norm", latent.q_lora_rank)
         _save_latent(block, "query_latent", latent.q_lora_rank, query_matrix)
     inputs = latent.q_lora_rank or model.hidden

@@ -189,10 +189,11 @@ class Block:
         )  # fmt: skip
         self.pieces.append(piece)
         role = Role.NORM_STATISTICS
-        self.save_norm(name, self.shape.tokens, model_width, Region.SEQUENCE, fused, role, weight)
+        rows, region = self.shape.tokens, Region.SEQUENCE
+        self.save_norm(name, rows, model_width, region, fused, role=role, weight=weight)
 
     def save_norm(
-        self, name: str, rows: int, width: int, region: Region, fused: bool,
+        self, name: str, rows: int, width: int, region: Region, fused: bool, *,
         role: Role = Role.OTHER, weight: str = "",
     ) -> None:  # fmt: skip
         """What the backward of a norm over so many rows reads.
@@ -202,7 +203,9 @@ class Block:
         size = self.shape.element_bytes + (0 if fused else _EAGER_NORM_INPUT_BYTES)
         weights = () if fused or not weight else (weight,)
         share = self.shape.element_bytes / size
-        self.save(f"{name}_input", rows * width * size, region, weights=weights, weights_share=share)
+        self.save(
+            f"{name}_input", rows * width * size, region, weights=weights, weights_share=share
+        )
         self.save(f"{name}_statistics", self._statistics_bytes(rows), region, role=role)
 
     def _statistics_bytes(self, rows: int) -> float:

@@ -138,11 +138,11 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     out_of = ("experts.down",)
     block.save("expert_input", copies * hidden * shape.kept_bytes, Region.ROUTED, weights=into)
     columns = branches(block.model) * width
-    _grouped(block, "expert_up", copies, columns, hidden, Split.COLUMN, into)
+    _grouped(block, "expert_up", copies, columns, hidden, Split.COLUMN, tensors=into)
     add_activation(block, "expert_activation", copies * width, Region.SEQUENCE)
     kept_bytes = copies * width * shape.kept_bytes
     block.save("expert_down_input", kept_bytes, Region.SEQUENCE, weights=out_of)
-    _grouped(block, "expert_down", copies, hidden, width, Split.ROW, out_of)
+    _grouped(block, "expert_down", copies, hidden, width, Split.ROW, tensors=out_of)
     if block.model.mlp_bias and not block.stack.fused_expert_extras:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))
     block.pieces.append(_reordering(Role.UNPERMUTE, moved))
@@ -179,7 +179,7 @@ def _reordering(role: Role, moved_bytes: float) -> MemoryBound:
 
 
 def _grouped(
-    block: Block, name: str, copies: int, n: int, k: int, split: Split, tensors: tuple[str, ...]
+    block: Block, name: str, copies: int, n: int, k: int, split: Split, *, tensors: tuple[str, ...]
 ) -> None:
     experts = block.model.experts
     assert experts is not None

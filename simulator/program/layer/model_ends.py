@@ -6,6 +6,7 @@ do for one microbatch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -32,6 +33,12 @@ from simulator.program.layer.tensors import (
     TensorSplit,
     norm_tensors,
 )
+
+_LOSS_PARTS = 8
+"""Parts of the logits whose loss torchtune computes one after another (``num_output_chunks``)."""
+
+_LOG_SUM_BYTES = 4.0
+"""The logarithm of a token's sum of exponentials is fp32."""
 
 _LOSS_COPIES, _PARALLEL_LOSS_COPIES = 2, 3
 """fp32 copies of the logits beside the kept log-probabilities, at their most in backward:
@@ -175,7 +182,26 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
         block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
     if plan.loss_kernel == "eager":
         block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
+    if plan.loss_kernel == "linear-fused":
+        _fuse_head(block, padded_vocab, matrix)
+    if plan.loss_kernel == "cut":
+        block.save("head_log_sum", _LOG_SUM_BYTES * shape.tokens, Region.SEQUENCE)
+        block.work((), (0.0,), Region.WHOLE)
     return block.layer()
+
+
+def _fuse_head(block: Block, vocab: int, matrix: str) -> None:
+    """Logits of a part of the tokens at a time, and the weight's gradient beside them.
+
+    Gradients are made in forward: that of the input, as large as it, is kept in its place.
+
+    Source: Liger-Kernel, ``ops/fused_linear_cross_entropy.py``: as many parts as the vocabulary is
+    wider than the input, rounded so that a part is a power of two of tokens.
+    """
+    tokens, size, hidden = block.shape.tokens, block.shape.element_bytes, block.model.hidden
+    part = 1 << (math.ceil(tokens / math.ceil(vocab / hidden)) - 1).bit_length()
+    block.save("head_gradient", float(vocab * hidden) * size, Region.WHOLE, weights=(matrix,))
+    block.work((min(part, tokens) * float(vocab) * size,), (0.0,), Region.WHOLE)
 
 
 def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
@@ -184,6 +210,16 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     block = Block(model, plan, shape)
     logits = float(shape.tokens * padded_vocab)
     half, full, region = shape.element_bytes, 4.0, _logits_region(stack)
+    if plan.loss_kernel in ("linear-fused", "cut"):
+        # While a part of the logits is there, it is read for the sums and overwritten.
+        block.memory_bound("cross_entropy", logits * 3 * half, 0.0, region, 2)
+        return block.layer()
+    if plan.loss_kernel == "chunked":
+        block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
+        block.save("logits", logits * half, region)
+        parts = (logits * full / _LOSS_PARTS,) * _LOSS_COPIES
+        block.work(parts, parts, region)
+        return block.layer()
     if plan.loss_kernel == "fused":
         # Maximum, exponentials with their sum, and the gradient.
         block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)

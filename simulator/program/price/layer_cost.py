@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -76,12 +76,14 @@ class LayerUnit(NamedTuple):
         is_repeated: Whether backward computes them again, as far as the plan says.
         frozen: Names of their parameters that are not trained.
         has_backward: Whether anything in them or before them is trained.
+        starts_gradients: Whether nothing before them is, so that their input needs no gradient.
     """
 
     kind: LayerKind
     is_repeated: bool
     frozen: frozenset[str] = frozenset()
     has_backward: bool = True
+    starts_gradients: bool = False
 
 
 class End(Enum):
@@ -135,11 +137,14 @@ class UnitCosts:
     def layers(self) -> tuple[LayerUnit, ...]:
         """The unit of every layer of the model."""
         repeated, model, plan = recomputed_layers(self.job), self.job.model, self.job.plan
-        has_backward, units = self._trains_embedding, []
+        units = []
+        has_gradient = self._trains_embedding or plan.lora is not None
         for index, kind in enumerate(layer_kinds(model)):
-            has_backward = has_backward or trains_in_layer(model, plan, index)
+            has_backward = has_gradient or trains_in_layer(model, plan, index)
             frozen = frozen_in_layer(model, plan, index)
-            units.append(LayerUnit(kind, index in repeated, frozen, has_backward))
+            starts = has_backward and not has_gradient
+            units.append(LayerUnit(kind, index in repeated, frozen, has_backward, starts))
+            has_gradient = has_backward
         return tuple(units)
 
     @cached_property
@@ -201,10 +206,14 @@ class UnitCosts:
     def _with_frozen_weights(self, layer: Layer, unit: Unit) -> Layer:
         model, plan = self.job.model, self.job.plan
         if isinstance(unit, End):
-            return with_frozen_weights(layer, self._end_tensors(unit), (), self.job)
-        index = self.layers.index(unit) if unit in self.layers else layer_kinds(model).index(unit.kind)
+            starts = unit is End.HEAD and not self.layers[-1].has_backward
+            tensors = self._end_tensors(unit)
+            return with_frozen_weights(layer, tensors, (), self.job, starts_gradients=starts)
+        alike = [each._replace(is_repeated=unit.is_repeated) for each in self.layers]
+        index = alike.index(unit)
         tensors, added = held_tensors(model, plan, index), adapters(model, plan, index)
-        return with_frozen_weights(layer, tensors, added, self.job)
+        starts = unit.starts_gradients
+        return with_frozen_weights(layer, tensors, added, self.job, starts_gradients=starts)
 
     def _whole_layer(self, unit: Unit) -> Layer:
         model, plan, shape = self.job.model, self.job.plan, self.shape
@@ -227,6 +236,8 @@ class UnitCosts:
         is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
         recompute = plan.recompute if is_repeated else "none"
         outcome = self._recomputation(layer, recompute)
+        if unit is End.HEAD and plan.loss_kernel == "cut":
+            outcome = replace(outcome, repeated={"head": 1.0})
         time = layer_time(layer, self.timer, self._hiding, outcome.repeated)
         if plan.partition_activations and is_repeated:
             outcome = kept_in_parts(outcome, layer, self.job.choices.tensor_ranks)

@@ -30,7 +30,7 @@ from simulator.program.ir import (
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import Axis, Piece
 from simulator.program.price.host_pace import Launched, launched, waiting_s
-from simulator.program.price.layer_cost import End, LayerUnit, Unit, UnitCost, UnitCosts
+from simulator.program.price.layer_cost import End, Unit, UnitCost, UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.gathered_memory import TiedGradient
@@ -225,7 +225,7 @@ class StageCosts:
 
     def layer_pieces(self, kind: LayerKind) -> tuple[tuple[Piece, ...], PieceTimer]:
         """What one rank runs of a layer in forward order, and what times it."""
-        unit = LayerUnit(kind, is_repeated=False)
+        unit = next(each for each in self.units.layers if each.kind == kind)
         return self.units.divided(unit).pieces, self.units.timer
 
     def all_pieces(self) -> Iterator[Piece]:

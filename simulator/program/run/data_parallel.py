@@ -304,7 +304,9 @@ class DataParallel:
         units = [self._units.whole(run) for run in runs]
         if self._is_active and not self.reduces_after(is_last=True, ends_turn=True):
             for unit in units:
-                self._bucket_copies.add(self._program, self._computed[rank], unit.parameters.trained)
+                self._bucket_copies.add(
+                    self._program, self._computed[rank], unit.parameters.trained
+                )
                 self._emit_reduction(_Due(rank, unit.run, (unit,)), (), overlapped=False)
         self._add_partial_gradients(rank, units)
         return tuple(self._reductions.pop(rank, ()))

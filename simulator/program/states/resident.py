@@ -389,13 +389,9 @@ def _frozen_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
 def frozen_share(job: Job, tensor: ParameterTensor) -> float:
     """Size of a frozen tensor over its size in the format in which weights are gathered."""
     lora = job.plan.lora
-    if lora is None or not lora.is_quantised or not _is_in_layer(tensor) or not adaptable(tensor):
+    if lora is None or not lora.is_quantised or not adaptable(tensor):
         return 1.0
     return quantised_bytes(lora) / output_bytes(job.plan.precision)
-
-
-def _is_in_layer(tensor: ParameterTensor) -> bool:
-    return tensor.group in (ParameterGroup.DENSE, ParameterGroup.EXPERT)
 
 
 class PipelineRanks:

@@ -10,8 +10,10 @@ mask for each, and so do adapters in fp32 under autocast (peft's ``autocast_adap
 scales what both give together, keeps both outputs, and makes the adapted weight in every forward
 to take the norm of its rows; no gradient goes through that.
 
-Ignores: that the first layer's input needs no gradient where the embedding is frozen (peft's
-``enable_input_require_grads`` asks for one, since checkpoints need it); the operations of DoRA's
+With adapters the input of the first layer has a gradient, which checkpoints need (peft's
+``enable_input_require_grads``).
+
+Ignores: input gradients before the first trained weight inside a layer; the operations of DoRA's
 product of both matrices, which its traffic outlasts.
 Source: PyTorch's autograd, ``derivatives.yaml`` of ``linear``; bitsandbytes,
 ``autograd/_functions.py``, ``MatMul4Bit``; peft, ``tuners/lora/layer.py`` and ``dora.py``.
@@ -38,7 +40,7 @@ from simulator.program.layer.pieces import (
     Saved,
     Split,
 )
-from simulator.program.layer.tensors import ParameterTensor
+from simulator.program.layer.tensors import ParameterTensor, TensorRole
 
 _FULL_BYTES = 4.0
 """An fp32 number."""
@@ -55,7 +57,12 @@ _SCALED_OUTPUT_PASSES = 5
 
 
 def with_frozen_weights(
-    layer: Layer, tensors: Sequence[ParameterTensor], adapters: Sequence[Adapter], job: Job
+    layer: Layer,
+    tensors: Sequence[ParameterTensor],
+    adapters: Sequence[Adapter],
+    job: Job,
+    *,
+    starts_gradients: bool = False,
 ) -> Layer:
     """The layer of a single device where some of its parameters are frozen.
 
@@ -64,15 +71,34 @@ def with_frozen_weights(
         tensors: Its parameters; frozen ones say so.
         adapters: Beside which of them.
         job: The job.
+        starts_gradients: Whether its input needs no gradient, so that its first norm keeps
+            nothing, unless that is trained.
     """
     if not adapters and not any(tensor.is_frozen for tensor in tensors):
         return layer
+    if starts_gradients:
+        layer = _without_first_norm(layer, tensors)
     frozen = _Frozen({tensor.name: tensor for tensor in tensors}, tuple(adapters), job)
     return replace(
         layer,
         pieces=tuple(new for piece in layer.pieces for new in frozen.pieces(piece)),
         saved=(*(frozen.kept(saved) for saved in layer.saved), *frozen.saved_by_adapters(layer)),
         buffer_bytes=(*layer.buffer_bytes, *frozen.buffers),
+    )
+
+
+def _without_first_norm(layer: Layer, tensors: Sequence[ParameterTensor]) -> Layer:
+    """The layer where no gradient passes the norm that it begins with."""
+    first, norm = layer.pieces[0], layer.pieces[0].name
+    trains_norm = any(t.role is TensorRole.NORM and not t.is_frozen for t in tensors)
+    if trains_norm or not isinstance(first, MemoryBound):
+        return layer
+    saved = (
+        replace(each, kept_share=0.0) if each.name.startswith(f"{norm}_") else each
+        for each in layer.saved
+    )
+    return replace(
+        layer, pieces=(replace(first, backward_bytes=0.0), *layer.pieces[1:]), saved=tuple(saved)
     )
 
 
@@ -217,9 +243,7 @@ class _AdapterPieces:
         yield MemoryBound(
             f"{name}.sum", passes * outputs * size, scaling * outputs * size, of_output, kernels
         )
-        yield MemoryBound(
-            f"{name}.gradient_sum", 0.0, _SUM_PASSES * inputs * size, of_input, 1
-        )
+        yield MemoryBound(f"{name}.gradient_sum", 0.0, _SUM_PASSES * inputs * size, of_input, 1)
         if adapter.has_sizes:
             numel = float(adapter.inputs * adapter.outputs)
             region = Region.WHOLE if self.product.split is Split.NONE else Region.TENSOR
@@ -244,7 +268,9 @@ class _AdapterPieces:
         moved = 2 * size + (MASK_BYTES if lora.dropout else 0.0)
         if not self.job.plan.stack.fused_elementwise:
             moved, kernels = casts + drops, 2 * bool(casts) + bool(drops)
-        return MemoryBound(f"{self.adapter.name}.input", inputs * moved, inputs * moved, region, kernels)
+        return MemoryBound(
+            f"{self.adapter.name}.input", inputs * moved, inputs * moved, region, kernels
+        )
 
     def saved(self) -> Iterator[Saved]:
         """What backward reads of the adapter."""

@@ -144,12 +144,12 @@ def fitted_networks(rows: Sequence[CollectiveRow]) -> NetworkFits:
             scale_up[name] = fit_scale_up(cases, networks[name], parent), name
         elif inherited:
             scale_up[name] = _of_links_alone(inherited[0]), inherited[1]
-    for name in networks:
+    for name, network in tuple(networks.items()):
         if _pool(name) in scale_up:
             fit, fitted = scale_up[_pool(name)]
-            fit = fit.for_links(networks[name].scale_up)
+            fit = fit.for_links(network.scale_up)
             scale_up[name] = fit, fitted
-            networks[name] = with_values(networks[name], "scale_up", fit.values)
+            networks[name] = with_values(network, "scale_up", fit.values)
     return NetworkFits(networks, scale_up, _fit_fabrics(rows, networks))
 
 
@@ -228,7 +228,7 @@ def _reference(fit: Fit, tables: str, profile: str = "", fitted: str = "") -> st
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, report on standard output, and write the files if asked."""
-    parser = argparse.ArgumentParser(prog="fit_collectives", description=__doc__)
+    parser = argparse.ArgumentParser(prog="shipped_networks", description=__doc__)
     parser.add_argument("table", nargs="+", help="measured collectives (CSV)")
     parser.add_argument("--write", action="store_true", help="put the fits into the profiles")
     options = parser.parse_args(arguments)
@@ -284,7 +284,7 @@ def with_profile_fit(text: str, fit: Fit, reference: str) -> str:
 
 def _own_field(line: str) -> str:
     """The field that a line of a part sets; empty where it is of a block inside the part."""
-    return line[4:].split(":")[0]
+    return line[4:].partition(":")[0]
 
 
 def _name(field: str) -> str:

@@ -21,8 +21,8 @@ _FUSED_EXPERTS_AXES = 3
 def built_network_count(config: Mapping[str, Any], origin: str = "") -> ParameterCount:
     """Parameters of the causal language model, or of the bare network where there is none.
 
-    Parts are the modules of the top two levels. Of experts whose weights are one tensor, those count
-    as active that a token visits (``num_experts_per_tok``); other experts count in full.
+    Parts are the modules of the top two levels. Of experts whose weights are one tensor, those
+    count as active that a token visits (``num_experts_per_tok``); other experts count in full.
 
     Args:
         config: The parsed ``config.json``.

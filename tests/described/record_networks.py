@@ -2,9 +2,10 @@
 
     python -m tests.described.record_networks
 
-writes the defaults of its configuration classes into ``simulator/facts/networks/defaults.yaml``, and
-the parameters of the networks that it builds on torch's meta device into ``parameter_counts.csv``:
-those of every class's default configuration, and of configurations that differ in one more key.
+writes the defaults of its configuration classes into ``simulator/facts/networks/defaults.yaml``,
+and the parameters of the networks that it builds on torch's meta device into
+``parameter_counts.csv``: those of every class's default configuration, and of configurations that
+differ in one more key.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ OBLIGATORY: Mapping[str, Mapping[str, Any]] = {
             for kind in ("full_attention", "sliding_attention")
         }
     },
+    "dbrx": {"attn_config": {"kv_n_heads": 8, "rope_theta": 1e4}, "ffn_config": {"moe_top_k": 2}},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "hunyuan_v1_dense": {"head_dim": 64},
     "hunyuan_v1_moe": {"head_dim": 64, "num_experts": 4, "moe_topk": 2},
@@ -42,6 +45,8 @@ OBLIGATORY: Mapping[str, Mapping[str, Any]] = {
     "nemotron": {"num_key_value_heads": 8},
 }
 """What must be said besides the defaults, for this release to build the network."""
+ONLY_WHOLE = ("gemma3n_text",)
+"""Networks whose other keys are of so many layers as the default has."""
 _WITHOUT_WEIGHTS = re.compile(
     r"initializer.*|rope.*|.*_eps|.*epsilon|.*token_id|.*_index|use_cache|.*dropout.*|.*pdrop|.*coef.*"
     r"|output_.*|.*softcapping|.*multiplier|.*scal(e|ing).*|.*std|.*_range|hidden_act|.*_limit"
@@ -51,18 +56,25 @@ _WITHOUT_WEIGHTS = re.compile(
 )
 
 
-def main() -> None:
+def main(chosen: Sequence[str]) -> None:
+    """Write both files; with names, count those networks alone again."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
     names = [name for name in table_names() if name in CLASSES]
-    types = {name: _type(name, CLASSES[name]) for name in names}
-    _write_defaults(types, transformers)
+    _write_defaults({name: _type(name, CLASSES[name]) for name in names}, transformers)
+    rows = [row for row in _kept_rows() if row[0] in names and row[0] not in chosen and chosen]
+    for name in chosen or names:
+        rows += _counted(name)
     with COUNTS.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["model_type", "keys", "parameters"])
-        for name in names:
-            rows.writerows(_counted(name))
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["model_type", "keys", "parameters"])
+        writer.writerows(sorted(rows, key=lambda row: row[0]))
+
+
+def _kept_rows() -> list[list[Any]]:
+    with COUNTS.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))[1:]
 
 
 def _type(name: str, network: str) -> dict[str, Any]:
@@ -77,10 +89,25 @@ def _type(name: str, network: str) -> dict[str, Any]:
             keys |= {} if default is None else {key: default}
             also |= {} if real == key else {real: key}
             also |= {other: key for other, known in other_names.items() if known == key != other}
+    keys |= _blocks(name)
     read = {*keys, *also, *formula_names(name)}
     older = sorted(key for key in _keys_of_old_files(config) if key not in read)
     found = {"class": network, "keys": keys, "also": also, "older": older}
     return {field: value for field, value in found.items() if value}
+
+
+def _blocks(name: str) -> dict[str, Any]:
+    """Defaults of blocks of keys that formulas read of."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    whole = CONFIG_MAPPING[name]()
+    read = [key for key in formula_names(name) if key in _fields(type(whole))]
+    return {key: _plain(getattr(whole, key)) for key in read if key.endswith("_config")}
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    kept = {field: getattr(config, field, None) for field in sorted(_fields(type(config)))}
+    return {key: value for key, value in kept.items() if type(value) in (bool, int)}
 
 
 def _config_class(name: str) -> Any:
@@ -106,23 +133,29 @@ def _default(config: Any, key: str) -> Any:
 def _keys_of_old_files(config: Any) -> set[str]:
     """Keys that the class understands in files of older releases, and turns into others."""
     source = inspect.getsource(config)
-    found = re.findall(r"kwargs(?:\.pop|\.get|\.setdefault)?[\[(]\s*\"(\w+)\"|\"(\w+)\" in kwargs", source)
+    found = re.findall(
+        r"kwargs(?:\.pop|\.get|\.setdefault)?[\[(]\s*\"(\w+)\"|\"(\w+)\" (?:not )?in kwargs", source
+    )
     return {key for pair in found for key in pair if key and not _WITHOUT_WEIGHTS.fullmatch(key)}
 
 
 def _write_defaults(types: Mapping[str, Any], transformers: Any) -> None:
-    from transformers.configuration_utils import ALLOWED_LAYER_TYPES, _LEGACY_LAYER_TYPE_REMAP
+    from transformers.configuration_utils import _LEGACY_LAYER_TYPE_REMAP, ALLOWED_LAYER_TYPES
 
     lines = [
-        "# What has a configuration that its file leaves out? `keys` are defaults, `also` other names of",
-        "# keys, `older` keys of older releases that no table reads. Made by tests.described.record_networks.",
+        "# What has a configuration that its file leaves out? `keys` are defaults, `also` other",
+        "# names of keys, `older` keys of older releases that no table reads. Made by",
+        "# tests.described.record_networks.",
         "source: documentation",
         f"reference: configuration classes of Hugging Face transformers {transformers.__version__}",
         f"layer_types: {_in_one_line(sorted({*ALLOWED_LAYER_TYPES, *_LEGACY_LAYER_TYPE_REMAP}))}",
         "types:",
     ]
     for name, entry in types.items():
-        lines += [f"  {name}:", *(f"    {key}: {_in_one_line(each)}" for key, each in entry.items())]
+        lines += [
+            f"  {name}:",
+            *(f"    {key}: {_in_one_line(each)}" for key, each in entry.items()),
+        ]
     DEFAULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -134,19 +167,20 @@ def _in_one_line(value: Any) -> str:
 def _counted(name: str) -> Iterator[tuple[str, str, int]]:
     """The default network, and those that one more key makes smaller or larger."""
     given = OBLIGATORY.get(name, {})
-    yield name, json.dumps(given), _count(name, given)
+    few = _count(name, given)
+    yield name, json.dumps(given), few
     if definition(name, "inside"):
         return
-    given = _few_layers(name)
-    few = _count(name, given)
-    if given != OBLIGATORY.get(name, {}):
+    if _few_layers(name) != given and name not in ONLY_WHOLE:
+        given = _few_layers(name)
+        few = _count(name, given)
         yield name, json.dumps(given), few
     for key in _fields(_config_class(name)):
         for value in _other_values(name, key):
             keys = {**given, key: value}
             try:
                 count = _count(name, keys)
-            except Exception:  # noqa: S112  the release cannot build it: there is nothing to agree with
+            except Exception:  # This release builds no such network.
                 continue
             if count != few:
                 yield name, json.dumps(keys), count
@@ -156,7 +190,11 @@ def _few_layers(name: str) -> dict[str, Any]:
     """Keys of the default network with so few layers that it is quickly built."""
     config, given = _config_class(name), dict(OBLIGATORY.get(name, {}))
     for key in LAYER_KEYS:
-        if key in _fields(config) and key not in given and (_default(config, key) or 0) > FEW_LAYERS:
+        if (
+            key in _fields(config)
+            and key not in given
+            and (_default(config, key) or 0) > FEW_LAYERS
+        ):
             given[key] = FEW_LAYERS
     return given
 
@@ -177,7 +215,9 @@ def _other_values(name: str, key: str) -> list[Any]:
         whole = getattr(config(**_few_layers(name)), key)
         return [list(reversed(whole))] if whole else []
     if value is None and "list" not in kind:
-        return [8 if "num" in key or "head" in key else 96] * ("int" in kind) + [True] * ("bool" in kind)
+        return [8 if "num" in key or "head" in key else 96] * ("int" in kind) + [True] * (
+            "bool" in kind
+        )
     return []
 
 
@@ -193,4 +233,4 @@ def _count(name: str, keys: Mapping[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -8,6 +8,7 @@ the functions of :data:`FUNCTIONS`. Nothing else is evaluated.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -43,7 +44,7 @@ def linear(inputs: int, outputs: int, bias: object = False) -> int:
 
 
 def mlp(hidden: int, width: int, gated: object = True, bias: object = False) -> int:
-    """Parameters of two products with an activation between them, and of a gate beside the first."""
+    """Parameters of two products with an activation between them, and of a gate beside them."""
     return (2 if gated else 1) * linear(hidden, width, bias) + linear(width, hidden, bias)
 
 
@@ -58,22 +59,38 @@ def either(word: object, yes: list[object], no: list[object]) -> bool:
     return word in yes
 
 
+def item(value: Any, index: int) -> Any:
+    """The item of a list that has one for each layer, or the value that holds for all layers."""
+    return value[index] if isinstance(value, list) else value
+
+
+def of_layer(mapping: Mapping[str, Any] | None, layer: int) -> Any:
+    """What a mapping from layers, numbered in texts, says of one layer, or None."""
+    return next((each for key, each in (mapping or {}).items() if int(key) == layer), None)
+
+
 def rounded_up(number: int, multiple: int) -> int:
     """The next multiple of a number."""
     return -(-number // multiple) * multiple
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {"linear": linear, "mlp": mlp, "either": either, "rounded_up": rounded_up}
-    | {"int": int, "len": len, "max": max, "min": min, "sum": sum}
-)
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "linear": linear, "mlp": mlp, "either": either, "item": item, "of_layer": of_layer,
+    "rounded_up": rounded_up, "int": int, "isqrt": math.isqrt, "len": len, "max": max, "min": min,
+}  # fmt: skip
+FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(_FUNCTIONS)
+"""What a formula may call, by name."""
 
-_OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = MappingProxyType(
+_Valued = Callable[[ast.expr], Any]
+"""Takes a part of a formula to its value."""
+
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = MappingProxyType(
     {
         ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
         ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
         ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
         ast.Gt: operator.gt, ast.GtE: operator.ge,
+        ast.Not: operator.not_, ast.USub: operator.neg,
         ast.In: lambda item, items: item in items,
         ast.NotIn: lambda item, items: item not in items,
     }
@@ -91,35 +108,60 @@ def _value(node: ast.expr, lookup: Lookup) -> Any:
             return value
         case ast.Name(id=name):
             return lookup(name)
-        case ast.List(elts=items):
-            return [_value(item, lookup) for item in items]
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _value(operand, lookup)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, lookup)
-        case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_value(left, lookup), _value(right, lookup))
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _OPERATORS[type(op)](_value(left, lookup), _value(right, lookup))
-        case ast.BoolOp(op=op, values=values):
-            return _first(values, lookup, wanted=isinstance(op, ast.Or))
-        case ast.IfExp(test=test, body=yes, orelse=no):
-            return _value(yes if _value(test, lookup) else no, lookup)
-        case ast.Subscript(value=sequence, slice=index):
-            return _value(sequence, lookup)[_value(index, lookup)]
-        case ast.Attribute(value=mapping, attr=key):
-            found = _value(mapping, lookup)
-            return found.get(key) if isinstance(found, Mapping) else None
-        case ast.Call(func=ast.Name(id=name), args=arguments):
-            return FUNCTIONS[name](*(_value(argument, lookup) for argument in arguments))
-    raise SyntaxError(f"{ast.unparse(node)!r} is not in the language of formulas")
+    if type(node) not in _EVALUATED:
+        raise SyntaxError(f"{ast.unparse(node)!r} is not in the language of formulas")
+    return _EVALUATED[type(node)](node, lambda each: _value(each, lookup))
 
 
-def _first(values: list[ast.expr], lookup: Lookup, *, wanted: bool) -> Any:
-    """The first value that is true, or with ``wanted`` false the first that is not; or the last."""
-    value = None
-    for each in values:
-        value = _value(each, lookup)
-        if bool(value) is wanted:
+def _list(node: ast.List, value: _Valued) -> Any:
+    return [value(item) for item in node.elts]
+
+
+def _unary(node: ast.UnaryOp, value: _Valued) -> Any:
+    return _OPERATORS[type(node.op)](value(node.operand))
+
+
+def _binary(node: ast.BinOp, value: _Valued) -> Any:
+    return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+
+
+def _comparison(node: ast.Compare, value: _Valued) -> Any:
+    (kind,), (right,) = node.ops, node.comparators
+    return _OPERATORS[type(kind)](value(node.left), value(right))
+
+
+def _either_or(node: ast.BoolOp, value: _Valued) -> Any:
+    """The first value that is true, or with ``and`` the first that is not; or the last."""
+    found = None
+    for each in node.values:
+        found = value(each)
+        if bool(found) is isinstance(node.op, ast.Or):
             break
-    return value
+    return found
+
+
+def _choice(node: ast.IfExp, value: _Valued) -> Any:
+    return value(node.body if value(node.test) else node.orelse)
+
+
+def _indexed(node: ast.Subscript, value: _Valued) -> Any:
+    return value(node.value)[value(node.slice)]
+
+
+def _attribute(node: ast.Attribute, value: _Valued) -> Any:
+    mapping = value(node.value)
+    return mapping.get(node.attr) if isinstance(mapping, Mapping) else None
+
+
+def _call(node: ast.Call, value: _Valued) -> Any:
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    return FUNCTIONS[name](*(value(argument) for argument in node.args))
+
+
+_EVALUATED: Mapping[type[ast.AST], Callable[[Any, _Valued], Any]] = MappingProxyType(
+    {
+        ast.List: _list, ast.UnaryOp: _unary, ast.BinOp: _binary, ast.Compare: _comparison,
+        ast.BoolOp: _either_or, ast.IfExp: _choice, ast.Subscript: _indexed,
+        ast.Attribute: _attribute, ast.Call: _call,
+    }
+)  # fmt: skip

@@ -24,6 +24,9 @@ MAX_LAYERS = 10_000
 _LAYER = "layer"
 """Name of the layer's index, counted from 0, in formulas of parts that every layer has."""
 
+_WHOLE = "whole"
+"""Name of the whole configuration, in formulas over one that stands inside it."""
+
 _ACTIVE = "active_"
 """Before the name of a part: what of it one token passes through, where that is not all."""
 
@@ -81,7 +84,10 @@ def network_count(config: Mapping[str, Any], origin: str = "") -> ParameterCount
     once, repeated = network.value("once"), network.value("each")
     by_part, active = (
         {part: network.numel(prefix, part) for part in once}
-        | {part: sum(network.numel(prefix, part, index) for index in each_layer) for part in repeated}
+        | {
+            part: sum(network.numel(prefix, part, index) for index in each_layer)
+            for part in repeated
+        }
         for prefix in ("", _ACTIVE)
     )
     return ParameterCount(
@@ -96,11 +102,11 @@ class _Network:
 
     def __init__(self, family: str, config: Mapping[str, Any], origin: str) -> None:
         self._table = _table(family)
-        inside = self._table.get("inside")
+        inside: str = self._table.get("inside", "")
         nested = config.get(inside, {}) if inside else config
         if not isinstance(nested, Mapping):
             raise InputError.single(inside, "must be a mapping", nested, file=origin)
-        self._config = nested
+        self._config = {**_towers(config), _WHOLE: config, **nested} if inside else nested
         self._class = _defaults()["types"][family]
         self._origin = origin
         older = [key for key in self._class.get("older", ()) if self._config.get(key) is not None]
@@ -164,6 +170,11 @@ class _Network:
         return default if value is None else value
 
 
+def _towers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configurations of the networks that stand beside the language model."""
+    return {key: value for key, value in config.items() if key.endswith("_config")}
+
+
 def _refuse_unknown_layers(config: Mapping[str, Any], origin: str) -> None:
     stated = config.get("layer_types")
     unknown = [each for each in stated or () if each not in _defaults()["layer_types"]]
@@ -185,7 +196,9 @@ def definition(family: str, name: str) -> Any:
 def formula_names(family: str) -> frozenset[str]:
     """Names in the formulas of a table: keys of a configuration, and definitions."""
     formulas = [
-        entry for name, entry in _table(family).items() if isinstance(entry, str) and name != "inside"
+        entry
+        for name, entry in _table(family).items()
+        if isinstance(entry, str) and name != "inside"
     ]
     return frozenset().union(*map(names_in_formula, formulas)) - {_LAYER}
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.described.huggingface.network import ParameterCount
+from simulator.described.huggingface.parameter_counts import ParameterCount
 from simulator.errors import InputError
 from simulator.extras import require
 

@@ -13,7 +13,7 @@ from simulator.errors import InputError
 from simulator.units import format_count
 
 if TYPE_CHECKING:
-    from simulator.described.huggingface.network import ParameterCount
+    from simulator.described.huggingface.parameter_counts import ParameterCount
 
 _WIDTHS = ("layers", "hidden", "heads", "vocab")
 
@@ -117,7 +117,7 @@ def count_parameters(
 def _count(name_or_file: str, with_transformers: bool) -> ParameterCount:
     from simulator.capture.installed_transformers import built_network_count
     from simulator.described.huggingface.config_file import load_config
-    from simulator.described.huggingface.network import network_count
+    from simulator.described.huggingface.parameter_counts import network_count
     from simulator.described.load import load_model
     from simulator.program.layer.model_totals import parameter_count_by_part
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from simulator.described.huggingface.network import definition, formula_names, table_names
+from simulator.described.huggingface.parameter_counts import definition, formula_names, table_names
 from simulator.facts import FOLDER
 
 DEFAULTS = FOLDER / "networks" / "defaults.yaml"

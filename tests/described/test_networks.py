@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simulator.described.huggingface.formulas import names_in_formula, value_of_formula
-from simulator.described.huggingface.network import (
+from simulator.described.huggingface.parameter_counts import (
     definition,
     network_count,
     network_names,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from simulator.described.huggingface.network import ParameterCount
+from simulator.described.huggingface.parameter_counts import ParameterCount
 from simulator.described.model import Model
 from simulator.program.layer.layer_kinds import layer_kinds, layer_parts, layer_tensors
 from simulator.program.layer.model_ends import (

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
-from simulator.importers.accelerate import read_accelerate_files
+from simulator.importers.finetuning.accelerate import read_accelerate_files
 from simulator.importers.assembly import Given
 from tests.importers.samples import FILES, edited
 

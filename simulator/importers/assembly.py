@@ -8,6 +8,7 @@ for. The document that results leaves defaults out, as a person would.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -175,7 +176,10 @@ def finished(
             rule = f"has {len(faults) - _MOST_FAULTS:,} more faults; is it such a file at all?"
             shown.append(Fault("", rule, file=origin))
         raise InputError(shown)
-    job = job_from_document(document)
+    try:
+        job = job_from_document(document)
+    except InputError as error:
+        raise _with_options(error) from error
     report = ImportReport(
         source=origin,
         understood=settings.read_keys,
@@ -203,6 +207,24 @@ def _document(draft: Draft, given: Given) -> dict[str, Any]:
     return with_changes(document, given.changes)
 
 
+def _with_options(error: InputError) -> InputError:
+    """The same error whose ways out are options of ``clustersim import``, where they are fields."""
+    faults = []
+    for fault in error.faults:
+        number = re.search(r"take (\d+)", fault.hint)
+        option = _OPTIONS.get(fault.path)
+        if option and number:
+            fault = replace(fault, hint=f"give {option} {number[1]}, or {fault.hint}")  # noqa: PLW2901
+        faults.append(fault)
+    return type(error)(faults)
+
+
+_OPTIONS = {
+    "cluster.gpus": "--gpus",
+    "batch.global": "--global-batch",
+    "batch.micro": "--micro-batch",
+    "batch.seq_len": "--seq-len",
+}
 _ASKED_FOR = (
     ("model", "--model NAME, or a path to a config.json"),
     ("cluster.gpus", "--gpus N"),
@@ -217,7 +239,9 @@ def _missing(document: Mapping[str, Any]) -> list[Fault]:
         value: Any = document
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
-        if value is None:
+        is_open = path == "batch.global" and document["cluster"].get("gpus") is None
+        if value is None and not is_open:
+            # A batch that a file says for each GPU follows from their number.
             faults.append(Fault(path, "is not said by the file", hint=f"give {option}"))
     return faults
 

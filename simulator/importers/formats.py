@@ -74,7 +74,7 @@ _ENTRIES = (
     ),
     Format(
         name="deepspeed",
-        reader="deepspeed:read_deepspeed_files",
+        reader="finetuning.trainer:read_deepspeed_files",
         framework="DeepSpeed",
         file="A ds_config.json, and TrainingArguments that it is used with.",
         metavar="CONFIG.json",

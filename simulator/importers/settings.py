@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from simulator.described.foreign_config import ForeignConfig
@@ -38,12 +39,14 @@ class Settings(ForeignConfig):
     """
 
     left_open: tuple[str, ...] = ()
+    _defaults: Mapping[str, Any] = MappingProxyType({})
 
     def get(self, key: str) -> Any:
         """Value of a setting, or None where it is missing or null."""
         if key in self._values:
             self._read[key] = None
-        return self._values.get(key)
+        value = self._values.get(key)
+        return self._defaults.get(key) if value is None else value
 
     def first(self, *keys: str) -> tuple[str, Any]:
         """First of several spellings that is there, and its value; else None."""
@@ -113,7 +116,7 @@ class Settings(ForeignConfig):
         ``vocab_size``, which tokenizers keep in files of their own.
         """
         size = definitions.get(_VOCABULARY, "")
-        said = {_VOCABULARY: int(size)} if re.fullmatch(r"[0-9]{1,9}", size) else {}
+        said: dict[str, Any] = {_VOCABULARY: int(size)} if re.fullmatch(r"[0-9]{1,9}", size) else {}
         said |= {
             key: typed(definitions[key])
             for key, value in self._values.items()
@@ -122,8 +125,18 @@ class Settings(ForeignConfig):
         self._values = {**self._values, **said}
 
     def add_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Take the values of a framework that has other defaults for what the file leaves out."""
-        self._values = {**defaults, **self._values}
+        """Take a framework's values of what the file leaves out; they are none of its settings."""
+        self._defaults = {**self._defaults, **defaults}
+
+    def replace(self, values: Mapping[str, Any]) -> None:
+        """Take other values for settings, read or not."""
+        self._values = {**self._values, **values}
+
+    def pass_over(self, pattern: str) -> None:
+        """Count settings whose names a pattern fits as read: another word replaces them."""
+        for key in self._values:
+            if re.fullmatch(pattern, key):
+                self.get(key)
 
     def section(self, name: str) -> dict[str, Any]:
         """Settings under a dotted name, without it; they count as read."""

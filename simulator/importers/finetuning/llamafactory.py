@@ -24,9 +24,7 @@ _DEFAULTS = Defaults(micro=8, length=2048, precision="fp32", recomputes=True)
 _SUPERVISED = ("pt", "sft")
 
 
-def read_llamafactory_files(
-    paths: Sequence[str | Path], given: Given
-) -> tuple[Job, ImportReport]:
+def read_llamafactory_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
     """The job of a LLaMA-Factory configuration, and a report on its settings.
 
     Args:

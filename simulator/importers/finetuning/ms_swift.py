@@ -23,6 +23,7 @@ from simulator.importers.finetuning.adapters import adapter_fields
 from simulator.importers.finetuning.sharding import files_beside
 from simulator.importers.finetuning.trainer import Defaults, trainer_draft
 from simulator.importers.hub_models import named_model
+from simulator.importers.interpolation import typed
 from simulator.importers.megatron.megatron_core import megatron_draft
 from simulator.importers.settings import Settings, option_rules, option_table
 from simulator.importers.shell.command_options import launched_gpus, options_of
@@ -54,7 +55,11 @@ def read_swift_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Im
     else:
         script = read_script(text, given.definitions, origin)
         command, is_megatron = _launch(script, origin)
-        values, gpus, notes = options_of(command), launched_gpus(command, script), script.notes
+        values = {
+            key: typed(value) if isinstance(value, str) else value
+            for key, value in options_of(command).items()
+        }
+        gpus, notes = launched_gpus([], script), script.notes
     settings = Settings(values, "ms-swift")
     settings.assumed += notes
     settings.define(given.definitions)
@@ -91,8 +96,7 @@ def _megatron(
     model = named_model(settings, given, "model", "model_id_or_path")
     defaults: Mapping[str, Any] = option_table("ms-swift", "megatron_defaults")
     settings.add_defaults(defaults)
-    draft = megatron_draft(settings, gpus, None)
-    draft.model = model
+    draft = megatron_draft(settings, gpus, None, model)
     draft.plan |= adapter_fields(settings)
     draft.seq_len = settings.whole("max_length", "seq_length", default=None)
     rules = option_rules("megatron") | option_rules("ms-swift")

@@ -55,9 +55,7 @@ class Defaults:
     recomputes: bool = False
 
 
-def read_deepspeed_files(
-    paths: Sequence[str | Path], given: Given
-) -> tuple[Job, ImportReport]:
+def read_deepspeed_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
     """The job of a ``ds_config.json``, alone or with the TrainingArguments it is used with.
 
     Args:
@@ -149,7 +147,7 @@ def precision(settings: Settings, default: str) -> str:
 def optimizer(settings: Settings) -> str:
     """Our word for the optimizer."""
     names = option_table("trainer", "optimizers")
-    found = settings.choice(*_SPELLINGS["optimizer"], meanings=names, default="adam")
+    found: str = settings.choice(*_SPELLINGS["optimizer"], meanings=names, default="adam")
     if "paged" in str(settings.first(*_SPELLINGS["optimizer"])[1]):
         settings.assumed.append("paged states of the optimizer have room on the GPU")
     return found
@@ -162,7 +160,7 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
     return {"cp": cp, "cp_method": way if cp > 1 else "ring"}
 
 
-def _recomputation(settings: Settings, default: bool) -> str:  # noqa: FBT001
+def _recomputation(settings: Settings, default: bool) -> str:
     if settings.switch("disable_gradient_checkpointing"):
         settings.get("gradient_checkpointing")
         return "none"
@@ -185,7 +183,8 @@ def _attention(settings: Settings) -> str:
     if settings.switch("eager_attention"):
         return "unfused"
     kinds = option_table("trainer", "attentions")
-    return settings.choice(*_SPELLINGS["attention"], meanings=kinds, default="flash")
+    found: str = settings.choice(*_SPELLINGS["attention"], meanings=kinds, default="flash")
+    return found
 
 
 def _loss(settings: Settings) -> dict[str, str]:

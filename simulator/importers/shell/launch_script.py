@@ -85,10 +85,10 @@ def read_script(text: str, definitions: Mapping[str, str], origin: str = "") -> 
     """
     try:
         script = _Reader(definitions, origin).read(commands_of(text, origin))
-        script.directives = directives_of(text)
-        return script
     except RecursionError as error:
         raise InputError.single("", "is nested too deeply", file=origin) from error
+    script.directives = directives_of(text)
+    return script
 
 
 def directives_of(text: str) -> list[str]:

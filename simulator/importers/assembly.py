@@ -169,7 +169,7 @@ def finished(
     for name in sorted(plain_names(given.ignore) - settings.keys - set(further_keys)):
         settings.fault(f"--ignore {name}", "names no setting of the file")
     document = _document(draft, given)
-    faults = [*settings.faults, *_missing(document)]
+    faults = [*settings.faults, *_missing(document, knows_share=bool(draft.micro_batch))]
     if faults:
         shown = [replace(fault, file=fault.file or origin) for fault in faults[:_MOST_FAULTS]]
         if len(faults) > _MOST_FAULTS:
@@ -233,15 +233,15 @@ _ASKED_FOR = (
 )
 
 
-def _missing(document: Mapping[str, Any]) -> list[Fault]:
+def _missing(document: Mapping[str, Any], *, knows_share: bool) -> list[Fault]:
+    """What nobody has said; a batch that is known for each GPU follows from their number."""
     faults = []
     for path, option in _ASKED_FOR:
         value: Any = document
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
-        is_open = path == "batch.global" and document["cluster"].get("gpus") is None
-        if value is None and not is_open:
-            # A batch that a file says for each GPU follows from their number.
+        follows = path == "batch.global" and knows_share and not document["cluster"].get("gpus")
+        if value is None and not follows:
             faults.append(Fault(path, "is not said by the file", hint=f"give {option}"))
     return faults
 

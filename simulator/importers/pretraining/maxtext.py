@@ -181,5 +181,4 @@ def _batch(settings: Settings, draft: Draft) -> None:
     plan = draft.plan
     ranks = gpus // (plan["tp"] * plan["pp"] * plan["cp"])
     draft.global_batch = int(per_device * gpus * steps) or None
-    if ranks:
-        draft.micro_batch = max(1, int(per_device * gpus) // ranks)
+    draft.micro_batch = max(1, int(per_device * gpus) // ranks if ranks else int(per_device))

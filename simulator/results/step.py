@@ -102,8 +102,8 @@ class StepResult:
     Attributes:
         timeline: What ran when, one row per operation and lane; ``to_frame()`` is a table of it.
         step_time_s: From the start of the step to the end of its last update [s].
-        step_time_band_s: Between which eight of ten such runs would lie [s]; None where
-            the profile does not say.
+        step_time_band_s: Between which eight of ten such runs, of a source that nothing was
+            tuned to, would lie [s]; None where there are several kinds of GPUs.
         tokens_per_s_per_gpu: Tokens of the batch, by GPU and second.
         model_tflops_per_gpu: What the model needs, whatever is repeated [TFLOP/s].
         mfu: That, as a share of the dense peak of the plan's precision (PaLM, arXiv 2204.02311,

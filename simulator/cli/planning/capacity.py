@@ -292,6 +292,7 @@ def _cluster(found: Capacity | Refusal) -> dict[str, Any]:
         "mfu": found.step.mfu,
         "goodput": time.goodput_share,
         "wall_s": time.wall_s,
+        "wall_band_s": time.wall_band_s,
         "gpu_hours": time.gpu_s / HOUR_S,
         "money": asdict(found.money),
         "energy_kwh": None if found.energy.total_j is None else found.energy.total_j / 3.6e6,

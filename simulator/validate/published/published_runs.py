@@ -43,6 +43,7 @@ class PublishedResult:
         gpu: Hardware profile.
         measured_step_s, predicted_step_s: Seconds per optimizer step.
         error_pct: Signed error of the step time [%].
+        band_s: Between which times eight of ten such runs would lie [s].
         measured_mem_gib, predicted_mem_gib: Memory of the fullest GPU, of the kind that
             the row states (allocated, reserved or device).
         mem_error_pct: Signed error of the memory [%].
@@ -59,6 +60,7 @@ class PublishedResult:
     measured_step_s: float | None
     predicted_step_s: float | None = None
     error_pct: float | None = None
+    band_s: tuple[float, float] | None = None
     measured_mem_gib: float | None = None
     predicted_mem_gib: float | None = None
     mem_error_pct: float | None = None
@@ -179,6 +181,7 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
         result,
         predicted_step_s=step.step_time_s,
         error_pct=error_pct(step.step_time_s, result.measured_step_s),
+        band_s=step.step_time_band_s,
         predicted_mem_gib=memory_gib,
         mem_error_pct=error_pct(memory_gib, result.measured_mem_gib),
         fits=step.fits,

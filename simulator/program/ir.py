@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 from simulator.described.cluster.common import Common, shipped_common
 from simulator.described.cluster.hardware import Device
@@ -307,8 +308,8 @@ class Program:
         common: How computing slows beside communication.
         expandable_segments: Whether the caching allocator maps pages into one segment that
             grows, instead of asking the driver for separate ones.
-        outside_bytes: Device memory of one rank outside the allocator, beyond the driver's
-            context [B].
+        outside: Device memory of one rank outside the allocator, beyond the driver's context,
+            by cause [B].
         preallocated: Owners whose blocks lie in one buffer each, as large as they need at
             their most, that is there from the start.
         own_stream: Owners whose blocks are asked for on a stream of their own, so that no
@@ -322,7 +323,7 @@ class Program:
     sm_count: int = 0
     common: Common = field(default_factory=shipped_common)
     expandable_segments: bool = False
-    outside_bytes: float = 0.0
+    outside: Mapping[str, float] = MappingProxyType({})
     preallocated: frozenset[Owner] = frozenset()
     own_stream: frozenset[Owner] = frozenset()
 

@@ -27,6 +27,7 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
+from simulator.results.fit_probability import MemorySpread
 from simulator.results.step import ClassMemory, StepResult, Waits
 
 GIB = 1024.0**3

@@ -313,6 +313,11 @@ class Choices:
         return self.job.model.tied_embeddings and self._stack.keeps_tied_embedding
 
     @property
+    def keeps_placeholder_gradients(self) -> bool:
+        """Whether tensors stay that stand in for gradients which products added up already."""
+        return self.fuses_accumulation and self._stack.keeps_placeholder_gradients
+
+    @property
     def fuses_accumulation(self) -> bool:
         """Whether a weight gradient is added to its accumulator by the product itself."""
         return self._stack.fused_accumulation

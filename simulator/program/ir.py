@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 
 from simulator.described.cluster.common import Common, shipped_common
 from simulator.described.cluster.hardware import Device
@@ -111,6 +110,7 @@ class Owner(_Word):
     LOGITS = "logits"
     GATHERED_WEIGHTS = "gathered_weights"
     COMMUNICATION = "communication"
+    PLACEHOLDER_GRADIENTS = "placeholder_gradients"
 
 
 class Scope(StrEnum):
@@ -323,7 +323,7 @@ class Program:
     sm_count: int = 0
     common: Common = field(default_factory=shipped_common)
     expandable_segments: bool = False
-    outside: Mapping[str, float] = MappingProxyType({})
+    outside: Mapping[str, float] = field(default_factory=dict)
     preallocated: frozenset[Owner] = frozenset()
     own_stream: frozenset[Owner] = frozenset()
 

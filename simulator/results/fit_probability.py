@@ -16,13 +16,17 @@ import math
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from simulator.described.job import Job
 from simulator.facts import shipped_facts
+
+if TYPE_CHECKING:
+    from simulator.described.job import Job
 
 DEFAULT_RISK = 0.05
 """Probability of running out of memory that a recommended plan has at most."""
+EVEN = 0.5
+"""Probability from which a run is said to fit."""
 
 _BISECTIONS = 60
 
@@ -114,7 +118,5 @@ def _quantile(probability: float, freedom: int) -> float:
         low *= 2
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high) if students_t(middle, freedom) < probability else (low, middle)
-        )
+        low, high = (middle, high) if students_t(middle, freedom) < probability else (low, middle)
     return high

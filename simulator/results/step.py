@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +15,10 @@ from numpy.typing import NDArray
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Category, Owner
 from simulator.program.run.order import Asynchrony
-from simulator.results.fit_probability import Fit, MemorySpread, fit_of
+from simulator.results.fit_probability import EVEN, Fit, MemorySpread, fit_of
 
 UNUSED = "unused by allocator"
 """Name of what the caching allocator reserves beyond all tensors."""
-
-_EVEN = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class ClassMemory:
     by_owner: Mapping[Owner, float]
     time_s: NDArray[np.float64]
     owner_bytes: Mapping[Owner, NDArray[np.float64]]
-    outside: Mapping[str, float] = MappingProxyType({})
+    outside: Mapping[str, float] = field(default_factory=dict)
     role: str = ""
     capacity_bytes: float = math.inf
 
@@ -177,7 +174,7 @@ class StepResult:
     @property
     def fits(self) -> bool:
         """Whether it is as likely as not to have room."""
-        return self.fits_probability >= _EVEN
+        return self.fits_probability >= EVEN
 
     @property
     def fit(self) -> Fit:

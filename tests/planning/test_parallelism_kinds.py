@@ -15,6 +15,7 @@ from reports.make.strategies.which_strategy import (
 from simulator.described.load import job_from_document
 from simulator.planning.parallelism_kinds import FAMILIES, compare_families
 from simulator.planning.search.search import search_plans
+from simulator.results.fit_probability import EVEN
 from simulator.planning.search.space import plan_space
 
 
@@ -59,14 +60,17 @@ def test_every_plan_belongs_to_exactly_one_family(case):
 
 @pytest.mark.parametrize("case", JOBS)
 def test_the_best_family_has_the_best_plan_of_all(case):
-    results = compare_families(JOBS[case], FEWER)
-    best = search_plans(JOBS[case], FEWER).choices[0]
+    results = compare_families(JOBS[case], FEWER, risk=EVEN)
+    best = search_plans(JOBS[case], FEWER, risk=EVEN).choices[0]
     assert results[0].choice.step_time_s == best.step_time_s
 
 
 def test_virtual_stages_context_ranks_and_sharded_tensor_parallelism_are_tried():
     dense, long, tight = (
-        {each.family.name: each for each in compare_families(JOBS[case], {**FEWER, **vary})}
+        {
+            each.family.name: each
+            for each in compare_families(JOBS[case], {**FEWER, **vary}, risk=EVEN)
+        }
         for case, vary in (
             ("dense", {"plan.zero": [1]}),
             ("more ranks than sequences", {"plan.zero": [1]}),
@@ -110,7 +114,7 @@ def test_the_plan_of_a_mixture_says_over_how_many_ranks_its_experts_are_spread()
 
 def test_a_model_too_large_for_a_gpu_is_divided():
     memory = "2.5 GiB"
-    results = {each.family.name: each for each in compare_families(job(memory=memory))}
+    results = {each.family.name: each for each in compare_families(job(memory=memory), risk=EVEN)}
     assert results["DDP"].choice is None
     assert results["DDP"].obstacle == "does not fit into memory"
     assert any(each.choice for each in results.values())
@@ -135,7 +139,7 @@ def test_the_report_shows_every_family_and_says_what_to_take():
 
 def test_where_nothing_fits_the_nearest_change_is_named():
     small = job(gpus=1, memory="2.2 GiB")
-    text = verdict(small, compare_families(small))
+    text = verdict(small, compare_families(small, risk=EVEN))
     assert text.startswith("nothing fits; the nearest that does is")
 
 

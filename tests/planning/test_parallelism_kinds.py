@@ -15,8 +15,8 @@ from reports.make.strategies.which_strategy import (
 from simulator.described.load import job_from_document
 from simulator.planning.parallelism_kinds import FAMILIES, compare_families
 from simulator.planning.search.search import search_plans
-from simulator.results.fit_probability import EVEN
 from simulator.planning.search.space import plan_space
+from simulator.results.fit_probability import EVEN
 
 
 def job(gpus: int = 8, memory: str = "80 GiB", **network):
@@ -139,7 +139,7 @@ def test_the_report_shows_every_family_and_says_what_to_take():
 
 def test_where_nothing_fits_the_nearest_change_is_named():
     small = job(gpus=1, memory="2.2 GiB")
-    text = verdict(small, compare_families(small, risk=EVEN))
+    text = verdict(small, compare_families(small))
     assert text.startswith("nothing fits; the nearest that does is")
 
 

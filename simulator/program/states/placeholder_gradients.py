@@ -5,7 +5,8 @@ tensor of the weight's shape, so that hooks run. Transformer Engine hands out on
 each shape and number format (``get_dummy_wgrad`` of ``pytorch/module/base.py``, NVIDIA/
 TransformerEngine#1651, version 2.3 of 2025); before, each came from the allocator and was free
 again at once. Experts of one layer share theirs. The head is Megatron-Core's own, which makes a
-new one each time (``tensor_parallel/layers.py``, ``gradient_accumulation_fusion``); where its matrix is the embedding's, too, that one waits for the lookup's
+new one each time (``gradient_accumulation_fusion`` of ``tensor_parallel/layers.py``); where its
+matrix is the embedding's, too, that one waits for the lookup's
 (:class:`~simulator.program.states.gathered_memory.TiedGradient`). Router and embedding have none.
 """
 

@@ -43,6 +43,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return _megatron_of_its_time(said)
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
+    if "nanotron" in said:
+        return {"base": base, **shipped_facts(_FILE)["nanotron"]}
     if base in ("torch", "torch-fsdp") and re.search(
         shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"
     ):
@@ -100,8 +102,11 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
 def _transformer_engine_of_its_time(said: str, year: int | None) -> dict[str, Any]:
     """Version 2.3 of May 2025 keeps the tensors that stand in for gradients.
 
-    It came with NVIDIA's containers of 25.05; containers are named after their month.
+    It came with NVIDIA's containers of 25.05; containers are named after their month. Frameworks
+    that are only like Megatron have products of their own.
     """
+    if not re.search(r"megatron|nemo|mcore|primus", said):
+        return {"keeps_placeholder_gradients": False}
     release = re.search(r"\b(?:te|transformer[ -]?engine) ?v?(\d+)\.(\d+)", said)
     container = re.search(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?!\d)", said)
     if release:

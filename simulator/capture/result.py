@@ -20,6 +20,7 @@ from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
 from simulator.program.ir import COMMUNICATION, Category
+from simulator.results.fit_probability import memory_spread
 from simulator.results.step import StepResult
 from simulator.results.step_error import EAGER, exposure, shipped_errors
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
@@ -62,7 +63,7 @@ class CaptureResult(StepResult):
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data; fields are named as those of a job's result."""
-        from simulator.results.plain_data import memory_to_dict
+        from simulator.results.plain_data import fit_to_dict, memory_to_dict
 
         kinds = Counter(source.kind for source in self.profile.provenance.values())
         return {
@@ -79,7 +80,7 @@ class CaptureResult(StepResult):
             "exposed_comm_s": {category.value: s for category, s in self.exposed_comm_s.items()},
             "memory": [memory_to_dict(memory) for memory in self.memory],
             "capacity_bytes": self.capacity_bytes,
-            "fits": self.fits,
+            **fit_to_dict(self),
             "unknown_operators": [vars(each) for each in self.unknown],
             "sources": dict(kinds.most_common()),
             "capture": self._capture_to_dict(),
@@ -194,6 +195,7 @@ def _summarised(
         waits=waits,
         memory=memory,
         capacity_bytes=profile.device.memory_bytes,
+        memory_spread=memory_spread("capture", [profile.name]),
         title=f"{capture.script} on {gpus} x {profile.name}",
         asynchrony=None,
         host=None,

@@ -49,6 +49,7 @@ class PublishedResult:
         mem_error_pct: Signed error of the memory [%].
         ran: Whether it did not run out of memory.
         fits: Whether it is predicted to fit; None without a prediction.
+        fits_probability: How likely that is, 0 to 1.
         filled_share: Part of its memory that the fullest GPU is predicted to need.
         assumed: Cells that are empty, and what was taken for them; empty where none was needed.
         skipped: Why there is no prediction; empty if there is one.
@@ -66,6 +67,7 @@ class PublishedResult:
     mem_error_pct: float | None = None
     ran: bool = True
     fits: bool | None = None
+    fits_probability: float | None = None
     filled_share: float | None = None
     assumed: str = ""
     skipped: str = ""
@@ -185,6 +187,7 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
         predicted_mem_gib=memory_gib,
         mem_error_pct=error_pct(memory_gib, result.measured_mem_gib),
         fits=step.fits,
+        fits_probability=step.fits_probability,
         filled_share=step.fullest.filled_share,
     )
 

@@ -172,7 +172,8 @@ def reachable_link_share(up: ScaleUp, ranks: int) -> float:
     more GPUs crowd what joins their slots.
     """
     if up.kind == "pcie":
-        return (2 / max(2, ranks)) ** up.crowding
+        share: float = (2 / max(2, ranks)) ** up.crowding
+        return share
     if up.kind == "full-mesh":
         return min(1.0, (ranks - 1) / (up.gpus - 1)) if ranks > 1 else 1.0
     if up.kind == "hybrid-cube-mesh":

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simulator.described.job import Job  # noqa: E402
-from simulator.described.load import job_from_document  # noqa: E402
-from simulator.results.simulation import run_step  # noqa: E402
-from tests.finetuned_by_torch import case_of, peak_bytes, rows  # noqa: E402
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
+from simulator.results.simulation import run_step
+from tests.finetuned_by_torch import case_of, peak_bytes, rows
 
 _OURS = {"embedding*": "embedding.*", "head*": "head.tokens", "norm*": "head.norm"}
 """Patterns of the plan for those of the torch model."""

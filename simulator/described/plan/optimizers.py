@@ -3,10 +3,10 @@
 To add one, write its line here. What it keeps of rows, columns or some tensors only is said in
 :mod:`simulator.program.states.optimizer_states`.
 
-Source: LAMB, arXiv 1904.00962, algorithm 2; Lion, arXiv 2302.06675, algorithm 2; 8-bit optimizers, arXiv 2110.02861, section 2.2,
-and bitsandbytes, whose blocks have 256 elements (2048 before version 0.44); Adafactor, arXiv
-1804.04235, algorithms 4 and 5; Muon, https://kellerjordan.github.io/posts/muon, and arXiv
-2502.16982.
+Source: LAMB, arXiv 1904.00962, algorithm 2; Lion, arXiv 2302.06675, algorithm 2; 8-bit
+optimizers, arXiv 2110.02861, section 2.2, and bitsandbytes, whose blocks have 256 elements (2048
+before version 0.44); Adafactor, arXiv 1804.04235, algorithms 4 and 5; Muon,
+https://kellerjordan.github.io/posts/muon, and arXiv 2502.16982.
 """
 
 from __future__ import annotations

@@ -31,11 +31,12 @@ an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``copied
 beside it (``mpu/cross_entropy.py`` of its version 1); ``eager`` keeps fp32 log-probabilities and
 makes fp32 gradients beside them (PyTorch's own). ``shifted`` is one kernel that makes gradients in
 place, but of an fp32 copy of fp32 logits, those of all tokens but the last (a kernel of Unsloth's
-or Liger's behind ``logits.float()`` and ``shift_logits`` of transformers 4.45). ``chunked`` keeps 16-bit logits and casts up an
-eighth of them at a time (torchtune's ``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never
-has all logits: forward makes those of a part of the tokens, and the gradients of them at once
-(Liger's ``fused_linear_cross_entropy``). ``cut`` keeps a number per token and makes the logits
-again in backward (arXiv 2411.09009)."""
+or Liger's behind ``logits.float()`` and ``shift_logits`` of transformers 4.45).
+``chunked`` keeps 16-bit logits and casts up an eighth of them at a time (torchtune's
+``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
+of a part of the tokens, and the gradients of them at once (Liger's
+``fused_linear_cross_entropy``). ``cut`` keeps a number per token and makes the logits again in
+backward (arXiv 2411.09009)."""
 
 ShardingUnits = Literal["layers", "parameters", "root", "ends"]
 """``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:

@@ -41,6 +41,7 @@ class Copies(NamedTuple):
         return logits * (self.half * element_bytes + self.full * _FULL_BYTES)
 
 
+_NOTHING = Copies()
 _ONE_HALF, _ONE_FULL, _PART = Copies(half=1), Copies(full=1), Copies(full=1 / _PARTS)
 
 
@@ -61,7 +62,7 @@ class LossKernel:
     forward: Copies
     backward: Copies
     kernels: int
-    kept: Copies = Copies()
+    kept: Copies = _NOTHING
     passing: tuple[Copies, ...] = ()
     working: tuple[Copies, ...] = ()
     divided_working: tuple[Copies, ...] = ()

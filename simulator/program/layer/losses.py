@@ -12,7 +12,7 @@ Source: Megatron-LM's and PyTorch's ``cross_entropy``; torchtune,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -70,26 +70,23 @@ class LossKernel:
 
 
 # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
-_WRITTEN_OUT = {
-    "forward": Copies(1, 7), "backward": Copies(1, 3), "kernels": 8, "kept": _ONE_FULL,
-}  # fmt: skip
+_WRITTEN_OUT = LossKernel(forward=Copies(1, 7), backward=Copies(1, 3), kernels=8, kept=_ONE_FULL)
 # Maximum, exponentials with their sum, and the gradient.
-_ONE_KERNEL = {"forward": Copies(3), "backward": Copies(2), "kernels": 3, "kept": _ONE_HALF}
-_WITHOUT_LOGITS = LossKernel(
-    forward=Copies(3), backward=Copies(), kernels=2, has_logits=False
-)  # a part of them is read for the sums and overwritten
+_ONE_KERNEL = LossKernel(forward=Copies(3), backward=Copies(2), kernels=3, kept=_ONE_HALF)
+# A part of them is read for the sums and overwritten.
+_WITHOUT_LOGITS = LossKernel(forward=Copies(3), backward=_NOTHING, kernels=2, has_logits=False)
 
 LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
     {
-        "fused": LossKernel(**_ONE_KERNEL),
-        "in-place": LossKernel(**_WRITTEN_OUT),
-        "copied": LossKernel(
-            **_WRITTEN_OUT, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL), working=(_ONE_HALF,)
+        "fused": _ONE_KERNEL,
+        "in-place": _WRITTEN_OUT,
+        "copied": replace(
+            _WRITTEN_OUT, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL), working=(_ONE_HALF,)
         ),
         # In backward there are gradients of the log-probabilities and of the logits; where the
         # vocabulary is cut, also probabilities (``torch.distributed.tensor.parallel.loss``).
-        "eager": LossKernel(
-            **_WRITTEN_OUT,
+        "eager": replace(
+            _WRITTEN_OUT,
             passing=(_ONE_HALF, _ONE_FULL),
             working=(_ONE_FULL,) * 2,
             divided_working=(_ONE_FULL,) * 3,
@@ -99,7 +96,7 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             forward=Copies(1, 6), backward=Copies(1, 6), kernels=5, kept=_ONE_FULL,
             passing=(_ONE_FULL,), working=(_ONE_FULL,),
         ),
-        "chunked": LossKernel(**_ONE_KERNEL, passing=(_PART,) * 2, working=(_PART,) * 2),
+        "chunked": replace(_ONE_KERNEL, passing=(_PART,) * 2, working=(_PART,) * 2),
         "linear-fused": _WITHOUT_LOGITS,
         "cut": _WITHOUT_LOGITS,
     }

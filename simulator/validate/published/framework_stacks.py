@@ -44,6 +44,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return _megatron_of_its_time(said)
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
+    if "nanotron" in said:
+        return {"base": base, **shipped_facts(_FILE)["nanotron"]}
     if base in ("torch-fsdp", *_around_torch()) and re.search(
         shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"
     ):
@@ -99,16 +101,35 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
         months = int(container.group(1)) * 12 + int(container.group(2))
         year = min(2000 + int(container.group(1)), 2022) if months < 23 * 12 + 7 else 2023
     if year is None or year > 2022:
-        return {"base": "megatron-core"}
+        return {"base": "megatron-core", **_transformer_engine_of_its_time(said, year)}
     if "nemo" in said:
         return {
             "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",
-            "fused_biases": False,
+            "fused_biases": False, "keeps_placeholder_gradients": False,
         }  # fmt: skip
     if year == 2022:
         # Weight gradients are added up by the product itself since v3.0.
         return {"base": "megatron-lm-2021", "fused_accumulation": True}
     return {"base": f"megatron-lm-{max(year, 2020)}"}
+
+
+def _transformer_engine_of_its_time(said: str, year: int | None) -> dict[str, Any]:
+    """Version 2.3 of May 2025 keeps the tensors that stand in for gradients.
+
+    It came with NVIDIA's containers of 25.05; containers are named after their month. Frameworks
+    that are only like Megatron have products of their own.
+    """
+    if not re.search(r"megatron|nemo|mcore|primus", said):
+        return {"keeps_placeholder_gradients": False}
+    release = re.search(r"\b(?:te|transformer[ -]?engine) ?v?(\d+)\.(\d+)", said)
+    container = re.search(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?!\d)", said)
+    if release:
+        is_old = tuple(map(int, release.groups())) < (2, 3)
+    elif container:
+        is_old = tuple(map(int, container.groups())) < (25, 5)
+    else:
+        is_old = year is not None and year < 2025
+    return {"keeps_placeholder_gradients": False} if is_old else {}
 
 
 def _deepspeed_of_its_time(said: str) -> str:

@@ -420,12 +420,12 @@ def test_nothing_hides_where_the_plan_says_so():
     assert beside == alone
 
 
-def test_hidden_exchanges_slow_the_other_microbatch_by_the_multiprocessors_they_hold():
-    """One of the four multiprocessors."""
+def test_hidden_exchanges_slow_the_other_microbatch_by_half_at_the_most():
+    """Links a thousand times as fast as memory would take all of it."""
     fast = network_profile({"bandwidth": "1 TB/s"}, {"nic": "1 TB/s"})
     plain = expert_seconds(Phase.FORWARD, fast)
     hidden = expert_seconds(Phase.FORWARD, fast, beside=Phase.BACKWARD, overlap_ep=True)
-    assert hidden[True] == pytest.approx(plain[True] / 4)
+    assert hidden[True] == pytest.approx(plain[True] / 2)
 
 
 @pytest.mark.parametrize(("schedule", "vpp"), [("dualpipe", 1), ("dualpipev", 2)])
@@ -437,7 +437,7 @@ def test_joint_passes_of_dualpipe_hide_the_exchanges_of_experts(schedule, vpp):
     hidden = run_step(small_job(model, **sizes, **plan), "replay")
     open_ = run_step(small_job(model, **sizes, **plan, overlap_ep=False), "replay")
     exchange = Category.EXPERT_PARALLEL
-    assert 0 < hidden.breakdown_s[exchange] < open_.breakdown_s[exchange] / 2
+    assert 0 < hidden.breakdown_s[exchange] < open_.breakdown_s[exchange]
     assert hidden.step_time_s < open_.step_time_s
 
 

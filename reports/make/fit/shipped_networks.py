@@ -194,8 +194,18 @@ def _fabric_name(profile: str, network: Network) -> str:
 
 def _cases(rows: Sequence[CollectiveRow], networks: Mapping[str, Network]) -> list[Case]:
     name_of = cache(lambda gpu: profile_name_of(gpu, networks))
+    shared: dict[tuple[object, ...], Network] = {}
+
+    def network(row: CollectiveRow, name: str) -> Network:
+        """Rows that say the same of their machines share one."""
+        facts = (
+            name, row.nodes == 1, row.gpus_per_node, row.links, row.fabric, row.nics_per_node,
+            row.nic_bytes_per_s,
+        )  # fmt: skip
+        return shared.setdefault(facts, network_of(row, networks[name]))
+
     return [
-        Case(row, name, network_of(row, networks[name]))
+        Case(row, name, network(row, name))
         for row in rows
         if (name := name_of(row.gpu)) is not None
     ]

@@ -24,7 +24,7 @@ from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.planning.diagnosis.diagnosis import Suspect, diagnose, suspects
-from simulator.planning.diagnosis.hidden_changes import HiddenChange, hidden_changes
+from simulator.planning.diagnosis.hidden_changes import HiddenChange
 from simulator.planning.diagnosis.observed import Observation, PhaseTimes, PredictionErrors
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
@@ -70,8 +70,10 @@ def draws(seed: int) -> Iterator[Draw]:
     chance = random.Random(seed)
     while True:
         job = _random_job(chance)
-        before = job and run_step(job)
-        if job is None or before is None or not before.fits:
+        if job is None:
+            continue
+        before = run_step(job)
+        if not before.fits:
             continue
         tried = suspects(job, before)
         for suspect in chance.sample(tried, min(_CHANGES_PER_JOB, len(tried))):
@@ -190,9 +192,8 @@ def main(count: int, seed: int = 1) -> None:
         if len(found) == count:
             break
     print("# What diagnose finds\n")
-    print(
-        f"{count} runs of {len({id(draw.job) for draw in found})} random jobs. Each hides one change,"
-    )
+    jobs = len({id(draw.job) for draw in found})
+    print(f"{count} runs of {jobs} random jobs. Each hides one change,")
     print(f"and everything measured has {NOISE:.0%} noise.")
     print("A change is *visible* if it moves any measured quantity by more than the noise.\n")
     print("| what was measured | first | among the first three | of the visible ones |")

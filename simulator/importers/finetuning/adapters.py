@@ -18,6 +18,7 @@ _WHOLE = ("full", "", "none", None, False)
 _LOW_RANK = ("lora", "qlora")
 _RANK = 8
 """Of PEFT's LoraConfig."""
+_NEMO_RANK = 32
 _ALL = ("all",)
 _FOUR_BIT = ("load_in_4bit",)
 _EIGHT_BIT = ("load_in_8bit",)
@@ -92,6 +93,27 @@ def xtuner_adapters(settings: Settings) -> dict[str, Any]:
         is_double=settings.switch(f"{block}.bnb_4bit_use_double_quant"),
         switches=("model.lora.use_dora", "model.lora.use_rslora"),
     )
+
+
+def nemo_adapters(settings: Settings) -> dict[str, Any]:
+    """Fields of a plan with the adapters of NeMo or Megatron-Bridge; faults go to ``settings``."""
+    scheme = settings.get("peft.peft_scheme") or settings.get("peft")
+    inside = [key for key in settings.keys if key.startswith("peft.")]
+    if str(scheme).lower() == "none" and not inside:
+        return {}
+    if scheme is not None and str(scheme).lower() not in ("lora", "dora"):
+        settings.fault("peft", "is not modelled; known: lora, dora", scheme, leave_out("peft"))
+        return {}
+    found = _lora(
+        settings,
+        rank=settings.whole("peft.dim", "peft.lora_tuning.adapter_dim", default=_NEMO_RANK),
+        targets=_targets(settings, "peft.target_modules"),
+        dropout=settings.number("peft.dropout", default=0.0),
+        base=None,
+        is_double=True,
+        switches=(),
+    )
+    return found | ({"lora": {**found["lora"], "kind": "dora"}} if scheme == "dora" else {})
 
 
 def _lora(

@@ -221,14 +221,16 @@ class _Reader:
         holder = self._block(node.value, local, module)
         if not isinstance(holder, dict):
             return self._value(node, local, module)
-        if holder.get(node.attr) is None or isinstance(holder[node.attr], Written):
-            holder[node.attr] = {}
+        if not isinstance(holder.get(node.attr), dict):
+            # A name that stands for a block, or nothing yet.
+            said = holder.get(node.attr)
+            holder[node.attr] = {} if said is None or isinstance(said, Written) else {TARGET: said}
         return holder[node.attr]
 
     def _put(self, holder: Any, key: Any, value: Any, target: ast.expr) -> None:
         if isinstance(holder, dict):
             holder[str(key)] = value
-        elif not isinstance(holder, list):
+        elif not isinstance(holder, list | Written):
             path = ast.unparse(target)[:LONGEST_TEXT]
             raise InputError.single(path, "is no field of a configuration", file=self._file)
 

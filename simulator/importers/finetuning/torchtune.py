@@ -17,8 +17,8 @@ from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.files import read_text
+from simulator.importers.adapter_settings import torchtune_adapters
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.finetuning.adapter_settings import torchtune_adapters
 from simulator.importers.finetuning.trainer import FUSED_BY_COMPILER
 from simulator.importers.hub_models import ASK_FOR_MODEL, ModelDocument, shipped_model
 from simulator.importers.interpolation import resolved

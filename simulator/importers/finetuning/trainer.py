@@ -16,9 +16,9 @@ from typing import Any
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.files import read_text
+from simulator.importers.adapter_settings import adapter_fields
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
 from simulator.importers.deepspeed import read_deepspeed_config
-from simulator.importers.finetuning.adapter_settings import adapter_fields
 from simulator.importers.finetuning.sharding import (
     STACK_OF,
     Beside,

@@ -13,8 +13,8 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
+from simulator.importers.adapter_settings import xtuner_adapters
 from simulator.importers.assembly import Draft, Given, finished, flat
-from simulator.importers.finetuning.adapter_settings import xtuner_adapters
 from simulator.importers.hub_models import named_model
 from simulator.importers.python_source.evaluation import TARGET, read_python_settings
 from simulator.importers.settings import Settings, leave_out, option_rules, option_table

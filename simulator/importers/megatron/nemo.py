@@ -18,8 +18,8 @@ from typing import Any
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.files import read_text
+from simulator.importers.adapter_settings import nemo_adapters
 from simulator.importers.assembly import Given, finished, flat, parse_mapping
-from simulator.importers.finetuning.adapter_settings import nemo_adapters
 from simulator.importers.hub_models import named_model
 from simulator.importers.interpolation import resolved
 from simulator.importers.megatron.megatron_core import megatron_draft

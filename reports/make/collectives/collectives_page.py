@@ -1,7 +1,7 @@
 """Writes reports/collectives.md: how good are predicted exchanges, and where do profiles come from?
 
-Run as ``python -m reports.make.collectives.collectives_page LEFT_OUT.csv OVERLAPS.csv.gz TABLE...``;
-the first is made by :mod:`reports.make.collectives.left_out`.
+Run with a table of :mod:`reports.make.collectives.left_out`, one of overlaps, and those of measured
+collectives.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def page(left_out: Path, overlaps: Path, tables: Sequence[Path]) -> Iterator[str
     yield ""
     yield "## By source"
     yield ""
-    yield "Where a team is the only one with a kind of GPU or fabric, the left-out figure is that of"
-    yield "its relatives alone."
+    yield "Where a team is the only one with a kind of GPU or fabric, the left-out figure is that"
+    yield "of its relatives alone."
     yield ""
     yield from _errors(found, "source", lambda each: each.source)
     yield ""
@@ -100,9 +100,9 @@ def _overlap_lines(measured: Sequence[Pair]) -> Iterator[str]:
     yield ""
     yield "A collective takes its multiprocessors, one per channel, and for every byte on its links"
     yield f"{accesses:g} bytes of memory traffic from what computes beside it; the even half of the"
-    yield f"pairs says {fitted_accesses(fitted):.3g}. Both engines use this law. Balanced pairs, with"
-    yield "parts within a third of each other, take so many times the longer part. Copies to and from"
-    yield "the host slow nothing here; measured between nodes, they and a collective take turns."
+    yield f"pairs says {fitted_accesses(fitted):.3g}. Both engines use this law. Balanced pairs,"
+    yield "with parts within a third of each other, take so many times the longer part. Copies to and"
+    yield "from the host slow nothing; measured between nodes, they and a collective take turns."
     yield ""
     yield "| pairs | rows | median error | balanced, measured | balanced, predicted |"
     yield "|---|--:|--:|--:|--:|"

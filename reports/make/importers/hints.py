@@ -15,6 +15,7 @@ from typing import Any, Literal
 from simulator.errors import Fault, InputError
 from simulator.importers.assembly import Given
 from simulator.importers.formats import Format
+from simulator.importers.interpolation import typed
 
 MOST_ROUNDS = 5
 _USUAL: Mapping[str, int] = {
@@ -100,14 +101,15 @@ def _followed(given: Given, fault: Fault) -> Given:
     if "--model" in hint:
         given = replace(given, model=_MODEL)
     if "model with experts" in fault.rule:
-        given = replace(given, model=_EXPERTS)
+        # Llama was the wrong one.
+        return replace(given, model=_EXPERTS)
     if "more --gpus" in hint:
         given = replace(given, gpus=4 * (given.gpus or _USUAL["--gpus"]))
     for name in re.findall(r"--define ([\w.]+)=", hint):
         given = replace(given, definitions={**given.definitions, name: _definition(name)})
     for path, value in re.findall(r"--set ([\w.]+)=([\w.-]+)(?!\.\.)", hint):
         if value != "...":
-            given = replace(given, changes={**given.changes, path: value})
+            given = replace(given, changes={**given.changes, path: typed(value)})
     names = tuple(re.findall(r"--ignore ([\w.\-]+)", hint))
     return replace(given, ignore=(*given.ignore, *(n for n in names if n not in given.ignore)))
 

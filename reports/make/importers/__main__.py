@@ -12,15 +12,15 @@ from collections import Counter
 from pathlib import Path
 
 from reports.make.importers.corpus import settings_files
-from reports.make.importers.hints import Outcome, outcome_of
+from reports.make.importers.hints import Help, Outcome, outcome_of
 from simulator.importers.formats import FORMATS
 
 _HEAD = """# Settings files of other frameworks
 
 Made by `python -m reports.make.importers PACKAGES`: every file is read as a person would who
 follows the ways out that the errors name, for at most five rounds, with 8 GPUs and Llama-3.1-8B
-where nobody else says it. *Bare*: as it is. *Options*: after GPUs, model, lengths or definitions were
-given. *Ignored*: only by `--ignore` of settings that are not modelled. *Refused*: not at all.
+where nobody else says it. *Bare*: as it is. *Options*: after GPUs, model, lengths or definitions
+were given. *Ignored*: only by `--ignore` of settings that are not modelled. *Refused*: not at all.
 
 The files are those of packages of the index, unpacked, of one format at most 60 ({packages}), and
 settings typed in our own words in `tests/importers`.
@@ -28,7 +28,7 @@ settings typed in our own words in `tests/importers`.
 | format | files | bare | options | ignored | refused |
 |---|---|---|---|---|---|
 """
-_KINDS = ("bare", "options", "ignored", "refused")
+_KINDS: tuple[Help, ...] = ("bare", "options", "ignored", "refused")
 _MOST_REASONS = 25
 
 

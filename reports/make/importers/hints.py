@@ -67,7 +67,7 @@ def outcome_of(form: Format, paths: Sequence[Path], rounds: int = MOST_ROUNDS) -
             faults = error.faults
         else:
             return Outcome(_help(given), rounds=number, ignored=given.ignore)
-        again = [fault for fault in faults if _key(fault) in seen]
+        again = [fault for fault in faults if fault.hint and _key(fault) in seen]
         if again or number == rounds:
             return Outcome("refused", str((again or faults)[0]), number, bool(again))
         seen |= {_key(fault) for fault in faults}
@@ -110,7 +110,7 @@ def _followed(given: Given, fault: Fault) -> Given:
     for path, value in re.findall(r"--set ([\w.]+)=([\w.-]+)(?!\.\.)", hint):
         if value != "...":
             given = replace(given, changes={**given.changes, path: typed(value)})
-    names = tuple(re.findall(r"--ignore ([\w.\-]+)", hint))
+    names = tuple(re.findall(r"--ignore (\S+)", hint))
     return replace(given, ignore=(*given.ignore, *(n for n in names if n not in given.ignore)))
 
 

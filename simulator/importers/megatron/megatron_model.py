@@ -19,11 +19,21 @@ SWITCHES = spellings_table("megatron", "switches")
 """Fields that are true where an option is given, and false where it is not."""
 _VOCABULARIES = option_table("megatron", "tokenizer_vocabulary")
 _MOST_LAYERS = 10_000
+_AT_LEAST_ONE = (
+    "plan.tp", "plan.pp", "plan.cp", "plan.ep", "plan.etp", "model.layers", "model.hidden",
+    "model.heads", "batch.micro", "batch.global", "batch.seq_len",
+)  # fmt: skip
+"""Fields that no other number makes sense for."""
 
 
 def count_of(settings: Settings, field: str, default: Any) -> Any:
     """The number under the options of a field, or the default."""
-    return settings.whole(*COUNTS[field], default=default)
+    found = settings.whole(*COUNTS[field], default=default)
+    if field in _AT_LEAST_ONE and found is not None and found < 1:
+        key, value = settings.first(*COUNTS[field])
+        settings.fault(key, "must be at least 1", value)
+        return default or 1
+    return found
 
 
 def switch_of(settings: Settings, field: str) -> bool:

@@ -95,7 +95,10 @@ def add_activation(
         block.save(f"{name}_output", inner, region)
     if model.gated_mlp and not stack.fused_elementwise:
         joined = _EAGER_JOIN_PASSES if stack.fused_projections else 0
-        forward, backward = _EAGER_GATE_PASSES * inner, (_EAGER_GATE_BACKWARD_PASSES + joined) * inner
+        forward, backward = (
+            _EAGER_GATE_PASSES * inner,
+            (_EAGER_GATE_BACKWARD_PASSES + joined) * inner,
+        )
         block.memory_bound(name, forward, backward, region, _EAGER_GATE_KERNELS)
         return
     forward, backward = (products + 1) * inner, (2 * products + 1) * inner

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from simulator.program.layer.layer_kinds import layer_kinds, model_layer
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import embedding_layer, head_layer, join_layer, loss_layer
 from simulator.program.layer.model_totals import model_flop_per_token
-from simulator.program.layer.pieces import Axis, Layer
+from simulator.program.layer.pieces import Axis, Exchange, Layer, MemoryBound, Piece, Role
 from simulator.program.price.layer_time import (
     Hiding,
     LayerTime,
@@ -81,6 +82,8 @@ class UnitCost:
 
     Attributes:
         time: All directions.
+        launched: What of them the host launches kernel by kernel.
+        graphs: CUDA graphs that it launches for each of them beside.
         saved: Kept from forward to backward.
         passing: Held while forward runs.
         working: Held while backward runs.
@@ -89,6 +92,8 @@ class UnitCost:
     """
 
     time: LayerTime
+    launched: LayerTime
+    graphs: int
     saved: Memory
     passing: Memory
     working: Memory
@@ -187,14 +192,37 @@ class UnitCosts:
         calls_backward = recompute == "full" and not plan.stack.recompute_stops_early
         ends = checkpoint_ends(layer) if calls_backward else ()
         peak = backward_peak(layer, outcome.restored_bytes)
+        captured = self._captured(unit, layer)
         return UnitCost(
             time=time,
+            launched=self._launched(layer, captured, time, outcome.repeated),
+            graphs=1 if captured and plan.cuda_graphs == "layer" else 0,
             saved=saved,
             passing=_blocks(Owner.TEMPORARIES, passing_bytes),
             working=ends + peak.memory,
             peaks_in_attention=peak.in_attention,
             halves=self._halves(layer, outcome, owner, saved),
         )
+
+    def _captured(self, unit: Unit, layer: Layer) -> Collection[Piece]:
+        """Pieces that the host replays as a CUDA graph."""
+        graphs, experts = self.job.plan.cuda_graphs, self.job.model.experts
+        if graphs == "none" or (graphs == "layer" and isinstance(unit, End)):
+            return ()
+        if graphs == "layer" and experts is not None and experts.capacity_factor is None:
+            routed = _routed_pieces(layer)
+            return [piece for piece in layer.pieces if piece not in routed]
+        return layer.pieces
+
+    def _launched(
+        self, layer: Layer, captured: Collection[Piece], time: LayerTime,
+        repeated: Mapping[str, float],
+    ) -> LayerTime:  # fmt: skip
+        """The times of a layer with those pieces alone that are not captured."""
+        if not captured:
+            return time
+        rest = tuple(piece for piece in layer.pieces if piece not in captured)
+        return layer_time(replace(layer, pieces=rest), self.timer, self._hiding, repeated)
 
     def repeated_flop(self, unit: LayerUnit) -> float:
         """FLOP of a layer that backward repeats, per token of a whole sequence."""
@@ -225,6 +253,18 @@ class UnitCosts:
         ranks = self.job.choices.tensor_ranks
         sizes = pending_bytes(layer, ranks, shape.element_bytes, shape.gemm_bytes)
         return freed_half_way(saved, _blocks(owner, sizes))
+
+
+def _routed_pieces(layer: Layer) -> Sequence[Piece]:
+    """What is between sending tokens to their experts and having them back, both included."""
+    ends = (Role.PERMUTE, Role.UNPERMUTE)
+    found = [
+        index
+        for index, piece in enumerate(layer.pieces)
+        if (isinstance(piece, MemoryBound) and piece.role in ends)
+        or (isinstance(piece, Exchange) and piece.axis in (Axis.EXPERT, Axis.EXPERT_TENSOR))
+    ]
+    return layer.pieces[found[0] : found[-1] + 1] if found else ()
 
 
 def hardware_flop_per_token(job: Job) -> float:

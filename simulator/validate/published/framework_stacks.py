@@ -85,7 +85,9 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
         months = int(container.group(1)) * 12 + int(container.group(2))
         year = min(2000 + int(container.group(1)), 2022) if months < 23 * 12 + 7 else 2023
     if year is None or year > 2022:
-        return {"base": "megatron-core"}
+        facts = shipped_facts(_FILE)
+        leaves_loss = re.search(facts["unfused_loss"], said)
+        return {"base": "megatron-core", **(facts["unfused_loss_facts"] if leaves_loss else {})}
     if "nemo" in said:
         return {
             "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",

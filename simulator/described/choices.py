@@ -273,7 +273,8 @@ class Choices:
     @property
     def keeps_master_weights(self) -> bool:
         """Whether 16-bit training keeps fp32 weights and optimizer states."""
-        return self._stack.keeps_master_weights
+        asked = self._plan.master_weights
+        return self._stack.keeps_master_weights if asked is None else asked
 
     @property
     def keeps_weight_remainders(self) -> bool:

@@ -19,6 +19,7 @@ from simulator.described.job import Job
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import first_rank
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
+from simulator.program.layer.adapters import check_training
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.data_parallel import DataParallel, Exchanges
@@ -104,6 +105,7 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
     """
+    check_training(job.model, job.plan)
     if job.choices.data_parallelism.is_one_process:
         return single_process_program(job, steps, each_rank=unfolded)
     order = StepOrder(job)
@@ -200,7 +202,7 @@ class _Builder:
         resident += self.buffers.resident(slots, job.microbatches)
         stashed = self.schedule.weight_versions(rank, self.ranks.stages) - 1
         if stashed:
-            stashed_bytes = stashed * parameters.total * state_bytes(job).gathered
+            stashed_bytes = stashed * parameters.trained * state_bytes(job).gathered
             resident += ((Owner.STASHED_WEIGHTS, stashed_bytes),)
         host, nvme = self._host_memory(rank, slots, parameters)
         return RankClass(

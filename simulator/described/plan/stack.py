@@ -23,11 +23,15 @@ from simulator.facts import fact_files, shipped_facts
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
-CrossEntropy = Literal["fused", "in-place", "copied", "eager"]
+CrossEntropy = Literal["fused", "in-place", "copied", "eager", "chunked", "linear-fused", "cut"]
 """``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
 an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``copied`` makes two more
 beside it (``mpu/cross_entropy.py`` of its version 1); ``eager`` keeps fp32 log-probabilities and
-makes fp32 gradients beside them (PyTorch's own)."""
+makes fp32 gradients beside them (PyTorch's own). ``chunked`` keeps 16-bit logits and casts up an
+eighth of them at a time (torchtune's ``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never
+has all logits: forward makes those of a part of the tokens, and the gradients of them at once
+(Liger's ``fused_linear_cross_entropy``). ``cut`` keeps a number per token and makes the logits
+again in backward (arXiv 2411.09009)."""
 
 ShardingUnits = Literal["layers", "parameters", "root", "ends"]
 """``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
@@ -237,6 +241,10 @@ class Stack(Spec):
     fused_expert_extras: Flag = True
     """Clamped gates and the last bias of routed experts cost no kernels of their own; else gates
     are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""
+    casts_adapter_inputs: Flag = False
+    """Adapters are fp32 beside 16-bit weights, and each casts its input for itself, so backward
+    keeps a copy for each (peft's ``autocast_adapter_dtype``); with ``master_weights: false`` they
+    are 16-bit and read what is there."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_biases: Flag = True

@@ -6,6 +6,7 @@ do for one microbatch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -32,6 +33,12 @@ from simulator.program.layer.tensors import (
     TensorSplit,
     norm_tensors,
 )
+
+_LOSS_PARTS = 8
+"""Parts of the logits whose loss torchtune computes one after another (``num_output_chunks``)."""
+
+_LOG_SUM_BYTES = 4.0
+"""The logarithm of a token's sum of exponentials is fp32."""
 
 _LOSS_COPIES, _PARALLEL_LOSS_COPIES = 2, 3
 """fp32 copies of the logits beside the kept log-probabilities, at their most in backward:
@@ -123,11 +130,14 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
         MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
     )
     if model.embedding_dim:
-        block.linear("embedding_projection", model.hidden, model.embedding_dim, Split.NONE)
+        block.linear(
+            "embedding_projection", model.hidden, model.embedding_dim, Split.NONE,
+            tensors=("embedding.projection",),
+        )  # fmt: skip
     if model.positions == "learned":
         block.memory_bound("positions", 2 * row, row, Region.SEQUENCE)
     if model.embedding_norm:
-        block.norm("embedding_norm")
+        block.norm("embedding_norm", "embedding.norm")
     if plan.stack.dropout:
         block.memory_bound("embedding_dropout", 2 * row, 2 * row, Region.SEQUENCE)
         mask = shape.tokens * model.hidden * MASK_BYTES
@@ -138,8 +148,8 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
 def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     """Normed hidden state and normed embedding of the next token, joined by one product."""
     block = Block(model, plan, shape)
-    block.norm("hidden_norm")
-    block.norm("embedding_norm")
+    block.norm("hidden_norm", "hidden_norm")
+    block.norm("embedding_norm", "embedding_norm")
     join_bytes = shape.tokens * 2 * model.hidden * shape.kept_bytes
     block.save("join_input", join_bytes, Region.GATHERED)
     block.linear("join", model.hidden, 2 * model.hidden, Split.COLUMN)
@@ -151,25 +161,47 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     stack = plan.stack
     block = Block(model, plan, shape)
     if model.final_norm:
-        block.norm("final_norm")
+        block.norm("final_norm", "head.norm")
     head_bytes = shape.tokens * model.hidden * shape.element_bytes
-    block.save("head_input", head_bytes, Region.GATHERED)
+    matrix = "embedding.tokens" if model.tied_embeddings else "head.tokens"
+    block.save("head_input", head_bytes, Region.GATHERED, weights=(matrix,))
     width = model.embedding_dim or model.hidden
     if model.embedding_dim:
-        block.linear("head_projection", width, model.hidden, Split.NONE)
+        block.linear(
+            "head_projection", width, model.hidden, Split.NONE, tensors=("head.projection",)
+        )
     block.pieces.append(
         Gemm(
             "head", shape.tokens, padded_vocab, width,
-            split=Split.COLUMN, half_precision=True, role=Role.LOGITS,
+            split=Split.COLUMN, half_precision=True, role=Role.LOGITS, tensors=(matrix,),
         )
     )  # fmt: skip
     logits_bytes = float(shape.tokens * padded_vocab) * shape.element_bytes
     if plan.gathers_logits:
         kind = CollectiveKind.ALL_GATHER
         block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
-    if stack.cross_entropy == "eager":
+    if plan.loss_kernel == "eager":
         block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
+    if plan.loss_kernel == "linear-fused":
+        _fuse_head(block, padded_vocab, matrix)
+    if plan.loss_kernel == "cut":
+        block.save("head_log_sum", _LOG_SUM_BYTES * shape.tokens, Region.SEQUENCE)
+        block.work((), (0.0,), Region.WHOLE)
     return block.layer()
+
+
+def _fuse_head(block: Block, vocab: int, matrix: str) -> None:
+    """Logits of a part of the tokens at a time, and the weight's gradient beside them.
+
+    Gradients are made in forward: that of the input, as large as it, is kept in its place.
+
+    Source: Liger-Kernel, ``ops/fused_linear_cross_entropy.py``: as many parts as the vocabulary is
+    wider than the input, rounded so that a part is a power of two of tokens.
+    """
+    tokens, size, hidden = block.shape.tokens, block.shape.element_bytes, block.model.hidden
+    part = 1 << (math.ceil(tokens / math.ceil(vocab / hidden)) - 1).bit_length()
+    block.save("head_gradient", float(vocab * hidden) * size, Region.WHOLE, weights=(matrix,))
+    block.work((min(part, tokens) * float(vocab) * size,), (0.0,), Region.WHOLE)
 
 
 def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
@@ -178,7 +210,17 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     block = Block(model, plan, shape)
     logits = float(shape.tokens * padded_vocab)
     half, full, region = shape.element_bytes, 4.0, _logits_region(stack)
-    if stack.cross_entropy == "fused":
+    if plan.loss_kernel in ("linear-fused", "cut"):
+        # While a part of the logits is there, it is read for the sums and overwritten.
+        block.memory_bound("cross_entropy", logits * 3 * half, 0.0, region, 2)
+        return block.layer()
+    if plan.loss_kernel == "chunked":
+        block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
+        block.save("logits", logits * half, region)
+        parts = (logits * full / _LOSS_PARTS,) * _LOSS_COPIES
+        block.work(parts, parts, region)
+        return block.layer()
+    if plan.loss_kernel == "fused":
         # Maximum, exponentials with their sum, and the gradient.
         block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
         block.save("logits", logits * half, region)
@@ -189,9 +231,9 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     block.memory_bound("cross_entropy", forward, backward, region, 8)
     block.save("softmax", logits * full, region)
     block.pieces += _loss_reductions(plan, shape)
-    if stack.cross_entropy == "copied":
+    if plan.loss_kernel == "copied":
         block.work((logits * half, logits * full, logits * full), (logits * half,), region)
-    if stack.cross_entropy == "eager":
+    if plan.loss_kernel == "eager":
         copies = _PARALLEL_LOSS_COPIES if plan.divides_loss else _LOSS_COPIES
         block.work((logits * half, logits * full), (logits * full,) * copies, region)
     return block.layer()

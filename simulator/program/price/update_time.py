@@ -69,7 +69,7 @@ def optimizer_work(
     if waits_s := waiting_s([launched(profile, 1, update_s, host_s, _KERNELS)]):
         parts.append(Part("launch", Category.HOST, waits_s))
     if job.choices.flattens_gradients:
-        num_bytes = _FLAT_PASSES * state_bytes(job).reduced * parameters.total
+        num_bytes = _FLAT_PASSES * state_bytes(job).reduced * parameters.trained
         flat_s = memory_bound_s(profile, num_bytes)
         parts.append(Part(FLAT_GRADIENTS, Category.DATA_PARALLEL, flat_s))
     flop = 0.0
@@ -130,7 +130,7 @@ def gathers(job: Job, runs: Sequence[Slice]) -> list[Call]:
 def _matrices(job: Job, runs: Sequence[Slice]) -> Iterator[tuple[ParameterTensor, int]]:
     for run in runs:
         for tensor, layers in slice_tensors(job, run):
-            if is_orthogonalised(tensor):
+            if is_orthogonalised(tensor) and not tensor.is_frozen:
                 yield tensor, layers
 
 

@@ -35,6 +35,7 @@ from simulator.program.ir import Memory, Owner
 from simulator.program.states.resident import (
     ParameterCount,
     device_shares,
+    frozen_bytes,
     further_moment_bytes,
     shard_numel,
     state_bytes,
@@ -113,10 +114,11 @@ def _states(job: Job, parameters: ParameterCount) -> dict[Owner, float]:
     shard, away = shard_numel(job, parameters), 1 - device_shares(job)[Owner.OPTIMIZER_STATES]
     # Gradients of one step arrive while those of the step before are read.
     copies = 2 if offload.delayed_update else 1
+    weights = shard * per.weights + frozen_bytes(job, parameters)
     # Without 16-bit weights, the CPUs update the very ones that are fetched.
     master = per.master or (0.0 if offload.parameters else per.weights)
     return {
-        Owner.WEIGHTS: shard * per.weights if offload.parameters else 0.0,
+        Owner.WEIGHTS: weights if offload.parameters else 0.0,
         Owner.GRADIENTS: shard * away * (copies * per.gradients + per.gradient_copy),
         Owner.MASTER_WEIGHTS: shard * away * master,
         Owner.OPTIMIZER_STATES: away
@@ -136,7 +138,8 @@ def _buffer_bytes(job: Job, parameters: ParameterCount) -> float:
         total += tile * (per.master + per.moments + per.gradients)
     if offload.parameters == "nvme":
         layers = max(1, job.model.layers)
-        total += min(1.0, PARAMETER_BUFFERS / layers) * shard * (per.weights or per.master)
+        read = shard * (per.weights or per.master) + frozen_bytes(job, parameters)
+        total += min(1.0, PARAMETER_BUFFERS / layers) * read
     return total
 
 

@@ -86,8 +86,8 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
         year = min(2000 + int(container.group(1)), 2022) if months < 23 * 12 + 7 else 2023
     if year is None or year > 2022:
         facts = shipped_facts(_FILE)
-        leaves_loss = re.search(facts["unfused_loss"], said)
-        return {"base": "megatron-core", **(facts["unfused_loss_facts"] if leaves_loss else {})}
+        fuses_loss = re.search(facts["fused_loss"], said)
+        return {"base": "megatron-core", **({} if fuses_loss else facts["unfused_loss"])}
     if "nemo" in said:
         return {
             "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",

@@ -186,6 +186,16 @@ class Choices:
         return is_whole and self._stack.buckets_gradients
 
     @property
+    def holds_buckets(self) -> bool:
+        """Whether buckets as large as all gradients of a rank lie beside them.
+
+        Sharded optimizer states do not change what reduces gradients (PyTorch's
+        ``ZeroRedundancyOptimizer`` works under DDP).
+        """
+        is_whole = self.data_parallelism.copies_buckets and not self.shards_gradients
+        return is_whole and self._stack.buckets_gradients
+
+    @property
     def flattens_gradients(self) -> bool:
         """Whether all gradients of a rank are reduced in one flat copy of them."""
         is_whole = self.data_parallelism.copies_buckets and not self.shards_states
@@ -312,6 +322,11 @@ class Choices:
     def keeps_tied_embedding(self) -> bool:
         """Whether an embedding that is the output matrix, too, is whole throughout."""
         return self.job.model.tied_embeddings and self._stack.keeps_tied_embedding
+
+    @property
+    def keeps_placeholder_gradients(self) -> bool:
+        """Whether tensors stay that stand in for gradients which products added up already."""
+        return self.fuses_accumulation and self._stack.keeps_placeholder_gradients
 
     @property
     def fuses_accumulation(self) -> bool:

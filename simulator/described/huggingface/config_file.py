@@ -56,7 +56,7 @@ def read_huggingface_config(
             wrong; all of them are named at once.
         UnsupportedError: The network is of a sort that is not modelled.
     """
-    values, origin, found_name = _load(source)
+    values, origin, found_name = load_config(source)
     text, notes = _text_part(values)
     family = _family(text, origin)
     if not family:
@@ -71,7 +71,14 @@ def read_huggingface_config(
     return _model(fields, config, origin), _report(config, origin, notes)
 
 
-def _load(source: str | Path | Mapping[str, Any]) -> tuple[Mapping[str, Any], str, str]:
+def load_config(
+    source: str | Path | Mapping[str, Any],
+) -> tuple[Mapping[str, Any], str, str]:
+    """The content of a ``config.json``, the file, and what names the model.
+
+    Raises:
+        InputError: The file is unreadable or no JSON object.
+    """
     if isinstance(source, Mapping):
         return source, "", ""
     path, text = _file(Path(source))

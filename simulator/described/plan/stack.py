@@ -273,6 +273,9 @@ class Stack(Spec):
     """With ``fused_rotary``, latent attention has fused kernels, too. Megatron-Core's are
     experimental, and Megatron-Bridge calls them incompatible (``utils/fusions.py``); compilers
     make their own."""
+    keeps_placeholder_gradients: Flag = False
+    """Where products add gradients of weights up by themselves, one 16-bit tensor of each weight's
+    shape stays for autograd (Transformer Engine since 2.3)."""
     fused_accumulation: Flag = True
     """Weight gradients are added to their accumulators by the product itself."""
     holds_tied_gradients: Flag = True

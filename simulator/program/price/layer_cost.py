@@ -54,6 +54,7 @@ from simulator.program.price.layer_time import (
     with_input_gathered,
 )
 from simulator.program.price.piece_time import PieceTimer
+from simulator.program.states.placeholder_gradients import head_placeholder
 from simulator.program.states.resident import padded_vocab, state_bytes
 from simulator.program.strategies.divided_layer import divided
 from simulator.program.strategies.frozen_weights import with_frozen_weights
@@ -265,7 +266,7 @@ class UnitCosts:
             graphs=1 if captured and plan.cuda_graphs == "layer" else 0,
             saved=saved,
             passing=_blocks(Owner.TEMPORARIES, passing_bytes),
-            working=ends + peak.memory,
+            working=ends + peak.memory + (head_placeholder(self.job) if unit is End.HEAD else ()),
             peaks_in_attention=peak.in_attention,
             halves=self._halves(layer, outcome, owner, saved),
         )

@@ -19,7 +19,7 @@ of buffers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from simulator.described.cluster.common import Common
 from simulator.described.job import Job
@@ -45,9 +45,10 @@ _PAIR = 2
 _ALL_KERNELS_BYTES = 1343 * 2.0**20
 
 
-def outside_bytes(job: Job) -> float:
-    """Device memory of one rank's communicators and of kernels that it does not use [B]."""
-    return communicator_bytes(job) + unused_kernel_bytes(job)
+def outside_memory(job: Job) -> Mapping[str, float]:
+    """What one rank holds beyond the allocator and the driver's context, by cause [B]."""
+    held = {**communicator_memory(job), "kernels that are not used": unused_kernel_bytes(job)}
+    return {cause: num_bytes for cause, num_bytes in held.items() if num_bytes}
 
 
 def unused_kernel_bytes(job: Job) -> float:
@@ -57,31 +58,37 @@ def unused_kernel_bytes(job: Job) -> float:
     return max(0.0, _ALL_KERNELS_BYTES - job.cluster.profile.device.context_bytes)
 
 
-def communicator_bytes(job: Job) -> float:
-    """Device memory of the communicators that one rank is in [B]."""
+def communicator_memory(job: Job) -> dict[str, float]:
+    """Device memory of every communicator that one rank is in, by its group [B]."""
     if not job.choices.data_parallelism.joins_groups:
-        return 0.0
+        return {}
     lines = grid_groups(job) if job.plan.tensor_grid else ()
     combined = context_lines(job) if job.plan.cp_heads > 1 else ()
-    groups = (
-        *(tensor_group(job), *lines, context_group(job), *combined),
-        *(expert_group(job), data_group(job)),
-    )
-    sizes = [*(group.ranks for group in groups), job.plan.pp]
-    shared = [ranks for ranks in sizes if ranks > 1]
     # Where one kind of group holds all ranks, frameworks still make another of them all.
-    joins_world = job.cluster.gpus > 1 and job.choices.data_parallelism.joins_world
-    everyone = [job.cluster.gpus] if joins_world else []
-    return communicators_bytes(shared + everyone, job.cluster.profile.common)
-
-
-def communicators_bytes(sizes: Sequence[int], common: Common) -> float:
-    """Device memory of communicators of so many ranks each; one rank needs none [B]."""
-    return sum(
-        common.pair_communicator_bytes if ranks == _PAIR else common.communicator_bytes
-        for ranks in sizes
-        if ranks > 1
+    joins_world = job.choices.data_parallelism.joins_world
+    groups = (
+        ("tensor", tensor_group(job).ranks),
+        *((f"tensor line {number}", line.ranks) for number, line in enumerate(lines)),
+        ("context", context_group(job).ranks),
+        *((f"context line {number}", line.ranks) for number, line in enumerate(combined)),
+        ("expert", expert_group(job).ranks),
+        ("data", data_group(job).ranks),
+        ("pipeline", job.plan.pp),
+        ("all ranks", job.cluster.gpus if joins_world else 1),
     )
+    common = job.cluster.profile.common
+    return {
+        f"communicator: {name}": communicator_bytes(ranks, common)
+        for name, ranks in groups
+        if ranks > 1
+    }
+
+
+def communicator_bytes(ranks: int, common: Common) -> float:
+    """Device memory of a communicator of so many ranks; one rank needs none [B]."""
+    if ranks <= 1:
+        return 0.0
+    return common.pair_communicator_bytes if ranks == _PAIR else common.communicator_bytes
 
 
 TILE_NUMEL = 128 * 2**20

@@ -257,8 +257,9 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     if choices.hands_out_weights and not per.weights:
         # Gathered for the first forward and kept to the last backward.
         held[Owner.GATHERED_WEIGHTS] = weights * per.gathered
-    if choices.copies_buckets and data_group(job).ranks > 1:
-        held[Owner.COMMUNICATION] = gradients * per.reduced
+    if choices.holds_buckets and data_group(job).ranks > 1:
+        # They have the format of the parameters, whatever the format of the sum.
+        held[Owner.COMMUNICATION] = gradients * (per.weights or per.master)
     return tuple(held.items())
 
 

@@ -86,17 +86,36 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
         year = min(2000 + int(container.group(1)), 2022) if months < 23 * 12 + 7 else 2023
     if year is None or year > 2022:
         facts = shipped_facts(_FILE)
-        fuses_loss = re.search(facts["fused_loss"], said)
-        return {"base": "megatron-core", **({} if fuses_loss else facts["unfused_loss"])}
+        loss = {} if re.search(facts["fused_loss"], said) else facts["unfused_loss"]
+        return {"base": "megatron-core", **loss, **_transformer_engine_of_its_time(said, year)}
     if "nemo" in said:
         return {
             "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",
-            "fused_biases": False,
+            "fused_biases": False, "keeps_placeholder_gradients": False,
         }  # fmt: skip
     if year == 2022:
         # Weight gradients are added up by the product itself since v3.0.
         return {"base": "megatron-lm-2021", "fused_accumulation": True}
     return {"base": f"megatron-lm-{max(year, 2020)}"}
+
+
+def _transformer_engine_of_its_time(said: str, year: int | None) -> dict[str, Any]:
+    """Version 2.3 of May 2025 keeps the tensors that stand in for gradients.
+
+    It came with NVIDIA's containers of 25.05; containers are named after their month. Frameworks
+    that are only like Megatron have products of their own.
+    """
+    if not re.search(r"megatron|nemo|mcore|primus", said):
+        return {"keeps_placeholder_gradients": False}
+    release = re.search(r"\b(?:te|transformer[ -]?engine) ?v?(\d+)\.(\d+)", said)
+    container = re.search(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?!\d)", said)
+    if release:
+        is_old = tuple(map(int, release.groups())) < (2, 3)
+    elif container:
+        is_old = tuple(map(int, container.groups())) < (25, 5)
+    else:
+        is_old = year is not None and year < 2025
+    return {"keeps_placeholder_gradients": False} if is_old else {}
 
 
 def _deepspeed_of_its_time(said: str) -> str:

@@ -273,7 +273,9 @@ class StageCosts:
         if copies is not None:
             _add_part(parts, copies, 1)
             queue.insert(0, Launched(1, copies.seconds, 0.0))
-        if waits_s := waiting_s(queue, launches_ahead=self.job.plan.stack.launches_ahead):
+        waits_s = waiting_s(queue, launches_ahead=self.job.plan.stack.launches_ahead)
+        waits_s += self._unpredicted_wait_s(run, phase)
+        if waits_s:
             parts["launch", Category.HOST] = Part("launch", Category.HOST, waits_s, launches)
         ordered = tuple(parts.values())
         return Work(
@@ -282,6 +284,12 @@ class StageCosts:
             flop=flop,
             collectives=self._collectives(run, phase),
         )
+
+    def _unpredicted_wait_s(self, run: Slice, phase: Phase) -> float:
+        """What own runs say that layers wait for the host beyond; backward does twice the work."""
+        thirds = 2 if phase is Phase.BACKWARD else 1
+        layer_wait_s = self.job.cluster.profile.host.layer_wait_s
+        return (run.end - run.first) * layer_wait_s * thirds / 3
 
     def _launched(
         self, unit: UnitCost, count: int, phase: Phase, exposed: float

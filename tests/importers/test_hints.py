@@ -14,11 +14,13 @@ from simulator.importers.formats import FORMATS
 RECIPES = Path(__file__).parent / "recipes"
 PUBLIC = Path(__file__).parent / "public"
 SCRIPTS = sorted([*RECIPES.glob("[ms][ew]*.sh"), *PUBLIC.glob("*.sh")])
-OPTIONS = ("--num-layers-per-virtual-pipeline-stage 3", "--context-parallel-size 2",
-           "--no-such 4", "--expert-model-parallel-size 4", "--cpu-offloading",
-           "--recompute-granularity selective", "--optimizer lion", "--fp8-format hybrid", "--sequence-parallel", "--moe-router-topk 2",
-           "--position-embedding-type mrope", "--deterministic-mode", "--attention-backend none",
-           "--tensor-model-parallel-size 3", "--recompute-num-layers 4")  # fmt: skip
+OPTIONS = (
+    "--num-layers-per-virtual-pipeline-stage 3", "--context-parallel-size 2", "--no-such 4",
+    "--expert-model-parallel-size 4", "--cpu-offloading", "--recompute-granularity selective",
+    "--optimizer lion", "--fp8-format hybrid", "--sequence-parallel", "--moe-router-topk 2",
+    "--position-embedding-type mrope", "--deterministic-mode", "--attention-backend none",
+    "--tensor-model-parallel-size 3", "--recompute-num-layers 4",
+)  # fmt: skip
 VALUES = ("$(cat file)", "${UNSET}", "$1", "${12}", "$((A * 2))", "`nproc`", "7", "many", "0", "-1")
 
 

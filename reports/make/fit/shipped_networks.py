@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from simulator.calibrate.network.measured_network import value_text
 from simulator.calibrate.network.network_fit import (
+    FABRIC_PRIORS,
     FEW_ROWS,
     Case,
     Fit,
@@ -190,9 +191,15 @@ def _fit_fabrics(
             fits[name] = made[key]
     for name, network in networks.items():
         fit = fits.get(_fabric_name(name, network))
-        if fit is not None:
-            networks[name] = with_values(network, "fabric", fit.values)
+        values = fit.values if fit else _believed_of_fabrics()
+        networks[name] = with_values(network, "fabric", values)
     return fits
+
+
+def _believed_of_fabrics() -> dict[str, float]:
+    """Parameters of a fabric of which no row is known: what is shipped may rest on others."""
+    values = {name: prior.value for name, prior in FABRIC_PRIORS.items()}
+    return values | {"bulk_latency_s": values["latency_s"] + values["bulk_latency_s"]}
 
 
 def _pool(profile: str) -> str:

@@ -184,7 +184,7 @@ def _check(collective: ChunkedCollective) -> None:
             raise InputError.single(name, f"must be at least {bound}", value)
     held = len(collective.ranks) ** 2 * collective.chunks
     if held > _MOST_HELD:
-        rule = f"makes {held:,} chunks on all ranks (ranks squared x chunks), of at most {_MOST_HELD:,}"
+        rule = f"makes {held:,} chunks (ranks squared x chunks), of at most {_MOST_HELD:,}"
         hint = "every chunk is an event; take fewer ranks or chunks"
         raise InputError.single("ranks", rule, len(collective.ranks), hint)
 

@@ -57,9 +57,9 @@ BoundFunction = Callable[[int, int, int, int], int]
 """(rank, stages, chunks, microbatches) -> upper bound of activations held at once."""
 
 
-MOST_PASSES = 1_000_000
-"""Passes of all stages in a step. Each takes about 0.2 ms and 3.5 kB, so these are some 3 minutes
-and 3.5 GB; the largest steps in print have some 130,000."""
+MOST_PASSES = 400_000
+"""Passes of all stages in a step. Each takes about 0.2 ms and 3.5 kB, so these are more than a
+minute and 1.4 GB; the largest steps in print have some 130,000."""
 _SIZE_HINTS = {
     "plan.pp": "take as many ranks as it has rows",
     "plan.vpp": "take as many chunks per rank as its rows have stages",

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 from simulator.schedule.slots import Order, Placement, Slot, joint_groups
@@ -35,8 +35,10 @@ def buffers_needed(order: Order, chunks: int, placement: Placement) -> int:
         return not _blocked(exchanges, buffers)
 
     # Few are needed, and trying many takes long: the bound doubles until it is enough.
-    enough = next(most for most in (0, *(2**power for power in count())) if finishes(most))
-    return bisect_left(range(enough // 2, enough), True, key=finishes) + enough // 2
+    bounds = chain([0], (2**power for power in count()))
+    enough = next(bound for bound in bounds if finishes(bound))
+    least = enough // 2
+    return least + int(bisect_left(range(least, enough), True, key=finishes))
 
 
 def blocked_ranks(order: Order, chunks: int, placement: Placement, buffers: int = 0) -> list[int]:

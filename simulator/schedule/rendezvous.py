@@ -38,7 +38,8 @@ def buffers_needed(order: Order, chunks: int, placement: Placement) -> int:
     bounds = chain([0], (2**power for power in count()))
     enough = next(bound for bound in bounds if finishes(bound))
     least = enough // 2
-    return least + int(bisect_left(range(least, enough), True, key=finishes))
+    beyond: int = bisect_left(range(least, enough), True, key=finishes)
+    return least + beyond
 
 
 def blocked_ranks(order: Order, chunks: int, placement: Placement, buffers: int = 0) -> list[int]:

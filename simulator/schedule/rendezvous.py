@@ -36,7 +36,7 @@ def buffers_needed(order: Order, chunks: int, placement: Placement) -> int:
 
     # Few are needed, and trying many takes long: the bound doubles until it is enough.
     bounds = chain([0], (2**power for power in count()))
-    enough = next(bound for bound in bounds if finishes(bound))
+    enough: int = next(bound for bound in bounds if finishes(bound))
     least = enough // 2
     beyond: int = bisect_left(range(least, enough), True, key=finishes)
     return least + beyond

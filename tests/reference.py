@@ -70,7 +70,7 @@ _FAR = 2**16
 
 _PARTS_OF_A_JOB = {
     "The job": ("", "Batch", "Cluster", "Pool"),
-    "The plan": ("Plan", "Offload", "ExpertLoad", "Stack"),
+    "The plan": ("Plan", "Lora", "Offload", "ExpertLoad", "Stack"),
     "The model": ("Model", "LatentAttention", "StateSpace", "Experts"),
     "What is slower than it should be": ("Perturbation",),
     "The whole training run": (
@@ -79,7 +79,7 @@ _PARTS_OF_A_JOB = {
     ),
     "The hardware profile": (
         "Device", "PeakRates", "KernelModel", "GemmModel", "AttentionModel", "Network", "ScaleUp",
-        "Fabric", "SwitchTier", "Host", "Nvme", "Common", "ErrorBand",
+        "Fabric", "SwitchTier", "Host", "Nvme", "Common",
     ),
 }  # fmt: skip
 

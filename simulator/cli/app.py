@@ -42,6 +42,7 @@ _COMMANDS = {
     "plan": "planning.plan",
     "advise": "planning.advise",
     "sensitivity": "planning.variations",
+    "diagnose": "planning.diagnose",
     "capacity": "planning.capacity",
     "schema": "shipped",
 }
@@ -51,7 +52,7 @@ _GROUPS = {
     "import": "importing",
     "export": "exporting",
     "profile": "shipped",
-    "models": "shipped",
+    "models": "models",
     "calibrate": "measuring.calibrating",
     "validate": "measuring.validating",
     "schedule": "schedule",

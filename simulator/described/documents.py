@@ -31,6 +31,7 @@ _NAMED_BLOCKS = ("model", "stack")
 
 _REFUSED_BY_PYTHON = ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError
 """What PyYAML's constructors let through where a tag belies its value (``!!bool 3``)."""
+_MOST_DIGITS = 400
 _MAX_DEPTH = 50
 _MAX_VALUES = 50_000
 
@@ -72,6 +73,8 @@ class _StrictLoader(SafeLoader):
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
         text = node.value.lstrip("+-")
+        if len(text) > _MOST_DIGITS:
+            raise _malformed(f"a number of {len(text)} digits", node)
         if ":" in text or (text[:1] == "0" and text[1:2].isdigit() and "." not in text):
             return self.construct_scalar(node)
         is_whole = node.tag.endswith(":int")

@@ -78,8 +78,12 @@ class Journal:
             if not whole_bytes:
                 self._write(self._identity)
         except OSError as error:
+            self._close()
             rule = f"cannot be written: {error.strerror}"
             raise InputError.single("--out", rule, str(self.path)) from error
+        except InputError:
+            self._close()
+            raise
         return self
 
     def __exit__(
@@ -88,6 +92,9 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -112,7 +119,6 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            self._file.close()
             rule, hint = "is being written by another sweep", "wait for it, or take another --out"
             raise InputError.single("--out", rule, str(self.path), hint) from error
         except OSError:  # a file system without such locks
@@ -146,10 +152,10 @@ def _journal_entry(entry: Mapping[str, Any]) -> tuple[int, Row]:
     """Number and row of a line.
 
     Raises:
-        ValueError: It is no row of a sweep; one always says what its error was, if only "".
+        ValueError: It is no row of a sweep; none is empty.
     """
     number, row = entry["number"], entry["row"]
-    if not isinstance(number, int) or not isinstance(row, dict) or "error" not in row:
+    if not isinstance(number, int) or not isinstance(row, dict) or not row:
         raise ValueError("is no row")
     return number, row
 
@@ -160,7 +166,7 @@ values are sequences with one entry per path."""
 
 RESULTS = (
     "step_time_s", "tokens_per_s_per_gpu", "mfu", "bubble_fraction", "peak_allocated_bytes",
-    "peak_device_bytes", "fits", "error",
+    "peak_device_bytes", "fits", "fits_probability", "error",
 )  # fmt: skip
 """Columns of a sweep's table after those of the grid."""
 
@@ -194,8 +200,8 @@ def sweep(
 
     Returns:
         A table with the grid's paths and step_time_s, tokens_per_s_per_gpu, mfu,
-        bubble_fraction, peak_allocated_bytes, peak_device_bytes, fits, and error (empty
-        unless the combination cannot run).
+        bubble_fraction, peak_allocated_bytes, peak_device_bytes, fits, fits_probability, and
+        error (empty unless the combination cannot run).
 
     Raises:
         InputError: The grid or a path of it is wrong, or the journal belongs to another
@@ -316,6 +322,7 @@ def _row(job: Job, engine: Engine, changes: _Changes) -> Row:
         "peak_allocated_bytes": step.peak_allocated_bytes,
         "peak_device_bytes": step.peak_device_bytes,
         "fits": step.fits,
+        "fits_probability": step.fits_probability,
         "error": "",
     }
 

@@ -71,7 +71,11 @@ def why_unreadable(error: OSError | ValueError) -> str:
 
 def _new_draft(path: Path) -> Path:
     """An empty file beside ``path`` that nobody else has, whose name nobody can foresee."""
-    handle, name = tempfile.mkstemp(".draft", f".{path.name}.", path.parent)
+    try:
+        handle, name = tempfile.mkstemp(".draft", f".{path.name}.", path.parent)
+    except OSError as error:
+        error.filename = str(path)  # what the user has named
+        raise
     os.close(handle)
     return Path(name)
 

@@ -15,12 +15,13 @@ from typing import Any, Literal
 from simulator.errors import Fault, InputError
 from simulator.importers.assembly import Given
 from simulator.importers.formats import Format
+from simulator.importers.interpolation import typed
 
 MOST_ROUNDS = 5
 _USUAL: Mapping[str, int] = {
     "--gpus": 8, "--seq-len": 2048, "--micro-batch": 1, "--global-batch": 0,
 }  # fmt: skip
-_MODEL = "llama3.1-8b"
+_MODEL, _EXPERTS = "llama3.1-8b", "qwen3-30b-a3b"
 _DEFINED = (
     (r"(?i).*vocab.*", "32000"), (r"(?i).*seq.*|.*length.*", "2048"), (r"(?i).*hidden.*", "4096"),
     (r"(?i).*layers?", "32"), (r"(?i).*heads?", "32"), (r"(?i).*(gbs|global_batch).*", "512"),
@@ -66,7 +67,7 @@ def outcome_of(form: Format, paths: Sequence[Path], rounds: int = MOST_ROUNDS) -
             faults = error.faults
         else:
             return Outcome(_help(given), rounds=number, ignored=given.ignore)
-        again = [fault for fault in faults if _key(fault) in seen]
+        again = [fault for fault in faults if fault.hint and _key(fault) in seen]
         if again or number == rounds:
             return Outcome("refused", str((again or faults)[0]), number, bool(again))
         seen |= {_key(fault) for fault in faults}
@@ -99,12 +100,17 @@ def _followed(given: Given, fault: Fault) -> Given:
             given = replace(given, **changed)
     if "--model" in hint:
         given = replace(given, model=_MODEL)
+    if "model with experts" in fault.rule:
+        # Llama was the wrong one.
+        return replace(given, model=_EXPERTS)
+    if "more --gpus" in hint:
+        given = replace(given, gpus=4 * (given.gpus or _USUAL["--gpus"]))
     for name in re.findall(r"--define ([\w.]+)=", hint):
         given = replace(given, definitions={**given.definitions, name: _definition(name)})
     for path, value in re.findall(r"--set ([\w.]+)=([\w.-]+)(?!\.\.)", hint):
         if value != "...":
-            given = replace(given, changes={**given.changes, path: value})
-    names = tuple(re.findall(r"--ignore ([\w.\-]+)", hint))
+            given = replace(given, changes={**given.changes, path: typed(value)})
+    names = tuple(re.findall(r"--ignore (\S+)", hint))
     return replace(given, ignore=(*given.ignore, *(n for n in names if n not in given.ignore)))
 
 

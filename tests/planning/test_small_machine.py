@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from simulator.cli.app import app
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.planning.changes.advice import explain_misfit
@@ -65,13 +62,3 @@ def test_two_cards_shard_a_model_that_one_cannot_hold():
 
 def test_several_nodes_are_no_small_machine():
     assert not is_small_machine(small("llama3-8b", "a100-sxm-80gb", 16))
-
-
-def test_advise_answers_with_the_ladder(tmp_path, one_card):
-    path = tmp_path / "job.json"
-    path.write_text(json.dumps(dict(one_card.document)), encoding="utf-8")
-    result = CliRunner().invoke(app, ["advise", str(path), "--json"])
-    assert result.exit_code == 0, result.output
-    answer = json.loads(result.stdout)
-    assert [rung["name"] for rung in answer["rungs"]][-1] == "QLoRA"
-    assert answer["nearest"]["fits"]

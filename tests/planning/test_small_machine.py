@@ -33,7 +33,8 @@ def one_card() -> Job:
 
 def test_one_consumer_card_is_told_to_train_adapters_on_four_bit_weights(one_card):
     found = nearest_fit(one_card)
-    assert found.nearest is not None and found.nearest.fits
+    assert found.nearest is not None
+    assert found.nearest.fits
     assert found.nearest.changes["plan.lora.base_precision"] == "nf4"
     assert not [path for path in found.nearest.changes if path.startswith("cluster")]
 
@@ -50,7 +51,8 @@ def test_a_rung_that_is_not_needed_is_taken_back(one_card):
     """The states of adapters are small, whatever their format."""
     found = ladder(Trials(one_card))
     assert "8-bit states" in found.rungs
-    assert found.answer is not None and "plan.optimizer" not in found.answer.changes
+    assert found.answer is not None
+    assert "plan.optimizer" not in found.answer.changes
 
 
 def test_two_cards_shard_a_model_that_one_cannot_hold():

@@ -108,35 +108,21 @@ class _FitSearch:
         return Trials(self.job, "des", risk=self._risk)
 
     def run(self) -> FitSearch:
+        is_small = is_small_machine(self.job)
         singles = list(_singles(self._trials))
-        if is_small_machine(self.job):
-            found = self._on_one_machine(singles)
-            if found is not None:
-                return found
-        others = self._trials.of(_other_changes(self.job))
-        one, two = self._fastest([*singles, *others]), self._combined(singles, 2, _MOST_PAIRS)
-        best = (
-            one
-            or two
-            or self._combined(singles, 3, _MOST_TRIPLES)
-            or self._on_more_gpus()
-            or self._on_another_device()
-        )
+        others = list(self._trials.of(_other_changes(self.job)))
+        staying = [each for each in singles if not (is_small and _offloads(each))]
+        one, two = self._fastest([*staying, *others]), self._combined(staying, 2, _MOST_PAIRS)
+        best = one or two or self._combined(staying, 3, _MOST_TRIPLES)
+        if best is None and is_small:
+            found = ladder(self._in_full)
+            if found.answer is not None:
+                tried = self._trials.count + self._in_full.count
+                return FitSearch(found.answer, tried, found.faster, found)
+            best = self._fastest(singles) or self._combined(singles, 2, _MOST_PAIRS)
+        best = best or self._on_more_gpus() or self._on_another_device()
         is_faster = one and two and two.step_time_s < MUCH_SHORTER * one.step_time_s
         return FitSearch(best, self._trials.count, two if is_faster else None)
-
-    def _on_one_machine(self, singles: list[Trial]) -> FitSearch | None:
-        """The ladder of a small machine, where no changes do that keep all on its GPUs."""
-        staying = [each for each in singles if not _offloads(each)]
-        others = self._trials.of(_other_changes(self.job))
-        if self._fastest([*staying, *others]) or any(
-            self._combined(staying, size, most)
-            for size, most in ((2, _MOST_PAIRS), (3, _MOST_TRIPLES))
-        ):
-            return None
-        found = ladder(self._in_full)
-        count = self._trials.count + len(found.trials)
-        return FitSearch(found.answer, count, found.faster, found) if found.answer else None
 
     def _combined(self, singles: list[Trial], size: int, most: int) -> Trial | None:
         candidates = _combined_changes(self._trials, singles, size)
@@ -206,6 +192,9 @@ def _combined_changes(trials: Trials, singles: list[Trial], size: int) -> list[C
 
     helpful = [trial for trial in singles if trial.saved_bytes > 0]
     groups = [group for group in combinations(helpful, size) if _can_combine(trials.job, group)]
+    if is_small_machine(trials.job):
+        # There the ladder answers what is far from fitting.
+        groups = [each for each in groups if not promise(each)[0]]
     promising = sorted(groups, key=promise)[:_MOST_COMBINATIONS]
     return [merged(trial.change for trial in group) for group in promising]
 

@@ -128,7 +128,7 @@ def _rungs(job: Job) -> Iterator[Rung]:
     plan, batch = job.plan, job.batch
     if plan.recompute != "full":
         # Modules that only another kind has go with it.
-        left = {"plan.recompute_modules": []} if plan.recompute_modules else {}
+        left: dict[str, object] = {"plan.recompute_modules": []} if plan.recompute_modules else {}
         fields = {"plan.recompute": "full", **left}
         yield Rung("recompute", Change("recomputing every layer", fields))
     if batch.micro_batch > 1:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from simulator.described.base import Count, CountOrZero, Flag, Layers, Ranks, Ratio, Seconds, Spec
+from simulator.described.base import Count, CountOrZero, Flag, Ratio, Seconds, Spec
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.model import Model
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from simulator.described.base import Bytes, Count, Flag, Spec
+from simulator.described.base import Count, Flag, Spec
 
 BasePrecision = Literal["fp32", "int8", "nf4", "fp4"]
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from simulator.described.base import Bytes, Flag, Layers, Seconds, Spec
+from simulator.described.base import Bytes, Flag, Seconds, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, FlashKernel
 from simulator.facts import fact_files, shipped_facts
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from simulator.described.base import Bytes, Ratio, Seconds, Spec, Width
+from simulator.described.base import Ratio, Seconds, Spec
 from simulator.described.cluster.hardware import HardwareProfile, Provenance
 from simulator.described.documents import validated, yaml_mapping
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from simulator.described.base import Layers, file_name_of_field
+from simulator.described.base import file_name_of_field
 from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload

@@ -9,7 +9,7 @@ import pytest
 from reports.make.accuracy.fact_gap import gap_section
 from reports.make.fit.fit_training import LeftOut, cross_validation
 from reports.make.fit.residual_facts import bare_rows
-from reports.make.fit.training_response import KNOB_VALUES, Response
+from reports.make.fit.training_response import CLOCKS, Response
 from simulator.described.plan.stack import STACKS, evidence_of_stack
 from simulator.validate.published.published_runs import PublishedResult
 from simulator.validate.published.row_facts import stated_facts
@@ -54,8 +54,8 @@ def test_a_fact_found_in_residuals_names_the_sources_of_the_errors(name):
 
 
 def response(name: str, step_s: float) -> Response:
-    row = {"id": name, "grade": "A", "profile": "h100", "framework": "m", "measured_step_s": "1"}
-    return Response(row, "clock", tuple(step_s for _ in KNOB_VALUES["clock"]))
+    row = {**ROW, "id": name, "seq_len": "8192", "tp": "1", "measured_step_s": "1"}
+    return Response(row, tuple(step_s for _ in CLOCKS))
 
 
 def test_cross_validation_predicts_the_run_without_its_facts():

@@ -30,8 +30,8 @@ def gap_section(results: Sequence[PublishedResult], left_out: Mapping[str, LeftO
             taken.setdefault((facts, row_source(result.id)), []).append(result)
     lines = [
         "## From in-sample to cross-validated\n",
-        "Mean errors in percent, of grade A and A-. *Numbers of others*: clocks and host work are "
-        "those that other sources alone give. *Without its facts*: facts about a framework or "
+        "Mean errors in percent, of grade A and A-. *Numbers of others*: clocks are those "
+        "that other sources alone give. *Without its facts*: facts about a framework or "
         "about rows that were found with errors of the same source in view (`residuals`) are "
         "taken away, too; all other facts have documentation or measurements of their own, or "
         "are assumed.\n",

@@ -146,6 +146,8 @@ def precision(settings: Settings, default: str) -> str:
 def optimizer(settings: Settings) -> str:
     """Our word for the optimizer."""
     names = option_table("trainer", "optimizers")
+    if settings.switch("use_muon"):
+        return "muon"
     found: str = settings.choice(*_SPELLINGS["optimizer"], meanings=names, default="adam")
     if "paged" in str(settings.first(*_SPELLINGS["optimizer"])[1]):
         settings.assumed.append("paged states of the optimizer have room on the GPU")

@@ -266,8 +266,9 @@ def _modules(settings: Settings, given: object) -> dict[str, object]:
 
 
 def _repeated_layers(settings: Settings, method: str) -> dict[str, object]:
-    key, number = settings.first("recompute_num_layers", "activations_checkpoint_num_layers",
-                                 "checkpoint_num_layers")  # fmt: skip
+    keys = ("recompute_num_layers", "activations_checkpoint_num_layers", "checkpoint_num_layers")
+    key, _ = settings.first(*keys)
+    number = settings.whole(*keys, default=None)
     if method == "block" and number is not None:
         return {"recompute_layers": number}
     if method == "uniform" and (number or 1) > 1:

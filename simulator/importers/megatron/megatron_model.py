@@ -160,6 +160,7 @@ def _vocabulary(settings: Settings, tp: int) -> int | None:
     tokenizer = tokenizer or settings.get("type")
     if padded_to := settings.whole("pad_vocab_size_to", default=None):
         return int(padded_to)
+    tokenizer = None if tokenizer is None else str(tokenizer)
     library = settings.get("library")
     tokenizer = tokenizer or (library if library != "megatron" else None)
     if vocab is None and (tokenizer is None or tokenizer in _VOCABULARIES):

@@ -67,7 +67,7 @@ Amounts are texts with a unit: `80 GiB`, `450 GB/s`, `400 Gbit/s`, `2.5 us`, `98
 """
 
 _PARTS_OF_A_JOB = {
-    "The job": ("", "Batch", "Cluster", "Pool"),
+    "The job": ("", "Batch", "Lengths", "LogNormal", "Cluster", "Pool"),
     "The plan": ("Plan", "Lora", "Offload", "ExpertLoad", "Stack"),
     "The model": ("Model", "LatentAttention", "StateSpace", "Experts"),
     "What is slower than it should be": ("Perturbation",),

@@ -15,6 +15,7 @@ from simulator.described.choices import Choices
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.lengths import Lengths
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 
@@ -72,7 +73,14 @@ class Batch(Spec):
     micro_batch: Count = Field(default=1, alias="micro")
     """Sequences that one rank pushes through at a time."""
     seq_len: Count
-    """Tokens per sequence."""
+    """Tokens per sequence; of the longest, where ``lengths`` says that others are shorter."""
+    document_len: Count | None = None
+    """Where documents are packed into sequences and attention stays inside each: how long they are,
+    in the mean over tokens. By default a sequence is one document."""
+    lengths: Lengths | None = None
+    """How long sequences are, where not all are as long as ``seq_len``: a step is simulated with
+    the longest, and many with lengths that are drawn. For example ``{values: [310, 740, 1205]}``,
+    ``{file: lengths.txt}`` or ``{lognormal: {median: 400, sigma: 0.9}}``."""
 
     @property
     def tokens(self) -> int:

@@ -131,7 +131,7 @@ def test_rows_without_a_measurement_are_predicted_but_not_scored(table):
         ({"fabric": "string", "gpus": "16", "dp": "4"}, "cluster.network.fabric.kind"),
         ({"gated_mlp": "perhaps"}, "gated_mlp: must be true or false, not 'perhaps'"),
         ({"model": "t5-11b"}, "t5-11b is not a stack of like transformer layers"),
-        ({"notes": "LoRA rank 16"}, "only adapters are trained"),
+        ({"notes": "LoRA of unknown rank"}, "but not their rank"),
         ({"ffn_hidden": ""}, "ffn_hidden: must be a whole number, not ''"),
         ({"measured_step_s": "slow"}, "measured_step_s: must be a positive number, not 'slow'"),
         ({"measured_step_s": "-1"}, "measured_step_s: must be a positive number"),

@@ -52,7 +52,9 @@ def read_neox_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Imp
         "cp": settings.whole("context_parallel_size", default=1) or 1,
         **_states(settings),
         "sequence_parallel": settings.switch("sequence_parallel") if tp > 1 else None,
-        "optimizer": settings.choice(
+        "optimizer": "adam-8bit"
+        if settings.switch("use_bnb_optimizer")
+        else settings.choice(
             "optimizer.type", meanings=option_table("gpt-neox", "optimizers"), default="adam"
         ),
         "clip_gradients": settings.number("gradient_clipping", default=1.0) > 0,

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
-from simulator.described.base import Count, Spec
+from simulator.described.base import Count, Ranks, Spec
 from simulator.described.campaign import Campaign
 from simulator.described.choices import Choices
 from simulator.described.cluster.hardware import HardwareProfile
@@ -26,7 +26,7 @@ class Pool(Spec):
     """GPUs of one kind in a cluster of several."""
 
     profile: HardwareProfile
-    gpus: Count
+    gpus: Ranks
     """GPUs of this kind; they fill whole nodes, or a part of one."""
 
 
@@ -35,7 +35,7 @@ class Cluster(Spec):
 
     profile: HardwareProfile
     """That of the first pool, where there are several."""
-    gpus: Count
+    gpus: Ranks
     """GPUs of the job, of all pools together; they fill whole nodes, or a part of one."""
     pools: tuple[Pool, ...] = ()
     """The kinds of GPUs of a mixed cluster, in order of their ranks; empty where all are the same.

@@ -355,6 +355,10 @@ def _split_sources(
             return plain(node["value"], path, inherited)
         return {k: plain(v, _joined(path, k), inherited) for k, v in node.items() if k != "source"}
 
+    if is_number_with_source(document):
+        rule = "is no field: it marks a number with its source"
+        hint = "write the field that it belongs to, such as cluster.device.memory"
+        raise InputError.single(_joined(prefix, "value"), rule, document["value"], hint)
     stripped = plain(document, "", inherited)
     if "provenance" in document:
         path, hint = _joined(prefix, "provenance"), "put source beside a value"

@@ -30,10 +30,11 @@ def unlike(profile: HardwareProfile) -> list[str]:
 
 def test_neighbours_are_of_the_same_generation():
     assert names(load_profile(BASE)) == {
-        "gh200-96gb", "h100-hbm2e-96gb-500w", "h100-pcie-80gb", "h200-sxm-141gb", "h800",
+        "gh200-144gb", "gh200-96gb", "h100-hbm2e-96gb-500w", "h100-nvl-94gb", "h100-pcie-80gb",
+        "h200-nvl-141gb", "h200-sxm-141gb", "h800",
     }  # fmt: skip
     assert names(load_profile("a100-pcie-80gb")) == {
-        "a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb",
+        "a100-pcie-40gb", "a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb",
     }  # fmt: skip
     assert names(load_profile("mi300x")) == {"mi325x"}
     assert names(load_profile("h20")) == set()

@@ -71,13 +71,13 @@ _SHARED_ENERGY = 0.2
 """What all architectures share of an energy, over that: physics knows it better."""
 
 _WEIGHT_OF_PRIOR = 0.07
-_WEIGHT_OF_OTHER_PRIORS = 0.007
+_WEIGHT_OF_OTHER_PRIORS = 0.02
 """Weights of the additions: those of products foretell other teams' rows and other GPUs best, of
 0.02 to 0.1; of the other kernels there are few teams, and little to choose by."""
 
 _ROBUST_SCALE = 0.1
 _STEP = 0.05
-_ITERATIONS = 20
+_ITERATIONS = 14
 _MOST_DAMPING = 1e4
 _LEAST_GAIN = 3e-4
 

@@ -240,7 +240,12 @@ def family_blocks() -> tuple[Block, ...]:
 
 
 def _is_half_gemm(row: KernelRow) -> bool:
-    return _is_product(row) and _precision(row) in ("bf16", "fp16")
+    return _is_product(row) and is_half_precision(row)
+
+
+def is_half_precision(row: KernelRow) -> bool:
+    """Whether the row's operands have 16 bits."""
+    return _precision(row) in ("bf16", "fp16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +313,7 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
     def loss(point: Sequence[float]) -> float:
         values = values_of(point)
         excess = sum(max(0.0, v - 1.0) for n, v in values.items() if n.endswith(_AT_MOST_ONE))
+        excess += max(0.0, 1.0 - values.get("cache_speedup", 1.0))
         if excess > 0:
             return 1e3 * (1.0 + excess)
         data = statistics.fmean(_soft_l1(math.log1p(error)) for error in errors_of(values))

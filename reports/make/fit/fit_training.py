@@ -21,11 +21,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from reports.make.fit.error_band import Residual, has_own_band, profile_band
-from reports.make.fit.shipped_kernels import RELATIVES
 from reports.make.fit.training_response import KNOB_VALUES, Knob, Response, responses
 from simulator.calibrate.profile_text import with_value
 from simulator.described.documents import data_folder
@@ -52,8 +52,28 @@ layer forward holds the host for 1.2 ms (a Llama-7B of 32 layers in plain PyTorc
 tokens/s, bound by its host; PyTorch team, Accelerating Generative AI with PyTorch II, 2023), in
 which an unfused GPT layer launches 18 of the kernels modelled here, at 5 us each."""
 
-_RELATIVES = {**RELATIVES, "v100-sxm2-32gb": "v100-sxm3-32gb"}
-"""Device that stands in where no run is published."""
+_RELATIVES: Mapping[str, str] = MappingProxyType(
+    {
+        "a100-pcie-40gb": "a100-sxm-80gb",
+        "a100-pcie-80gb": "a100-sxm-80gb",
+        "a100-sxm-40gb": "a100-sxm-80gb",
+        "a800-sxm-80gb": "a100-sxm-80gb",
+        "b200-sxm-180gb": "h100-sxm-80gb",
+        "b300-sxm": "b200-sxm-180gb",
+        "gb200-nvl72": "b200-sxm-180gb",
+        "gb300-nvl72": "gb200-nvl72",
+        "gh200-96gb": "h100-sxm-80gb",
+        "h100-hbm2e-96gb-500w": "h100-sxm-80gb",
+        "h100-pcie-80gb": "h100-sxm-80gb",
+        "h200-sxm-141gb": "h100-sxm-80gb",
+        "h20": "h100-sxm-80gb",
+        "h800": "h100-sxm-80gb",
+        "l40s": "a100-sxm-80gb",
+        "rtx-4090": "l40s",
+        "v100-sxm2-32gb": "v100-sxm3-32gb",
+    }
+)
+"""Device of the same or the nearest generation that stands in where no run is published."""
 
 Fitted = Mapping[tuple[Knob, str], float]
 """Value by knob and by profile or stack."""

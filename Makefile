@@ -10,7 +10,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  planning advice torch-runs coverage accuracy zero-bubble performance fit gpu docs clean
+  planning advice torch-runs coverage accuracy zero-bubble performance fit bands gpu docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,7 +66,8 @@ tensor-parallel: $(VENV)/.core  ## reports/tensor-parallel.md: 1D, 2D, 2.5D and 
 accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	$(BIN)/python -m reports.make.accuracy.accuracy_report \
 	  reports/data/runs_open.csv reports/data/cross_validation.csv \
-	  reports/data/out_of_memory.csv reports/data/known_misses.csv reports/first_sight.csv reports/accuracy.png > build-accuracy.md
+	  reports/data/out_of_memory.csv reports/data/known_misses.csv reports/first_sight.csv \
+	  reports/data/step_bands.csv reports/accuracy.png > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
 zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, measured and predicted
@@ -92,6 +93,9 @@ performance: $(VENV)/.bench  ## reports/performance.md: how long everything take
 
 fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by source; host work is printed for stack.py
 	$(BIN)/python -m reports.make.fit.fit_training reports/data/runs_open.csv --write
+
+bands: $(VENV)/.core  ## fit the model of errors behind every band, and see what it covers; 3 minutes, after every change of predictions
+	$(BIN)/python -m reports.make.fit.fit_step_errors reports/data/runs_open.csv reports/data/runs_opened.csv --write
 
 gpu: $(VENV)/.calibrate  ## reports/gpu/: measure this machine's GPU, then train the grid on it and compare; goes on where it stopped
 	$(BIN)/clustersim calibrate gpu --out reports/gpu/profile.yaml --minutes 10 --resume

@@ -13,14 +13,14 @@ _EXTRA_OF = {
     "pyarrow": "parquet",
     "google.protobuf": "chakra",
 }
-"""Extra of the distribution that brings a library."""
+"""Extra of the distribution that brings a library; others are of no extra."""
 
 
 def require(library: str, purpose: str) -> None:
     """Refuse to go on without a library of one of the extras.
 
     Args:
-        library: One of those above.
+        library: One of those above, or one of no extra.
         purpose: What it does, for the message: ``fits``.
 
     Raises:
@@ -31,5 +31,6 @@ def require(library: str, purpose: str) -> None:
     except ModuleNotFoundError:  # of the package that it is a part of
         is_there = False
     if not is_there:
-        hint = f"install the extra: pip install 'clustersim[{_EXTRA_OF[library]}]'"
+        extra = f"clustersim[{_EXTRA_OF[library]}]" if library in _EXTRA_OF else library
+        hint = f"install it: pip install '{extra}'"
         raise InputError.single(library, f"{purpose}, and is not installed", hint=hint)

@@ -27,6 +27,7 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
+from simulator.results.fit_probability import MemorySpread
 from simulator.results.step import ClassMemory, StepResult, Waits
 
 GIB = 1024.0**3
@@ -294,6 +295,7 @@ def step_result(timeline: Timeline, capacity_bytes: float = 80 * GIB) -> StepRes
             for c in range(len(program.classes))
         ),
         capacity_bytes=capacity_bytes,
+        memory_spread=MemorySpread(0.05, 3),
         title=f"synthetic model, {len(program.classes)} stages",
         asynchrony=None,
         host=None,
@@ -383,6 +385,7 @@ def _memory(timeline: Timeline, index: int) -> ClassMemory:
         peak_allocated_bytes=float(total[peak]),
         peak_reserved_bytes=float(total[peak]) * 1.05,
         peak_device_bytes=float(total[peak]) * 1.05 + 2 * GIB,
+        least_device_bytes=float(total[peak]) + 2 * GIB,
         peak_time_s=times[peak],
         by_owner={o: float(held[peak]) for o, held in owners.items()},
         time_s=np.array(times),

@@ -68,7 +68,7 @@ Amounts are texts with a unit: `80 GiB`, `450 GB/s`, `400 Gbit/s`, `2.5 us`, `98
 
 _PARTS_OF_A_JOB = {
     "The job": ("", "Batch", "Cluster", "Pool"),
-    "The plan": ("Plan", "Offload", "ExpertLoad", "Stack"),
+    "The plan": ("Plan", "Lora", "Offload", "ExpertLoad", "Stack"),
     "The model": ("Model", "LatentAttention", "StateSpace", "Experts"),
     "What is slower than it should be": ("Perturbation",),
     "The whole training run": (
@@ -77,7 +77,7 @@ _PARTS_OF_A_JOB = {
     ),
     "The hardware profile": (
         "Device", "PeakRates", "KernelModel", "GemmModel", "AttentionModel", "Network", "ScaleUp",
-        "Fabric", "SwitchTier", "Host", "Nvme", "Common", "ErrorBand",
+        "Fabric", "SwitchTier", "Host", "Nvme", "Common",
     ),
 }  # fmt: skip
 

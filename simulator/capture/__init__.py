@@ -17,6 +17,7 @@ takes and gives back is written down in a file, and from the file comes a
 :mod:`.captured_program` the whole step as a program
 :mod:`.held_memory`      who holds what, when
 :mod:`.result`           the simulated step
+:mod:`.installed_transformers` parameters of a network that transformers builds
 =======================  ==========================================================
 
 torch is needed to make a capture, never to read or simulate one. The room can be called:

@@ -20,8 +20,9 @@ from simulator.capture.table import BlockOwner, Capture, RankTable
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Owner
-from simulator.program.states.outside_memory import communicators_bytes
-from simulator.results.allocator import Exchange, reserved_bytes
+from simulator.program.states.outside_memory import communicator_bytes
+from simulator.results.allocator import Exchange
+from simulator.results.memory import reserved_memory
 from simulator.results.step import ClassMemory
 
 _OWNERS: Mapping[BlockOwner, Owner] = MappingProxyType(
@@ -92,18 +93,30 @@ def _rank_memory(
     peak = int(np.argmax(held))
     time_s = _times(table, costs, timeline)
     sizes = _group_sizes(capture, table, scale)
-    outside = device.context_bytes + communicators_bytes(sizes, profile.common)
-    room = device.memory_bytes - outside
-    reserved = max(float(held[peak]), _reserved_bytes(table, change, room))
+    groups = {f"communicator: group {group}": ranks for group, ranks in sizes.items()}
+    common = profile.common
+    communicators = {name: communicator_bytes(ranks, common) for name, ranks in groups.items()}
+    outside = {"context": device.context_bytes, **communicators}
+    outside_bytes = sum(outside.values())
+    reserved = reserved_memory(
+        _exchanges(change),
+        expandable_segments=False,
+        resident_bytes=0.0,
+        least_bytes=float(held[peak]),
+        allocated_bytes=float(held[peak]),
+        room_bytes=device.memory_bytes - outside_bytes,
+    )
     return ClassMemory(
         stage=stage,
         peak_allocated_bytes=float(held[peak]),
-        peak_reserved_bytes=reserved,
-        peak_device_bytes=reserved + outside,
+        peak_reserved_bytes=reserved.free_bytes,
+        peak_device_bytes=reserved.free_bytes + outside_bytes,
+        least_device_bytes=reserved.pressed_bytes + outside_bytes,
         peak_time_s=float(time_s[peak]),
         by_owner={owner: float(curve[peak]) for owner, curve in curves.items() if curve[peak]},
         time_s=time_s,
         owner_bytes=curves,
+        outside=outside,
         capacity_bytes=device.memory_bytes,
     )
 
@@ -127,18 +140,17 @@ def _times(table: RankTable, costs: RankCosts, timeline: Timeline) -> NDArray[np
     return np.maximum.accumulate(np.where(before < 0, 0.0, moment_s))
 
 
-def _reserved_bytes(table: RankTable, change: NDArray[np.float64], room_bytes: float) -> float:
-    """What the caching allocator holds at its most, for all blocks one by one [B]."""
-    exchanges = [
+def _exchanges(change: NDArray[np.float64]) -> list[Exchange]:
+    """All blocks, one by one."""
+    return [
         Exchange((size,), ()) if size > 0 else Exchange((), (-size,)) for size in change.tolist()
     ]
-    return reserved_bytes(exchanges, expandable_segments=False, room_bytes=room_bytes)
 
 
-def _group_sizes(capture: Capture, table: RankTable, scale: Scale) -> list[int]:
-    """Ranks of every communicator that the rank uses."""
+def _group_sizes(capture: Capture, table: RankTable, scale: Scale) -> dict[int, int]:
+    """Ranks of every communicator that the rank uses, by the number of its group."""
     sizes: dict[int, int] = {}
     for each in table.exchanges:
         size = len(capture.groups[each.group])
         sizes[each.group] = round(size * scale.factor) if each.axis == scale.axis else size
-    return list(sizes.values())
+    return sizes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
 from simulator.program.ir import COMMUNICATION, Category
+from simulator.results.fit_probability import memory_spread
 from simulator.results.step import StepResult
+from simulator.results.step_error import EAGER, exposure, shipped_errors
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
 
 SCHEMA_VERSION = 1
@@ -60,7 +63,7 @@ class CaptureResult(StepResult):
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data; fields are named as those of a job's result."""
-        from simulator.results.plain_data import memory_to_dict
+        from simulator.results.plain_data import fit_to_dict, memory_to_dict
 
         kinds = Counter(source.kind for source in self.profile.provenance.values())
         return {
@@ -77,7 +80,7 @@ class CaptureResult(StepResult):
             "exposed_comm_s": {category.value: s for category, s in self.exposed_comm_s.items()},
             "memory": [memory_to_dict(memory) for memory in self.memory],
             "capacity_bytes": self.capacity_bytes,
-            "fits": self.fits,
+            **fit_to_dict(self),
             "unknown_operators": [vars(each) for each in self.unknown],
             "sources": dict(kinds.most_common()),
             "capture": self._capture_to_dict(),
@@ -177,11 +180,10 @@ def _summarised(
     breakdown = mean_over_ranks(timeline, breakdowns)
     tokens = capture.tokens_per_rank / len(capture.tables)
     model_flop, flop, peak = _work(capture, made.ranks, profile)
-    band = profile.step_time_band
     return CaptureResult(
         timeline=timeline,
         step_time_s=step_s,
-        step_time_band_s=(band.fastest * step_s, band.slowest * step_s) if band else None,
+        step_time_band_s=_band_s(profile, step_s, breakdown),
         tokens_per_s_per_gpu=tokens / step_s,
         model_tflops_per_gpu=model_flop / step_s / 1e12,
         mfu=model_flop / step_s / peak,
@@ -193,6 +195,7 @@ def _summarised(
         waits=waits,
         memory=memory,
         capacity_bytes=profile.device.memory_bytes,
+        memory_spread=memory_spread("capture", [profile.name]),
         title=f"{capture.script} on {gpus} x {profile.name}",
         asynchrony=None,
         host=None,
@@ -244,3 +247,15 @@ def _unknown(
         for name, (calls, num_bytes, seconds) in totals.items()
     ]
     return tuple(sorted(found, key=lambda each: -each.share))
+
+
+def _band_s(
+    profile: HardwareProfile, step_s: float, breakdown_s: Mapping[Category, float]
+) -> tuple[float, float]:
+    """Between which times eight of ten such runs would lie [s]; products are taken as bf16.
+
+    What the host does is captured, so launches weigh what the device waits for it.
+    """
+    error = shipped_errors().step_error(profile, "bf16", EAGER)
+    fastest, slowest = error.band(exposure(step_s, breakdown_s, layer_passes=0))
+    return fastest * step_s, slowest * step_s

@@ -7,7 +7,8 @@ planning/          many steps: plan, sweep, advise, capacity, balance, limits, s
 measuring/         calibrate and validate
 serving            requests on a deployment, sized and priced
 schedule, schedules_of_job, collective   orders of a pipeline, steps of a collective
-importing, exporting, shipped            foreign files; shipped profiles, models and schemas
+importing, exporting    foreign files
+models, shipped         shipped models and how many parameters one has; profiles and schemas
 """
 
 from simulator.cli.app import main

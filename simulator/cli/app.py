@@ -51,7 +51,7 @@ _GROUPS = {
     "import": "importing",
     "export": "exporting",
     "profile": "shipped",
-    "models": "shipped",
+    "models": "models",
     "calibrate": "measuring.calibrating",
     "validate": "measuring.validating",
     "schedule": "schedule",

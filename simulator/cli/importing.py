@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -14,11 +13,11 @@ import typer
 from simulator.cli.console import note
 from simulator.cli.options import Changes, complete_model, complete_profile, parse_assignments
 from simulator.errors import InputError
+from simulator.importers.formats import FORMATS, Format
 
 if TYPE_CHECKING:
     from simulator.described.foreign_config import ImportReport
     from simulator.described.job import Job
-    from simulator.described.model import Model
     from simulator.importers.assembly import Given
 
 
@@ -63,11 +62,8 @@ def build_import_group() -> typer.Typer:
         name="import", no_args_is_help=True, help="Foreign files to jobs and profiles."
     )
     group.command("hf")(import_huggingface)
-    group.command("megatron")(import_megatron)
-    group.command("deepspeed")(import_deepspeed)
-    group.command("torchtitan")(import_torchtitan)
-    group.command("accelerate")(import_accelerate)
-    group.command("nemo")(import_nemo)
+    for form in FORMATS.values():
+        group.command(form.name)(_command_of(form))
     group.command("topo")(import_topology)
     return group
 
@@ -93,6 +89,7 @@ def import_huggingface(
 
     from simulator.described.huggingface.config_file import read_huggingface_config
     from simulator.described.load import job_from_document
+    from simulator.importers.hub_models import model_document
 
     model, report = read_huggingface_config(config)
     document = {
@@ -105,32 +102,6 @@ def import_huggingface(
     typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
     note(str(report))
     note("cluster, batch and plan are yours to choose; the file does not know them")
-
-
-def _with_given(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of :func:`_given` in place of its parameter ``given``."""
-    shared, own = _options_of(_given), _options_of(command)
-    parameters = {name: each for name, each in own.items() if name != "given"} | shared
-
-    @wraps(command)
-    def with_options(**values: Any) -> None:
-        given = _given(**{name: values.pop(name) for name in shared})
-        command(**values, given=given)
-
-    # What typer reads of a function.
-    with_options.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    with_options.__annotations__ = {name: each.annotation for name, each in parameters.items()}
-    return with_options
-
-
-def _options_of(function: Callable[..., object]) -> dict[str, Parameter]:
-    """Parameters by name, with their types as they are instead of as they are written."""
-    # The one name among them that is not loaded before it is needed.
-    types = get_type_hints(function, localns={"Given": object}, include_extras=True)
-    return {
-        name: each.replace(annotation=types[name])
-        for name, each in signature(function).parameters.items()
-    }
 
 
 def _given(
@@ -174,98 +145,40 @@ def _with_definitions(given: Given, define: Sequence[str] | None) -> Given:
     return replace(given, definitions=definitions_of(define or ()))
 
 
-@_with_given
-def import_megatron(
-    file: Annotated[Path, typer.Argument(metavar="SCRIPT.sh", help="A launch script or line.")],
-    given: Given,
-    *,
-    define: Define = None,
-) -> None:
-    """Turn a launch script of Megatron-LM into a job.
+def _command_of(form: Format) -> Callable[..., None]:
+    """What ``clustersim import`` does with the files of one framework."""
+    shared = _options_of(_given)
 
-    It is read, never run.
+    def import_files(**values: Any) -> None:
+        files, define = values.pop("files"), values.pop("define", None)
+        given = _with_definitions(_given(**values), define)
+        _tell(*form.read(files if form.takes_more else [files], given))
 
-    Example:  clustersim import megatron train_gpt3_175b.sh --gpus 1024 > job.yaml
-    """
-    from simulator.importers.megatron.launch_line import read_megatron_script
-
-    _tell(*read_megatron_script(file, _with_definitions(given, define)))
-
-
-@_with_given
-def import_deepspeed(
-    file: Annotated[Path, typer.Argument(metavar="CONFIG.json", help="A ds_config.json.")],
-    given: Given,
-) -> None:
-    """Turn a DeepSpeed configuration and a model into a job.
-
-    Example:  clustersim import deepspeed ds_config.json --model llama3.1-8b --gpus 8
-    --seq-len 4096 > job.yaml
-    """
-    from simulator.importers.deepspeed import read_deepspeed_config
-
-    _tell(*read_deepspeed_config(file, given))
+    kind = list[Path] if form.takes_more else Path
+    argument = typer.Argument(metavar=form.metavar, help=form.file)
+    own = {"files": Parameter("files", Parameter.KEYWORD_ONLY,
+                              annotation=Annotated[kind, argument])}  # fmt: skip
+    if form.has_variables:
+        own["define"] = Parameter("define", Parameter.KEYWORD_ONLY, default=None, annotation=Define)
+    parameters = own | shared
+    # What typer reads of a function.
+    import_files.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    import_files.__annotations__ = {name: each.annotation for name, each in parameters.items()}
+    import_files.__doc__ = (
+        f"Turn a file of {form.framework} into a job.\n\nIt is read, never run.\n\n"
+        f"Example:  clustersim import {form.name} {form.example} > job.yaml"
+    )
+    return import_files
 
 
-@_with_given
-def import_torchtitan(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG", help="A TOML, the JSON it is resolved to, or FILE.py:FUNCTION."
-        ),
-    ],
-    given: Given,
-) -> None:
-    """Turn a torchtitan configuration into a job.
-
-    Example:  clustersim import torchtitan llama3_70b.toml --gpus 256 > job.yaml
-
-    Example:  clustersim import torchtitan config_registry.py:llama3_70b --gpus 256 > job.yaml
-    """
-    from simulator.importers.torchtitan.settings_file import read_torchtitan_config
-
-    _tell(*read_torchtitan_config(file, given))
-
-
-@_with_given
-def import_accelerate(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...", help="A configuration of accelerate, TrainingArguments, or both."
-        ),
-    ],
-    given: Given,
-) -> None:
-    """Turn files of Hugging Face accelerate into a job.
-
-    They are its configuration, TrainingArguments, or both.
-
-    Example:  clustersim import accelerate fsdp.yaml training_args.json --model llama3.1-8b
-    --seq-len 4096 > job.yaml
-    """
-    from simulator.importers.accelerate import read_accelerate_files
-
-    _tell(*read_accelerate_files(files, given))
-
-
-@_with_given
-def import_nemo(
-    file: Annotated[
-        Path, typer.Argument(metavar="RECIPE.yaml", help="A recipe of NeMo or Megatron-Bridge.")
-    ],
-    given: Given,
-    *,
-    define: Define = None,
-) -> None:
-    """Turn a YAML recipe of NeMo or Megatron-Bridge into a job.
-
-    Example:  clustersim import nemo llama2_70b.yaml > job.yaml
-    """
-    from simulator.importers.nemo import read_nemo_recipe
-
-    _tell(*read_nemo_recipe(file, _with_definitions(given, define)))
+def _options_of(function: Callable[..., object]) -> dict[str, Parameter]:
+    """Parameters by name, with their types as they are instead of as they are written."""
+    # The one name among them that is not loaded before it is needed.
+    types = get_type_hints(function, localns={"Given": object}, include_extras=True)
+    return {
+        name: each.replace(annotation=types[name])
+        for name, each in signature(function).parameters.items()
+    }
 
 
 def _tell(job: Job, report: ImportReport) -> None:
@@ -273,14 +186,6 @@ def _tell(job: Job, report: ImportReport) -> None:
 
     typer.echo(yaml.safe_dump(dict(job.document), sort_keys=False), nl=False)
     note(str(report))
-
-
-def model_document(model: Model) -> dict[str, Any]:
-    """The model as a job file writes it, without what is left at its default."""
-    return {
-        "name": model.name,
-        **model.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"name"}),
-    }
 
 
 def import_topology(

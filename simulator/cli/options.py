@@ -45,6 +45,16 @@ Gpus = Annotated[
     int | None,
     typer.Option("--gpus", metavar="M", min=1, help="GPUs, in place of the job's or capture's."),
 ]
+Risk = Annotated[
+    float,
+    typer.Option(
+        "--risk",
+        min=0.001,
+        max=0.5,
+        metavar="SHARE",
+        help="Probability of running out of memory that is accepted.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")]
 
 

@@ -1,4 +1,4 @@
-"""clustersim profile, models and schema: what ships with the package, which fields has a file?"""
+"""clustersim profile and schema: which profiles ship with the package, which fields has a file?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, complete_profile, file_to_write
 from simulator.errors import InputError
 from simulator.files import PICTURES
-from simulator.units import format_bytes, format_count
+from simulator.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +39,6 @@ ProfileName = Annotated[
         metavar="PROFILE", help="A shipped name or a .yaml file.", autocompletion=complete_profile
     ),
 ]
-
-_WIDTHS = ("layers", "hidden", "heads", "vocab")
 
 
 def build_profile_group() -> typer.Typer:
@@ -207,52 +205,6 @@ def _numbers(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, o
             yield from _numbers(value, f"{path}.")
         elif path not in ("name", "description") and value is not None:
             yield path, value
-
-
-def build_models_group() -> typer.Typer:
-    """The ``models`` commands."""
-    group = typer.Typer(name="models", no_args_is_help=True, help="Shipped models.")
-    group.command("list")(list_models)
-    group.callback()(lambda: None)
-    return group
-
-
-def list_models(*, as_json: AsJson = False) -> None:
-    """List the models that a job can name.
-
-    Example:  clustersim models list
-    """
-    from simulator.described.load import load_model, model_names
-    from simulator.program.layer.model_totals import active_parameter_count, parameter_count
-
-    documents: list[dict[str, Any]] = []
-    for name in model_names():
-        model = load_model(name)
-        documents.append(
-            {
-                "name": name,
-                "parameters": parameter_count(model),
-                "active": active_parameter_count(model),
-                **{field: getattr(model, field) for field in _WIDTHS},
-                "experts": model.experts.count if model.experts else 0,
-                "experts_per_token": model.experts.top_k if model.experts else 0,
-            }
-        )
-    if as_json:
-        print_json({"models": documents})
-        return
-    rows = [
-        (
-            each["name"],
-            format_count(each["parameters"]),
-            format_count(each["active"]),
-            *(str(each[field]) for field in _WIDTHS),
-            f"{each['experts_per_token']} of {each['experts']}" if each["experts"] else "",
-        )
-        for each in documents
-    ]
-    numbers = ("parameters", "active", *_WIDTHS, "experts")
-    print_table("models", text_columns("name") + number_columns(*numbers), rows)
 
 
 class SchemaName(StrEnum):

@@ -177,12 +177,22 @@ class Choices:
     @property
     def frees_gradients(self) -> bool:
         """Whether the first backward makes gradients, which are freed after the step."""
-        return self._stack.frees_gradients
+        return self._stack.frees_gradients and not self._plan.optimizer_in_backward
 
     @property
     def copies_buckets(self) -> bool:
         """Whether gradients are copied into buckets beside them, and back when reduced."""
         is_whole = self.data_parallelism.copies_buckets and not self.shards_states
+        return is_whole and self._stack.buckets_gradients
+
+    @property
+    def holds_buckets(self) -> bool:
+        """Whether buckets as large as all gradients of a rank lie beside them.
+
+        Sharded optimizer states do not change what reduces gradients (PyTorch's
+        ``ZeroRedundancyOptimizer`` works under DDP).
+        """
+        is_whole = self.data_parallelism.copies_buckets and not self.shards_gradients
         return is_whole and self._stack.buckets_gradients
 
     @property
@@ -273,7 +283,8 @@ class Choices:
     @property
     def keeps_master_weights(self) -> bool:
         """Whether 16-bit training keeps fp32 weights and optimizer states."""
-        return self._stack.keeps_master_weights
+        asked = self._plan.master_weights
+        return self._stack.keeps_master_weights if asked is None else asked
 
     @property
     def keeps_weight_remainders(self) -> bool:
@@ -313,6 +324,11 @@ class Choices:
         return self.job.model.tied_embeddings and self._stack.keeps_tied_embedding
 
     @property
+    def keeps_placeholder_gradients(self) -> bool:
+        """Whether tensors stay that stand in for gradients which products added up already."""
+        return self.fuses_accumulation and self._stack.keeps_placeholder_gradients
+
+    @property
     def fuses_accumulation(self) -> bool:
         """Whether a weight gradient is added to its accumulator by the product itself."""
         return self._stack.fused_accumulation
@@ -334,8 +350,9 @@ class Choices:
 
     @property
     def update_copies(self) -> int:
-        """fp32 tensors as large as the weights that an update makes on the way."""
-        return self._stack.update_copies
+        """Tensors as large as the weights that an update makes on the way."""
+        asked, usual = self._plan.optimizer_kernels, self._stack.update_copies
+        return {"fused": 0, "foreach": max(1, usual)}.get(asked or "", usual)
 
     @property
     def offloads(self) -> Offloading:

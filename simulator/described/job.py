@@ -18,6 +18,8 @@ from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 
+_DEFAULT_STACK = "megatron-core"
+
 
 class Pool(Spec):
     """GPUs of one kind in a cluster of several."""
@@ -113,6 +115,12 @@ class Job(Spec):
     def dp(self) -> int:
         """Data-parallel degree: what tp, pp and cp leave of the GPUs."""
         return self.cluster.gpus // self.choices.ranks_of_a_copy
+
+    @property
+    def stack_name(self) -> str:
+        """The stack that the plan names or starts from."""
+        given = self.document.get("plan", {}).get("stack", _DEFAULT_STACK)
+        return given if isinstance(given, str) else str(given.get("base", _DEFAULT_STACK))
 
     @property
     def microbatches(self) -> int:

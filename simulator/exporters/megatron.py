@@ -14,7 +14,7 @@ from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.exporters.plans import (
-    ONLY_COLLECTIVES,
+    ONLY_PRETRAINING,
     Refusals,
     changed_facts,
     launch_line,
@@ -91,7 +91,7 @@ def megatron_script(job: Job) -> str:
 
 def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("Megatron-LM", plan)
-    refusals.unless_default(plan, "plan", ONLY_COLLECTIVES)
+    refusals.unless_default(plan, "plan", ONLY_PRETRAINING)
     refusals.stack(plan.stack, _STACK, _FACTS)
     _refuse_model(job.model, refusals)
     _refuse_pipeline(plan, refusals)
@@ -336,7 +336,7 @@ def _facts(plan: Plan) -> Iterator[str]:
     if not stack.dropout:
         yield "--attention-dropout 0.0"
         yield "--hidden-dropout 0.0"
-    if stack.cross_entropy == "fused":
+    if plan.loss_kernel == "fused":
         yield "--cross-entropy-loss-fusion"
     changed = changed_facts(stack, _STACK)
     if changed.get("fused_accumulation") is False:

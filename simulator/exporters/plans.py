@@ -52,11 +52,15 @@ def changed_facts(stack: Stack, base: str) -> dict[str, Any]:
     }
 
 
-ONLY_COLLECTIVES: Mapping[str, object] = MappingProxyType(
-    {"data_parallel": "ddp", "parameter_servers": 0, "no_sync": True}
-)
+ONLY_PRETRAINING: Mapping[str, object] = MappingProxyType(
+    {
+        "data_parallel": "ddp", "parameter_servers": 0, "no_sync": True,
+        "lora": None, "frozen": None, "master_weights": None, "cross_entropy": None,
+        "optimizer_kernels": None, "optimizer_in_backward": False,
+    }
+)  # fmt: skip
 """Fields of a plan in which all frameworks that are exported to are the same: ranks reduce by
-collectives, once for all microbatches of a step."""
+collectives, once for all microbatches of a step, and train all parameters."""
 
 
 class Refusals:

@@ -1,7 +1,9 @@
 """What is known of frameworks, model families and words, as YAML with its evidence beside it.
 
 stacks/       what each training framework does when it is left to its defaults
+networks/     how many parameters each network of transformers has, part by part, as formulas
 importers/    what the options of each framework's files mean and cost
+step_errors   how far predicted steps are off where nothing was tuned; written by make bands
 *.yaml        families of Hugging Face, names in measured tables, names that others use
 
 Evidence is one of ``documentation`` (code or a page of that release), ``measurement of its own``,

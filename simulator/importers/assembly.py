@@ -8,6 +8,7 @@ for. The document that results leaves defaults out, as a person would.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -168,14 +169,17 @@ def finished(
     for name in sorted(plain_names(given.ignore) - settings.keys - set(further_keys)):
         settings.fault(f"--ignore {name}", "names no setting of the file")
     document = _document(draft, given)
-    faults = [*settings.faults, *_missing(document)]
+    faults = [*settings.faults, *_missing(document, knows_share=bool(draft.micro_batch))]
     if faults:
         shown = [replace(fault, file=fault.file or origin) for fault in faults[:_MOST_FAULTS]]
         if len(faults) > _MOST_FAULTS:
             rule = f"has {len(faults) - _MOST_FAULTS:,} more faults; is it such a file at all?"
             shown.append(Fault("", rule, file=origin))
         raise InputError(shown)
-    job = job_from_document(document)
+    try:
+        job = job_from_document(document)
+    except InputError as error:
+        raise _with_options(error) from error
     report = ImportReport(
         source=origin,
         understood=settings.read_keys,
@@ -203,6 +207,24 @@ def _document(draft: Draft, given: Given) -> dict[str, Any]:
     return with_changes(document, given.changes)
 
 
+def _with_options(error: InputError) -> InputError:
+    """The same error whose ways out are options of ``clustersim import``, where they are fields."""
+    faults = []
+    for fault in error.faults:
+        number = re.search(r"take (\d+)", fault.hint)
+        option = _OPTIONS.get(fault.path)
+        if option and number:
+            fault = replace(fault, hint=f"give {option} {number[1]}, or {fault.hint}")  # noqa: PLW2901
+        faults.append(fault)
+    return type(error)(faults)
+
+
+_OPTIONS = {
+    "cluster.gpus": "--gpus",
+    "batch.global": "--global-batch",
+    "batch.micro": "--micro-batch",
+    "batch.seq_len": "--seq-len",
+}
 _ASKED_FOR = (
     ("model", "--model NAME, or a path to a config.json"),
     ("cluster.gpus", "--gpus N"),
@@ -211,13 +233,15 @@ _ASKED_FOR = (
 )
 
 
-def _missing(document: Mapping[str, Any]) -> list[Fault]:
+def _missing(document: Mapping[str, Any], *, knows_share: bool) -> list[Fault]:
+    """What nobody has said; a batch that is known for each GPU follows from their number."""
     faults = []
     for path, option in _ASKED_FOR:
         value: Any = document
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
-        if value is None:
+        follows = path == "batch.global" and knows_share and not document["cluster"].get("gpus")
+        if value is None and not follows:
             faults.append(Fault(path, "is not said by the file", hint=f"give {option}"))
     return faults
 

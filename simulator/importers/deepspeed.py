@@ -9,6 +9,7 @@ Source: DeepSpeed's configuration reference (0.9 to 0.18), as facts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from simulator.importers.settings import Settings, option_rules, option_table
 
 _WANTED = "give a ds_config.json of DeepSpeed"
 
+_BUCKET = "zero_optimization.reduce_bucket_size"
+_MICRO = "train_micro_batch_size_per_gpu"
 _STACK = "deepspeed"
 """Stack of a file whose user names none; those of other generations begin with it."""
 
@@ -45,9 +48,7 @@ def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportRe
     draft = Draft(model=given.model, stack=stack, gpus=given.gpus)
     draft.plan = deepspeed_plan(settings)
     _assume_what_checkpoints_imply(settings, draft.plan)
-    draft.facts = _facts(settings)
-    if draft.plan["zero"] == 3 and STACKS[stack].sharding_units == "parameters":
-        draft.facts |= _thresholds(settings)
+    draft.facts = deepspeed_facts(settings, stack, draft.plan["zero"])
     ranks = (given.gpus or 0) // (draft.plan["tp"] * draft.plan["cp"])
     draft.micro_batch, draft.global_batch = _batch(settings, given, ranks)
     settings.assumed.append(
@@ -75,11 +76,31 @@ def read_settings(text: str, origin: str) -> Settings:
     Raises:
         InputError: It is no JSON object.
     """
-    values = flat(parse_mapping(text, origin, _WANTED), origin)
+    return with_open_settings(flat(parse_mapping(text, origin, _WANTED), origin))
+
+
+def with_open_settings(values: Mapping[str, Any]) -> Settings:
+    """Settings of which those that say "auto" are left open."""
     open_keys = {key: None for key, value in values.items() if value == "auto"}
     settings = Settings({**values, **open_keys}, "DeepSpeed")
     settings.left_open = tuple(open_keys)
     return settings
+
+
+def completed(values: Mapping[str, Any], trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with what Hugging Face's Trainer writes in place of "auto".
+
+    Args:
+        values: Settings by dotted path.
+        trainer: Its arguments, by their names.
+    """
+    said = option_table("deepspeed", "trainer")
+    return {
+        key: trainer.get(said[key]["setting"], said[key]["default"])
+        if value == "auto" and key in said
+        else value
+        for key, value in values.items()
+    }
 
 
 def deepspeed_plan(settings: Settings) -> dict[str, Any]:
@@ -196,24 +217,41 @@ def _optimizer(settings: Settings) -> str:
     return "sgd-momentum" if found == "sgd" and momentum else found
 
 
-def _facts(settings: Settings) -> dict[str, Any]:
+def deepspeed_facts(
+    settings: Settings, stack: str, zero: int, hidden: int | None = None
+) -> dict[str, Any]:
+    """Facts of the stack that a configuration changes.
+
+    Args:
+        settings: The configuration.
+        stack: Name of the stack.
+        zero: Its ZeRO stage.
+        hidden: Width of the model, by which the Trainer sizes what is left to it; None without
+            a Trainer, or where the model is not known.
+    """
     kept = settings.choice(
         "data_types.grad_accum_dtype", meanings=option_table("deepspeed", "formats"), default=None
     )
-    elements = settings.whole("zero_optimization.reduce_bucket_size", default=None)
+    elements = settings.whole(_BUCKET, default=None)
+    if hidden and _BUCKET in settings.left_open:
+        elements = hidden**2
     facts: dict[str, Any] = {"main_grad_precision": kept} if kept else {}
     if elements:
         # Buckets are counted in elements of the format that gradients are reduced in.
         bytes_each = 4 if settings.get("communication_data_type") == "fp32" else 2
         facts["bucket"] = f"{elements * bytes_each} B"
+    if zero == 3 and STACKS[stack].sharding_units == "parameters":
+        facts |= _thresholds(settings, hidden)
     return facts
 
 
-def _thresholds(settings: Settings) -> dict[str, Any]:
+def _thresholds(settings: Settings, hidden: int | None) -> dict[str, Any]:
     """What ZeRO 3 keeps of single parameters, where it gathers each of them on its own."""
     block = "zero_optimization.stage3"
+    whole = f"{block}_param_persistence_threshold"
+    default = 10.0 * hidden if hidden and whole in settings.left_open else -1.0
     found = {
-        "whole_below_numel": settings.number(f"{block}_param_persistence_threshold", default=-1.0),
+        "whole_below_numel": settings.number(whole, default=default),
         "live_numel": settings.number(f"{block}_max_live_parameters", default=-1.0),
         "reuse_numel": settings.number(f"{block}_max_reuse_distance", default=-1.0),
     }
@@ -227,6 +265,12 @@ def _batch(settings: Settings, given: Given, ranks: int) -> tuple[int | None, in
     total = settings.whole("train_batch_size", default=None)
     micro = given.micro_batch or micro
     total = given.global_batch or total
+    if _MICRO in settings.left_open and micro is None:
+        hint = "give --micro-batch N, or the TrainingArguments as a second file"
+        settings.fault(_MICRO, "is left to the trainer", "auto", hint)
+        return None, total
+    if "gradient_accumulation_steps" in settings.left_open and total is None:
+        return micro, None
     if total and not micro and ranks:
         micro = max(1, total // (ranks * (steps or 1)))
     if micro and not total and ranks:

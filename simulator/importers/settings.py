@@ -13,13 +13,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from simulator.described.foreign_config import ForeignConfig
 from simulator.errors import Fault
 from simulator.facts import shipped_facts
+from simulator.importers.interpolation import typed
 
 _T = TypeVar("_T")
+
+_VOCABULARY = "vocab_size"
 
 OFF: tuple[object, ...] = (None, False, 0, "", "none", "None", "no", "false", "False", "disabled")
 """Values that switch a setting off; empty lists and mappings do too."""
@@ -35,12 +39,14 @@ class Settings(ForeignConfig):
     """
 
     left_open: tuple[str, ...] = ()
+    _defaults: Mapping[str, Any] = MappingProxyType({})
 
     def get(self, key: str) -> Any:
         """Value of a setting, or None where it is missing or null."""
         if key in self._values:
             self._read[key] = None
-        return self._values.get(key)
+        value = self._values.get(key)
+        return self._defaults.get(key) if value is None else value
 
     def first(self, *keys: str) -> tuple[str, Any]:
         """First of several spellings that is there, and its value; else None."""
@@ -103,11 +109,39 @@ class Settings(ForeignConfig):
         """All settings of the file."""
         return set(self._values)
 
-    def define_vocabulary(self, definitions: Mapping[str, str]) -> None:
-        """Take the user's ``vocab_size``, which tokenizers keep in files of their own."""
-        size = definitions.get("vocab_size", "")
-        if re.fullmatch(r"[0-9]{1,9}", size):
-            self._values = {**self._values, "vocab_size": int(size)}
+    def define(self, definitions: Mapping[str, str]) -> None:
+        """Take the user's word for what the file leaves open.
+
+        That is the value of a setting whose text a running shell or program would complete, and
+        ``vocab_size``, which tokenizers keep in files of their own.
+        """
+        size = definitions.get(_VOCABULARY, "")
+        said: dict[str, Any] = {_VOCABULARY: int(size)} if re.fullmatch(r"[0-9]{1,9}", size) else {}
+        said |= {
+            key: typed(definitions[key])
+            for key, value in self._values.items()
+            if key in definitions and _is_open(value)
+        }
+        self._values = {**self._values, **said}
+
+    def add_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """Take a framework's values of what the file leaves out; they are none of its settings."""
+        self._defaults = {**self._defaults, **defaults}
+
+    def replace(self, values: Mapping[str, Any]) -> None:
+        """Take other values for settings, read or not."""
+        self._values = {**self._values, **values}
+
+    def pass_over(self, pattern: str) -> None:
+        """Count settings whose names a pattern fits as read: another word replaces them."""
+        for key in self._values:
+            if re.fullmatch(pattern, key):
+                self.get(key)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """Settings under a dotted name, without it; they count as read."""
+        inside = [key for key in self._values if key.startswith(f"{name}.")]
+        return {key.removeprefix(f"{name}."): self.get(key) for key in inside}
 
     def forget(self, key: str) -> None:
         """Count a setting as not read after all."""
@@ -121,11 +155,24 @@ class Settings(ForeignConfig):
 
     def fault(self, key: str, rule: str, value: object = None, hint: str = "") -> None:
         """Note what is wrong with a setting."""
-        if isinstance(value, str) and "$" in value:
-            names = re.findall(r"\$\{?(\w+)", value)
-            hint = " ".join(f"--define {name}=..." for name in names) or hint
+        if _is_open(value):
+            names = _open_names(str(value))
             rule = f"{rule}, and the file does not define {', '.join(names) or 'it'}"
+            hint = " ".join(f"--define {name}=..." for name in names or (key,))
         self.faults.append(Fault(key, rule, value, hint))
+
+
+def _is_open(value: object) -> bool:
+    """Whether only what runs the file knows the value."""
+    return isinstance(value, str) and ("$" in value or "`" in value)
+
+
+def _open_names(text: str) -> tuple[str, ...]:
+    """Variables that a text waits for; none where a command or a sum stands in it."""
+    if re.search(r"`|\$\(", text):
+        return ()
+    names = re.findall(r"\$(?:\{(?:oc\.env:)?([\w.]+)|(\w+))", text)
+    return tuple(dict.fromkeys(braced or plain for braced, plain in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +204,11 @@ class Rules:
     free: tuple[str, ...]
     simplified: Mapping[str, str]
 
+    def __or__(self, other: Rules) -> Rules:
+        """These rules, and where they say nothing, the other ones."""
+        simplified = {**other.simplified, **self.simplified}
+        return Rules((*self.costs, *other.costs), (*self.free, *other.free), simplified)
+
 
 @dataclass(frozen=True, slots=True)
 class Rest:
@@ -177,7 +229,9 @@ class Rest:
 def option_rules(framework: str) -> Rules:
     """What becomes of the options of a framework that its importer does not read."""
     facts = shipped_facts(f"importers/{framework}")
-    costs = (Cost(c["pattern"], c["why"], tuple(c.get("unless", ()))) for c in facts["costs"])
+    costs = (
+        Cost(c["pattern"], c["why"], tuple(c.get("unless", ()))) for c in facts.get("costs", ())
+    )
     return Rules(tuple(costs), tuple(facts["free"]), facts.get("simplified", {}))
 
 

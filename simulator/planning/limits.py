@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf
+from dataclasses import field as dataclass_field
 
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import InputError
+from simulator.results.fit_probability import DEFAULT_RISK, EVEN
 from simulator.results.simulation import run_step
+from simulator.results.step import StepResult
 
 _TOKENS_STEP = 128
 _MOST_DOUBLINGS = 16
@@ -33,9 +35,12 @@ class Limit:
 
     Attributes:
         field: Dotted path in the job.
-        largest: The largest value that fits; 0 where not even the smallest does.
+        largest: The largest value that runs out of memory with no more than the risk that is asked;
+            0 where not even the smallest does.
         step: Distance of the values that were tried; ``largest + step`` does not fit.
         peak_device_bytes: Fullest GPU at ``largest`` [B].
+        fits_probability: How likely it has room for that, 0 to 1.
+        largest_even: The largest value that is as likely to fit as not: what more risk would give.
         is_open: Whether no value that was tried is too large.
         obstacle: Why values other than ``now`` cannot be tried; empty if they can.
     """
@@ -45,12 +50,21 @@ class Limit:
     largest: int = 0
     step: int = 1
     peak_device_bytes: float = 0.0
+    fits_probability: float = 0.0
+    largest_even: int = 0
     is_open: bool = False
     obstacle: str = ""
 
 
-def limits(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Limit, ...]:
+def limits(
+    job: Job, *, risk: float = DEFAULT_RISK, on_trial: Callable[[], None] | None = None
+) -> tuple[Limit, ...]:
     """The largest microbatch, sequence length and number of layers that fit.
+
+    Args:
+        job: What is to grow.
+        risk: Probability of running out of memory that is accepted.
+        on_trial: Called after each simulation, for progress.
 
     Raises:
         InputError: The job itself cannot run.
@@ -66,7 +80,7 @@ def limits(job: Job, *, on_trial: Callable[[], None] | None = None) -> tuple[Lim
         ("model.layers", job.model.layers, _layer_step(job), _with_layers),
     )
     return tuple(
-        _Bisection(job, field, now, step, changes, on_trial).run()
+        _Bisection(job, field, now, step, changes, on_trial).run(1 - risk)
         for field, now, step, changes in steps
     )
 
@@ -101,53 +115,65 @@ class _Bisection:
     step: int
     changes: Callable[[Job, int], Mapping[str, int]]
     on_trial: Callable[[], None] | None
+    known: dict[int, StepResult] = dataclass_field(default_factory=dict)
 
-    def run(self) -> Limit:
-        smallest = self.now - (self.now - 1) // self.step * self.step
+    def run(self, probability: float) -> Limit:
+        """The largest value that fits with a probability, and with an even one."""
         try:
-            low = self._doubled_from(smallest)
+            largest, is_open = self._largest(probability)
+            even, _ = self._largest(EVEN)
         except InputError as error:
             fault = error.faults[0]
             return Limit(self.field, self.now, obstacle=f"{fault.path} {fault.rule}")
-        return low
+        step = self._simulated(largest or self._smallest)
+        return Limit(
+            field=self.field,
+            now=self.now,
+            largest=largest,
+            step=self.step,
+            peak_device_bytes=step.peak_device_bytes,
+            fits_probability=step.fits_probability,
+            largest_even=even,
+            is_open=is_open,
+        )
 
-    def _doubled_from(self, smallest: int) -> Limit:
-        """Start at the job's own value, or at the smallest where that does not fit."""
-        low, peak = self.now, self._peak(self.now)
-        if not self._fits(peak):
-            low, peak = smallest, self._peak(smallest)
-            if not self._fits(peak):
-                return Limit(self.field, self.now, step=self.step, peak_device_bytes=peak)
-            return self._bisected(low, self.now, peak)
+    @property
+    def _smallest(self) -> int:
+        return self.now - (self.now - 1) // self.step * self.step
+
+    def _largest(self, probability: float) -> tuple[int, bool]:
+        """The largest value, 0 where none fits, and whether none that was tried is too large.
+
+        The search starts at the job's own value, or at the smallest where that does not fit.
+        """
+
+        def fits(value: int) -> bool:
+            return self._simulated(value).fits_probability >= probability
+
+        if not fits(self.now):
+            smallest = self._smallest
+            return (self._bisected(smallest, self.now, fits) if fits(smallest) else 0), False
+        low = self.now
         for doubling in range(_MOST_DOUBLINGS):
             high = self.now + self.step * 2**doubling
-            high_peak = self._peak(high)
-            if not self._fits(high_peak):
-                return self._bisected(low, high, peak)
-            low, peak = high, high_peak
-        return Limit(self.field, self.now, low, self.step, peak, is_open=True)
+            if not fits(high):
+                return self._bisected(low, high, fits), False
+            low = high
+        return low, True
 
-    def _bisected(self, low: int, high: int, peak: float) -> Limit:
+    def _bisected(self, low: int, high: int, fits: Callable[[int], bool]) -> int:
         while high - low > self.step:
             middle = low + (high - low) // self.step // 2 * self.step
-            middle_peak = self._peak(middle)
-            if self._fits(middle_peak):
-                low, peak = middle, middle_peak
-            else:
-                high = middle
-        return Limit(self.field, self.now, low, self.step, peak)
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
 
-    def _peak(self, value: int) -> float:
-        """Fullest GPU with this value [B]; infinite where its node has no room."""
-        job = self.job
-        if value != self.now:
-            job = job.replace(self.changes(job, value))
-        step = run_step(job, "replay")
-        if self.on_trial:
-            self.on_trial()
-        if step.host is not None and not step.host.fits:
-            return inf
-        return step.peak_device_bytes
-
-    def _fits(self, peak_bytes: float) -> bool:
-        return peak_bytes <= self.job.cluster.profile.device.memory_bytes
+    def _simulated(self, value: int) -> StepResult:
+        """The step with this value."""
+        if value not in self.known:
+            job = self.job
+            if value != self.now:
+                job = job.replace(self.changes(job, value))
+            self.known[value] = run_step(job, "replay")
+            if self.on_trial:
+                self.on_trial()
+        return self.known[value]

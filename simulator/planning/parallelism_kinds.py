@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from simulator.described.job import Job, degrees_text
 from simulator.planning.search.search import PlanChoice, PlanSearch, Progress, search_parts
 from simulator.planning.search.space import Axes, PlanSpace, is_data_parallel_only
+from simulator.results.fit_probability import DEFAULT_RISK
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def compare_families(
     job: Job,
     vary: Axes | None = None,
     *,
-    headroom: float = 0.0,
+    risk: float = DEFAULT_RISK,
     executor: Executor | None = None,
     at_a_time: int = 1,
     on_progress: Callable[[str, Progress], None] | None = None,
@@ -101,7 +102,7 @@ def compare_families(
         job,
         {family.name: family.plans for family in FAMILIES.values()},
         vary,
-        headroom=headroom,
+        risk=risk,
         executor=executor,
         at_a_time=at_a_time,
         on_progress=on_progress,

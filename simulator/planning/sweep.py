@@ -134,7 +134,7 @@ values are sequences with one entry per path."""
 
 RESULTS = (
     "step_time_s", "tokens_per_s_per_gpu", "mfu", "bubble_fraction", "peak_allocated_bytes",
-    "peak_device_bytes", "fits", "error",
+    "peak_device_bytes", "fits", "fits_probability", "error",
 )  # fmt: skip
 """Columns of a sweep's table after those of the grid."""
 
@@ -168,8 +168,8 @@ def sweep(
 
     Returns:
         A table with the grid's paths and step_time_s, tokens_per_s_per_gpu, mfu,
-        bubble_fraction, peak_allocated_bytes, peak_device_bytes, fits, and error (empty
-        unless the combination cannot run).
+        bubble_fraction, peak_allocated_bytes, peak_device_bytes, fits, fits_probability, and
+        error (empty unless the combination cannot run).
 
     Raises:
         InputError: The grid or a path of it is wrong, or the journal belongs to another
@@ -290,6 +290,7 @@ def _row(job: Job, engine: Engine, changes: _Changes) -> Row:
         "peak_allocated_bytes": step.peak_allocated_bytes,
         "peak_device_bytes": step.peak_device_bytes,
         "fits": step.fits,
+        "fits_probability": step.fits_probability,
         "error": "",
     }
 

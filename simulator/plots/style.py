@@ -104,6 +104,7 @@ OWNER_COLOR: Mapping[Owner, str] = MappingProxyType(
         Owner.LOGITS: VERMILLION,
         Owner.GATHERED_WEIGHTS: "#B3D4EE",
         Owner.COMMUNICATION: PURPLE,
+        Owner.PLACEHOLDER_GRADIENTS: "#8FD0B5",
     }
 )
 """Colour of who holds memory. States are cool, what a step adds is warm."""

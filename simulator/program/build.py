@@ -19,6 +19,7 @@ from simulator.described.job import Job
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import first_rank
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
+from simulator.program.layer.adapters import check_training
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.data_parallel import DataParallel, Exchanges
@@ -33,8 +34,9 @@ from simulator.program.run.single_process import single_process_program
 from simulator.program.run.step_end import StepEnd
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
-from simulator.program.states.outside_memory import offloaded_states, outside_bytes
+from simulator.program.states.outside_memory import offloaded_states, outside_memory
 from simulator.program.states.parameter_server import ServerTransfers
+from simulator.program.states.placeholder_gradients import placeholder_gradient_bytes
 from simulator.program.states.resident import (
     ParameterCount,
     PipelineRanks,
@@ -104,6 +106,7 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
     """
+    check_training(job.model, job.plan)
     if job.choices.data_parallelism.is_one_process:
         return single_process_program(job, steps, each_rank=unfolded)
     order = StepOrder(job)
@@ -167,7 +170,7 @@ class _Builder:
             sm_count=self.profile.device.sm_count,
             common=self.profile.common,
             expandable_segments=choices.expandable_segments,
-            outside_bytes=outside_bytes(job),
+            outside=outside_memory(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
             own_stream=_GATHERED if choices.gathers_on_own_stream else frozenset(),
         )
@@ -197,10 +200,13 @@ class _Builder:
     def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:
         job, parameters = self.job, self.ranks.parameters(rank)
         resident = resident_memory(job, parameters)
+        placeholder_bytes = placeholder_gradient_bytes(job, self.ranks.runs_of(rank))
+        if placeholder_bytes:
+            resident += ((Owner.PLACEHOLDER_GRADIENTS, placeholder_bytes),)
         resident += self.buffers.resident(slots, job.microbatches)
         stashed = self.schedule.weight_versions(rank, self.ranks.stages) - 1
         if stashed:
-            stashed_bytes = stashed * parameters.total * state_bytes(job).gathered
+            stashed_bytes = stashed * parameters.trained * state_bytes(job).gathered
             resident += ((Owner.STASHED_WEIGHTS, stashed_bytes),)
         host, nvme = self._host_memory(rank, slots, parameters)
         return RankClass(

@@ -110,6 +110,7 @@ class Owner(_Word):
     LOGITS = "logits"
     GATHERED_WEIGHTS = "gathered_weights"
     COMMUNICATION = "communication"
+    PLACEHOLDER_GRADIENTS = "placeholder_gradients"
 
 
 class Scope(StrEnum):
@@ -307,8 +308,8 @@ class Program:
         common: How computing slows beside communication.
         expandable_segments: Whether the caching allocator maps pages into one segment that
             grows, instead of asking the driver for separate ones.
-        outside_bytes: Device memory of one rank outside the allocator, beyond the driver's
-            context [B].
+        outside: Device memory of one rank outside the allocator, beyond the driver's context,
+            by cause [B].
         preallocated: Owners whose blocks lie in one buffer each, as large as they need at
             their most, that is there from the start.
         own_stream: Owners whose blocks are asked for on a stream of their own, so that no
@@ -322,7 +323,7 @@ class Program:
     sm_count: int = 0
     common: Common = field(default_factory=shipped_common)
     expandable_segments: bool = False
-    outside_bytes: float = 0.0
+    outside: Mapping[str, float] = field(default_factory=dict)
     preallocated: frozenset[Owner] = frozenset()
     own_stream: frozenset[Owner] = frozenset()
 

@@ -56,43 +56,76 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
     resident_bytes = total_bytes(rank_class.resident) + sum(buffers_bytes.values())
-    outside_bytes = device.context_bytes + timeline.program.outside_bytes
-    room_bytes = device.memory_bytes - outside_bytes
-    reserved = _reserved(timeline.program, booked, resident_bytes, allocated, room_bytes)
+    outside = {"context": device.context_bytes, **timeline.program.outside}
+    outside_bytes = sum(outside.values())
+    is_expandable = timeline.program.expandable_segments
+    # Blocks within an operation are not all known; they leave a share unused at least.
+    unused_share = 0.0 if is_expandable else _LEAST_UNUSED_SHARE
+    reserved = reserved_memory(
+        _exchanges([timeline.program.operations[i] for i in booked], timeline.program),
+        expandable_segments=is_expandable,
+        resident_bytes=resident_bytes,
+        allocated_bytes=allocated,
+        least_bytes=allocated * (1 + unused_share),
+        room_bytes=device.memory_bytes - outside_bytes,
+    )
     return ClassMemory(
         stage=rank_class.stage,
         peak_allocated_bytes=allocated,
-        peak_reserved_bytes=reserved,
-        peak_device_bytes=reserved + outside_bytes,
+        peak_reserved_bytes=reserved.free_bytes,
+        peak_device_bytes=reserved.free_bytes + outside_bytes,
+        least_device_bytes=reserved.pressed_bytes + outside_bytes,
         peak_time_s=float(time_s[peak]),
         by_owner=by_owner,
         time_s=time_s,
         owner_bytes=owner_bytes,
+        outside=outside,
         role=rank_class.role,
         capacity_bytes=device.memory_bytes,
     )
 
 
-def _reserved(
-    program: Program,
-    booked: Sequence[int],
+class Reserved(NamedTuple):
+    """What the allocator of one rank holds at its most in a step.
+
+    Attributes:
+        free_bytes: Where the device has room for it, whatever there is [B].
+        pressed_bytes: Where unused segments are returned before the device is full [B].
+    """
+
+    free_bytes: float
+    pressed_bytes: float
+
+
+def reserved_memory(
+    exchanges: Sequence[Exchange],
+    *,
+    expandable_segments: bool,
     resident_bytes: float,
     allocated_bytes: float,
+    least_bytes: float,
     room_bytes: float,
-) -> float:
-    """What the allocator of one rank holds at its most in a step [B].
+) -> Reserved:
+    """What is reserved on a device of any size, and on one with so much room.
 
-    What is resident counts as it is: it was taken first and stays, as buffers do. Blocks that
-    come and go within an operation are not all known; they leave a share unused at least, unless
-    the device is full, and unused segments are returned to it.
+    Args:
+        exchanges: Blocks that come and go, in the order of the host.
+        expandable_segments: How the allocator is set.
+        resident_bytes: What is there all the time. It counts as it is: it was taken first [B].
+        allocated_bytes: In tensors at the peak [B].
+        least_bytes: Reserved at least where there is room [B].
+        room_bytes: What the device has for the allocator [B].
     """
-    exchanges = _exchanges([program.operations[i] for i in booked], program)
-    is_expandable = program.expandable_segments
-    replayed = resident_bytes + reserved_bytes(
-        exchanges, expandable_segments=is_expandable, room_bytes=room_bytes - resident_bytes
+    replayed = reserved_bytes(exchanges, expandable_segments=expandable_segments)
+    free = max(resident_bytes + replayed, least_bytes)
+    if free <= room_bytes:
+        return Reserved(free, free)
+    pressed = reserved_bytes(
+        exchanges,
+        expandable_segments=expandable_segments,
+        room_bytes=room_bytes - resident_bytes,
     )
-    least = allocated_bytes * (1 + (0.0 if is_expandable else _LEAST_UNUSED_SHARE))
-    return max(replayed, min(least, max(room_bytes, allocated_bytes)))
+    return Reserved(free, max(resident_bytes + pressed, allocated_bytes))
 
 
 def _booked(program: Program, index: int) -> list[int]:

@@ -44,12 +44,18 @@ def result_to_dict(
         "rank_classes": [_class_to_dict(each) for each in result.timeline.program.classes],
         "capacity_bytes": result.capacity_bytes,
         **({"host_memory": _host_to_dict(result.host)} if result.host else {}),
-        "fits": result.fits,
+        **fit_to_dict(result),
         **({"perturbation_cost": asdict(cost)} if cost else {}),
         "expert_load": expert_load_sentence(result, job),
         "sources": source_counts(job),
         "job": dict(job.document),
     }
+
+
+def fit_to_dict(result: StepResult) -> dict[str, Any]:
+    """Whether the step fits, and how sure that is."""
+    probability = result.fits_probability
+    return {"fits": result.fits, "fits_probability": probability, "fit": result.fit.value}
 
 
 def _host_to_dict(host: HostMemory) -> dict[str, Any]:
@@ -100,9 +106,11 @@ def memory_to_dict(memory: ClassMemory) -> dict[str, Any]:
         "peak_allocated_bytes": memory.peak_allocated_bytes,
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "peak_device_bytes": memory.peak_device_bytes,
+        "least_device_bytes": memory.least_device_bytes,
         "peak_time_s": memory.peak_time_s,
         "capacity_bytes": memory.capacity_bytes,
         "by_owner": {owner.value: num_bytes for owner, num_bytes in memory.by_owner.items()},
+        "device_shares": memory.device_shares,
     }
 
 

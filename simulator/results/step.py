@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Category, Owner
 from simulator.program.run.order import Asynchrony
+from simulator.results.fit_probability import EVEN, Fit, MemorySpread, fit_of
+
+UNUSED = "unused by allocator"
+"""Name of what the caching allocator reserves beyond all tensors."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,15 @@ class ClassMemory:
         stage: Pipeline stage.
         peak_allocated_bytes: Tensors alive at the peak [B].
         peak_reserved_bytes: Held by the caching allocator at its peak [B].
-        peak_device_bytes: As nvidia-smi would show it, with context and libraries [B].
+        peak_device_bytes: As nvidia-smi would show it, with context and libraries, on a device
+            that has room for it [B].
+        least_device_bytes: What is left of it where the allocator returns unused segments to a
+            device that is full [B].
         peak_time_s: Moment of the peak [s].
         by_owner: Who holds the bytes at the peak [B].
         time_s: Moments at which memory changes, shape (changes,) [s].
         owner_bytes: Bytes from each moment on, per owner, each of shape (changes,) [B].
+        outside: What is held outside the allocator, by cause [B].
         role: What its ranks are, where others of their stage do something else.
         capacity_bytes: Memory of its GPU [B].
     """
@@ -54,12 +62,21 @@ class ClassMemory:
     peak_allocated_bytes: float
     peak_reserved_bytes: float
     peak_device_bytes: float
+    least_device_bytes: float
     peak_time_s: float
     by_owner: Mapping[Owner, float]
     time_s: NDArray[np.float64]
     owner_bytes: Mapping[Owner, NDArray[np.float64]]
+    outside: Mapping[str, float] = field(default_factory=dict)
     role: str = ""
     capacity_bytes: float = math.inf
+
+    @property
+    def device_shares(self) -> dict[str, float]:
+        """All that ``peak_device_bytes`` is made of, by name [B]."""
+        owners = {owner.value: held for owner, held in self.by_owner.items()}
+        unused = self.peak_reserved_bytes - self.peak_allocated_bytes
+        return {**owners, UNUSED: unused, **self.outside}
 
     @property
     def filled_share(self) -> float:
@@ -102,8 +119,8 @@ class StepResult:
     Attributes:
         timeline: What ran when, one row per operation and lane; ``to_frame()`` is a table of it.
         step_time_s: From the start of the step to the end of its last update [s].
-        step_time_band_s: Between which eight of ten such runs would lie [s]; None where
-            the profile does not say.
+        step_time_band_s: Between which eight of ten such runs, of a source that nothing was
+            tuned to, would lie [s]; None where there are several kinds of GPUs.
         tokens_per_s_per_gpu: Tokens of the batch, by GPU and second.
         model_tflops_per_gpu: What the model needs, whatever is repeated [TFLOP/s].
         mfu: That, as a share of the dense peak of the plan's precision (PaLM, arXiv 2204.02311,
@@ -116,6 +133,7 @@ class StepResult:
         waits: Every gap of the compute streams and what it waited for.
         memory: What each class of ranks holds, by stage.
         capacity_bytes: Device memory of one GPU [B].
+        memory_spread: How far the memory that is held spreads about the predicted one.
         title: One line that says which job this was.
         asynchrony: Updates, weight versions and staleness where training is not synchronous.
         host: Memory and drives of the fullest node; None where nothing leaves the GPUs.
@@ -135,6 +153,7 @@ class StepResult:
     waits: Waits
     memory: tuple[ClassMemory, ...]
     capacity_bytes: float
+    memory_spread: MemorySpread
     title: str
     asynchrony: Asynchrony | None
     host: HostMemory | None
@@ -145,10 +164,22 @@ class StepResult:
         return self.breakdown_s
 
     @property
+    def fits_probability(self) -> float:
+        """Probability that the fullest GPU has room for what it holds; 0 where a node has none."""
+        if self.host is not None and not self.host.fits:
+            return 0.0
+        fullest = self.fullest
+        return self.memory_spread.probability(fullest.peak_device_bytes, fullest.capacity_bytes)
+
+    @property
     def fits(self) -> bool:
-        """Whether the fullest GPU, and the fullest node, has room for what it holds."""
-        has_room = self.fullest.peak_device_bytes <= self.fullest.capacity_bytes
-        return has_room and (self.host is None or self.host.fits)
+        """Whether it is as likely as not to have room."""
+        return self.fits_probability >= EVEN
+
+    @property
+    def fit(self) -> Fit:
+        """Whether it fits, does not, or is too close to call."""
+        return fit_of(self.fits_probability)
 
     @property
     def peak_allocated_bytes(self) -> float:

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.cost.kernel_time import peak_flop_per_s
-from simulator.described.cluster.hardware import ErrorBand
 from simulator.described.job import Job
 from simulator.engine.timeline import Timeline
 from simulator.program.build import Steps
@@ -20,8 +19,10 @@ from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.price.layer_cost import hardware_flop_per_token
 from simulator.program.run.order import asynchrony, job_schedule
+from simulator.results.fit_probability import job_spread
 from simulator.results.memory import class_memory, host_memory
 from simulator.results.step import ClassMemory, StepResult
+from simulator.results.step_error import step_time_band_s
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
 
 _ALONE = Steps(0, 0)
@@ -45,11 +46,10 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     breakdown = mean_over_ranks(timeline, breakdowns)
     exposed = {category: s for category, s in breakdown.items() if category in COMMUNICATION}
     pools = job.cluster.pools or (job.cluster,)
-    band = None if len(pools) > 1 else job.cluster.profile.step_time_band
     return StepResult(
         timeline=timeline,
         step_time_s=step_time_s,
-        step_time_band_s=_band_s(step_time_s, band),
+        step_time_band_s=step_time_band_s(job, step_time_s, breakdown),
         **_throughput(job, step_time_s),
         bubble_fraction=breakdown.get(Category.BUBBLE, 0.0) / step_time_s,
         breakdown_s=breakdown,
@@ -58,6 +58,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
         waits=waits,
         memory=memory,
         capacity_bytes=min(pool.profile.device.memory_bytes for pool in pools),
+        memory_spread=job_spread(job),
         title=job.title,
         asynchrony=asynchrony(job, job_schedule(job)),
         host=host_memory(job, timeline.program),
@@ -82,10 +83,6 @@ def _throughput(job: Job, step_time_s: float) -> dict[str, float]:
         "mfu": model_rate / peak,
         "hfu": tokens_per_s_per_gpu * hardware_flop_per_token(job) / peak,
     }
-
-
-def _band_s(step_time_s: float, band: ErrorBand | None) -> tuple[float, float] | None:
-    return (band.fastest * step_time_s, band.slowest * step_time_s) if band else None
 
 
 def steady_window(timeline: Timeline, steps: Steps) -> tuple[float, float]:

@@ -28,7 +28,8 @@ class WhatIf:
         gain: Share by which it trains more tokens per second; negative where fewer.
         step_time_s: Step of the changed job, without contention [s].
         peak_device_bytes: What its fullest GPU holds [B].
-        fits: Whether that is within the device's memory.
+        fits_probability: How likely that is within the device's memory, 0 to 1.
+        fits: Whether it is as likely as a recommendation has to be.
     """
 
     words: str
@@ -36,6 +37,7 @@ class WhatIf:
     gain: float
     step_time_s: float
     peak_device_bytes: float
+    fits_probability: float
     fits: bool
 
 
@@ -105,7 +107,8 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
         return (
             f"Limited by memory capacity{_on_stage(result)}: {beyond.words} would gain "
             f"{_percent(beyond.gain)} but needs {format_bytes(beyond.peak_device_bytes)} "
-            f"of {format_bytes(capacity)}"
+            f"of {format_bytes(capacity)}, which fits with a probability of "
+            f"{beyond.fits_probability:.0%}"
         )
     shares = _shares(result)
     name = max(shares, key=lambda name: shares[name])

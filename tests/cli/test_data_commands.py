@@ -188,3 +188,35 @@ def test_a_profile_is_drawn_where_it_was_asked_for(clustersim, tmp_path):
     picture = tmp_path / "new" / "system.png"
     assert clustersim("profile", "show", "h100-sxm-80gb", "--plot", picture).code == 0
     assert picture.stat().st_size > 10_000
+
+
+def test_parameters_of_a_config_are_counted_part_by_part(clustersim, write):
+    config = write(json.dumps(CONFIG), "config.json")
+    counted = json.loads(clustersim("models", "count", config, "--json").out)
+    assert counted["by_part"] == {
+        "embedding": 1000 * 64,
+        "head": 1000 * 64,
+        "attention": 2 * (2 * 64 * 64 + 2 * 64 * 32),
+        "mlp": 2 * 3 * 64 * 256,
+        "norms": 2 * 2 * 64,
+        "final_norm": 64,
+    }
+    assert counted["parameters"] == counted["active_parameters"] == 251_200
+
+
+def test_a_shipped_model_has_the_parameters_that_transformers_gives_it(clustersim):
+    counted = json.loads(clustersim("models", "count", "deepseek-v3", "--json").out)
+    assert counted["parameters"] == 671_026_404_352
+    assert sum(counted["by_part"].values()) == counted["parameters"]
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "nope", "nope.json"])
+def test_what_is_no_config_is_not_counted_by_transformers(clustersim, name):
+    assert clustersim("models", "count", name, "--with-transformers").code == 2
+
+
+def test_a_config_of_an_unknown_network_ends_with_2_and_says_what_would_do(clustersim, write):
+    config = write(json.dumps({**CONFIG, "model_type": "lama9"}), "config.json")
+    outcome = clustersim("models", "count", config)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--with-transformers" in outcome.err

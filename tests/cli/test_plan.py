@@ -86,24 +86,30 @@ def test_every_gain_is_that_of_the_changed_job(clustersim, job_file):
     assert knobs[0]["gain"] == pytest.approx(gain)
 
 
-def test_headroom_leaves_memory_free_and_max_tp_is_kept(clustersim, job_file):
-    limit = 14 * 2**30
-    memory = ("--set", "cluster.device.memory=14 GiB", "--headroom", "0.2", "--no-why")
+def test_no_plan_is_riskier_than_asked_and_max_tp_is_kept(clustersim, job_file):
+    memory = ("--set", "cluster.device.memory=14 GiB", "--risk", "0.1", "--no-why")
     found = json.loads(clustersim("plan", job_file, *FEW, *memory, "--json").out)
     assert found["choices"]
-    assert all(choice["peak_device_bytes"] <= 0.8 * limit for choice in found["choices"])
+    assert found["risk"] == 0.1
+    assert all(choice["fits_probability"] >= 0.9 for choice in found["choices"])
     narrow = ("--vary", "plan.pp=1,2", "--vary", "batch.micro=1", "--max-tp", "2", "--no-why")
     found = json.loads(clustersim("plan", job_file, *narrow, "--json").out)
     assert {choice["changes"]["plan.tp"] for choice in found["choices"]} <= {1, 2}
 
 
-def test_a_plan_that_hardly_fits_is_said_to_be_one(clustersim, job_file):
-    words = ("plan", job_file, *FEW, "--top", "1", "--no-why")
-    peak_bytes = json.loads(clustersim(*words, "--json").out)["choices"][0]["peak_device_bytes"]
-    for share, is_said in ((0.99, True), (0.9, False)):
-        memory = f"cluster.device.memory={peak_bytes / share / 2**30} GiB"
-        said = clustersim(*words, "--set", memory).err
-        assert ("--headroom 0.05 finds plans with room" in said) is is_said
+def test_the_price_of_more_and_of_less_risk_is_told(clustersim, job_file):
+    words = ("plan", job_file, *FEW, "--top", "1")
+    best = json.loads(clustersim(*words, "--json", "--no-why").out)["choices"][0]
+    memory = ("--set", f"cluster.device.memory={1.1 * best['peak_device_bytes'] / 2**30} GiB")
+    found = json.loads(clustersim(*words, *memory, "--json").out)
+    priced = {each["risk"]: each["choices"] for each in found["other_risks"]}
+    assert list(priced) == [0.01, 0.2]
+    assert priced[0.2][0]["step_time_s"] <= found["choices"][0]["step_time_s"]
+    for risk, choices in priced.items():
+        assert all(choice["fits_probability"] >= 1 - risk for choice in choices)
+    said = clustersim(*words, *memory).out
+    assert "At a risk of 1 %" in said
+    assert "At a risk of 20 % the f" in said
 
 
 def test_of_several_batches_the_one_with_the_least_time_per_token_wins(clustersim, job_file):

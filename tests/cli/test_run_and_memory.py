@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 
 import pytest
@@ -123,14 +124,16 @@ def test_a_misfit_is_still_one_json_object(clustersim, job_file, command):
     assert json.loads(outcome.out)["fits"] is False
 
 
-def test_memory_owners_sum_to_what_is_allocated(clustersim, job_file):
+def test_memory_owners_sum_to_what_is_allocated_and_all_shares_to_the_device(clustersim, job_file):
     document = json.loads(clustersim("memory", job_file, "--json").out)
-    assert set(document) == {"schema_version", "fits", "capacity_bytes", "memory"}
+    verdict = {"fits", "fits_probability", "fit"}
+    assert set(document) == {"schema_version", *verdict, "capacity_bytes", "memory"}
     for stage in document["memory"]:
         held = sum(stage["by_owner"].values())
         assert held == pytest.approx(stage["peak_allocated_bytes"], rel=1e-9)
+        assert math.fsum(stage["device_shares"].values()) == stage["peak_device_bytes"]
     assert [row[0] for row in table(clustersim("memory", job_file).out, "at the peak")][-1] == (
-        "allocated"
+        "device"
     )
 
 

@@ -40,8 +40,8 @@ def result_of(
 def advice_of(result: sim.Result) -> Advice:
     """What advice looks like, without simulating any."""
     what_ifs = (
-        WhatIf("raising vpp from 1 to 2", {"plan.vpp": 2}, 0.062, 1.5, 2e9, fits=True),
-        WhatIf("lowering tp from 2 to 1", {"plan.tp": 1}, 0.01, 1.6, 99e9, fits=False),
+        WhatIf("raising vpp from 1 to 2", {"plan.vpp": 2}, 0.062, 1.5, 2e9, 1.0, fits=True),
+        WhatIf("lowering tp from 2 to 1", {"plan.tp": 1}, 0.01, 1.6, 99e9, 0.01, fits=False),
     )
     numbers = (Influence("kernels.gemm.bf16.efficiency", 0.08, "assumed", "nobody measured"),)
     return Advice(verdict(result, what_ifs), "", what_ifs, numbers)

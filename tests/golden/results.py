@@ -30,7 +30,6 @@ _NUMBERS = (
     "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hfu", "bubble_fraction",
 )  # fmt: skip
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "peak_time_s")
-_BAND = ("step_time_band_s.low", "step_time_band_s.high")
 _ROUNDING = 0.0 if sys.version_info < (3, 12) else 1e-9
 """By what share a number may differ. Python 3.12 and later add numbers up more precisely
 (``sum`` compensates what rounding loses), and the files are written by 3.11."""
@@ -58,7 +57,6 @@ def result_fields(result: sim.Result) -> dict[str, Any]:
     """What is kept of a result, by the name of the field; sums do not depend on their order."""
     plain = result.to_dict()
     fields: dict[str, Any] = {name: plain[name] for name in _NUMBERS}
-    fields |= dict(zip(_BAND, plain["step_time_band_s"] or (), strict=False))
     fields["fits"] = plain["fits"]
     fields |= _flat("breakdown_s", plain["breakdown_s"])
     fields |= _flat("exposed_comm_s", plain["exposed_comm_s"])

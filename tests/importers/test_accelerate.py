@@ -6,8 +6,8 @@ import pytest
 
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
-from simulator.importers.accelerate import read_accelerate_files
 from simulator.importers.assembly import Given
+from simulator.importers.finetuning.accelerate import read_accelerate_files
 from tests.importers.samples import FILES, edited
 
 NVME = {"size": "15 TB", "read": "25 GB/s", "write": "20 GB/s"}

@@ -9,7 +9,7 @@ from simulator.files import MAX_FILE_BYTES
 from simulator.importers.assembly import Given
 from simulator.importers.deepspeed import read_deepspeed_config
 from simulator.importers.megatron.launch_line import read_megatron_script
-from simulator.importers.nemo import read_nemo_recipe
+from simulator.importers.megatron.nemo import read_nemo_recipe
 from simulator.importers.torchtitan.settings_file import read_torchtitan_config
 
 READERS = {

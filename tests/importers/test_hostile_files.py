@@ -13,12 +13,12 @@ import pytest
 from simulator.described.huggingface.config_file import read_huggingface_config
 from simulator.errors import InputError
 from simulator.files import MAX_FILE_BYTES
-from simulator.importers.accelerate import read_accelerate_files
 from simulator.importers.assembly import Given
 from simulator.importers.deepspeed import read_deepspeed_config
+from simulator.importers.finetuning.accelerate import read_accelerate_files
 from simulator.importers.megatron.launch_line import read_megatron_script
+from simulator.importers.megatron.nemo import read_nemo_recipe
 from simulator.importers.nccl_tests.nccl_tests_output import MAX_OUTPUT_BYTES, read_nccl_tests
-from simulator.importers.nemo import read_nemo_recipe
 from simulator.importers.node_topology import read_topology_matrix
 from simulator.importers.torchtitan.settings_file import read_torchtitan_config
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError
-from simulator.importers.nemo import read_nemo_recipe
+from simulator.importers.megatron.nemo import read_nemo_recipe
 from tests.importers.samples import read
 
 

@@ -16,8 +16,10 @@ from simulator.described.load import job_from_document, load_job
 from simulator.errors import InputError
 from simulator.planning.changes.advice import explain_misfit
 from simulator.planning.changes.faster import what_ifs
-from simulator.planning.changes.fitting import MOST_TRIED, nearest_fit, savings
+from simulator.planning.changes.fitting import MOST_TRIED, FitSearch, savings
+from simulator.planning.changes.fitting import nearest_fit as nearest_fit_at
 from simulator.planning.changes.single_changes import Question, single_changes
+from simulator.results.fit_probability import DEFAULT_RISK, EVEN
 from simulator.results.simulation import run_step
 from simulator.units import format_seconds
 from tests.planning.test_limits import small_job
@@ -43,6 +45,11 @@ def a_job(memory: str, *, gpus: int = 8, batch: Any = None, **plan: Any) -> Job:
             "plan": plan,
         }
     )
+
+
+def nearest_fit(job: Job) -> FitSearch:
+    """What the predicted peak itself decides, without room for its error."""
+    return nearest_fit_at(job, EVEN)
 
 
 def fits(job: Job) -> bool:
@@ -211,7 +218,7 @@ def test_a_misfit_is_explained_with_need_owners_and_options_to_paste():
     assert "8.00 GiB of h100-sxm-80gb" in need
     assert owners.startswith("It holds optimizer states 3.9")
     assert "--set plan." in way_out
-    changes = nearest_fit(result.job).nearest.changes
+    changes = nearest_fit_at(result.job).nearest.changes
     step_s = simulate(result.job.replace(changes)).step_time_s
     assert f"With it a step takes {format_seconds(step_s)} and" in price
 
@@ -224,11 +231,11 @@ def test_the_shares_of_the_owners_sum_to_the_whole():
 
 
 def test_the_options_of_a_misfit_can_be_pasted():
-    job = MISFITS["everything"]
+    job = MISFITS["activations of a large microbatch"]
     text = simulate(job, engine="replay").explain_misfit()
     options = text.split("--set ")[1:]
     changes = parse_assignments([option.split()[0] for option in options])
-    assert fits(job.replace(changes))
+    assert run_step(job.replace(changes)).fits_probability >= 1 - DEFAULT_RISK
 
 
 def test_an_unfitting_job_without_a_way_out_says_so():
@@ -272,7 +279,8 @@ def test_two_changes_are_told_of_beside_a_single_one_where_they_are_much_faster(
     step = run_step(job.replace(search.faster.changes))
     assert step.fits
     assert search.faster.step_time_s == step.step_time_s < 0.95 * search.nearest.step_time_s
-    assert "Faster, with two changes: --set " in explain_misfit(job, run_step(job))
+    roomy = job.replace({"cluster.device.memory": "20 GiB"})
+    assert "Faster, with two changes: --set " in explain_misfit(roomy, run_step(roomy))
 
 
 def test_two_changes_are_not_told_of_where_one_is_as_fast():
@@ -292,7 +300,11 @@ def test_no_single_change_that_is_offered_for_speed_fits_and_beats_the_answer():
         }
     )
     nearest = nearest_fit(job).nearest
-    offered = [each for each in what_ifs(job) if each.fits and "batch.global" not in each.changes]
+    offered = [
+        each
+        for each in what_ifs(job)
+        if each.fits_probability >= EVEN and "batch.global" not in each.changes
+    ]
     best = min(offered, key=lambda each: each.step_time_s)
     assert nearest.changes == best.changes == {"plan.offload": {}}
 

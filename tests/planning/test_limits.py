@@ -7,6 +7,7 @@ import pytest
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.planning.limits import limits
+from simulator.results.fit_probability import EVEN
 from simulator.results.simulation import run_step
 
 SMALL = {"layers": 8, "hidden": 512, "heads": 8, "ffn_hidden": 2048, "vocab": 32000}
@@ -47,7 +48,7 @@ _PLANS = [
 @pytest.mark.parametrize("plan", _PLANS)
 def test_the_largest_value_fits_and_one_step_more_does_not(plan):
     job = small_job(**plan)
-    found = limits(job)
+    found = limits(job, risk=EVEN)
     assert [limit.field for limit in found] == ["batch.micro", "batch.seq_len", "model.layers"]
     for limit in found:
         assert limit.largest >= limit.now > 0
@@ -58,13 +59,13 @@ def test_the_largest_value_fits_and_one_step_more_does_not(plan):
 def test_a_job_that_does_not_fit_learns_what_would():
     job = small_job("3 GiB", micro=16)
     assert not fits(job)
-    micro, _, _ = limits(job)
+    micro, _, _ = limits(job, risk=EVEN)
     assert 0 < micro.largest < 16
     assert fits(changed(job, "batch.micro", micro.largest))
 
 
 def test_a_device_too_small_for_the_weights_allows_nothing():
-    assert next(limit.largest for limit in limits(small_job("1 GiB"))) == 0
+    assert next(limit.largest for limit in limits(small_job("1 GiB"), risk=EVEN)) == 0
 
 
 def test_layers_change_in_steps_that_keep_the_stages_alike():

@@ -16,6 +16,7 @@ from simulator.described.load import job_from_document
 from simulator.planning.parallelism_kinds import FAMILIES, compare_families
 from simulator.planning.search.search import search_plans
 from simulator.planning.search.space import plan_space
+from simulator.results.fit_probability import EVEN
 
 
 def job(gpus: int = 8, memory: str = "80 GiB", **network):
@@ -59,14 +60,17 @@ def test_every_plan_belongs_to_exactly_one_family(case):
 
 @pytest.mark.parametrize("case", JOBS)
 def test_the_best_family_has_the_best_plan_of_all(case):
-    results = compare_families(JOBS[case], FEWER)
-    best = search_plans(JOBS[case], FEWER).choices[0]
+    results = compare_families(JOBS[case], FEWER, risk=EVEN)
+    best = search_plans(JOBS[case], FEWER, risk=EVEN).choices[0]
     assert results[0].choice.step_time_s == best.step_time_s
 
 
 def test_virtual_stages_context_ranks_and_sharded_tensor_parallelism_are_tried():
     dense, long, tight = (
-        {each.family.name: each for each in compare_families(JOBS[case], {**FEWER, **vary})}
+        {
+            each.family.name: each
+            for each in compare_families(JOBS[case], {**FEWER, **vary}, risk=EVEN)
+        }
         for case, vary in (
             ("dense", {"plan.zero": [1]}),
             ("more ranks than sequences", {"plan.zero": [1]}),
@@ -110,7 +114,7 @@ def test_the_plan_of_a_mixture_says_over_how_many_ranks_its_experts_are_spread()
 
 def test_a_model_too_large_for_a_gpu_is_divided():
     memory = "2.5 GiB"
-    results = {each.family.name: each for each in compare_families(job(memory=memory))}
+    results = {each.family.name: each for each in compare_families(job(memory=memory), risk=EVEN)}
     assert results["DDP"].choice is None
     assert results["DDP"].obstacle == "does not fit into memory"
     assert any(each.choice for each in results.values())

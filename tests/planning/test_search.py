@@ -16,6 +16,7 @@ from simulator.planning.search.bound import plan_bounds
 from simulator.planning.search.plan_costs import CostTables
 from simulator.planning.search.search import pareto_front, search_plans
 from simulator.planning.search.space import plan_space
+from simulator.results.fit_probability import EVEN, allowed_device_bytes
 from simulator.results.simulation import run_step
 from tests.jobs import jobs as any_jobs
 from tests.jobs import small_job, small_model
@@ -97,7 +98,7 @@ def test_the_choices_are_the_fastest_under_the_full_simulation_of_all_plans(job,
     peaks = sorted(row.peak_device_bytes for row in rows)
     capacity = peaks[int(share * (len(peaks) - 1))]
     expected = [row for row in rows if row.peak_device_bytes <= capacity]
-    found = search_plans(with_memory(job, capacity), vary, top=5)
+    found = search_plans(with_memory(job, capacity), vary, top=5, risk=EVEN)
     assert [(choice.step_time_s, choice.changes) for choice in found.choices] == [
         (row.step_time_s, row.changes) for row in expected[:5]
     ]
@@ -252,8 +253,10 @@ def test_no_plan_beats_one_of_the_front_in_both_time_and_memory():
     assert sizes[-1] * 0.98 <= min(plan.peak_device_bytes for plan in every)
 
 
-def test_headroom_is_a_smaller_device():
+def test_less_risk_is_a_smaller_device():
     job = with_memory(small_job(gpus=4, global_batch=8), 20e6)
     vary = {"plan.vpp": [1], "plan.cp": [1]}
-    found = search_plans(job, vary, headroom=0.5)
-    assert found.choices == search_plans(with_memory(job, 10e6), vary).choices
+    found = search_plans(job, vary, risk=0.1)
+    less = search_plans(with_memory(job, allowed_device_bytes(job, 0.1)), vary, risk=EVEN)
+    assert [plan.changes for plan in found.choices] == [plan.changes for plan in less.choices]
+    assert all(plan.fits_probability >= 0.9 for plan in found.choices)

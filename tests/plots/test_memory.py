@@ -94,7 +94,7 @@ def test_a_peak_shorter_than_a_slice_is_not_lost() -> None:
     time_s = np.linspace(0, 1, 10_001)
     held = np.ones(10_001)
     held[4321] = 7.0
-    memory = ClassMemory(0, 7.0, 7.0, 7.0, time_s[4321], {}, time_s, {Owner.WEIGHTS: held})
+    memory = ClassMemory(0, 7.0, 7.0, 7.0, 7.0, time_s[4321], {}, time_s, {Owner.WEIGHTS: held})
     keep = fullest_moments(memory, 1.0, 100)
     assert keep.size == 100
     assert held[keep].max() == 7.0

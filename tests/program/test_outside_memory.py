@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.described.job import Job
-from simulator.program.states.outside_memory import communicator_bytes, outside_bytes
+from simulator.program.states.outside_memory import communicator_memory, outside_memory
 from tests.jobs import small_job
 
 MIB = 2.0**20
@@ -20,14 +20,14 @@ def a_job(*, gpus: int = 1, tp: int = 1, **stack: object) -> Job:
     [(1, 1, 0), (2, 1, 2 * 342e6), (8, 1, 2 * 392e6), (8, 2, 342e6 + 2 * 392e6)],
 )
 def test_a_rank_pays_for_every_group_it_is_in_and_for_that_of_all(gpus, tp, communicators):
-    assert communicator_bytes(a_job(gpus=gpus, tp=tp)) == communicators
+    assert sum(communicator_memory(a_job(gpus=gpus, tp=tp)).values()) == communicators
 
 
 def test_old_software_loads_1343_mib_of_kernels_used_or_not():
     job = a_job(loads_all_kernels=True)
     context_bytes = job.cluster.profile.device.context_bytes
-    assert context_bytes + outside_bytes(job) == 1343 * MIB
-    assert outside_bytes(a_job()) == 0.0
+    assert context_bytes + sum(outside_memory(job).values()) == 1343 * MIB
+    assert outside_memory(a_job()) == {}
 
 
 def test_a_context_that_is_larger_than_that_stays_as_it_is():
@@ -35,4 +35,4 @@ def test_a_context_that_is_larger_than_that_stays_as_it_is():
     device = job.cluster.profile.device.model_copy(update={"context_bytes": 2048 * MIB})
     profile = job.cluster.profile.model_copy(update={"device": device})
     cluster = job.cluster.model_copy(update={"profile": profile})
-    assert outside_bytes(job.model_copy(update={"cluster": cluster})) == 0.0
+    assert outside_memory(job.model_copy(update={"cluster": cluster})) == {}

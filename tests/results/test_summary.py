@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from simulator.described.cluster.hardware import ErrorBand, Provenance
+from simulator.described.cluster.hardware import Provenance
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.ir import COMMUNICATION, Category
@@ -16,7 +16,7 @@ from simulator.program.price.layer_cost import hardware_flop_per_token
 from simulator.results.plain_data import result_to_dict, source_counts
 from simulator.results.simulation import run_step
 from simulator.results.summary import summarise
-from tests.jobs import free_latency_profile, gpt_model, jobs, small_job
+from tests.jobs import gpt_model, jobs, small_job
 
 few = settings(max_examples=30, deadline=None)
 
@@ -61,15 +61,6 @@ def test_the_lower_bound_is_never_above_the_simulation(job):
     bound = run_step(job, "replay")
     assert bound.step_time_s <= run_step(job).step_time_s * (1 + 1e-12)
     assert bound.step_time_s == summarise(job, replay(build_program(job))).step_time_s
-
-
-def test_the_band_of_the_profile_is_carried_over_to_the_step():
-    profile = free_latency_profile()
-    band = ErrorBand(fastest=0.8, slowest=1.5)
-    banded = run_step(small_job(profile=profile.model_copy(update={"step_time_band": band})))
-    low, high = banded.step_time_band_s
-    assert (low, high) == (0.8 * banded.step_time_s, 1.5 * banded.step_time_s)
-    assert run_step(small_job(profile=profile)).step_time_band_s is None
 
 
 def test_a_utilisation_above_one_is_impossible_on_exact_kernels():

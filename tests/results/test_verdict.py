@@ -13,7 +13,7 @@ PIPELINE = Pipeline(stages=4, microbatches=8).result()
 
 
 def what_if(words: str, gain: float, *, fits: bool = True) -> WhatIf:
-    return WhatIf(words, {}, gain, 1.0, 90 * GIB, fits)
+    return WhatIf(words, {}, gain, 1.0, 90 * GIB, 0.99 if fits else 0.01, fits)
 
 
 def spending(**shares: float) -> StepResult:

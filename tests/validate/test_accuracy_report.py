@@ -8,7 +8,6 @@ import pytest
 
 from reports.make.accuracy.accuracy_picture import RunError, build_accuracy_figure
 from reports.make.accuracy.accuracy_report import KnownMiss, accuracy_report
-from reports.make.fit.fit_training import LeftOut
 from simulator.validate.published.published_runs import PublishedReport, predicted
 from tests.validate.test_published import ROW
 
@@ -43,15 +42,6 @@ def test_the_furthest_off_come_first_each_with_its_cause(report) -> None:
     assert rows[0].endswith("the lab's clock is slow |")
     assert rows[2].endswith("not understood |")
     assert "% backward, " in rows[0]
-
-
-def test_coverage_holds_runs_against_other_sources(report) -> None:
-    """The lab was slower than predicted, two others were not: their band does not hold its runs."""
-    predicted_s = report.rows[0].predicted_step_s
-    left_out = {name: LeftOut(name, True, predicted_s) for name in NAMES}
-    text = accuracy_report(report, ROWS, left_out)
-    (line,) = (line for line in section(text, "Error bands") if line.startswith("| all runs of"))
-    assert line == "| all runs of grade A and A- | 4 | 50 |"
 
 
 def test_the_picture_counts_all_runs_and_the_close_ones() -> None:

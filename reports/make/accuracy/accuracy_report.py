@@ -18,16 +18,10 @@ from typing import NamedTuple
 
 from reports.make.accuracy.accuracy_picture import RunError, draw_accuracy
 from reports.make.accuracy.accuracy_table import COLUMNS, accuracy_table
+from reports.make.accuracy.band_coverage import Banded, coverage_section, read_bands
 from reports.make.accuracy.first_sight_page import draw_first_sight, first_sight_section
 from reports.make.accuracy.memory_accuracy import memory_section
 from reports.make.accuracy.ranking import FEWEST_LAYOUTS, TOP, sweep_rankings
-from reports.make.fit.error_band import (
-    COVERAGE,
-    FEWEST_RUNS,
-    FEWEST_SOURCES,
-    Residual,
-    covered_share,
-)
 from reports.make.fit.fit_training import LeftOut, read_left_out
 from simulator.described.load import job_from_document
 from simulator.results.simulation import run_step
@@ -100,6 +94,8 @@ def accuracy_report(
     known_misses: Sequence[KnownMiss] = (),
     out_of_memory: Sequence[PublishedResult] = (),
     first_sight: Sequence[Row] = (),
+    *,
+    bands: Sequence[Banded] = (),
 ) -> str:
     """The report in Markdown.
 
@@ -110,6 +106,7 @@ def accuracy_report(
         known_misses: What is known of runs that are far off.
         out_of_memory: Runs that did not have enough memory, predicted.
         first_sight: Runs as they were predicted before anybody here had seen them.
+        bands: Runs, and the bands that all other sources give them.
     """
     by_id = {row["id"]: row for row in rows}
     sections = [
@@ -120,7 +117,7 @@ def accuracy_report(
         "## Headline\n",
         headline(report, by_id),
         _cross_validated_section(report, by_id, left_out),
-        _coverage_section(report, by_id, left_out),
+        *([coverage_section(bands, [row["id"] for row in first_sight])] if bands else []),
         _ranking_section(report, by_id),
         _section("By grade", report, lambda result: result.grade),
         _section("By source", report, lambda result: row_source(result.id)),
@@ -175,43 +172,6 @@ def _cross_validated_section(
         for name, group in _headline_groups(report, rows).items()
     }
     return f"## Cross-validated\n\n{accuracy_table(('runs', *COLUMNS), groups.items())}"
-
-
-def _coverage_section(
-    report: PublishedReport, rows: dict[str, Row], left_out: Mapping[str, LeftOut]
-) -> str:
-    """How many runs the error bands cover."""
-    groups = {
-        name: [
-            _residual(result, left_out[result.id])
-            for result in group
-            if result.id in left_out and left_out[result.id].fitted
-        ]
-        for name, group in _headline_groups(report, rows).items()
-    }
-    known = groups[_STATED]
-    lines = [
-        "## Error bands\n",
-        f"A prediction carries the band in which {100 * COVERAGE:.0f} % of the runs of a further "
-        "source on its system would lie, as far as the published ones tell (A and A-, each "
-        "predicted from other sources that speak of its system and stack; systems with fewer "
-        f"than {FEWEST_RUNS} such runs or {FEWEST_SOURCES} sources take all). Here every run is "
-        "held against the band that all other sources give.\n",
-        "| runs | predicted | in the band % |",
-        "|---|---:|---:|",
-    ]
-    lines += [
-        f"| {name} | {len(group)} | {100 * covered_share(group, known):.0f} |"
-        for name, group in groups.items()
-        if group
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _residual(result: PublishedResult, left_out: LeftOut) -> Residual:
-    assert result.measured_step_s is not None
-    ratio = result.measured_step_s / left_out.predicted_step_s
-    return Residual(row_source(result.id), result.gpu, ratio)
 
 
 def _ranking_section(report: PublishedReport, rows: dict[str, Row]) -> str:
@@ -295,6 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out_of_memory", type=Path, help="runs that ran out of memory (CSV)")
     parser.add_argument("known_misses", type=Path, help="what is known of runs far off (CSV)")
     parser.add_argument("first_sight", type=Path, help="predictions of unseen runs (CSV)")
+    parser.add_argument("bands", type=Path, help="runs and their bands (CSV)")
     parser.add_argument("picture", type=Path, help="where all errors are drawn")
     options = parser.parse_args(arguments)
     with ProcessPoolExecutor() as executor:
@@ -307,7 +268,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draw_accuracy(_run_errors(report, rows), options.picture, "Published training runs", CLOSE_PCT)
     seen = read_first_sight(options.first_sight)
     draw_first_sight(seen, options.picture.with_name("first_sight.png"))
-    sys.stdout.write(accuracy_report(report, rows, left_out, known, out_of_memory.rows, seen))
+    bands = read_bands(options.bands)
+    text = accuracy_report(report, rows, left_out, known, out_of_memory.rows, seen, bands=bands)
+    sys.stdout.write(text)
     return 0
 
 

@@ -25,12 +25,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from reports.make.fit.error_band import Residual, has_own_band, profile_band
 from reports.make.fit.training_response import KNOB_VALUES, Knob, Response, responses
 from simulator.calibrate.profile_text import with_value
 from simulator.described.documents import data_folder
 from simulator.described.load import profile_names
-from simulator.tables.cells import Row, read_table
+from simulator.tables.cells import read_table
 from simulator.validate.published.published_runs import read_rows, row_source
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"
@@ -176,7 +175,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         left_out = cross_validation(runs)
         write_clocks(fitted, runs, options.table.name)
-        write_bands(residuals(left_out, measured), options.table.name)
         _write_cross_validation(left_out, options.table.parent)
     return 0
 
@@ -196,35 +194,6 @@ def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
         value = f"{{value: {fitted['clock', relative]:.3f}, source: {source}}}"
         path = data_folder("hardware_profiles") / f"{profile}.yaml"
         path.write_text(with_value(path.read_text(), ["kernels", "sustained_clock"], value))
-
-
-def residuals(left_out: Sequence[LeftOut], rows: Sequence[Row]) -> list[Residual]:
-    """How runs of the higher grades were missed without their own source.
-
-    Only of systems and stacks that other sources speak of: where a relative stood in, the miss
-    is the relative's.
-    """
-    by_id = {row["id"]: row for row in rows if row.get("grade", "A") in _GRADES}
-    return [
-        Residual(row_source(run.id), row["profile"], float(row["measured_step_s"]) / seconds)
-        for run in left_out
-        if run.fitted and (row := by_id.get(run.id)) and (seconds := run.predicted_step_s)
-    ]
-
-
-def write_bands(known: Sequence[Residual], table: str) -> None:
-    """Put the error band of every system into its profile."""
-    for profile in profile_names():
-        own = [residual for residual in known if residual.profile == profile]
-        sources = len({residual.source for residual in own})
-        evidence = f"{table}: {len(own)} runs of {sources} sources, each predicted without its own"
-        kind = "fitted" if has_own_band(own) else "assumed"
-        reference = evidence if kind == "fitted" else "as the runs of all systems together"
-        band = profile_band(profile, known)
-        source = f'{{kind: {kind}, reference: "{reference}"}}'
-        value = f"{{fastest: {band.fastest}, slowest: {band.slowest}, source: {source}}}"
-        path = data_folder("hardware_profiles") / f"{profile}.yaml"
-        path.write_text(with_value(path.read_text(), ["step_time_band"], value))
 
 
 def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from simulator.described.job import Job, degrees_text
 from simulator.described.load import job_from_document
 from simulator.planning.search.search import PlanSearch, search_plans
-from simulator.planning.search.space import Axes, stack_name
+from simulator.planning.search.space import Axes
 from simulator.results.difference import difference_s
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
@@ -106,7 +106,7 @@ def options_of_its_time(job: Job) -> Axes:
 
     The Megatron-LM of 2021 had neither a distributed optimizer nor selective recomputation.
     """
-    if stack_name(job) == "megatron-lm-2021":
+    if job.stack_name == "megatron-lm-2021":
         return {"plan.zero": [0], "plan.recompute": ["none", "full"]}
     return {"plan.zero": sorted({0, 1, job.plan.zero})}
 

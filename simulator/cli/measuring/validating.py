@@ -227,4 +227,6 @@ def _write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 def _cell(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, (tuple, list)):
+        return " to ".join(map(_cell, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -17,16 +17,23 @@ from simulator.cli.console import (
     progress,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job, whole_numbers
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    Picture,
+    Risk,
+    read_job,
+    whole_numbers,
+)
 from simulator.cli.planning.plan import (
-    Headroom,
     Vary,
-    note_tightness,
     read_job_to_search,
     search_status,
 )
 from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
 from simulator.described.job import options_text
+from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -46,14 +53,15 @@ def advise(
     *,
     vary: Vary = None,
     changes: Changes = None,
-    headroom: Headroom = 0.0,
+    risk: Risk = DEFAULT_RISK,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare DDP, ZeRO, TP, PP and combinations, each at its best.
 
     The plans are those that clustersim plan searches, so the best strategy's plan is the best
-    plan. Fewer of them are quicker to search: --vary plan.vpp=1 --vary plan.cp=1.
+    plan. Fewer of them are quicker to search: --vary plan.vpp=1 --vary plan.cp=1. "fits" is the
+    probability of not running out of memory; clustersim plan says what more or less risk costs.
 
     Example:  clustersim advise job.yaml --set cluster.gpus=32
     """
@@ -64,7 +72,7 @@ def advise(
         results = compare_families(
             job,
             parse_grid(vary or (), "--vary"),
-            headroom=headroom,
+            risk=risk,
             executor=executor,
             at_a_time=processes,
             on_progress=lambda name, progress: show(progress, name),
@@ -74,7 +82,7 @@ def advise(
     else:
         columns = (
             text_columns("strategy")
-            + number_columns("step time", "against the best", "fullest GPU")
+            + number_columns("step time", "against the best", "fullest GPU", "fits")
             + text_columns("its best plan", "what it does")
         )
         cluster = job.cluster
@@ -83,17 +91,17 @@ def advise(
         best = results[0].choice
         if best is not None:
             typer.echo(f"The first one: {options_text(best.changes)}")
-            note_tightness(job, best)
     need_one_that_fits((result.choice is not None for result in results), "strategy")
 
 
 def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
     name, choice = result.family.name, result.choice
     if choice is None or best.choice is None:
-        return name, "", "", "", result.obstacle, result.family.idea
+        return name, "", "", "", "", result.obstacle, result.family.idea
     ratio = choice.step_time_s / best.choice.step_time_s
     step, held = format_seconds(choice.step_time_s), format_bytes(choice.peak_device_bytes)
-    return name, step, f"{ratio:.2f} x", held, result.plan_text, result.family.idea
+    fits = percent(choice.fits_probability)
+    return name, step, f"{ratio:.2f} x", held, fits, result.plan_text, result.family.idea
 
 
 def strategies(

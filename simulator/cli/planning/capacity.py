@@ -22,6 +22,7 @@ from simulator.cli.options import (
     AsJson,
     Changes,
     JobFile,
+    Risk,
     file_to_write,
     note_doubts,
     parse_assignments,
@@ -30,6 +31,7 @@ from simulator.cli.options import (
 )
 from simulator.errors import InputError
 from simulator.files import PICTURES
+from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import HOUR_S, format_seconds
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ def capacity(
         int, typer.Option(min=2, metavar="N", help="Campaigns with failures to simulate.")
     ] = 200,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of their failures.")] = 0,
+    risk: Risk = DEFAULT_RISK,
     plot: Annotated[
         Path | None,
         file_to_write(
@@ -91,7 +94,8 @@ def capacity(
     Every factor is shown with where it comes from.
     Nothing is invented: without a price the money stays open, without failures the goodput.
     With --deadline, --budget, --systems or --gpus several clusters are compared; the plan
-    stays, and data parallelism grows and shrinks with the GPUs.
+    stays, and data parallelism grows and shrinks with the GPUs. Clusters on which the job runs out
+    of memory with a probability above --risk are refused.
 
     Example:  clustersim capacity job.yaml --tokens 15T --set campaign.goodput=0.9
     """
@@ -104,6 +108,7 @@ def capacity(
         None if budget is None else quantity(budget, "--budget", "usd"),
         members,
         seed,
+        risk,
     )
     job = _read(job_file, tokens, campaign_file, changes)
     if asked.is_wanted:
@@ -171,10 +176,11 @@ def _draw(found: Capacity, path: Path) -> None:
 
 def _document(found: Capacity) -> dict[str, Any]:
     from simulator.planning.campaign.factors import factors
+    from simulator.results.plain_data import fit_to_dict
 
     return {
         "job": found.job.title,
-        "fits": found.fits,
+        **fit_to_dict(found.step),
         "factors": [asdict(factor) for factor in factors(found)],
         "goodput": None if found.time.goodput is None else asdict(found.time.goodput),
     }
@@ -220,6 +226,7 @@ class _Comparison:
     budget_usd: float | None
     members: int
     seed: int
+    risk: float
 
     @property
     def is_wanted(self) -> bool:
@@ -246,7 +253,8 @@ def _compare(job: Job, asked: _Comparison, *, as_json: bool) -> None:
     counts = whole_numbers(asked.sizes, "--gpus") if asked.sizes else default
     found: list[Capacity | Refusal] = []
     with counting("clusters") as count:
-        for each in compare_clusters(job, names, counts, members=asked.members, seed=asked.seed):
+        of_campaigns = {"members": asked.members, "seed": asked.seed}
+        for each in compare_clusters(job, names, counts, risk=asked.risk, **of_campaigns):
             found.append(each)
             count()
     ran = [each for each in found if isinstance(each, Capacity)]
@@ -290,8 +298,10 @@ def _cluster(found: Capacity | Refusal) -> dict[str, Any]:
         "dp": found.job.dp,
         "step_time_s": time.step_time_s,
         "mfu": found.step.mfu,
+        "fits_probability": found.step.fits_probability,
         "goodput": time.goodput_share,
         "wall_s": time.wall_s,
+        "wall_band_s": time.wall_band_s,
         "gpu_hours": time.gpu_s / HOUR_S,
         "money": asdict(found.money),
         "energy_kwh": None if found.energy.total_j is None else found.energy.total_j / 3.6e6,

@@ -24,6 +24,7 @@ from simulator.cli.options import (
     AsJson,
     Changes,
     JobFile,
+    Risk,
     file_to_write,
     note_doubts,
     parse_assignments,
@@ -33,6 +34,7 @@ from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
 from simulator.described.job import degrees_text, options_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
+from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -45,10 +47,6 @@ if TYPE_CHECKING:
     from simulator.program.ir import Category
 
 
-_LITTLE_ROOM = 0.05
-"""Free share of the device memory below which a plan may not fit after all: about how far
-predictions lie from the measured memory in reports/accuracy.md."""
-
 Vary = Annotated[
     list[str] | None,
     typer.Option(
@@ -58,13 +56,8 @@ Vary = Annotated[
         "plan.schedule=1f1b,zb-h1 or plan.zero=1; may be repeated.",
     ),
 ]
-Headroom = Annotated[
-    float,
-    typer.Option(
-        "--headroom", min=0.0, max=0.9, metavar="SHARE", help="Device memory to leave free: 0.05."
-    ),
-]
-
+_OTHER_RISKS = (0.01, 0.2)
+"""Risks whose price is told beside the plans of the one that is asked."""
 _SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
 """Smaller shares of a step are not printed."""
 
@@ -105,16 +98,6 @@ def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
     return job
 
 
-def note_tightness(job: Job, best: PlanChoice) -> None:
-    """Say where the best plan fits by less than memory predictions are off."""
-    free = 1 - best.peak_device_bytes / job.cluster.profile.device.memory_bytes
-    if free < _LITTLE_ROOM:
-        note(
-            f"It leaves {percent(free)} of the memory free, less than a prediction may be off: "
-            f"--headroom {_LITTLE_ROOM} finds plans with room."
-        )
-
-
 def plan(
     job_file: JobFile,
     *,
@@ -123,7 +106,7 @@ def plan(
     top: Annotated[
         int, typer.Option(min=1, metavar="N", help="Plans to find, fastest first.")
     ] = 10,
-    headroom: Headroom = 0.0,
+    risk: Risk = DEFAULT_RISK,
     max_tp: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Largest tensor-parallel degree.")
     ] = None,
@@ -151,7 +134,9 @@ def plan(
 ) -> None:
     """Search for the fastest plans that fit.
 
-    They are proven to be what the full simulation of all plans would find.
+    They are proven to be what the full simulation of all plans would find. A plan fits where it
+    runs out of memory with a probability of no more than --risk; what more or less would cost or
+    gain is told.
     Varied are tp, pp, vpp, cp, ep, ZeRO, recomputation and the microbatch; everything else
     stays as the job has it.
 
@@ -169,30 +154,31 @@ def plan(
     with search_status() as show, worker_pool(workers) as (executor, processes):
         settings = {
             "vary": _axes(job, vary, max_tp),
-            "headroom": headroom,
             "executor": executor,
             "at_a_time": processes,
             "on_progress": show,
         }
-        found = _search(job, top, global_batch, settings)
+        found = _search(job, top, global_batch, {**settings, "risk": risk})
+        prices = _prices(job, risk, global_batch, settings) if why and found.choices else {}
         if pareto is not None:
             counts = whole_numbers(sizes, "--gpus") if sizes else [job.cluster.gpus]
-            _draw_pareto(job, counts, settings, pareto)
+            _draw_pareto(job, counts, {**settings, "risk": risk}, pareto)
     nearest = None
     if found.smallest is not None:
-        nearest = nearest_fit(job.replace(found.smallest))
+        nearest = nearest_fit(job.replace(found.smallest), risk)
     causes = None
     if why and found.choices:
         with counting("knobs") as count:
-            causes = reasons(job.replace(found.choices[0].changes), on_trial=count)
+            best = job.replace(found.choices[0].changes)
+            causes = reasons(best, risk=risk, on_trial=count)
     if as_json:
-        print_json(_document(job, found, nearest, causes))
+        print_json({"risk": risk, **_document(job, found, nearest, causes, prices)})
     else:
         _print_choices(job, found)
         _print_reasons(found, causes)
+        _print_prices(job, found, prices)
         if found.choices:
             typer.echo(f"The first one: {options_text(found.choices[0].changes)}")
-            note_tightness(job, found.choices[0])
         note(_pruned_text(found))
     if not found.choices:
         note(_nothing_fits_text(found, nearest))
@@ -207,6 +193,39 @@ def _search(job: Job, top: int, global_batch: str | None, settings: dict[str, An
     batches = whole_numbers(global_batch, "--global-batch")
     searches = {size: search_plans(_with_batch(job, size), top=top, **settings) for size in batches}
     return merged_searches(searches, top)
+
+
+def _prices(
+    job: Job, asked: float, global_batch: str | None, settings: dict[str, Any]
+) -> dict[float, PlanSearch]:
+    """The fastest plan at other risks than the one that is asked."""
+    from simulator.planning.search.search import merged_searches, search_risks
+
+    risks = [risk for risk in _OTHER_RISKS if risk != asked]
+    if global_batch is None:
+        return search_risks(job, risks, **settings)
+    batches = whole_numbers(global_batch, "--global-batch")
+    found = {size: search_risks(_with_batch(job, size), risks, **settings) for size in batches}
+    return {
+        risk: merged_searches({size: each[risk] for size, each in found.items()}, 1)
+        for risk in risks
+    }
+
+
+def _print_prices(job: Job, found: PlanSearch, prices: Mapping[float, PlanSearch]) -> None:
+    """What another risk of running out of memory costs or gains."""
+    for risk, search in prices.items():
+        at = f"At a risk of {percent(risk, 0)}"
+        if not search.choices:
+            typer.echo(f"{at} no plan fits.")
+            continue
+        best = search.choices[0]
+        gain = _tokens_per_s(job, best) / _tokens_per_s(job, found.choices[0]) - 1
+        if best.changes == found.choices[0].changes:
+            typer.echo(f"{at} the first one stays the fastest.")
+        else:
+            speed = f"{percent(abs(gain))} {'faster' if gain >= 0 else 'slower'}"
+            typer.echo(f"{at} the fastest is {speed}: {options_text(best.changes)}")
 
 
 def _axes(job: Job, vary: Sequence[str] | None, max_tp: int | None) -> Axes:
@@ -251,19 +270,28 @@ def _short_name(choice: PlanChoice) -> str:
 
 
 def _document(
-    job: Job, found: PlanSearch, nearest: FitSearch | None, causes: Reasons | None
+    job: Job,
+    found: PlanSearch,
+    nearest: FitSearch | None,
+    causes: Reasons | None,
+    prices: Mapping[float, PlanSearch],
 ) -> dict[str, Any]:
-    choices = [
-        {**asdict(choice), "tokens_per_s_per_gpu": _tokens_per_s(job, choice)}
-        for choice in found.choices
-    ]
+    def choices(search: PlanSearch) -> list[dict[str, Any]]:
+        return [
+            {**asdict(choice), "tokens_per_s_per_gpu": _tokens_per_s(job, choice)}
+            for choice in search.choices
+        ]
+
     way_out = nearest.nearest if nearest is not None else None
     return {
         "job": job.title,
         "plans": found.plans,
         "replayed": found.replayed,
         "simulated": found.simulated,
-        "choices": choices,
+        "choices": choices(found),
+        "other_risks": [
+            {"risk": risk, "choices": choices(search)} for risk, search in prices.items()
+        ],
         "pruned": asdict(found.pruned),
         "reasons": None
         if causes is None
@@ -274,6 +302,7 @@ def _document(
             "changes": {**(found.smallest or {}), **way_out.changes},
             "step_time_s": way_out.step_time_s,
             "peak_device_bytes": way_out.peak_device_bytes,
+            "fits_probability": way_out.fits_probability,
         },
     }
 
@@ -299,6 +328,7 @@ def _print_choices(job: Job, found: PlanSearch) -> None:
             format_seconds(choice.step_time_s),
             f"{_tokens_per_s(job, choice):,.1f}",
             format_bytes(choice.peak_device_bytes),
+            percent(choice.fits_probability),
             _losses_text(choice.breakdown_s),
         ]
         for number, choice in enumerate(found.choices, start=1)
@@ -306,7 +336,7 @@ def _print_choices(job: Job, found: PlanSearch) -> None:
     columns = (
         number_columns("#")
         + text_columns(*(path.partition(".")[2] for path in varied), "dp")
-        + number_columns("step time", "tokens/s per GPU", "fullest GPU")
+        + number_columns("step time", "tokens/s per GPU", "fullest GPU", "fits")
         + text_columns("lost to")
     )
     cluster = job.cluster
@@ -355,8 +385,8 @@ def _pruned_text(found: PlanSearch) -> str:
     pruned = found.pruned
     lines = [f"{found.plans} valid plans, {found.replayed} replayed, {found.simulated} simulated."]
     reasons = {
-        "need more memory than there is, by their lower bound": pruned.too_large,
-        "need more memory than there is, simulated": pruned.too_large_simulated,
+        "need more memory than the risk allows, by their lower bound": pruned.too_large,
+        "need more memory than the risk allows, simulated": pruned.too_large_simulated,
         "are slower by their lower bound": pruned.slower_bound,
         "are slower when replayed": pruned.slower_replay,
         "are slower when simulated": pruned.slower_simulation,

@@ -14,6 +14,7 @@ from simulator.cli.console import (
     need_one_that_fits,
     note,
     number_columns,
+    percent,
     print_json,
     print_table,
     progress,
@@ -91,7 +92,8 @@ def sweep(
 ) -> None:
     """Simulate a job under every combination of some changes.
 
-    The table has one row for each; one that cannot run says why.
+    The table has one row for each; one that cannot run says why. "fits" is the probability of not
+    running out of memory.
 
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.zero=1,3 --out tp.csv
 
@@ -246,13 +248,13 @@ def _print_table(table: pd.DataFrame, title: str) -> None:
                 format_seconds(row["step_time_s"]),
                 f"{row['tokens_per_s_per_gpu']:,.1f}",
                 format_bytes(row["peak_device_bytes"]),
-                "yes" if row["fits"] else "no",
+                percent(row["fits_probability"]),
                 "",
             ]
         )
     columns = (
         text_columns(*paths)
-        + number_columns("step time", "tokens/s per GPU", "fullest GPU")
-        + text_columns("fits", "error")
+        + number_columns("step time", "tokens/s per GPU", "fullest GPU", "fits")
+        + text_columns("error")
     )
     print_table(title, columns, rows)

@@ -18,7 +18,8 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, Picture, read_job
+from simulator.cli.options import AsJson, Changes, JobFile, Picture, Risk, read_job
+from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -88,39 +89,51 @@ def _as_yaml(value: object) -> str:
     return str(value).replace(" ", "").lower()
 
 
-def limits(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
+def limits(
+    job_file: JobFile,
+    changes: Changes = None,
+    risk: Risk = DEFAULT_RISK,
+    as_json: AsJson = False,
+) -> None:
     """Find the largest microbatch, sequence and depth that fit.
 
-    Each is raised alone; the depth is the number of layers.
+    Each is raised alone; the depth is the number of layers. What is as likely to fit as not says
+    what more risk would give.
 
-    Example:  clustersim limits job.yaml --set plan.recompute=full
+    Example:  clustersim limits job.yaml --set plan.recompute=full --risk 0.01
     """
     from simulator.planning.limits import limits
 
     job = read_job(job_file, changes)
     with counting("simulations") as count:
-        found = limits(job, on_trial=count)
+        found = limits(job, risk=risk, on_trial=count)
     if as_json:
         print_json({"title": job.title, "limits": [asdict(limit) for limit in found]})
     else:
         columns = text_columns("field") + number_columns(
-            "now", "largest that fits", "in steps of", "device memory then"
+            "now",
+            "largest that fits",
+            "in steps of",
+            "device memory then",
+            "probability",
+            "as likely as not",
         )
         print_table(job.title, columns, [_limit_row(limit) for limit in found])
     for limit in found:
         if limit.obstacle:
             note(f"{limit.field}: {limit.obstacle}")
     if any(not limit.obstacle and limit.largest < limit.now for limit in found):
-        note("The job does not fit as it is.")
+        note(f"The job as it is runs out of memory with more than {percent(risk)}.")
         raise typer.Exit(1)
 
 
 def _limit_row(limit: Limit) -> tuple[str, ...]:
     if limit.obstacle:
-        return limit.field, str(limit.now), "cannot be changed", "", ""
+        return limit.field, str(limit.now), "cannot be changed", "", "", "", ""
     largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest or "none")
     held = format_bytes(limit.peak_device_bytes)
-    return limit.field, str(limit.now), largest, str(limit.step), held
+    probability, even = percent(limit.fits_probability), str(limit.largest_even or "none")
+    return limit.field, str(limit.now), largest, str(limit.step), held, probability, even
 
 
 def sensitivity(

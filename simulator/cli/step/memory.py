@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from simulator.api import Result
     from simulator.capture.result import CaptureResult
     from simulator.planning.changes.trials import Trial
-    from simulator.program.ir import Owner
     from simulator.results.step import ClassMemory, HostMemory, StepResult
 
 _BIGGEST, _MOST_SAVINGS = 3, 8
-_KEYS = ("schema_version", "fits", "capacity_bytes", "memory", "host_memory")
+_KEYS = (
+    "schema_version", "fits", "fits_probability", "fit", "capacity_bytes", "memory", "host_memory",
+)  # fmt: skip
 
 
 def memory(
@@ -168,6 +169,11 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
         _print_host(result.host)
 
 
+def fit_text(result: StepResult) -> str:
+    """The verdict and how sure it is: ``tight (62 % likely to fit)``."""
+    return f"{result.fit} ({percent(result.fits_probability, 0)} likely to fit)"
+
+
 def _print_host(host: HostMemory) -> None:
     owners = list(dict.fromkeys([*host.held_bytes, *host.nvme_held_bytes]))
     places = (
@@ -197,16 +203,15 @@ def _print_owners(result: StepResult) -> None:
     from simulator.results.rank_classes import fullest_of_each_stage
 
     memory = fullest_of_each_stage(result.memory)
-    known: list[Owner] = list(dict.fromkeys(o for stage in memory for o in stage.by_owner))
-    owners = [o for o in known if any(stage.by_owner.get(o) for stage in memory)]
+    known = list(dict.fromkeys(name for stage in memory for name in stage.device_shares))
+    names = [name for name in known if any(stage.device_shares.get(name) for stage in memory)]
 
     def held(stage: ClassMemory) -> tuple[str, ...]:
-        sizes = [stage.by_owner.get(owner, 0.0) for owner in owners]
-        return tuple(format_bytes(size) for size in (*sizes, sum(stage.by_owner.values())))
+        sizes = [stage.device_shares.get(name, 0.0) for name in names]
+        return tuple(format_bytes(size) for size in (*sizes, stage.peak_device_bytes))
 
     groups = _same_stages(memory, held)
-    names = [*(owner.value for owner in owners), "allocated"]
-    rows = list(zip(names, *(held(same[0]) for same in groups), strict=True))
+    rows = list(zip([*names, "device"], *(held(same[0]) for same in groups), strict=True))
     stages = number_columns(*(f"stage {_labels(same)}" for same in groups))
     print_table(f"{result.title}: held at the peak", [*text_columns("owner"), *stages], rows)
 

@@ -34,7 +34,7 @@ from simulator.cli.step.capturing import (
     print_captured,
     read_captured,
 )
-from simulator.cli.step.memory import print_peaks
+from simulator.cli.step.memory import fit_text, print_peaks
 from simulator.program.ir import Owner
 from simulator.units import format_bytes, format_seconds
 
@@ -181,6 +181,7 @@ def _print_headline(result: Result) -> None:
         ("MFU", percent(result.mfu)),
         ("HFU", percent(result.hfu)),
         ("pipeline bubble", percent(result.bubble_fraction)),
+        ("memory", fit_text(result)),
     ]
     print_table(result.title, text_columns("") + number_columns(""), rows)
 

@@ -27,7 +27,6 @@ from simulator.described.base import (
     FlopPerSecond,
     Fraction,
     Hertz,
-    Ratio,
     Spec,
     Watts,
 )
@@ -144,15 +143,6 @@ class Host(Spec):
     """Local drives, where there are any."""
 
 
-class ErrorBand(Spec):
-    """How far predictions for the system were off: measured over predicted step time."""
-
-    fastest: Ratio
-    """One published run in ten was faster than this times its prediction."""
-    slowest: Ratio
-    """One published run in ten was slower than this times its prediction."""
-
-
 class HardwareProfile(Spec):
     """A whole system: device, kernels, network and host."""
 
@@ -166,7 +156,5 @@ class HardwareProfile(Spec):
     host: Host
     common: Common = Field(default_factory=shipped_common)
     """What holds on every system; by default as shipped."""
-    step_time_band: ErrorBand | None = None
-    """Where eight of ten runs would lie; without it predictions carry no band."""
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, exclude=True)
     """Source of every number, by dotted path such as ``device.memory``."""

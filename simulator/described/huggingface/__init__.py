@@ -1,4 +1,5 @@
-"""A Hugging Face ``config.json`` as a model.
+"""A Hugging Face ``config.json`` as a model, and how many parameters it has.
 
-``config_file`` reads it, ``families`` says what its keys mean.
+``config_file`` reads it, ``families`` says what its keys mean. ``parameter_counts`` counts the
+networks of many more families, by ``formulas`` over their keys.
 """

@@ -22,6 +22,7 @@ from pydantic import (
 from simulator.described.base import Count, CountOrZero, Flag, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, known_data_parallelism
+from simulator.described.plan.finetuning import Lora
 from simulator.described.plan.optimizers import UPDATE_RULES, known_optimizer
 from simulator.described.plan.plan_blocks import (
     ExpertLoad,
@@ -31,7 +32,13 @@ from simulator.described.plan.plan_blocks import (
     WrittenSchedule,
     tensor_grid,
 )
-from simulator.described.plan.stack import DEFAULT_STACK, STACKS, Stack, named_stack
+from simulator.described.plan.stack import (
+    DEFAULT_STACK,
+    STACKS,
+    CrossEntropy,
+    Stack,
+    named_stack,
+)
 from simulator.schedule import SCHEDULES
 
 Recompute = Literal["none", "selective", "full"]
@@ -189,10 +196,27 @@ class Plan(Spec):
     section 6.3; DeepSpeed's ``contiguous_memory_optimization``)."""
     precision: Precision = "bf16"
     """Number format of the matrix products."""
+    master_weights: Flag | None = None
+    """Whether 16-bit training keeps fp32 weights and optimizer states; by default as the stack
+    does. False is pure 16-bit training: weights, gradients and states."""
+    lora: Lora | None = None
+    """Adapters that are trained beside frozen weights, for example ``{rank: 16}``."""
+    frozen: tuple[str, ...] | None = None
+    """Parameters that are not trained, by name, where * stands for any text:
+    ``embedding.tokens``, ``layers.0.attention.query``, ``layers.*.mlp.*``, ``head.*``. By default
+    none, and with ``lora`` all that are no adapters."""
     attention: AttentionKernel | None = None
     """How core attention is computed; by default as the stack does it."""
+    cross_entropy: CrossEntropy | None = None
+    """How the loss is computed; by default as the stack does it."""
     optimizer: Optimizer = "adam"
     """What updates the weights: its states take memory, its passes over them time."""
+    optimizer_kernels: Literal["fused", "foreach"] | None = None
+    """Whether one kernel updates, or one after another over all weights at once, with a tensor as
+    large as these on the way (PyTorch's ``fused`` and ``foreach``); by default as the stack."""
+    optimizer_in_backward: Flag = False
+    """Whether every weight is updated as soon as its gradient is there, which is then freed
+    (torchtune's ``optimizer_in_bwd``)."""
     clip_gradients: Flag = True
     """Whether gradients are clipped by their global norm, which all ranks add up before any of
     them updates."""
@@ -239,6 +263,18 @@ class Plan(Spec):
         if self.attention is None and self.precision in ("fp32", "tf32"):
             return "unfused"
         return self.attention or self.stack.attention
+
+    @property
+    def loss_kernel(self) -> CrossEntropy:
+        """How the loss is computed."""
+        return self.cross_entropy or self.stack.cross_entropy
+
+    @property
+    def frozen_patterns(self) -> tuple[str, ...]:
+        """Names of parameters that are not trained; empty where all are."""
+        if self.frozen is not None:
+            return self.frozen
+        return ("*",) if self.lora else ()
 
     @property
     def takes_gradient_norm(self) -> bool:

@@ -1,7 +1,8 @@
 """What must hold between the fields of a job or profile.
 
 all_rules           asks all of the others; a new rule is listed there
-data_parallel_rules, pipeline_rules, expert_rules, layer_split_rules, memory_rules, pool_rules
+data_parallel_rules, pipeline_rules, expert_rules, layer_split_rules, memory_rules, pool_rules,
+finetuning_rules
                     one subject each
 profile_rules       what a hardware profile must keep
 """

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from simulator.described.job import Job
 from simulator.described.rules.data_parallel_rules import data_parallel_faults, optimizer_faults
 from simulator.described.rules.expert_rules import expert_faults
+from simulator.described.rules.finetuning_rules import finetuning_faults
 from simulator.described.rules.layer_split_rules import context_faults, tensor_grid_faults
 from simulator.described.rules.memory_rules import (
     contiguity_faults,
@@ -194,6 +195,7 @@ _RULES = (
     _frameworks_shard_inside_pipelines,
     data_parallel_faults,
     optimizer_faults,
+    finetuning_faults,
     offload_faults,
     partition_faults,
     contiguity_faults,

@@ -7,7 +7,6 @@ The script is read, never run (:mod:`simulator.importers.shell.launch_script`); 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from simulator.importers.assembly import Given, finished
 from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan, read_settings
 from simulator.importers.megatron.megatron_core import is_language_model, megatron_draft
 from simulator.importers.settings import Settings, option_rules, sort_out
+from simulator.importers.shell.command_options import launched_gpus, options_of
 from simulator.importers.shell.launch_script import Script, read_script
 
 _WANTED = "give a shell script or a file with one launch line of Megatron-LM"
@@ -42,12 +42,6 @@ _EXPERTS = (
     "moe_train_capacity_factor", "disable_moe_token_dropping",
 )  # fmt: skip
 """Options of Megatron-DeepSpeed's experts that cost something."""
-
-_NODES = ("--nnodes", "--nnode", "--num_nodes", "--num-nodes", "-N", "--nodes")
-_PER_NODE = (
-    "--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus", "--ntasks-per-node",
-    "--gpus-per-node",
-)  # fmt: skip
 
 
 def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
@@ -73,10 +67,10 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         _megatron_experts(options) if "deepspeed" in options else options, "Megatron-LM"
     )
     settings.assumed += script.notes
-    settings.define_vocabulary(given.definitions)
+    settings.define(given.definitions)
     draft = megatron_draft(
         settings,
-        given.gpus or _gpus(launcher, script),
+        given.gpus or launched_gpus(launcher, script),
         None if given.model else Path(origin).stem,
     )
     inner_keys: set[str] = set()
@@ -131,59 +125,11 @@ def _megatron_experts(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options(words: Sequence[str]) -> dict[str, Any]:
-    values: dict[str, list[str]] = {}
-    name = ""
-    for word in (part for item in words for part in _split_option(item)):
-        if re.match(r"--?[A-Za-z]", word):
-            name, equals, value = word.lstrip("-").partition("=")
-            name = name.replace("-", "_")
-            values[name] = [value] if equals else []
-        elif name:
-            values[name].append(word)
-    found = {key: _typed(value) for key, value in values.items()}
+    found = options_of(words)
     if not found.pop("group_query_attention", None):
         # Without the flag, Megatron-LM takes no notice of the number of groups.
         found.pop("num_query_groups", None)
     return found
-
-
-def _split_option(word: str) -> list[str]:
-    """An option and its value where an array holds them as one word."""
-    return word.split() if word.startswith("--") and " " in word else [word]
-
-
-def _typed(words: list[str]) -> Any:
-    values = [_number(word.strip("'\"")) for word in words]
-    if not values:
-        return True
-    return values[0] if len(values) == 1 else values
-
-
-def _number(word: str) -> int | float | str:
-    if re.fullmatch(r"[-+]?\d{1,18}", word):
-        return int(word)
-    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", word) and len(word) < 40:
-        return float(word)
-    return word
-
-
-def _gpus(launcher: Sequence[str], script: Script) -> int | None:
-    nodes, per_node = _option(launcher, _NODES), _option(launcher, _PER_NODE)
-    if nodes and per_node:
-        return nodes * per_node
-    world = script.variables.get("WORLD_SIZE", "")
-    if isinstance(world, str) and world.isdecimal() and len(world) < 10:
-        return int(world)
-    return None
-
-
-def _option(words: Sequence[str], names: Sequence[str]) -> int | None:
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in names:
-            value = value if equals else next(iter(words[i + 1 :]), "")
-            return int(value) if value.isdecimal() and len(value) < 10 else None
-    return None
 
 
 def _add_deepspeed(

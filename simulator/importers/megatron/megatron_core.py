@@ -8,13 +8,14 @@ one flat mapping, and this file says what it means. Defaults are those of Megatr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, get_args
 
+from simulator.described.load import load_model
 from simulator.described.plan.layout_text import layers_per_stage
 from simulator.described.plan.plan import RecomputeModule
 from simulator.errors import InputError
 from simulator.importers.assembly import Draft
+from simulator.importers.hub_models import ModelDocument
 from simulator.importers.megatron.megatron_memory import (
     check_muon,
     keeps_16_bit_gradients,
@@ -41,22 +42,25 @@ def is_language_model(script: str) -> bool:
     return re.fullmatch(_NETWORKS_OF_OTHER_SORTS, script) is None
 
 
-def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Draft:
+def megatron_draft(
+    settings: Settings, gpus: int | None, name: str | None, known: ModelDocument | None = None
+) -> Draft:
     """The model, plan and batch of Megatron-Core's settings; faults go to ``settings``.
 
     Args:
         settings: What a file says, under the names of Megatron-LM.
         gpus: GPUs of the job, where they are known.
         name: Name of the model; None where the user takes another than the file's.
+        known: The model where the file only names one.
     """
     tp, pp = count_of(settings, "plan.tp", 1), count_of(settings, "plan.pp", 1)
     layers = count_of(settings, "model.layers", None)
     model = model_fields(settings, tp, name) if layers is not None else None
-    draft = Draft(model=model, gpus=gpus)
+    draft = Draft(model=known or model, gpus=gpus)
     draft.micro_batch = count_of(settings, "batch.micro", 1)
     draft.global_batch = count_of(settings, "batch.global", None)
     draft.seq_len = count_of(settings, "batch.seq_len", None)
-    has_experts = bool(model and model.get("experts"))
+    has_experts = _has_experts(draft.model)
     is_narrow = keeps_16_bit_gradients(settings)
     draft.plan = {
         "tp": tp,
@@ -74,7 +78,7 @@ def megatron_draft(settings: Settings, gpus: int | None, name: str | None) -> Dr
         "attention": _attention(settings),
         **_overlaps(settings, tp),
     }
-    draft.facts = _facts(settings, model)
+    draft.facts = _facts(settings, has_experts=has_experts)
     if is_narrow:
         draft.facts["copies_gradients"] = False
     return draft
@@ -303,7 +307,14 @@ _FUSIONS = {
 """Options that refuse a fusion on the command line, and those that allow it in a recipe."""
 
 
-def _facts(settings: Settings, model: Mapping[str, Any] | None) -> dict[str, Any]:
+def _has_experts(model: ModelDocument | None) -> bool:
+    if isinstance(model, dict) and "base" not in model:
+        return bool(model.get("experts"))
+    name = model["base"] if isinstance(model, dict) else model
+    return bool(name and load_model(name).experts)
+
+
+def _facts(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
     dropouts = [settings.number(f"{kind}_dropout", default=0.1) for kind in ("hidden", "attention")]
     fuses_loss = settings.switch("cross_entropy_loss_fusion")
     facts: dict[str, Any] = {
@@ -315,6 +326,6 @@ def _facts(settings: Settings, model: Mapping[str, Any] | None) -> dict[str, Any
         withheld = [name for name in consents if not settings.switch(name, default=True)]
         if refused or withheld:
             facts[fact] = False
-    if model and "experts" in model:
+    if has_experts:
         facts["grouped_experts"] = settings.switch("moe_grouped_gemm")
     return facts

@@ -60,12 +60,16 @@ class Script:
         variables: Value of each variable at the end; arrays as lists.
         documents: Text of each here-document by the file that it is written to.
         notes: Sentences on what was simplified.
+        directives: Words of the headers that schedulers read (``#SBATCH``, ``#PBS``, ``#BSUB``).
+        gpus: GPUs of the job where what holds the script says it; None for a plain script.
     """
 
     commands: list[list[str]] = field(default_factory=list)
     variables: dict[str, str | list[str]] = field(default_factory=dict)
     documents: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    directives: list[str] = field(default_factory=list)
+    gpus: int | None = None
 
 
 def read_script(text: str, definitions: Mapping[str, str], origin: str = "") -> Script:
@@ -80,9 +84,17 @@ def read_script(text: str, definitions: Mapping[str, str], origin: str = "") -> 
         InputError: It is no complete script, or its variables grow without bound.
     """
     try:
-        return _Reader(definitions, origin).read(commands_of(text, origin))
+        script = _Reader(definitions, origin).read(commands_of(text, origin))
     except RecursionError as error:
         raise InputError.single("", "is nested too deeply", file=origin) from error
+    script.directives = directives_of(text)
+    return script
+
+
+def directives_of(text: str) -> list[str]:
+    """Words of a script's headers for Slurm, PBS and LSF; comments behind them are left out."""
+    lines = re.findall(r"^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]{1,500})", text, re.MULTILINE)
+    return [word.strip("'\"") for line in lines for word in line.split()]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
 """torchtitan.
 
-``settings_file`` reads TOML, ``python_config`` Python functions.
+``settings_file`` reads TOML, and what a registry in Python writes.
 """

@@ -19,6 +19,8 @@ from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.hub_models import ModelDocument
+from simulator.importers.python_source.evaluation import TARGET, read_python_config
 from simulator.importers.settings import (
     Settings,
     leave_out,
@@ -26,7 +28,6 @@ from simulator.importers.settings import (
     option_table,
     spellings_table,
 )
-from simulator.importers.torchtitan.python_config import TARGET, read_python_config
 
 
 def _models(table: str) -> dict[tuple[str, str], str]:
@@ -63,13 +64,30 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
     """
     origin = str(path)
     file, colon, function = origin.rpartition(":") if ".py:" in origin else (origin, "", "")
-    text = read_text(Path(file), _WANTED)
+    notes: list[str] = []
     if colon or Path(file).suffix == ".py":
-        values = _from_python(read_python_config(text, function, file), Path(file))
+        written, notes = read_python_config(Path(file), function)
+        values = _from_python(written, Path(file))
     else:
-        values = parse_mapping(text, origin, _WANTED)
+        values = parse_mapping(read_text(Path(file), _WANTED), origin, _WANTED)
     settings = Settings(flat(values, origin), "torchtitan")
-    draft = Draft(model=_model(settings, given), stack="torchtitan", gpus=given.gpus)
+    settings.assumed += notes
+    draft = torchtitan_draft(settings, given, _model(settings, given), Path(path).parent)
+    return finished(draft, settings, option_rules("torchtitan"), given, origin)
+
+
+def torchtitan_draft(
+    settings: Settings, given: Given, model: ModelDocument | None, folder: Path
+) -> Draft:
+    """What torchtitan's settings say of a job; faults go to ``settings``.
+
+    Args:
+        settings: What a file says, by dotted path.
+        given: What the user says.
+        model: The model as a job writes it; None where nobody says it.
+        folder: Where files lie that the settings name.
+    """
+    draft = Draft(model=model, stack="torchtitan", gpus=given.gpus)
     degrees = {
         name: settings.whole(*keys, default=1)
         for name, keys in spellings_table("torchtitan", "degrees").items()
@@ -78,7 +96,7 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
     draft.plan = {
         **degrees,
         "etp": degrees["etp"] if degrees["ep"] > 1 else None,
-        **pipeline_fields(settings, degrees["pp"], _layers(draft.model), Path(path).parent),
+        **pipeline_fields(settings, degrees["pp"], _layers(draft.model), folder),
         **_sharding(settings, degrees, width),
         **_dispatch(settings, degrees["ep"]),
         "cp_method": _context_method(settings, degrees["cp"]),
@@ -107,7 +125,7 @@ def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportR
         settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")
     draft.seq_len = settings.whole("training.seq_len", default=2048)
     _batch(settings, draft, width // degrees["cp"], degrees["pp"])
-    return finished(draft, settings, option_rules("torchtitan"), given, origin)
+    return draft
 
 
 def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -133,7 +151,7 @@ def _converter(target: str) -> str:
     return short.get(target.partition(".")[0], target.replace(".", "_"))
 
 
-def _model(settings: Settings, given: Given) -> dict[str, Any] | str | None:
+def _model(settings: Settings, given: Given) -> ModelDocument | None:
     name = settings.get("model.name") or settings.get("model_spec.name")
     flavor = settings.get("model.flavor") or settings.get("model_spec.flavor")
     if given.model:
@@ -148,7 +166,7 @@ def _model(settings: Settings, given: Given) -> dict[str, Any] | str | None:
     return None
 
 
-def _layers(model: dict[str, Any] | str | None) -> int:
+def _layers(model: ModelDocument | None) -> int:
     name = model["base"] if isinstance(model, dict) else model
     return load_model(name).layers if name else 0
 

@@ -20,6 +20,7 @@ from simulator.planning.campaign.training_run import (
     energy,
     money,
 )
+from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 
@@ -36,7 +37,7 @@ class Capacity:
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU, and every node, has room for what it must hold."""
+        """Whether every GPU, and every node, is as likely as not to have room."""
         return self.step.fits
 
 
@@ -82,10 +83,12 @@ def compare_clusters(
     *,
     members: int = 200,
     seed: int = 0,
+    risk: float = DEFAULT_RISK,
 ) -> Iterator[Capacity | Refusal]:
     """The same campaign on every system with every number of GPUs.
 
-    Overrides of the job's own system are kept on it.
+    Overrides of the job's own system are kept on it. Clusters on which the job runs out of memory
+    with a probability above the risk are refused.
     """
     for system in systems:
         for gpus in sizes:
@@ -95,7 +98,9 @@ def compare_clusters(
                 fault = error.faults[0]
                 yield Refusal(system, gpus, f"{fault.path} {fault.rule}")
                 continue
-            yield found if found.fits else Refusal(system, gpus, "does not fit into memory")
+            probability = found.step.fits_probability
+            reason = f"fits into memory with a probability of {probability:.0%} only"
+            yield found if probability >= 1 - risk else Refusal(system, gpus, reason)
 
 
 def smallest_in_time(found: Sequence[Capacity], deadline_s: float) -> Capacity | None:

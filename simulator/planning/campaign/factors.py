@@ -50,6 +50,10 @@ def _time(found: Capacity) -> Iterator[Factor]:
     formula = "without failures / goodput"
     missing = "" if share else "; goodput taken as 1"
     yield Factor("duration", time.wall_s / DAY_S, "d", formula + missing)
+    if time.wall_band_s is not None:
+        origin = "eight of ten such runs take, for the error of the step"
+        for name, wall_s in zip(("at least", "at most"), time.wall_band_s, strict=True):
+            yield Factor(f"duration, {name}", wall_s / DAY_S, "d", origin)
     if time.goodput is not None:
         low, high = (time.goodput.wall_percentiles_s[p] / DAY_S for p in (5, 95))
         yield Factor("duration, 5th percentile", low, "d", "of the simulated campaigns")

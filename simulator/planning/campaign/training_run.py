@@ -38,6 +38,7 @@ class CampaignTime:
 
     Attributes:
         step_time_s: One of them [s].
+        step_time_band_s: Between which times eight of ten such steps would lie [s].
         busy_share: Share of a step in which the mean GPU computes.
         goodput_share: Share of the time that goes into steps that count; None where unknown.
         goodput: The ensemble behind it; None where it was given or is unknown.
@@ -47,6 +48,7 @@ class CampaignTime:
     tokens_per_step: int
     steps: int
     step_time_s: float
+    step_time_band_s: tuple[float, float] | None
     busy_share: float
     goodput_share: float | None
     goodput: Goodput | None
@@ -61,6 +63,14 @@ class CampaignTime:
     def wall_s(self) -> float:
         """The same with what goodput leaves; without failures where it is unknown [s]."""
         return self.work_s / (self.goodput_share or 1.0)
+
+    @property
+    def wall_band_s(self) -> tuple[float, float] | None:
+        """Between which times eight of ten such campaigns would end, for their steps [s]."""
+        if self.step_time_band_s is None:
+            return None
+        shortest, longest = (self.wall_s * s / self.step_time_s for s in self.step_time_band_s)
+        return shortest, longest
 
     @property
     def gpu_s(self) -> float:
@@ -106,6 +116,7 @@ def campaign_time(
         tokens_per_step=job.batch.tokens,
         steps=steps,
         step_time_s=step.step_time_s,
+        step_time_band_s=step.step_time_band_s,
         busy_share=busy_s / step.step_time_s,
         goodput_share=ensemble.share if ensemble else campaign.goodput,
         goodput=ensemble,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from simulator.described.job import Job
 from simulator.planning.changes.single_changes import Question, single_changes
 from simulator.planning.changes.trials import OnTrial, Trial, Trials
+from simulator.results.fit_probability import DEFAULT_RISK
 
 
 class Reasons(NamedTuple):
@@ -37,15 +38,15 @@ def what_ifs(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     return tuple(sorted(found, key=lambda each: -each.gain))
 
 
-def reasons(job: Job, *, on_trial: OnTrial | None = None) -> Reasons:
+def reasons(job: Job, *, risk: float = DEFAULT_RISK, on_trial: OnTrial | None = None) -> Reasons:
     """What would make a plan faster that the search for plans found: other fields, faster links.
 
-    Steps are simulated with contention.
+    Steps are simulated with contention. ``risk`` decides which of them fit.
 
     Raises:
         InputError: The job cannot run.
     """
-    trials = Trials(job, "des", on_trial)
+    trials = Trials(job, "des", on_trial, risk)
 
     def shorter(question: Question) -> tuple[Trial, ...]:
         found = trials.of(single_changes(job, question))

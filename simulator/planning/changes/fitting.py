@@ -32,7 +32,7 @@ from simulator.planning.changes.single_changes import (
     single_changes,
 )
 from simulator.planning.changes.trials import OnTrial, Trial, Trials, held_bytes
-from simulator.results.step import StepResult
+from simulator.results.fit_probability import DEFAULT_RISK
 
 _MOST_SINGLES, _MOST_PAIRS, _MOST_TRIPLES, _MOST_WITH_MORE_GPUS, _MOST_DEVICES = 50, 12, 9, 15, 3
 MOST_TRIED = _MOST_SINGLES + _MOST_PAIRS + _MOST_TRIPLES + _MOST_WITH_MORE_GPUS + _MOST_DEVICES
@@ -71,30 +71,31 @@ def savings(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     return tuple(sorted(found, key=lambda each: -each.saved_bytes))
 
 
-def nearest_fit(job: Job) -> FitSearch:
+def nearest_fit(job: Job, risk: float = DEFAULT_RISK) -> FitSearch:
     """The change that asks least and makes the job fit, found by simulating candidates.
 
     Among changes that ask the same the one with the fastest step wins. Each candidate is
     replayed without contention; at most :data:`MOST_TRIED` are, and the winner is simulated
     in full. The same job always gives the same answer. Combinations are made of changes that
     help alone, and only the most promising of them are tried, so a remote one may be missed.
+    What fits runs out of memory with a probability of no more than ``risk``.
 
     Raises:
         InputError: The job itself cannot run.
     """
     refuse_pools(job, "the nearest plan that fits")
-    return _FitSearch(job).run()
+    return _FitSearch(job, risk).run()
 
 
 class _FitSearch:
     """Tries changes of one job: replayed, and the fastest that fits simulated in full."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self._trials = job, Trials(job)
+    def __init__(self, job: Job, risk: float) -> None:
+        self.job, self._risk, self._trials = job, risk, Trials(job, risk=risk)
 
     @cached_property
     def _in_full(self) -> Trials:
-        return Trials(self.job, "des")
+        return Trials(self.job, "des", risk=self._risk)
 
     def run(self) -> FitSearch:
         singles = list(_singles(self._trials))
@@ -111,7 +112,7 @@ class _FitSearch:
         return FitSearch(best, self._trials.count, two if is_faster else None)
 
     def _combined(self, singles: list[Trial], size: int, most: int) -> Trial | None:
-        candidates = _combined_changes(self.job, self._trials.before, singles, size)
+        candidates = _combined_changes(self._trials, singles, size)
         return self._fastest(islice(self._trials.of(candidates), most))
 
     def _on_more_gpus(self) -> Trial | None:
@@ -158,24 +159,22 @@ def _singles(trials: Trials) -> Iterable[Trial]:
     return islice(trials.of(candidates), _MOST_SINGLES)
 
 
-def _combined_changes(
-    job: Job, before: StepResult, singles: list[Trial], size: int
-) -> list[Change]:
+def _combined_changes(trials: Trials, singles: list[Trial], size: int) -> list[Change]:
     """Changes to several fields at once, the most promising first.
 
     Changes are expected to multiply their effects, on the step and on what each owner
     holds; that only orders the trials: what should fit comes first, fastest first, then the
     rest, smallest first.
     """
-    held = held_bytes(before)
+    held = held_bytes(trials.before)
 
     def promise(group: tuple[Trial, ...]) -> tuple[bool, float]:
         peak = _expected_peak_bytes(held, group)
-        misses = peak > before.capacity_bytes
+        misses = peak > trials.allowed_bytes
         return misses, peak if misses else prod(trial.step_time_s for trial in group)
 
     helpful = [trial for trial in singles if trial.saved_bytes > 0]
-    groups = [group for group in combinations(helpful, size) if _can_combine(job, group)]
+    groups = [group for group in combinations(helpful, size) if _can_combine(trials.job, group)]
     promising = sorted(groups, key=promise)[:_MOST_COMBINATIONS]
     return [merged(trial.change for trial in group) for group in promising]
 

@@ -328,7 +328,7 @@ def profile_numbers(profile: HardwareProfile) -> dict[str, str | float]:
 
     Whole numbers (GPUs per node, multiprocessors) are facts and are left out.
     """
-    document = profile.model_dump(by_alias=True, exclude_none=True, exclude={"step_time_band"})
+    document = profile.model_dump(by_alias=True, exclude_none=True)
     return dict(_numbers(document))
 
 

@@ -13,6 +13,7 @@ from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.planning.changes.single_changes import Change
 from simulator.planning.search.space import still_shards
+from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
 from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
 from simulator.results.verdict import WhatIf
@@ -60,15 +61,22 @@ class Trials:
 
     Attributes:
         count: Changed jobs that were simulated.
+        allowed_bytes: What the fullest GPU may hold where the risk is no larger than asked [B].
 
     Raises:
         InputError: The job itself cannot run.
     """
 
     def __init__(
-        self, job: Job, engine: Engine = "replay", on_trial: OnTrial | None = None
+        self,
+        job: Job,
+        engine: Engine = "replay",
+        on_trial: OnTrial | None = None,
+        risk: float = DEFAULT_RISK,
     ) -> None:
         self.job, self.before, self.count = job, run_step(job, engine), 0
+        self.allowed_bytes = allowed_device_bytes(job, risk)
+        self._risk = risk
         self._engine, self._on_trial = engine, on_trial
 
     def of(self, changes: Iterable[Change]) -> Iterator[Trial]:
@@ -84,7 +92,7 @@ class Trials:
             self.count += 1
             if self._on_trial:
                 self._on_trial()
-            yield _trial(change, step, self.before)
+            yield _trial(change, step, self.before, self._risk)
 
     def _can_shard(self, changed: Job, change: Change) -> bool:
         """Whether the stack shards as the plan says, and a new ZeRO stage has ranks to use."""
@@ -103,14 +111,16 @@ def held_bytes(step: StepResult) -> dict[str, float]:
     }
 
 
-def _trial(change: Change, step: StepResult, before: StepResult) -> Trial:
+def _trial(change: Change, step: StepResult, before: StepResult, risk: float) -> Trial:
+    probability = step.fits_probability
     return Trial(
         words=change.words,
         changes=change.fields,
         gain=step.tokens_per_s_per_gpu / before.tokens_per_s_per_gpu - 1,
         step_time_s=step.step_time_s,
         peak_device_bytes=step.peak_device_bytes,
-        fits=step.fits,
+        fits_probability=probability,
+        fits=probability >= 1 - risk,
         held_bytes=held_bytes(step),
         before_s=before.step_time_s,
         before_bytes=before.peak_device_bytes,

@@ -11,15 +11,16 @@ is a full simulation's. All other plans have lower bounds that are no smaller, s
 is the fastest under the full simulation of *all* plans, although few were simulated. Going
 on in the same way gives the second, the third, and so on, just as surely.
 
-A plan whose lower bound of memory is more than there is is dropped; whether the others fit is
-what the full simulation says.
+A plan fits where it runs out of memory with a probability of no more than the risk that is asked.
+One whose lower bound of memory is more than that allows is dropped; whether the others fit is what
+the full simulation says.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
@@ -38,6 +39,7 @@ from simulator.planning.search.bound import ROUNDING, plan_bounds
 from simulator.planning.search.space import Axes, PlanSpace, plan_space
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category
+from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
 from simulator.results.simulation import run_step
 
 Part = Callable[[PlanSpace], NDArray[np.bool_]]
@@ -63,6 +65,7 @@ class PlanChoice:
         changes: What gives the job this plan, ready for :meth:`Job.replace`.
         step_time_s: Its step under the full simulation [s].
         peak_device_bytes: What its fullest GPU holds [B].
+        fits_probability: How likely that is within its memory, 0 to 1.
         breakdown_s: Where the step of the mean rank goes [s].
     """
 
@@ -70,6 +73,7 @@ class PlanChoice:
     dp: int
     step_time_s: float
     peak_device_bytes: float
+    fits_probability: float
     breakdown_s: Mapping[Category, float]
 
 
@@ -79,8 +83,8 @@ class Pruned:
 
     Attributes:
         refused: Combinations that break a rule, by the field that the rule names.
-        too_large: Plans whose least memory is more than there is.
-        too_large_simulated: Plans that turned out not to fit when they were simulated.
+        too_large: Plans whose least memory is more than the risk allows.
+        too_large_simulated: Plans that turned out to hold more when they were simulated.
         slower_bound: Plans whose lower bound is no shorter than the last choice's step.
         slower_replay: Plans whose replay is no shorter.
         slower_simulation: Plans whose simulated step is longer.
@@ -135,7 +139,7 @@ def search_plans(
     vary: Axes | None = None,
     *,
     top: int = 1,
-    headroom: float = 0.0,
+    risk: float = DEFAULT_RISK,
     executor: Executor | None = None,
     at_a_time: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
@@ -146,7 +150,7 @@ def search_plans(
         job: Model, cluster, batch, and the fields of the plan that are not varied.
         vary: Values by field; see :func:`~simulator.planning.search.space.plan_space`.
         top: How many of the fastest plans to find.
-        headroom: Share of the device memory that must stay free.
+        risk: Probability of running out of memory that a plan has at most.
         executor: Where plans are simulated; in this process if None. The answer does not
             depend on it.
         at_a_time: Plans that are handed to the executor together.
@@ -156,8 +160,27 @@ def search_plans(
         InputError: A field cannot be varied, or a value of it is wrong.
     """
     candidates = _candidates(job, vary, executor, at_a_time)
-    search = _Search(candidates, top, (1 - headroom) * job.cluster.profile.device.memory_bytes)
-    return search.run(on_progress)
+    return _Search(candidates, top, allowed_device_bytes(job, risk)).run(on_progress)
+
+
+def search_risks(
+    job: Job,
+    risks: Sequence[float],
+    vary: Axes | None = None,
+    *,
+    executor: Executor | None = None,
+    at_a_time: int = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> dict[float, PlanSearch]:
+    """The fastest plan by the risk of running out of memory, proven as in :func:`search_plans`.
+
+    What is known of a plan is shared. Arguments and errors are those of :func:`search_plans`.
+    """
+    candidates = _candidates(job, vary, executor, at_a_time)
+    return {
+        risk: _Search(candidates, 1, allowed_device_bytes(job, risk)).run(on_progress)
+        for risk in risks
+    }
 
 
 def search_parts(
@@ -165,7 +188,7 @@ def search_parts(
     parts: Mapping[str, Part],
     vary: Axes | None = None,
     *,
-    headroom: float = 0.0,
+    risk: float = DEFAULT_RISK,
     executor: Executor | None = None,
     at_a_time: int = 1,
     on_progress: Callable[[str, Progress], None] | None = None,
@@ -178,7 +201,7 @@ def search_parts(
     errors, are those of :func:`search_plans`.
     """
     candidates = _candidates(job, vary, executor, at_a_time)
-    limit_bytes = (1 - headroom) * job.cluster.profile.device.memory_bytes
+    limit_bytes = allowed_device_bytes(job, risk)
     return {
         name: _Search(candidates, 1, limit_bytes, part(candidates.space)).run(
             None if on_progress is None else partial(on_progress, name)
@@ -191,7 +214,7 @@ def pareto_front(
     job: Job,
     vary: Axes | None = None,
     *,
-    headroom: float = 0.0,
+    risk: float = DEFAULT_RISK,
     most: int = 12,
     executor: Executor | None = None,
     at_a_time: int = 1,
@@ -204,7 +227,7 @@ def pareto_front(
     asked for. The other arguments, and errors, are those of :func:`search_plans`.
     """
     candidates = _candidates(job, vary, executor, at_a_time)
-    limit_bytes = (1 - headroom) * job.cluster.profile.device.memory_bytes
+    limit_bytes = allowed_device_bytes(job, risk)
     front: list[PlanChoice] = []
     while len(front) < most:
         choices = _Search(candidates, 1, limit_bytes).run(on_progress).choices
@@ -227,6 +250,7 @@ class _Trial(NamedTuple):
 
     step_time_s: float
     peak_device_bytes: float | None = None
+    fits_probability: float = 0.0
     breakdown_s: Mapping[Category, float] | None = None
     refused: str = ""
     """Field of the rule that the plan turned out to break; its other values mean nothing."""
@@ -271,12 +295,12 @@ class _Search:
         among: NDArray[np.bool_] | None = None,
     ) -> None:
         self._candidates, self._space, self._top = candidates, candidates.space, top
-        self._capacity_bytes = limit_bytes
+        self._limit_bytes = limit_bytes
         bounds = candidates.bounds
         everything = np.ones(len(self._space), dtype=np.bool_)
         self._plans = np.flatnonzero(everything if among is None else among)
         self._least_bytes = bounds.peak_device_bytes[self._plans]
-        fits = self._plans[self._least_bytes <= self._capacity_bytes]
+        fits = self._plans[self._least_bytes <= self._limit_bytes]
         self._heap = [
             _Entry(float(bounds.step_time_s[plan]), int(plan), Tier.BOUND) for plan in fits
         ]
@@ -314,7 +338,7 @@ class _Search:
             simulated=self._counts[Tier.SIMULATION],
             pruned=Pruned(
                 refused=dict(self._refused.most_common()),
-                too_large=int((self._least_bytes > self._capacity_bytes).sum()),
+                too_large=int((self._least_bytes > self._limit_bytes).sum()),
                 too_large_simulated=self._misfits,
                 slower_bound=left.count(Tier.BOUND),
                 slower_replay=left.count(Tier.REPLAY),
@@ -345,7 +369,7 @@ class _Search:
             self._refused[trial.refused] += 1
             return
         if trial.peak_device_bytes is not None:
-            if trial.peak_device_bytes > self._capacity_bytes:
+            if trial.peak_device_bytes > self._limit_bytes:
                 self._misfits += 1
                 return
             self._simulated[entry.plan] = trial
@@ -368,6 +392,7 @@ class _Search:
             dp=int(self._space.dp[entry.plan]),
             step_time_s=entry.step_s,
             peak_device_bytes=trial.peak_device_bytes or 0.0,
+            fits_probability=trial.fits_probability,
             breakdown_s=trial.breakdown_s or {},
         )
 
@@ -385,7 +410,7 @@ def _try(job: Job, tier: Tier) -> _Trial:
     # A node without room for what leaves its GPUs makes the plan as useless as a full GPU.
     has_room = step.host is None or step.host.fits
     peak_bytes = step.peak_device_bytes if has_room else inf
-    return _Trial(step.step_time_s, peak_bytes, step.breakdown_s)
+    return _Trial(step.step_time_s, peak_bytes, step.fits_probability, step.breakdown_s)
 
 
 BATCH = "batch.global"

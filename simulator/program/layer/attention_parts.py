@@ -91,11 +91,13 @@ def _add_attention(block: Block, window: int) -> None:
     model, shape = block.model, block.shape
     tokens, size = shape.tokens, shape.element_bytes
     query, key_value = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
-    block.save("qkv_input", tokens * model.hidden * shape.kept_bytes, Region.GATHERED)
+    projections = ("attention.query", "attention.key", "attention.value")
+    kept_bytes = tokens * model.hidden * shape.kept_bytes
+    block.save("qkv_input", kept_bytes, Region.GATHERED, weights=projections)
     block.linear(
         "qkv", query + key_value, model.hidden, Split.COLUMN,
         kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True, products=3, weights=3,
-        role=Role.PROJECTION,
+        role=Role.PROJECTION, tensors=projections,
     )  # fmt: skip
     if model.qkv_bias:
         block.bias("qkv", tokens * (query + key_value), Region.TENSOR, added=True)
@@ -111,10 +113,21 @@ def _add_attention(block: Block, window: int) -> None:
         block.save(str(role), num_bytes, Region.TENSOR, role=role)
     heads = Heads(model.heads, repeats * model.kv_heads, model.head_dim, model.head_dim)
     add_core_attention(block, heads, window)
-    block.save("attention_context", tokens * query * size, Region.TENSOR, role=Role.CONTEXT)
-    block.linear("attention_output", model.hidden, query, Split.ROW, role=Role.PROJECTION)
+    _output_product(block, tokens * query * size, query)
     if model.attention_output_bias:
         block.bias("attention_output", tokens * model.hidden, Region.SEQUENCE)
+
+
+def _output_product(block: Block, context_bytes: float, width: int) -> None:
+    """The product behind core attention, whose input a fused kernel keeps for itself."""
+    matrix = ("attention.output",)
+    weights = () if block.plan.attention_kernel == "flash" else matrix
+    role = Role.CONTEXT
+    block.save("attention_context", context_bytes, Region.TENSOR, role=role, weights=weights)
+    role = Role.PROJECTION
+    block.linear(
+        "attention_output", block.model.hidden, width, Split.ROW, role=role, tensors=matrix
+    )
 
 
 def _add_latent_attention(block: Block, _window: int) -> None:
@@ -122,27 +135,38 @@ def _add_latent_attention(block: Block, _window: int) -> None:
     assert latent is not None
     tokens, size = shape.tokens, shape.element_bytes
     query = model.heads * latent.qk_head_dim
-    block.save("latent_input", tokens * model.hidden * shape.kept_bytes, Region.SEQUENCE)
+    query_matrix, key_values = ("attention.query",), ("attention.key", "attention.value")
+    query_down, key_value_down = ("attention.query_down",), ("attention.key_value_down",)
+    reads_input = (*(query_down if latent.q_lora_rank else query_matrix), *key_value_down)
+    kept_bytes = tokens * model.hidden * shape.kept_bytes
+    block.save("latent_input", kept_bytes, Region.SEQUENCE, weights=reads_input)
     if latent.q_lora_rank:
-        block.linear("query_down", latent.q_lora_rank, model.hidden, Split.NONE)
+        block.linear("query_down", latent.q_lora_rank, model.hidden, Split.NONE, tensors=query_down)
         _latent_norm(block, "query_latent_norm", latent.q_lora_rank)
-        block.save("query_latent", 2 * tokens * latent.q_lora_rank * size, Region.SEQUENCE)
-    block.linear("query_up", query, latent.q_lora_rank or model.hidden, Split.COLUMN)
+        _save_latent(block, "query_latent", latent.q_lora_rank, query_matrix)
+    inputs = latent.q_lora_rank or model.hidden
+    block.linear("query_up", query, inputs, Split.COLUMN, tensors=query_matrix)
     down = latent.kv_lora_rank + latent.qk_rope_head_dim
-    block.linear("key_value_down", down, model.hidden, Split.NONE)
+    block.linear("key_value_down", down, model.hidden, Split.NONE, tensors=key_value_down)
     _latent_norm(block, "key_value_latent_norm", latent.kv_lora_rank)
-    block.save("key_value_latent", 2 * tokens * down * size, Region.SEQUENCE)
+    _save_latent(block, "key_value_latent", down, key_values)
     up = model.heads * (latent.qk_nope_head_dim + latent.v_head_dim)
-    block.linear("key_value_up", up, latent.kv_lora_rank, Split.COLUMN)
+    block.linear("key_value_up", up, latent.kv_lora_rank, Split.COLUMN, tensors=key_values)
     value = model.heads * latent.v_head_dim
     _latent_rotary(block, latent)
     for role, width in ((Role.QUERY, query), (Role.KEY, query), (Role.VALUE, value)):
         block.save(str(role), tokens * width * size, Region.TENSOR, role=role)
     heads = Heads(model.heads, model.heads, latent.qk_head_dim, latent.v_head_dim)
     add_core_attention(block, heads)
-    block.save("attention_context", tokens * value * size, Region.TENSOR, role=Role.CONTEXT)
-    block.linear("attention_output", model.hidden, value, Split.ROW, role=Role.PROJECTION)
+    _output_product(block, tokens * value * size, value)
     _repeat_latents(block)
+
+
+def _save_latent(block: Block, name: str, width: int, weights: tuple[str, ...]) -> None:
+    """A latent, and what its norm gives, which products with these weights read."""
+    num_bytes = 2 * block.shape.tokens * width * block.shape.element_bytes
+    share = 1.0 - _LATENT_NORM_INPUT
+    block.save(name, num_bytes, Region.SEQUENCE, weights=weights, weights_share=share)
 
 
 def _repeat_latents(block: Block) -> None:

@@ -120,16 +120,25 @@ class Block:
         self.mlp_piece = len(self.pieces)
         if self.model.norms_per_layer > 1:
             self.mlp_start = len(self.saved)
-            self.norm("mlp_norm")
+            self.norm("mlp_norm", "norm.1")
 
     def work(self, passing: tuple[float, ...], working: tuple[float, ...], region: Region) -> None:
         """Hold these blocks while forward runs, and those while backward does."""
         self.passing_bytes, self.working_bytes = passing, working
         self.working_region = region
 
-    def save(self, name: str, num_bytes: float, region: Region, *, role: Role = Role.OTHER) -> None:
-        """Keep an activation for backward."""
-        self.saved.append(Saved(name, num_bytes, region, role))
+    def save(
+        self,
+        name: str,
+        num_bytes: float,
+        region: Region,
+        *,
+        role: Role = Role.OTHER,
+        weights: tuple[str, ...] = (),
+        weights_share: float = 1.0,
+    ) -> None:
+        """Keep an activation for backward; arguments as of :class:`Saved`."""
+        self.saved.append(Saved(name, num_bytes, region, role, weights, weights_share))
 
     def repeat(
         self,
@@ -167,8 +176,8 @@ class Block:
         """Append kernels that move so many bytes."""
         self.pieces.append(MemoryBound(name, forward, backward, region, kernels))
 
-    def norm(self, name: str) -> None:
-        """A norm over the residual stream, and what its backward reads."""
+    def norm(self, name: str, weight: str) -> None:
+        """A norm over the residual stream with a weight of that name, and what backward reads."""
         model_width = self.model.hidden
         row = self.shape.tokens * model_width * self.shape.element_bytes
         fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
@@ -180,15 +189,23 @@ class Block:
         )  # fmt: skip
         self.pieces.append(piece)
         role = Role.NORM_STATISTICS
-        self.save_norm(name, self.shape.tokens, model_width, Region.SEQUENCE, fused, role)
+        rows, region = self.shape.tokens, Region.SEQUENCE
+        self.save_norm(name, rows, model_width, region, fused, role=role, weight=weight)
 
     def save_norm(
-        self, name: str, rows: int, width: int, region: Region, fused: bool,
-        role: Role = Role.OTHER,
+        self, name: str, rows: int, width: int, region: Region, fused: bool, *,
+        role: Role = Role.OTHER, weight: str = "",
     ) -> None:  # fmt: skip
-        """What the backward of a norm over so many rows reads."""
+        """What the backward of a norm over so many rows reads.
+
+        A norm written out keeps the normalised input for the gradient of its weight.
+        """
         size = self.shape.element_bytes + (0 if fused else _EAGER_NORM_INPUT_BYTES)
-        self.save(f"{name}_input", rows * width * size, region)
+        weights = () if fused or not weight else (weight,)
+        share = self.shape.element_bytes / size
+        self.save(
+            f"{name}_input", rows * width * size, region, weights=weights, weights_share=share
+        )
         self.save(f"{name}_statistics", self._statistics_bytes(rows), region, role=role)
 
     def _statistics_bytes(self, rows: int) -> float:
@@ -208,6 +225,7 @@ class Block:
         products: int = 1,
         weights: int = 1,
         role: Role = Role.OTHER,
+        tensors: tuple[str, ...] = (),
     ) -> None:
         """A product with a weight, and the casts its number format needs.
 
@@ -234,7 +252,7 @@ class Block:
         self.pieces.append(
             Gemm(
                 name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,
-                products=products, weights=weights, role=role,
+                products=products, weights=weights, role=role, tensors=tensors,
             )
         )  # fmt: skip
 

@@ -21,7 +21,13 @@ from dataclasses import replace
 from simulator.described.model import Experts, Model
 from simulator.program.layer.block import Block
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
-from simulator.program.layer.mlp import add_activation, add_mlp, branches, mlp_tensors
+from simulator.program.layer.mlp import (
+    add_activation,
+    add_mlp,
+    branches,
+    mlp_matrices,
+    mlp_tensors,
+)
 from simulator.program.layer.pieces import Gemm, GroupedGemm, MemoryBound, Region, Role, Split
 from simulator.program.layer.tensors import (
     ParameterGroup,
@@ -109,8 +115,12 @@ def _add_router(block: Block, experts: Experts) -> None:
     scores = float(tokens * experts.count)
     shares_input = experts.shared_ffn_hidden and block.shape.keeps_inputs
     region = Region.GATHERED if shares_input else Region.SEQUENCE
-    block.save("router_input", row, region)
-    block.pieces.append(Gemm("router", tokens, experts.count, hidden, half_precision=True))
+    of_shared, _ = mlp_matrices(block.model, is_shared=True) if shares_input else ((), ())
+    router = ("router",)
+    block.save("router_input", row, region, weights=(*router, *of_shared))
+    block.pieces.append(
+        Gemm("router", tokens, experts.count, hidden, half_precision=True, tensors=router)
+    )
     traffic = _SCORE_PASSES * scores * _SCORE_BYTES
     # Backward adds the router's gradient of the tokens to that of the experts.
     block.memory_bound("routing", traffic, traffic + 3 * row, Region.SEQUENCE, _SCORE_KERNELS)
@@ -123,11 +133,16 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     moved = (shape.tokens + copies) * hidden * shape.element_bytes
     block.pieces.append(_reordering(Role.PERMUTE, moved))
     first = len(block.saved)
-    block.save("expert_input", copies * hidden * shape.kept_bytes, Region.ROUTED)
-    _grouped(block, "expert_up", copies, branches(block.model) * width, hidden, Split.COLUMN)
+    gated = block.model.gated_mlp
+    into = ("experts.gate", "experts.up") if gated else ("experts.up",)
+    out_of = ("experts.down",)
+    block.save("expert_input", copies * hidden * shape.kept_bytes, Region.ROUTED, weights=into)
+    columns = branches(block.model) * width
+    _grouped(block, "expert_up", copies, columns, hidden, Split.COLUMN, tensors=into)
     add_activation(block, "expert_activation", copies * width, Region.SEQUENCE)
-    block.save("expert_down_input", copies * width * shape.kept_bytes, Region.SEQUENCE)
-    _grouped(block, "expert_down", copies, hidden, width, Split.ROW)
+    kept_bytes = copies * width * shape.kept_bytes
+    block.save("expert_down_input", kept_bytes, Region.SEQUENCE, weights=out_of)
+    _grouped(block, "expert_down", copies, hidden, width, Split.ROW, tensors=out_of)
     if block.model.mlp_bias and not block.stack.fused_expert_extras:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))
     block.pieces.append(_reordering(Role.UNPERMUTE, moved))
@@ -163,13 +178,16 @@ def _reordering(role: Role, moved_bytes: float) -> MemoryBound:
     )  # fmt: skip
 
 
-def _grouped(block: Block, name: str, copies: int, n: int, k: int, split: Split) -> None:
+def _grouped(
+    block: Block, name: str, copies: int, n: int, k: int, split: Split, *, tensors: tuple[str, ...]
+) -> None:
     experts = block.model.experts
     assert experts is not None
     groups = experts.count
     launches = 1 if block.stack.grouped_experts else groups
     block.pieces += _casts(block, name, (copies * k, copies * n), split, launches)
-    block.pieces.append(GroupedGemm(name, groups, copies / groups, n, k, split, launches))
+    product = GroupedGemm(name, groups, copies / groups, n, k, split, launches, tensors=tensors)
+    block.pieces.append(product)
 
 
 def _casts(
@@ -200,7 +218,10 @@ def _add_shared_expert(block: Block, experts: Experts) -> None:
     first_piece, first_saved = len(block.pieces), len(block.saved)
     add_mlp(block, experts.shared_ffn_hidden, shares_input=True, is_shared=True)
     if experts.shared_gate:
-        block.pieces.append(Gemm("shared_gate", tokens, 1, hidden, half_precision=True))
+        gate = ("shared_expert.scalar_gate",)
+        block.pieces.append(
+            Gemm("shared_gate", tokens, 1, hidden, half_precision=True, tensors=gate)
+        )
         block.memory_bound("shared_gate_product", 2 * row, 3 * row, Region.SEQUENCE, 2)
         block.save("shared_output", row, Region.SEQUENCE)
         block.save("shared_gate_output", tokens * block.shape.element_bytes, Region.SEQUENCE)

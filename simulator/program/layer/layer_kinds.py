@@ -92,10 +92,10 @@ def model_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Laye
         part.refuse_unruled(model, plan)
     block = Block(model, plan, shape)
     block.context = (mixer.context, mlp.context)
-    block.norm("attention_norm")
+    block.norm("attention_norm", "norm.0")
     mixer.add(block, kind.window)
     if model.norms_per_layer > _NORMS_BEFORE:
-        block.norm("attention_post_norm")
+        block.norm("attention_post_norm", "norm.2")
     if not model.parallel_block:
         block.residual("attention_residual")
     if mlp is NO_MLP:
@@ -103,6 +103,6 @@ def model_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Laye
     block.start_mlp()
     mlp.add(block, kind.window)
     if model.norms_per_layer > _NORMS_BEFORE + 1:
-        block.norm("mlp_post_norm")
+        block.norm("mlp_post_norm", "norm.3")
     block.residual("mlp_residual")
     return block.layer()

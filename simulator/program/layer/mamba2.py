@@ -79,8 +79,12 @@ def _add(block: Block, _window: int) -> None:
     """In product, convolution, scan, gated norm, out product."""
     model, shape, ssm = block.model, block.shape, _ssm(block.model)
     tokens, size, width = shape.tokens, shape.element_bytes, ssm.width(block.model.hidden)
-    block.save("ssm_input", tokens * model.hidden * shape.kept_bytes, Region.GATHERED)
-    block.linear("ssm_in", _projected_width(model), model.hidden, Split.COLUMN, after_kernel=True)
+    into, out_of, kept_bytes = ("ssm.in",), ("ssm.out",), tokens * model.hidden * shape.kept_bytes
+    block.save("ssm_input", kept_bytes, Region.GATHERED, weights=into)
+    block.linear(
+        "ssm_in", _projected_width(model), model.hidden, Split.COLUMN,
+        after_kernel=True, tensors=into,
+    )  # fmt: skip
     block.save("ssm_projected", tokens * _projected_width(model) * size, Region.TENSOR)
     mixed = tokens * _mixed_width(model) * size
     forward, backward = _CONV_PASSES * mixed, _CONV_BACKWARD_PASSES * mixed
@@ -89,8 +93,9 @@ def _add(block: Block, _window: int) -> None:
     block.save("ssm_scanned", tokens * width * size, Region.TENSOR)
     _add_gated_norm(block, tokens * width * size)
     block.save("ssm_norm_statistics", tokens * ssm.groups * _FULL_BYTES, Region.TENSOR)
-    block.save("ssm_out_input", tokens * width * shape.kept_bytes, Region.TENSOR)
-    block.linear("ssm_out", model.hidden, width, Split.ROW, after_kernel=True)
+    kept_bytes = tokens * width * shape.kept_bytes
+    block.save("ssm_out_input", kept_bytes, Region.TENSOR, weights=out_of)
+    block.linear("ssm_out", model.hidden, width, Split.ROW, after_kernel=True, tensors=out_of)
 
 
 def _chunk(ssm: StateSpace, seq_len: int) -> int:

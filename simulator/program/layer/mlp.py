@@ -30,6 +30,13 @@ def mlp_tensors(model: Model, name: str, width: int, *, biased: bool) -> Iterato
         yield ParameterTensor(f"{name}.down.bias", (model.hidden,), role=TensorRole.BIAS)
 
 
+def mlp_matrices(model: Model, *, is_shared: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the matrices into the width of an MLP, and of the one out of it."""
+    name = "shared_expert" if is_shared else "mlp"
+    into = (f"{name}.gate", f"{name}.up") if model.gated_mlp else (f"{name}.up",)
+    return into, (f"{name}.down",)
+
+
 def branches(model: Model) -> int:
     """Products into the MLP's width: up, and gate if there is one."""
     return 2 if model.gated_mlp else 1
@@ -49,21 +56,24 @@ def add_mlp(
     model, prefix = block.model, "shared_" if is_shared else ""
     hidden, tokens, operand = model.hidden, block.shape.tokens, block.shape.kept_bytes
     up, down = f"{prefix}mlp_up", f"{prefix}mlp_down"
+    into, out_of = mlp_matrices(model, is_shared=is_shared)
     if not (shares_input and block.shape.keeps_inputs):
-        block.save(f"{prefix}mlp_input", tokens * hidden * operand, Region.GATHERED)
+        kept_bytes = tokens * hidden * operand
+        block.save(f"{prefix}mlp_input", kept_bytes, Region.GATHERED, weights=into)
     products = branches(model)
     columns = products * width
     block.linear(
         up, columns, hidden, Split.COLUMN, after_kernel=True, products=products,
-        weights=1 if is_shared else 2,
+        weights=1 if is_shared else 2, tensors=into,
     )  # fmt: skip
     if model.mlp_bias:
         block.bias(up, tokens * columns, Region.TENSOR)
     role = Role.OTHER if is_shared else Role.ACTIVATION_INPUT
     add_activation(block, f"{prefix}activation", tokens * width, Region.TENSOR, role)
     role = Role.OTHER if is_shared else Role.DOWN_INPUT
-    block.save(f"{down}_input", tokens * width * operand, Region.TENSOR, role=role)
-    block.linear(down, hidden, width, Split.ROW, after_kernel=True)
+    kept_bytes = tokens * width * operand
+    block.save(f"{down}_input", kept_bytes, Region.TENSOR, role=role, weights=out_of)
+    block.linear(down, hidden, width, Split.ROW, after_kernel=True, tensors=out_of)
     if model.mlp_bias:
         block.bias(down, tokens * hidden, Region.SEQUENCE)
 

@@ -6,8 +6,10 @@ do for one microbatch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.described.model import Model
@@ -15,6 +17,7 @@ from simulator.described.plan.plan import Plan
 from simulator.described.plan.stack import Stack
 from simulator.program.layer.block import MASK_BYTES, Block, Shape
 from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.losses import LOSSES, Copies
 from simulator.program.layer.pieces import (
     Axis,
     Exchange,
@@ -33,10 +36,8 @@ from simulator.program.layer.tensors import (
     norm_tensors,
 )
 
-_LOSS_COPIES, _PARALLEL_LOSS_COPIES = 2, 3
-"""fp32 copies of the logits beside the kept log-probabilities, at their most in backward:
-gradients of the log-probabilities and of the logits; where the vocabulary is cut over ranks
-also the probabilities (``torch.distributed.tensor.parallel.loss``)."""
+_LOG_SUM_BYTES = 4.0
+"""The logarithm of a token's sum of exponentials is fp32."""
 
 
 def embedding_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
@@ -123,11 +124,14 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
         MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
     )
     if model.embedding_dim:
-        block.linear("embedding_projection", model.hidden, model.embedding_dim, Split.NONE)
+        block.linear(
+            "embedding_projection", model.hidden, model.embedding_dim, Split.NONE,
+            tensors=("embedding.projection",),
+        )  # fmt: skip
     if model.positions == "learned":
         block.memory_bound("positions", 2 * row, row, Region.SEQUENCE)
     if model.embedding_norm:
-        block.norm("embedding_norm")
+        block.norm("embedding_norm", "embedding.norm")
     if plan.stack.dropout:
         block.memory_bound("embedding_dropout", 2 * row, 2 * row, Region.SEQUENCE)
         mask = shape.tokens * model.hidden * MASK_BYTES
@@ -138,8 +142,8 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
 def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
     """Normed hidden state and normed embedding of the next token, joined by one product."""
     block = Block(model, plan, shape)
-    block.norm("hidden_norm")
-    block.norm("embedding_norm")
+    block.norm("hidden_norm", "hidden_norm")
+    block.norm("embedding_norm", "embedding_norm")
     join_bytes = shape.tokens * 2 * model.hidden * shape.kept_bytes
     block.save("join_input", join_bytes, Region.GATHERED)
     block.linear("join", model.hidden, 2 * model.hidden, Split.COLUMN)
@@ -151,50 +155,66 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     stack = plan.stack
     block = Block(model, plan, shape)
     if model.final_norm:
-        block.norm("final_norm")
+        block.norm("final_norm", "head.norm")
     head_bytes = shape.tokens * model.hidden * shape.element_bytes
-    block.save("head_input", head_bytes, Region.GATHERED)
+    matrix = "embedding.tokens" if model.tied_embeddings else "head.tokens"
+    block.save("head_input", head_bytes, Region.GATHERED, weights=(matrix,))
     width = model.embedding_dim or model.hidden
     if model.embedding_dim:
-        block.linear("head_projection", width, model.hidden, Split.NONE)
+        block.linear(
+            "head_projection", width, model.hidden, Split.NONE, tensors=("head.projection",)
+        )
     block.pieces.append(
         Gemm(
             "head", shape.tokens, padded_vocab, width,
-            split=Split.COLUMN, half_precision=True, role=Role.LOGITS,
+            split=Split.COLUMN, half_precision=True, role=Role.LOGITS, tensors=(matrix,),
         )
     )  # fmt: skip
     logits_bytes = float(shape.tokens * padded_vocab) * shape.element_bytes
     if plan.gathers_logits:
         kind = CollectiveKind.ALL_GATHER
         block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
-    if stack.cross_entropy == "eager":
+    if plan.loss_kernel == "eager":
         block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
+    if plan.loss_kernel == "linear-fused":
+        _fuse_head(block, padded_vocab, matrix)
+    if plan.loss_kernel == "cut":
+        block.save("head_log_sum", _LOG_SUM_BYTES * shape.tokens, Region.SEQUENCE)
+        block.work((), (0.0,), Region.WHOLE)
     return block.layer()
+
+
+def _fuse_head(block: Block, vocab: int, matrix: str) -> None:
+    """Logits of a part of the tokens at a time, and the weight's gradient beside them.
+
+    Gradients are made in forward: that of the input, as large as it, is kept in its place.
+
+    Source: Liger-Kernel, ``ops/fused_linear_cross_entropy.py``: as many parts as the vocabulary is
+    wider than the input, rounded so that a part is a power of two of tokens.
+    """
+    tokens, size, hidden = block.shape.tokens, block.shape.element_bytes, block.model.hidden
+    part = 1 << (math.ceil(tokens / math.ceil(vocab / hidden)) - 1).bit_length()
+    block.save("head_gradient", float(vocab * hidden) * size, Region.WHOLE, weights=(matrix,))
+    block.work((min(part, tokens) * float(vocab) * size,), (0.0,), Region.WHOLE)
 
 
 def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
-    """Cross-entropy as the stack computes it."""
-    stack = plan.stack
-    block = Block(model, plan, shape)
-    logits = float(shape.tokens * padded_vocab)
-    half, full, region = shape.element_bytes, 4.0, _logits_region(stack)
-    if stack.cross_entropy == "fused":
-        # Maximum, exponentials with their sum, and the gradient.
-        block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
-        block.save("logits", logits * half, region)
-        block.pieces += _loss_reductions(plan, shape)
+    """Cross-entropy as the plan computes it."""
+    block, loss = Block(model, plan, shape), LOSSES[plan.loss_kernel]
+    size, region = partial(_copies_bytes, shape, padded_vocab), _logits_region(plan.stack)
+    forward, backward = size(loss.forward), size(loss.backward)
+    block.memory_bound("cross_entropy", forward, backward, region, loss.kernels)
+    if not loss.has_logits:
         return block.layer()
-    # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
-    forward, backward = logits * (half + 7 * full), logits * (3 * full + half)
-    block.memory_bound("cross_entropy", forward, backward, region, 8)
-    block.save("softmax", logits * full, region)
+    block.save("logits", size(loss.kept), region)
     block.pieces += _loss_reductions(plan, shape)
-    if stack.cross_entropy == "copied":
-        block.work((logits * half, logits * full, logits * full), (logits * half,), region)
-    if stack.cross_entropy == "eager":
-        copies = _PARALLEL_LOSS_COPIES if plan.divides_loss else _LOSS_COPIES
-        block.work((logits * half, logits * full), (logits * full,) * copies, region)
+    working = loss.divided_working if plan.divides_loss else ()
+    block.work(tuple(map(size, loss.passing)), tuple(map(size, working or loss.working)), region)
     return block.layer()
+
+
+def _copies_bytes(shape: Shape, padded_vocab: int, copies: Copies) -> float:
+    return copies.num_bytes(float(shape.tokens * padded_vocab), shape.element_bytes)
 
 
 def _loss_reductions(plan: Plan, shape: Shape) -> list[Exchange]:

@@ -9,8 +9,10 @@ tokens are left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
+from simulator.described.huggingface.parameter_counts import ParameterCount
 from simulator.described.model import Model
 from simulator.program.layer.layer_kinds import layer_kinds, layer_parts, layer_tensors
 from simulator.program.layer.model_ends import (
@@ -19,6 +21,9 @@ from simulator.program.layer.model_ends import (
     multi_token_tensors,
 )
 from simulator.program.layer.tensors import ParameterTensor
+
+_PARTS = {"norm": "norms", "shared_expert": "shared_experts", "ssm": "recurrence"}
+"""Parts by the first word of their tensors' names, where it is another."""
 
 _FORWARD_AND_BACKWARD = 3
 """Backward needs twice the products of forward."""
@@ -86,6 +91,30 @@ def active_parameter_count(model: Model) -> int:
     leave them out. Multi-token-prediction modules do not count.
     """
     return sum(_active_numel(model, tensor) for tensor in _all_tensors(model))
+
+
+def parameter_count_by_part(model: Model) -> ParameterCount:
+    """Parameters that an optimizer trains, by part; multi-token-prediction modules do not count.
+
+    The balancing term of a router (arXiv 2408.15664) is a buffer, since no gradient reaches it. A
+    router with a trained bias is one whose experts have biases too (gpt-oss).
+    """
+    whole: Counter[str] = Counter()
+    active: Counter[str] = Counter()
+    for tensor in _all_tensors(model):
+        if tensor.name == "router.bias" and not model.mlp_bias:
+            continue
+        part = _part(tensor)
+        whole[part] += tensor.numel
+        active[part] += _active_numel(model, tensor)
+    return ParameterCount(model.name, whole, active)
+
+
+def _part(tensor: ParameterTensor) -> str:
+    if tensor.name.startswith("head.norm"):
+        return "final_norm"
+    first = tensor.name.partition(".")[0]
+    return _PARTS.get(first, first)
 
 
 def _all_tensors(model: Model) -> Iterator[ParameterTensor]:

@@ -112,6 +112,8 @@ class Gemm:
         products: Kernels that it stands for, each with a part of its columns.
         weights: Matrices of the model that it multiplies with at once: query, key and value.
         role: What it is to the passes.
+        tensors: Names of the parameters that it multiplies with.
+        trained_share: Part of its columns whose weights have a gradient.
     """
 
     name: str
@@ -127,6 +129,8 @@ class Gemm:
     products: int = 1
     weights: int = 1
     role: Role = Role.OTHER
+    tensors: tuple[str, ...] = ()
+    trained_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ class GroupedGemm:
         split: How the ranks that share an expert divide it.
         launches: Kernels that do it: one for all experts, or one for each.
         loads: Rows of each expert over ``rows``; empty where all have the same.
+        tensors, trained_share: As of :class:`Gemm`.
     """
 
     name: str
@@ -151,6 +156,8 @@ class GroupedGemm:
     split: Split
     launches: int = 1
     loads: tuple[float, ...] = ()
+    tensors: tuple[str, ...] = ()
+    trained_share: float = 1.0
 
     @property
     def mean_rows(self) -> float:
@@ -332,12 +339,23 @@ class Saved:
         num_bytes: Size [B].
         region: How tensor parallelism divides it.
         role: What it is to the passes.
+        weights: Names of the parameters for whose gradients alone it, or a part of it, is kept.
+        weights_share: That part.
+        kept_share: Part that is kept; the rest is alive in forward only.
     """
 
     name: str
     num_bytes: float
     region: Region
     role: Role = Role.OTHER
+    weights: tuple[str, ...] = ()
+    weights_share: float = 1.0
+    kept_share: float = 1.0
+
+    @property
+    def kept_bytes(self) -> float:
+        """What stays from forward to backward, where nothing is computed again [B]."""
+        return self.num_bytes * self.kept_share
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ class ParameterTensor:
             ``torch.nn.Linear`` keeps outputs first.
         role: What it does.
         in_mixer: Whether it is of the part of a layer in which tokens see each other.
+        is_frozen: Whether it is not trained, and so has no gradient and no optimizer states.
     """
 
     name: str
@@ -92,6 +93,7 @@ class ParameterTensor:
     inputs_first: bool = False
     role: TensorRole = TensorRole.MATRIX
     in_mixer: bool = False
+    is_frozen: bool = False
 
     @property
     def numel(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -22,22 +22,41 @@ from simulator.program.grid.rank_groups import (
 )
 from simulator.program.grid.stage_layers import recomputed_layers
 from simulator.program.ir import Memory, Owner
+from simulator.program.layer.adapters import (
+    adapters,
+    frozen,
+    frozen_in_layer,
+    held_tensors,
+    trains_in_layer,
+)
 from simulator.program.layer.block import Shape, microbatch_shape
 from simulator.program.layer.layer_kinds import layer_kinds, model_layer
 from simulator.program.layer.layer_part import LayerKind
-from simulator.program.layer.model_ends import embedding_layer, head_layer, join_layer, loss_layer
+from simulator.program.layer.model_ends import (
+    embedding_layer,
+    embedding_tensors,
+    head_layer,
+    head_tensors,
+    join_layer,
+    loss_layer,
+    multi_token_tensors,
+)
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.layer.pieces import Axis, Layer
+from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.layer_time import (
     Hiding,
     LayerTime,
+    PassTime,
     layer_time,
     whole_flop,
     with_input_gathered,
 )
 from simulator.program.price.piece_time import PieceTimer
+from simulator.program.states.placeholder_gradients import head_placeholder
 from simulator.program.states.resident import padded_vocab, state_bytes
 from simulator.program.strategies.divided_layer import divided
+from simulator.program.strategies.frozen_weights import with_frozen_weights
 from simulator.program.strategies.grid_parallel import GRID_LINES
 from simulator.program.strategies.recompute import Recomputation, kept_in_parts, recomputation
 from simulator.program.strategies.split_backward import (
@@ -56,10 +75,16 @@ class LayerUnit(NamedTuple):
     Attributes:
         kind: What they consist of.
         is_repeated: Whether backward computes them again, as far as the plan says.
+        frozen: Names of their parameters that are not trained.
+        has_backward: Whether anything in them or before them is trained.
+        starts_gradients: Whether nothing before them is, so that their input needs no gradient.
     """
 
     kind: LayerKind
     is_repeated: bool
+    frozen: frozenset[str] = frozenset()
+    has_backward: bool = True
+    starts_gradients: bool = False
 
 
 class End(Enum):
@@ -112,9 +137,28 @@ class UnitCosts:
     @cached_property
     def layers(self) -> tuple[LayerUnit, ...]:
         """The unit of every layer of the model."""
-        repeated = recomputed_layers(self.job)
-        kinds = layer_kinds(self.job.model)
-        return tuple(LayerUnit(kind, index in repeated) for index, kind in enumerate(kinds))
+        repeated, model, plan = recomputed_layers(self.job), self.job.model, self.job.plan
+        units = []
+        has_gradient = self._trains_embedding or plan.lora is not None
+        for index, kind in enumerate(layer_kinds(model)):
+            has_backward = has_gradient or trains_in_layer(model, plan, index)
+            frozen = frozen_in_layer(model, plan, index)
+            starts = has_backward and not has_gradient
+            units.append(LayerUnit(kind, index in repeated, frozen, has_backward, starts))
+            has_gradient = has_backward
+        return tuple(units)
+
+    @cached_property
+    def _trains_embedding(self) -> bool:
+        return not all(tensor.is_frozen for tensor in self._end_tensors(End.EMBEDDING))
+
+    def _end_tensors(self, end: End) -> tuple[ParameterTensor, ...]:
+        """Parameters that an end of the model reads; a tied head those of the embedding."""
+        embedding = embedding_tensors(self.job.model)
+        if end is End.EMBEDDING:
+            return frozen(embedding, self.job.plan)
+        others = (*head_tensors(self.job.model), *multi_token_tensors(self.job.model))
+        return frozen((*embedding, *others), self.job.plan)
 
     @cached_property
     def shape(self) -> Shape:
@@ -155,7 +199,22 @@ class UnitCosts:
 
     def divided(self, unit: Unit) -> Layer:
         """What one rank runs of a unit."""
-        return divided(self._whole_layer(unit), self.job, self.shape, self.share)
+        layer = self._whole_layer(unit)
+        if self.job.plan.frozen_patterns:
+            layer = self._with_frozen_weights(layer, unit)
+        return divided(layer, self.job, self.shape, self.share)
+
+    def _with_frozen_weights(self, layer: Layer, unit: Unit) -> Layer:
+        model, plan = self.job.model, self.job.plan
+        if isinstance(unit, End):
+            starts = unit is End.HEAD and not self.layers[-1].has_backward
+            tensors = self._end_tensors(unit)
+            return with_frozen_weights(layer, tensors, (), self.job, starts_gradients=starts)
+        alike = [each._replace(is_repeated=unit.is_repeated) for each in self.layers]
+        index = alike.index(unit)
+        tensors, added = held_tensors(model, plan, index), adapters(model, plan, index)
+        starts = unit.starts_gradients
+        return with_frozen_weights(layer, tensors, added, self.job, starts_gradients=starts)
 
     def _whole_layer(self, unit: Unit) -> Layer:
         model, plan, shape = self.job.model, self.job.plan, self.shape
@@ -173,9 +232,13 @@ class UnitCosts:
 
     def _cost(self, unit: Unit) -> UnitCost:
         plan, layer = self.job.plan, self.divided(unit)
+        if not self._has_backward(unit):
+            return _forward_only(layer, self.timer, self._hiding)
         is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
         recompute = plan.recompute if is_repeated else "none"
         outcome = self._recomputation(layer, recompute)
+        if unit is End.HEAD and plan.loss_kernel == "cut":
+            outcome = replace(outcome, repeated={"head": 1.0})
         time = layer_time(layer, self.timer, self._hiding, outcome.repeated)
         if plan.partition_activations and is_repeated:
             outcome = kept_in_parts(outcome, layer, self.job.choices.tensor_ranks)
@@ -191,10 +254,15 @@ class UnitCosts:
             time=time,
             saved=saved,
             passing=_blocks(Owner.TEMPORARIES, passing_bytes),
-            working=ends + peak.memory,
+            working=ends + peak.memory + (head_placeholder(self.job) if unit is End.HEAD else ()),
             peaks_in_attention=peak.in_attention,
             halves=self._halves(layer, outcome, owner, saved),
         )
+
+    def _has_backward(self, unit: Unit) -> bool:
+        if isinstance(unit, LayerUnit):
+            return unit.has_backward
+        return unit is not End.EMBEDDING or self._trains_embedding
 
     def repeated_flop(self, unit: LayerUnit) -> float:
         """FLOP of a layer that backward repeats, per token of a whole sequence."""
@@ -225,6 +293,21 @@ class UnitCosts:
         ranks = self.job.choices.tensor_ranks
         sizes = pending_bytes(layer, ranks, shape.element_bytes, shape.gemm_bytes)
         return freed_half_way(saved, _blocks(owner, sizes))
+
+
+def _forward_only(layer: Layer, timer: PieceTimer, hiding: Hiding) -> UnitCost:
+    """A unit through which no gradient goes: it keeps nothing, and all of it is alive once."""
+    forward = layer_time(layer, timer, hiding, {}).forward
+    time = LayerTime(forward, PassTime(), PassTime(), PassTime())
+    passing = (*layer.passing_bytes, *layer.buffer_bytes)
+    return UnitCost(
+        time=time,
+        saved=(),
+        passing=_blocks(Owner.TEMPORARIES, passing),
+        working=(),
+        peaks_in_attention=False,
+        halves=Halves((), (), ()),
+    )
 
 
 def hardware_flop_per_token(job: Job) -> float:

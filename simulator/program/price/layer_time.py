@@ -234,12 +234,13 @@ class _Passes:
     ) -> None:
         """Both gradients of a product; those of two activations belong to the same pass."""
         has_weight = isinstance(product, GroupedGemm) or product.has_weight
-        for target, gradient_s in (
-            (inputs, self.timer.input_gradient_s(product)),
-            (weights if has_weight else inputs, self.timer.weight_gradient_s(product)),
-        ):
-            target.add(product.name, Category.BACKWARD, gradient_s, _launches(product))
-            target.flop += _gemm_flop(product)
+        gradients = [(inputs, self.timer.input_gradient_s(product), 1.0)]
+        if share := product.trained_share:
+            target = weights if has_weight else inputs
+            gradients.append((target, self.timer.weight_gradient_s(product), share))
+        for target, gradient_s, share in gradients:
+            target.add(product.name, Category.BACKWARD, gradient_s * share, _launches(product))
+            target.flop += _gemm_flop(product) * share
 
     def _add_grid_gradients(
         self, inputs: PassTime, weights: PassTime, product: GridProduct
@@ -341,7 +342,8 @@ class _Passes:
         issued = [kind for kind in (again, exchange.backward) if kind is not None]
         inputs.collectives += [self.timer.collective(exchange, kind) for kind in issued]
         reduce = self.timer.exchange_cost(exchange, exchange.backward)
-        exposed_s = self.timer.exposed_s(reduce, self.timer.weight_gradient_s(product))
+        weight_s = product.trained_share * self.timer.weight_gradient_s(product)
+        exposed_s = self.timer.exposed_s(reduce, weight_s)
         if exchange.gathers_again:
             gather = self.timer.exchange_cost(exchange, exchange.forward)
             exposed_s += self.timer.exposed_s(gather, self.timer.input_gradient_s(product))

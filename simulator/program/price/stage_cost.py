@@ -30,7 +30,7 @@ from simulator.program.ir import (
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import Axis, Piece
 from simulator.program.price.host_pace import Launched, launched, waiting_s
-from simulator.program.price.layer_cost import End, LayerUnit, Unit, UnitCost, UnitCosts
+from simulator.program.price.layer_cost import End, Unit, UnitCost, UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.gathered_memory import TiedGradient
@@ -225,7 +225,7 @@ class StageCosts:
 
     def layer_pieces(self, kind: LayerKind) -> tuple[tuple[Piece, ...], PieceTimer]:
         """What one rank runs of a layer in forward order, and what times it."""
-        unit = LayerUnit(kind, is_repeated=False)
+        unit = next(each for each in self.units.layers if each.kind == kind)
         return self.units.divided(unit).pieces, self.units.timer
 
     def all_pieces(self) -> Iterator[Piece]:
@@ -321,13 +321,14 @@ class StageCosts:
         job, stack = self.job, self.job.plan.stack
         if not job.choices.shards_weights or shard_group(job).ranks == 1:
             return None
-        per_parameter = {
-            Phase.FORWARD: stack.gather_copy_bytes,
-            Phase.BACKWARD: stack.gather_copy_bytes + stack.reduce_copy_bytes,
-            Phase.BACKWARD_INPUT: stack.gather_copy_bytes,
-            Phase.BACKWARD_WEIGHT: stack.reduce_copy_bytes,
-        }[phase]
-        num_bytes = slice_parameters(job, run).total * per_parameter
+        gathered, reduced = stack.gather_copy_bytes, stack.reduce_copy_bytes
+        if phase is Phase.BACKWARD_WEIGHT:
+            gathered = 0.0
+        if phase in (Phase.FORWARD, Phase.BACKWARD_INPUT):
+            reduced = 0.0
+        parameters = slice_parameters(job, run)
+        frozen_numel = parameters.total - parameters.trained
+        num_bytes = parameters.trained * (gathered + reduced) + frozen_numel * gathered
         if not num_bytes:
             return None
         seconds = memory_bound_s(job.cluster.profile, num_bytes)

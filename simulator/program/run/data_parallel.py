@@ -245,7 +245,7 @@ class DataParallel:
         """Reduces what a piece of backward completes while the next one runs, or before it."""
         if self._choices.shards_gradients:
             self._limit_reductions(due.rank, operation)
-        numel = sum(unit.parameters.total for unit in due.units)
+        numel = sum(unit.parameters.trained for unit in due.units)
         self._bucket_copies.add(self._program, operation, numel)
         if self._offload.streams_gradients:
             self._send_gradients(operation, due, is_last=is_last)
@@ -304,7 +304,9 @@ class DataParallel:
         units = [self._units.whole(run) for run in runs]
         if self._is_active and not self.reduces_after(is_last=True, ends_turn=True):
             for unit in units:
-                self._bucket_copies.add(self._program, self._computed[rank], unit.parameters.total)
+                self._bucket_copies.add(
+                    self._program, self._computed[rank], unit.parameters.trained
+                )
                 self._emit_reduction(_Due(rank, unit.run, (unit,)), (), overlapped=False)
         self._add_partial_gradients(rank, units)
         return tuple(self._reductions.pop(rank, ()))

@@ -63,6 +63,7 @@ from simulator.program.states.outside_memory import PARAMETER_BUFFERS, TILE_NUME
 from simulator.program.states.resident import (
     ParameterCount,
     device_shares,
+    frozen_bytes,
     optimizer_traffic_bytes,
     shard_numel,
     state_bytes,
@@ -242,7 +243,7 @@ class StateOffload:
         self.links = HostLinks(job, program)
         self._per = state_bytes(job)
         self._plan = job.plan.offload
-        self._away = 1.0 - device_shares(job)[Owner.OPTIMIZER_STATES]
+        self._away = 1.0 - device_shares(job)[Owner.MASTER_WEIGHTS]
         self._on_host: dict[tuple[int, Slice], int] = {}
         """What last touched the gradients of each rank's pieces that are on the host."""
         self._sent: dict[int, int] = {}
@@ -267,6 +268,7 @@ class StateOffload:
     def fetch(self, shard: Shard, after: Sequence[int], takes: Memory = ()) -> int:
         """Copies a piece's shard of the weights to the GPU; the id of the copy."""
         num_bytes = self._numel(shard) * (self._per.weights or self._per.master)
+        num_bytes += frozen_bytes(self.job, shard.parameters)
         copies = self._fetched.setdefault(shard.rank, [])
         if self._plan.parameters == "nvme":
             free = copies[-PARAMETER_BUFFERS:][:1] if len(copies) >= PARAMETER_BUFFERS else ()

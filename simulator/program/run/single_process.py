@@ -53,7 +53,7 @@ from simulator.program.ir import (
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.price.update_time import optimizer_work
 from simulator.program.states.gather_units import Units
-from simulator.program.states.outside_memory import outside_bytes
+from simulator.program.states.outside_memory import outside_memory
 from simulator.program.states.resident import (
     new_gradient_bytes,
     padded_vocab,
@@ -175,7 +175,7 @@ class _Emitter:
             sm_count=job.cluster.profile.device.sm_count,
             common=job.cluster.profile.common,
             expandable_segments=job.choices.expandable_segments,
-            outside_bytes=outside_bytes(job),
+            outside=outside_memory(job),
         )
 
     @cached_property

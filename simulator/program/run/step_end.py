@@ -184,7 +184,7 @@ class StepEnd:
         for rank in range(stages // 2):
             held = self.ranks.parameters(rank)
             is_sharded = self.job.choices.shards_states
-            numel = shard_numel(self.job, held) if is_sharded else held.total
+            numel = shard_numel(self.job, held) if is_sharded else held.trained
             reductions.append(self._add_pair_reduction(rank, stages - 1 - rank, numel, after))
         return reductions
 

@@ -5,6 +5,7 @@ gather_units                   which parameters are gathered and reduced togethe
 data_parallel_collectives      the collectives of every ZeRO stage, and their cost
 separate_parameters            weights that are gathered one by one
 gathered_memory, update_memory, outside_memory    memory while gathering, updating, outside tensors
+placeholder_gradients          what stands in for gradients that are already added up
 optimizer_states               what each optimizer keeps, reads and writes
 parameter_server               hosts that hold and update the parameters
 """

@@ -189,17 +189,21 @@ class Collectives:
     def _weight_calls(
         self, kind: CollectiveKind, counts: Iterable[ParameterCount]
     ) -> Iterator[Call]:
-        for numel, groups in self._split_by_groups(counts):
+        # Where weights are whole on every rank, none bring frozen ones together.
+        with_frozen = self._choices.shards_weights
+        for numel, groups in self._split_by_groups(counts, with_frozen=with_frozen):
             num_bytes = numel * self._state.gathered
             yield Call("weights", kind, groups.shard_axis, groups.shards, num_bytes)
 
-    def _split_by_groups(self, counts: Iterable[ParameterCount]) -> Iterator[tuple[float, _Groups]]:
+    def _split_by_groups(
+        self, counts: Iterable[ParameterCount], *, with_frozen: bool = False
+    ) -> Iterator[tuple[float, _Groups]]:
         """Dense parameters and routed experts, each with the ranks that hold copies."""
         for count in counts:
-            if count.dense:
-                yield count.dense, self._dense
-            if count.expert:
-                yield count.expert, self._expert
+            if dense := count.dense + with_frozen * count.frozen_dense:
+                yield dense, self._dense
+            if expert := count.expert + with_frozen * count.frozen_expert:
+                yield expert, self._expert
 
     def _work(self, calls: Iterable[Call]) -> Work:
         key = tuple(calls)

@@ -24,13 +24,15 @@ from functools import cached_property
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
 from simulator.program.grid.stage_layers import Slice, cut, recomputed_layers
-from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors
+from simulator.program.layer.adapters import frozen_in_layer, held_tensors
+from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.tensors import ParameterTensor, TensorSplit, padded_shard_numel
 from simulator.program.states.resident import (
     ParameterCount,
     added_up,
     end_tensors,
+    frozen_share,
     state_bytes,
     tensor_parameters,
 )
@@ -103,7 +105,7 @@ class Units:
 
     job: Job
     tied_copy: bool = False
-    _layers: dict[LayerKind, _Tensors] = field(default_factory=dict)
+    _layers: dict[tuple[LayerKind, frozenset[str]], _Tensors] = field(default_factory=dict)
 
     def whole(self, run: Slice) -> Unit:
         """All parameters of a run as one unit."""
@@ -208,8 +210,8 @@ class Units:
         tensor_ranks = self.job.choices.tensor_ranks
         for part in _parts(run):
             for tensor, count in self._tensors(part):
-                padded = padded_shard_numel(tensor, tensor_ranks, self._shards)
-                total += count if count.expert else ParameterCount(float(padded))
+                padded = float(padded_shard_numel(tensor, tensor_ranks, self._shards))
+                total += _padded(count, tensor, padded * frozen_share(self.job, tensor))
         return Unit(run, total, whole.partial, keeps)
 
     def _bucket_pieces(self, run: Slice) -> tuple[Piece, ...]:
@@ -229,6 +231,9 @@ class Units:
             units = tuple(replace(unit, run=joined) for at, unit in buckets if at == closer)
             pieces.append(Piece(joined, units, units))
             start = closer + 1
+        if start < len(parts):
+            # What is frozen at the front fills no bucket.
+            pieces.append(Piece(_joined(parts[start:]), (), ()))
         return tuple(reversed(pieces)) or (Piece(run, (), ()),)
 
     def _buckets(
@@ -236,7 +241,7 @@ class Units:
     ) -> Iterator[tuple[int, Unit]]:
         """Buckets in order of backward, each with the index of the part that fills it up."""
         reduced, choices = state_bytes(self.job).reduced, self.job.choices
-        sizes = [count.total * reduced for _, (_, count) in held]
+        sizes = [count.trained * reduced for _, (_, count) in held]
         start = 0
         for end in bucket_ends(sizes, choices.first_bucket_bytes, choices.bucket_bytes):
             pairs = [pair for _, pair in held[start : end + 1]]
@@ -249,16 +254,21 @@ class Units:
         """In order of backward; norms, and whatever else every rank holds whole."""
         if not self.job.plan.cuts_sequence:
             return ()
-        whole = (count.dense for tensor, count in held if tensor.split is TensorSplit.REPLICATED)
+        whole = (
+            count.dense
+            for tensor, count in held
+            if tensor.split is TensorSplit.REPLICATED and not tensor.is_frozen
+        )
         return tuple(whole)[::-1]
 
     def _tensors(self, part: Slice) -> _Tensors:
         """Tensors of a part, each with what one rank holds of it, in order of forward."""
         if _is_end(part):
             return self._counted(end_tensors(self.job, part, tied_copy=self.tied_copy))
-        kind = self._kinds[part.first]
+        model, plan, index = self.job.model, self.job.plan, part.first
+        kind = self._kinds[index], frozen_in_layer(model, plan, index)
         if kind not in self._layers:
-            self._layers[kind] = self._counted(layer_tensors(self.job.model, part.first))
+            self._layers[kind] = self._counted(held_tensors(model, plan, index))
         return self._layers[kind]
 
     @cached_property
@@ -271,6 +281,13 @@ class Units:
 
     def _counted(self, tensors: Iterable[ParameterTensor]) -> _Tensors:
         return [(tensor, tensor_parameters(self.job, tensor)) for tensor in tensors]
+
+
+def _padded(count: ParameterCount, tensor: ParameterTensor, numel: float) -> ParameterCount:
+    """A tensor that one rank holds whole, with its padding; routed experts have none."""
+    if tensor.is_routed:
+        return count
+    return ParameterCount(frozen_dense=numel) if tensor.is_frozen else ParameterCount(numel)
 
 
 def bucket_ends(sizes: Iterable[float], first_bytes: float, bucket_bytes: float) -> list[int]:

@@ -30,9 +30,11 @@ from typing import Protocol
 from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
+from simulator.program.layer.adapters import frozen
 from simulator.program.layer.model_ends import embedding_tensors
 from simulator.program.states.gather_units import Piece, Unit, Units
 from simulator.program.states.resident import (
+    frozen_bytes,
     new_gradient_bytes,
     padded_vocab,
     shard_numel,
@@ -86,7 +88,8 @@ class UnitMemory:
         """Shards that lie on the GPU between their copy and their gather."""
         per = self._state.weights or self._state.master
         numel = sum(shard_numel(self.job, unit.parameters) for unit in units)
-        return ((Owner.GATHERED_WEIGHTS, numel * per),)
+        untrained_bytes = sum(frozen_bytes(self.job, unit.parameters) for unit in units)
+        return ((Owner.GATHERED_WEIGHTS, numel * per + untrained_bytes),)
 
     def gradients(self, units: Sequence[Unit]) -> Memory:
         """Gradients before they are sharded.
@@ -125,9 +128,9 @@ def unsharded_numel(unit: Unit, bucket_numel: float) -> float:
     attention runs backward, which is when most else is there.
     """
     if not unit.separate:
-        return unit.parameters.total
-    largest = max(count.total for count in unit.separate.counts)
-    return min(unit.parameters.total, largest + bucket_numel)
+        return unit.parameters.trained
+    largest = max(count.trained for count in unit.separate.counts)
+    return min(unit.parameters.trained, largest + bucket_numel)
 
 
 _EMBEDDING, _HEAD = -1, -2
@@ -227,10 +230,12 @@ class TiedGradient:
         job = self.job
         if not job.choices.holds_tied_gradients:
             return ()
-        tokens, *_ = embedding_tensors(job.model, padded_vocab(job))
-        numel, state = tensor_parameters(job, tokens).total, state_bytes(job)
+        tokens, *_ = frozen(embedding_tensors(job.model, padded_vocab(job)), job.plan)
+        numel, state = tensor_parameters(job, tokens).trained, state_bytes(job)
         # Gradients that PyTorch keeps as its own have the format of their parameters.
         is_own = job.choices.frees_gradients and not job.choices.shards_gradients
+        if not numel:
+            return ()
         return ((Owner.GRADIENTS, numel * (state.gradients if is_own else state.gathered)),)
 
     def working(self, run: Slice, *, is_new: bool) -> Memory:

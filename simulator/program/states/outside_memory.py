@@ -19,7 +19,7 @@ of buffers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from simulator.described.cluster.common import Common
 from simulator.described.job import Job
@@ -35,6 +35,7 @@ from simulator.program.ir import Memory, Owner
 from simulator.program.states.resident import (
     ParameterCount,
     device_shares,
+    frozen_bytes,
     further_moment_bytes,
     shard_numel,
     state_bytes,
@@ -44,9 +45,10 @@ _PAIR = 2
 _ALL_KERNELS_BYTES = 1343 * 2.0**20
 
 
-def outside_bytes(job: Job) -> float:
-    """Device memory of one rank's communicators and of kernels that it does not use [B]."""
-    return communicator_bytes(job) + unused_kernel_bytes(job)
+def outside_memory(job: Job) -> Mapping[str, float]:
+    """What one rank holds beyond the allocator and the driver's context, by cause [B]."""
+    held = {**communicator_memory(job), "kernels that are not used": unused_kernel_bytes(job)}
+    return {cause: num_bytes for cause, num_bytes in held.items() if num_bytes}
 
 
 def unused_kernel_bytes(job: Job) -> float:
@@ -56,31 +58,37 @@ def unused_kernel_bytes(job: Job) -> float:
     return max(0.0, _ALL_KERNELS_BYTES - job.cluster.profile.device.context_bytes)
 
 
-def communicator_bytes(job: Job) -> float:
-    """Device memory of the communicators that one rank is in [B]."""
+def communicator_memory(job: Job) -> dict[str, float]:
+    """Device memory of every communicator that one rank is in, by its group [B]."""
     if not job.choices.data_parallelism.joins_groups:
-        return 0.0
+        return {}
     lines = grid_groups(job) if job.plan.tensor_grid else ()
     combined = context_lines(job) if job.plan.cp_heads > 1 else ()
-    groups = (
-        *(tensor_group(job), *lines, context_group(job), *combined),
-        *(expert_group(job), data_group(job)),
-    )
-    sizes = [*(group.ranks for group in groups), job.plan.pp]
-    shared = [ranks for ranks in sizes if ranks > 1]
     # Where one kind of group holds all ranks, frameworks still make another of them all.
-    joins_world = job.cluster.gpus > 1 and job.choices.data_parallelism.joins_world
-    everyone = [job.cluster.gpus] if joins_world else []
-    return communicators_bytes(shared + everyone, job.cluster.profile.common)
-
-
-def communicators_bytes(sizes: Sequence[int], common: Common) -> float:
-    """Device memory of communicators of so many ranks each; one rank needs none [B]."""
-    return sum(
-        common.pair_communicator_bytes if ranks == _PAIR else common.communicator_bytes
-        for ranks in sizes
-        if ranks > 1
+    joins_world = job.choices.data_parallelism.joins_world
+    groups = (
+        ("tensor", tensor_group(job).ranks),
+        *((f"tensor line {number}", line.ranks) for number, line in enumerate(lines)),
+        ("context", context_group(job).ranks),
+        *((f"context line {number}", line.ranks) for number, line in enumerate(combined)),
+        ("expert", expert_group(job).ranks),
+        ("data", data_group(job).ranks),
+        ("pipeline", job.plan.pp),
+        ("all ranks", job.cluster.gpus if joins_world else 1),
     )
+    common = job.cluster.profile.common
+    return {
+        f"communicator: {name}": communicator_bytes(ranks, common)
+        for name, ranks in groups
+        if ranks > 1
+    }
+
+
+def communicator_bytes(ranks: int, common: Common) -> float:
+    """Device memory of a communicator of so many ranks; one rank needs none [B]."""
+    if ranks <= 1:
+        return 0.0
+    return common.pair_communicator_bytes if ranks == _PAIR else common.communicator_bytes
 
 
 TILE_NUMEL = 128 * 2**20
@@ -110,13 +118,14 @@ def offloaded_states(job: Job, parameters: ParameterCount) -> tuple[Memory, Memo
 
 def _states(job: Job, parameters: ParameterCount) -> dict[Owner, float]:
     per, offload = state_bytes(job), job.plan.offload
-    shard, away = shard_numel(job, parameters), 1 - device_shares(job)[Owner.OPTIMIZER_STATES]
+    shard, away = shard_numel(job, parameters), 1 - device_shares(job)[Owner.MASTER_WEIGHTS]
     # Gradients of one step arrive while those of the step before are read.
     copies = 2 if offload.delayed_update else 1
+    weights = shard * per.weights + frozen_bytes(job, parameters)
     # Without 16-bit weights, the CPUs update the very ones that are fetched.
     master = per.master or (0.0 if offload.parameters else per.weights)
     return {
-        Owner.WEIGHTS: shard * per.weights if offload.parameters else 0.0,
+        Owner.WEIGHTS: weights if offload.parameters else 0.0,
         Owner.GRADIENTS: shard * away * (copies * per.gradients + per.gradient_copy),
         Owner.MASTER_WEIGHTS: shard * away * master,
         Owner.OPTIMIZER_STATES: away
@@ -136,7 +145,8 @@ def _buffer_bytes(job: Job, parameters: ParameterCount) -> float:
         total += tile * (per.master + per.moments + per.gradients)
     if offload.parameters == "nvme":
         layers = max(1, job.model.layers)
-        total += min(1.0, PARAMETER_BUFFERS / layers) * shard * (per.weights or per.master)
+        read = shard * (per.weights or per.master) + frozen_bytes(job, parameters)
+        total += min(1.0, PARAMETER_BUFFERS / layers) * read
     return total
 
 

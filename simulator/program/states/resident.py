@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from simulator.cost.kernel_time import output_bytes
 from simulator.described.job import Job
+from simulator.described.plan.finetuning import quantised_bytes
 from simulator.described.plan.optimizers import UPDATE_RULES, UpdateRule
 from simulator.program.grid.rank_groups import data_group, expert_shard_group, shard_group
 from simulator.program.grid.stage_layers import Slice, stage_slices
-from simulator.program.ir import Memory, Owner
-from simulator.program.layer.layer_kinds import layer_kind, layer_tensors
+from simulator.program.ir import Memory, Owner, total_bytes
+from simulator.program.layer.adapters import adaptable, frozen, frozen_in_layer, held_tensors
+from simulator.program.layer.layer_kinds import layer_kind
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
 from simulator.program.layer.tensors import (
     ParameterGroup,
@@ -105,21 +107,32 @@ class ParameterCount:
     """Parameters on one rank, by the ranks that hold copies of them.
 
     Attributes:
-        dense: Copied over data- and context-parallel ranks.
-        expert: Routed experts, copied only over the ranks that hold the same ones.
+        dense: Trained, copied over data- and context-parallel ranks.
+        expert: Trained routed experts, copied only over the ranks that hold the same ones.
         dense_state_bytes, expert_state_bytes: Optimizer states of them beyond those that
             every parameter has [B].
+        largest: Elements of the largest tensor that is trained.
+        frozen_dense, frozen_expert: Not trained, in elements of the format in which weights are
+            gathered: a 4-bit one is a quarter of a 16-bit one.
     """
 
     dense: float = 0.0
     expert: float = 0.0
     dense_state_bytes: float = 0.0
     expert_state_bytes: float = 0.0
+    frozen_dense: float = 0.0
+    frozen_expert: float = 0.0
+    largest: float = 0.0
+
+    @property
+    def trained(self) -> float:
+        """All that are trained."""
+        return self.dense + self.expert
 
     @property
     def total(self) -> float:
         """All of them."""
-        return self.dense + self.expert
+        return self.trained + self.frozen_dense + self.frozen_expert
 
     def __add__(self, other: ParameterCount) -> ParameterCount:
         return ParameterCount(
@@ -127,6 +140,9 @@ class ParameterCount:
             self.expert + other.expert,
             self.dense_state_bytes + other.dense_state_bytes,
             self.expert_state_bytes + other.expert_state_bytes,
+            self.frozen_dense + other.frozen_dense,
+            self.frozen_expert + other.frozen_expert,
+            max(self.largest, other.largest),
         )
 
     def __mul__(self, times: int) -> ParameterCount:
@@ -135,18 +151,15 @@ class ParameterCount:
             times * self.expert,
             times * self.dense_state_bytes,
             times * self.expert_state_bytes,
+            times * self.frozen_dense,
+            times * self.frozen_expert,
+            self.largest,
         )
 
 
 def added_up(counts: Iterable[ParameterCount]) -> ParameterCount:
     """All parameters together."""
-    dense = expert = dense_state_bytes = expert_state_bytes = 0.0
-    for count in counts:
-        dense += count.dense
-        expert += count.expert
-        dense_state_bytes += count.dense_state_bytes
-        expert_state_bytes += count.expert_state_bytes
-    return ParameterCount(dense, expert, dense_state_bytes, expert_state_bytes)
+    return sum(counts, ParameterCount())
 
 
 def copies_embedding(job: Job) -> bool:
@@ -180,9 +193,12 @@ def slice_tensors(
 
     Args: as :func:`slice_parameters`.
     """
-    kinds = [layer_kind(job.model, index) for index in range(run.first, run.end)]
+    kinds = [
+        (layer_kind(job.model, index), frozen_in_layer(job.model, job.plan, index))
+        for index in range(run.first, run.end)
+    ]
     for kind in dict.fromkeys(kinds):
-        for tensor in layer_tensors(job.model, run.first + kinds.index(kind)):
+        for tensor in held_tensors(job.model, job.plan, run.first + kinds.index(kind)):
             yield tensor, kinds.count(kind)
     for tensor in end_tensors(job, run, tied_copy=tied_copy):
         yield tensor, 1
@@ -193,15 +209,16 @@ def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[Param
 
     Args: as :func:`slice_parameters`.
     """
-    model, vocab = job.model, padded_vocab(job)
-    tensors = embedding_tensors(model, vocab) if run.has_embedding else ()
+    model, plan, vocab = job.model, job.plan, padded_vocab(job)
+    tensors = frozen(embedding_tensors(model, vocab), plan) if run.has_embedding else ()
     if not run.has_head:
         return tensors
     copy = ParameterTensor(
         "head.embedding_copy", (vocab, model.hidden), ParameterGroup.HEAD, TensorSplit.TENSOR
     )
     copies = (copy,) if tied_copy else ()
-    return (*tensors, *head_tensors(model, vocab), *multi_token_tensors(model), *copies)
+    of_head = (*head_tensors(model, vocab), *multi_token_tensors(model), *copies)
+    return (*tensors, *frozen(of_head, plan))
 
 
 def device_shares(job: Job) -> Mapping[Owner, float]:
@@ -216,7 +233,7 @@ def device_shares(job: Job) -> Mapping[Owner, float]:
         Owner.WEIGHTS: 0.0 if offload.parameters else 1.0,
         Owner.GRADIENTS: states if job.choices.shards_gradients else 1.0,
         Owner.MASTER_WEIGHTS: states,
-        Owner.OPTIMIZER_STATES: states,
+        Owner.OPTIMIZER_STATES: 0.0 if _rule(job).is_paged else states,
     }
 
 
@@ -226,14 +243,16 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     With ``data_parallel: data-parallel`` that is GPU 0; the others hold nothing.
     """
     per, choices = state_bytes(job), job.choices
-    sharded = shard_numel(job, parameters) if choices.shards_states else parameters.total
-    weights = sharded if choices.shards_weights else parameters.total
-    gradients = sharded if choices.shards_gradients else parameters.total
+    sharded = shard_numel(job, parameters) if choices.shards_states else parameters.trained
+    weights = sharded if choices.shards_weights else parameters.trained
+    gradients = sharded if choices.shards_gradients else parameters.trained
+    if job.plan.optimizer_in_backward:
+        gradients = parameters.largest / (shard_ways(job).dense if choices.shards_gradients else 1)
     updated, further = sharded, further_moment_bytes(job, parameters)
     if not choices.data_parallelism.keeps_states:
         updated = further = 0.0
     held = {
-        Owner.WEIGHTS: weights * per.weights,
+        Owner.WEIGHTS: weights * per.weights + frozen_bytes(job, parameters),
         Owner.GRADIENTS: 0.0 if choices.frees_gradients else gradients * per.gradients,
         Owner.MASTER_WEIGHTS: updated * per.master,
         Owner.OPTIMIZER_STATES: updated * per.moments + further,
@@ -244,9 +263,33 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     if choices.hands_out_weights and not per.weights:
         # Gathered for the first forward and kept to the last backward.
         held[Owner.GATHERED_WEIGHTS] = weights * per.gathered
-    if choices.copies_buckets and data_group(job).ranks > 1:
-        held[Owner.COMMUNICATION] = gradients * per.reduced
+    if choices.holds_buckets and data_group(job).ranks > 1:
+        # They have the format of the parameters, whatever the format of the sum.
+        held[Owner.COMMUNICATION] = gradients * (per.weights or per.master)
     return tuple(held.items())
+
+
+def frozen_bytes(job: Job, parameters: ParameterCount) -> float:
+    """What a rank keeps of weights that are not trained, wherever they are [B]."""
+    dense, expert = parameters.frozen_dense, parameters.frozen_expert
+    if not (dense or expert):
+        return 0.0
+    if job.choices.shards_weights:
+        ways = shard_ways(job)
+        dense, expert = dense / ways.dense, expert / ways.expert
+    return (dense + expert) * _frozen_element_bytes(job)
+
+
+def _frozen_element_bytes(job: Job) -> float:
+    """Bytes kept of an element that is not trained, by the format in which it is gathered.
+
+    A model that is loaded to train adapters has the format of its products, unless the plan says
+    otherwise; one that is trained in part is kept as its stack keeps any.
+    """
+    per, lora = state_bytes(job), job.plan.lora
+    if lora is None:
+        return per.weights or per.master
+    return _MASTER_BYTES if lora.base_precision == "fp32" else per.gathered
 
 
 def new_gradient_bytes(job: Job, parameters: ParameterCount) -> float:
@@ -257,7 +300,7 @@ def new_gradient_bytes(job: Job, parameters: ParameterCount) -> float:
     if not job.choices.frees_gradients:
         return 0.0
     is_sharded = job.choices.shards_gradients
-    kept = shard_numel(job, parameters) if is_sharded else parameters.total
+    kept = shard_numel(job, parameters) if is_sharded else parameters.trained
     return kept * state_bytes(job).gradients * device_shares(job)[Owner.GRADIENTS]
 
 
@@ -271,7 +314,7 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     """
     per, rule = state_bytes(job), _rule(job)
     is_sharded = job.choices.shards_states
-    updated = shard_numel(job, parameters) if is_sharded else parameters.total
+    updated = shard_numel(job, parameters) if is_sharded else parameters.trained
     stored = _MASTER_BYTES if per.master_completes_weights else per.master or per.weights
     states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
     reads = rule.gradient_reads + job.plan.takes_gradient_norm
@@ -287,8 +330,24 @@ def device_update_bytes(job: Job, parameters: ParameterCount) -> float:
     """The part of :func:`optimizer_traffic_bytes` that passes the memory of the GPU."""
     if not job.choices.data_parallelism.keeps_states:
         return 0.0
-    share = device_shares(job)[Owner.OPTIMIZER_STATES]
+    share = device_shares(job)[Owner.MASTER_WEIGHTS]
     return share * optimizer_traffic_bytes(job, parameters)
+
+
+def paged_bytes(job: Job, parameters: ParameterCount) -> float:
+    """Optimizer states of a rank that the driver moves in and out for an update [B].
+
+    Those of paged optimizers that have no room beside what the rank holds anyway.
+
+    Ignores: activations, which take some of that room before the update.
+    """
+    if not _rule(job).is_paged:
+        return 0.0
+    device = job.cluster.profile.device
+    updated = shard_numel(job, parameters) if job.choices.shards_states else parameters.trained
+    states = updated * state_bytes(job).moments
+    held = total_bytes(resident_memory(job, parameters)) + device.context_bytes
+    return min(states, max(0.0, held + states - device.memory_bytes))
 
 
 def further_moment_bytes(job: Job, parameters: ParameterCount) -> float:
@@ -325,18 +384,35 @@ def shard_numel(job: Job, parameters: ParameterCount) -> float:
 def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
     """What one rank holds of a tensor, after tensor and expert parallelism."""
     plan, ranks = job.plan, job.choices.tensor_ranks
+    if tensor.is_frozen:
+        return _frozen_parameters(job, tensor)
     if tensor.is_routed:
         degrees = plan.expert_tp, plan.ep
-        return ParameterCount(
-            expert=float(tensor_shard_numel(tensor, *degrees)),
-            expert_state_bytes=further_state_bytes(plan.optimizer, tensor, *degrees),
-        )
+        numel = float(tensor_shard_numel(tensor, *degrees))
+        further = further_state_bytes(plan.optimizer, tensor, *degrees)
+        return ParameterCount(expert=numel, expert_state_bytes=further, largest=numel)
     if plan.tensor_grid is not None:
         return ParameterCount(float(grid_shard_numel(tensor, plan.tensor_grid)))
-    return ParameterCount(
-        float(tensor_shard_numel(tensor, ranks)),
-        dense_state_bytes=further_state_bytes(plan.optimizer, tensor, ranks),
-    )
+    numel = float(tensor_shard_numel(tensor, ranks))
+    further = further_state_bytes(plan.optimizer, tensor, ranks)
+    return ParameterCount(numel, dense_state_bytes=further, largest=numel)
+
+
+def _frozen_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
+    plan = job.plan
+    share = frozen_share(job, tensor)
+    if tensor.is_routed:
+        numel = tensor_shard_numel(tensor, plan.expert_tp, plan.ep)
+        return ParameterCount(frozen_expert=share * numel)
+    return ParameterCount(frozen_dense=share * tensor_shard_numel(tensor, job.choices.tensor_ranks))
+
+
+def frozen_share(job: Job, tensor: ParameterTensor) -> float:
+    """Size of a frozen tensor over its size in the format in which weights are gathered."""
+    lora = job.plan.lora
+    if lora is None or not lora.is_quantised or not adaptable(tensor):
+        return 1.0
+    return quantised_bytes(lora) / output_bytes(job.plan.precision)
 
 
 class PipelineRanks:

@@ -143,9 +143,13 @@ def _local(piece: Piece, ep: int, etp: int) -> Piece:
         rows=piece.rows * ep * etp,
         launches=max(1, piece.launches // ep),
     )
-    if piece.split is Split.COLUMN:
-        return replace(local, n=piece.n // etp)
-    return replace(local, k=piece.k // etp)
+    match piece.split:
+        case Split.COLUMN:
+            return replace(local, n=piece.n // etp)
+        case Split.ROW:
+            return replace(local, k=piece.k // etp)
+        case Split.NONE:
+            return local
 
 
 def _gathered(saved: Saved, etp: int) -> Saved:

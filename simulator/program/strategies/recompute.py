@@ -94,7 +94,7 @@ def recomputation(
         stops_early: Whether ``full`` ends as soon as every saved activation is there again.
     """
     if recompute == "none":
-        return Recomputation({}, tuple(saved.num_bytes for saved in layer.saved), ())
+        return Recomputation({}, tuple(saved.kept_bytes for saved in layer.saved), ())
     if recompute == "full":
         pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
         return _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
@@ -122,8 +122,8 @@ def _outcome(
     The first saved activation is the input, or a copy of it in another format.
     """
     shares = [kept.get(saved.name, 0.0) for saved in layer.saved]
-    stays = [saved.num_bytes * share for saved, share in zip(layer.saved, shares, strict=True)]
-    again = [saved.num_bytes - size for saved, size in zip(layer.saved, stays, strict=True)]
+    stays = [saved.kept_bytes * share for saved, share in zip(layer.saved, shares, strict=True)]
+    again = [saved.kept_bytes - size for saved, size in zip(layer.saved, stays, strict=True)]
     if inputs and again:
         again[0] = max(0.0, again[0] - layer.input_bytes)
     middle = layer.middle

@@ -7,6 +7,7 @@ Tables name a framework and a version in many words. The most telling word decid
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.described.plan.stack import STACKS
@@ -43,7 +44,9 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return _megatron_of_its_time(said)
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
-    if base in ("torch", "torch-fsdp") and re.search(
+    if "nanotron" in said:
+        return {"base": base, **shipped_facts(_FILE)["nanotron"]}
+    if base in ("torch-fsdp", *_around_torch()) and re.search(
         shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"
     ):
         return {"base": base, **_foreign_fsdp(base, said), **shipped_facts(_FILE)["compiled_model"]}
@@ -59,12 +62,25 @@ def runs_transformers(framework: str, version: str) -> bool:
 def zero_of(base: str, framework: str, version: str) -> int | None:
     """What a framework shards where a run does not say; None leaves it to the plan."""
     shards = "fsdp" in f"{framework} {version}".lower()
-    if base == "torch" and not shards:
+    if base in _around_torch() and not shards:
         return 0
-    if base in ("torch", "torch-fsdp", "torchtitan", "jax"):
+    if base in ("torch-fsdp", "torchtitan", "jax", *_around_torch()):
         return 3
     # Megatron has a distributed optimizer since 2022.
     return 0 if base.startswith(("megatron-lm-", "zero-bubble")) else None
+
+
+def _around_torch() -> Sequence[str]:
+    """Stacks around models of PyTorch that are whole on every rank by default."""
+    names: Sequence[str] = shipped_facts(_FILE)["around_torch"]
+    return names
+
+
+def usual_adapters(framework: str, version: str) -> Mapping[str, Any]:
+    """Adapters that a framework's own recipes train; empty where it has none."""
+    said = f"{framework} {version}".lower()
+    recipes = shipped_facts(_FILE)["adapters"].items()
+    return next((adapters for word, adapters in recipes if re.search(word, said)), {})
 
 
 def context_parallelism_of(base: str) -> str:
@@ -85,16 +101,35 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
         months = int(container.group(1)) * 12 + int(container.group(2))
         year = min(2000 + int(container.group(1)), 2022) if months < 23 * 12 + 7 else 2023
     if year is None or year > 2022:
-        return {"base": "megatron-core"}
+        return {"base": "megatron-core", **_transformer_engine_of_its_time(said, year)}
     if "nemo" in said:
         return {
             "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",
-            "fused_biases": False,
+            "fused_biases": False, "keeps_placeholder_gradients": False,
         }  # fmt: skip
     if year == 2022:
         # Weight gradients are added up by the product itself since v3.0.
         return {"base": "megatron-lm-2021", "fused_accumulation": True}
     return {"base": f"megatron-lm-{max(year, 2020)}"}
+
+
+def _transformer_engine_of_its_time(said: str, year: int | None) -> dict[str, Any]:
+    """Version 2.3 of May 2025 keeps the tensors that stand in for gradients.
+
+    It came with NVIDIA's containers of 25.05; containers are named after their month. Frameworks
+    that are only like Megatron have products of their own.
+    """
+    if not re.search(r"megatron|nemo|mcore|primus", said):
+        return {"keeps_placeholder_gradients": False}
+    release = re.search(r"\b(?:te|transformer[ -]?engine) ?v?(\d+)\.(\d+)", said)
+    container = re.search(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?!\d)", said)
+    if release:
+        is_old = tuple(map(int, release.groups())) < (2, 3)
+    elif container:
+        is_old = tuple(map(int, container.groups())) < (25, 5)
+    else:
+        is_old = year is not None and year < 2025
+    return {"keeps_placeholder_gradients": False} if is_old else {}
 
 
 def _deepspeed_of_its_time(said: str) -> str:

@@ -88,7 +88,9 @@ def _stated(row: Row) -> dict[str, Any]:
         stated["head_dim"] = int(head_dim.group(1))
     if cells.whole_if_stated(row, "experts"):
         width = stated.pop("ffn_hidden", None)
-        stated |= {"experts": _experts(row, width), "multi_token_layers": 0}
+        layers = _layers_in_the_notes(row)
+        experts = {**_experts(row, width), **layers.pop("experts", {})}
+        stated |= {"experts": experts, "multi_token_layers": 0, **layers}
     return stated
 
 
@@ -144,32 +146,47 @@ def _gpt_style(seq_len: int) -> dict[str, Any]:
     }
 
 
-def _structure_in_the_notes(row: Row) -> dict[str, Any]:
-    """Dense and shared widths of a model with experts, and compressed attention.
+def _layers_in_the_notes(row: Row) -> dict[str, Any]:
+    """Which layers of a model with experts are dense, how wide those are, and its shared expert.
 
-    Sizes of heads of compressed attention are those of DeepSeek-V2, where it comes from.
+    A public model that was cut down need not have as many dense layers as it is known for.
     """
     notes = row.get("notes", "")
-    width = cells.whole(row, "ffn_hidden")
+    model: dict[str, Any] = {}
     experts: dict[str, Any] = {}
-    model: dict[str, Any] = {"ffn_hidden": width}
-    dense = re.search(r"(\d+)(?: layers?)? dense(?: layers?)?\W+(?:ffn )?(\d+)", notes)
-    if dense:
-        experts["first_dense_layers"] = int(dense.group(1))
-        model["ffn_hidden"] = int(dense.group(2))
+    first = re.search(r"(?i)\b(\d+|first)( layers?)? dense\b(?! ffn of)", notes)
+    if first:
+        said = first.group(1).lower()
+        experts["first_dense_layers"] = 1 if said == "first" else int(said)
+    if every := re.search(r"(?i)MoE every (\d+)(?:st|nd|rd|th) layer", notes):
+        experts["every"] = int(every.group(1))
+    width = re.search(r"(?i)dense(?: layers?)?\W{0,2}(?:ffn )?(\d{3,})", notes)
+    if width:
+        model["ffn_hidden"] = int(width.group(1))
     shared = re.search(r"(\d+) shared experts? (?:of )?(\d+)", notes)
     together = re.search(r"shared experts? \((\d+)\)", notes)
     if shared:
         experts["shared_ffn_hidden"] = int(shared.group(1)) * int(shared.group(2))
     elif together:
         experts["shared_ffn_hidden"] = int(together.group(1))
+    return {**model, **({"experts": experts} if experts else {})}
+
+
+def _structure_in_the_notes(row: Row) -> dict[str, Any]:
+    """What only the notes say of a model with experts that is no public one.
+
+    Without a word on them dense layers are as wide as an expert; sizes of heads of compressed
+    attention are those of DeepSeek-V2, where it comes from.
+    """
+    notes = row.get("notes", "")
+    model: dict[str, Any] = {"ffn_hidden": cells.whole(row, "ffn_hidden")}
     latent = re.search(r"MLA q_lora (\d+) kv_lora (\d+)", notes)
     if latent:
         model["latent_attention"] = {
             "q_lora_rank": int(latent.group(1)), "kv_lora_rank": int(latent.group(2)),
             "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
         }  # fmt: skip
-    return {**model, "experts": experts}
+    return model
 
 
 def _assumed(row: Row) -> dict[str, Any]:

@@ -43,11 +43,13 @@ class PublishedResult:
         gpu: Hardware profile.
         measured_step_s, predicted_step_s: Seconds per optimizer step.
         error_pct: Signed error of the step time [%].
+        band_s: Between which times eight of ten such runs would lie [s].
         measured_mem_gib, predicted_mem_gib: Memory of the fullest GPU, of the kind that
             the row states (allocated, reserved or device).
         mem_error_pct: Signed error of the memory [%].
         ran: Whether it did not run out of memory.
         fits: Whether it is predicted to fit; None without a prediction.
+        fits_probability: How likely that is, 0 to 1.
         filled_share: Part of its memory that the fullest GPU is predicted to need.
         assumed: Cells that are empty, and what was taken for them; empty where none was needed.
         skipped: Why there is no prediction; empty if there is one.
@@ -59,11 +61,13 @@ class PublishedResult:
     measured_step_s: float | None
     predicted_step_s: float | None = None
     error_pct: float | None = None
+    band_s: tuple[float, float] | None = None
     measured_mem_gib: float | None = None
     predicted_mem_gib: float | None = None
     mem_error_pct: float | None = None
     ran: bool = True
     fits: bool | None = None
+    fits_probability: float | None = None
     filled_share: float | None = None
     assumed: str = ""
     skipped: str = ""
@@ -179,9 +183,11 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
         result,
         predicted_step_s=step.step_time_s,
         error_pct=error_pct(step.step_time_s, result.measured_step_s),
+        band_s=step.step_time_band_s,
         predicted_mem_gib=memory_gib,
         mem_error_pct=error_pct(memory_gib, result.measured_mem_gib),
         fits=step.fits,
+        fits_probability=step.fits_probability,
         filled_share=step.fullest.filled_share,
     )
 

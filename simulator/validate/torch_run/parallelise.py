@@ -107,7 +107,7 @@ def _fully_sharded(net: StageModel, job: Job, grid: Grid, world: World) -> nn.Mo
     plan = job.plan
     dtype, reduced = DTYPES[plan.precision], plan.stack.grad_reduce_precision
     policy = MixedPrecisionPolicy()
-    if dtype != torch.float32 and plan.stack.keeps_master_weights:
+    if dtype != torch.float32 and job.choices.keeps_master_weights:
         reduce_dtype = DTYPES[plan.grad_reduce_precision or reduced]
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype)
     reshards = plan.reshard_after_forward is not False

@@ -9,7 +9,6 @@ Source: accelerate 1.x's configuration and transformers 4.x's TrainingArguments,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -17,47 +16,29 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
-from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.finetuning.sharding import (
+    STACK_OF,
+    fsdp_offload,
+    fsdp_sharding,
+    trainer_strategy,
+)
+from simulator.importers.finetuning.trainer import FUSED_BY_COMPILER, optimizer
 from simulator.importers.settings import Settings, option_rules
 
 _WANTED = "give a YAML of accelerate, or TrainingArguments as YAML or JSON"
-
-STRATEGIES: Mapping[Any, tuple[int, bool]] = MappingProxyType(
-    {
-        **dict.fromkeys(("FULL_SHARD", "1", 1, "HYBRID_SHARD", "4", 4, "true"), (3, False)),
-        **dict.fromkeys(
-            ("SHARD_GRAD_OP", "2", 2, "HYBRID_SHARD_ZERO2", "5", 5, "false"), (3, True)
-        ),
-        **dict.fromkeys(("NO_SHARD", "3", 3), (0, False)),
-    }
-)
-"""ZeRO stage of each FSDP sharding strategy, by name, by number or by FSDP2's flag, and
-whether gathered weights are kept from forward to backward."""
-
-_HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5", 4, 5)
 
 KINDS: Mapping[Any, str] = MappingProxyType(
     {"FSDP": "fsdp", "DEEPSPEED": "deepspeed", "MULTI_GPU": "ddp", "NO": "ddp", False: "ddp"}
 )
 """Way of data parallelism for each ``distributed_type``."""
 
-STACK_OF: Mapping[str, str] = MappingProxyType(
-    {"fsdp": "torch-fsdp", "deepspeed": "deepspeed", "ddp": "torch"}
-)
-"""Stack for each way of data parallelism."""
-
 PRECISIONS: Mapping[Any, str] = MappingProxyType(
     {"no": "fp32", False: "fp32", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 )
 """Our format for each ``mixed_precision``."""
-
-_ADAMS = (
-    "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla",
-    "adamw",
-)  # fmt: skip
 
 
 def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
@@ -85,12 +66,12 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
         **_sharding(settings, kind, ranks // tp),
         "recompute": _recomputation(settings),
         "precision": _precision(settings),
-        "optimizer": _optimizer(settings),
+        "optimizer": optimizer(settings),
         "clip_gradients": _clips(settings),
         **_offload(settings, kind),
     }
     if settings.switch("torch_compile"):
-        draft.facts = dict.fromkeys(("fused_elementwise", "fused_rmsnorm", "fused_rotary"), True)
+        draft.facts = dict.fromkeys(FUSED_BY_COMPILER, True)
     draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length")
     _batch(settings, draft, given, ranks // (tp * cp))
     return finished(
@@ -143,62 +124,27 @@ def _together(paths: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def _kind(settings: Settings) -> str:
-    default = "fsdp" if _trainer_strategy(settings) else "ddp"
+    default = "fsdp" if trainer_strategy(settings) else "ddp"
     return settings.choice("distributed_type", meanings=KINDS, default=default)
-
-
-def _trainer_strategy(settings: Settings) -> str | None:
-    """Sharding strategy in TrainingArguments' ``fsdp``, such as "full_shard auto_wrap"."""
-    given = settings.get("fsdp")
-    words = " ".join(map(str, given)) if isinstance(given, list) else str(given or "")
-    found = re.search(r"(full_shard|shard_grad_op|no_shard|hybrid_shard(_zero2)?)", words)
-    return found[1].upper() if found else None
 
 
 def _sharding(settings: Settings, kind: str, width: int) -> dict[str, Any]:
     """What ``width`` = dp x cp ranks shard."""
     if kind == "deepspeed":
         return {"zero": settings.whole("deepspeed_config.zero_stage", default=2)}
-    if kind == "ddp":
-        return {"zero": 0}
-    key, value = settings.first(
-        "fsdp_config.fsdp_sharding_strategy", "fsdp_config.sharding_strategy",
-        "fsdp_config.fsdp_reshard_after_forward", "fsdp_config.reshard_after_forward",
-    )  # fmt: skip
-    value = _trainer_strategy(settings) or value
-    word = str(value).lower() if isinstance(value, bool) else value
-    if word is not None and word not in STRATEGIES:
-        settings.fault(key, f"is not modelled; known: {', '.join(map(str, STRATEGIES))}", value)
     replicas = settings.whole("parallelism_config.parallelism_config_dp_replicate_size", default=1)
     settings.whole("parallelism_config.parallelism_config_dp_shard_size")
-    if word in _HYBRID:
-        replicas = settings.whole("num_machines", default=1)
-    group = width // replicas if replicas > 1 else 0
-    zero, keeps = STRATEGIES.get(word, (3, False))
-    return {
-        "zero": zero,
-        "reshard_after_forward": False if keeps else None,
-        "zero_group": group if zero else 0,
-    }
+    return fsdp_sharding(settings, width, replicas) if kind == "fsdp" else {"zero": 0}
 
 
 def _offload(settings: Settings, kind: str) -> dict[str, Any]:
-    moves_all = settings.switch(
-        "fsdp_config.fsdp_offload_params", "fsdp_config.offload_params",
-        "fsdp_config.fsdp_cpu_offload", "fsdp_config.cpu_offload",
-    )  # fmt: skip
-    moves_all = moves_all or "offload" in str(settings.get("fsdp") or "")
+    found = fsdp_offload(settings) if kind == "fsdp" else {}
     places = {"cpu": "cpu", "nvme": "nvme", "none": None}
-    given = {
-        field: settings.choice(
-            f"deepspeed_config.offload_{theirs}_device", meanings=places, default=None
-        )
-        for field, theirs in (("optimizer", "optimizer"), ("parameters", "param"))
-    }
-    found: dict[str, Any] = {field: place for field, place in given.items() if place}
-    if kind == "fsdp" and moves_all:
-        found = FSDP_OFFLOAD.model_dump(exclude_defaults=True)
-    return {"offload": found} if found and kind != "ddp" else {}
+    for field, theirs in (("optimizer", "optimizer"), ("parameters", "param")):
+        key = f"deepspeed_config.offload_{theirs}_device"
+        place = settings.choice(key, meanings=places, default=None)
+        found |= {field: place} if place and kind == "deepspeed" else {}
+    return {"offload": found} if found else {}
 
 
 def _clips(settings: Settings) -> bool:
@@ -223,11 +169,6 @@ def _precision(settings: Settings) -> str:
     if found == "fp32" and settings.switch("tf32"):
         return "tf32"
     return found
-
-
-def _optimizer(settings: Settings) -> str:
-    names = {**dict.fromkeys(_ADAMS, "adam"), "sgd": "sgd"}
-    return settings.choice("optim", meanings=names, default="adam")
 
 
 def _batch(settings: Settings, draft: Draft, given: Given, dp: int) -> None:

@@ -2,30 +2,26 @@
 
 Both are configurations of Megatron-Core in sections; the sections are laid into one
 mapping and read like Megatron-LM's options (:mod:`simulator.importers.megatron.megatron_core`).
-References such as ``${model.hidden_size}`` and ``${multiply:4, ${.hidden_size}}`` are
-followed by text alone; what they leave open the user can define.
+References are followed by :mod:`simulator.importers.interpolation`; what they leave open the
+user can define.
 
-Source: NeMo-Framework-Launcher's and Megatron-Bridge's recipes, OmegaConf's grammar of
-interpolations; as facts.
+Source: NeMo-Framework-Launcher's and Megatron-Bridge's recipes, as facts.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
-from simulator.facts import shipped_facts
 from simulator.files import read_text
 from simulator.importers.assembly import Given, finished, flat, parse_mapping
+from simulator.importers.interpolation import resolved
 from simulator.importers.megatron.megatron_core import megatron_draft
-from simulator.importers.settings import Rules, Settings, option_rules
+from simulator.importers.settings import Settings, option_rules
 
 _WANTED = "give a YAML recipe of NeMo or Megatron-Bridge"
 
@@ -68,7 +64,7 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
     values.pop("ConfigContainer", None)
     known = resolved(flat(values, origin), given.definitions)
     settings = Settings(_one_mapping(known), "NeMo")
-    settings.define_vocabulary(given.definitions)
+    settings.define(given.definitions)
     if "num_layers" not in settings.keys:
         settings.assumed.append(
             "what the file leaves out is as Megatron-LM has it; a recipe in Python may differ"
@@ -76,13 +72,8 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
     nodes, devices = settings.whole("trainer.num_nodes"), settings.whole("trainer.devices")
     gpus = given.gpus or (nodes * devices if nodes and devices else None)
     draft = megatron_draft(settings, gpus, None if given.model else Path(origin).stem)
-    return finished(draft, settings, _rules(), given, origin)
-
-
-def _rules() -> Rules:
-    """Those of Megatron-LM's options, and settings that its command line does not have."""
-    megatron = option_rules("megatron")
-    return replace(megatron, free=(*megatron.free, *shipped_facts("importers/nemo")["free"]))
+    rules = option_rules("megatron") | option_rules("nemo")
+    return finished(draft, settings, rules, given, origin)
 
 
 def _one_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,46 +96,3 @@ def _one_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
     elif mix is not None:
         rest["fp8_recipe"] = rest["fp8"] = mix
     return {**rest, **found}
-
-
-def resolved(values: Mapping[str, Any], definitions: Mapping[str, str]) -> dict[str, Any]:
-    """The settings with their references to one another replaced.
-
-    Args:
-        values: Settings by dotted path.
-        definitions: Values of names that the file does not define.
-    """
-    return {key: _resolved(key, value, values, definitions, 10) for key, value in values.items()}
-
-
-def _resolved(
-    key: str, value: Any, values: Mapping[str, Any], definitions: Mapping[str, str], depth: int
-) -> Any:
-    if not isinstance(value, str) or "${" not in value or depth == 0 or len(value) > 1000:
-        return value
-    found = re.search(r"\$\{([^${}]*)\}", value)
-    if found is None:
-        return value
-    target = _value_of(key, found[1].strip(), values, definitions)
-    if target is None:
-        return value
-    if found[0] == value:
-        return _resolved(key, target, values, definitions, depth - 1)
-    replaced = value.replace(found[0], str(target), 1)
-    return _resolved(key, replaced, values, definitions, depth - 1)
-
-
-def _value_of(
-    key: str, name: str, values: Mapping[str, Any], definitions: Mapping[str, str]
-) -> Any:
-    if name in definitions:
-        text = definitions[name]
-        return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
-    if name.startswith("multiply:"):
-        factors = [f.strip() for f in name.removeprefix("multiply:").split(",")]
-        whole = all(re.fullmatch(r"\d{1,9}", factor) for factor in factors)
-        return math.prod(map(int, factors)) if whole and len(factors) < 10 else None
-    dots = len(name) - len(name.lstrip("."))
-    parents = key.split(".")[:-dots] if dots else []
-    path = ".".join([*parents, name.lstrip(".")])
-    return values.get(path)

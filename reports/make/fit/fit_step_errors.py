@@ -1,0 +1,369 @@
+"""How far are predicted steps off where nothing was tuned, and with what do their errors weigh?
+
+Fits the model of :mod:`simulator.results.step_error` by maximum likelihood to the runs of grade A
+and A-, and writes its numbers (``simulator/facts/step_errors.yaml``). A run is held against what
+was predicted of it before anybody here had seen it (``reports/first_sight.csv``), or else with its
+source left out of every fit (``reports/data/cross_validation.csv``).
+
+Each source is then taken away once, the rest is fitted, and its runs are held against the bands
+that follow (``reports/data/step_bands.csv``).
+Steps follow a number of a profile as those of one run of each source do.
+
+Run as ``python -m reports.make.fit.fit_step_errors TABLE.csv… [--write]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from reports.make.accuracy.band_coverage import COLUMNS, Banded, coverage_section
+from reports.make.fit.fit_training import CROSS_VALIDATION_FILE, read_left_out
+from simulator.described.load import job_from_document
+from simulator.errors import ClustersimError
+from simulator.facts import FOLDER, shipped_facts
+from simulator.planning.changes.profile_numbers import sensitivities
+from simulator.results.simulation import run_step
+from simulator.results.step_error import (
+    REGIMES,
+    ErrorModel,
+    Floats,
+    FrameworkError,
+    OpenNumber,
+    framework_of,
+    job_exposure,
+    open_variance,
+    shipped_errors,
+)
+from simulator.tables.cells import Row
+from simulator.validate.first_sight import read_first_sight
+from simulator.validate.published.published_rows import job_document
+from simulator.validate.published.published_runs import read_rows, row_source
+
+BANDS_FILE = "step_bands.csv"
+"""Beside the tables of runs: each run, and the band that all other sources give."""
+
+_FACTS = FOLDER / "step_errors.yaml"
+_GRADES = ("A", "A-")
+_USUAL, _USUAL_FREEDOM, _DOUBT = 0.1, 3.0, 1.5
+"""A size before any run was seen, the tails, and how little that is trusted, as the standard
+deviation of the logarithm: what no run tells stays near it."""
+
+_MOVED = 0.1
+"""By what share a number is moved to see what follows it."""
+
+_LEAST_WEIGHT = 0.05
+"""Share of a step that a regime must have for its numbers to be seen at all."""
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """A run, what was predicted of it, and what its error can come from.
+
+    Attributes:
+        id: The run.
+        profile: Its system.
+        framework: Its framework.
+        measured_s: The step [s].
+        predicted_s: The same, predicted without knowledge of its source [s].
+        exposed: How much each regime weighs, shape (regimes,).
+        numbers: Of its system, those that steps follow.
+    """
+
+    id: str
+    profile: str
+    framework: str
+    measured_s: float
+    predicted_s: float
+    exposed: Floats
+    numbers: tuple[OpenNumber, ...]
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of the measured over the predicted time."""
+        return math.log(self.measured_s / self.predicted_s)
+
+    @property
+    def source(self) -> str:
+        """Where it is published."""
+        return row_source(self.id)
+
+
+def seen_run(row: Row, predicted_s: float | None) -> SeenRun | None:
+    """A row of a table as a run; None where it cannot be simulated.
+
+    ``predicted_s`` is what was predicted without knowledge of its source; as now if None [s].
+    """
+    try:
+        job = job_from_document(job_document(row))
+        step = run_step(job)
+    except ClustersimError:
+        return None
+    plan, profile = job.plan, job.cluster.profile
+    predicted_s = predicted_s or step.step_time_s
+    return SeenRun(
+        row["id"],
+        profile.name,
+        framework_of(job),
+        float(row["measured_step_s"]),
+        predicted_s,
+        job_exposure(job, step.step_time_s, step.breakdown_s),
+        tuple(shipped_errors().open_numbers(profile, plan.precision)),
+    )
+
+
+class Likelihood:
+    """How likely the runs of one source are, as a function of the sizes of errors.
+
+    What its runs have in common makes a covariance of low rank, beside what is of each run.
+
+    Source: the multivariate t density; Woodbury's identity and the determinant lemma.
+    """
+
+    def __init__(self, runs: Sequence[SeenRun], number_spread: Mapping[str, float]) -> None:
+        self.log_ratio = np.array([run.log_ratio for run in runs])
+        self.exposed = np.array([run.exposed for run in runs])
+        profiles = sorted({run.profile for run in runs})
+        of_profile = [np.array([run.profile == name for run in runs]) for name in profiles]
+        first = [next(run for run in runs if run.profile == name) for name in profiles]
+        self._common = np.hstack([self.exposed, *(self.exposed * m[:, None] for m in of_profile)])
+        self._numbers = np.array([open_variance(run.numbers, number_spread) for run in first])
+
+    def distance(self, sizes: Sizes) -> tuple[float, float]:
+        """Squared distance of the runs from what was predicted, and the covariance's log det."""
+        common = np.concatenate([sizes.spread**2, self._numbers.ravel()])
+        noise = self.exposed**2 @ sizes.noise**2
+        factor = self._common * np.sqrt(common)
+        scaled = factor / noise[:, None]
+        inner = np.eye(len(common)) + factor.T @ scaled
+        projected = scaled.T @ self.log_ratio
+        square = self.log_ratio**2 @ (1 / noise) - projected @ np.linalg.solve(inner, projected)
+        return float(square), float(np.linalg.slogdet(inner)[1] + np.log(noise).sum())
+
+    def negative_log(self, sizes: Sizes) -> float:
+        """Negative logarithm of the likelihood, but for a constant."""
+        square, log_det = self.distance(sizes)
+        runs, freedom = len(self.log_ratio), sizes.freedom
+        tail = (freedom + runs) / 2 * math.log1p(square / freedom)
+        normal = math.lgamma(freedom / 2) - math.lgamma((freedom + runs) / 2)
+        return 0.5 * log_det + tail + normal + runs / 2 * math.log(freedom)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is fitted: standard deviations by regime, and the tails."""
+
+    spread: Floats
+    noise: Floats
+    freedom: float
+
+    @classmethod
+    def of(cls, logarithms: Floats) -> Sizes:
+        """The sizes of their logarithms, shape (2 regimes + 1,)."""
+        values, count = np.exp(logarithms), len(REGIMES)
+        return cls(values[:count], values[count:-1], 1.0 + values[-1])
+
+    @classmethod
+    def of_model(cls, model: ErrorModel) -> Sizes:
+        """The sizes of a model."""
+        spread, noise = (np.array([s[r] for r in REGIMES]) for s in (model.spread, model.noise))
+        return cls(spread, noise, model.freedom)
+
+    @classmethod
+    def usual(cls) -> Sizes:
+        """The sizes before any run was seen."""
+        size = np.full(len(REGIMES), _USUAL)
+        return cls(size, size, _USUAL_FREEDOM)
+
+    def logarithms(self) -> Floats:
+        """Their logarithms; tails have a variance only from 2 degrees of freedom on."""
+        return np.log([*self.spread, *self.noise, self.freedom - 1.0])
+
+
+def by_source(runs: Sequence[SeenRun]) -> Mapping[str, list[SeenRun]]:
+    """The runs of each source."""
+    found: dict[str, list[SeenRun]] = defaultdict(list)
+    for run in runs:
+        found[run.source].append(run)
+    return dict(sorted(found.items()))
+
+
+def fit(runs: Sequence[SeenRun], model: ErrorModel) -> ErrorModel:
+    """The model whose sizes make the runs likeliest; what is not fitted stays as it was.
+
+    The search begins with the sizes of ``model``, which does not move where it ends.
+    """
+    from scipy.optimize import minimize  # heavy; only fits need it
+
+    groups = [Likelihood(own, model.number_spread) for own in by_source(runs).values()]
+    usual, start = Sizes.usual().logarithms(), Sizes.of_model(model).logarithms()
+
+    def loss(logarithms: Floats) -> float:
+        sizes = Sizes.of(logarithms)
+        away = float(((logarithms - usual) ** 2).sum()) / (2 * _DOUBT**2)
+        return away + sum(group.negative_log(sizes) for group in groups)
+
+    sizes = Sizes.of(minimize(loss, start, method="L-BFGS-B").x)
+    fitted = replace(
+        model,
+        spread=dict(zip(REGIMES, sizes.spread.tolist(), strict=True)),
+        noise=dict(zip(REGIMES, sizes.noise.tolist(), strict=True)),
+        freedom=sizes.freedom,
+        frameworks={},
+    )
+    return replace(fitted, frameworks=framework_errors(runs, fitted))
+
+
+def framework_errors(runs: Sequence[SeenRun], model: ErrorModel) -> Mapping[str, FrameworkError]:
+    """How far the runs of each framework are off, in units of what the model expects of all."""
+    squares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        expected = model.error_of(run.numbers, run.framework).variance(run.exposed)
+        squares[run.framework][run.source].append(run.log_ratio**2 / expected)
+    return {
+        name: FrameworkError(len(of), common_variance([*map(np.mean, of.values())], model.freedom))
+        for name, of in sorted(squares.items())
+    }
+
+
+def common_variance(squares: Sequence[Any], freedom: float) -> float:
+    """Variance that sources share, from the mean square of each, with heavy tails.
+
+    One source as all frameworks are is taken to be known besides, so that one that is near or far
+    does not decide alone.
+
+    Source: Student's t as a mixture of normal distributions, by reweighting (Lange, Little and
+    Taylor, 1989, section 3).
+    """
+    observed, variance = np.array([1.0, *squares]), 1.0
+    for _ in range(100):
+        weights = (freedom + 1) / (freedom + observed / variance)
+        weights[0] = 1.0
+        variance = float(np.mean(weights * observed))
+    return variance
+
+
+def left_out_bands(runs: Sequence[SeenRun], model: ErrorModel) -> list[Banded]:
+    """The band of every run, from a fit to all sources but its own."""
+    found = []
+    for source, own in by_source(runs).items():
+        others = fit([run for run in runs if run.source != source], model)
+        for run in own:
+            error = others.error_of(run.numbers, run.framework)
+            ends = error.band(run.exposed)
+            found.append(Banded(run.id, run.framework, run.measured_s, run.predicted_s, *ends))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fits from tables of runs, prints the sizes and may write them and the bands."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("tables", type=Path, nargs="+", help="published training runs (CSV)")
+    parser.add_argument("--first-sight", type=Path, default=Path("reports/first_sight.csv"))
+    parser.add_argument("--write", action="store_true", help="write sizes and bands")
+    options = parser.parse_args(arguments)
+    runs = seen_runs(options.tables, options.first_sight)
+    shipped = replace(shipped_errors(), numbers=responses(options.tables))
+    found = fit(runs, shipped)
+    bands = left_out_bands(runs, found)
+    sys.stdout.write(_facts_text(found, runs))
+    seen = [row["id"] for row in read_first_sight(options.first_sight)]
+    sys.stdout.write(coverage_section(bands, seen))
+    if options.write:
+        _FACTS.write_text(_facts_text(found, runs), encoding="utf-8")
+        write_bands(bands, options.tables[0].with_name(BANDS_FILE))
+    return 0
+
+
+def responses(tables: Sequence[Path]) -> Mapping[str, Mapping[str, float]]:
+    """Share of each regime's time that follows each number: the mean of one run per source."""
+    rows = {row_source(row["id"]): row for table in tables for row in _stated_rows(table)}
+    with ProcessPoolExecutor() as executor:
+        found = list(executor.map(_row_responses, rows.values()))
+    return {
+        regime: {
+            name: float(np.mean([own[name] for own in found if name in own])) for name in numbers
+        }
+        for regime, numbers in shipped_errors().numbers.items()
+    }
+
+
+def _row_responses(row: Row) -> Mapping[str, float]:
+    """By number, of those whose regime weighs in the step."""
+    try:
+        job = job_from_document(job_document(row))
+        step = run_step(job, "replay")
+    except ClustersimError:
+        return {}
+    weights = job_exposure(job, step.step_time_s, step.breakdown_s)
+    weight = dict(zip(REGIMES, weights.tolist(), strict=True))
+    names = {
+        name.format(precision=job.plan.precision): (name, weight[regime])
+        for regime, numbers in shipped_errors().numbers.items()
+        for name in numbers
+        if weight[regime] >= _LEAST_WEIGHT
+    }
+    found = sensitivities(job, share=_MOVED, engine="replay", fields=names)
+    return {names[s.field][0]: s.effect / _MOVED / names[s.field][1] for s in found}
+
+
+def seen_runs(tables: Sequence[Path], first_sight: Path) -> list[SeenRun]:
+    """Every run of grade A and A- that states a step time and can be simulated."""
+    unseen = {
+        row["id"]: float(row["predicted_step_s"])
+        for row in read_first_sight(first_sight)
+        if row["predicted_step_s"]
+    }
+    left_out = read_left_out(tables[0].with_name(CROSS_VALIDATION_FILE))
+    honest = {run.id: run.predicted_step_s for run in left_out} | unseen
+    rows = [row for table in tables for row in _stated_rows(table)]
+    with ProcessPoolExecutor() as executor:
+        predicted = [honest.get(row["id"]) for row in rows]
+        found = executor.map(seen_run, rows, predicted, chunksize=8)
+        return [run for run in found if run is not None]
+
+
+def _stated_rows(table: Path) -> list[Row]:
+    rows = read_rows(table)
+    return [row for row in rows if row["grade"] in _GRADES and row["measured_step_s"]]
+
+
+def write_bands(bands: Sequence[Banded], path: Path) -> None:
+    """Every run and its band, for the report."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for run, framework, *values in sorted(bands):
+            writer.writerow((run, framework, *(f"{value:.6g}" for value in values)))
+
+
+def _facts_text(model: ErrorModel, runs: Sequence[SeenRun]) -> str:
+    """The file of facts, with what a person wrote in it as it was."""
+    sources = len(by_source(runs))
+    reference = (
+        f"{len(runs)} runs of {sources} sources, each predicted before it was seen or with its "
+        "source left out; make bands"
+    )
+    facts: dict[str, Any] = {**shipped_facts("step_errors"), **_rounded(asdict(model))}
+    return str(yaml.safe_dump({**facts, "reference": reference}, sort_keys=False, width=120))
+
+
+def _rounded(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _rounded(value) for key, value in node.items()}
+    return float(f"{node:.3g}") if isinstance(node, float) else node
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,132 @@
+"""clustersim models: which models ship with the package, how many parameters has one?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import number_columns, print_json, print_table, text_columns
+from simulator.cli.options import AsJson, complete_model
+from simulator.errors import InputError
+from simulator.units import format_count
+
+if TYPE_CHECKING:
+    from simulator.described.huggingface.parameter_counts import ParameterCount
+
+_WIDTHS = ("layers", "hidden", "heads", "vocab")
+
+
+def build_models_group() -> typer.Typer:
+    """The ``models`` commands."""
+    group = typer.Typer(
+        name="models", no_args_is_help=True, help="Shipped models; parameters of any."
+    )
+    group.command("list")(list_models)
+    group.command("count")(count_parameters)
+    return group
+
+
+def list_models(*, as_json: AsJson = False) -> None:
+    """List the models that a job can name.
+
+    Example:  clustersim models list
+    """
+    from simulator.described.load import load_model, model_names
+    from simulator.program.layer.model_totals import parameter_count_by_part
+
+    documents: list[dict[str, Any]] = []
+    for name in model_names():
+        model = load_model(name)
+        count = parameter_count_by_part(model)
+        documents.append(
+            {
+                "name": name,
+                "parameters": count.parameters,
+                "active": count.active_parameters,
+                **{field: getattr(model, field) for field in _WIDTHS},
+                "experts": model.experts.count if model.experts else 0,
+                "experts_per_token": model.experts.top_k if model.experts else 0,
+            }
+        )
+    if as_json:
+        print_json({"models": documents})
+        return
+    rows = [
+        (
+            each["name"],
+            format_count(each["parameters"]),
+            format_count(each["active"]),
+            *(str(each[field]) for field in _WIDTHS),
+            f"{each['experts_per_token']} of {each['experts']}" if each["experts"] else "",
+        )
+        for each in documents
+    ]
+    numbers = ("parameters", "active", *_WIDTHS, "experts")
+    print_table("models", text_columns("name") + number_columns(*numbers), rows)
+
+
+def count_parameters(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="A shipped model, a model's .yaml, or a config.json of transformers.",
+            autocompletion=complete_model,
+        ),
+    ],
+    with_transformers: Annotated[
+        bool,
+        typer.Option(
+            "--with-transformers",
+            help="Let the installed transformers build and count the network of a config.json.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count the parameters of a model, part by part.
+
+    Of a config.json the causal language model is counted that transformers builds of it, to the
+    last parameter, or the file is refused. Buffers are no parameters; tied matrices count once.
+
+    Example:  clustersim models count llama3-8b
+
+    Example:  clustersim models count config.json --json
+    """
+    count = _count(model, with_transformers)
+    if as_json:
+        print_json(
+            {
+                "network": count.network,
+                "parameters": count.parameters,
+                "active_parameters": count.active_parameters,
+                "by_part": count.by_part,
+            }
+        )
+        return
+    rows = [
+        (part, f"{numel:,}", f"{count.active_by_part[part]:,}")
+        for part, numel in count.by_part.items()
+    ]
+    rows.append(("all", f"{count.parameters:,}", f"{count.active_parameters:,}"))
+    columns = text_columns("part") + number_columns("parameters", "active")
+    print_table(f"parameters of {count.network}", columns, rows)
+
+
+def _count(name_or_file: str, with_transformers: bool) -> ParameterCount:
+    from simulator.capture.installed_transformers import built_network_count
+    from simulator.described.huggingface.config_file import load_config
+    from simulator.described.huggingface.parameter_counts import network_count
+    from simulator.described.load import load_model
+    from simulator.program.layer.model_totals import parameter_count_by_part
+
+    path = Path(name_or_file)
+    if path.suffix == ".json" or (path / "config.json").is_file():
+        config, origin, _ = load_config(path)
+        count = built_network_count if with_transformers else network_count
+        return count(config, origin)
+    if with_transformers:
+        rule = "counts only a config.json of transformers"
+        raise InputError.single("--with-transformers", rule, name_or_file)
+    return parameter_count_by_part(load_model(name_or_file))

@@ -1,0 +1,36 @@
+"""Which rules hold between frozen weights, adapters, and the rest of a job?
+
+Names of parameters are judged where these are known
+(:func:`simulator.program.layer.adapters.check_training`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.described.job import Job
+from simulator.errors import Fault
+
+
+def finetuning_faults(job: Job) -> Iterator[Fault]:
+    """Every rule about what is trained that the job breaks."""
+    yield from _master_weights_are_beside_others(job)
+    if job.plan.frozen_patterns:
+        yield from _ways_that_train_a_part(job)
+
+
+def _master_weights_are_beside_others(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.master_weights is not None and plan.precision in ("fp32", "tf32"):
+        rule = f"has no meaning with plan.precision: {plan.precision}, whose weights are fp32"
+        yield Fault("plan.master_weights", rule, plan.master_weights, "leave it out")
+
+
+def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    path = "plan.lora" if plan.lora else "plan.frozen"
+    for field, usual in (("data_parallel", "ddp"), ("tp_method", "1d")):
+        given = getattr(plan, field)
+        if given != usual:
+            rule = f"is not modelled with plan.{field}: {given}"
+            yield Fault(path, rule, None, f"take plan.{field}: {usual}")

@@ -1,0 +1,103 @@
+"""What job does a launch script of ms-swift start, or its arguments describe?
+
+``swift sft`` and ``swift pt`` train around Hugging Face's Trainer; ``megatron sft`` and ``megatron
+pt`` (Megatron-SWIFT) take Megatron-Core's options and the hub's name of a model. Scripts are read,
+never run.
+
+Source: ms-swift's arguments (2.0 to 4.6), as facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simulator.described.foreign_config import ImportReport
+from simulator.described.job import Job
+from simulator.errors import InputError
+from simulator.files import read_text
+from simulator.importers.assembly import Given, finished, flat, parse_mapping
+from simulator.importers.finetuning.adapters import adapter_fields
+from simulator.importers.finetuning.sharding import files_beside
+from simulator.importers.finetuning.trainer import Defaults, trainer_draft
+from simulator.importers.hub_models import named_model
+from simulator.importers.interpolation import typed
+from simulator.importers.megatron.megatron_core import megatron_draft
+from simulator.importers.settings import Settings, option_rules, option_table
+from simulator.importers.shell.command_options import launched_gpus, options_of
+from simulator.importers.shell.launch_script import Script, read_script
+
+_WANTED = "give a launch script of ms-swift, or its arguments as YAML or JSON"
+_DEFAULTS = Defaults(micro=1, precision="bf16", recomputes=True)
+_TRAINS = ("sft", "pt", "rlhf")
+_PROGRAMS = {"swift": False, "megatron": True}
+"""Commands, and whether they are Megatron-SWIFT's."""
+
+
+def read_swift_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
+    """The job of a launch script or of arguments of ms-swift, and a report on them.
+
+    Args:
+        paths: The script, YAML or JSON, and the ``ds_config.json`` that it names.
+        given: What the user says beside it.
+
+    Raises:
+        InputError: It is no such file, an argument costs something that is not modelled, or
+            something is missing.
+    """
+    origin = str(paths[0])
+    text = read_text(Path(origin), _WANTED)
+    if Path(origin).suffix in (".json", ".yaml", ".yml"):
+        values, gpus, is_megatron = flat(parse_mapping(text, origin, _WANTED), origin), None, False
+        notes: list[str] = []
+    else:
+        script = read_script(text, given.definitions, origin)
+        command, is_megatron = _launch(script, origin)
+        values = {
+            key: typed(value) if isinstance(value, str) else value
+            for key, value in options_of(command).items()
+        }
+        gpus, notes = launched_gpus([], script), script.notes
+    settings = Settings(values, "ms-swift")
+    settings.assumed += notes
+    settings.define(given.definitions)
+    gpus = given.gpus or gpus
+    return (_megatron if is_megatron else _trainer)(settings, paths, given, gpus)
+
+
+def _launch(script: Script, origin: str) -> tuple[list[str], bool]:
+    """Words of the training behind its command, and whether it is Megatron-SWIFT's."""
+    for words in reversed(script.commands):
+        for i, word in enumerate(words[:-1]):
+            program = word.rpartition("/")[2]
+            if program in _PROGRAMS and words[i + 1] in _TRAINS:
+                mode = ["--rlhf_type", "preferences"] if words[i + 1] == "rlhf" else []
+                return [*mode, *words[i + 2 :]], _PROGRAMS[program]
+            if program in (f"{mode}.py" for mode in _TRAINS):
+                return words[i + 1 :], "megatron" in word
+    rule = "has no command swift sft, swift pt, megatron sft or megatron pt"
+    raise InputError.single("", rule, file=origin, hint=_WANTED)
+
+
+def _trainer(
+    settings: Settings, paths: Sequence[str | Path], given: Given, gpus: int | None
+) -> tuple[Job, ImportReport]:
+    beside = files_beside(paths, _WANTED)
+    draft = trainer_draft(settings, replace(given, gpus=gpus), beside, _DEFAULTS)
+    rules = option_rules("ms-swift") | option_rules("trainer")
+    return finished(draft, settings, rules, given, str(paths[0]), beside.keys)
+
+
+def _megatron(
+    settings: Settings, paths: Sequence[str | Path], given: Given, gpus: int | None
+) -> tuple[Job, ImportReport]:
+    model = named_model(settings, given, "model", "model_id_or_path")
+    defaults: Mapping[str, Any] = option_table("ms-swift", "megatron_defaults")
+    settings.add_defaults(defaults)
+    draft = megatron_draft(settings, gpus, None, model)
+    draft.plan |= adapter_fields(settings)
+    draft.seq_len = settings.whole("max_length", "seq_length", default=None)
+    rules = option_rules("megatron") | option_rules("ms-swift")
+    return finished(draft, settings, rules, given, str(paths[0]))

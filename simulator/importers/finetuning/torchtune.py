@@ -1,0 +1,118 @@
+"""What job does a recipe of torchtune describe?
+
+Distributed recipes shard everything with FSDP2 and train in the format that ``dtype`` names, states
+included; recipes ``..._single_device`` run on one GPU. The length of sequences is often the data's
+and must be given.
+
+Source: torchtune 0.2 to 0.6, its recipes, as facts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simulator.described.foreign_config import ImportReport
+from simulator.described.job import Job
+from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
+from simulator.errors import InputError
+from simulator.files import read_text
+from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.finetuning.adapters import lora_fields
+from simulator.importers.finetuning.trainer import FUSED_BY_COMPILER
+from simulator.importers.hub_models import ASK_FOR_MODEL, ModelDocument, shipped_model
+from simulator.importers.interpolation import resolved
+from simulator.importers.settings import Settings, option_rules, option_table
+
+_WANTED = "give the YAML of a torchtune recipe"
+_COMPONENT = "_component_"
+_ALONE = "single_device"
+
+
+def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
+    """The job of a torchtune recipe, and a report on its settings.
+
+    Args:
+        path: A recipe's YAML.
+        given: GPUs and sequence length, and what else the file leaves open.
+
+    Raises:
+        InputError: It is no such file or trains nothing, a setting costs something that is not
+            modelled, or something is missing.
+    """
+    origin = str(path)
+    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
+    settings = Settings(resolved(flat(values, origin), given.definitions), "torchtune")
+    settings.define(given.definitions)
+    if f"optimizer.{_COMPONENT}" not in settings.keys:
+        rule = "is no recipe of training: it has no optimizer"
+        raise InputError.single("optimizer", rule, file=origin, hint=_WANTED)
+    draft = Draft(model=_model(settings, given), stack="torch")
+    draft.gpus = given.gpus or (1 if _ALONE in Path(path).stem else None)
+    tp = settings.whole("tensor_parallel_dim", default=1) or 1
+    draft.plan = {
+        "tp": tp,
+        "zero": 0 if draft.gpus == 1 else 3,
+        "precision": settings.choice(
+            "dtype", meanings=option_table("torchtune", "formats"), default="bf16"
+        ),
+        "grad_reduce_precision": "bf16" if settings.get("dtype") == "bf16" else None,
+        "recompute": "full" if settings.switch("enable_activation_checkpointing") else "none",
+        "optimizer": _last_part(settings, "optimizer", "optimizers"),
+        "clip_gradients": settings.get("clip_grad_norm") is not None,
+        **lora_fields(settings, _builder(settings)),
+    }
+    draft.facts = {"main_grad_precision": "bf16", "keeps_master_weights": False}
+    if settings.switch("compile"):
+        draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
+    if offload := _offload(settings):
+        draft.plan["offload"] = offload
+    draft.seq_len = settings.whole("tokenizer.max_seq_len", default=None)
+    _batch(settings, draft, given)
+    return finished(draft, settings, option_rules("torchtune"), given, origin)
+
+
+def _last_part(settings: Settings, section: str, table: str) -> Any:
+    """What the class that a section names means to us."""
+    key = f"{section}.{_COMPONENT}"
+    meanings = option_table("torchtune", table)
+    name = str(settings.get(key))
+    short = name.rpartition(".")[2]
+    known = {name: meanings[short]} if short in meanings else meanings
+    return settings.choice(key, meanings=known, default=None)
+
+
+def _builder(settings: Settings) -> str:
+    return str(settings.get(f"model.{_COMPONENT}") or "").rpartition(".")[2]
+
+
+def _model(settings: Settings, given: Given) -> ModelDocument | None:
+    builder = _builder(settings)
+    if given.model:
+        return given.model
+    plain = builder.removeprefix("qlora_").removeprefix("lora_")
+    plain = plain.removesuffix("_instruct").removesuffix("_base")
+    name = option_table("torchtune", "models").get(plain)
+    if name is None:
+        rule = "is a model whose dimensions the file does not say, and no shipped one"
+        settings.fault(f"model.{_COMPONENT}", rule, builder, ASK_FOR_MODEL)
+        return None
+    return shipped_model(name)
+
+
+def _offload(settings: Settings) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if settings.switch("fsdp_cpu_offload"):
+        found |= FSDP_OFFLOAD.model_dump(exclude_defaults=True)
+    if settings.switch("enable_activation_offloading"):
+        found["activations"] = "cpu"
+    return found
+
+
+def _batch(settings: Settings, draft: Draft, given: Given) -> None:
+    draft.micro_batch = given.micro_batch or settings.whole("batch_size", default=None)
+    steps = settings.whole("gradient_accumulation_steps", default=1) or 1
+    ranks = (draft.gpus or 0) // draft.plan["tp"]
+    if draft.micro_batch and ranks:
+        draft.global_batch = draft.micro_batch * ranks * steps
+    settings.assumed.append("every sequence has the length that is given")

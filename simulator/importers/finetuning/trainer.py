@@ -1,0 +1,226 @@
+"""What job do TrainingArguments describe, whichever trainer around Hugging Face's wrote them?
+
+axolotl, LLaMA-Factory and ms-swift have settings of their own beside them, other names for some of
+them and other defaults (``simulator/facts/importers``); what they share is read here.
+
+Source: transformers 4.40 to 5.x, TrainingArguments, as facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.described.foreign_config import ImportReport
+from simulator.described.job import Job
+from simulator.described.plan.plan import Plan
+from simulator.files import read_text
+from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.deepspeed import read_deepspeed_config
+from simulator.importers.finetuning.adapters import adapter_fields
+from simulator.importers.finetuning.sharding import (
+    STACK_OF,
+    Beside,
+    add_deepspeed,
+    files_beside,
+    fsdp_offload,
+    fsdp_sharding,
+    kind_of_sharding,
+)
+from simulator.importers.hub_models import named_model
+from simulator.importers.settings import Settings, option_rules, option_table, spellings_table
+
+_WANTED = "give TrainingArguments as YAML or JSON"
+_SPELLINGS = spellings_table("trainer", "spellings")
+FUSED_BY_COMPILER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
+"""What torch.compile fuses of a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What a trainer does where its settings say nothing.
+
+    Attributes:
+        micro: Sequences at a time.
+        length: Tokens per sequence; None where it must be said.
+        precision: Format of the products.
+        recomputes: Whether layers are computed again.
+    """
+
+    micro: int = 8
+    length: int | None = None
+    precision: str = "fp32"
+    recomputes: bool = False
+
+
+def read_deepspeed_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
+    """The job of a ``ds_config.json``, alone or with the TrainingArguments it is used with.
+
+    Args:
+        paths: The configuration, and TrainingArguments as JSON or YAML, which say what it leaves
+            to the trainer ("auto").
+        given: The model, GPUs and sequence length, and what else the files leave open.
+
+    Raises:
+        InputError: One is no such file, a setting costs something that is not modelled, or
+            something is missing.
+    """
+    if len(paths) == 1:
+        return read_deepspeed_config(paths[0], given)
+    beside = files_beside((paths[1], paths[0]), _WANTED)
+    origin = str(paths[1])
+    text = read_text(Path(paths[1]), _WANTED)
+    settings = Settings(flat(parse_mapping(text, origin, _WANTED), origin), "TrainingArguments")
+    draft = trainer_draft(settings, given, beside, Defaults())
+    return finished(
+        draft, settings, option_rules("trainer"), given,
+        " and ".join(str(path) for path in paths), beside.keys,
+    )  # fmt: skip
+
+
+def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: Defaults) -> Draft:
+    """What TrainingArguments say of a job; faults go to ``settings``.
+
+    Args:
+        settings: What a file says.
+        given: What the user says.
+        beside: Files beside it.
+        defaults: Of the trainer.
+    """
+    kind = kind_of_sharding(settings, beside)
+    draft = Draft(model=named_model(settings, given, *_SPELLINGS["model"]), stack=STACK_OF[kind])
+    draft.gpus = given.gpus or settings.whole("num_processes", "world_size")
+    ranks = draft.gpus or 0
+    draft.plan = {
+        "tp": settings.whole(*_SPELLINGS["tp"], default=1) or 1,
+        **_context_parallelism(settings),
+        "zero": 0,
+        "precision": precision(settings, defaults.precision),
+        "recompute": _recomputation(settings, defaults.recomputes),
+        "optimizer": optimizer(settings),
+        "clip_gradients": settings.number("max_grad_norm", default=1.0) > 0,
+        "attention": _attention(settings),
+        **_loss(settings),
+        **adapter_fields(settings),
+    }
+    if offload := _activation_offload(settings):
+        draft.plan["offload"] = offload
+    if kind == "deepspeed":
+        add_deepspeed(settings, draft, given, beside, _as_the_trainer(settings, draft, defaults))
+    elif kind == "fsdp":
+        replicas = settings.whole(*_SPELLINGS["replicas"], default=1) or 1
+        draft.plan |= fsdp_sharding(settings, ranks // draft.plan["tp"], replicas)
+        settings.whole("dp_shard_size")
+        if offload := fsdp_offload(settings) | draft.plan.get("offload", {}):
+            draft.plan["offload"] = offload
+        if settings.switch("fsdp_config.activation_checkpointing",
+                           "fsdp_config.fsdp_activation_checkpointing"):  # fmt: skip
+            draft.plan["recompute"] = "full"
+    if settings.get("torch_compile") not in (None, False, "false"):
+        draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
+    draft.seq_len = given.seq_len or settings.whole(*_SPELLINGS["length"], default=defaults.length)
+    _batch(settings, draft, given, defaults)
+    return draft
+
+
+def precision(settings: Settings, default: str) -> str:
+    """Our format of the products."""
+    words = ("auto", "full", True, "true")
+    if settings.get("bf16") in words or settings.get("bfloat16") in words:
+        return "bf16"
+    if settings.get("fp16") in words or settings.get("float16") in words:
+        return "fp16"
+    said = [settings.get(key) for key in ("bf16", "fp16")]
+    named = settings.choice(
+        "torch_dtype",
+        meanings={"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "auto": default},
+        default=None,
+    )
+    wide = "tf32" if settings.get("tf32") in words else "fp32"
+    if named and named != "fp32":
+        return named
+    return wide if said == [False, False] or named == "fp32" or default == "fp32" else default
+
+
+def optimizer(settings: Settings) -> str:
+    """Our word for the optimizer."""
+    names = option_table("trainer", "optimizers")
+    found: str = settings.choice(*_SPELLINGS["optimizer"], meanings=names, default="adam")
+    if "paged" in str(settings.first(*_SPELLINGS["optimizer"])[1]):
+        settings.assumed.append("paged states of the optimizer have room on the GPU")
+    return found
+
+
+def _context_parallelism(settings: Settings) -> dict[str, Any]:
+    key, _ = settings.first(*_SPELLINGS["cp"])
+    cp = settings.whole(*_SPELLINGS["cp"], default=1) or 1
+    way = "all_to_all" if key == "sequence_parallel_size" else "ring"
+    return {"cp": cp, "cp_method": way if cp > 1 else "ring"}
+
+
+def _recomputation(settings: Settings, default: bool) -> str:
+    if settings.switch("disable_gradient_checkpointing"):
+        settings.get("gradient_checkpointing")
+        return "none"
+    given = settings.get("gradient_checkpointing")
+    is_on = given in ("offload", "offload_disk", "unsloth", True, "true")
+    return "full" if is_on or (given is None and default) else "none"
+
+
+def _activation_offload(settings: Settings) -> dict[str, str]:
+    moved = settings.get("activation_offloading") in (True, "true", "legacy", "hidden_states")
+    moved = moved or settings.get("gradient_checkpointing") in ("offload", "unsloth")
+    moved = moved or settings.switch("use_unsloth_gc")
+    return {"activations": "cpu"} if moved else {}
+
+
+def _attention(settings: Settings) -> str:
+    """How attention is computed; transformers takes PyTorch's fused kernels by default."""
+    if settings.switch("flash_attention", "sdp_attention", "xformers_attention", "flex_attention"):
+        return "flash"
+    if settings.switch("eager_attention"):
+        return "unfused"
+    kinds = option_table("trainer", "attentions")
+    found: str = settings.choice(*_SPELLINGS["attention"], meanings=kinds, default="flash")
+    return found
+
+
+def _loss(settings: Settings) -> dict[str, str]:
+    """How the loss is computed, where a kernel of its own replaces PyTorch's."""
+    found: dict[str, str] = {}
+    if settings.switch(*_SPELLINGS["liger"], "cut_cross_entropy"):
+        found = {"cross_entropy": "linear-fused"}
+    elif settings.switch("chunked_cross_entropy"):
+        found = {"cross_entropy": "chunked"}
+    return {key: value for key, value in found.items() if key in Plan.model_fields}
+
+
+def _as_the_trainer(settings: Settings, draft: Draft, defaults: Defaults) -> dict[str, Any]:
+    """The arguments by which the Trainer fills a DeepSpeed configuration."""
+    form = draft.plan["precision"]
+    micro = settings.whole(*_SPELLINGS["micro"], default=defaults.micro)
+    return {
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": _accumulation(settings),
+        "max_grad_norm": settings.number("max_grad_norm", default=1.0),
+        "bf16": form == "bf16",
+        "fp16": form == "fp16",
+    }
+
+
+def _accumulation(settings: Settings) -> int:
+    return settings.whole(*_SPELLINGS["accumulation"], default=1) or 1
+
+
+def _batch(settings: Settings, draft: Draft, given: Given, defaults: Defaults) -> None:
+    micro = settings.whole(*_SPELLINGS["micro"], default=None)
+    if micro is None and not given.micro_batch:
+        settings.assumed.append(f"{defaults.micro} sequences at a time, the trainer's default")
+    draft.micro_batch = given.micro_batch or micro or defaults.micro
+    dp = (draft.gpus or 0) // (draft.plan["tp"] * draft.plan["cp"])
+    steps = _accumulation(settings)
+    if dp:
+        draft.global_batch = draft.micro_batch * dp * steps
+    settings.assumed.append("every sequence has the length that the settings allow")

@@ -1,0 +1,76 @@
+"""Which model does a file mean that only names it, as the Hugging Face hub does?
+
+A folder with a ``config.json`` beside the file is that model. Else the last part of the name is
+looked up among the shipped models (``simulator/facts/hub_names.yaml``).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from simulator.described.load import model_names
+from simulator.described.model import Model
+from simulator.facts import shipped_facts
+from simulator.importers.assembly import Given
+from simulator.importers.settings import Settings
+
+ModelDocument = dict[str, Any] | str
+"""A model as a job writes it: a name, a path, or fields in place."""
+
+ASK_FOR_MODEL = "give --model NAME, or a path to its config.json"
+_LONGEST_NAME = 200
+
+
+def named_model(settings: Settings, given: Given, *keys: str) -> ModelDocument | None:
+    """The model that one of several settings names; what is not known is a fault.
+
+    Args:
+        settings: What a file says.
+        given: What the user says; his model counts before the file's.
+        keys: Settings that name a model; the first that is there counts.
+
+    Returns:
+        The model as a job writes it, or None where nobody names one.
+    """
+    key, name = settings.first(*keys)
+    if given.model or name is None:
+        return given.model
+    found = shipped_model(str(name))
+    if found is None:
+        rule = "is a model whose dimensions the file does not say, and no shipped one"
+        settings.fault(key, rule, name, ASK_FOR_MODEL)
+    else:
+        said = found if isinstance(found, str) else found.get("base")
+        settings.assumed.append(f"{name} has the dimensions of {said}")
+    return found
+
+
+def shipped_model(name: str) -> ModelDocument | None:
+    """The shipped model with the dimensions of a model of the hub, or None."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    if (Path(name) / "config.json").is_file():
+        return str(Path(name) / "config.json")
+    facts = shipped_facts("hub_names")
+    short = name.rstrip("/").rpartition("/")[2].lower()
+    tail = rf"[-_.](?:{facts['tails'].replace(' ', '')})"
+    while True:
+        if short in model_names():
+            return short
+        for pattern, found in facts["same"].items():
+            if re.fullmatch(pattern, short):
+                return dict(found) if isinstance(found, dict) else str(found)
+        shorter = re.sub(rf"{tail}$", "", short)
+        if shorter == short:
+            return None
+        short = shorter
+
+
+def model_document(model: Model) -> dict[str, Any]:
+    """The model as a job file writes it, without what is left at its default."""
+    return {
+        "name": model.name,
+        **model.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"name"}),
+    }

@@ -1,0 +1,125 @@
+"""What job does a YAML of llm-foundry describe?
+
+It is OmegaConf: references to ``${variables.max_seq_len}`` are followed. MPT stands in place,
+models of the Hugging Face hub are named. The number of GPUs is the launcher's.
+
+Source: llm-foundry 0.1 to 0.22 and Composer's FSDP configuration, as facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simulator.described.foreign_config import ImportReport
+from simulator.described.huggingface.config_file import read_huggingface_config
+from simulator.described.job import Job
+from simulator.errors import InputError
+from simulator.files import read_text
+from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.finetuning.sharding import fsdp_sharding
+from simulator.importers.hub_models import ModelDocument, model_document, named_model
+from simulator.importers.interpolation import resolved
+from simulator.importers.settings import Settings, option_rules, option_table
+
+_WANTED = "give a YAML of llm-foundry's train.py"
+_MPT: Mapping[str, Any] = {"no_bias": False, "expansion_ratio": 4, "tie_word_embeddings": True}
+"""What MPTConfig of llm-foundry has where a file says nothing."""
+_MPT_NAMES = ("mpt_causal_lm", "mosaic_gpt")
+_SIZES = ("d_model", "n_heads", "n_layers", "vocab_size", "max_seq_len", "learned_pos_emb", *_MPT)
+_ATTENTION = ("attn_type", "kv_n_heads", "qk_ln", "qk_gn", "alibi", "rope", "attn_impl", "clip_qkv")
+_GROUPS = {"multihead_attention": None, "multiquery_attention": 1}
+_IMPLEMENTATIONS = {"flash": "flash", "triton": "flash", "torch": "unfused", "flex": "flash"}
+
+
+def read_foundry_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
+    """The job of an llm-foundry configuration, and a report on its settings.
+
+    Args:
+        path: A YAML of its ``train.py``.
+        given: The GPUs, and what else the file leaves open.
+
+    Raises:
+        InputError: It is no such file, a setting costs something that is not modelled, or
+            something is missing.
+    """
+    origin = str(path)
+    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
+    inner = values.get("parameters")
+    values = inner if isinstance(inner, dict) and "model" not in values else values
+    known = resolved(flat(values, origin), given.definitions)
+    settings = Settings(known, "llm-foundry")
+    settings.define(given.definitions)
+    draft = Draft(model=_model(settings, given, Path(path).stem), stack="torch-fsdp")
+    draft.gpus = given.gpus
+    draft.plan = {
+        **_sharding(settings, given.gpus or 0),
+        "precision": settings.choice(
+            "precision", meanings=option_table("llm-foundry", "precisions"), default="bf16"
+        ),
+        "recompute": "full" if settings.switch("fsdp_config.activation_checkpointing") else "none",
+        "optimizer": settings.choice(
+            "optimizer.name", meanings=option_table("llm-foundry", "optimizers"), default="adam"
+        ),
+        "clip_gradients": "algorithms.gradient_clipping.clipping_threshold" in settings.keys,
+        "attention": _attention(settings),
+    }
+    draft.seq_len = settings.whole("max_seq_len", "train_loader.dataset.max_seq_len", default=None)
+    draft.global_batch = settings.whole("global_train_batch_size", default=None)
+    draft.micro_batch = _micro_batch(settings, given)
+    return finished(draft, settings, option_rules("llm-foundry"), given, origin)
+
+
+def _sharding(settings: Settings, gpus: int) -> dict[str, Any]:
+    """What FSDP shards; DDP without its configuration."""
+    if not any(key.startswith("fsdp_config.") for key in settings.keys):
+        return {"zero": 0}
+    reduced = settings.choice(
+        "fsdp_config.mixed_precision", meanings=option_table("llm-foundry", "reduced"),
+        default="fp32",
+    )  # fmt: skip
+    return {**fsdp_sharding(settings, gpus, 1), "grad_reduce_precision": reduced}
+
+
+def _attention(settings: Settings) -> str:
+    key = "model.attn_config.attn_impl"
+    other = "model.config_overrides.attn_config.attn_impl"
+    return settings.choice(key, other, "model.attn_impl", meanings=_IMPLEMENTATIONS,
+                           default="flash")  # fmt: skip
+
+
+def _micro_batch(settings: Settings, given: Given) -> int | None:
+    key = "device_train_microbatch_size"
+    if settings.get(key) in (None, "auto"):
+        if given.micro_batch is None:
+            rule = "is found by the trainer as it runs"
+            settings.fault(key, rule, "auto", "give --micro-batch N")
+        return None
+    return settings.whole(key)
+
+
+def _model(settings: Settings, given: Given, name: str) -> ModelDocument | None:
+    kind = settings.get("model.name")
+    if given.model:
+        settings.pass_over(r"model\..*")
+    if given.model or kind not in _MPT_NAMES:
+        return named_model(settings, given, "model.pretrained_model_name_or_path")
+    sizes = {key: settings.get(f"model.{key}") for key in _SIZES}
+    attention = {key: settings.get(f"model.attn_config.{key}") for key in _ATTENTION}
+    groups = _GROUPS.get(str(attention.pop("attn_type")), attention["kv_n_heads"])
+    config: dict[str, Any] = {**_MPT} | {
+        key: value for key, value in sizes.items() if value is not None
+    }
+    config["attn_config"] = {
+        key: value
+        for key, value in {**attention, "kv_n_heads": groups}.items()
+        if value is not None
+    }
+    try:
+        model, _ = read_huggingface_config({"model_type": "mpt", **config}, name)
+    except InputError as error:
+        settings.faults += [replace(fault, path=f"model.{fault.path}") for fault in error.faults]
+        return None
+    return model_document(model)

@@ -1,0 +1,108 @@
+"""What job does a YAML of nanotron describe?
+
+It says everything: the network under Hugging Face's names, all degrees and the batch.
+
+Source: nanotron 0.4, ``config``, as facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simulator.described.foreign_config import ImportReport
+from simulator.described.huggingface.config_file import read_huggingface_config
+from simulator.described.job import Job
+from simulator.errors import InputError
+from simulator.files import read_text
+from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.hub_models import model_document
+from simulator.importers.settings import Settings, option_rules, option_table
+
+_WANTED = "give a YAML of nanotron"
+_MODEL = "model.model_config"
+_NETWORK = (
+    "hidden_size", "hidden_act", "intermediate_size", "num_attention_heads", "num_hidden_layers",
+    "num_key_value_heads", "tie_word_embeddings", "vocab_size", "attention_bias", "head_dim",
+)  # fmt: skip
+
+
+def read_nanotron_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
+    """The job of a nanotron configuration, and a report on its settings.
+
+    Args:
+        path: A YAML.
+        given: What the user says beside it.
+
+    Raises:
+        InputError: It is no such file, a setting costs something that is not modelled, or
+            something is missing.
+    """
+    origin = str(path)
+    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
+    settings = Settings(flat(values, origin), "nanotron")
+    settings.define(given.definitions)
+    degrees = {
+        name: settings.whole(f"parallelism.{key}", default=1) or 1
+        for name, key in (("tp", "tp"), ("pp", "pp"), ("cp", "context_parallel_size"),
+                          ("ep", "expert_parallel_size"))
+    }  # fmt: skip
+    dp = settings.whole("parallelism.dp", default=None)
+    model = _model(settings, Path(path).stem)
+    draft = Draft(model=given.model or model, stack="torch")
+    copies = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    draft.gpus = dp * copies if dp else None
+    draft.plan = {**degrees, **_plan(settings, degrees)}
+    draft.seq_len = settings.whole("tokens.sequence_length", default=None)
+    draft.micro_batch = settings.whole("tokens.micro_batch_size", default=None)
+    steps = settings.whole("tokens.batch_accumulation_per_replica", default=1)
+    ranks = (given.gpus or draft.gpus or 0) // copies
+    micro = given.micro_batch or draft.micro_batch
+    draft.global_batch = micro * ranks * steps if micro and ranks else None
+    return finished(draft, settings, option_rules("nanotron"), given, origin)
+
+
+def _plan(settings: Settings, degrees: dict[str, int]) -> dict[str, Any]:
+    modes = {"REDUCE_SCATTER": True, "reduce_scatter": True, "ALL_REDUCE": False,
+             "all_reduce": False}  # fmt: skip
+    cuts = settings.choice("parallelism.tp_mode", meanings=modes, default=False)
+    schedule = settings.choice(
+        "parallelism.pp_engine", meanings=option_table("nanotron", "engines"), default="gpipe"
+    )
+    in_fp32 = settings.switch("optimizer.accumulate_grad_in_fp32")
+    return {
+        "sequence_parallel": cuts if degrees["tp"] > 1 else None,
+        "schedule": schedule if degrees["pp"] > 1 else None,
+        "zero": settings.whole("optimizer.zero_stage", default=0),
+        "precision": settings.choice(
+            "model.dtype", meanings=option_table("nanotron", "formats"), default="fp32"
+        ),
+        "grad_reduce_precision": "fp32" if in_fp32 else None,
+        "optimizer": settings.choice(
+            "optimizer.optimizer_factory.name", meanings=option_table("nanotron", "optimizers"),
+            default="adam",
+        ),
+        "clip_gradients": settings.number("optimizer.clip_grad", default=0.0) > 0,
+        "recompute": "full" if settings.switch("parallelism.recompute_layer") else "none",
+        "attention": "flash",
+    }  # fmt: skip
+
+
+def _model(settings: Settings, name: str) -> dict[str, Any] | None:
+    inner = {key: settings.get(f"{_MODEL}.{key}") for key in _NETWORK}
+    if inner["hidden_size"] is None:
+        return None
+    family = "qwen2" if inner["attention_bias"] else "llama"
+    if settings.get(f"{_MODEL}.is_starcoder2_config"):
+        rule = "is a network that is not read"
+        hint = "give --model NAME, or a path to its config.json"
+        settings.fault(f"{_MODEL}.is_starcoder2_config", rule, value=True, hint=hint)
+        return None
+    known = {key: value for key, value in inner.items() if value is not None}
+    try:
+        model, _ = read_huggingface_config({"model_type": family, **known}, name)
+    except InputError as error:
+        settings.faults += [replace(f, path=f"{_MODEL}.{f.path}") for f in error.faults]
+        return None
+    return model_document(model)

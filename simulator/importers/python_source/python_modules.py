@@ -1,0 +1,109 @@
+"""Which functions and names does a Python file define, itself or by what it imports beside it?
+
+Files are parsed, never run. An import is followed where it leads to a file of the same package;
+all others stay names.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simulator.errors import InputError
+from simulator.files import read_text
+
+_MOST_MODULES = 40
+"""Files of a package that one configuration leads to."""
+_WANTED = "give a Python file"
+
+
+@dataclass
+class Module:
+    """A parsed file.
+
+    Attributes:
+        file: Where it lies.
+        body: Its statements.
+        functions: Those it defines, by name.
+        classes: Likewise.
+        imports: File and name there of what it imports from its package, by the name here.
+    """
+
+    file: Path
+    body: list[ast.stmt]
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    imports: dict[str, tuple[Path, str]] = field(default_factory=dict)
+
+
+class Modules:
+    """Files that were read, each once."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._read: dict[Path, Module] = {}
+
+    def module(self, file: Path) -> Module:
+        """The module of a file.
+
+        Raises:
+            InputError: It cannot be read, is no Python, or is one too many.
+        """
+        if file not in self._read:
+            if len(self._read) >= _MOST_MODULES:
+                raise InputError.single("", "imports too many files", file=str(file))
+            self._read[file] = _parsed(read_text(file, _WANTED), file)
+        return self._read[file]
+
+    def found(self, module: Module, name: str) -> tuple[Module, ast.FunctionDef | None]:
+        """The function of a name in a module, and where it is defined; None where it is none."""
+        for _ in range(_MOST_MODULES):
+            if name in module.functions:
+                return module, module.functions[name]
+            if name not in module.imports:
+                break
+            file, name = module.imports[name]
+            module = self.module(file)
+        return module, None
+
+
+def _parsed(text: str, file: Path) -> Module:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError.single("", f"is no Python ({error})", file=str(file)) from error
+    module = Module(file, tree.body)
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef():
+                module.functions[node.name] = node
+            case ast.ClassDef():
+                module.classes[node.name] = node
+            case ast.ImportFrom():
+                _add_imports(module, node)
+    return module
+
+
+def _add_imports(module: Module, node: ast.ImportFrom) -> None:
+    folder = _package_folder(module.file, node)
+    if folder is None:
+        return
+    for alias in node.names:
+        inner = folder / f"{alias.name}.py"
+        for file in (folder.with_suffix(".py"), folder / "__init__.py"):
+            if file.is_file() and not inner.is_file():
+                module.imports[alias.asname or alias.name] = (file, alias.name)
+                break
+
+
+def _package_folder(file: Path, node: ast.ImportFrom) -> Path | None:
+    """Where the module of an import lies, without its suffix; None outside of the package."""
+    parts = (node.module or "").split(".") if node.module else []
+    if node.level:
+        folder = file.resolve().parents[node.level - 1]
+        return folder.joinpath(*parts)
+    if not parts:
+        return None
+    above = next((p for p in file.resolve().parents if p.name == parts[0]), None)
+    return above.parent.joinpath(*parts) if above else None

@@ -1,0 +1,122 @@
+"""How likely is it that a run has enough memory?
+
+What a run holds is what is predicted times a factor that nobody knows beforehand. Of published
+runs, predicted without their own source, its logarithm is about Student's t: most predictions are
+close, and some miss a cause altogether. How wide it spreads is in
+``simulator/facts/memory_errors.yaml``: less where the framework and the device were held against
+measured memory, more where they never were.
+
+Ignores that errors are larger on one side where a device is nearly full, where the allocator
+returns what it does not use (:attr:`~simulator.results.step.ClassMemory.least_device_bytes`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from simulator.facts import shipped_facts
+
+if TYPE_CHECKING:
+    from simulator.described.job import Job
+
+DEFAULT_RISK = 0.05
+"""Probability of running out of memory that a recommended plan has at most."""
+EVEN = 0.5
+"""Probability from which a run is said to fit."""
+
+_BISECTIONS = 60
+
+
+class Fit(StrEnum):
+    """Whether a run has room, as far as predictions can tell."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does not fit"
+
+
+def fit_of(probability: float, risk: float = DEFAULT_RISK) -> Fit:
+    """The verdict: tight where neither running nor running out is sure up to the risk."""
+    if probability >= 1 - risk:
+        return Fit.FITS
+    return Fit.TIGHT if probability > risk else Fit.DOES_NOT_FIT
+
+
+class MemorySpread(NamedTuple):
+    """How far the memory that runs hold spreads about the predicted one.
+
+    Attributes:
+        scale: Of the logarithm of held over predicted memory.
+        freedom: Degrees of freedom of its Student's t distribution.
+    """
+
+    scale: float
+    freedom: int
+
+    def probability(self, peak_bytes: float, capacity_bytes: float) -> float:
+        """Probability that a run of that predicted peak holds no more than there is, 0 to 1."""
+        if peak_bytes <= 0:
+            return 1.0
+        return students_t(math.log(capacity_bytes / peak_bytes) / self.scale, self.freedom)
+
+    def allowed_bytes(self, capacity_bytes: float, probability: float) -> float:
+        """The largest predicted peak that fits with a probability [B]."""
+        return capacity_bytes * math.exp(-self.scale * _quantile(probability, self.freedom))
+
+
+def job_spread(job: Job) -> MemorySpread:
+    """What is known of predictions for a job's framework and systems."""
+    pools = job.cluster.pools or (job.cluster,)
+    return memory_spread(job.stack_name, [pool.profile.name for pool in pools])
+
+
+def allowed_device_bytes(job: Job, risk: float) -> float:
+    """The largest predicted peak of a job that runs out of memory with no more than a risk [B].
+
+    Of clusters of one kind of GPU.
+    """
+    return job_spread(job).allowed_bytes(job.cluster.profile.device.memory_bytes, 1 - risk)
+
+
+def memory_spread(stack: str, profiles: Iterable[str]) -> MemorySpread:
+    """What is known of predictions for a framework on systems of these names."""
+    errors = shipped_facts("memory_errors")
+    is_known = stack in errors["stacks"] and all(name in errors["profiles"] for name in profiles)
+    scale = errors["scale"]["known" if is_known else "unknown"]
+    return MemorySpread(scale, errors["degrees_of_freedom"])
+
+
+def students_t(value: float, freedom: int) -> float:
+    """Distribution function of Student's t.
+
+    Source: M. Abramowitz, I. A. Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    if math.isinf(value):
+        return float(value > 0)
+    angle = math.atan(value / math.sqrt(freedom))
+    term = total = math.cos(angle) if freedom % 2 else 1.0
+    for power in range(3 if freedom % 2 else 2, freedom, 2):
+        term *= math.cos(angle) ** 2 * (power - 1) / power
+        total += term
+    if freedom % 2:
+        rest = math.sin(angle) * total if freedom > 1 else 0.0
+        return 0.5 + (angle + rest) / math.pi
+    return 0.5 + math.sin(angle) * total / 2
+
+
+@cache
+def _quantile(probability: float, freedom: int) -> float:
+    """Where the distribution function reaches a probability between 0 and 1."""
+    low, high = -1.0, 1.0
+    while students_t(high, freedom) < probability:
+        high *= 2
+    while students_t(low, freedom) > probability:
+        low *= 2
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if students_t(middle, freedom) < probability else (low, middle)
+    return high

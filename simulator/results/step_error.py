@@ -1,0 +1,251 @@
+"""How far may a predicted step be from a measured one?
+
+The logarithm of measured over predicted step time is taken as a sum: what one source of runs has in
+common (its software, clocks, hosts) and what is of the single run, each for the whole step and for
+what regimes weigh in it: launches of kernels, exchanges inside layers, and those of stages and
+copies of the model. What the numbers of a hardware profile leave open adds to what is in common.
+Their sizes were fitted to runs that nothing was tuned to (``simulator/facts/step_errors.yaml``).
+Most sources are near and a few are far off, so the sum follows Student's t.
+
+Source: random-effects models (N. Laird, J. Ware, "Random-effects models for longitudinal data",
+Biometrics 38, 1982) with multivariate t errors (K. Lange, R. Little, J. Taylor, J. Am. Stat. Assoc.
+84, 1989).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.described.cluster.hardware import HardwareProfile, SourceKind
+from simulator.described.cluster.kernel_parameters import Precision
+from simulator.described.job import Job
+from simulator.described.plan.stack import DEFAULT_STACK, STACKS
+from simulator.facts import shipped_facts
+from simulator.program.ir import Category
+from simulator.units import parse_quantity
+
+Floats = NDArray[np.float64]
+
+COVERAGE = 0.8
+"""Share of the runs between the ends of a band."""
+
+REGIMES = ("overall", "launches", "exchanges", "fabric")
+"""What errors weigh with: the whole step, and the shares of it in :func:`exposure`."""
+
+EAGER = "eager"
+"""Name of a framework whose model runs PyTorch's own kernels, whatever its stack's are."""
+
+_FILE = "step_errors"
+
+_EXCHANGES = (Category.TENSOR_PARALLEL, Category.CONTEXT_PARALLEL, Category.EXPERT_PARALLEL)
+_FABRIC = (Category.DATA_PARALLEL, Category.PIPELINE)
+
+
+@dataclass(frozen=True)
+class StepError:
+    """What is known of the error of predicted steps: of the logarithm of measured over predicted.
+
+    Attributes:
+        covariance: Of what the runs of one source have in common, by regime; shape
+            (regimes, regimes).
+        noise: Variance of what is of the single run, by regime; shape (regimes,).
+        freedom: Degrees of freedom of Student's t.
+    """
+
+    covariance: Floats
+    noise: Floats
+    freedom: float
+
+    def variance(self, exposed: Floats) -> float:
+        """Variance of the error of a step.
+
+        Args:
+            exposed: How much each regime weighs, shape (regimes,).
+        """
+        return float(exposed @ self.covariance @ exposed + exposed**2 @ self.noise)
+
+    def band(self, exposed: Floats) -> tuple[float, float]:
+        """Ratios of measured to predicted time between which eight of ten runs lie.
+
+        Args:
+            exposed: How much each regime weighs, shape (regimes,).
+        """
+        reach = students_t((1 + COVERAGE) / 2, self.freedom)
+        half_width = reach * math.sqrt(self.variance(exposed))
+        return math.exp(-half_width), math.exp(half_width)
+
+
+@dataclass(frozen=True)
+class FrameworkError:
+    """How far runs of one framework were off.
+
+    Attributes:
+        sources: Where such runs are published.
+        variance: Variance of their runs, over that of all frameworks.
+    """
+
+    sources: int = 0
+    variance: float = 1.0
+
+
+@dataclass(frozen=True)
+class ErrorModel:
+    """The sizes of errors, as they were fitted.
+
+    Attributes:
+        spread: Standard deviation of what the runs of one source have in common, by regime.
+        noise: The same, of what is of the single run.
+        freedom: Degrees of freedom of Student's t for a framework that nothing is known of.
+        frameworks: By name of the stack, or :data:`EAGER`.
+        numbers: Share of the step that follows a number of a profile, by regime and path.
+        number_spread: Standard deviation of the logarithm of a number, by kind of its source.
+    """
+
+    spread: Mapping[str, float]
+    noise: Mapping[str, float]
+    freedom: float
+    frameworks: Mapping[str, FrameworkError]
+    numbers: Mapping[str, Mapping[str, float]]
+    number_spread: Mapping[str, float]
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> ErrorModel:
+        """The model of a file of facts."""
+        known = {name: FrameworkError(**each) for name, each in facts["frameworks"].items()}
+        plain = {field.name: facts[field.name] for field in fields(cls)}
+        return cls(**{**plain, "frameworks": known})
+
+    def step_error(
+        self, profile: HardwareProfile, precision: Precision, framework: str
+    ) -> StepError:
+        """The error of steps of a framework on a system.
+
+        Args:
+            profile: The system.
+            precision: Format of products with weights.
+            framework: Name from :func:`framework_of`; one that is not known is as all together.
+        """
+        return self.error_of(tuple(self.open_numbers(profile, precision)), framework)
+
+    def error_of(self, numbers: Iterable[OpenNumber], framework: str) -> StepError:
+        """The same, where steps follow these numbers."""
+        known = self.frameworks.get(framework, FrameworkError())
+        common = known.variance * _squares(self.spread)
+        common += open_variance(numbers, self.number_spread)
+        noise = known.variance * _squares(self.noise)
+        return StepError(np.diag(common), noise, self.freedom + known.sources)
+
+    def open_numbers(self, profile: HardwareProfile, precision: Precision) -> Iterator[OpenNumber]:
+        """The numbers of a profile that steps follow; one that it lacks is assumed."""
+        for regime, numbers in self.numbers.items():
+            for name, response in numbers.items():
+                path = name.format(precision=precision)
+                source = profile.provenance.get(path)
+                yield OpenNumber(regime, path, response, source.kind if source else "assumed")
+
+
+class OpenNumber(NamedTuple):
+    """A number of a profile that steps follow.
+
+    Attributes:
+        regime: What its share of a step goes with.
+        path: Where it stands in the profile.
+        response: Share of that which follows it.
+        kind: Kind of its source.
+    """
+
+    regime: str
+    path: str
+    response: float
+    kind: SourceKind
+
+
+def open_variance(numbers: Iterable[OpenNumber], spread: Mapping[str, float]) -> Floats:
+    """What numbers leave open of a step, shape (regimes,), from their spread by kind."""
+    found = dict.fromkeys(REGIMES, 0.0)
+    for number in numbers:
+        found[number.regime] += (number.response * spread[number.kind]) ** 2
+    return np.array(list(found.values()))
+
+
+def _squares(by_regime: Mapping[str, float]) -> Floats:
+    return np.array([by_regime[regime] ** 2 for regime in REGIMES])
+
+
+def exposure(
+    step_time_s: float, breakdown_s: Mapping[Category, float], layer_passes: float
+) -> Floats:
+    """How much of a step each regime weighs, shape (regimes,), 0 to 1.
+
+    Launches weigh what a host that launches a layer's kernels one by one would take, or what the
+    device waits for the predicted host if that is more.
+
+    Args:
+        step_time_s: The step [s].
+        breakdown_s: Where a mean GPU's time goes, by category [s].
+        layer_passes: Layers that a mean GPU runs forward and backward in a step.
+    """
+    eager_s = layer_passes * parse_quantity(shipped_facts(_FILE)["eager_layer"]["value"], "s")
+    parts_s = (
+        max(eager_s, breakdown_s.get(Category.HOST, 0.0)),
+        sum(breakdown_s.get(kind, 0.0) for kind in _EXCHANGES),
+        sum(breakdown_s.get(kind, 0.0) for kind in _FABRIC),
+    )
+    return np.array((1.0, *(min(1.0, seconds / step_time_s) for seconds in parts_s)))
+
+
+def job_exposure(job: Job, step_time_s: float, breakdown_s: Mapping[Category, float]) -> Floats:
+    """The same of a job's step."""
+    passes = job.microbatches * job.model.layers / job.plan.pp
+    return exposure(step_time_s, breakdown_s, passes)
+
+
+def framework_of(job: Job) -> str:
+    """The stack that a job's began as, or :data:`EAGER` if it runs a model's own kernels."""
+    stated = (job.document.get("plan") or {}).get("stack", DEFAULT_STACK)
+    name = stated.get("base", DEFAULT_STACK) if isinstance(stated, Mapping) else stated
+    is_eager = STACKS[name].fused_rmsnorm and not job.plan.stack.fused_rmsnorm
+    return EAGER if is_eager else name
+
+
+def step_time_band_s(
+    job: Job, step_time_s: float, breakdown_s: Mapping[Category, float]
+) -> tuple[float, float] | None:
+    """Between which times eight of ten such runs of a source nobody tuned to would lie [s].
+
+    None where there are several kinds of GPUs, of which no runs are published.
+    """
+    if job.cluster.pools:
+        return None
+    profile, precision = job.cluster.profile, job.plan.precision
+    error = shipped_errors().step_error(profile, precision, framework_of(job))
+    fastest, slowest = error.band(job_exposure(job, step_time_s, breakdown_s))
+    return fastest * step_time_s, slowest * step_time_s
+
+
+def students_t(probability: float, freedom: float) -> float:
+    """Quantile of Student's t above its median; within 0.5 % from 2 degrees of freedom on.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    """
+    z = NormalDist().inv_cdf(probability)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
+
+
+@cache
+def shipped_errors() -> ErrorModel:
+    """The model that is shipped."""
+    return ErrorModel.of_facts(shipped_facts(_FILE))

@@ -1,0 +1,80 @@
+"""The fit of the model of errors finds what made the errors, and leaves no source to itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_t
+
+from reports.make.accuracy.band_coverage import Banded, coverage_section
+from reports.make.fit.fit_step_errors import (
+    Likelihood,
+    SeenRun,
+    Sizes,
+    common_variance,
+    fit,
+    left_out_bands,
+)
+from simulator.results.step_error import REGIMES, shipped_errors
+
+MODEL = replace(shipped_errors(), frameworks={})
+REGIME_COUNT = len(REGIMES)
+
+
+def run_of(source: str, number: int, log_ratio: float, exposed=(1.0, 0.0, 0.0, 0.0)) -> SeenRun:
+    seconds = float(np.exp(log_ratio))
+    return SeenRun(f"{source}-{number}", "h100", "any", seconds, 1.0, np.array(exposed), ())
+
+
+def drawn_runs(spread: float, noise: float, sources: int = 40) -> list[SeenRun]:
+    random = np.random.default_rng(1)
+    return [
+        run_of(f"s{source:02}", number, common + noise * random.normal())
+        for source, common in enumerate(spread * random.normal(size=sources))
+        for number in range(8)
+    ]
+
+
+def test_the_likelihood_is_the_density_of_the_multivariate_t():
+    random = np.random.default_rng(2)
+    runs = [
+        run_of("a", n, 0.1 * n, (1.0, *random.random(REGIME_COUNT - 1))) for n in range(5)
+    ]  # fmt: skip
+    sizes = Sizes(np.array((0.1, 0.2, 0.3, 0.4)), np.array((0.05, 0.1, 0.1, 0.2)), 3.0)
+    exposed = np.array([run.exposed for run in runs])
+    covariance = (exposed * sizes.spread**2) @ exposed.T
+    covariance += np.diag(exposed**2 @ sizes.noise**2)
+    density = multivariate_t(shape=covariance, df=3.0).logpdf([run.log_ratio for run in runs])
+    constant = 5 / 2 * np.log(np.pi)
+    likelihood = Likelihood(runs, MODEL.number_spread)
+    assert -likelihood.negative_log(sizes) == pytest.approx(density + constant)
+
+
+def test_the_fit_finds_the_sizes_that_the_runs_were_drawn_with():
+    found = fit(drawn_runs(spread=0.2, noise=0.05), MODEL)
+    assert found.spread["overall"] == pytest.approx(0.2, rel=0.25)
+    assert found.noise["overall"] == pytest.approx(0.05, rel=0.25)
+
+
+def test_a_source_is_not_held_against_a_band_that_it_made():
+    """Two sources agree; the third is far off, so it lies outside of what they say."""
+    near = drawn_runs(spread=0.02, noise=0.02, sources=4)
+    far = [run_of("far", number, 1.5) for number in range(4)]
+    bands = {band.id: band for band in left_out_bands([*near, *far], MODEL)}
+    assert not any(bands[run.id].is_inside for run in far)
+    assert np.mean([bands[run.id].is_inside for run in near]) > 0.8
+
+
+def test_one_source_that_is_far_off_does_not_decide_alone():
+    assert common_variance([1.0, 1.0, 1.0], freedom=3) == pytest.approx(1.0)
+    assert common_variance([0.0] * 9, freedom=3) == pytest.approx(0.1)
+    assert 1.0 < common_variance([1.0, 1.0, 1.0, 1000.0], freedom=3) < 5.0
+
+
+def test_the_table_counts_the_runs_inside_their_bands():
+    bands = [Banded("a-1", "any", 1.0, 1.0, 0.9, 1.1), Banded("b-1", "any", 2.0, 1.0, 0.9, 1.1)]
+    lines = coverage_section(bands, ["b-1"]).splitlines()
+    assert "| all | 2 | 2 | 50 | 10 |" in lines
+    assert "| predicted at first sight | 1 | 1 | 0 | 10 |" in lines

@@ -1,0 +1,17 @@
+NPROC_PER_NODE=8 megatron sft \
+    --model Qwen/Qwen3-30B-A3B-Base \
+    --dataset 'somebody/reasoning' \
+    --tuner_type full \
+    --expert_model_parallel_size 8 \
+    --moe_grouped_gemm true \
+    --micro_batch_size 1 \
+    --global_batch_size 16 \
+    --recompute_granularity full \
+    --recompute_method uniform \
+    --recompute_num_layers 1 \
+    --cross_entropy_loss_fusion true \
+    --lr 1e-4 \
+    --packing true \
+    --max_length 8192 \
+    --sequence_parallel true \
+    --attention_backend flash

@@ -1,0 +1,141 @@
+"""Settings files of training frameworks, each read into the job that a person would write for it.
+
+The files in ``recipes/`` hold settings that are usual for their framework, in our own words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.api import simulate
+from simulator.errors import InputError
+from simulator.importers.assembly import Given
+from simulator.importers.formats import FORMATS
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Files of a format, what is said beside them, and what their job must be.
+
+    Attributes:
+        form: The format.
+        files: Their names.
+        job: Fields of the job by dotted path.
+        given: What the user says.
+    """
+
+    form: str
+    files: tuple[str, ...]
+    job: dict[str, Any]
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+JOBS = [
+    Recipe("axolotl", ("axolotl_full.yaml",),
+           {"model.name": "llama2-7b", "plan.zero": 2, "plan.optimizer": "adam-8bit",
+            "plan.precision": "bf16", "plan.recompute": "full", "batch.global_batch": 16,
+            "batch.seq_len": 4096, "plan.attention": "flash"}, {"gpus": 8}),
+    Recipe("axolotl", ("axolotl_fsdp.yaml",),
+           {"model.name": "llama3.1-8b", "plan.zero": 3, "plan.cp": 2, "plan.cp_method": "ring",
+            "batch.global_batch": 8, "batch.micro_batch": 2}, {"gpus": 8}),
+    Recipe("llamafactory", ("llamafactory_zero3.yaml",),
+           {"model.name": "llama3-8b", "plan.zero": 3, "plan.recompute": "full",
+            "batch.seq_len": 1024,
+            "batch.global_batch": 16, "plan.clip_gradients": True,
+            # 4096 x 4096 elements of 2 bytes, as the Trainer fills "auto"
+            "plan.stack.bucket_bytes": 2 * 4096**2}, {"gpus": 8}),
+    Recipe("ms-swift", ("swift_full.sh",),
+           {"model.name": "qwen2.5-32b", "cluster.gpus": 8, "plan.zero": 3,
+            "plan.precision": "bf16",
+            "plan.recompute": "full", "batch.global_batch": 16, "batch.seq_len": 8192}),
+    Recipe("ms-swift", ("swift_megatron.sh",),
+           {"model.name": "qwen3-30b-a3b", "cluster.gpus": 8, "plan.ep": 8, "plan.zero": 1,
+            "plan.recompute": "full", "batch.global_batch": 16, "plan.ep_dispatch": "all_to_all"}),
+    Recipe("nanotron", ("nanotron_small.yaml",),
+           {"cluster.gpus": 16, "plan.tp": 2, "plan.pp": 2, "dp": 4, "plan.zero": 1,
+            "plan.sequence_parallel": True, "batch.global_batch": 128, "model.kv_heads": 4,
+            "model.tied_embeddings": True}),
+    Recipe("gpt-neox", ("neox_20b.yml",),
+           {"plan.tp": 2, "plan.pp": 4, "dp": 12, "batch.global_batch": 1536,
+            "plan.precision": "fp16",
+            "plan.recompute": "full", "model.parallel_block": True, "model.vocab": 50432,
+            "model.ffn_hidden": 24576, "plan.attention_kernel": "fused-softmax"}, {"gpus": 96}),
+    Recipe("gpt-neox", ("neox_llama_7b.yml", "neox_run.yml"),
+           {"model.ffn_hidden": 11008, "model.mlp_bias": False, "model.gated_mlp": True,
+            "model.vocab": 32000, "plan.precision": "bf16", "plan.attention": "flash",
+            "batch.global_batch": 16}, {"gpus": 8}),
+    Recipe("llm-foundry", ("foundry_mpt_7b.yaml",),
+           {"model.ffn_hidden": 16384, "model.positions": "alibi", "plan.zero": 3,
+            "plan.grad_reduce_precision": "bf16", "batch.micro_batch": 8}, {"gpus": 64}),
+    Recipe("llm-foundry", ("foundry_llama3.yaml",),
+           {"model.name": "llama3-8b", "plan.clip_gradients": False, "batch.micro_batch": 2},
+           {"gpus": 8, "micro_batch": 2}),
+    Recipe("primus", ("primus_llama3.1_70b.yaml",),
+           {"model.name": "llama3.1-70b", "plan.zero": 3, "plan.recompute_layers": 12,
+            "batch.global_batch": 256, "plan.precision": "bf16"},
+           {"gpus": 64, "profile": "mi300x", "definitions": {"PRIMUS_GBS": "256"}}),
+    Recipe("primus", ("primus_titan_8b.yaml",),
+           {"model.name": "llama3.1-8b", "plan.zero": 3, "plan.recompute": "selective",
+            "batch.micro_batch": 4, "batch.seq_len": 8192},
+           {"gpus": 8, "profile": "mi300x"}),
+    Recipe("maxtext", ("maxtext_llama3_70b.yml",),
+           {"model.name": "llama3-70b", "plan.zero": 3, "plan.recompute": "full",
+            "batch.global_batch": 256, "batch.micro_batch": 4}, {"gpus": 64}),
+    Recipe("maxtext", ("maxtext_launch.sh",),
+           {"model.name": "llama2-7b", "cluster.gpus": 16, "plan.recompute": "selective",
+            "plan.zero_group": 8, "batch.global_batch": 32}),
+    Recipe("torchtune", ("torchtune_8b_full.yaml",),
+           {"model.name": "llama3.1-8b", "plan.zero": 3, "plan.recompute": "full",
+            "batch.global_batch": 64, "batch.seq_len": 4096, "plan.clip_gradients": False},
+           {"gpus": 8}),
+    Recipe("xtuner", ("xtuner_full.py",),
+           {"model.name": "llama3-8b", "plan.cp": 2, "plan.cp_method": "all_to_all", "plan.zero": 0,
+            "batch.global_batch": 128, "plan.precision": "bf16"}, {"gpus": 8}),
+]  # fmt: skip
+
+
+def read(recipe: Recipe) -> Any:
+    paths = [RECIPES / name for name in recipe.files]
+    return FORMATS[recipe.form].read(paths, Given(**recipe.given))
+
+
+def field_of(job: Any, path: str) -> Any:
+    for name in path.split("."):
+        job = getattr(job, name)
+    return job
+
+
+@pytest.mark.parametrize("recipe", JOBS, ids=lambda recipe: recipe.files[0])
+def test_a_recipe_is_the_job_that_a_person_would_write(recipe):
+    job, report = read(recipe)
+    assert {path: field_of(job, path) for path in recipe.job} == recipe.job
+    assert report.is_complete
+    assert report.understood
+    small = job.replace(**{"batch.global": job.dp * job.plan.pp * job.batch.micro_batch})
+    assert simulate(small, engine="replay").step_time_s > 0
+
+
+def test_every_recipe_is_read():
+    named = {name for recipe in JOBS for name in recipe.files} | {"llamafactory_dpo.yaml"}
+    assert {path.name for path in RECIPES.iterdir() if path.is_file()} == named
+
+
+def test_preferences_are_refused_until_they_are_let_go():
+    recipe = Recipe("llamafactory", ("llamafactory_dpo.yaml",), {}, {"gpus": 8})
+    with pytest.raises(InputError, match=r"stage = 'dpo'.*--ignore stage"):
+        read(recipe)
+    job, report = read(Recipe(recipe.form, recipe.files, {}, {"gpus": 8, "ignore": ("stage",)}))
+    assert job.model.name == "qwen2.5-7b"
+    assert not report.is_complete
+
+
+def test_the_gpus_are_asked_for_and_the_batch_follows_from_them():
+    with pytest.raises(InputError) as caught:
+        read(Recipe("axolotl", ("axolotl_full.yaml",), {}))
+    assert [fault.hint for fault in caught.value.faults] == ["give --gpus N"]

@@ -1,0 +1,112 @@
+"""Is the probability that a run has enough memory right, and does it know its limits?"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.described.load import job_from_document
+from simulator.results.fit_probability import (
+    Fit,
+    MemorySpread,
+    fit_of,
+    job_spread,
+    memory_spread,
+    students_t,
+)
+from simulator.results.simulation import run_step
+
+GIB = 2.0**30
+QWEN_32B = {
+    "hidden": 5120, "ffn_hidden": 27648, "heads": 40, "kv_heads": 8, "vocab": 152064,
+    "gated_mlp": True,
+}  # fmt: skip
+
+
+def job_of_32b(layers: int):
+    return job_from_document(
+        {
+            "model": {**QWEN_32B, "layers": layers},
+            "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
+            "batch": {"global": 8, "micro": 1, "seq_len": 4096},
+            "plan": {"tp": 8, "recompute": "none"},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("freedom", "value", "share"),
+    [(1, 1.0, 0.75), (2, 2.920, 0.95), (3, 2.353, 0.95), (4, 2.132, 0.95), (8, 1.860, 0.95)],
+)
+def test_quantiles_are_those_of_the_tables(freedom, value, share):
+    assert students_t(value, freedom) == pytest.approx(share, abs=1e-4)
+    assert students_t(-value, freedom) == pytest.approx(1 - share, abs=1e-4)
+
+
+def test_what_is_predicted_to_fill_the_device_is_as_likely_to_fit_as_not():
+    assert MemorySpread(0.1, 2).probability(80 * GIB, 80 * GIB) == 0.5
+
+
+@given(scale=st.floats(0.01, 0.5), freedom=st.integers(1, 9), probability=st.floats(0.01, 0.999))
+def test_what_is_allowed_has_at_least_the_probability_that_is_asked(scale, freedom, probability):
+    spread = MemorySpread(scale, freedom)
+    allowed = spread.allowed_bytes(80 * GIB, probability)
+    assert spread.probability(allowed, 80 * GIB) == pytest.approx(probability, abs=1e-9)
+    assert spread.probability(0.99 * allowed, 80 * GIB) > probability
+
+
+def test_a_framework_or_a_device_that_nobody_measured_makes_it_less_sure():
+    known = memory_spread("megatron-core", ["h100-sxm-80gb"])
+    for unknown in (
+        memory_spread("jax", ["h100-sxm-80gb"]),
+        memory_spread("megatron-core", ["h100-sxm-80gb", "my-cluster"]),
+    ):
+        assert unknown.scale > known.scale
+        assert unknown.probability(60 * GIB, 80 * GIB) < known.probability(60 * GIB, 80 * GIB)
+        assert unknown.probability(99 * GIB, 80 * GIB) > known.probability(99 * GIB, 80 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("probability", "fit"),
+    [(0.95, Fit.FITS), (0.94, Fit.TIGHT), (0.06, Fit.TIGHT), (0.05, Fit.DOES_NOT_FIT)],
+)
+def test_between_running_and_running_out_for_sure_it_is_tight(probability, fit):
+    assert fit_of(probability) is fit
+
+
+def test_reserved_memory_grows_past_the_end_of_the_device():
+    """A clamp would say that 62, 63 and 64 layers need as much as there is."""
+    steps = [run_step(job_of_32b(layers), "replay") for layers in (62, 63, 64)]
+    needs = [step.peak_device_bytes for step in steps]
+    assert needs == sorted(set(needs))
+    assert needs[-1] > steps[-1].capacity_bytes
+    assert [step.fits for step in steps][1:] == [False, False]
+    probabilities = [step.fits_probability for step in steps]
+    assert probabilities == sorted(set(probabilities), reverse=True)
+    assert all(step.fit is not Fit.FITS for step in steps)
+
+
+def test_what_an_allocator_can_return_is_told_beside_what_it_would_hold():
+    step = run_step(job_of_32b(64), "replay")
+    fullest = step.fullest
+    outside = sum(fullest.outside.values())
+    assert fullest.peak_allocated_bytes + outside <= fullest.least_device_bytes
+    assert fullest.least_device_bytes < fullest.peak_device_bytes
+
+
+def test_the_shares_of_a_device_sum_to_what_it_holds_to_the_byte():
+    job = job_of_32b(40).replace({"cluster.gpus": 32, "plan.pp": 2, "plan.tp": 4})
+    for memory in run_step(job, "replay").memory:
+        names = set(memory.device_shares)
+        assert {"context", "unused by allocator", "communicator: tensor"} <= names
+        assert math.fsum(memory.device_shares.values()) == memory.peak_device_bytes
+
+
+def test_the_spread_of_a_job_is_that_of_its_stack():
+    job = job_of_32b(2)
+    assert job_spread(job) == memory_spread("megatron-core", ["h100-sxm-80gb"])
+    other = job.replace({"plan": {"stack": {"base": "jax", "dropout": True}}})
+    assert job_spread(other) == memory_spread("jax", ["h100-sxm-80gb"])

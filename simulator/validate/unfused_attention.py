@@ -35,5 +35,7 @@ def unfused_attention_s(
         softmax_s = memory_bound_s(profile, 3 * score_bytes, over_rows=True)
         return to_scores_s + 3 * from_scores_s + softmax_s
     softmax_s = memory_bound_s(profile, 2 * score_bytes, over_rows=True)
-    mask_s = max(memory_bound_s(profile, 2 * score_bytes), strided_s(profile, scores)) if causal else 0.0
+    mask_s = (
+        max(memory_bound_s(profile, 2 * score_bytes), strided_s(profile, scores)) if causal else 0.0
+    )
     return to_scores_s + mask_s + softmax_s + from_scores_s

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from simulator.calibrate.gpu.fit_kernels import BLOCKS, Fit, fit_block, with_values
+from simulator.calibrate.gpu.fit_kernels import BLOCKS, fit_block, with_values
 from simulator.calibrate.profile_text import with_value
 from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
 from simulator.tables.kernel_rows import KernelRow

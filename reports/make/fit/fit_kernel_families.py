@@ -88,8 +88,10 @@ def _write(
 
 
 def _is_shared(fit: FamilyFit) -> bool:
-    """Whether what all architectures share says something of one more: of attention, kernels of
-    whole generations differ, and the file's own assumption stands."""
+    """Whether what all architectures share says something of one more.
+
+    Of attention, kernels of whole generations differ, and the file's own assumption stands.
+    """
     return fit.block.path[:1] in ((), ("gemm",))
 
 

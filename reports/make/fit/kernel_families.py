@@ -1,7 +1,7 @@
 """Which kernel parameters do all measured kernels together give each architecture and each GPU?
 
 A parameter is the sum of what all architectures share, what an architecture adds to it and what a
-GPU adds to that; each addition costs, so a GPU with few rows stays near its family and one with none
+GPU adds to that; each addition costs, so a GPU with few rows stays near its family and one without
 is its family. Run as ``python -m reports.make.fit.fit_kernel_families TABLE.csv... [--write]``.
 """
 
@@ -56,7 +56,8 @@ _ENERGY_OF_FORMAT: Mapping[str, float] = MappingProxyType({"fp32": 7.5, "tf32": 
 _SPREAD: Mapping[str, float] = MappingProxyType(
     {
         "efficiency": 0.35, "forward_efficiency": 0.35, "backward_efficiency": 0.35,
-        "memory_efficiency": 0.3, "row_reduction_efficiency": 0.4, "row_efficiency": 0.4, "tail": 0.8,
+        "memory_efficiency": 0.3, "row_reduction_efficiency": 0.4, "row_efficiency": 0.4,
+        "tail": 0.8,
         "backward_tail": 0.8, "tile_half": 0.4, "tile_start_s": 0.5, "floor_s": 0.25,
         "memory_floor_s": 0.4, "cache_speedup": 0.3, "joule_per_operation": 0.15, "boost_s": 1.0,
         "softmax_dim": 0.5, "kv_ramp": 0.5, "backward_kv_ramp": 0.5,
@@ -202,7 +203,9 @@ def _fit_block(
     """Gauss-Newton on a robust loss of the logarithm of predicted over measured, with priors."""
     gpus = {one.gpu: architecture_of(one.gpu) for one in rows}
     levels = sorted({level for gpu in gpus.items() for level in _levels(*gpu)})
-    member = np.array([[each in _levels(one.gpu, gpus[one.gpu]) for each in levels] for one in rows])
+    member = np.array(
+        [[each in _levels(one.gpu, gpus[one.gpu]) for each in levels] for one in rows]
+    )
     member = member.reshape(len(rows), len(levels)).astype(float)
     names, size = list(block.prior), (len(block.prior), len(levels))
     kinds = Counter(one.kind for one in rows)
@@ -214,7 +217,9 @@ def _fit_block(
         step = np.array([_STEP if place == moved else 0.0 for place in range(len(names))])
         candidates = {}
         for gpu, architecture in gpus.items():
-            of_gpu = [place for place, each in enumerate(levels) if each in _levels(gpu, architecture)]
+            of_gpu = [
+                place for place, each in enumerate(levels) if each in _levels(gpu, architecture)
+            ]
             point = _typical(block, architecture) + additions[:, of_gpu].sum(axis=1) + step
             candidates[gpu] = _with_block(profiles[gpu], block, _values(block, point))
         return np.array([error_of(one, candidates[one.gpu]) for one in rows])

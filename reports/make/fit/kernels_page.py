@@ -1,7 +1,7 @@
 """Writes how well kernels are foretold that no fit has seen, as reports/kernels.md.
 
-Run as ``python -m reports.make.fit.kernels_page TABLE.csv...``. In turn all rows of a team, then all
-rows of a GPU, are left out of the fit and predicted; the fit itself is
+Run as ``python -m reports.make.fit.kernels_page TABLE.csv...``. In turn all rows of a team, then
+all rows of a GPU, are left out of the fit and predicted; the fit itself is
 :mod:`reports.make.fit.kernel_families`.
 """
 
@@ -138,7 +138,10 @@ def _table(
     for one in rows:
         if _id(one) in seen:
             groups[key(one)].append(_id(one))
-    lines = [f"\n| {title} | rows | in sample | team unseen | GPU unseen |", "|---|---|---|---|---|"]
+    lines = [
+        f"\n| {title} | rows | in sample | team unseen | GPU unseen |",
+        "|---|---|---|---|---|",
+    ]
     every = [name for names in groups.values() for name in names]
     for name, ids in [*sorted(groups.items()), ("all", every)]:
         cells = " | ".join(_mean_and_median(ids, errors) for errors in (seen, team, gpu))

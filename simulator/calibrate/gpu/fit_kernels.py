@@ -32,7 +32,8 @@ _FLASH_2_IS_OLDER = (
 
 
 _STREAM_NAMES = (
-    "stream", "encoder", "cross", "activation", "cast", "optimizer", "megatron_swiglu", "fused_adam",
+    "stream", "encoder", "cross", "activation", "cast", "optimizer", "megatron_swiglu",
+    "fused_adam",
 )  # fmt: skip
 
 _GEMM_PRIOR = MappingProxyType(
@@ -183,7 +184,9 @@ def _is_stream(row: KernelRow) -> bool:
 
 
 def _is_over_rows(row: KernelRow) -> bool:
-    return "norm" in row.text("op") and row.text("direction") != "bwd" or "softmax" in row.text("op")
+    return ("norm" in row.text("op") and row.text("direction") != "bwd") or "softmax" in row.text(
+        "op"
+    )
 
 
 def _is_norm_backward(row: KernelRow) -> bool:
@@ -301,6 +304,7 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
     if len(answerable) < _FEWEST_ROWS or not _has(profile.kernels, block.path):
         return None
     prior = block.prior_determined_by(answerable)
+
     def values_of(point: Sequence[float]) -> dict[str, float]:
         pairs = zip(prior.items(), point, strict=True)
         return {name: typical * abs(factor) for (name, typical), factor in pairs}

@@ -184,11 +184,6 @@ def reason_to_skip(row: CollectiveRow) -> str:
         return "the fabric between the nodes is not stated"
     if "bridge" in row.links:
         return "a bridge joins the cards, which the profile of the system does not have"
-    if "l40s" in row.gpu.lower() and row.gpus_per_node > 2:
-        return (
-            "no direct path between the cards: 4 and 8 of them reach a quarter and a tenth of "
-            "the PCIe rate that 2 reach, all traffic is copied through host memory"
-        )
     return ""
 
 

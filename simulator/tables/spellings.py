@@ -167,9 +167,8 @@ def _same_form(given: _Named, other: _Named) -> bool:
 
 
 def _same_memory(given: _Named, other: _Named) -> bool:
-    if None in (given.memory_gb, other.memory_gb) or given.memory_gb == other.memory_gb:
+    if given.memory_gb is None or other.memory_gb is None or given.memory_gb == other.memory_gb:
         return True
-    assert given.memory_gb is not None and other.memory_gb is not None
     size: int = (
         _gpus("smaller_twins_gb").get(given.device, {}).get(given.memory_gb, given.memory_gb)
     )

@@ -11,6 +11,7 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -54,6 +55,9 @@ POOLED: Mapping[str, str] = MappingProxyType(
 
 PARENTS: Mapping[str, str] = MappingProxyType(
     {
+        "a100-sxm-80gb": "h100-sxm-80gb",
+        "v100-sxm2-32gb": "h100-sxm-80gb",
+        "mi300x": "h100-sxm-80gb",
         "h20": "h100-sxm-80gb",
         "h200-sxm-141gb": "h100-sxm-80gb",
         "b200-sxm-180gb": "h100-sxm-80gb",
@@ -115,7 +119,7 @@ def fit_scale_up(cases: Sequence[Case], network: Network, parent: Fit | None = N
     """
     priors = priors_of("scale_up", network)
     if parent is not None:
-        priors = centred(priors, parent.values)
+        priors |= centred(priors, parent.values)
     return fit_links(cases, "scale_up", priors, hidden_by_launches(cases))
 
 
@@ -139,14 +143,19 @@ def fitted_networks(rows: Sequence[CollectiveRow]) -> NetworkFits:
             parent = inherited[0] if inherited else None
             scale_up[name] = fit_scale_up(cases, networks[name], parent), name
         elif inherited:
-            scale_up[name] = inherited
-    for name in networks:
+            scale_up[name] = _of_links_alone(inherited[0]), inherited[1]
+    for name, network in tuple(networks.items()):
         if _pool(name) in scale_up:
             fit, fitted = scale_up[_pool(name)]
-            fit = fit.for_links(networks[name].scale_up)
+            fit = fit.for_links(network.scale_up)
             scale_up[name] = fit, fitted
-            networks[name] = with_values(networks[name], "scale_up", fit.values)
+            networks[name] = with_values(network, "scale_up", fit.values)
     return NetworkFits(networks, scale_up, _fit_fabrics(rows, networks))
+
+
+def _of_links_alone(fit: Fit) -> Fit:
+    """A fit without what is of the servers that were measured, not of their links."""
+    return replace(fit, values={k: v for k, v in fit.values.items() if k != "crowding"})
 
 
 def _fit_fabrics(rows: Sequence[CollectiveRow], networks: dict[str, Network]) -> dict[str, Fit]:
@@ -219,7 +228,7 @@ def _reference(fit: Fit, tables: str, profile: str = "", fitted: str = "") -> st
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, report on standard output, and write the files if asked."""
-    parser = argparse.ArgumentParser(prog="fit_collectives", description=__doc__)
+    parser = argparse.ArgumentParser(prog="shipped_networks", description=__doc__)
     parser.add_argument("table", nargs="+", help="measured collectives (CSV)")
     parser.add_argument("--write", action="store_true", help="put the fits into the profiles")
     options = parser.parse_args(arguments)
@@ -259,17 +268,23 @@ def with_profile_fit(text: str, fit: Fit, reference: str) -> str:
     end = start + (length.end() if length else 0)
     anchor = f"{fit.part}_fit"
     names = {_name(key) for key in fit.values}
-    kept = [
-        line
-        for line in text[start:end].splitlines()
-        if line.strip().split(":")[0] not in names and f"*{anchor}" not in line
-    ]
+    lines = text[start:end].splitlines()
+    replaced = [_own_field(line) in names or f"*{anchor}" in line for line in lines]
+    first = replaced.index(True) if any(replaced) else len(lines)
     kind = "assumed" if reference.startswith("as ") else "fitted"
     source = f'&{anchor} {{kind: {kind}, reference: "{reference}"}}'
+    written = []
     for key, value in fit.values.items():
-        kept.append(f"    {_name(key)}: {{value: {value_text(key, value)}, source: {source}}}")
+        written.append(f"    {_name(key)}: {{value: {value_text(key, value)}, source: {source}}}")
         source = f"*{anchor}"
+    behind = [line for line, old in zip(lines[first:], replaced[first:], strict=True) if not old]
+    kept = lines[:first] + written + behind
     return text[:start] + "\n".join(kept) + "\n" + text[end:]
+
+
+def _own_field(line: str) -> str:
+    """The field that a line of a part sets; empty where it is of a block inside the part."""
+    return line[4:].partition(":")[0]
 
 
 def _name(field: str) -> str:

@@ -154,14 +154,14 @@ def architecture_of(gpu: str) -> str:
     return cool_profile(gpu).device.architecture or ""
 
 
-def sampled(rows: Sequence[Measured]) -> list[Measured]:
-    """At most :data:`ROWS_OF_A_KIND` of each kind."""
+def sampled(rows: Sequence[Measured], most: int = ROWS_OF_A_KIND) -> list[Measured]:
+    """At most so many rows of each kind."""
     kinds: dict[tuple[str, ...], list[Measured]] = defaultdict(list)
     for one in rows:
         kinds[one.kind].append(one)
     draw = random.Random(0)
     return [
-        one for rows in kinds.values() for one in draw.sample(rows, min(ROWS_OF_A_KIND, len(rows)))
+        one for rows in kinds.values() for one in draw.sample(rows, min(most, len(rows)))
     ]
 
 
@@ -170,7 +170,8 @@ def fit_families(rows: Sequence[Measured], known: Sequence[FamilyFit] = ()) -> l
 
     Args:
         rows: Measured kernels of all GPUs.
-        known: Fits to these rows and more; of a block that lost none, the fit is kept.
+        known: Fits to these rows and more: of a block that lost none, the fit is kept; the others
+            start from theirs.
     """
     fits: list[FamilyFit] = []
     for place, block in enumerate(FAMILY_BLOCKS):
@@ -179,7 +180,8 @@ def fit_families(rows: Sequence[Measured], known: Sequence[FamilyFit] = ()) -> l
         if known and known[place].rows == len(of_block):
             fits.append(known[place])
         else:
-            fits.append(_fit_block(block, of_block, profiles))
+            start = known[place].additions if known else {}
+            fits.append(_fit_block(block, of_block, profiles, start))
     return fits
 
 
@@ -198,7 +200,10 @@ def error_of(one: Measured, profile: HardwareProfile) -> float:
 
 
 def _fit_block(
-    block: Block, rows: Sequence[Measured], profiles: Mapping[str, HardwareProfile]
+    block: Block,
+    rows: Sequence[Measured],
+    profiles: Mapping[str, HardwareProfile],
+    start: Mapping[Level, Vector],
 ) -> FamilyFit:
     """Gauss-Newton on a robust loss of the logarithm of predicted over measured, with priors."""
     gpus = {one.gpu: architecture_of(one.gpu) for one in rows}
@@ -228,9 +233,9 @@ def _fit_block(
         robust = np.sqrt(1.0 + (found / _ROBUST_SCALE) ** 2) - 1.0
         return float(_ROBUST_SCALE**2 * weights @ robust + 0.5 * (costs * additions**2).sum())
 
-    additions = np.zeros(size)
     if not rows:
         return FamilyFit(block, {}, 0)
+    additions = np.array([start.get(each, np.zeros(size[0])) for each in levels]).T
     found = errors(additions)
     best, damping = loss(additions, found), 1e-3
     for _ in range(_ITERATIONS):

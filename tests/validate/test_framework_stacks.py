@@ -40,7 +40,8 @@ from simulator.validate.published.framework_stacks import (
         ("MaxText", "", "jax"),
         ("JAX", "0.4.30", "jax"),
         ("InternEvo", "", "internevo"),
-        ("PaddlePaddle", "2.6", "megatron-core"),
+        ("PaddlePaddle", "2.6", "paddle"),
+        ("nanotron", "bench branch", "nanotron"),
         ("somebody's own", "", "megatron-core"),
     ],
 )
@@ -88,3 +89,15 @@ def test_what_a_framework_shards_by_default(base, framework, zero):
 def test_deepspeed_trades_heads_and_megatron_sends_keys_round_a_ring():
     assert context_parallelism_of("deepspeed") == "all_to_all"
     assert context_parallelism_of("megatron-core") == "ring"
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "loss"),
+    [
+        ("megatron", "Megatron-LM core_r0.12", "in-place"),
+        ("megatron", "Megatron-Core/NeMo 25.09", None),
+        ("Megatron-Bridge", "0.2", None),
+    ],
+)
+def test_megatron_lm_fuses_its_loss_only_where_it_is_told_to(framework, version, loss):
+    assert stack_facts(framework, version).get("cross_entropy") == loss

@@ -108,7 +108,9 @@ def memory_traffic_bytes(profile: HardwareProfile, num_bytes: float) -> float:
         The shape is an assumption; ``cache_speedup`` is fitted, see the profile.
     """
     cache_bytes = profile.device.l2_cache_bytes
-    hit = min(1.0, max(0.0, 2.0 * (1.0 - num_bytes / cache_bytes)))
+    if num_bytes >= cache_bytes:
+        return num_bytes
+    hit = min(1.0, 2.0 * (1.0 - num_bytes / cache_bytes))
     return num_bytes * (1.0 - hit + hit / profile.kernels.cache_speedup)
 
 

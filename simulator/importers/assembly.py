@@ -224,7 +224,7 @@ def _way_out(fault: Fault) -> str:
         option = "more --gpus"
     else:
         return fault.hint
-    return f"give {option}, or {fault.hint}"
+    return f"give {option}, or {fault.hint.removeprefix('or ')}"
 
 
 _OPTIONS = {

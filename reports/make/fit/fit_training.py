@@ -1,14 +1,15 @@
-"""Which clock does a device sustain in training, and how much host work does a framework do?
+"""Which clock does a device sustain in training?
 
-Both are fitted to published training runs: one number per device and one per framework,
-for all workloads at once. Sources count the same, however many runs they publish, and errors
-count only up to a limit, because a run that is far off is off for another reason. Runs of
-the lower grades, where the source leaves knobs unstated, are not used.
+It is fitted to published training runs: one number per device, for all workloads at once. Sources
+count the same, however many runs they publish, and errors count only up to a limit, because a run
+that is far off is off for another reason. Runs of the lower grades, where the source leaves knobs
+unstated, are not used, nor are those that are bound by launches.
 
 The cross-validation leaves out one source after another: each of its runs is predicted with
-numbers fitted to all other sources alone.
+numbers fitted to all other sources alone, and without the facts that were found with its errors in
+view (:mod:`reports.make.fit.residual_facts`).
 
-Run as ``python -m reports.make.fit.fit_training RUNS.csv [--write]``.
+Run as ``python -m reports.make.fit.fit_training RUNS.csv [--write | --validate]``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from reports.make.fit.training_response import KNOB_VALUES, Knob, Response, responses
+from reports.make.fit.residual_facts import bare_rows
+from reports.make.fit.training_response import CLOCKS, Response, is_launch_bound, responses
 from simulator.calibrate.profile_text import with_value
 from simulator.described.documents import data_folder
 from simulator.described.load import profile_names
@@ -34,22 +36,13 @@ from simulator.validate.published.published_runs import read_rows, row_source
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"
 """Beside the table of runs: its predictions with their own source left out."""
-_LEFT_OUT_COLUMNS = ("id", "fitted_elsewhere", "predicted_step_s")
+_LEFT_OUT_COLUMNS = ("id", "fitted_elsewhere", "predicted_step_s", "with_facts_s", "taken")
 
 _GRADES = ("A", "A-")
 _ERROR_LIMIT = 0.25
 """Errors in the logarithm beyond this one count as this one."""
 
-_FEWEST: Mapping[Knob, int] = {"clock": 1, "host_work": 10}
-"""Runs that a number needs before it is fitted."""
-
-_STEP: Mapping[Knob, float] = {"clock": 0.001, "host_work": 0.01}
-
-EAGER_HOST_WORK = 13.6
-"""Host work per launch of a stack of eager PyTorch for which nothing is fitted: a transformer
-layer forward holds the host for 1.2 ms (a Llama-7B of 32 layers in plain PyTorch on an A100: 25.5
-tokens/s, bound by its host; PyTorch team, Accelerating Generative AI with PyTorch II, 2023), in
-which an unfused GPT layer launches 18 of the kernels modelled here, at 5 us each."""
+_STEP = 0.001
 
 _RELATIVES: Mapping[str, str] = MappingProxyType(
     {
@@ -65,7 +58,6 @@ _RELATIVES: Mapping[str, str] = MappingProxyType(
         "h100-hbm2e-96gb-500w": "h100-sxm-80gb",
         "h100-pcie-80gb": "h100-sxm-80gb",
         "h200-sxm-141gb": "h100-sxm-80gb",
-        "h20": "h100-sxm-80gb",
         "h800": "h100-sxm-80gb",
         "l40s": "a100-sxm-80gb",
         "rtx-4090": "l40s",
@@ -74,8 +66,8 @@ _RELATIVES: Mapping[str, str] = MappingProxyType(
 )
 """Device of the same or the nearest generation that stands in where no run is published."""
 
-Fitted = Mapping[tuple[Knob, str], float]
-"""Value by knob and by profile or stack."""
+Fitted = Mapping[str, float]
+"""Clock by profile."""
 
 
 @dataclass(frozen=True)
@@ -84,39 +76,52 @@ class LeftOut:
 
     Attributes:
         id: The run.
-        fitted: Whether other sources speak of its device or stack; else its device's
-            relative, or what is known of eager PyTorch, stands in.
+        fitted: Whether other sources speak of its device; else the device's relative stands in.
         predicted_step_s: Step time [s].
+        with_facts_s: The same with the facts that were found with errors of its source [s].
+        taken: Those facts, which the prediction does without.
     """
 
     id: str
     fitted: bool
     predicted_step_s: float
+    with_facts_s: float
+    taken: str = ""
 
 
 def fit(runs: Iterable[Response]) -> Fitted:
-    """Clock of every profile and host work of every stack that enough runs speak of."""
-    groups: dict[tuple[Knob, str], list[Response]] = {}
+    """Clock of every profile that runs speak of."""
+    groups: dict[str, list[Response]] = {}
     for run in runs:
-        if run.row.get("grade", "A") in _GRADES:
-            groups.setdefault((run.knob, run.key), []).append(run)
-    return {
-        (knob, key): _best(knob, own)
-        for (knob, key), own in sorted(groups.items())
-        if len(own) >= _FEWEST[knob]
-    }
+        if _tells_a_clock(run):
+            groups.setdefault(run.profile, []).append(run)
+    return {profile: _best(own) for profile, own in sorted(groups.items())}
 
 
-def cross_validation(runs: Sequence[Response]) -> list[LeftOut]:
-    """Every run with numbers fitted to all sources but its own."""
+def _tells_a_clock(run: Response) -> bool:
+    return run.row.get("grade", "A") in _GRADES and not is_launch_bound(run.row)
+
+
+def cross_validation(
+    runs: Sequence[Response], bare: Mapping[str, tuple[Response, str]] | None = None
+) -> list[LeftOut]:
+    """Every run with numbers fitted to all sources but its own.
+
+    Args:
+        runs: The runs.
+        bare: By id, those that are other runs without facts found in their own residuals, and the
+            names of these facts.
+    """
     found = []
     for source in sorted({row_source(run.row["id"]) for run in runs}):
         fitted = fit(run for run in runs if row_source(run.row["id"]) != source)
         for run in runs:
             if row_source(run.row["id"]) == source:
-                value = _value(run, fitted)
-                step_s = run.step_s(_stand_in(run, fitted) if value is None else value)
-                found.append(LeftOut(run.row["id"], value is not None, step_s))
+                name, value = run.row["id"], fitted.get(run.profile)
+                used = _stand_in(run, fitted) if value is None else value
+                alone, taken = (bare or {}).get(name, (run, ""))
+                steps_s = alone.step_s(used), run.step_s(used)
+                found.append(LeftOut(name, value is not None, *steps_s, taken))
     return found
 
 
@@ -129,33 +134,22 @@ def loss(runs: Sequence[Response], value: float) -> float:
     return statistics.fmean(statistics.fmean(errors) for errors in by_source.values())
 
 
-def _best(knob: Knob, runs: Sequence[Response]) -> float:
+def _best(runs: Sequence[Response]) -> float:
     """Where the loss is least. It has kinks and may have several valleys, so all is tried."""
-    values = KNOB_VALUES[knob]
-    coarse = np.linspace(values[0], values[-1], 81)
+    coarse = np.linspace(CLOCKS[0], CLOCKS[-1], 81)
     centre = min(coarse, key=lambda value: loss(runs, value))
     reach = coarse[1] - coarse[0]
-    low, high = max(values[0], centre - reach), min(values[-1], centre + reach)
-    fine = np.arange(low, high + _STEP[knob] / 2, _STEP[knob])
+    low, high = max(CLOCKS[0], centre - reach), min(CLOCKS[-1], centre + reach)
+    fine = np.arange(low, high + _STEP / 2, _STEP)
     return float(min(fine, key=lambda value: loss(runs, value)))
 
 
-def _value(run: Response, fitted: Fitted) -> float | None:
-    return fitted.get((run.knob, run.key))
-
-
 def _stand_in(run: Response, fitted: Fitted) -> float:
-    """What is taken where no other source speaks of a device or stack.
-
-    A stack's launches follow from small runs, which frameworks other than eager ones do not have.
-    """
-    if run.knob == "host_work":
-        return EAGER_HOST_WORK
-    relative: str | None = run.key
-    while relative is not None and ("clock", relative) not in fitted:
+    """What is taken where no other source speaks of a device."""
+    relative: str | None = run.profile
+    while relative is not None and relative not in fitted:
         relative = _RELATIVES.get(relative)
-    clocks = [value for (knob, _), value in fitted.items() if knob == "clock"]
-    return fitted["clock", relative] if relative is not None else statistics.median(clocks)
+    return fitted[relative] if relative is not None else statistics.median(fitted.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,17 +159,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--write", action="store_true", help="write clocks into the profiles, and the validation"
     )
+    parser.add_argument("--validate", action="store_true", help="write the validation alone")
     options = parser.parse_args(arguments)
+    changed = [each for each in bare_rows(options.table) if each.taken]
     with ProcessPoolExecutor() as executor:
         measured = [row for row in read_rows(options.table) if row["measured_step_s"]]
         runs = responses(measured, executor)
+        alone = responses([b.row for b in changed if b.row["measured_step_s"]], executor)
+    taken = {each.row["id"]: "; ".join(each.taken) for each in changed}
+    bare = {run.row["id"]: (run, taken[run.row["id"]]) for run in alone}
     fitted = fit(runs)
-    for (knob, key), value in fitted.items():
-        sys.stdout.write(f"{knob} of {key}: {value:.3f}\n")
+    for profile, clock in fitted.items():
+        sys.stdout.write(f"clock of {profile}: {clock:.3f}\n")
     if options.write:
-        left_out = cross_validation(runs)
         write_clocks(fitted, runs, options.table.name)
-        _write_cross_validation(left_out, options.table.parent)
+    if options.write or options.validate:
+        _write_cross_validation(cross_validation(runs, bare), options.table.parent)
     return 0
 
 
@@ -183,7 +182,7 @@ def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
     """Put fitted clocks into the profiles; devices without runs take their relative's."""
     for profile in profile_names():
         relative: str | None = profile
-        while relative is not None and ("clock", relative) not in fitted:
+        while relative is not None and relative not in fitted:
             relative = _RELATIVES.get(relative)
         if relative == profile:
             source = f'{{kind: fitted, reference: "{_evidence(profile, runs, table)}"}}'
@@ -191,17 +190,13 @@ def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
             source = f'{{kind: assumed, reference: "as {relative}"}}'
         else:
             continue
-        value = f"{{value: {fitted['clock', relative]:.3f}, source: {source}}}"
+        value = f"{{value: {fitted[relative]:.3f}, source: {source}}}"
         path = data_folder("hardware_profiles") / f"{profile}.yaml"
         path.write_text(with_value(path.read_text(), ["kernels", "sustained_clock"], value))
 
 
 def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:
-    own = [
-        run
-        for run in runs
-        if (run.knob, run.key) == ("clock", profile) and run.row.get("grade", "A") in _GRADES
-    ]
+    own = [run for run in runs if run.profile == profile and _tells_a_clock(run)]
     sources = {row_source(run.row["id"]) for run in own}
     return f"{table}: {len(own)} runs of {len(sources)} sources"
 
@@ -209,7 +204,13 @@ def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:
 def read_left_out(path: Path) -> list[LeftOut]:
     """The cross-validation that a fit has written."""
     return [
-        LeftOut(row["id"], row["fitted_elsewhere"] == "true", float(row["predicted_step_s"]))
+        LeftOut(
+            row["id"],
+            row["fitted_elsewhere"] == "true",
+            float(row["predicted_step_s"]),
+            float(row["with_facts_s"]),
+            row["taken"],
+        )
         for row in read_table(path, _LEFT_OUT_COLUMNS)
     ]
 
@@ -219,7 +220,8 @@ def _write_cross_validation(left_out: Sequence[LeftOut], folder: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_LEFT_OUT_COLUMNS)
         for run in sorted(left_out, key=lambda run: run.id):
-            writer.writerow((run.id, str(run.fitted).lower(), f"{run.predicted_step_s:.6g}"))
+            seconds = (f"{step_s:.6g}" for step_s in (run.predicted_step_s, run.with_facts_s))
+            writer.writerow((run.id, str(run.fitted).lower(), *seconds, run.taken))
 
 
 if __name__ == "__main__":

@@ -160,9 +160,7 @@ def sampled(rows: Sequence[Measured], most: int = ROWS_OF_A_KIND) -> list[Measur
     for one in rows:
         kinds[one.kind].append(one)
     draw = random.Random(0)
-    return [
-        one for rows in kinds.values() for one in draw.sample(rows, min(most, len(rows)))
-    ]
+    return [one for rows in kinds.values() for one in draw.sample(rows, min(most, len(rows)))]
 
 
 def fit_families(rows: Sequence[Measured], known: Sequence[FamilyFit] = ()) -> list[FamilyFit]:

@@ -48,9 +48,9 @@ _GROUPS: Sequence[tuple[str, str]] = (
 _HEAD = """# Kernels that no fit has seen
 
 Written by `python -m reports.make.fit.kernels_page kernels_open.csv kernels_opened.csv`. Errors are
-the absolute relative error of the predicted time, mean / median in %. *In sample*: rows of
-all teams and GPUs in the fit. *Team unseen*: all rows of a team (a repository) are left out of the fit, then
-predicted. *GPU unseen*: all rows of a GPU are left out, so it is its data sheet and its family.
+the absolute relative error of the predicted time, mean / median in %. *In sample*: rows of all
+teams and GPUs are in the fit. *Team unseen*: all rows of a team (a repository) are left out of the
+fit, then predicted. *GPU unseen*: all rows of a GPU are, so it is its data sheet and its family.
 
 {answered} of {rows} rows are answered; of the others, {limits}.
 """

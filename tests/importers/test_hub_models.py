@@ -18,6 +18,8 @@ from simulator.importers.hub_models import shipped_model
         ("/models/Meta-Llama-3.1-8B-Instruct/", "llama3.1-8b"),
         ("unsloth/llama-3-8b-Instruct-bnb-4bit", "llama3-8b"),
         ("codellama/CodeLlama-7b-hf", {"base": "llama2-7b", "vocab": 32016}),
+        ("mistralai/Mistral-7B-Instruct-v0.3", {"base": "mistral-7b", "vocab": 32768}),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
         ("somebody/other-7b", None),
         ("x" * 5000, None),
     ],

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from simulator.errors import Fault, InputError
 from simulator.importers.assembly import Given
 from simulator.importers.formats import Format
@@ -116,6 +118,8 @@ def _followed(given: Given, fault: Fault) -> Given:
     for path, value in re.findall(r"--set ([\w.]+)=([\w.-]+)(?!\.\.)", hint):
         if value != "...":
             given = replace(given, changes={**given.changes, path: typed(value)})
+    for path, block in re.findall(r"--set '([\w.]+)=(\{.*?\})'", hint):
+        given = replace(given, changes={**given.changes, path: yaml.safe_load(block)})
     names = tuple(re.findall(r"--ignore (\S+)", hint))
     return replace(given, ignore=(*given.ignore, *(n for n in names if n not in given.ignore)))
 

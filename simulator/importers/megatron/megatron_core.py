@@ -202,6 +202,7 @@ def _precision(settings: Settings, *, keeps_16_bit: bool) -> dict[str, Any]:
     eight = settings.get("fp8_format") or settings.get("fp8")
     if isinstance(eight, bool) and eight:
         eight = "hybrid"
+    settings.pass_over("fp[48]_recipe")  # of no meaning without such a format
     if eight:
         kinds = {"delayed": "fp8", "tensorwise": "fp8", "mxfp8": "mxfp8"}
         precision = settings.choice("fp8_recipe", meanings=kinds, default="fp8")

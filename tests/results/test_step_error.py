@@ -88,7 +88,8 @@ def test_an_unknown_framework_has_a_wider_band_than_one_that_was_near():
 
 def test_overriding_a_number_by_a_guess_widens_the_band():
     job = sim.load_job(JOB)
-    guessed = job.replace(**{"cluster.kernels.sustained_clock": 0.743})
+    clock = job.cluster.profile.kernels.sustained_clock
+    guessed = job.replace(**{"cluster.kernels.sustained_clock": clock})
     assert sim.simulate(guessed).step_time_s == sim.simulate(job).step_time_s
     assert half_width(guessed) > 1.1 * half_width(job)
 

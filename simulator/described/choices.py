@@ -177,7 +177,7 @@ class Choices:
     @property
     def frees_gradients(self) -> bool:
         """Whether the first backward makes gradients, which are freed after the step."""
-        return self._stack.frees_gradients
+        return self._stack.frees_gradients and not self._plan.optimizer_in_backward
 
     @property
     def copies_buckets(self) -> bool:
@@ -350,8 +350,9 @@ class Choices:
 
     @property
     def update_copies(self) -> int:
-        """fp32 tensors as large as the weights that an update makes on the way."""
-        return self._stack.update_copies
+        """Tensors as large as the weights that an update makes on the way."""
+        asked, usual = self._plan.optimizer_kernels, self._stack.update_copies
+        return {"fused": 0, "foreach": max(1, usual)}.get(asked or "", usual)
 
     @property
     def offloads(self) -> Offloading:

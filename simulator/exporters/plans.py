@@ -56,6 +56,7 @@ ONLY_PRETRAINING: Mapping[str, object] = MappingProxyType(
     {
         "data_parallel": "ddp", "parameter_servers": 0, "no_sync": True,
         "lora": None, "frozen": None, "master_weights": None, "cross_entropy": None,
+        "optimizer_kernels": None, "optimizer_in_backward": False,
     }
 )  # fmt: skip
 """Fields of a plan in which all frameworks that are exported to are the same: ranks reduce by

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator.described.huggingface.formulas import names_in_formula, value_of_formula
 from simulator.described.huggingface.parameter_counts import (
+    default_keys,
     definition,
     network_count,
     network_names,
@@ -70,6 +73,15 @@ def test_a_key_has_the_same_meaning_under_its_other_name() -> None:
     assert counts[0] == counts[1] < network_count({"model_type": "mixtral"}).parameters
 
 
+def test_a_key_that_is_null_has_no_default() -> None:
+    config = {"model_type": "deepseek_v3", "num_hidden_layers": 1, "first_k_dense_replace": 1}
+    ranked, plain = (network_count({**config, **keys}) for keys in ({}, {"q_lora_rank": None}))
+    heads, size, hidden, rank = 128, 192, 7168, 1536
+    low_rank = rank * (hidden + heads * size) + rank
+    difference = plain.by_part["attention"] - ranked.by_part["attention"]
+    assert difference == hidden * heads * size - low_rank
+
+
 def test_the_language_model_of_a_model_that_sees_is_counted() -> None:
     text = {"num_hidden_layers": 4}
     outer = network_count({"model_type": "qwen3_5", "text_config": text, "vision_config": {}})
@@ -123,3 +135,21 @@ def test_formulas_follow_the_arithmetic_of_python() -> None:
 def test_nothing_but_arithmetic_is_evaluated(text: str) -> None:
     with pytest.raises((SyntaxError, LookupError, ValueError)):
         value_of_formula(text, lambda _: 1)
+
+
+JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+JSON |= st.lists(JSON, max_size=3) | st.dictionaries(st.text(max_size=3), JSON, max_size=3)
+
+
+@given(data=st.data(), name=st.sampled_from(network_names()))
+@settings(max_examples=100, deadline=None)
+def test_any_value_under_any_key_gives_a_count_or_an_input_error(
+    data: st.DataObject, name: str
+) -> None:
+    key = data.draw(st.sampled_from(sorted({*default_keys(name), "layer_types", "text_config"})))
+    config = {"model_type": name, "num_hidden_layers": 2, key: data.draw(JSON)}
+    try:
+        count = network_count(config)
+    except InputError:
+        return
+    assert count.active_parameters > 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ from hypothesis import strategies as st
 
 from simulator.described.huggingface.config_file import MAX_FILE_BYTES, read_huggingface_config
 from simulator.described.huggingface.families import family_names
+from simulator.described.huggingface.parameter_counts import default_keys, network_count
 from simulator.described.model import Model
 from simulator.errors import InputError, UnsupportedError
-from simulator.program.layer.model_totals import parameter_count
+from simulator.program.layer.model_totals import parameter_count, parameter_count_by_part
 
+COUNTS = Path(__file__).parents[1] / "described" / "parameter_counts.csv"
 CONFIGS = Path(__file__).parent / "configs"
 MODELS = Path(__file__).parents[2] / "workloads" / "models"
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.json"))
@@ -45,9 +49,89 @@ def test_no_key_of_a_published_config_is_unknown_or_lost(name: str) -> None:
     assert told == set(config(name))
 
 
-def test_every_family_but_aliases_has_a_config() -> None:
+def recorded() -> Iterator[tuple[dict[str, Any], int]]:
+    """Configurations of families that are simulated, and their parameters by transformers."""
+    with COUNTS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            family = row["model_type"]
+            if family in family_names():
+                keys = {**default_keys(family), **json.loads(row["keys"])}
+                yield {"model_type": family, **keys}, int(row["parameters"])
+
+
+def test_what_is_simulated_has_the_parameters_of_transformers_or_is_refused() -> None:
+    wrong = set()
+    for values, parameters in recorded():
+        try:
+            model, _ = read_huggingface_config(values)
+        except InputError:
+            continue
+        if parameter_count_by_part(model).parameters != parameters:
+            wrong.add(values["model_type"])
+    # BERT is read with its pooler and without a head, gemma3 without its vision tower.
+    assert wrong == {"bert", "gemma3"}
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"bert-base"}))
+def test_a_shipped_model_has_the_parameters_of_its_config(name: str) -> None:
+    model, _ = read_huggingface_config(CONFIGS / f"{name}.json")
+    assert parameter_count_by_part(model).parameters == network_count(config(name)).parameters
+
+
+def test_every_family_but_aliases_has_a_config_or_is_recorded() -> None:
     tested = {config(name)["model_type"] for name in NAMES}
-    assert set(family_names()) - tested == {"gemma3", "kimi_k2"}
+    tested |= {values["model_type"] for values, _ in recorded()}
+    assert set(family_names()) - tested == {"kimi_k2"}
+
+
+@pytest.mark.parametrize("family", ["jamba", "qwen3_next", "gemma3n_text", "diffllama"])
+def test_a_network_with_other_layers_is_refused_and_can_be_counted(family: str) -> None:
+    with pytest.raises(UnsupportedError, match="models count"):
+        read_huggingface_config({"model_type": family})
+    assert network_count({"model_type": family}).parameters > 0
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["linear_num_heads", "lru_width", "block_types", "conv1d_width", "hidden_size_per_layer_input"],
+)
+def test_a_key_of_other_layers_is_never_read_as_llama(key: str) -> None:
+    for family in ("new", "llama"):
+        values = config("llama3.1-8b", model_type=family, **{key: 4})
+        if family == "new":
+            with pytest.raises(UnsupportedError, match=key):
+                read_huggingface_config(values)
+        else:
+            _, report = read_huggingface_config(values)
+            assert f"{key} is not known and taken to cost nothing" in report.assumed
+
+
+def test_a_key_that_makes_another_network_of_a_known_family_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="qk_layernorm"):
+        read_huggingface_config(config("phi-2", qk_layernorm=True))
+
+
+def test_experts_are_read_by_their_names_of_transformers_5() -> None:
+    values = config("qwen3-30b-a3b")
+    renamed = {**without(values, "num_experts"), "num_local_experts": values["num_experts"]}
+    assert read_huggingface_config(renamed, "x")[0] == read_huggingface_config(values, "x")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "path"),
+    [
+        ("gemma2-9b", {"layer_types": ["lru"] * 42}, "layer_types"),
+        ("qwen3-30b-a3b", {"mlp_only_layers": [5]}, "mlp_only_layers"),
+        ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq"),
+        ("deepseek-v3", {"mlp_layer_types": ["sparse"] * 60 + ["dense"]}, "mlp_layer_types"),
+        ("deepseek-v3", {"attention_bias": True}, "attention_bias"),
+    ],
+)
+def test_layers_in_an_order_that_is_not_modelled_are_refused(
+    name: str, keys: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(InputError, match=path):
+        read_huggingface_config(config(name, **keys))
 
 
 def test_dropout_that_is_switched_on_is_not_modelled() -> None:

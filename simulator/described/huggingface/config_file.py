@@ -3,7 +3,7 @@
 The file's ``model_type`` picks a table from :mod:`simulator.described.huggingface.families`;
 its keys become the fields of a :class:`~simulator.described.model.Model`. Every other key of
 the file ends up in the report: without cost, not modelled, or not known. A family that
-has no table is read like Llama, and the report says so.
+is nowhere known is read like Llama if it has no other keys than Llama, and the report says so.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from simulator.described.huggingface.families import (
     fate_of_unread_key,
     table_of_family,
 )
+from simulator.described.huggingface.parameter_counts import decisive_keys, network_names
 from simulator.described.model import Model
 from simulator.errors import Fault, InputError, UnsupportedError
 from simulator.files import read_text
@@ -35,11 +36,8 @@ MAX_FILE_BYTES = 4 * 1024**2
 
 _WANTED = "give a config.json of Hugging Face transformers or its folder"
 _LIKE_LLAMA = "rotary positions, rmsnorm twice per layer, gated MLP, grouped queries"
-_STRANGE_KEY = re.compile(
-    r".*experts.*|moe_.*|.*_lora_rank|ssm_.*|mamba_.*|state_size|conv_.*|layer_norm_.*|norm_epsilon"
-    r"|norm_type|mlp_type|(use_)?bias|(use_)?parallel_(residual|attn)|multi_query"
-)
-"""Keys of other layers than Llama's: experts, recurrences, layer norms, plain MLPs, biases."""
+_OTHER_NORM = re.compile(r"layer_norm_.*|norm_epsilon|norm_type")
+_CAPTURED = "capture a step of its own code instead (clustersim capture)"
 
 
 def read_huggingface_config(
@@ -67,6 +65,7 @@ def read_huggingface_config(
     fields = read_table(config, table_of_family(family or "llama"))
     if config.faults:
         raise InputError([replace(fault, file=origin) for fault in config.faults])
+    _refuse_other_networks(config, text, family, origin)
     fields["name"] = name or found_name or family or "unnamed"
     return _model(fields, config, origin), _report(config, origin, notes)
 
@@ -120,14 +119,33 @@ def _family(text: Mapping[str, Any], origin: str) -> str:
     if text.get("is_encoder_decoder") is True:
         rule = "an encoder and a decoder in one model are not modelled"
         raise UnsupportedError.single("is_encoder_decoder", rule, value=True, file=origin)
-    if family is not None and family in family_names():
-        return family
-    strange = sorted(key for key in text if _STRANGE_KEY.fullmatch(key) and text[key])
-    if strange:
-        rule = f"is not known and not like llama, because it has {', '.join(strange)}"
-        hint = f"write the model in place; known: {', '.join(family_names())}"
-        raise UnsupportedError.single("model_type", rule, family, hint, origin)
+    if family is None or family in family_names():
+        return family or ""
+    if family in network_names():
+        rule = "has layers that are not simulated; its parameters are: clustersim models count"
+        raise UnsupportedError.single("model_type", rule, family, _CAPTURED, origin)
     return ""
+
+
+def _refuse_other_networks(
+    config: ForeignConfig, text: Mapping[str, Any], family: str, origin: str
+) -> None:
+    """Refuse a file whose unread keys make its network another than the one that was read."""
+    if family:
+        decisive = set(decisive_keys(text))
+        strange = sorted(key for key in config.unread if key in decisive)
+        rule = f"is read, but not what makes its network another: {', '.join(strange)}"
+    else:
+        fates = {key: fate_of_unread_key(key, value) for key, value in config.unread.items()}
+        strange = sorted(
+            key
+            for key, fate in fates.items()
+            if fate is not Fate.IGNORED or _OTHER_NORM.fullmatch(key)
+        )
+        rule = f"is not known and not like llama, because it has {', '.join(strange)}"
+    if strange:
+        given = text.get("model_type")
+        raise UnsupportedError.single("model_type", rule, given, _CAPTURED, origin)
 
 
 def _model(fields: Mapping[str, Any], config: ForeignConfig, origin: str) -> Model:

@@ -23,6 +23,7 @@ from simulator.described.foreign_config import (
     scaled,
     word,
 )
+from simulator.errors import Fault
 from simulator.facts import shipped_facts
 
 _FILE = "huggingface"
@@ -100,6 +101,10 @@ def _alternation(config: ForeignConfig, default: int) -> int:
     types = config.take(("layer_types",), list, []) if config.states("layer_types") else []
     if not types:
         return int(config.take(("sliding_window_pattern",), int, default) or default)
+    unknown = [each for each in types if each not in ("full_attention", "sliding_attention")]
+    if unknown:
+        rule = "must be full_attention and sliding_attention, to be modelled"
+        config.faults.append(Fault("layer_types", rule, unknown[0]))
     every = types.index("full_attention") + 1 if "full_attention" in types else 1
     expected = ["full_attention" if every > 1 and not (i + 1) % every else "sliding_attention"
                 for i in range(len(types))]  # fmt: skip
@@ -127,7 +132,8 @@ def _leading_dense_layers(config: ForeignConfig) -> int:
     """Length of ``mlp_only_layers`` if it lists the first layers."""
     layers = config.take(("mlp_only_layers",), list, [])
     if layers and layers != list(range(len(layers))):
-        config.unsupported.append("mlp_only_layers are not the first ones; read as if they were")
+        rule = "must be the first layers, to be modelled"
+        config.faults.append(Fault("mlp_only_layers", rule, layers))
     return len(layers or ())
 
 
@@ -140,7 +146,8 @@ def _picked_groups(config: ForeignConfig) -> int:
 def _expert_layer_frequency(config: ForeignConfig) -> int:
     frequency = config.take(("moe_layer_freq",), int, 1)
     if frequency not in {None, 1}:
-        config.unsupported.append("moe_layer_freq other than 1; read as experts in every layer")
+        rule = "must be 1, experts in every layer, to be modelled"
+        config.faults.append(Fault("moe_layer_freq", rule, frequency))
     return 1
 
 
@@ -191,8 +198,69 @@ def _bert_extras(config: ForeignConfig) -> int:
     return hidden * (types + hidden + 1) if type(hidden) is int and type(types) is int else 0
 
 
-def _switched_qk_norm(config: ForeignConfig) -> str:
-    return "head" if config.take(("use_qk_norm",), bool, False) else "none"
+def _switched_qk_norm(config: ForeignConfig, switched_on: str) -> str:
+    return switched_on if config.take(("use_qk_norm",), bool, False) else "none"
+
+
+def _no_latent_bias(config: ForeignConfig) -> bool:
+    if config.take(("attention_bias",), bool, False):
+        rule = "biases of latent attention are not modelled"
+        config.faults.append(Fault("attention_bias", rule, True))
+    return False
+
+
+def _falcon_is_new(config: ForeignConfig) -> bool:
+    return bool(config.take(("new_decoder_architecture",), bool, False))
+
+
+def _falcon_key_heads(config: ForeignConfig) -> int:
+    """Heads of keys and values: their own number, one for all, or as many as queries (0)."""
+    stated = int(config.take(("num_kv_heads", "n_head_kv"), int, 0) or 0)
+    shared = config.take(("multi_query",), bool, True)
+    return stated if _falcon_is_new(config) else int(bool(shared))
+
+
+def _falcon_parallel_block(config: ForeignConfig) -> bool:
+    return bool(config.take(("parallel_attn",), bool, True)) or _falcon_is_new(config)
+
+
+def _falcon_norms(config: ForeignConfig) -> int:
+    norms = int(config.take(("num_ln_in_parallel_attn",), int, 2) or 2)
+    if _falcon_is_new(config):
+        return norms
+    return 1 if _falcon_parallel_block(config) else 2
+
+
+def _falcon_positions(config: ForeignConfig) -> str:
+    return "alibi" if config.take(("alibi",), bool, False) else "rotary"
+
+
+def _one_key_head(config: ForeignConfig) -> int:
+    return int(bool(config.take(("multi_query",), bool, True)))
+
+
+def _switched_post_norms(config: ForeignConfig) -> int:
+    return 4 if config.take(("use_post_norm",), bool, True) else 2
+
+
+def _stablelm_norms(config: ForeignConfig) -> int:
+    if config.take(("qk_layernorm",), bool, False):
+        rule = "norms of every head by itself are not modelled"
+        config.faults.append(Fault("qk_layernorm", rule, True))
+    return 1 if config.take(("use_parallel_residual",), bool, False) else 2
+
+
+def _dense_before_sparse(config: ForeignConfig, default: int) -> int:
+    """Leading layers without experts, by their number or by a list with a word for each layer."""
+    kinds = config.take(("mlp_layer_types",), list, []) if config.states("mlp_layer_types") else []
+    if not kinds:
+        return int(config.take(("first_k_dense_replace",), int, default) or 0)
+    config.get("first_k_dense_replace")
+    dense = kinds.index("sparse") if "sparse" in kinds else len(kinds)
+    if kinds != ["dense"] * dense + ["sparse"] * (len(kinds) - dense):
+        rule = "must be dense layers first and sparse ones after them, to be modelled"
+        config.faults.append(Fault("mlp_layer_types", rule, kinds))
+    return dense
 
 
 _RULES: Mapping[str, Callable[..., Any]] = {
@@ -201,6 +269,8 @@ _RULES: Mapping[str, Callable[..., Any]] = {
         _alternation, _switched_window, _leading_dense_layers, _picked_groups,
         _expert_layer_frequency, _opt_projection, _opt_positions, _opt_final_norm,
         _opt_attention_dropout, _mpt_positions, _mpt_position_rows, _mpt_qk_norm, _bert_extras,
-        _switched_qk_norm,
+        _switched_qk_norm, _falcon_key_heads, _falcon_parallel_block, _falcon_norms,
+        _falcon_positions, _one_key_head, _switched_post_norms, _stablelm_norms,
+        _dense_before_sparse, _no_latent_bias,
     )
 }  # fmt: skip

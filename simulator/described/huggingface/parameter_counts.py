@@ -9,7 +9,7 @@ routers, are no parameters; tied matrices count once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -90,6 +90,9 @@ def network_count(config: Mapping[str, Any], origin: str = "") -> ParameterCount
         }
         for prefix in ("", _ACTIVE)
     )
+    if not any(by_part.values()):
+        rule = "the configuration describes a network without parameters"
+        raise InputError.single("", rule, hint="correct its sizes", file=origin)
     return ParameterCount(
         network=_defaults()["types"][family]["class"],
         by_part={part: numel for part, numel in by_part.items() if numel},
@@ -97,10 +100,29 @@ def network_count(config: Mapping[str, Any], origin: str = "") -> ParameterCount
     )
 
 
+def default_keys(family: str) -> Mapping[str, Any]:
+    """What keys are where a file of this ``model_type`` leaves them out."""
+    keys: Mapping[str, Any] = _defaults()["types"][family].get("keys", {})
+    return keys
+
+
+def decisive_keys(config: Mapping[str, Any]) -> Iterator[str]:
+    """Keys whose values make the network of a known ``model_type`` another than its default."""
+    family = config.get("model_type")
+    if family not in network_names():
+        return
+    defaults = default_keys(str(family))
+    for key in formula_names(str(family)):
+        value, default = config.get(key), defaults.get(key)
+        if value is not None and value != default and (value or default):
+            yield key
+
+
 class _Network:
     """The table of a family, evaluated over the keys of one configuration."""
 
     def __init__(self, family: str, config: Mapping[str, Any], origin: str) -> None:
+        self._family = family
         self._table = _table(family)
         inside: str = self._table.get("inside", "")
         nested = config.get(inside, {}) if inside else config
@@ -118,7 +140,7 @@ class _Network:
 
     @property
     def layers(self) -> int:
-        layers = self.value("layers")
+        layers = self._found("layers", None)
         if type(layers) is not int or not 0 < layers <= MAX_LAYERS:
             rule = f"must be a whole number from 1 to {MAX_LAYERS}"
             raise InputError.single("num_hidden_layers", rule, layers, file=self._origin)
@@ -126,16 +148,23 @@ class _Network:
 
     def numel(self, prefix: str, part: str, layer: int | None = None) -> int:
         """Parameters of a part, of one layer if it is of layers; active ones with that prefix."""
-        name = prefix + part if prefix + part in self._table else part
-        try:
-            numel = self.value(name, layer)
-        except (ArithmeticError, LookupError, TypeError, AttributeError, ValueError) as error:
-            rule = f"the configuration does not say what its {part} needs ({error})"
-            raise InputError.single("", rule, hint=_WAY_OUT, file=self._origin) from error
+        numel = self._found(prefix + part if prefix + part in self._table else part, layer)
         if not isinstance(numel, int) or numel < 0:
-            rule = f"the configuration gives its {part} {numel!r} parameters"
+            rule = f"the configuration gives its {part} {str(numel)[:40]} parameters"
             raise InputError.single("", rule, hint="correct its sizes", file=self._origin)
         return int(numel)
+
+    def _found(self, name: str, layer: int | None) -> Any:
+        """Value of a name.
+
+        Raises:
+            InputError: The configuration does not say what it takes.
+        """
+        try:
+            return self.value(name, layer)
+        except (ArithmeticError, LookupError, TypeError, AttributeError, ValueError) as error:
+            rule = f"the configuration does not say what its {name} needs ({error})"
+            raise InputError.single("", rule, hint=_WAY_OUT, file=self._origin) from error
 
     def value(self, name: str, layer: int | None = None) -> Any:
         """Value of a name: the layer, a definition of the table, or a key of the configuration.
@@ -163,11 +192,14 @@ class _Network:
         also = self._class.get("also", {})
         others = [other for other, known in also.items() if known == key]
         stated = [self._config[each] for each in (key, *others) if each in self._config]
+        default = default_keys(self._family).get(key)
+        if not stated:
+            return default
+        # A key that is null has no default: its class gets the null.
         value = next((each for each in stated if each is not None), None)
-        default = self._class.get("keys", {}).get(key)
         if isinstance(value, Mapping) and isinstance(default, Mapping):
             return {**default, **value}
-        return default if value is None else value
+        return value
 
 
 def _towers(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +209,8 @@ def _towers(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_unknown_layers(config: Mapping[str, Any], origin: str) -> None:
     stated = config.get("layer_types")
-    unknown = [each for each in stated or () if each not in _defaults()["layer_types"]]
+    kinds = stated if isinstance(stated, list) else []
+    unknown = [each for each in kinds if each not in _defaults()["layer_types"]]
     if unknown:
         rule = f"{unknown[0]!r} is no kind of layer that is known"
         raise UnsupportedError.single("layer_types", rule, stated, _WAY_OUT, origin)

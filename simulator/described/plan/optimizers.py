@@ -3,10 +3,10 @@
 To add one, write its line here. What it keeps of rows, columns or some tensors only is said in
 :mod:`simulator.program.states.optimizer_states`.
 
-Source: LAMB, arXiv 1904.00962, algorithm 2; 8-bit optimizers, arXiv 2110.02861, section 2.2,
-and bitsandbytes, whose blocks have 256 elements (2048 before version 0.44); Adafactor, arXiv
-1804.04235, algorithms 4 and 5; Muon, https://kellerjordan.github.io/posts/muon, and arXiv
-2502.16982.
+Source: LAMB, arXiv 1904.00962, algorithm 2; Lion, arXiv 2302.06675, algorithm 2; 8-bit
+optimizers, arXiv 2110.02861, section 2.2, and bitsandbytes, whose blocks have 256 elements (2048
+before version 0.44); Adafactor, arXiv 1804.04235, algorithms 4 and 5; Muon,
+https://kellerjordan.github.io/posts/muon, and arXiv 2502.16982.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class UpdateRule:
         weight_reads: Times that the weight is read.
         update_bytes: Traffic of an update that is written out before it is applied [B].
         has_fixed_format: Whether states keep their format where all else is 16-bit.
+        is_paged: Whether states are in memory that host and GPU share, whose pages the driver
+            moves, and not in that of PyTorch's allocator (bitsandbytes' paged optimizers).
     """
 
     state_bytes: float
@@ -37,7 +39,10 @@ class UpdateRule:
     weight_reads: int = 1
     update_bytes: float = 0.0
     has_fixed_format: bool = False
+    is_paged: bool = False
 
+
+_EIGHT_BIT_BYTES = 1 + _FP32 / _BLOCK
 
 UPDATE_RULES: Mapping[str, UpdateRule] = MappingProxyType(
     {
@@ -47,7 +52,11 @@ UPDATE_RULES: Mapping[str, UpdateRule] = MappingProxyType(
         # The update is written, and read for its norm and again to be applied (apex's two
         # stages); so is the weight.
         "lamb": UpdateRule(8.0, weight_reads=3, update_bytes=3 * _FP32),
-        "adam-8bit": UpdateRule(2 * (1 + _FP32 / _BLOCK), has_fixed_format=True),
+        "adam-8bit": UpdateRule(2 * _EIGHT_BIT_BYTES, has_fixed_format=True),
+        "adam-paged": UpdateRule(8.0, has_fixed_format=True, is_paged=True),
+        "adam-8bit-paged": UpdateRule(2 * _EIGHT_BIT_BYTES, has_fixed_format=True, is_paged=True),
+        "lion": UpdateRule(4.0),
+        "lion-8bit": UpdateRule(_EIGHT_BIT_BYTES, has_fixed_format=True),
         # Sums of squares, the size of the update, the update; the size of the weight.
         "adafactor": UpdateRule(0.0, gradient_reads=3, weight_reads=2),
         "muon": UpdateRule(4.0),

@@ -211,6 +211,12 @@ class Plan(Spec):
     """How the loss is computed; by default as the stack does it."""
     optimizer: Optimizer = "adam"
     """What updates the weights: its states take memory, its passes over them time."""
+    optimizer_kernels: Literal["fused", "foreach"] | None = None
+    """Whether one kernel updates, or one after another over all weights at once, with a tensor as
+    large as these on the way (PyTorch's ``fused`` and ``foreach``); by default as the stack."""
+    optimizer_in_backward: Flag = False
+    """Whether every weight is updated as soon as its gradient is there, which is then freed
+    (torchtune's ``optimizer_in_bwd``)."""
     clip_gradients: Flag = True
     """Whether gradients are clipped by their global norm, which all ranks add up before any of
     them updates."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -23,15 +23,20 @@ from simulator.facts import fact_files, shipped_facts
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
-CrossEntropy = Literal["fused", "in-place", "copied", "eager", "chunked", "linear-fused", "cut"]
+CrossEntropy = Literal[
+    "fused", "in-place", "copied", "eager", "shifted", "chunked", "linear-fused", "cut"
+]
 """``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
 an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``copied`` makes two more
 beside it (``mpu/cross_entropy.py`` of its version 1); ``eager`` keeps fp32 log-probabilities and
-makes fp32 gradients beside them (PyTorch's own). ``chunked`` keeps 16-bit logits and casts up an
-eighth of them at a time (torchtune's ``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never
-has all logits: forward makes those of a part of the tokens, and the gradients of them at once
-(Liger's ``fused_linear_cross_entropy``). ``cut`` keeps a number per token and makes the logits
-again in backward (arXiv 2411.09009)."""
+makes fp32 gradients beside them (PyTorch's own). ``shifted`` is one kernel that makes gradients in
+place, but of an fp32 copy of fp32 logits, those of all tokens but the last (a kernel of Unsloth's
+or Liger's behind ``logits.float()`` and ``shift_logits`` of transformers 4.45).
+``chunked`` keeps 16-bit logits and casts up an eighth of them at a time (torchtune's
+``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
+of a part of the tokens, and the gradients of them at once (Liger's
+``fused_linear_cross_entropy``). ``cut`` keeps a number per token and makes the logits again in
+backward (arXiv 2411.09009)."""
 
 ShardingUnits = Literal["layers", "parameters", "root", "ends"]
 """``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
@@ -324,16 +329,23 @@ def evidence_of_stack(name: str) -> Mapping[str, Evidence]:
     """The evidence for each fact in which a shipped stack differs from the defaults of a Stack."""
     return {
         field: Evidence(group["source"], group.get("reference", ""))
-        for group in shipped_facts(f"stacks/{name}")["facts"]
+        for group in _groups_of_facts(name)
         for field in group["values"]
     }
 
 
 @cache
 def _shipped_stack(name: str) -> Stack:
+    values = [item for group in _groups_of_facts(name) for item in group["values"].items()]
+    description = shipped_facts(f"stacks/{name}")["description"]
+    return Stack.model_validate({"description": description, **dict(values)})
+
+
+def _groups_of_facts(name: str) -> list[Mapping[str, Any]]:
+    """The groups of a stack, behind those of the one that it is built on, if any."""
     content = shipped_facts(f"stacks/{name}")
-    values = [item for group in content["facts"] for item in group["values"].items()]
-    return Stack.model_validate({"description": content["description"], **dict(values)})
+    of_base = _groups_of_facts(content["base"]) if "base" in content else []
+    return [*of_base, *content["facts"]]
 
 
 class _Stacks(Mapping[str, Stack]):

@@ -102,6 +102,7 @@ def optimizer_faults(job: Job) -> Iterator[Fault]:
     """Every way in which the optimizer does not go with the plan."""
     yield from _matrices_stay_whole(job)
     yield from _validation_has_a_norm(job)
+    yield from _updates_in_backward(job)
 
 
 def _matrices_stay_whole(job: Job) -> Iterator[Fault]:
@@ -129,3 +130,20 @@ def _validation_has_a_norm(job: Job) -> Iterator[Fault]:
     if plan.post_validation and not plan.clip_gradients:
         rule = "checks the gradient norm, which plan.clip_gradients: false leaves out"
         yield Fault("plan.post_validation", rule, True, "leave one of them out")
+
+
+def _updates_in_backward(job: Job) -> Iterator[Fault]:
+    """Nothing may have to wait for a gradient but the update of its weight."""
+    plan = job.plan
+    if not plan.optimizer_in_backward:
+        return
+    path = "plan.optimizer_in_backward"
+    if job.microbatches > 1:
+        rule = f"updates after every backward, but a step has {job.microbatches} microbatches"
+        yield Fault(path, rule, True, "take a smaller batch.global, or a larger batch.micro")
+    if plan.clip_gradients:
+        rule = "frees gradients before the norm of all is known, which plan.clip_gradients needs"
+        yield Fault(path, rule, True, "set plan.clip_gradients: false")
+    if plan.pp > 1 or plan.zero in (1, 2) or plan.offload.optimizer:
+        rule = "is not modelled with pipelines, plan.zero 1 and 2, and offloaded optimizers"
+        yield Fault(path, rule, True, "take plan.pp: 1 and plan.zero: 0 or 3")

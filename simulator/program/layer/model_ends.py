@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.described.model import Model
@@ -16,6 +17,7 @@ from simulator.described.plan.plan import Plan
 from simulator.described.plan.stack import Stack
 from simulator.program.layer.block import MASK_BYTES, Block, Shape
 from simulator.program.layer.layer_kinds import layer_tensors
+from simulator.program.layer.losses import LOSSES, Copies
 from simulator.program.layer.pieces import (
     Axis,
     Exchange,
@@ -34,16 +36,8 @@ from simulator.program.layer.tensors import (
     norm_tensors,
 )
 
-_LOSS_PARTS = 8
-"""Parts of the logits whose loss torchtune computes one after another (``num_output_chunks``)."""
-
 _LOG_SUM_BYTES = 4.0
 """The logarithm of a token's sum of exponentials is fp32."""
-
-_LOSS_COPIES, _PARALLEL_LOSS_COPIES = 2, 3
-"""fp32 copies of the logits beside the kept log-probabilities, at their most in backward:
-gradients of the log-probabilities and of the logits; where the vocabulary is cut over ranks
-also the probabilities (``torch.distributed.tensor.parallel.loss``)."""
 
 
 def embedding_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
@@ -205,38 +199,22 @@ def _fuse_head(block: Block, vocab: int, matrix: str) -> None:
 
 
 def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
-    """Cross-entropy as the stack computes it."""
-    stack = plan.stack
-    block = Block(model, plan, shape)
-    logits = float(shape.tokens * padded_vocab)
-    half, full, region = shape.element_bytes, 4.0, _logits_region(stack)
-    if plan.loss_kernel in ("linear-fused", "cut"):
-        # While a part of the logits is there, it is read for the sums and overwritten.
-        block.memory_bound("cross_entropy", logits * 3 * half, 0.0, region, 2)
+    """Cross-entropy as the plan computes it."""
+    block, loss = Block(model, plan, shape), LOSSES[plan.loss_kernel]
+    size, region = partial(_copies_bytes, shape, padded_vocab), _logits_region(plan.stack)
+    forward, backward = size(loss.forward), size(loss.backward)
+    block.memory_bound("cross_entropy", forward, backward, region, loss.kernels)
+    if not loss.has_logits:
         return block.layer()
-    if plan.loss_kernel == "chunked":
-        block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
-        block.save("logits", logits * half, region)
-        parts = (logits * full / _LOSS_PARTS,) * _LOSS_COPIES
-        block.work(parts, parts, region)
-        return block.layer()
-    if plan.loss_kernel == "fused":
-        # Maximum, exponentials with their sum, and the gradient.
-        block.memory_bound("cross_entropy", logits * 3 * half, logits * 2 * half, region, 3)
-        block.save("logits", logits * half, region)
-        block.pieces += _loss_reductions(plan, shape)
-        return block.layer()
-    # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
-    forward, backward = logits * (half + 7 * full), logits * (3 * full + half)
-    block.memory_bound("cross_entropy", forward, backward, region, 8)
-    block.save("softmax", logits * full, region)
+    block.save("logits", size(loss.kept), region)
     block.pieces += _loss_reductions(plan, shape)
-    if plan.loss_kernel == "copied":
-        block.work((logits * half, logits * full, logits * full), (logits * half,), region)
-    if plan.loss_kernel == "eager":
-        copies = _PARALLEL_LOSS_COPIES if plan.divides_loss else _LOSS_COPIES
-        block.work((logits * half, logits * full), (logits * full,) * copies, region)
+    working = loss.divided_working if plan.divides_loss else ()
+    block.work(tuple(map(size, loss.passing)), tuple(map(size, working or loss.working)), region)
     return block.layer()
+
+
+def _copies_bytes(shape: Shape, padded_vocab: int, copies: Copies) -> float:
+    return copies.num_bytes(float(shape.tokens * padded_vocab), shape.element_bytes)
 
 
 def _loss_reductions(plan: Plan, shape: Shape) -> list[Exchange]:

@@ -32,6 +32,7 @@ from simulator.program.states.optimizer_states import is_orthogonalised
 from simulator.program.states.resident import (
     ParameterCount,
     device_update_bytes,
+    paged_bytes,
     slice_tensors,
     state_bytes,
 )
@@ -41,6 +42,9 @@ FLAT_GRADIENTS = "flat_gradients"
 
 _FLAT_PASSES = 6
 """Reads and writes of copying them in, dividing them by the ranks, and copying them back."""
+
+PAGING = "paging"
+"""Name of the part that brings pages of optimizer states to the GPU, and takes others away."""
 
 NEWTON_SCHULZ = "newton_schulz"
 """Name of the part that orthogonalises: matrix products."""
@@ -68,6 +72,9 @@ def optimizer_work(
     host_s = _KERNELS * host_s_per_kernel
     if waits_s := waiting_s([launched(profile, 1, update_s, host_s, _KERNELS)]):
         parts.append(Part("launch", Category.HOST, waits_s))
+    if moved_bytes := paged_bytes(job, parameters):
+        paging_s = 2 * moved_bytes / profile.host.pcie_bytes_per_s
+        parts.append(Part(PAGING, Category.HOST, paging_s))
     if job.choices.flattens_gradients:
         num_bytes = _FLAT_PASSES * state_bytes(job).reduced * parameters.trained
         flat_s = memory_bound_s(profile, num_bytes)

@@ -243,7 +243,7 @@ class StateOffload:
         self.links = HostLinks(job, program)
         self._per = state_bytes(job)
         self._plan = job.plan.offload
-        self._away = 1.0 - device_shares(job)[Owner.OPTIMIZER_STATES]
+        self._away = 1.0 - device_shares(job)[Owner.MASTER_WEIGHTS]
         self._on_host: dict[tuple[int, Slice], int] = {}
         """What last touched the gradients of each rank's pieces that are on the host."""
         self._sent: dict[int, int] = {}

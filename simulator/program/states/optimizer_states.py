@@ -4,6 +4,8 @@
 adam          two moments
 lamb          as Adam, and a norm of every tensor and of its update
 adam-8bit     two moments of one byte, and a constant for each block of 256
+adam-paged, adam-8bit-paged    the same, in memory that host and GPU share
+lion          a momentum; lion-8bit one of one byte, and the constants
 adafactor     sums over the rows and over the columns of every matrix; vectors
               keep a second moment of each element; there is no first moment
 muon          a momentum of the matrices inside layers; Adam for the rest

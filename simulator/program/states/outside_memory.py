@@ -118,7 +118,7 @@ def offloaded_states(job: Job, parameters: ParameterCount) -> tuple[Memory, Memo
 
 def _states(job: Job, parameters: ParameterCount) -> dict[Owner, float]:
     per, offload = state_bytes(job), job.plan.offload
-    shard, away = shard_numel(job, parameters), 1 - device_shares(job)[Owner.OPTIMIZER_STATES]
+    shard, away = shard_numel(job, parameters), 1 - device_shares(job)[Owner.MASTER_WEIGHTS]
     # Gradients of one step arrive while those of the step before are read.
     copies = 2 if offload.delayed_update else 1
     weights = shard * per.weights + frozen_bytes(job, parameters)

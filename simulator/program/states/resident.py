@@ -17,7 +17,7 @@ from simulator.described.plan.finetuning import quantised_bytes
 from simulator.described.plan.optimizers import UPDATE_RULES, UpdateRule
 from simulator.program.grid.rank_groups import data_group, expert_shard_group, shard_group
 from simulator.program.grid.stage_layers import Slice, stage_slices
-from simulator.program.ir import Memory, Owner
+from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.adapters import adaptable, frozen, frozen_in_layer, held_tensors
 from simulator.program.layer.layer_kinds import layer_kind
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
@@ -111,6 +111,7 @@ class ParameterCount:
         expert: Trained routed experts, copied only over the ranks that hold the same ones.
         dense_state_bytes, expert_state_bytes: Optimizer states of them beyond those that
             every parameter has [B].
+        largest: Elements of the largest tensor that is trained.
         frozen_dense, frozen_expert: Not trained, in elements of the format in which weights are
             gathered: a 4-bit one is a quarter of a 16-bit one.
     """
@@ -121,6 +122,7 @@ class ParameterCount:
     expert_state_bytes: float = 0.0
     frozen_dense: float = 0.0
     frozen_expert: float = 0.0
+    largest: float = 0.0
 
     @property
     def trained(self) -> float:
@@ -140,6 +142,7 @@ class ParameterCount:
             self.expert_state_bytes + other.expert_state_bytes,
             self.frozen_dense + other.frozen_dense,
             self.frozen_expert + other.frozen_expert,
+            max(self.largest, other.largest),
         )
 
     def __mul__(self, times: int) -> ParameterCount:
@@ -150,6 +153,7 @@ class ParameterCount:
             times * self.expert_state_bytes,
             times * self.frozen_dense,
             times * self.frozen_expert,
+            self.largest,
         )
 
 
@@ -229,7 +233,7 @@ def device_shares(job: Job) -> Mapping[Owner, float]:
         Owner.WEIGHTS: 0.0 if offload.parameters else 1.0,
         Owner.GRADIENTS: states if job.choices.shards_gradients else 1.0,
         Owner.MASTER_WEIGHTS: states,
-        Owner.OPTIMIZER_STATES: states,
+        Owner.OPTIMIZER_STATES: 0.0 if _rule(job).is_paged else states,
     }
 
 
@@ -242,6 +246,8 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     sharded = shard_numel(job, parameters) if choices.shards_states else parameters.trained
     weights = sharded if choices.shards_weights else parameters.trained
     gradients = sharded if choices.shards_gradients else parameters.trained
+    if job.plan.optimizer_in_backward:
+        gradients = parameters.largest / (shard_ways(job).dense if choices.shards_gradients else 1)
     updated, further = sharded, further_moment_bytes(job, parameters)
     if not choices.data_parallelism.keeps_states:
         updated = further = 0.0
@@ -324,8 +330,24 @@ def device_update_bytes(job: Job, parameters: ParameterCount) -> float:
     """The part of :func:`optimizer_traffic_bytes` that passes the memory of the GPU."""
     if not job.choices.data_parallelism.keeps_states:
         return 0.0
-    share = device_shares(job)[Owner.OPTIMIZER_STATES]
+    share = device_shares(job)[Owner.MASTER_WEIGHTS]
     return share * optimizer_traffic_bytes(job, parameters)
+
+
+def paged_bytes(job: Job, parameters: ParameterCount) -> float:
+    """Optimizer states of a rank that the driver moves in and out for an update [B].
+
+    Those of paged optimizers that have no room beside what the rank holds anyway.
+
+    Ignores: activations, which take some of that room before the update.
+    """
+    if not _rule(job).is_paged:
+        return 0.0
+    device = job.cluster.profile.device
+    updated = shard_numel(job, parameters) if job.choices.shards_states else parameters.trained
+    states = updated * state_bytes(job).moments
+    held = total_bytes(resident_memory(job, parameters)) + device.context_bytes
+    return min(states, max(0.0, held + states - device.memory_bytes))
 
 
 def further_moment_bytes(job: Job, parameters: ParameterCount) -> float:
@@ -366,16 +388,14 @@ def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
         return _frozen_parameters(job, tensor)
     if tensor.is_routed:
         degrees = plan.expert_tp, plan.ep
-        return ParameterCount(
-            expert=float(tensor_shard_numel(tensor, *degrees)),
-            expert_state_bytes=further_state_bytes(plan.optimizer, tensor, *degrees),
-        )
+        numel = float(tensor_shard_numel(tensor, *degrees))
+        further = further_state_bytes(plan.optimizer, tensor, *degrees)
+        return ParameterCount(expert=numel, expert_state_bytes=further, largest=numel)
     if plan.tensor_grid is not None:
         return ParameterCount(float(grid_shard_numel(tensor, plan.tensor_grid)))
-    return ParameterCount(
-        float(tensor_shard_numel(tensor, ranks)),
-        dense_state_bytes=further_state_bytes(plan.optimizer, tensor, ranks),
-    )
+    numel = float(tensor_shard_numel(tensor, ranks))
+    further = further_state_bytes(plan.optimizer, tensor, ranks)
+    return ParameterCount(numel, dense_state_bytes=further, largest=numel)
 
 
 def _frozen_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:

@@ -31,7 +31,7 @@ from simulator.program.states.resident import (
 )
 
 _COPY_BYTES = 4.0
-"""Copies of gradients, and what an update makes, are fp32."""
+"""Copies of gradients are fp32, and so is what an update makes, but of 16-bit weights alone."""
 
 
 class UpdateMemory(NamedTuple):
@@ -77,7 +77,8 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
         turns.append(_blocks(Owner.GRADIENTS, pieces, _COPY_BYTES))
     if copied and choices.updates_flat:
         turns.append(_blocks(Owner.GRADIENTS, tensors, output_bytes(job.plan.precision)))
-    made = _blocks(Owner.TEMPORARIES, tensors, _COPY_BYTES) * choices.update_copies
+    updated_bytes = _COPY_BYTES if per.master or choices.keeps_master_weights else per.weights
+    made = _blocks(Owner.TEMPORARIES, tensors, updated_bytes) * choices.update_copies
     return UpdateMemory(tuple(turns), _blocks(Owner.GRADIENTS, tensors, copied) + made)
 
 

@@ -7,6 +7,7 @@ Tables name a framework and a version in many words. The most telling word decid
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.described.plan.stack import STACKS
@@ -45,7 +46,7 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return {"base": _deepspeed_of_its_time(said)}
     if "nanotron" in said:
         return {"base": base, **shipped_facts(_FILE)["nanotron"]}
-    if base in ("torch", "torch-fsdp") and re.search(
+    if base in ("torch-fsdp", *_around_torch()) and re.search(
         shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"
     ):
         return {"base": base, **_foreign_fsdp(base, said), **shipped_facts(_FILE)["compiled_model"]}
@@ -61,12 +62,25 @@ def runs_transformers(framework: str, version: str) -> bool:
 def zero_of(base: str, framework: str, version: str) -> int | None:
     """What a framework shards where a run does not say; None leaves it to the plan."""
     shards = "fsdp" in f"{framework} {version}".lower()
-    if base == "torch" and not shards:
+    if base in _around_torch() and not shards:
         return 0
-    if base in ("torch", "torch-fsdp", "torchtitan", "jax"):
+    if base in ("torch-fsdp", "torchtitan", "jax", *_around_torch()):
         return 3
     # Megatron has a distributed optimizer since 2022.
     return 0 if base.startswith(("megatron-lm-", "zero-bubble")) else None
+
+
+def _around_torch() -> Sequence[str]:
+    """Stacks around models of PyTorch that are whole on every rank by default."""
+    names: Sequence[str] = shipped_facts(_FILE)["around_torch"]
+    return names
+
+
+def usual_adapters(framework: str, version: str) -> Mapping[str, Any]:
+    """Adapters that a framework's own recipes train; empty where it has none."""
+    said = f"{framework} {version}".lower()
+    recipes = shipped_facts(_FILE)["adapters"].items()
+    return next((adapters for word, adapters in recipes if re.search(word, said)), {})
 
 
 def context_parallelism_of(base: str) -> str:

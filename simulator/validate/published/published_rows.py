@@ -22,6 +22,7 @@ from simulator.validate.published.framework_stacks import (
     eager_model_facts,
     runs_transformers,
     stack_facts,
+    usual_adapters,
     zero_of,
 )
 from simulator.validate.published.published_models import has_experts, model_document
@@ -37,12 +38,23 @@ _OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
 """Phrase in the notes of runs that copy activations of their first layers to the host."""
 
 _NOT_MODELLED = (
-    (r"(?i)\bq?lora\b|frozen base", "only adapters are trained, which is not modelled"),
     (r"(?i)forward (pass )?only\b|inference only", "no training step is measured"),
     (r"(?i)one MoE layer only|not a full step", "not a whole step is measured"),
 )
 """Phrase in the notes of runs that are no training steps of whole models, and why they are left
 out."""
+
+_ADAPTERS = re.compile(r"\b(?:Q?LoRA|frozen base)\b")
+_ADAPTER_RANK = re.compile(r"\bQ?LoRA (?:rank |r ?=? ?)(\d+)")
+_ADAPTED_LETTERS = re.compile(r"\bLoRA r\d+ ((?:[qkvo],? ?)+)\b")
+_LETTERS = {"q": "query", "k": "key", "v": "value", "o": "output"}
+_BASE_PRECISION = (
+    (re.compile(r"(?i)\bNF4\b"), "nf4"),
+    (re.compile(r"(?i)\bFP4\b"), "fp4"),
+    (re.compile(r"(?i)\bQLoRA\b"), "nf4"),
+)
+"""Phrases in the notes of runs that train adapters: their rank and matrices, and the format of what
+is frozen."""
 
 _DRIVERS_SHARE = 0.986
 """GiB that torch prints for a V100 over its nominal size: 15.78 of 16, and 31.73 of 32 less what
@@ -160,7 +172,7 @@ def _plan(row: Row) -> dict[str, Any]:
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
         if (said := cells.flag(row, key)) is not None:
             plan[key] = said
-    plan |= _recomputation(row)
+    plan |= _recomputation(row) | _adapters(row)
     plan |= _precision(row, stack["base"])
     if plan.get("cp", 1) > 1 and context_parallelism_of(stack["base"]) != "ring":
         plan["cp_method"] = context_parallelism_of(stack["base"])
@@ -170,6 +182,28 @@ def _plan(row: Row) -> dict[str, Any]:
     of_the_model = _stack_of_the_model(row, plan, stack["base"])
     plan["stack"] = {**stack, **of_the_model, **plan.get("stack", {})}
     return plan
+
+
+def _adapters(row: Row) -> dict[str, Any]:
+    """Adapters that the notes name, or those of the framework's recipes.
+
+    Raises:
+        InputError: Their rank is neither stated nor known.
+    """
+    notes = row.get("notes", "")
+    if not _ADAPTERS.search(notes):
+        return {}
+    lora = dict(usual_adapters(row["framework"], row.get("framework_version", "")))
+    if rank := _ADAPTER_RANK.search(notes):
+        lora["rank"] = int(rank.group(1))
+    if "rank" not in lora:
+        raise InputError.single("notes", "name adapters, but not their rank")
+    if letters := _ADAPTED_LETTERS.search(notes):
+        lora["targets"] = [_LETTERS[each] for each in re.findall("[qkvo]", letters.group(1))]
+    elif re.search(r"(?i)all[- ]linear", notes):
+        lora["targets"] = ["all"]
+    base = next((name for phrase, name in _BASE_PRECISION if phrase.search(notes)), None)
+    return {"lora": {**lora, "base_precision": base} if base else lora}
 
 
 def _check_degrees(row: Row, plan: Mapping[str, Any]) -> None:

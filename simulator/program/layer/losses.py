@@ -1,0 +1,104 @@
+"""What does the loss read, write and keep of the logits, by how it is computed?
+
+The kinds are those of :data:`simulator.described.plan.stack.CrossEntropy`. Everything is counted in
+copies of the logits, in the format of activations and in fp32.
+
+Ignores: what Liger and cut cross-entropy hold of a part of the logits beside that part.
+Source: Megatron-LM's and PyTorch's ``cross_entropy``; torchtune,
+``modules/loss/ce_chunked_output_loss.py``; transformers 4.45, ``modeling_llama.py``; Liger-Kernel,
+``ops/fused_linear_cross_entropy.py``; cut cross-entropy, arXiv 2411.09009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from simulator.described.plan.stack import CrossEntropy
+
+_FULL_BYTES = 4.0
+"""An fp32 number."""
+
+_PARTS = 8
+"""Parts of the logits whose loss torchtune computes one after another (``num_output_chunks``)."""
+
+
+class Copies(NamedTuple):
+    """So many copies of the logits.
+
+    Attributes:
+        half: In the format of activations.
+        full: In fp32.
+    """
+
+    half: float = 0.0
+    full: float = 0.0
+
+    def num_bytes(self, logits: float, element_bytes: float) -> float:
+        """Their size [B]."""
+        return logits * (self.half * element_bytes + self.full * _FULL_BYTES)
+
+
+_NOTHING = Copies()
+_ONE_HALF, _ONE_FULL, _PART = Copies(half=1), Copies(full=1), Copies(full=1 / _PARTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossKernel:
+    """One way to compute the loss.
+
+    Attributes:
+        forward, backward: Copies that are read and written.
+        kernels: Launches in each direction.
+        kept: What stays from forward to backward.
+        passing: Held while forward runs.
+        working: Held while backward runs; empty where nothing is said.
+        divided_working: The same where tensor-parallel ranks divide the vocabulary.
+        has_logits: Whether there are ever all logits.
+    """
+
+    forward: Copies
+    backward: Copies
+    kernels: int
+    kept: Copies = _NOTHING
+    passing: tuple[Copies, ...] = ()
+    working: tuple[Copies, ...] = ()
+    divided_working: tuple[Copies, ...] = ()
+    has_logits: bool = True
+
+
+# Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
+_WRITTEN_OUT = LossKernel(forward=Copies(1, 7), backward=Copies(1, 3), kernels=8, kept=_ONE_FULL)
+# Maximum, exponentials with their sum, and the gradient.
+_ONE_KERNEL = LossKernel(forward=Copies(3), backward=Copies(2), kernels=3, kept=_ONE_HALF)
+# A part of them is read for the sums and overwritten.
+_WITHOUT_LOGITS = LossKernel(forward=Copies(3), backward=_NOTHING, kernels=2, has_logits=False)
+
+LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
+    {
+        "fused": _ONE_KERNEL,
+        "in-place": _WRITTEN_OUT,
+        "copied": replace(
+            _WRITTEN_OUT, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL), working=(_ONE_HALF,)
+        ),
+        # In backward there are gradients of the log-probabilities and of the logits; where the
+        # vocabulary is cut, also probabilities (``torch.distributed.tensor.parallel.loss``).
+        "eager": replace(
+            _WRITTEN_OUT,
+            passing=(_ONE_HALF, _ONE_FULL),
+            working=(_ONE_FULL,) * 2,
+            divided_working=(_ONE_FULL,) * 3,
+        ),
+        # Cast, copy, and the kernel's passes; backward puts the copy back and casts it.
+        "shifted": LossKernel(
+            forward=Copies(1, 6), backward=Copies(1, 6), kernels=5, kept=_ONE_FULL,
+            passing=(_ONE_FULL,), working=(_ONE_FULL,),
+        ),
+        "chunked": replace(_ONE_KERNEL, passing=(_PART,) * 2, working=(_PART,) * 2),
+        "linear-fused": _WITHOUT_LOGITS,
+        "cut": _WITHOUT_LOGITS,
+    }
+)  # fmt: skip
+"""Every way by the name that a plan uses."""

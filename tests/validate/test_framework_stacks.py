@@ -88,3 +88,26 @@ def test_what_a_framework_shards_by_default(base, framework, zero):
 def test_deepspeed_trades_heads_and_megatron_sends_keys_round_a_ring():
     assert context_parallelism_of("deepspeed") == "all_to_all"
     assert context_parallelism_of("megatron-core") == "ring"
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "keeps"),
+    [
+        ("megatron", "Megatron-LM 0.14, TE 2.11", True),
+        ("megatron", "Megatron-LM, TE 2.2", False),
+        ("megatron", "NeMo 25.07", True),
+        ("megatron", "NeMo 25.02 (Megatron-Core)", False),
+        ("megatron", "Megatron-LM fork, mid 2024", False),
+        ("megatron", "Megatron-Bridge", True),
+        ("paddle", "PaddlePaddle", False),
+    ],
+)
+def test_placeholder_gradients_came_with_transformer_engine_2_3(framework, version, keeps):
+    facts = stack_facts(framework, version)
+    assert facts.get("keeps_placeholder_gradients", True) is keeps
+
+
+def test_nanotron_keeps_fp32_gradients_and_gathers_inputs_again():
+    facts = stack_facts("nanotron", "nanotron bench branch")
+    assert facts["base"] == "torch"
+    assert (facts["frees_gradients"], facts["keeps_gathered"]) == (False, False)

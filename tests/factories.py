@@ -284,6 +284,7 @@ def step_result(timeline: Timeline, capacity_bytes: float = 80 * GIB) -> StepRes
         tokens_per_s_per_gpu=1000.0,
         model_tflops_per_gpu=400.0,
         mfu=0.404,
+        mfu_causal=0.392,
         hfu=0.431,
         bubble_fraction=mean[Category.BUBBLE] / step_s,
         breakdown_s=mean,

@@ -39,7 +39,6 @@ FLOORS = [
     "validate",
     "calibrate",
     "planning",
-    "capture",
     "api",
     "cli",
 ]

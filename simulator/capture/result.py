@@ -187,6 +187,7 @@ def _summarised(
         tokens_per_s_per_gpu=tokens / step_s,
         model_tflops_per_gpu=model_flop / step_s / 1e12,
         mfu=model_flop / step_s / peak,
+        mfu_causal=None,
         hfu=flop / step_s / peak,
         bubble_fraction=breakdown.get(Category.BUBBLE, 0.0) / step_s,
         breakdown_s=breakdown,

@@ -42,6 +42,7 @@ _COMMANDS = {
     "plan": "planning.plan",
     "advise": "planning.advise",
     "sensitivity": "planning.variations",
+    "diagnose": "planning.diagnose",
     "capacity": "planning.capacity",
     "schema": "shipped",
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.console import number_columns, print_json, print_table, text_columns
+from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
 from simulator.cli.options import AsJson, complete_model
 from simulator.errors import InputError
 from simulator.units import format_count
@@ -124,8 +124,11 @@ def _count(name_or_file: str, with_transformers: bool) -> ParameterCount:
     path = Path(name_or_file)
     if path.suffix == ".json" or (path / "config.json").is_file():
         config, origin, _ = load_config(path)
-        count = built_network_count if with_transformers else network_count
-        return count(config, origin)
+        count = (built_network_count if with_transformers else network_count)(config, origin)
+        stated = config.get("architectures")
+        if isinstance(stated, list) and stated and count.network not in stated:
+            note(f"the file is of {stated[0]}; counted is {count.network}")
+        return count
     if with_transformers:
         rule = "counts only a config.json of transformers"
         raise InputError.single("--with-transformers", rule, name_or_file)

@@ -215,6 +215,8 @@ def _with_options(error: InputError) -> InputError:
         option = _OPTIONS.get(fault.path)
         if option and number:
             fault = replace(fault, hint=f"give {option} {number[1]}, or {fault.hint}")  # noqa: PLW2901
+        elif fault.path.startswith("plan.") and "dp" in fault.rule.split():
+            fault = replace(fault, hint=f"give more --gpus, or {fault.hint}")  # noqa: PLW2901
         faults.append(fault)
     return type(error)(faults)
 

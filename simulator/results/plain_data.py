@@ -34,6 +34,7 @@ def result_to_dict(
         "tokens_per_s_per_gpu": result.tokens_per_s_per_gpu,
         "model_tflops_per_gpu": result.model_tflops_per_gpu,
         "mfu": result.mfu,
+        "mfu_causal": result.mfu_causal,
         "hfu": result.hfu,
         "bubble_fraction": result.bubble_fraction,
         "breakdown_s": {category.value: s for category, s in result.breakdown_s.items()},

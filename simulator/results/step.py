@@ -124,8 +124,10 @@ class StepResult:
         tokens_per_s_per_gpu: Tokens of the batch, by GPU and second.
         model_tflops_per_gpu: What the model needs, whatever is repeated [TFLOP/s].
         mfu: That, as a share of the dense peak of the plan's precision (PaLM, arXiv 2204.02311,
-            appendix B).
-        hfu: The same with recomputation counted as work.
+            appendix B), scores of attention that a causal mask leaves out included.
+        mfu_causal: The same without those scores; None of a captured step, whose masks are not
+            known.
+        hfu: MFU with recomputation counted as work.
         bubble_fraction: Share of the step in which a mean GPU waits for the pipeline.
         breakdown_s: Where a mean GPU's time goes, by category [s]; sums to the step.
         exposed_comm_s: The communication among it, by category [s]: what delays computation.
@@ -145,6 +147,7 @@ class StepResult:
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     mfu: float
+    mfu_causal: float | None
     hfu: float
     bubble_fraction: float
     breakdown_s: Mapping[Category, float]

@@ -68,7 +68,8 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
 def _throughput(job: Job, step_time_s: float) -> dict[str, float]:
     """What the average GPU gets done, as fields of the result.
 
-    MFU and HFU relate :func:`model_flop_per_token` and :func:`hardware_flop_per_token` to
+    MFU, with and without what a causal mask leaves out, and HFU relate
+    :func:`model_flop_per_token` and :func:`hardware_flop_per_token` to
     the dense peak of the format that the plan computes in.
     """
     plan, seq_len, gpus = job.plan, job.batch.seq_len, job.cluster.gpus
@@ -81,6 +82,9 @@ def _throughput(job: Job, step_time_s: float) -> dict[str, float]:
         "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
         "model_tflops_per_gpu": model_rate / 1e12,
         "mfu": model_rate / peak,
+        "mfu_causal": tokens_per_s_per_gpu
+        * model_flop_per_token(job.model, seq_len, masked=False)
+        / peak,
         "hfu": tokens_per_s_per_gpu * hardware_flop_per_token(job) / peak,
     }
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
-from simulator.described.cluster.network import Fabric, Network, library_fabric
+from simulator.described.cluster.network import Fabric, FabricKind, Network, library_fabric
 from simulator.described.load import profile_names
 from simulator.errors import InputError
 from simulator.importers.nccl_tests.measured_collective import (
@@ -115,13 +115,19 @@ def collective_row(row: Row) -> CollectiveRow:
         gpus_per_node=gpus_per_node,
         nics_per_node=int(nics) if nics is not None and is_stated else None,
         nic_bytes_per_s=nic_gbps * 1e9 / 8 if nic_gbps and is_stated else None,
-        fabric=fabric_kind(cells.text(row, "inter")),
+        fabric=_fabric(row),
         algorithm=algorithm_of(cells.text(row, "algo")),
         one_process=nodes == 1 and _ONE_PROCESS.search(_said(row)) is not None,
         calls=calls_per_gpu(kind, ranks, row.get("nccl_version") or ""),
         links=cells.text(row, "intra").lower(),
         seconds=_seconds(row, kind, ranks, num_bytes),
     )
+
+
+def _fabric(row: Row) -> FabricKind | None:
+    """The kind of fabric; generations of some follow from the GPU that a host has."""
+    inter = cells.text(row, "inter")
+    return fabric_kind(f"{inter} {cells.text(row, 'gpu')}") if inter else None
 
 
 def _said(row: Row) -> str:
@@ -178,11 +184,6 @@ def reason_to_skip(row: CollectiveRow) -> str:
         return "the fabric between the nodes is not stated"
     if "bridge" in row.links:
         return "a bridge joins the cards, which the profile of the system does not have"
-    if "l40s" in row.gpu.lower() and row.gpus_per_node > 2:
-        return (
-            "no direct path between the cards: 4 and 8 of them reach a quarter and a tenth of "
-            "the PCIe rate that 2 reach, all traffic is copied through host memory"
-        )
     return ""
 
 

@@ -87,6 +87,9 @@ def _first(table: str, said: str) -> str:
     return next((meant for word, meant in words if re.search(word, said)), said)
 
 
+_DEVICE = re.compile(r"[a-z]{0,2}\d{2,4}[a-z]?|[lt]4")
+"""Words that name a GPU."""
+
 _LARGEST_SIZE_ERROR = 0.1
 """Names state a memory before or after what is held back from it: 192 and 180 GB are one B200."""
 
@@ -138,7 +141,7 @@ def _named(gpu: str) -> _Named:
     text = re.sub(r"(\d+) ?(?:gb|gib|g)\b", r" \1gb ", text)
     text = re.sub(r"(\d+) ?w\b", r" \1w ", text)
     words = [word for word in re.split(r"[^a-z0-9]+", text.replace("rtx", "rtx ")) if word]
-    device = next((word for word in words if re.fullmatch(r"[a-z]{0,2}\d{2,4}[a-z]?", word)), "")
+    device = next((word for word in words if _DEVICE.fullmatch(word)), "")
     sizes = [int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)]
     of_device = [size for size in sizes if size not in _gpus("host_memory_gb").get(device, ())]
     forms = [word for word in words if word.startswith(("sxm", "pcie", "nvl"))]
@@ -164,7 +167,7 @@ def _same_form(given: _Named, other: _Named) -> bool:
 
 
 def _same_memory(given: _Named, other: _Named) -> bool:
-    if given.memory_gb is None or other.memory_gb is None:
+    if given.memory_gb is None or other.memory_gb is None or given.memory_gb == other.memory_gb:
         return True
     size: int = (
         _gpus("smaller_twins_gb").get(given.device, {}).get(given.memory_gb, given.memory_gb)

@@ -136,8 +136,10 @@ def _gaps(profile: HardwareProfile) -> Iterator[Remark]:
 
 def _is_without_effect(field: str, profile: HardwareProfile) -> bool:
     """Whether a field says what a job is up against, or the system has nothing it applies to."""
-    no_switch = not profile.network.scale_up.in_switch_reduction
-    return field == "background_load" or (field.startswith("in_switch") and no_switch)
+    up = profile.network.scale_up
+    if field.startswith("in_switch"):
+        return not up.in_switch_reduction
+    return field == "background_load" or (field == "crowding" and up.kind != "pcie")
 
 
 def _unlike(profile: HardwareProfile, neighbours: Sequence[HardwareProfile]) -> Iterator[Remark]:

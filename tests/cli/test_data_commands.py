@@ -220,3 +220,10 @@ def test_a_config_of_an_unknown_network_ends_with_2_and_says_what_would_do(clust
     outcome = clustersim("models", "count", config)
     assert (outcome.code, outcome.out) == (2, "")
     assert "--with-transformers" in outcome.err
+
+
+def test_a_count_says_which_network_it_is_of_where_the_file_names_another(clustersim, write):
+    document = {**CONFIG, "architectures": ["LlamaForSequenceClassification"]}
+    outcome = clustersim("models", "count", write(json.dumps(document), "config.json"), "--json")
+    assert json.loads(outcome.out)["network"] == "LlamaForCausalLM"
+    assert "the file is of LlamaForSequenceClassification" in outcome.err

@@ -287,6 +287,11 @@ def test_a_pair_on_a_full_mesh_is_seven_times_slower_than_on_a_switch() -> None:
     assert seconds == pytest.approx([1.0, 7.0])
 
 
+def test_cards_on_a_crowded_bus_each_get_what_two_got_divided_by_how_many_more_there_are() -> None:
+    bus = round_network(scale_up__kind="pcie", scale_up__crowding=1.0).scale_up
+    assert [reachable_link_share(bus, ranks) for ranks in (2, 4, 8)] == [1.0, 0.5, 0.25]
+
+
 def test_two_gpus_of_a_dgx_1_share_one_link_of_six() -> None:
     cube = round_network(scale_up__kind="hybrid-cube-mesh").scale_up
     assert reachable_link_share(cube, 2) == pytest.approx(1 / 6)

@@ -97,6 +97,22 @@ JOBS = [
     Recipe("xtuner", ("xtuner_full.py",),
            {"model.name": "llama3-8b", "plan.cp": 2, "plan.cp_method": "all_to_all", "plan.zero": 0,
             "batch.global_batch": 128, "plan.precision": "bf16"}, {"gpus": 8}),
+    Recipe("axolotl", ("axolotl_qlora.yaml",),
+           {"plan.lora.rank": 32, "plan.lora.base_precision": "nf4", "plan.lora.dropout": 0.05,
+            "plan.lora.targets": ("all",), "plan.optimizer": "adam-8bit",
+            "plan.cross_entropy": "linear-fused"}, {"gpus": 2}),
+    Recipe("llamafactory", ("llamafactory_lora.yaml",),
+           {"plan.lora.rank": 8, "plan.lora.targets": ("query", "value"), "plan.lora.kind": "dora",
+            "plan.lora.base_precision": None, "batch.global_batch": 64}, {"gpus": 8}),
+    Recipe("ms-swift", ("swift_lora.sh",),
+           {"cluster.gpus": 1, "plan.lora.rank": 8, "plan.zero": 0, "batch.global_batch": 16}),
+    Recipe("torchtune", ("torchtune_70b_lora.yaml",),
+           {"model.name": "llama3.1-70b", "plan.lora.rank": 16, "plan.cross_entropy": "chunked",
+            "plan.lora.targets": ("query", "value", "output", "gate", "down", "up")},
+           {"gpus": 8, "seq_len": 2048}),
+    Recipe("xtuner", ("xtuner_qlora.py",),
+           {"plan.lora.rank": 64, "plan.lora.base_precision": "nf4", "plan.lora.dropout": 0.1,
+            "plan.precision": "fp16"}, {"gpus": 1}),
 ]  # fmt: skip
 
 

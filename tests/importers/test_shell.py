@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
+import yaml
 
 from simulator.errors import InputError
+from simulator.importers.assembly import Given
+from simulator.importers.megatron.launch_line import read_megatron_script
 from simulator.importers.shell.launch_script import read_script
 
 SCRIPTS = {
@@ -71,3 +75,85 @@ def test_an_open_quote_or_bracket_is_an_error_with_its_line(text):
 def test_variables_cannot_grow_without_bound():
     with pytest.raises(InputError, match="grows to more than"):
         read_script("A=xxxxxxxx\n" + "A=$A$A\n" * 60, {})
+
+
+LINE = (
+    "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+    "--max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 96 --bf16"
+)
+
+
+def gpus_of(tmp_path, text, name="launch.sh", **given):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return read_megatron_script(path, Given(**given))[0].cluster.gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        (f"#SBATCH --nodes=4 --gpus-per-node=8\nsrun python {LINE}", 32),
+        (f"#SBATCH -N 2\n#SBATCH --gres=gpu:h100:8  # all of them\nsrun python {LINE}", 16),
+        (f"#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\nsrun python {LINE}", 8),
+        (f"#PBS -l select=4:ncpus=64:ngpus=4\nmpiexec python {LINE}", 16),
+        (f"#BSUB -nnodes 8\n#BSUB -gpu num=6\njsrun python {LINE}", 48),
+        (f"torchrun --nproc_per_node 8 {LINE}", 8),
+        ("N=2\nsrun --nodes $N --ntasks-per-node 1 bash -c "
+         f"'torchrun --nproc_per_node=8 {LINE}'", 16),
+        (f"#SBATCH --nodes=2 --gpus-per-node=4\nsbatch <<EOF\nsrun python {LINE}\nEOF\n", 8),
+        (f"cat > job.sh <<EOF\n#SBATCH -N 3\nsrun --gpus-per-node=8 python {LINE}\nEOF\n"
+         "sbatch job.sh\n", 24),
+        (f'pdsh -w node[1-2] "torchrun --nnodes 2 --nproc_per_node 8 {LINE}"', 16),
+        (f"run() {{\n  torchrun --nnodes $1 --nproc_per_node $2 {LINE}\n}}\nrun 2 8\n", 16),
+        (f"function run {{\n  torchrun --nnodes ${{10}} --nproc_per_node 8 {LINE}\n}}\n"
+         "run a b c d e f g h i 4\n", 32),
+        (f"ARGS=({LINE})\nmpirun -np 16 python ${{ARGS[@]}}\n", 16),
+    ],
+)  # fmt: skip
+def test_a_launch_is_found_wherever_a_script_hides_it_and_headers_say_the_gpus(
+    tmp_path, text, gpus
+):
+    assert gpus_of(tmp_path, text) == gpus
+
+
+def test_what_only_a_branch_sets_that_is_not_taken_is_empty():
+    script = read_script("if [ 1 -eq 2 ]; then EXTRA='--swiglu'; fi\ntrain $EXTRA --lr 1\n", {})
+    assert script.commands[-1] == ["train", "--lr", "1"]
+
+
+@pytest.mark.parametrize("value", ["$(cat layers.txt)", "$((DEPTH * 2))", "`nproc`", "${LAYERS}"])
+def test_what_a_shell_would_compute_is_asked_for_by_one_definition_that_works(tmp_path, value):
+    text = LINE.replace("--num-layers 4", f"--num-layers {value}")
+    with pytest.raises(InputError, match="--define") as caught:
+        gpus_of(tmp_path, f"torchrun --nproc_per_node 8 {text}")
+    (hint,) = {fault.hint for fault in caught.value.faults if fault.path == "num_layers"}
+    name = re.findall(r"--define (\w+)=", hint)
+    assert len(name) == 1
+    script = f"torchrun --nproc_per_node 8 {text}"
+    assert gpus_of(tmp_path, script, definitions={name[0]: "8"}) == 8
+
+
+def test_a_job_of_kubernetes_says_its_script_and_its_gpus(tmp_path):
+    container = {
+        "name": "pytorch",
+        "command": ["bash", "-c"],
+        "args": [f"torchrun --nproc_per_node 8 {LINE}"],
+        "resources": {"limits": {"nvidia.com/gpu": 8}},
+    }
+    replica = {"template": {"spec": {"containers": [container]}}}
+    job = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "spec": {
+            "pytorchReplicaSpecs": {
+                "Master": {"replicas": 1, **replica},
+                "Worker": {"replicas": 3, **replica},
+            }
+        },
+    }
+    assert gpus_of(tmp_path, yaml.safe_dump(job), "job.yaml") == 32
+
+
+def test_a_yaml_that_is_no_job_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no job of Kubernetes"):
+        gpus_of(tmp_path, "a: 1\n", "job.yaml")

@@ -46,6 +46,17 @@ def test_the_breakdown_sums_to_the_step_and_names_its_exposed_communication(job)
     assert 0 <= result.bubble_fraction < 1
 
 
+def test_mfu_without_the_mask_counts_half_of_the_scores_and_the_diagonal():
+    job = small_job()
+    result, s = run_step(job), job.batch.seq_len
+    whole, seen = (model_flop_per_token(job.model, s, masked=masked) for masked in (True, False))
+    heads, size, layers = job.model.heads, job.model.head_dim, job.model.layers
+    left_out = 12 * layers * heads * size * (s - (s + 1) / 2)
+    assert whole - seen == pytest.approx(left_out)
+    assert result.mfu_causal is not None
+    assert result.mfu_causal / result.mfu == pytest.approx(seen / whole)
+
+
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_hfu_counts_what_recomputation_repeats(recompute):
     job = small_job(gpt_model(), recompute=recompute, attention="unfused")

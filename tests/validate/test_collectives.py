@@ -133,7 +133,7 @@ def test_one_process_on_eight_gpus_takes_eight_launches(
         ("B200-SXM", "b200-sxm-180gb"),
         ("GB200", "gb200-nvl72"),
         ("V100-SXM2", "v100-sxm2-32gb"),
-        ("A40", None),
+        ("A40", "a40-48gb"),
     ],
 )
 def test_gpu_names_of_tables_find_their_profile(gpu: str, profile: str | None) -> None:
@@ -146,7 +146,6 @@ def test_gpu_names_of_tables_find_their_profile(gpu: str, profile: str | None) -
         ({"kind": "barrier"}, "barrier is not a modelled collective"),
         ({"links": "nvlink bridge pair"}, "a bridge joins the cards"),
         ({"fabric": None, "nics_per_node": None}, "the fabric between the nodes is not stated"),
-        ({"gpu": "L40S", "gpus_per_node": 4}, "no direct path between the cards"),
         ({}, ""),
     ],
 )

@@ -68,7 +68,8 @@ def test_attention_is_known_by_its_other_names(said, facts):
 @pytest.mark.parametrize(
     ("said", "kind"),
     [("infiniband-hdr", "ib"), ("IB NDR 400Gb/s", "ib"), ("RoCEv2 (CX-7)", "roce"),
-     ("EFA v2", "efa"), ("Slingshot-11", "slingshot"), ("Omni-Path", "opa"),
+     ("EFA v2", "efa"), ("EFA a100-sxm-80gb", "efa-1"), ("Slingshot-11", "slingshot"),
+     ("Omni-Path", "opa"),
      ("GPUDirect-TCPX Ethernet", "tcpx"),
      ("GPUDirect-TCPXO Ethernet", "tcpxo"), ("100GbE", "ethernet"), ("NVLink", None), ("", None)],
 )  # fmt: skip

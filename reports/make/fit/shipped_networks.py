@@ -1,6 +1,6 @@
 """Fits the networks of the shipped profiles and fabrics to a table of measured collectives.
 
-Run as ``python -m reports.make.fit.shipped_networks TABLE.csv [--write]``. Links inside a node
+Run as ``python -m reports.make.fit.shipped_networks TABLE.csv... [--write]``. Links inside a node
 are fitted first, on rows that stay inside; fabrics then, on rows that cross them. Only the lines of
 the fitted parameters change in the files.
 """
@@ -11,9 +11,11 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from simulator.calibrate.network.measured_network import value_text
 from simulator.calibrate.network.network_fit import (
@@ -34,46 +36,90 @@ from simulator.importers.nccl_tests.measured_collective import CollectiveRow
 from simulator.tables.collective_rows import network_of, read_collective_rows, reason_to_skip
 from simulator.tables.spellings import profile_name_of
 
-RELATIVES: Mapping[str, str] = MappingProxyType(
+POOLED: Mapping[str, str] = MappingProxyType(
     {
         "a100-sxm-40gb": "a100-sxm-80gb",
         "a800-sxm-80gb": "a100-sxm-80gb",
         "h100-hbm2e-96gb-500w": "h100-sxm-80gb",
         "h800": "h100-sxm-80gb",
         "gh200-96gb": "h100-sxm-80gb",
+        "gh200-144gb": "h100-sxm-80gb",
         "gb300-nvl72": "gb200-nvl72",
         "mi325x": "mi300x",
         "v100-sxm3-32gb": "v100-sxm2-32gb",
-        "a100-pcie-80gb": "l40s",
-        "h100-pcie-80gb": "l40s",
-        "rtx-4090": "l40s",
+        "v100-pcie-32gb": "v100-pcie-16gb",
+        "mi250": "mi250x",
     }
 )
-"""Systems whose scale-up links take the parameters of their nearest relative, rows joined."""
+"""Systems whose scale-up links are those of another one: their rows are fitted together."""
 
-
-SAME_LINKS: Mapping[str, str] = MappingProxyType(
-    {"h20": "h100-sxm-80gb", "h200-sxm-141gb": "h100-sxm-80gb"}
+PARENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "a100-sxm-80gb": "h100-sxm-80gb",
+        "v100-sxm2-32gb": "h100-sxm-80gb",
+        "mi300x": "h100-sxm-80gb",
+        "h20": "h100-sxm-80gb",
+        "h200-sxm-141gb": "h100-sxm-80gb",
+        "b200-sxm-180gb": "h100-sxm-80gb",
+        "b300-sxm": "b200-sxm-180gb",
+        "gb200-nvl72": "b200-sxm-180gb",
+        "mi355x": "mi300x",
+        "mi300a": "mi300x",
+        "mi250x": "mi300x",
+        "a100-pcie-80gb": "l40s",
+        "h100-pcie-80gb": "rtx-pro-6000-blackwell-96gb",
+        "h100-nvl-94gb": "rtx-pro-6000-blackwell-96gb",
+        "h200-nvl-141gb": "rtx-pro-6000-blackwell-96gb",
+        "rtx-5090-32gb": "rtx-pro-6000-blackwell-96gb",
+        "rtx-pro-6000-blackwell-96gb": "l40s",
+        "rtx-4090": "l40s",
+        "rtx-4070ti-super-16gb": "l40s",
+        "rtx-6000-ada-48gb": "l40s",
+        "l4-24gb": "l40s",
+        "a10g-24gb": "l40s",
+        "a40-48gb": "l40s",
+        "rtx-a6000-48gb": "l40s",
+        "rtx-3090-24gb": "l40s",
+        "rtx-3090ti-24gb": "l40s",
+        "t4-16gb": "v100-pcie-16gb",
+        "p100-pcie-16gb": "v100-pcie-16gb",
+        "mi210": "l40s",
+        "mi100": "l40s",
+        "gb10-dgx-spark": "l40s",
+    }
 )
-"""Systems with few rows of their own: what is believed of their links before is what the
-rows of the same links and switch say. Source: NVIDIA data sheets, 18 NVLink 4 each."""
-
+"""Systems with few rows or none: what is believed of their links before is what the rows of the
+same kind of link say, in the generation before or beside it."""
 
 OWN_FABRIC = frozenset({"mi300x", "mi355x"})
 """Systems whose fabric differs from its kind's because the library is another (RCCL)."""
 
 
-def fit_scale_up(cases: Sequence[Case], network: Network, same_links: Fit | None = None) -> Fit:
+class NetworkFits(NamedTuple):
+    """What rows tell of all shipped networks.
+
+    Attributes:
+        networks: Of every profile, with the fitted parameters.
+        scale_up: Fit and the profile it is of, by profile.
+        fabric: Fit by name of fabric: a kind, or the profile that has its own.
+    """
+
+    networks: Mapping[str, Network]
+    scale_up: Mapping[str, tuple[Fit, str]]
+    fabric: Mapping[str, Fit]
+
+
+def fit_scale_up(cases: Sequence[Case], network: Network, parent: Fit | None = None) -> Fit:
     """Parameters of scale-up links from rows that stay inside one domain.
 
     Args:
         cases: The rows.
         network: The links.
-        same_links: What rows of another system with the same links say, if there are any.
+        parent: What rows of another system with links of the kind say, if there are any.
     """
     priors = priors_of("scale_up", network)
-    if same_links is not None:
-        priors = centred(priors, same_links.values)
+    if parent is not None:
+        priors |= centred(priors, parent.values)
     return fit_links(cases, "scale_up", priors, hidden_by_launches(cases))
 
 
@@ -82,64 +128,62 @@ def fit_fabric(cases: Sequence[Case], network: Network) -> Fit:
     return fit_links(cases, "fabric", priors_of("fabric", network))
 
 
-def fit_table(csv_path: str | Path, write: bool = False) -> dict[str, Fit]:
-    """Every fit that the rows of a table allow, by profile or fabric and part.
-
-    Args:
-        csv_path: Table as :func:`simulator.validate.collective_errors.validate_collectives`
-            reads it.
-        write: Also put the parameters into the profile and fabric files.
-    """
-    rows = [row for row in read_collective_rows(csv_path) if not reason_to_skip(row)]
-    table = Path(csv_path).name
-    fits: dict[str, Fit] = {}
+def fitted_networks(rows: Sequence[CollectiveRow]) -> NetworkFits:
+    """Networks of all shipped profiles as some rows tell them; parents are fitted first."""
     networks = {name: load_profile(name).network for name in profile_names()}
+    inside: dict[str, list[Case]] = {}
+    for case in _cases(rows, networks):
+        if not case.crosses:
+            inside.setdefault(_pool(case.profile), []).append(case)
+    scale_up: dict[str, tuple[Fit, str]] = {}
+    for name in sorted(set(map(_pool, networks)), key=_generation):
+        inherited = scale_up.get(PARENTS.get(name, ""))
+        cases = inside.get(name, [])
+        if len(cases) >= FEW_ROWS:
+            parent = inherited[0] if inherited else None
+            scale_up[name] = fit_scale_up(cases, networks[name], parent), name
+        elif inherited:
+            scale_up[name] = _of_links_alone(inherited[0]), inherited[1]
+    for name, network in tuple(networks.items()):
+        if _pool(name) in scale_up:
+            fit, fitted = scale_up[_pool(name)]
+            fit = fit.for_links(network.scale_up)
+            scale_up[name] = fit, fitted
+            networks[name] = with_values(network, "scale_up", fit.values)
+    return NetworkFits(networks, scale_up, _fit_fabrics(rows, networks))
 
-    for name in sorted(set(networks) - set(RELATIVES), key=lambda name: (name in SAME_LINKS, name)):
-        cases = [
-            c for c in _cases(rows, networks) if _relative(c.profile) == name and not c.crosses
-        ]
-        if len(cases) < FEW_ROWS:
-            continue
-        same_links = fits.get(f"{SAME_LINKS.get(name)} scale_up")
-        fit = fit_scale_up(cases, networks[name], same_links)
-        fits[f"{name} scale_up"] = fit
-        for member in (member for member in networks if _relative(member) == name):
-            own = fit.for_links(networks[member].scale_up)
-            networks[member] = with_values(networks[member], "scale_up", own.values)
-            if write:
-                write_profile_fit(member, own, _reference(own, table, member, name))
 
-    crossing = [case for case in _cases(rows, networks) if case.crosses and case.states_nics]
-    for fabric in sorted({_fabric_name(case.profile, case.network) for case in crossing}):
-        cases = [c for c in crossing if _fabric_name(c.profile, c.network) == fabric]
-        if len(cases) < FEW_ROWS:
-            continue
-        fit = fit_fabric(cases, cases[0].network)
-        fits[f"{fabric} fabric"] = fit
-        if write:
-            _write_fabric(fabric, fit, networks, table)
+def _of_links_alone(fit: Fit) -> Fit:
+    """A fit without what is of the servers that were measured, not of their links."""
+    return replace(fit, values={k: v for k, v in fit.values.items() if k != "crowding"})
+
+
+def _fit_fabrics(rows: Sequence[CollectiveRow], networks: dict[str, Network]) -> dict[str, Fit]:
+    """Fits of all fabrics; they are set in ``networks``."""
+    crossing: dict[str, list[Case]] = {}
+    for case in _cases(rows, networks):
+        if case.crosses and case.states_nics:
+            crossing.setdefault(_fabric_name(case.profile, case.network), []).append(case)
+    fits = {
+        name: fit_fabric(cases, cases[0].network)
+        for name, cases in sorted(crossing.items())
+        if len(cases) >= FEW_ROWS
+    }
+    for name, network in networks.items():
+        fit = fits.get(_fabric_name(name, network))
+        if fit is not None:
+            networks[name] = with_values(network, "fabric", fit.values)
     return fits
 
 
-def _write_fabric(fabric: str, fit: Fit, networks: Mapping[str, Network], table: str) -> None:
-    if fabric not in networks:
-        write_fabric_fit(fabric, fit, _reference(fit, table))
-    for profile, network in networks.items():
-        if _fabric_name(profile, network) == fabric:
-            write_profile_fit(profile, fit, _reference(fit, table))
+def _pool(profile: str) -> str:
+    return POOLED.get(profile, profile)
 
 
-def _reference(fit: Fit, table: str, profile: str = "", fitted: str = "") -> str:
-    rows = f"{table}: {fit.rows} rows, median error {fit.median_error:.1%}"
-    if fit.held:
-        held = " and ".join(file_name_of_field(name) for name in fit.held)
-        rows += f"; {held} not determined by them, as in NCCL tuning.cc"
-    return rows if profile == fitted else f"as {fitted} ({rows})"
-
-
-def _relative(profile: str) -> str:
-    return RELATIVES.get(profile, profile)
+def _generation(profile: str) -> tuple[int, str]:
+    """How many parents stand before a profile, so that each is fitted before its children."""
+    parent = PARENTS.get(profile)
+    return (_generation(parent)[0] + 1 if parent else 0, profile)
 
 
 def _fabric_name(profile: str, network: Network) -> str:
@@ -157,20 +201,47 @@ def _cases(rows: Sequence[CollectiveRow], networks: Mapping[str, Network]) -> li
     ]
 
 
+def write_fits(fits: NetworkFits, tables: str) -> None:
+    """Put fits into the files of profiles and fabrics.
+
+    Args:
+        fits: What to write.
+        tables: Names of the tables that they rest on.
+    """
+    for profile, (fit, fitted) in fits.scale_up.items():
+        write_profile_fit(profile, fit, _reference(fit, tables, profile, fitted))
+    for profile, network in fits.networks.items():
+        name = _fabric_name(profile, network)
+        if name in fits.fabric:
+            write_profile_fit(profile, fits.fabric[name], _reference(fits.fabric[name], tables))
+    for name in set(fits.fabric) - set(fits.networks):
+        write_fabric_fit(name, fits.fabric[name], _reference(fits.fabric[name], tables))
+
+
+def _reference(fit: Fit, tables: str, profile: str = "", fitted: str = "") -> str:
+    rows = f"{tables}: {fit.rows} rows, median error {fit.median_error:.1%}"
+    if fit.held:
+        held = " and ".join(file_name_of_field(name) for name in fit.held)
+        rows += f"; {held} not determined by them, as in NCCL tuning.cc"
+    return rows if profile == fitted else f"as {fitted} ({rows})"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, report on standard output, and write the files if asked."""
-    parser = argparse.ArgumentParser(prog="fit_collectives", description=__doc__)
-    parser.add_argument("table", help="measured collectives (CSV)")
+    parser = argparse.ArgumentParser(prog="shipped_networks", description=__doc__)
+    parser.add_argument("table", nargs="+", help="measured collectives (CSV)")
     parser.add_argument("--write", action="store_true", help="put the fits into the profiles")
     options = parser.parse_args(arguments)
-    for name, fit in fit_table(options.table, options.write).items():
+    read = [row for table in options.table for row in read_collective_rows(table)]
+    fits = fitted_networks([row for row in read if not reason_to_skip(row)])
+    own = {name: fit for name, (fit, fitted) in fits.scale_up.items() if name == fitted}
+    fabrics = {f"fabric {name}": fit for name, fit in fits.fabric.items()}
+    for name, fit in (own | fabrics).items():
         values = " ".join(f"{key}={value:g}" for key, value in fit.values.items())
         sys.stdout.write(f"{name}: {fit.rows} rows, median {fit.median_error:.1%}: {values}\n")
+    if options.write:
+        write_fits(fits, " and ".join(Path(table).name for table in options.table))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 def write_profile_fit(profile: str, fit: Fit, reference: str) -> None:
@@ -197,18 +268,28 @@ def with_profile_fit(text: str, fit: Fit, reference: str) -> str:
     end = start + (length.end() if length else 0)
     anchor = f"{fit.part}_fit"
     names = {_name(key) for key in fit.values}
-    kept = [
-        line
-        for line in text[start:end].splitlines()
-        if line.strip().split(":")[0] not in names and f"*{anchor}" not in line
-    ]
+    lines = text[start:end].splitlines()
+    replaced = [_own_field(line) in names or f"*{anchor}" in line for line in lines]
+    first = replaced.index(True) if any(replaced) else len(lines)
     kind = "assumed" if reference.startswith("as ") else "fitted"
     source = f'&{anchor} {{kind: {kind}, reference: "{reference}"}}'
+    written = []
     for key, value in fit.values.items():
-        kept.append(f"    {_name(key)}: {{value: {value_text(key, value)}, source: {source}}}")
+        written.append(f"    {_name(key)}: {{value: {value_text(key, value)}, source: {source}}}")
         source = f"*{anchor}"
+    behind = [line for line, old in zip(lines[first:], replaced[first:], strict=True) if not old]
+    kept = lines[:first] + written + behind
     return text[:start] + "\n".join(kept) + "\n" + text[end:]
+
+
+def _own_field(line: str) -> str:
+    """The field that a line of a part sets; empty where it is of a block inside the part."""
+    return line[4:].partition(":")[0]
 
 
 def _name(field: str) -> str:
     return file_name_of_field(field)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,7 +20,7 @@ MOST_ROUNDS = 5
 _USUAL: Mapping[str, int] = {
     "--gpus": 8, "--seq-len": 2048, "--micro-batch": 1, "--global-batch": 0,
 }  # fmt: skip
-_MODEL = "llama3.1-8b"
+_MODEL, _EXPERTS = "llama3.1-8b", "qwen3-30b-a3b"
 _DEFINED = (
     (r"(?i).*vocab.*", "32000"), (r"(?i).*seq.*|.*length.*", "2048"), (r"(?i).*hidden.*", "4096"),
     (r"(?i).*layers?", "32"), (r"(?i).*heads?", "32"), (r"(?i).*(gbs|global_batch).*", "512"),
@@ -99,6 +99,10 @@ def _followed(given: Given, fault: Fault) -> Given:
             given = replace(given, **changed)
     if "--model" in hint:
         given = replace(given, model=_MODEL)
+    if "model with experts" in fault.rule:
+        given = replace(given, model=_EXPERTS)
+    if "more --gpus" in hint:
+        given = replace(given, gpus=4 * (given.gpus or _USUAL["--gpus"]))
     for name in re.findall(r"--define ([\w.]+)=", hint):
         given = replace(given, definitions={**given.definitions, name: _definition(name)})
     for path, value in re.findall(r"--set ([\w.]+)=([\w.-]+)(?!\.\.)", hint):

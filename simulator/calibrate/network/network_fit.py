@@ -90,6 +90,10 @@ IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(
 """Source: NCCL src/graph/tuning.cc, NVLS hop; large-message rates of H100 and B200."""
 
 
+PCIE_PRIORS: Mapping[str, Prior] = MappingProxyType({"crowding": Prior(0.25, 1.0, 3.0)})
+"""An assumption: eight cards reach seven tenths of what two reach."""
+
+
 FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
     {
         "efficiency": Prior(0.93, 0.05, 0.98),
@@ -97,7 +101,7 @@ FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
         "bulk_latency_s": Prior(15e-6, 1.0),
         "low_latency_share": Prior(0.15, 0.5, 1.0),
         "pipeline_fill": Prior(0.4, 0.4, 1.5),
-        "tree_piece_bytes": Prior(1.5e6, 0.5),
+        "tree_piece_bytes": Prior(1.5e6, 0.15),
     }
 )
 """Source: NCCL src/graph/tuning.cc (network hops of LL and Simple on InfiniBand)."""
@@ -108,7 +112,8 @@ def priors_of(part: str, network: Network) -> dict[str, Prior]:
     if part == "fabric":
         return dict(FABRIC_PRIORS)
     in_switch = IN_SWITCH_PRIORS if network.scale_up.in_switch_reduction else {}
-    return {**SCALE_UP_PRIORS, **in_switch}
+    pcie = PCIE_PRIORS if network.scale_up.kind == "pcie" else {}
+    return {**SCALE_UP_PRIORS, **in_switch, **pcie}
 
 
 def priors_around(part: str, profile: HardwareProfile) -> dict[str, Prior]:
@@ -163,9 +168,11 @@ class Fit:
 
     def for_links(self, scale_up: ScaleUp) -> Fit:
         """The fit without what ``scale_up`` cannot do."""
-        if scale_up.in_switch_reduction:
-            return self
-        values = {k: v for k, v in self.values.items() if not k.startswith("in_switch")}
+        values = dict(self.values)
+        if not scale_up.in_switch_reduction:
+            values = {k: v for k, v in values.items() if not k.startswith("in_switch")}
+        if scale_up.kind != "pcie":
+            values.pop("crowding", None)
         return replace(self, values=values)
 
 

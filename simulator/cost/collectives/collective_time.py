@@ -168,8 +168,12 @@ def _scale_up_bytes_per_s(demand: Demand, local_ranks: int, network: Network) ->
 def reachable_link_share(up: ScaleUp, ranks: int) -> float:
     """Share of a GPU's scale-up links that lead to the other ``ranks`` of its group.
 
-    A switch gives all of them to any peer. In a full mesh every peer has its own link.
+    A switch gives all of them to any peer. In a full mesh every peer has its own link. Over PCIe
+    more GPUs crowd what joins their slots.
     """
+    if up.kind == "pcie":
+        share: float = (2 / max(2, ranks)) ** up.crowding
+        return share
     if up.kind == "full-mesh":
         return min(1.0, (ranks - 1) / (up.gpus - 1)) if ranks > 1 else 1.0
     if up.kind == "hybrid-cube-mesh":

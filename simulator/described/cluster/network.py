@@ -28,8 +28,9 @@ from simulator.units import format_quantity
 Wiring = Literal["fat-tree", "rail-optimised"]
 ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie"]
 Library = Literal["nccl", "gloo"]
-FabricKind = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
+FabricKind = Literal["ib", "roce", "efa", "efa-1", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
 PipelineFill = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Crowding = Annotated[float, Field(ge=0, le=3)]
 Oversubscription = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Load = Annotated[float, Field(ge=0, lt=1)]
 """Share of a link that is taken; one that is full joins nothing."""
@@ -75,6 +76,9 @@ class ScaleUp(Spec):
     """Share of the bandwidth that in-switch reduction reaches."""
     in_switch_latency_s: Seconds = 25e-6
     """One in-switch reduction that moves next to nothing, beyond the launch."""
+    crowding: Crowding = 0.0
+    """Over PCIe, how the rate of each falls with the GPUs that take part, as (2 / GPUs) to this
+    power: their traffic meets in switches, sockets and host memory. 0 where it does not."""
     sm_count: CountOrZero = 24
     """Multiprocessors that a collective's kernel holds: NCCL's channels (connect.cc)."""
     background_load: Load = 0.0

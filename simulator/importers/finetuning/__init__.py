@@ -2,5 +2,4 @@
 
 accelerate, axolotl, llamafactory, ms_swift    around Hugging Face's Trainer: ``trainer``
 torchtune, xtuner                              trainers of their own
-adapters                                       LoRA and quantised weights, for all of them
 """

@@ -18,8 +18,8 @@ from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.files import read_text
+from simulator.importers.adapter_settings import adapter_fields
 from simulator.importers.assembly import Given, finished, flat, parse_mapping
-from simulator.importers.finetuning.adapters import adapter_fields
 from simulator.importers.finetuning.sharding import files_beside
 from simulator.importers.finetuning.trainer import Defaults, trainer_draft
 from simulator.importers.hub_models import named_model

@@ -17,8 +17,8 @@ from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.files import read_text
+from simulator.importers.adapter_settings import torchtune_adapters
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.finetuning.adapters import lora_fields
 from simulator.importers.finetuning.trainer import FUSED_BY_COMPILER
 from simulator.importers.hub_models import ASK_FOR_MODEL, ModelDocument, shipped_model
 from simulator.importers.interpolation import resolved
@@ -56,13 +56,13 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
         "precision": settings.choice(
             "dtype", meanings=option_table("torchtune", "formats"), default="bf16"
         ),
-        "grad_reduce_precision": "bf16" if settings.get("dtype") == "bf16" else None,
         "recompute": "full" if settings.switch("enable_activation_checkpointing") else "none",
         "optimizer": _last_part(settings, "optimizer", "optimizers"),
         "clip_gradients": settings.get("clip_grad_norm") is not None,
-        **lora_fields(settings, _builder(settings)),
+        "master_weights": False,
+        "cross_entropy": _last_part(settings, "loss", "losses"),
+        **torchtune_adapters(settings, _builder(settings)),
     }
-    draft.facts = {"main_grad_precision": "bf16", "keeps_master_weights": False}
     if settings.switch("compile"):
         draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
     if offload := _offload(settings):

@@ -15,11 +15,10 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
-from simulator.described.plan.plan import Plan
 from simulator.files import read_text
+from simulator.importers.adapter_settings import adapter_fields
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
 from simulator.importers.deepspeed import read_deepspeed_config
-from simulator.importers.finetuning.adapters import adapter_fields
 from simulator.importers.finetuning.sharding import (
     STACK_OF,
     Beside,
@@ -189,12 +188,11 @@ def _attention(settings: Settings) -> str:
 
 def _loss(settings: Settings) -> dict[str, str]:
     """How the loss is computed, where a kernel of its own replaces PyTorch's."""
-    found: dict[str, str] = {}
-    if settings.switch(*_SPELLINGS["liger"], "cut_cross_entropy"):
-        found = {"cross_entropy": "linear-fused"}
-    elif settings.switch("chunked_cross_entropy"):
-        found = {"cross_entropy": "chunked"}
-    return {key: value for key, value in found.items() if key in Plan.model_fields}
+    if settings.switch("cut_cross_entropy"):
+        return {"cross_entropy": "cut"}
+    if settings.switch(*_SPELLINGS["liger"]):
+        return {"cross_entropy": "linear-fused"}
+    return {"cross_entropy": "chunked"} if settings.switch("chunked_cross_entropy") else {}
 
 
 def _as_the_trainer(settings: Settings, draft: Draft, defaults: Defaults) -> dict[str, Any]:

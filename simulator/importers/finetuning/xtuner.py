@@ -13,8 +13,8 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
+from simulator.importers.adapter_settings import xtuner_adapters
 from simulator.importers.assembly import Draft, Given, finished, flat
-from simulator.importers.finetuning.adapters import peft_fields
 from simulator.importers.hub_models import named_model
 from simulator.importers.python_source.evaluation import TARGET, read_python_settings
 from simulator.importers.settings import Settings, leave_out, option_rules, option_table
@@ -76,7 +76,7 @@ def _plan(settings: Settings) -> dict[str, Any]:
         ),
         "clip_gradients": settings.get("optim_wrapper.clip_grad.max_norm") is not None,
         "attention": "flash",
-        **peft_fields(settings, "model.lora"),
+        **xtuner_adapters(settings),
     }  # fmt: skip
 
 

@@ -15,18 +15,16 @@ from typing import Any
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.errors import InputError, UnsupportedError
-from simulator.files import read_text
 from simulator.importers.assembly import Given, finished
 from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan, read_settings
 from simulator.importers.megatron.megatron_core import is_language_model, megatron_draft
 from simulator.importers.settings import Settings, option_rules, sort_out
 from simulator.importers.shell.command_options import launched_gpus, options_of
-from simulator.importers.shell.launch_script import Script, read_script
+from simulator.importers.shell.container_job import read_launch_file
+from simulator.importers.shell.launch_script import Script
 
 _WANTED = "give a shell script or a file with one launch line of Megatron-LM"
 _MARK = "--num-layers"
-_MAX_SCRIPT_BYTES = 128 * 1024
-"""Launch scripts have some ten thousand bytes at most."""
 _FROM_DEEPSPEED = (
     "zero", "zero_group", "overlap_grad_reduce", "overlap_param_gather", "offload",
     "clip_gradients",
@@ -57,8 +55,7 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         UnsupportedError: It trains a network of another sort.
     """
     origin = str(path)
-    text = read_text(Path(path), _WANTED, max_bytes=_MAX_SCRIPT_BYTES)
-    script = read_script(text, given.definitions, origin)
+    script = read_launch_file(path, given.definitions, _WANTED)
     launcher, name, words = _launch(script, origin)
     if not is_language_model(name):
         raise _another_network(name, origin)
@@ -83,7 +80,7 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
 
 def _launch(script: Script, origin: str) -> tuple[list[str], str, list[str]]:
     for command in reversed(script.commands):
-        # A launcher may get the whole command as one word: srun bash -c "torchrun ...".
+        # A launcher may get the whole command as one word: srun "torchrun ...".
         words = [w for word in command for w in (word.split() if _MARK in word else [word])]
         if _MARK not in words and not any(word.startswith(f"{_MARK}=") for word in words):
             continue

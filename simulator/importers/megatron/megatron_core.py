@@ -21,7 +21,12 @@ from simulator.importers.megatron.megatron_memory import (
     keeps_16_bit_gradients,
     offload_fields,
 )
-from simulator.importers.megatron.megatron_model import count_of, model_fields, switch_of
+from simulator.importers.megatron.megatron_model import (
+    count_of,
+    model_fields,
+    named_keys,
+    switch_of,
+)
 from simulator.importers.settings import Settings, leave_out, option_table
 
 SHARDING = option_table("megatron", "sharding")
@@ -57,6 +62,8 @@ def megatron_draft(
     layers = count_of(settings, "model.layers", None)
     model = model_fields(settings, tp, name) if layers is not None else None
     draft = Draft(model=known or model, gpus=gpus)
+    if known is not None:
+        settings.pass_over("|".join(named_keys("model.")))
     draft.micro_batch = count_of(settings, "batch.micro", 1)
     draft.global_batch = count_of(settings, "batch.global", None)
     draft.seq_len = count_of(settings, "batch.seq_len", None)
@@ -173,7 +180,7 @@ def _sharding(settings: Settings, width: int) -> dict[str, Any]:
 
 def _precision(settings: Settings, *, keeps_16_bit: bool) -> dict[str, Any]:
     """Format of the products, and the format that gradients are reduced in."""
-    trainer = str(settings.get("trainer.precision") or "")
+    trainer = str(settings.get("trainer.precision") or settings.get("precision") or "")
     is_fp16 = settings.switch("fp16") or trainer.startswith("16")
     is_bf16 = settings.switch("bf16") or trainer.startswith("bf16")
     precision = "bf16" if is_bf16 else "fp16" if is_fp16 else "fp32"

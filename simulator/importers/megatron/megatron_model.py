@@ -31,6 +31,13 @@ def switch_of(settings: Settings, field: str) -> bool:
     return settings.switch(*SWITCHES[field])
 
 
+def named_keys(prefix: str) -> list[str]:
+    """Options of all fields whose names begin so."""
+    tables = (COUNTS, SWITCHES)
+    return [key for table in tables for field in table if field.startswith(prefix)
+            for key in table[field]]  # fmt: skip
+
+
 def model_fields(settings: Settings, tp: int, name: str | None) -> dict[str, Any]:
     """Fields of the model in place; faults go to ``settings``.
 

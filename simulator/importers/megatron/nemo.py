@@ -1,4 +1,4 @@
-"""What job does a YAML recipe of NeMo or Megatron-Bridge describe?
+"""What job does a recipe of NeMo or Megatron-Bridge describe, in YAML or in Python?
 
 Both are configurations of Megatron-Core in sections; the sections are laid into one
 mapping and read like Megatron-LM's options (:mod:`simulator.importers.megatron.megatron_core`).
@@ -18,12 +18,15 @@ from typing import Any
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.files import read_text
+from simulator.importers.adapter_settings import nemo_adapters
 from simulator.importers.assembly import Given, finished, flat, parse_mapping
+from simulator.importers.hub_models import named_model
 from simulator.importers.interpolation import resolved
 from simulator.importers.megatron.megatron_core import megatron_draft
-from simulator.importers.settings import Settings, option_rules
+from simulator.importers.megatron.recipe import read_python_recipe
+from simulator.importers.settings import Settings, option_rules, option_table
 
-_WANTED = "give a YAML recipe of NeMo or Megatron-Bridge"
+_WANTED = "give a recipe of NeMo or Megatron-Bridge, as YAML or FILE.py:FUNCTION"
 
 _SECTIONS = (
     "dist", "model", "ddp", "comm_overlap", "optimizer", "model.optim", "mixed_precision", "train",
@@ -50,7 +53,8 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
     """The job of a recipe, and a report on its settings.
 
     Args:
-        path: A YAML file of NeMo 1 or of Megatron-Bridge.
+        path: A YAML file of NeMo 1 or of Megatron-Bridge, or ``FILE.py:FUNCTION`` of a recipe in
+            Python.
         given: What the user says beside it.
 
     Raises:
@@ -58,22 +62,32 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
             something is missing.
     """
     origin = str(path)
-    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
-    inner = values.get("ConfigContainer")
-    values = {**values, **inner} if isinstance(inner, Mapping) else values
-    values.pop("ConfigContainer", None)
-    known = resolved(flat(values, origin), given.definitions)
+    is_python = ".py:" in origin or Path(origin).suffix == ".py"
+    known, notes = read_python_recipe(origin) if is_python else (_yaml(origin, given), [])
     settings = Settings(_one_mapping(known), "NeMo")
+    settings.assumed += notes
     settings.define(given.definitions)
-    if "num_layers" not in settings.keys:
+    model = named_model(settings, given, "name_or_class") if is_python else None
+    if is_python:
+        settings.add_defaults(option_table("nemo", "recipe_defaults"))
+    elif "num_layers" not in settings.keys:
         settings.assumed.append(
             "what the file leaves out is as Megatron-LM has it; a recipe in Python may differ"
         )
     nodes, devices = settings.whole("trainer.num_nodes"), settings.whole("trainer.devices")
     gpus = given.gpus or (nodes * devices if nodes and devices else None)
-    draft = megatron_draft(settings, gpus, None if given.model else Path(origin).stem)
+    draft = megatron_draft(settings, gpus, None if given.model else Path(origin).stem, model)
+    draft.plan |= nemo_adapters(settings)
     rules = option_rules("megatron") | option_rules("nemo")
     return finished(draft, settings, rules, given, origin)
+
+
+def _yaml(origin: str, given: Given) -> dict[str, Any]:
+    values = parse_mapping(read_text(Path(origin), _WANTED), origin, _WANTED)
+    inner = values.get("ConfigContainer")
+    values = {**values, **inner} if isinstance(inner, Mapping) else values
+    values.pop("ConfigContainer", None)
+    return resolved(flat(values, origin), given.definitions)
 
 
 def _one_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +106,7 @@ def _one_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
                 found[name] = value
     mix = rest.pop("mixed_precision", None)
     if isinstance(mix, str) and mix in _MIXES:
-        found |= _MIXES[mix]
+        found = {**_MIXES[mix], **found}
     elif mix is not None:
         rest["fp8_recipe"] = rest["fp8"] = mix
     return {**rest, **found}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.importers.python_source.python_modules import Module, Modules
+from simulator.importers.python_source.python_modules import Module, Modules, parameters
 from simulator.importers.python_source.python_values import (
     LONGEST_TEXT,
     Written,
@@ -27,7 +27,6 @@ TARGET = "_target_"
 """Key under which the name of what is called is kept."""
 _MAX_DEPTH = 20
 _MOST_STEPS = 200_000
-_SIDE_EFFECTS = (ast.For, ast.While, ast.Try, ast.Delete, ast.Match)
 
 
 class Returned(Exception):  # noqa: N818  # an end, not an error
@@ -123,7 +122,7 @@ class _Reader:
             known = ", ".join(n for n in module.functions if not n.startswith("_"))
             hint = f"write FILE.py:NAME with one of {known or 'its functions'}"
             raise InputError.single("", rule, file=self._file, hint=hint)
-        local = self._parameters(function, given, home)
+        local = parameters(function, given, lambda node: self._value(node, {}, home))
         self._depth += 1
         try:
             for statement in function.body:
@@ -133,28 +132,6 @@ class _Reader:
         finally:
             self._depth -= 1
         return None
-
-    def _parameters(
-        self, function: ast.FunctionDef, given: dict[str, Any], module: Module
-    ) -> dict[str, Any]:
-        signature = function.args
-        positional = [each.arg for each in (*signature.posonlyargs, *signature.args)]
-        defaults = dict(zip(reversed(positional), reversed(signature.defaults), strict=False))
-        defaults |= {
-            each.arg: default
-            for each, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True)
-            if default is not None
-        }
-        local = {name: self._value(node, {}, module) for name, node in defaults.items()}
-        named = {
-            positional[int(key)] if key.isdigit() and int(key) < len(positional) else key: value
-            for key, value in given.items()
-        }
-        known = {*positional, *(each.arg for each in signature.kwonlyargs)}
-        local |= {key: value for key, value in named.items() if key in known}
-        if signature.kwarg:
-            local[signature.kwarg.arg] = {k: v for k, v in named.items() if k not in known}
-        return local
 
     # Statements
 
@@ -173,20 +150,36 @@ class _Reader:
             case ast.AugAssign(target=target, op=op, value=value):
                 changed = ast.BinOp(left=_as_read(target), op=op, right=value)
                 self._set(target, self._value(changed, local, module), local, module)
-            case ast.If(test=test, body=body, orelse=otherwise):
-                for inner in body if self._is_true(test, local, module) else otherwise:
-                    self._do(inner, local, module, name)
-            case ast.With(body=body):
-                for inner in body:
-                    self._do(inner, local, module, name)
+            case ast.If() | ast.With() | ast.For():
+                self._follow(statement, local, module, name)
             case ast.Expr(value=ast.Call() as call):
                 self._effect(call, local, module)
-            case _ if isinstance(statement, _SIDE_EFFECTS):
-                rule = f"does more in {name} than to write a configuration down"
-                where = f"line {statement.lineno}"
-                hint = "give the configuration that it resolves to"
-                text = ast.unparse(statement)[:60]
-                raise InputError.single(where, rule, text, hint, self._file)
+            case ast.While() | ast.Try() | ast.Delete() | ast.Match():
+                raise self._does_more(statement, name)
+
+    def _follow(
+        self, block: ast.If | ast.With | ast.For, local: dict[str, Any], module: Module, name: str
+    ) -> None:
+        """The statements of a block that are reached; a loop must be over what is known."""
+        body = block.body
+        if isinstance(block, ast.If) and not self._is_true(block.test, local, module):
+            body = block.orelse
+        rounds: list[Any] = [None]
+        if isinstance(block, ast.For):
+            rounds = self._value(block.iter, local, module)
+            if not isinstance(rounds, list):
+                raise self._does_more(block, name)
+        for item in rounds:
+            if isinstance(block, ast.For):
+                self._set(block.target, item, local, module)
+            for inner in body:
+                self._do(inner, local, module, name)
+
+    def _does_more(self, statement: ast.stmt, name: str) -> InputError:
+        rule = f"does more in {name} than to write a configuration down"
+        hint = "give the configuration that it resolves to"
+        where, text = f"line {statement.lineno}", ast.unparse(statement)[:60]
+        return InputError.single(where, rule, text, hint, self._file)
 
     def _spend(self) -> None:
         self._steps -= 1
@@ -221,14 +214,16 @@ class _Reader:
         holder = self._block(node.value, local, module)
         if not isinstance(holder, dict):
             return self._value(node, local, module)
-        if holder.get(node.attr) is None or isinstance(holder[node.attr], Written):
-            holder[node.attr] = {}
+        if not isinstance(holder.get(node.attr), dict):
+            # A name that stands for a block, or nothing yet.
+            said = holder.get(node.attr)
+            holder[node.attr] = {} if said is None or isinstance(said, Written) else {TARGET: said}
         return holder[node.attr]
 
     def _put(self, holder: Any, key: Any, value: Any, target: ast.expr) -> None:
         if isinstance(holder, dict):
             holder[str(key)] = value
-        elif not isinstance(holder, list):
+        elif not isinstance(holder, list | Written):
             path = ast.unparse(target)[:LONGEST_TEXT]
             raise InputError.single(path, "is no field of a configuration", file=self._file)
 

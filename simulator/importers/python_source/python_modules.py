@@ -7,8 +7,10 @@ all others stay names.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from simulator.errors import InputError
 from simulator.files import read_text
@@ -66,6 +68,33 @@ class Modules:
             file, name = module.imports[name]
             module = self.module(file)
         return module, None
+
+
+def parameters(
+    function: ast.FunctionDef, given: Mapping[str, Any], value: Callable[[ast.expr], Any]
+) -> dict[str, Any]:
+    """Values of a function's parameters, by name.
+
+    Args:
+        function: The function.
+        given: Arguments by name, those without a name by their number.
+        value: What a default stands for.
+    """
+    signature = function.args
+    positional = [each.arg for each in (*signature.posonlyargs, *signature.args)]
+    defaults = dict(zip(reversed(positional), reversed(signature.defaults), strict=False))
+    pairs = zip(signature.kwonlyargs, signature.kw_defaults, strict=True)
+    defaults |= {each.arg: default for each, default in pairs if default is not None}
+    named = {
+        positional[int(key)] if key.isdigit() and int(key) < len(positional) else key: each
+        for key, each in given.items()
+    }
+    known = {*positional, *(each.arg for each in signature.kwonlyargs)}
+    local = {name: value(node) for name, node in defaults.items() if name not in named}
+    local |= {key: each for key, each in named.items() if key in known}
+    if signature.kwarg:
+        local[signature.kwarg.arg] = {k: each for k, each in named.items() if k not in known}
+    return local
 
 
 def _parsed(text: str, file: Path) -> Module:

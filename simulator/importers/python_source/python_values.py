@@ -11,6 +11,7 @@ from typing import Any
 LONGEST_TEXT = 100
 """Letters of code that are kept."""
 _LARGEST = 10**18
+_LONGEST_LIST = 10_000
 
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProxyType(
     {
@@ -40,6 +41,8 @@ def as_written(node: ast.expr) -> Written:
 
 def combined(node: ast.expr, sign: ast.operator, left: Any, right: Any) -> Any:
     """A sum, product and so on of numbers, or two lists one after the other."""
+    if isinstance(left, list) and type(right) is int and isinstance(sign, ast.Mult):
+        return left * right if 0 <= right * len(left) <= _LONGEST_LIST else as_written(node)
     are_numbers = all(isinstance(side, int | float) for side in (left, right))
     are_lists = isinstance(left, list) and isinstance(right, list) and isinstance(sign, ast.Add)
     if type(sign) not in _BINARY or not (are_numbers or are_lists):

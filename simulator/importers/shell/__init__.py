@@ -1,4 +1,8 @@
 """A launch script, read and never run.
 
-``shell_language`` splits it and fills in variables, ``launch_script`` finds the launch.
+shell_language     a script's commands, and their words with variables filled in
+shell_functions    functions, set aside until they are called
+launch_script      what the script would run
+command_options    a command's options, and the GPUs that its launcher starts it on
+container_job      the script inside a Kubernetes job
 """

@@ -16,10 +16,9 @@ from simulator.importers.interpolation import typed
 from simulator.importers.shell.launch_script import Script
 
 _NODES = ("--nnodes", "--nnode", "--num_nodes", "--num-nodes", "-N", "--nodes")
-_PER_NODE = (
-    "--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus", "--ntasks-per-node",
-    "--gpus-per-node", "-gpus-per-node", "--npernode", "-npernode", "--ntasks_per_node",
-)  # fmt: skip
+_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
+_TASKS = ("--ntasks-per-node", "--ntasks_per_node", "--npernode", "-npernode")
+"""What starts one process for each GPU, or one that starts them."""
 _IN_ALL = ("-n", "-np", "--np", "--ntasks", "--num_processes", "--gpus", "-G")
 _GRES = ("--gres", "--gpus-per-node")
 _NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
@@ -53,10 +52,11 @@ def launched_gpus(launcher: Sequence[str], script: Script) -> int | None:
         return script.gpus
     header = script.directives
     nodes = _number(launcher, _NODES) or _number(header, _NODES) or _selected(header, "")
-    per_node = _number(launcher, _PER_NODE) or _gres([*launcher, *header])
-    per_node = per_node or _selected(header, "n?gpus") or _number(header, _PER_NODE)
+    per_node = _number(launcher, _PROCESSES) or _gres([*launcher, *header])
+    per_node = per_node or _selected(header, "n?gpus")
     nodes = nodes or _variable(script, _NODE_VARIABLES)
     per_node = per_node or _variable(script, _PER_NODE_VARIABLES) or _visible(script)
+    per_node = per_node or _number(launcher, _TASKS) or _number(header, _TASKS)
     if nodes and per_node:
         return nodes * per_node
     in_all = _number(launcher, _IN_ALL) or _number(header, _IN_ALL)

@@ -5,8 +5,8 @@ whole-number arithmetic, and ``if`` and ``case`` whose outcome the script itself
 No command is ever run; what only a running shell would know (``$1``, the environment,
 ``$(...)``) stays as it is written, and the user can define it.
 
-Simplified: loops are read once, functions as if they were called where they are written,
-and conditions on unknown things are taken to be false; each of these is reported.
+Simplified: loops are read once, and conditions on unknown things are taken to be false; both are
+reported. What a script would only set in a branch that it does not take is empty.
 
 Source: POSIX.1-2017, Shell Command Language, sections 2.6 and 2.9, and the Bash manual on
 arrays and conditional constructs.
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from simulator.errors import InputError
+from simulator.importers.shell.shell_functions import Functions
 from simulator.importers.shell.shell_language import (
     MAX_LETTERS,
     Command,
@@ -38,6 +39,8 @@ _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<append>\+?)=(?P<value>.*)",
 _REDIRECTION = re.compile(r"[0-9]*(?:&>|>>?&?|<)(?P<target>.*)")
 _OPENING, _MIDDLE = ("if", "elif"), ("then", "do", "{", "!")
 _IGNORED = ("fi", "done", "esac", "}", "while", "until", "for")
+_SHELLS = ("bash", "sh", "zsh", "sbatch", "qsub", "bsub", "srun", "ssh", "source", ".")
+_REMOTE_SHELLS = ("ssh", "pdsh", "clush", "parallel-ssh")
 _WORD_PREFIXES = ("export", "declare", "local", "readonly", "typeset", "set", "eval", "exec")
 _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
     {
@@ -122,7 +125,11 @@ class _Reader:
     def __init__(self, definitions: Mapping[str, str], origin: str) -> None:
         self._fixed = frozenset(definitions)
         self._script = Script(variables=dict(definitions))
-        self._words = Expansion(self._script.variables, origin)
+        self._unset: set[str] = set()
+        self._words = Expansion(self._script.variables, self._unset, origin)
+        self._functions = Functions()
+        self._launcher: list[str] = []
+        self._depth = 0
         self._branches: list[_Branch] = []
         self._origin = origin
         self._condition = True
@@ -131,9 +138,13 @@ class _Reader:
     def read(self, commands: list[Command]) -> Script:
         for command in commands:
             self._read(command)
+        for command in self._functions.uncalled():
+            self._read(command)
         return self._script
 
     def _read(self, command: Command) -> None:
+        if self._functions.takes(command):
+            return
         words = command.words
         while words and words[0] in (*_MIDDLE, "else"):
             self._go_on(words[0])
@@ -152,11 +163,19 @@ class _Reader:
             self._pattern(words)
         elif head in ("[[", "[", "test"):
             self._judge(command)
-        elif head in _IGNORED or head.endswith("()") or head == "function":
+        elif head in _IGNORED:
             if head in ("for", "while", "until"):
                 self._note(f"a loop ({' '.join(words)[:60]}) is read once")
-        elif self._is_reached(command):
+        else:
+            self._run_or_skip(command, words)
+
+    def _run_or_skip(self, command: Command, words: list[str]) -> None:
+        """Run a command; one that is not reached leaves what it would set empty."""
+        if self._is_reached(command):
             self._run(command, words)
+            return
+        assigned = (_ASSIGNMENT.fullmatch(word) for word in words)
+        self._unset |= {found["name"] for found in assigned if found}
 
     # Conditions
 
@@ -268,8 +287,48 @@ class _Reader:
             expanded = " ".join(expanded[1:]).split()
         self._spend(sum(map(len, expanded)), expanded[0] if expanded else "")
         if expanded:
-            self._script.commands.append(expanded)
+            self._script.commands.append([*self._launcher, *expanded])
+            self._go_inside(expanded, command.document)
         self._condition = True
+
+    def _go_inside(self, words: list[str], document: str | None) -> None:
+        """Read the commands that a command starts in its turn, after itself.
+
+        They are those of a function, of a text behind ``-c`` or ``--wrap``, of a here-document that
+        a shell or scheduler reads, and of a file that the script has written that way.
+        """
+        if self._depth == _MAX_BRANCHES:
+            return
+        self._depth += 1
+        before = self._launcher
+        if (body := self._functions.body(words[0])) is not None:
+            self._call(words[1:], body)
+        elif (at := _place_of_script(words)) is not None:
+            self._launcher = [*before, *words[: at - 1]]
+            self._read_text(words[at])
+        elif words[0].rpartition("/")[2] in _SHELLS:
+            written = [self._script.documents[w] for w in words[1:] if w in self._script.documents]
+            for text in [document, *written]:
+                if text is not None:
+                    self._read_text(text)
+        self._launcher = before
+        self._depth -= 1
+
+    def _read_text(self, text: str) -> None:
+        for command in commands_of(text, self._origin):
+            self._read(command)
+
+    def _call(self, arguments: list[str], body: list[Command]) -> None:
+        """A function's commands with its arguments as ``$1`` and so on."""
+        variables = self._script.variables
+        before = dict(variables)
+        variables["@"] = list(arguments)
+        variables |= {str(number): word for number, word in enumerate(arguments, 1)}
+        for command in body:
+            self._read(command)
+        for name in [name for name in variables if name == "@" or name.isdigit()]:
+            variables.pop(name)
+            variables |= {name: before[name]} if name in before else {}
 
     def _without_redirections(self, words: list[str], document: str | None) -> list[str]:
         kept = []
@@ -318,6 +377,16 @@ class _Reader:
     def _note(self, sentence: str) -> None:
         if sentence not in self._script.notes:
             self._script.notes.append(sentence)
+
+
+def _place_of_script(words: list[str]) -> int | None:
+    """Where a command has the text of commands that it starts; None where it has none."""
+    for at, word in enumerate(words[:-1]):
+        is_shell = words[at - 1].rpartition("/")[2] in ("bash", "sh", "zsh") if at else False
+        if (is_shell and re.fullmatch(r"-\w*c", word)) or word in ("--wrap", "--command"):
+            return at + 1
+    is_remote = words[0].rpartition("/")[2] in _REMOTE_SHELLS and " " in words[-1]
+    return len(words) - 1 if is_remote and len(words) > 1 else None
 
 
 def _are_whole(*texts: str) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -193,7 +193,7 @@ _MAX_REFERENCE = 1024
 
 _REFERENCE = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_]\w*|[0-9@*#?$!])"
-    r"|\{(?P<name>[A-Za-z_]\w*|[0-9@*])(?:\[(?P<index>[@*0-9]+)\])?"
+    r"|\{(?P<name>[A-Za-z_]\w*|[0-9]{1,3}|[@*#])(?:\[(?P<index>[@*0-9]+)\])?"
     r"(?:(?P<how>:?[-=+?])(?P<word>.*))?\})",
     re.DOTALL,
 )
@@ -208,17 +208,22 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingPro
 )
 
 
+_ARRAY = re.compile(r"\"?\$(?:\{(?P<name>\w+)\[[@*]\]\}|\{?@\}?)\"?")
+
+
 class Expansion:
     """Words with the values of variables in place of references."""
 
-    def __init__(self, variables: Variables, origin: str) -> None:
+    def __init__(self, variables: Variables, unset: Set[str], origin: str) -> None:
         """Take values from ``variables``, as they are when a word is read.
 
         Args:
             variables: Known values; others may add to them meanwhile.
+            unset: Variables that the script would only set where it does not get; they are empty.
             origin: The script's file, for messages.
         """
         self._variables = variables
+        self._unset = unset
         self._origin = origin
 
     def text(self, word: str, *, is_condition: bool = False) -> str:
@@ -227,14 +232,14 @@ class Expansion:
 
     def fields(self, word: str) -> list[str]:
         """The words that a word becomes: quoted arrays by item, unquoted values by space."""
-        if array := re.fullmatch(r"\"?\$\{(?P<name>\w+)\[[@*]\]\}\"?", word):
-            value = self._variables.get(array["name"], [])
+        if array := _ARRAY.fullmatch(word):
+            value = self._variables.get(array["name"] or "@", [] if array["name"] else word)
             items = value if isinstance(value, list) else [value]
             return list(items) if word.startswith('"') else " ".join(items).split()
         fields: list[str] = []
         is_open = False
         for text, is_quoted in self._parts(word):
-            pieces = [text] if is_quoted else text.split()
+            pieces = [text] if is_quoted else _split(text)
             if is_open and pieces and (is_quoted or not text[:1].isspace()):
                 fields[-1] += pieces.pop(0)
             fields += pieces
@@ -295,7 +300,7 @@ class Expansion:
         value = self._variables.get(name)
         if isinstance(value, list):
             index = found["index"] or "0"
-            if index in "@*":
+            if index in "@*" or name in "@*":
                 value = " ".join(value)
             else:
                 value = value[int(index)] if int(index) < len(value) else None
@@ -307,7 +312,7 @@ class Expansion:
         if how.endswith("+"):
             return "" if is_missing else self.text(found["word"])
         if value is None:
-            return "" if is_condition else found[0]
+            return "" if is_condition or name in self._unset else found[0]
         return value
 
     def _sum(self, text: str, written: str) -> str:
@@ -319,6 +324,22 @@ class Expansion:
         except (ValueError, SyntaxError, ZeroDivisionError, RecursionError, MemoryError):
             pass
         return written
+
+
+def _split(text: str) -> list[str]:
+    """Words of a text; what a shell would compute stays one word, spaces and all."""
+    words, start, at = [], 0, 0
+    while at < len(text):
+        if text[at].isspace():
+            words += [text[start:at]] if at > start else []
+            start = at = at + 1
+        elif text.startswith("$(", at):
+            at = _closing_bracket(text, at + 1)
+        elif text[at] == "`":
+            at = (text.find("`", at + 1) + 1) or len(text)
+        else:
+            at += 1
+    return [*words, *([text[start:at]] if at > start else [])]
 
 
 def too_long(what: str, origin: str) -> InputError:

@@ -7,6 +7,7 @@ launcher's and must be given.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -119,7 +120,9 @@ def torchtitan_draft(
     if settings.switch("training.enable_cpu_offload"):
         draft.plan["offload"] = FSDP_OFFLOAD.model_dump(exclude_defaults=True)
     draft.facts = {} if _is_compiled(settings, "model") else dict.fromkeys(EAGER, False)
-    if not _is_compiled(settings, "loss"):
+    if settings.switch("loss.is_chunked"):
+        draft.plan["cross_entropy"] = "chunked"
+    elif not _is_compiled(settings, "loss"):
         draft.facts |= (EAGER_LOSS,)
     if settings.get("training.disable_cuda_graphs") is False:
         settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")
@@ -128,15 +131,27 @@ def torchtitan_draft(
     return draft
 
 
+_POLICIES = {"FullAC": "full", "SelectiveAC": "selective"}
+"""Modes of recomputation by the classes that registries in Python have for them."""
+
+
 def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
     """A configuration in Python under the names that its TOML had."""
     spec = values.get("model_spec")
     if isinstance(spec, dict):
         # ``model_registry("8B")`` in the folder of the model.
-        values["model_spec"] = {"name": file.resolve().parent.name, "flavor": spec.get("0")}
+        flavor = spec.get("flavor") or spec.get("0")
+        values["model_spec"] = {"name": file.resolve().parent.name, "flavor": flavor}
     optimizer = values.get("optimizer")
-    if isinstance(optimizer, dict) and "InBackward" in str(optimizer.get(TARGET)):
-        optimizer["early_step_in_backward"] = True
+    if isinstance(optimizer, dict):
+        _add_optimizer(optimizer)
+    section = values.get("activation_checkpoint")
+    if isinstance(section, dict):
+        name = str(section.get(TARGET)).partition(".")[0]
+        section |= {"mode": _POLICIES[name]} if name in _POLICIES else {}
+    loss = values.get("loss")
+    if isinstance(loss, dict) and str(loss.get(TARGET)).startswith("ChunkedLoss"):
+        values["loss"] = {"is_chunked": True}
     converters = values.pop("model_converters", None)
     if isinstance(converters, dict):
         listed = [each for each in converters.get("converters", ()) if isinstance(each, dict)]
@@ -144,6 +159,17 @@ def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
         values["model"] = {"converters": [_converter(name) for name in names]}
         values |= {_converter(name): each for name, each in names.items()}
     return values
+
+
+def _add_optimizer(optimizer: dict[str, Any]) -> None:
+    """Today's groups of parameters as the one optimizer that TOMLs name."""
+    if "InBackward" in str(optimizer.get(TARGET)):
+        optimizer["early_step_in_backward"] = True
+    groups = optimizer.pop("param_groups", None)
+    names = [group.get("optimizer_name") for group in groups or () if isinstance(group, dict)]
+    matrices = [name for name in names if name not in ("Adam", "AdamW")]
+    if names:
+        optimizer["name"] = matrices[0] if matrices else names[0]
 
 
 def _converter(target: str) -> str:
@@ -192,7 +218,9 @@ def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[s
         rule = (
             f"times {replicate} replicas must be the {width} GPUs of data and context parallelism"
         )
-        settings.fault("parallelism.data_parallel_shard_degree", rule, shard, "give other --gpus")
+        gpus = shard * replicate * math.prod(degrees[name] for name in ("tp", "pp", "cp"))
+        hint = f"give --gpus {gpus}" if gpus > 0 else "give other --gpus"
+        settings.fault("parallelism.data_parallel_shard_degree", rule, shard, hint)
     # By default a pipeline keeps weights between its microbatches.
     keeps = degrees["pp"] > 1 if reshards is None else not reshards
     return {
@@ -270,6 +298,7 @@ def _precision(settings: Settings) -> str:
 
 def _optimizer(settings: Settings) -> str:
     names = dict.fromkeys(("Adam", "AdamW", "adam", "adamw"), "adam")
+    names |= {"Muon": "muon", "DistMuon": "muon"}
     return settings.choice("optimizer.name", meanings=names, default="adam")
 
 

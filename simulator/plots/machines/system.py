@@ -31,7 +31,7 @@ _SHOWN_NODES, _MOST_RAILS = 3, 8
 _LEAF, _SPINE, _CORE = "#FBE3AE", "#F3C35C", style.ORANGE
 
 FABRIC_NAMES = {
-    "ib": "InfiniBand", "roce": "RoCE", "efa": "EFA", "tcpx": "GPUDirect-TCPX",
+    "ib": "InfiniBand", "roce": "RoCE", "efa": "EFA", "efa-1": "EFA 1", "tcpx": "GPUDirect-TCPX",
     "tcpxo": "GPUDirect-TCPXO", "slingshot": "Slingshot", "opa": "Omni-Path",
     "ethernet": "Ethernet",
 }  # fmt: skip

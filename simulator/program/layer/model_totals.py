@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from simulator.described.huggingface.parameter_counts import ParameterCount
 from simulator.described.model import Model
 from simulator.program.layer.layer_kinds import layer_kinds, layer_parts, layer_tensors
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import (
     embedding_tensors,
     head_tensors,
@@ -29,14 +30,18 @@ _FORWARD_AND_BACKWARD = 3
 """Backward needs twice the products of forward."""
 
 
-def model_flop_per_token(model: Model, seq_len: int) -> float:
-    """FLOP that one token of training needs, forward and backward: 6 N + 12 l a d s."""
-    forward = _layers_flop(model, seq_len) + _ends_flop(model)
+def model_flop_per_token(model: Model, seq_len: int, *, masked: bool = True) -> float:
+    """FLOP that one token of training needs, forward and backward: 6 N + 12 l a d s.
+
+    Args:
+        model: The network.
+        seq_len: Tokens of a sequence.
+        masked: Whether scores count that a causal mask leaves out. Without them, query i has i
+            keys, or as many as its window; chunks of a scan (Mamba-2) always count in full.
+    """
+    attention = _attention_flop(model, seq_len, masked=masked)
+    forward = 2.0 * _matrix_numel(model) + attention + _ends_flop(model)
     return _FORWARD_AND_BACKWARD * forward
-
-
-def _layers_flop(model: Model, seq_len: int) -> float:
-    return 2.0 * _matrix_numel(model) + _attention_flop(model, seq_len)
 
 
 def _matrix_numel(model: Model) -> float:
@@ -57,12 +62,23 @@ def _active_matrix_numel(model: Model, tensors: tuple[ParameterTensor, ...]) -> 
     )
 
 
-def _attention_flop(model: Model, seq_len: int) -> float:
-    return sum(
-        part.flop(model, min(kind.window or seq_len, seq_len))
-        for kind in layer_kinds(model)
-        for part in layer_parts(kind)
-    )
+def _attention_flop(model: Model, seq_len: int, *, masked: bool) -> float:
+    return sum(_layer_flop(model, kind, seq_len, masked=masked) for kind in layer_kinds(model))
+
+
+def _layer_flop(model: Model, kind: LayerKind, seq_len: int, *, masked: bool) -> float:
+    """FLOP of a layer's scores and weighted values, of one token forward."""
+    keys = min(kind.window or seq_len, seq_len)
+    whole = sum(part.flop(model, keys) for part in layer_parts(kind))
+    return whole if masked else whole * _seen_share(model, kind, seq_len, keys)
+
+
+def _seen_share(model: Model, kind: LayerKind, seq_len: int, keys: int) -> float:
+    """Share of a layer's scores that a causal mask leaves: query i sees i keys at most."""
+    if not model.causal or kind.mixer == "mamba2":
+        return 1.0
+    seen = keys * (keys + 1) / 2 + (seq_len - keys) * keys
+    return seen / (seq_len * keys)
 
 
 def _ends_flop(model: Model) -> float:

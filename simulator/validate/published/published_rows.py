@@ -123,7 +123,7 @@ def _cluster(row: Row) -> dict[str, Any]:
         fabric["nic"] = f"{rate_gbps:g} Gbit/s"
     said = cells.text(row, "fabric")
     crosses = gpus > network.get("scale_up", {}).get("gpus", own.scale_up.gpus)
-    if kind := spellings.fabric_kind(said):
+    if kind := spellings.fabric_kind(f"{said} {name}" if said else ""):
         fabric["kind"] = kind
     elif said and crosses and not spellings.is_inside_nodes(said):
         fabric["kind"] = said  # refused by name; within a node or a rack nothing crosses it

@@ -1,0 +1,199 @@
+"""Which hidden change would explain what was measured?
+
+Every change on the list is simulated and weighed by Bayes' rule: how common it is, times how well
+the changed job explains step, memory and phases. One more explanation is that nothing is hidden,
+and the prediction is off as predictions are. Changes are tried one at a time; ignores that two
+may have happened together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from simulator.described.job import Job
+from simulator.errors import InputError
+from simulator.planning.changes.single_changes import Change
+from simulator.planning.diagnosis.hidden_changes import HiddenChange, hidden_changes
+from simulator.planning.diagnosis.observed import Observation, PredictionErrors
+from simulator.results.simulation import run_step
+from simulator.results.step import StepResult
+
+OnTrial = Callable[[], None]
+
+_ODDS_OF_NOTHING = 20.0
+"""How often a run hides nothing, in the unit of the list's odds (assumption)."""
+_DEVIATIONS_OF_80_PERCENT = 1.2816
+"""Half the width of a Gaussian's interval that holds eight of ten [standard deviations]."""
+_UNKNOWN_ERROR = 0.15
+"""Error of a profile without a band (assumption)."""
+_MOST_SURPRISE = 9.0
+"""Squares of three standard deviations: errors are seldom larger."""
+_SAME = 1e-4
+"""A change that moves step and memory by less is none."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A change that may explain a run.
+
+    Attributes:
+        words: What is otherwise, with its likeliest size.
+        check: What settles it.
+        change: The new fields, ready for :meth:`Job.replace`.
+        probability: Given what was measured, among all that was tried.
+        result: The step of the changed job.
+        surprise: What is left unexplained: the sum of squares of what remains of each measured
+            quantity, in its standard deviations.
+    """
+
+    words: str
+    check: str
+    change: Change
+    probability: float
+    result: StepResult
+    surprise: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What may be behind a run that is not as predicted.
+
+    Attributes:
+        job: What is said to have run.
+        observation: What was measured of it.
+        result: The step as predicted.
+        errors: How far predictions are off where nothing is hidden.
+        nothing_probability: That the prediction is off, and nothing is hidden.
+        nothing_surprise: What that leaves unexplained, as of a hypothesis.
+        hypotheses: What may be hidden, the likeliest first.
+    """
+
+    job: Job
+    observation: Observation
+    result: StepResult
+    errors: PredictionErrors
+    nothing_probability: float
+    nothing_surprise: float
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether some hypothesis leaves no more than errors of predictions usually do."""
+        least = min([self.nothing_surprise, *(each.surprise for each in self.hypotheses)])
+        return least <= _MOST_SURPRISE * self.observation.num_quantities
+
+
+class Suspect(NamedTuple):
+    """A hidden change, simulated in each of its sizes that makes a difference to a job."""
+
+    hidden: HiddenChange
+    sizes: tuple[tuple[Change, Job, StepResult], ...]
+
+
+def suspects(
+    job: Job, before: StepResult, *, on_trial: OnTrial | None = None
+) -> tuple[Suspect, ...]:
+    """Every change on the list that a job could have, simulated.
+
+    Args:
+        job: What is said to have run.
+        before: Its prediction.
+        on_trial: Called after every simulated change.
+    """
+    found = (
+        Suspect(hidden, tuple(_sizes(hidden, job, before, on_trial)))
+        for hidden in hidden_changes(job, before.step_time_s)
+    )
+    return tuple(each for each in found if each.sizes)
+
+
+def diagnose(
+    job: Job,
+    result: StepResult,
+    tried: Sequence[Suspect],
+    observation: Observation,
+    errors: PredictionErrors,
+) -> Diagnosis:
+    """Weigh every hidden change by how well it explains a run.
+
+    Args:
+        job: What is said to have run.
+        result: Its prediction.
+        tried: What may have been hidden, simulated.
+        observation: What was measured of the run.
+        errors: How far predictions are off where nothing is hidden.
+    """
+    surprise = observation.surprise(job, result, errors)
+    weighed = [_weighed(suspect, observation, errors) for suspect in tried]
+    nothing = math.log(_ODDS_OF_NOTHING) - surprise / 2
+    total = _log_sum([nothing, *(log_weight for log_weight, _ in weighed)])
+    found = [
+        replace(hypothesis, probability=math.exp(log_weight - total))
+        for log_weight, hypothesis in weighed
+    ]
+    ranked = tuple(sorted(found, key=lambda each: -each.probability))
+    probability = math.exp(nothing - total)
+    return Diagnosis(job, observation, result, errors, probability, surprise, ranked)
+
+
+def _sizes(
+    hidden: HiddenChange, job: Job, before: StepResult, on_trial: OnTrial | None
+) -> Iterator[tuple[Change, Job, StepResult]]:
+    """The sizes of a change that the job can have, and that make a difference."""
+    for change in hidden.variants:
+        try:
+            changed = job.replace(change.fields)
+            result = before if changed == job else run_step(changed)
+        except InputError:
+            continue  # nothing that this job could do
+        if on_trial:
+            on_trial()
+        if _differs(result, before):
+            yield change, changed, result
+
+
+def _weighed(
+    suspect: Suspect, observation: Observation, errors: PredictionErrors
+) -> tuple[float, Hypothesis]:
+    """Logarithm of the odds of a change times its likelihood; its sizes are equally common."""
+    hidden, sizes = suspect
+    surprises = [observation.surprise(job, result, errors) for _, job, result in sizes]
+    log_weight = math.log(hidden.odds / len(sizes)) + _log_sum([-each / 2 for each in surprises])
+    surprise, (change, _, result) = min(
+        zip(surprises, sizes, strict=True), key=lambda each: each[0]
+    )
+    return log_weight, Hypothesis(change.words, hidden.check, change, 0.0, result, surprise)
+
+
+def _differs(result: StepResult, before: StepResult) -> bool:
+    pairs = (
+        (result.step_time_s, before.step_time_s),
+        (result.peak_device_bytes, before.peak_device_bytes),
+        (result.peak_allocated_bytes, before.peak_allocated_bytes),
+    )
+    return any(abs(now / then - 1) > _SAME for now, then in pairs)
+
+
+def errors_of(result: StepResult, share: float | None = None) -> PredictionErrors:
+    """How far predictions are off where nothing is hidden.
+
+    Args:
+        result: The prediction, whose band says it, ...
+        share: ... unless this does: one standard deviation of the step's ratio.
+
+    A part of a step is off by half as much beside what all parts share (assumption), and the
+    peak of memory by as much as the step (assumption).
+    """
+    if share is None:
+        low_s, high_s = result.step_time_band_s or (result.step_time_s, result.step_time_s)
+        share = math.log(high_s / low_s) / (2 * _DEVIATIONS_OF_80_PERCENT) or _UNKNOWN_ERROR
+    return PredictionErrors(common=share, each=share / 2, memory=share)
+
+
+def _log_sum(logarithms: Sequence[float]) -> float:
+    """Logarithm of the sum of numbers that are given by their logarithms."""
+    most = max(logarithms)
+    return most + math.log(sum(math.exp(each - most) for each in logarithms))

@@ -1,0 +1,187 @@
+"""What was measured of a run, and what does a simulation say of the same?
+
+A quantity is anything both know: the step, the peak of memory, the seconds of one kind of work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.described.job import Job
+from simulator.errors import InputError
+from simulator.program.ir import Category
+from simulator.results.rank_classes import classes_of
+from simulator.results.step import StepResult
+from simulator.validate.measured_trace.account import Account, account, predicted_spans
+from simulator.validate.measured_trace.trace_comparison import compare_trace
+
+MemoryKind = Literal["allocated", "reserved", "device"]
+
+Seconds = Mapping[str, float]
+
+
+class TimeView(Protocol):
+    """Where the time of a run went, and of a simulated one."""
+
+    @property
+    def measured_s(self) -> Seconds:
+        """Seconds by name [s]."""
+
+    def predicted_s(self, job: Job, result: StepResult) -> Seconds:
+        """The same of a simulated step, by the same names [s]."""
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """Seconds of some categories of a step's breakdown, as frameworks log them.
+
+    Attributes:
+        measured_s: Seconds by category, such as ``forward`` [s].
+    """
+
+    measured_s: Seconds
+
+    def predicted_s(self, job: Job, result: StepResult) -> Seconds:
+        """The breakdown of a mean GPU [s]."""
+        breakdown = result.breakdown_s
+        return {name: breakdown.get(Category(name), 0.0) for name in self.measured_s}
+
+
+@dataclass(frozen=True)
+class TraceTimes:
+    """The account of one rank's trace.
+
+    Attributes:
+        measured_s: Seconds by phase and kind [s].
+        rank: Which rank.
+    """
+
+    measured_s: Seconds
+    rank: int
+
+    @classmethod
+    def read(cls, path: Path, job: Job) -> TraceTimes:
+        """The median step of a trace of torch's profiler.
+
+        Raises:
+            InputError: It is none, is damaged, or is of another number of ranks.
+        """
+        found = compare_trace(path, job)
+        measured, _ = found.accounts
+        return cls(_by_name(measured), found.rank)
+
+    def predicted_s(self, job: Job, result: StepResult) -> Seconds:
+        """The account of the same rank's simulated step [s]."""
+        [rank_class] = classes_of([self.rank], job, result.timeline.program.classes)
+        return _by_name(account(predicted_spans(job, result, rank_class), result.step_time_s))
+
+
+def _by_name(found: Account) -> Seconds:
+    return {f"{phase} {kind}": seconds for (phase, kind), seconds in found.by_phase_s.items()}
+
+
+@dataclass(frozen=True)
+class PredictionErrors:
+    """How far predictions are off where nothing is hidden: standard deviations of a ratio.
+
+    Attributes:
+        common: Of what all times of a run share: its software, clocks, hosts.
+        each: Of the step, or of one part of it, beside that.
+        memory: Of the peak of memory.
+        smallest_share: Error of a part that is next to nothing, as a share of the step.
+    """
+
+    common: float
+    each: float
+    memory: float
+    smallest_share: float = 0.002
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was measured of a run.
+
+    Attributes:
+        step_s: The step [s].
+        memory_bytes: Peak of the fullest GPU [B]; None where nobody looked.
+        memory_kind: Which of its three meanings that has.
+        times: Where the step's time went; None where nobody looked.
+    """
+
+    step_s: float
+    memory_bytes: float | None = None
+    memory_kind: MemoryKind = "reserved"
+    times: TimeView | None = field(default=None)
+
+    @property
+    def num_quantities(self) -> int:
+        """How many numbers were measured."""
+        parts = len(self.times.measured_s) if self.times else 0
+        return 1 + parts + (self.memory_bytes is not None)
+
+    def surprise(self, job: Job, result: StepResult, errors: PredictionErrors) -> float:
+        """What a simulated step leaves unexplained: minus twice the log of its likelihood.
+
+        Times are compared in shares of the measured step. Their errors are Gaussian: one factor
+        that all share, and one of each its own, of which small parts have at least
+        ``smallest_share`` (assumptions). The memory's error is Gaussian in its logarithm.
+        """
+        measured, predicted = self._times(job, result)
+        shares = measured / self.step_s
+        own = np.hypot(errors.each * shares, errors.smallest_share)
+        covariance = np.diag(own**2) + (errors.common**2) * np.outer(shares, shares)
+        misses = (predicted - measured) / self.step_s
+        found = float(misses @ np.linalg.solve(covariance, misses))
+        if self.memory_bytes is not None:
+            ratio = self.held_bytes(result) / self.memory_bytes
+            found += (math.log(ratio) / errors.memory) ** 2
+        return found
+
+    def _times(
+        self, job: Job, result: StepResult
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Measured and predicted seconds, by part and in the same order, shape (parts,) [s].
+
+        The parts of a step and what is left of it; the step alone where no part is known.
+        """
+        measured = dict(self.times.measured_s) if self.times else {}
+        predicted = dict(self.times.predicted_s(job, result)) if self.times else {}
+        names = sorted(measured.keys() | predicted.keys())
+        pairs = [(measured.get(name, 0.0), predicted.get(name, 0.0)) for name in names]
+        left = [total - sum(part) for total, part in zip(
+            (self.step_s, result.step_time_s), zip(*pairs, strict=True) if pairs else ((), ()),
+            strict=True,
+        )]  # fmt: skip
+        columns = np.array([*pairs, left])
+        return columns[:, 0], columns[:, 1]
+
+    def held_bytes(self, result: StepResult) -> float:
+        """The peak of a simulated step, in the meaning that was measured [B]."""
+        return {
+            "allocated": result.peak_allocated_bytes,
+            "reserved": result.peak_reserved_bytes,
+            "device": result.peak_device_bytes,
+        }[self.memory_kind]
+
+
+def phase_times(seconds: Seconds, step_s: float) -> PhaseTimes:
+    """Parts of a step that somebody measured.
+
+    Raises:
+        InputError: A name is no category of a breakdown, or the parts are longer than the step.
+    """
+    known = [category.value for category in Category]
+    for name in seconds:
+        if name not in known:
+            hint = f"categories are {', '.join(known)}"
+            raise InputError.single("--phase", "must name a category of the breakdown", name, hint)
+    if sum(seconds.values()) > step_s:
+        raise InputError.single("--phase", "parts must not be longer than the step", f"{step_s} s")
+    return PhaseTimes(seconds)

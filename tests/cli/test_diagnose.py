@@ -1,0 +1,45 @@
+"""clustersim diagnose: hypotheses, their likelihood, and what settles them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_hypotheses_are_said_with_what_settles_them(clustersim, job_file):
+    outcome = clustersim("diagnose", job_file, "--step", "900ms", "--memory", "61GiB", "--top", "2")
+    assert outcome.code == 0
+    assert "what may be otherwise" in outcome.out
+    assert "nothing: the prediction is off" in outcome.out
+    assert "1. " in outcome.out
+    assert "To be sure: " in outcome.out
+    assert "--trace" in outcome.err
+
+
+def test_the_document_holds_every_hypothesis_with_its_fields(clustersim, job_file):
+    outcome = clustersim("diagnose", job_file, "--step", "1 s", "--error", "3%", "--json")
+    document = json.loads(outcome.out)
+    hypotheses = document["hypotheses"]
+    total = document["nothing_probability"] + sum(each["probability"] for each in hypotheses)
+    assert total == pytest.approx(1)
+    assert all(each["fields"] and each["check"] for each in hypotheses)
+    assert document["measured_memory_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--step", "soon"], "--step"),
+        (["--step", "1 s", "--memory", "much"], "--memory"),
+        (["--step", "1 s", "--memory-kind", "virtual"], "must be one of allocated"),
+        (["--step", "1 s", "--phase", "forward"], "must be NAME=TIME"),
+        (["--step", "1 s", "--phase", "sleep=1 s"], "must name a category"),
+        (["--step", "1 s", "--error", "a lot"], "must be a percentage"),
+        (["--step", "1 s", "--phase", "host=0 s", "--trace", "t.json"], "leave out --phase"),
+    ],
+)  # fmt: skip
+def test_what_is_no_measurement_is_refused_by_name(clustersim, job_file, options, said):
+    outcome = clustersim("diagnose", job_file, *options)
+    assert outcome.code == 2
+    assert said in outcome.err

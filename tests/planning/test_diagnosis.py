@@ -1,0 +1,130 @@
+"""Does a diagnosis find what a run does without saying?"""
+
+from __future__ import annotations
+
+import pytest
+
+import simulator as sim
+from simulator.errors import InputError
+from simulator.facts import shipped_facts
+from simulator.planning.diagnosis.diagnosis import diagnose, errors_of, suspects
+from simulator.planning.diagnosis.hidden_changes import hidden_changes
+from simulator.planning.diagnosis.observed import Observation, PredictionErrors, phase_times
+from simulator.results.simulation import run_step
+
+ERRORS = PredictionErrors(common=0.015, each=0.03, memory=0.03)
+
+
+@pytest.fixture(scope="module")
+def job():
+    document = {
+        "model": "llama3.2-1b",
+        "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
+        "batch": {"global": 16, "micro": 1, "seq_len": 2048},
+        "plan": {"tp": 2, "stack": "megatron-core"},
+    }
+    return sim.load_job(document)
+
+
+@pytest.fixture(scope="module")
+def before(job):
+    return run_step(job)
+
+
+@pytest.fixture(scope="module")
+def tried(job, before):
+    return suspects(job, before)
+
+
+def diagnosed(job, before, tried, changed):
+    """The hypotheses for a run that was really the changed job, all of it measured exactly."""
+    after = run_step(job.replace(changed))
+    phases = {category.value: seconds for category, seconds in after.breakdown_s.items()}
+    times = phase_times(phases, after.step_time_s * (1 + 1e-9))
+    observation = Observation(after.step_time_s, after.peak_reserved_bytes, times=times)
+    return diagnose(job, before, tried, observation, ERRORS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"plan.recompute": "full"}, "activations are recomputed in full"),
+        ({"plan.sequence_parallel": False}, "sequence parallelism is off"),
+        ({"plan.stack.step_host": "40 ms"}, "every step waits for its data or its log"),
+        ({"perturbations": [{"gpu": "0-7", "slowdown": 0.2}]}, "all GPUs are throttled or shared"),
+    ],
+)
+def test_a_change_that_nobody_mentioned_is_the_likeliest_hypothesis(
+    job, before, tried, changed, words
+):
+    found = diagnosed(job, before, tried, changed)
+    assert found.hypotheses[0].words.startswith(words)
+    assert found.is_explained
+
+
+def test_a_run_as_predicted_hides_nothing(job, before, tried):
+    found = diagnosed(job, before, tried, {})
+    assert found.nothing_probability > max(each.probability for each in found.hypotheses)
+
+
+def test_probabilities_sum_to_one(job, before, tried):
+    found = diagnose(job, before, tried, Observation(1.1 * before.step_time_s), ERRORS)
+    total = found.nothing_probability + sum(each.probability for each in found.hypotheses)
+    assert total == pytest.approx(1)
+
+
+def test_a_step_ten_times_as_long_is_explained_by_no_single_change(job, before, tried):
+    found = diagnose(job, before, tried, Observation(10 * before.step_time_s), ERRORS)
+    assert not found.is_explained
+
+
+def test_the_surprise_of_a_step_is_the_square_of_its_standard_deviations(job, before):
+    errors = PredictionErrors(common=0.03, each=0.04, memory=0.02, smallest_share=0.0)
+    observation = Observation(before.step_time_s / 0.9)
+    assert observation.surprise(job, before, errors) == pytest.approx((0.1 / 0.05) ** 2)
+
+
+def test_a_wait_and_an_error_of_the_scale_that_all_parts_share_are_told_apart(job, before):
+    """Where all parts are 10 % longer, a common error explains them at once, not each alone."""
+    parts = {category.value: 1.1 * seconds for category, seconds in before.breakdown_s.items()}
+    whole = sum(parts.values())
+    observation = Observation(whole, times=phase_times(parts, whole * (1 + 1e-9)))
+    shared = PredictionErrors(common=0.1, each=0.01, memory=1)
+    apart = PredictionErrors(common=0.01, each=0.01, memory=1)
+    assert observation.surprise(job, before, shared) < 2
+    assert observation.surprise(job, before, apart) > 9
+
+
+def test_a_hidden_change_joins_the_perturbations_that_a_job_has(job):
+    slowed = job.replace(perturbations=[{"gpu": 3, "slowdown": 0.5}])
+    lists = [
+        variant.fields["perturbations"]
+        for hidden in hidden_changes(slowed, 1.0)
+        for variant in hidden.variants
+        if "perturbations" in variant.fields
+    ]
+    assert lists
+    assert all(each[0]["gpu"] == 3 for each in lists)
+
+
+def test_every_entry_of_the_list_says_how_common_it_is_and_what_settles_it():
+    facts = shipped_facts("hidden_changes")
+    for entry in facts["changes"]:
+        assert entry["odds"] in facts["odds"]
+        assert entry["check"].endswith((".", "?"))
+        sizes = [variant.get("size") for variant in entry["variants"]]
+        assert len(set(sizes)) == len(sizes)
+
+
+def test_without_a_band_or_a_share_the_error_is_assumed(before):
+    low_s, high_s = before.step_time_band_s
+    assert low_s < before.step_time_s < high_s
+    assert errors_of(before).common > 0
+    assert errors_of(before, 0.03).common == 0.03
+
+
+def test_a_phase_that_no_breakdown_has_is_refused():
+    with pytest.raises(InputError, match="must name a category"):
+        phase_times({"sleeping": 1.0}, 2.0)
+    with pytest.raises(InputError, match="not be longer than the step"):
+        phase_times({"forward": 3.0}, 2.0)

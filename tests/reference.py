@@ -77,7 +77,7 @@ _PARTS_OF_A_JOB = {
     ),
     "The hardware profile": (
         "Device", "PeakRates", "KernelModel", "GemmModel", "AttentionModel", "Network", "ScaleUp",
-        "Fabric", "SwitchTier", "Host", "Nvme", "Common",
+        "Fabric", "SwitchTier", "Host", "Nvme", "OwnRuns", "Common",
     ),
 }  # fmt: skip
 

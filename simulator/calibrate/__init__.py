@@ -2,5 +2,6 @@
 
 gpu/            kernels of one device
 network/        collectives of a cluster
+own_system      training steps of a system
 profile_text    numbers written into a profile's YAML
 """

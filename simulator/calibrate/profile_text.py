@@ -97,14 +97,15 @@ class SourcedValue:
         return f"{{value: {value}, source: {source}}}"
 
 
-def with_sourced_values(text: str, values: Mapping[str, SourcedValue], file: str) -> str:
+def with_sourced_values(text: str, values: Mapping[str, SourcedValue | str], file: str) -> str:
     """A profile's text with the values at dotted paths replaced, each with its source.
 
     Aliases are written out first, because the value that an anchor stands beside may go.
 
     Args:
         text: The profile.
-        values: New values by dotted path, for example ``network.fabric.nic``.
+        values: New values by dotted path, for example ``network.fabric.nic``; or, as YAML on one
+            line, whole blocks.
         file: Where the text was read, for messages.
 
     Raises:

@@ -13,9 +13,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.capture.table import Call
-from simulator.cost.attention import attention_s
-from simulator.cost.gemm import gemm_s, grouped_gemm_s, rows_are_aligned
-from simulator.cost.rates import memory_bound_s
+from simulator.cost.kernel_time import (
+    attention_s,
+    gemm_s,
+    grouped_gemm_s,
+    memory_bound_s,
+    rows_are_aligned,
+)
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import Precision
 

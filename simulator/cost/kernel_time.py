@@ -7,20 +7,24 @@ One file per family; this one is the door to them all.
 :mod:`.attention`        fused attention, forward and backward
 :mod:`.rates`            all that only moves bytes; peaks and element sizes
 =======================  ==================================================
+
+What own runs say of all kernels of a system, ``kernels.slowness``, is multiplied here.
 """
 
 from __future__ import annotations
 
-from simulator.cost.attention import attention_s
-from simulator.cost.gemm import gemm_s, grouped_gemm_s, rows_are_aligned
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+from simulator.cost import attention, gemm, rates
+from simulator.cost.gemm import rows_are_aligned
 from simulator.cost.rates import (
     ELEMENT_BYTES,
     activation_precision,
-    memory_bound_s,
     output_bytes,
     peak_flop_per_s,
-    strided_s,
 )
+from simulator.described.cluster.hardware import HardwareProfile
 
 __all__ = [
     "ELEMENT_BYTES",
@@ -34,3 +38,23 @@ __all__ = [
     "rows_are_aligned",
     "strided_s",
 ]
+
+P = ParamSpec("P")
+
+
+def _as_own_runs_say(
+    seconds: Callable[Concatenate[HardwareProfile, P], float],
+) -> Callable[Concatenate[HardwareProfile, P], float]:
+    """The same time, as slow as the system's own runs were."""
+
+    def slowed(profile: HardwareProfile, /, *args: P.args, **kwargs: P.kwargs) -> float:
+        return profile.kernels.slowness * seconds(profile, *args, **kwargs)
+
+    return slowed
+
+
+attention_s = _as_own_runs_say(attention.attention_s)
+gemm_s = _as_own_runs_say(gemm.gemm_s)
+grouped_gemm_s = _as_own_runs_say(gemm.grouped_gemm_s)
+memory_bound_s = _as_own_runs_say(rates.memory_bound_s)
+strided_s = _as_own_runs_say(rates.strided_s)

@@ -377,7 +377,8 @@ class Choices:
     @property
     def flash_kernel(self) -> FlashKernel:
         """The fused attention kernel."""
-        return self._stack.flash_kernel
+        kernel = self._stack.flash_kernel
+        return "flash-2" if self._plan.deterministic and kernel == "best" else kernel
 
     @property
     def selective_policy(self) -> SelectivePolicy:

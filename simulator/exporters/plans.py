@@ -56,11 +56,13 @@ ONLY_PRETRAINING: Mapping[str, object] = MappingProxyType(
     {
         "data_parallel": "ddp", "parameter_servers": 0, "no_sync": True,
         "lora": None, "frozen": None, "master_weights": None, "cross_entropy": None,
+        "cuda_graphs": "none", "deterministic": False,
         "optimizer_kernels": None, "optimizer_in_backward": False,
     }
 )  # fmt: skip
 """Fields of a plan in which all frameworks that are exported to are the same: ranks reduce by
-collectives, once for all microbatches of a step, and train all parameters."""
+collectives, once for all microbatches of a step, and train all parameters; and in which files of
+theirs are not written otherwise: the host launches every kernel, and the fastest."""
 
 
 class Refusals:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from simulator.described.cluster.hardware import HardwareProfile, SourceKind
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
-from simulator.described.plan.stack import DEFAULT_STACK, STACKS
+from simulator.described.plan.stack import STACKS
 from simulator.facts import shipped_facts
 from simulator.program.ir import Category
 from simulator.units import parse_quantity
@@ -65,11 +65,12 @@ class StepError:
     freedom: float
 
     def variance(self, exposed: Floats) -> float:
-        """Variance of the error of a step.
+        """Variance of the error of a step, in which no regime weighs more than the whole.
 
         Args:
             exposed: How much each regime weighs, shape (regimes,).
         """
+        exposed = np.minimum(exposed, 1.0)
         return float(exposed @ self.covariance @ exposed + exposed**2 @ self.noise)
 
     def band(self, exposed: Floats) -> tuple[float, float]:
@@ -107,6 +108,8 @@ class ErrorModel:
         frameworks: By name of the stack, or :data:`EAGER`.
         numbers: Share of the step that follows a number of a profile, by regime and path.
         number_spread: Standard deviation of the logarithm of a number, by kind of its source.
+        noise_after_runs: How much wider runs spread about what others of their source tell than
+            the noise says, because those are often of other layouts.
     """
 
     spread: Mapping[str, float]
@@ -115,6 +118,7 @@ class ErrorModel:
     frameworks: Mapping[str, FrameworkError]
     numbers: Mapping[str, Mapping[str, float]]
     number_spread: Mapping[str, float]
+    noise_after_runs: float
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> ErrorModel:
@@ -126,14 +130,31 @@ class ErrorModel:
     def step_error(
         self, profile: HardwareProfile, precision: Precision, framework: str
     ) -> StepError:
-        """The error of steps of a framework on a system.
+        """The error of steps of a framework on a system, or what its own runs leave open.
 
         Args:
             profile: The system.
             precision: Format of products with weights.
             framework: Name from :func:`framework_of`; one that is not known is as all together.
         """
+        own = profile.own_runs
+        if own is not None and own.framework == framework:
+            return StepError(np.array(own.covariance), np.array(own.noise), own.freedom)
         return self.error_of(tuple(self.open_numbers(profile, precision)), framework)
+
+    def before_runs(
+        self, profile: HardwareProfile, precision: Precision, framework: str
+    ) -> StepError:
+        """The same, as one source has it that is about to tell more: its scale is its own."""
+        error = self.step_error(profile, precision, framework)
+        if profile.own_runs is not None and profile.own_runs.framework == framework:
+            return error
+        return self.learning(error)
+
+    def learning(self, error: StepError) -> StepError:
+        """What is known of a source before its first run."""
+        noise = self.noise_after_runs**2 * error.noise
+        return StepError(error.covariance, noise, self.freedom)
 
     def error_of(self, numbers: Iterable[OpenNumber], framework: str) -> StepError:
         """The same, where steps follow these numbers."""
@@ -183,7 +204,7 @@ def _squares(by_regime: Mapping[str, float]) -> Floats:
 def exposure(
     step_time_s: float, breakdown_s: Mapping[Category, float], layer_passes: float
 ) -> Floats:
-    """How much of a step each regime weighs, shape (regimes,), 0 to 1.
+    """How much of a step each regime weighs, shape (regimes,); launches may weigh more than 1.
 
     Launches weigh what a host that launches a layer's kernels one by one would take, or what the
     device waits for the predicted host if that is more.
@@ -193,13 +214,17 @@ def exposure(
         breakdown_s: Where a mean GPU's time goes, by category [s].
         layer_passes: Layers that a mean GPU runs forward and backward in a step.
     """
-    eager_s = layer_passes * parse_quantity(shipped_facts(_FILE)["eager_layer"]["value"], "s")
     parts_s = (
-        max(eager_s, breakdown_s.get(Category.HOST, 0.0)),
+        max(layer_passes * eager_layer_s(), breakdown_s.get(Category.HOST, 0.0)),
         sum(breakdown_s.get(kind, 0.0) for kind in _EXCHANGES),
         sum(breakdown_s.get(kind, 0.0) for kind in _FABRIC),
     )
-    return np.array((1.0, *(min(1.0, seconds / step_time_s) for seconds in parts_s)))
+    return np.array((1.0, *(seconds / step_time_s for seconds in parts_s)))
+
+
+def eager_layer_s() -> float:
+    """Time in which a host launches a layer's kernels one by one, forward and backward [s]."""
+    return parse_quantity(shipped_facts(_FILE)["eager_layer"]["value"], "s")
 
 
 def job_exposure(job: Job, step_time_s: float, breakdown_s: Mapping[Category, float]) -> Floats:
@@ -210,10 +235,21 @@ def job_exposure(job: Job, step_time_s: float, breakdown_s: Mapping[Category, fl
 
 def framework_of(job: Job) -> str:
     """The stack that a job's began as, or :data:`EAGER` if it runs a model's own kernels."""
-    stated = (job.document.get("plan") or {}).get("stack", DEFAULT_STACK)
-    name = stated.get("base", DEFAULT_STACK) if isinstance(stated, Mapping) else stated
-    is_eager = STACKS[name].fused_rmsnorm and not job.plan.stack.fused_rmsnorm
-    return EAGER if is_eager else name
+    base = STACKS.get(job.stack_name)
+    is_eager = base is not None and base.fused_rmsnorm and not job.plan.stack.fused_rmsnorm
+    return EAGER if is_eager else job.stack_name
+
+
+def job_error(job: Job) -> StepError:
+    """The error of a job's steps, on one kind of GPUs."""
+    profile, precision = job.cluster.profile, job.plan.precision
+    return shipped_errors().step_error(profile, precision, framework_of(job))
+
+
+def error_before_runs(job: Job) -> StepError:
+    """The same, of a source whose runs are about to tell more."""
+    profile, precision = job.cluster.profile, job.plan.precision
+    return shipped_errors().before_runs(profile, precision, framework_of(job))
 
 
 def step_time_band_s(
@@ -225,9 +261,7 @@ def step_time_band_s(
     """
     if job.cluster.pools:
         return None
-    profile, precision = job.cluster.profile, job.plan.precision
-    error = shipped_errors().step_error(profile, precision, framework_of(job))
-    fastest, slowest = error.band(job_exposure(job, step_time_s, breakdown_s))
+    fastest, slowest = job_error(job).band(job_exposure(job, step_time_s, breakdown_s))
     return fastest * step_time_s, slowest * step_time_s
 
 

@@ -139,7 +139,7 @@ def _is_without_effect(field: str, profile: HardwareProfile) -> bool:
     up = profile.network.scale_up
     if field.startswith("in_switch"):
         return not up.in_switch_reduction
-    return field == "background_load" or (field == "crowding" and up.kind != "pcie")
+    return field in ("background_load", "slowness") or (field == "crowding" and up.kind != "pcie")
 
 
 def _unlike(profile: HardwareProfile, neighbours: Sequence[HardwareProfile]) -> Iterator[Remark]:

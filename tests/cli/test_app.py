@@ -23,7 +23,7 @@ COMMANDS = [
     "import xtuner", "import nanotron", "import gpt-neox", "import llm-foundry", "import primus",
     "import maxtext", "import topo", "export megatron", "export deepspeed", "export torchtitan",
     "export chakra", "replay",
-    "profile list", "profile show", "profile check", "models list", "calibrate gpu",
+    "profile list", "profile show", "profile check", "models list", "models count", "calibrate gpu",
     "calibrate collectives",
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",

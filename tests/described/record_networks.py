@@ -52,7 +52,7 @@ _WITHOUT_WEIGHTS = re.compile(
     r"|output_.*|.*softcapping|.*multiplier|.*scal(e|ing).*|.*std|.*_range|hidden_act|.*_limit"
     r"|time_step_(m.*|floor)|mask_.*|(mamba_)?chunk_size.*|.*_id|.*kernels|.*rotary.*|.*_theta|num_labels"
     r"|sliding_window.*|global_attn_every_n_layers|use_falcon_mambapy|mamba_dt_(min|max|init_floor)"
-    r"|mtp_.*"
+    r"|mtp_.*|qk_rope_head_dim"
 )
 
 

@@ -31,8 +31,9 @@ def test_a_fact_that_is_not_assumed_names_its_reference(name):
     assert [fact for fact, (source, where) in evidence if source != "assumed" and not where] == []
 
 
-def test_host_work_fitted_to_one_source_is_marked_as_found_in_residuals():
-    assert evidence_of_stack("megatron-deepspeed")["host_work_per_launch"].source == "residuals"
+def test_no_stack_takes_the_pace_of_hosts_from_residuals():
+    evidence = [evidence_of_stack(name).get("host_work_per_launch") for name in STACKS]
+    assert {each.source for each in evidence if each is not None} == {"documentation"}
 
 
 def test_a_stack_that_is_not_shipped_is_no_key():

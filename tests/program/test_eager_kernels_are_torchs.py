@@ -231,3 +231,33 @@ def test_a_fused_activation_moves_each_of_its_rows_once(gated, forward, backward
         ops = torch.ops.aten
         assert moved_bytes(lambda: ops.gelu(given)) == moved.forward_bytes
         assert moved_bytes(lambda: ops.gelu_backward(given, given)) == moved.backward_bytes
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_an_eager_gate_moves_what_torch_counts(joined: bool):
+    model = small_model(gated_mlp=True, activation="silu")
+    plan = Plan(stack={"base": "torch", "fused_projections": joined})
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
+    width = model.ffn_hidden
+    product = torch.randn(TOKENS, 2 * width, dtype=torch.bfloat16, requires_grad=True)
+    halves = [torch.randn(TOKENS, width, dtype=torch.bfloat16, requires_grad=True) for _ in "ab"]
+    results = []
+
+    def forward() -> None:
+        gate, up = product.chunk(2, dim=-1) if joined else halves
+        results.append(torch.nn.functional.silu(gate) * up)
+
+    activation = memory_bound(layer, "activation")
+    assert activation.forward_bytes == moved_bytes(forward)
+    (result,) = results
+    gradient = torch.randn_like(result)
+    assert activation.backward_bytes == moved_bytes(lambda: result.backward(gradient))
+
+
+def test_an_eager_residual_is_one_addition():
+    model, plan = small_model(), Plan(stack="torch")
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
+    branch, stream = (torch.randn(TOKENS, model.hidden, dtype=torch.bfloat16) for _ in "ab")
+    residual = memory_bound(layer, "mlp_residual")
+    assert residual.forward_bytes == moved_bytes(lambda: branch + stream)
+    assert residual.kernels == 1

@@ -109,3 +109,41 @@ def test_an_update_is_eight_launches_that_a_slow_host_makes_it_wait_for(host_s, 
     assert work.seconds == pytest.approx(3.0 + waits_s)
     host = sum(part.seconds for part in work.parts if part.category is Category.HOST)
     assert host == pytest.approx(waits_s)
+
+
+def waits_s(**plan) -> float:
+    costs = StageCosts(launch_bound(**plan))
+    (run,) = stage_slices(costs.job, 1)
+    both = [costs.work(run, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)]
+    return sum(p.seconds for work in both for p in work.parts if p.category is Category.HOST)
+
+
+def test_whole_passes_that_are_graphs_wait_for_no_launch():
+    assert waits_s(stack="torch") > 0
+    assert waits_s(stack="torch", cuda_graphs="full") == 0
+
+
+def test_a_layer_that_is_a_graph_is_one_launch_each_way():
+    costs = StageCosts(launch_bound(stack="torch", cuda_graphs="layer"))
+    run = stage_slices(costs.job, 1)[0]._replace(
+        has_embedding=False, has_head=False, has_loss=False
+    )
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        work = costs.work(run, phase)
+        launches = [part.repeats for part in work.parts if part.category is Category.HOST]
+        # Backward without recomputation is two passes: of inputs and of weights.
+        assert launches == [4 if phase is Phase.FORWARD else 8]
+
+
+def test_graphs_of_layers_leave_out_experts_without_a_capacity():
+    experts = {"count": 4, "top_k": 2, "ffn_hidden": 128}
+
+    def launches(**more) -> float:
+        model = small_model(layers=1, experts={**experts, **more.pop("experts", {})})
+        costs = StageCosts(small_job(model, stack="megatron-core", **more))
+        kind = costs.units.layers[0]
+        return costs.units.of(kind).launched.forward.kernels
+
+    assert launches(cuda_graphs="layer", experts={"capacity_factor": 1.0}) == 0
+    assert 0 < launches(cuda_graphs="layer") < launches()
+    assert launches(cuda_graphs="full") == 0

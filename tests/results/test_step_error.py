@@ -62,7 +62,11 @@ def test_exposure_is_the_share_of_what_is_waited_for():
         Category.DATA_PARALLEL: 2.0, Category.HOST: 1.0,
     }  # fmt: skip
     assert exposure(10.0, breakdown, layer_passes=0) == pytest.approx((1.0, 0.1, 0.3, 0.2))
-    assert exposure(10.0, breakdown, layer_passes=1e9)[1] == 1.0
+
+
+def test_no_regime_weighs_more_than_the_whole_step():
+    error = StepError(np.diag((0.0, 0.3**2, 0.0, 0.0)), np.zeros(4), freedom=1e9)
+    assert error.variance(np.array((1.0, 5.0, 0.0, 0.0))) == pytest.approx(0.3**2)
 
 
 def test_every_regime_has_its_sizes():

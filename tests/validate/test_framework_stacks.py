@@ -40,7 +40,8 @@ from simulator.validate.published.framework_stacks import (
         ("MaxText", "", "jax"),
         ("JAX", "0.4.30", "jax"),
         ("InternEvo", "", "internevo"),
-        ("PaddlePaddle", "2.6", "megatron-core"),
+        ("PaddlePaddle", "2.6", "paddle"),
+        ("nanotron", "bench branch", "nanotron"),
         ("somebody's own", "", "megatron-core"),
     ],
 )
@@ -91,6 +92,7 @@ def test_deepspeed_trades_heads_and_megatron_sends_keys_round_a_ring():
 
 
 @pytest.mark.parametrize(
+<<<<<<< HEAD
     ("framework", "version", "keeps"),
     [
         ("megatron", "Megatron-LM 0.14, TE 2.11", True),
@@ -111,3 +113,14 @@ def test_nanotron_keeps_fp32_gradients_and_gathers_inputs_again():
     facts = stack_facts("nanotron", "nanotron bench branch")
     assert facts["base"] == "torch"
     assert (facts["frees_gradients"], facts["keeps_gathered"]) == (False, False)
+=======
+    ("framework", "version", "loss"),
+    [
+        ("megatron", "Megatron-LM core_r0.12", "in-place"),
+        ("megatron", "Megatron-Core/NeMo 25.09", None),
+        ("Megatron-Bridge", "0.2", None),
+    ],
+)
+def test_megatron_lm_fuses_its_loss_only_where_it_is_told_to(framework, version, loss):
+    assert stack_facts(framework, version).get("cross_entropy") == loss
+>>>>>>> main

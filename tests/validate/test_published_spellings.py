@@ -29,7 +29,7 @@ def fields_of(row):
         {"gated_mlp": "True", "tied_embeddings": "No", "sequence_parallel": "1"},
         {"profile": "H100-SXM5-80GB"},
         {"fabric": "InfiniBand NDR"},
-        {"framework": "Megatron-LM", "framework_version": "core_r0.12.0"},
+        {"framework": "Megatron_Core", "framework_version": "NeMo 2.0"},
         {"zero": "ZeRO-1", "schedule": "1F1B", "recompute": "no", "precision": "amp_bf16"},
         {"kv_heads": "", "micro_batch": "", "dp": "", "experts": "-", "vpp": "1"},
         {"attention": "sdpa", "ep": "1.0", "cp": ""},

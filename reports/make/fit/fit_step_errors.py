@@ -30,6 +30,7 @@ import yaml
 
 from reports.make.accuracy.band_coverage import COLUMNS, Banded, coverage_section
 from reports.make.fit.fit_training import CROSS_VALIDATION_FILE, read_left_out
+from reports.make.fit.noise_after_runs import noise_after_runs
 from simulator.described.load import job_from_document
 from simulator.errors import ClustersimError
 from simulator.facts import FOLDER, shipped_facts
@@ -133,7 +134,7 @@ class Likelihood:
 
     def __init__(self, runs: Sequence[SeenRun], number_spread: Mapping[str, float]) -> None:
         self.log_ratio = np.array([run.log_ratio for run in runs])
-        self.exposed = np.array([run.exposed for run in runs])
+        self.exposed = np.minimum(1.0, [run.exposed for run in runs])
         profiles = sorted({run.profile for run in runs})
         of_profile = [np.array([run.profile == name for run in runs]) for name in profiles]
         first = [next(run for run in runs if run.profile == name) for name in profiles]
@@ -276,6 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = seen_runs(options.tables, options.first_sight)
     shipped = replace(shipped_errors(), numbers=responses(options.tables))
     found = fit(runs, shipped)
+    found = replace(found, noise_after_runs=noise_after_runs(runs, found))
     bands = left_out_bands(runs, found)
     sys.stdout.write(_facts_text(found, runs))
     seen = [row["id"] for row in read_first_sight(options.first_sight)]

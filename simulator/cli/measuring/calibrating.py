@@ -21,6 +21,7 @@ from simulator.cli.console import (
     write_picture,
 )
 from simulator.cli.measuring.calibrating_gpu import gpu
+from simulator.cli.measuring.calibrating_runs import runs
 from simulator.cli.options import AsJson, Picture, complete_profile, quantity
 from simulator.errors import InputError
 from simulator.extras import require
@@ -46,6 +47,7 @@ def build_calibrate_group() -> typer.Typer:
     )
     group.command("gpu")(gpu)
     group.command("collectives")(collectives)
+    group.command("runs")(runs)
     return group
 
 

@@ -21,6 +21,7 @@ from simulator.cli.console import (
 from simulator.cli.measuring.validating_torch import torch
 from simulator.cli.options import AsJson, complete_profile
 from simulator.cli.planning.sweep import Workers, worker_pool
+from simulator.errors import InputError
 from simulator.files import whole_file
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
@@ -73,18 +74,39 @@ def published(
     kept: Annotated[
         Path, typer.Option(metavar="FILE.csv", help="Where --first-sight keeps predictions.")
     ] = Path("reports/first_sight.csv"),
+    anchor: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Of each source the first N runs, in order of id, calibrate its systems as "
+            "clustersim calibrate runs does; errors are those of the others.",
+        ),
+    ] = 0,
 ) -> None:
     """Compare with published training runs.
 
     Example:  clustersim validate published runs.csv --out errors.csv
+
+    Example:  clustersim validate published runs.csv --anchor 3
     """
+    from simulator.validate.published.anchored_runs import validate_anchored
     from simulator.validate.published.published_runs import validate_published
     from simulator.validate.published.row_facts import facts_file_of
 
     if (facts := facts_file_of(table)) is not None:
         note(f"facts about its runs are taken from {facts}")
+    if first_sight and anchor:
+        rule, hint = (
+            "keeps what is predicted of runs that nothing is known of",
+            "leave --anchor out",
+        )
+        raise InputError.single("--first-sight", rule, hint=hint)
     with worker_pool(workers) as (executor, _), counting("rows") as count:
-        report = validate_published(table, executor=executor, on_row=lambda _: count())
+        if anchor:
+            report = validate_anchored(table, anchor, executor=executor, on_row=lambda _: count())
+        else:
+            report = validate_published(table, executor=executor, on_row=lambda _: count())
     if first_sight:
         from simulator.validate.first_sight import keep_first_sight
         from simulator.validate.published.published_runs import read_rows

@@ -110,7 +110,9 @@ def demand_timing(demand: Demand, local_ranks: int, network: Network) -> Timing:
         )
         transfer_s = max(up_s / protocol.scale_up_share, fabric_s / protocol.fabric_share)
         fill_s = _fill_s(demand, latency_s, transfer_s, network)
-        timings.append(Timing(latency_s + transfer_s + fill_s, transfer_s, protocol.name))
+        slowness = (fabric if demand.fabric_bytes else up).slowness
+        seconds = slowness * (latency_s + transfer_s + fill_s)
+        timings.append(Timing(seconds, slowness * transfer_s, protocol.name))
     return min(timings)
 
 

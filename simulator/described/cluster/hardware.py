@@ -27,6 +27,8 @@ from simulator.described.base import (
     FlopPerSecond,
     Fraction,
     Hertz,
+    Ratio,
+    Seconds,
     Spec,
     Watts,
 )
@@ -115,6 +117,9 @@ class Host(Spec):
     """Host-to-device copy rate of one GPU, pinned memory, one way."""
     gpus_per_pcie_link: Count = 1
     """GPUs behind one PCIe switch, whose copies share the rate of one link to the host."""
+    layer_wait_s: Seconds = 0.0
+    """What a GPU waits for its host beyond what is predicted, for each layer forward and backward,
+    as own runs say (``clustersim calibrate runs``)."""
     memory_bandwidth_bytes_per_s: BytesPerSecond | None = None
     """Of all sockets of a node together; no limit of copies where it is unknown."""
     optimizer_efficiency: Fraction = 0.46
@@ -123,6 +128,21 @@ class Host(Spec):
     table 4)."""
     nvme: Nvme | None = None
     """Local drives, where there are any."""
+
+
+class OwnRuns(Spec):
+    """What own runs leave open of a predicted step (``clustersim calibrate runs``)."""
+
+    framework: str
+    """Whose runs they are: those of others have the band of a system without own runs."""
+    runs: Count
+    """How many runs it was learnt from."""
+    freedom: Ratio
+    """Degrees of freedom of Student's t."""
+    covariance: tuple[tuple[float, ...], ...]
+    """Of the error's logarithm by regime (:data:`simulator.results.step_error.REGIMES`)."""
+    noise: tuple[float, ...]
+    """Variance of a single run, by regime."""
 
 
 class HardwareProfile(Spec):
@@ -138,5 +158,7 @@ class HardwareProfile(Spec):
     host: Host
     common: Common = Field(default_factory=shipped_common)
     """What holds on every system; by default as shipped."""
+    own_runs: OwnRuns | None = None
+    """What runs on this very system have told."""
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, exclude=True)
     """Source of every number, by dotted path such as ``device.memory``."""

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.described.base import Fraction, Seconds, Spec
+from simulator.described.base import Fraction, Ratio, Seconds, Spec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 
@@ -90,6 +90,9 @@ class KernelModel(Spec):
     norm); None is as ``memory_efficiency``."""
     launch_s: Seconds
     """Host time to launch one kernel from an eager framework on this system."""
+    slowness: Ratio = 1.0
+    """Time of kernels over that which follows from all other numbers, as own runs say
+    (``clustersim calibrate runs``)."""
     sustained_clock: Fraction = 1.0
     """Share of the benchmark rate that matrix products keep in long training.
 

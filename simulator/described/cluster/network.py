@@ -18,6 +18,7 @@ from simulator.described.base import (
     CountOrZero,
     Flag,
     Fraction,
+    Ratio,
     Seconds,
     Spec,
 )
@@ -83,6 +84,9 @@ class ScaleUp(Spec):
     """Multiprocessors that a collective's kernel holds: NCCL's channels (connect.cc)."""
     background_load: Load = 0.0
     """Share of every GPU's links that other traffic takes."""
+    slowness: Ratio = 1.0
+    """Time of exchanges in a domain over that which follows from the numbers above, as own runs
+    say (``clustersim calibrate runs``)."""
 
 
 class SwitchTier(Spec):
@@ -132,6 +136,8 @@ class Fabric(Spec):
     """As for the scale-up links, for collectives that cross the fabric."""
     background_load: Load = 0.0
     """Share of every NIC that other traffic takes."""
+    slowness: Ratio = 1.0
+    """As for the scale-up links, for exchanges that cross the fabric."""
     wiring: Wiring = "fat-tree"
     """Whether all NICs of a node meet in one leaf, or each goes to the leaf of its rail."""
     leaf: SwitchTier = SwitchTier()

@@ -42,6 +42,7 @@ from simulator.described.plan.stack import (
 from simulator.schedule import SCHEDULES
 
 Recompute = Literal["none", "selective", "full"]
+CudaGraphs = Literal["none", "layer", "full"]
 RecomputeModule = Literal[
     "core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"
 ]
@@ -209,6 +210,15 @@ class Plan(Spec):
     """How core attention is computed; by default as the stack does it."""
     cross_entropy: CrossEntropy | None = None
     """How the loss is computed; by default as the stack does it."""
+    cuda_graphs: CudaGraphs = "none"
+    """What the host replays as CUDA graphs instead of launching every kernel: nothing; each pass of
+    a ``layer`` (Megatron-Core's ``--cuda-graph-impl`` ``local`` and ``transformer_engine``), but
+    for routed experts without a capacity, whose shapes change from step to step; or ``full``, whole
+    passes (its ``full_iteration``). Memory that graphs hold is not modelled."""
+    deterministic: Flag = False
+    """Whether kernels give the same bits in every run (Megatron's ``--deterministic-mode``):
+    backward of attention is FlashAttention 2's, as Transformer Engine takes it where the best
+    kernel adds up in no order, and tensor exchanges are not pipelined with products."""
     optimizer: Optimizer = "adam"
     """What updates the weights: its states take memory, its passes over them time."""
     optimizer_kernels: Literal["fused", "foreach"] | None = None

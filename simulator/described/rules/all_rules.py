@@ -12,7 +12,11 @@ from simulator.described.job import Job
 from simulator.described.rules.data_parallel_rules import data_parallel_faults, optimizer_faults
 from simulator.described.rules.expert_rules import expert_faults
 from simulator.described.rules.finetuning_rules import finetuning_faults
-from simulator.described.rules.layer_split_rules import context_faults, tensor_grid_faults
+from simulator.described.rules.layer_split_rules import (
+    context_faults,
+    determinism_faults,
+    tensor_grid_faults,
+)
 from simulator.described.rules.memory_rules import (
     contiguity_faults,
     offload_faults,
@@ -187,6 +191,7 @@ _RULES = (
     _sequence_divides_over_ranks,
     _heads_divide_over_tensor_ranks,
     tensor_grid_faults,
+    determinism_faults,
     context_faults,
     expert_faults,
     pipeline_faults,

@@ -36,6 +36,17 @@ def tensor_grid_faults(job: Job) -> Iterator[Fault]:
     yield from _options_without_a_grid(plan)
 
 
+def determinism_faults(job: Job) -> Iterator[Fault]:
+    """Megatron's deterministic mode refuses to pipeline tensor exchanges with products."""
+    if job.plan.deterministic and job.plan.overlap_tp:
+        yield Fault(
+            "plan.overlap_tp",
+            "must be false with plan.deterministic, which has no kernels for it",
+            job.plan.overlap_tp,
+            "leave plan.overlap_tp or plan.deterministic out",
+        )
+
+
 def _depth_has_a_meaning(plan: Plan) -> Iterator[Fault]:
     if plan.tp_depth > 1 and plan.tp_method != "2.5d":
         rule = f"has no meaning with plan.tp_method: {plan.tp_method}"

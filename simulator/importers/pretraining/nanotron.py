@@ -50,7 +50,7 @@ def read_nanotron_config(path: str | Path, given: Given) -> tuple[Job, ImportRep
     }  # fmt: skip
     dp = settings.whole("parallelism.dp", default=None)
     model = _model(settings, Path(path).stem)
-    draft = Draft(model=given.model or model, stack="torch")
+    draft = Draft(model=given.model or model, stack="nanotron")
     copies = degrees["tp"] * degrees["pp"] * degrees["cp"]
     draft.gpus = dp * copies if dp else None
     draft.plan = {**degrees, **_plan(settings, degrees)}

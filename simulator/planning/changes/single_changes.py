@@ -328,7 +328,7 @@ def profile_numbers(profile: HardwareProfile) -> dict[str, str | float]:
 
     Whole numbers (GPUs per node, multiprocessors) are facts and are left out.
     """
-    document = profile.model_dump(by_alias=True, exclude_none=True)
+    document = profile.model_dump(by_alias=True, exclude_none=True, exclude={"own_runs"})
     return dict(_numbers(document))
 
 

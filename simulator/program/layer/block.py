@@ -285,16 +285,17 @@ class Block:
         return elements * self.shape.cast_bytes if is_cast else 0.0
 
     def residual(self, name: str) -> None:
-        """Bias, dropout and addition to the residual stream; backward adds the branches.
+        """Dropout and addition to the residual stream; backward adds the branches.
 
-        The one residual of a parallel block reads both branches.
+        Eager code drops by a kernel of its own. The one residual of a parallel block reads both
+        branches.
         """
         row = self.shape.tokens * self.model.hidden * self.shape.element_bytes
-        kernels = 1 if self.stack.fused_elementwise else 2 + self.stack.dropout
         dropped = 2 * row if self.stack.dropout else 0.0
+        drops_alone = self.stack.dropout and not self.stack.fused_elementwise
         merged = row if self.model.parallel_block else 0.0
-        forward, backward = 3 * row * kernels + merged, 3 * row + dropped
-        self.memory_bound(name, forward, backward, Region.SEQUENCE, kernels)
+        forward, backward = 3 * row + merged + dropped * drops_alone, 3 * row + dropped
+        self.memory_bound(name, forward, backward, Region.SEQUENCE, 1 + drops_alone)
         if self.stack.dropout:
             mask = self.shape.tokens * self.model.hidden * MASK_BYTES
             self.save(f"{name}_mask", mask, Region.SEQUENCE)

@@ -17,6 +17,15 @@ within its limits, one byte per element and limit (6), the gradients there (5), 
 (``weighted_bias_quick_geglu_impl`` of Megatron-Core)."""
 
 
+_EAGER_GATE_PASSES, _EAGER_GATE_BACKWARD_PASSES, _EAGER_GATE_KERNELS = 5, 9, 2
+"""Reads and writes of a nonlinearity and of the product with it by eager kernels, in elements of
+their result, and kernels of forward; backward has one more. Forward: 2 and 3. Backward: 3 for the
+nonlinearity, and 3 for each factor of the product (``torch.nn.functional.silu(gate) * up``)."""
+
+_EAGER_JOIN_PASSES = 4
+"""The same of joining the gradients of gate and up, which are halves of one product."""
+
+
 def mlp_tensors(model: Model, name: str, width: int, *, biased: bool) -> Iterator[ParameterTensor]:
     """Gate and up, and down, each with its bias if it is ``biased``."""
     for part in ("gate", "up") if model.gated_mlp else ("up",):
@@ -64,7 +73,7 @@ def add_mlp(
     columns = products * width
     block.linear(
         up, columns, hidden, Split.COLUMN, after_kernel=True, products=products,
-        weights=1 if is_shared else 2, tensors=into,
+        weights=1 if is_shared else products, tensors=into,
     )  # fmt: skip
     if model.mlp_bias:
         block.bias(up, tokens * columns, Region.TENSOR)
@@ -94,9 +103,16 @@ def add_activation(
         block.save(f"{name}_input", products * inner, region, role=input_role)
     if model.gated_mlp and not stack.fused_elementwise:
         block.save(f"{name}_output", inner, region)
-    passes = 1 if stack.fused_elementwise else products + 1
+    if model.gated_mlp and not stack.fused_elementwise:
+        joined = _EAGER_JOIN_PASSES if stack.fused_projections else 0
+        forward, backward = (
+            _EAGER_GATE_PASSES * inner,
+            (_EAGER_GATE_BACKWARD_PASSES + joined) * inner,
+        )
+        block.memory_bound(name, forward, backward, region, _EAGER_GATE_KERNELS)
+        return
     forward, backward = (products + 1) * inner, (2 * products + 1) * inner
-    block.memory_bound(name, forward * passes, backward * passes, region, passes)
+    block.memory_bound(name, forward, backward, region)
 
 
 def _tensors(model: Model) -> Iterator[ParameterTensor]:

@@ -44,6 +44,7 @@ from simulator.program.layer.model_ends import (
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.layer.pieces import Axis, Layer
 from simulator.program.layer.tensors import ParameterTensor
+from simulator.program.price.captured import captured_pieces, without
 from simulator.program.price.layer_time import (
     Hiding,
     LayerTime,
@@ -106,6 +107,8 @@ class UnitCost:
 
     Attributes:
         time: All directions.
+        launched: What of them the host launches kernel by kernel.
+        graphs: CUDA graphs that it launches for each of them beside.
         saved: Kept from forward to backward.
         passing: Held while forward runs.
         working: Held while backward runs.
@@ -114,6 +117,8 @@ class UnitCost:
     """
 
     time: LayerTime
+    launched: LayerTime
+    graphs: int
     saved: Memory
     passing: Memory
     working: Memory
@@ -250,8 +255,15 @@ class UnitCosts:
         calls_backward = recompute == "full" and not plan.stack.recompute_stops_early
         ends = checkpoint_ends(layer) if calls_backward else ()
         peak = backward_peak(layer, outcome.restored_bytes)
+        captured = captured_pieces(self.job, layer, is_end=isinstance(unit, End))
+        launched = time
+        if captured:
+            rest = without(layer, captured)
+            launched = layer_time(rest, self.timer, self._hiding, outcome.repeated)
         return UnitCost(
             time=time,
+            launched=launched,
+            graphs=1 if captured and plan.cuda_graphs == "layer" else 0,
             saved=saved,
             passing=_blocks(Owner.TEMPORARIES, passing_bytes),
             working=ends + peak.memory + (head_placeholder(self.job) if unit is End.HEAD else ()),
@@ -302,6 +314,8 @@ def _forward_only(layer: Layer, timer: PieceTimer, hiding: Hiding) -> UnitCost:
     passing = (*layer.passing_bytes, *layer.buffer_bytes)
     return UnitCost(
         time=time,
+        launched=time,
+        graphs=0,
         saved=(),
         passing=_blocks(Owner.TEMPORARIES, passing),
         working=(),

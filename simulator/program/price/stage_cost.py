@@ -264,7 +264,7 @@ class StageCosts:
                 flop += pass_time.flop * count
                 for part in pass_time.parts:
                     _add_part(parts, part, count, _exposed_share(part, exposed))
-            pieces, unit_launches = self._launched(unit.time, count, phase, exposed)
+            pieces, unit_launches = self._launched(unit, count, phase, exposed)
             queue.append(pieces)
             launches += unit_launches * count
         if phase is not Phase.FORWARD:
@@ -273,7 +273,9 @@ class StageCosts:
         if copies is not None:
             _add_part(parts, copies, 1)
             queue.insert(0, Launched(1, copies.seconds, 0.0))
-        if waits_s := waiting_s(queue, launches_ahead=self.job.plan.stack.launches_ahead):
+        waits_s = waiting_s(queue, launches_ahead=self.job.plan.stack.launches_ahead)
+        waits_s += self._unpredicted_wait_s(run, phase)
+        if waits_s:
             parts["launch", Category.HOST] = Part("launch", Category.HOST, waits_s, launches)
         ordered = tuple(parts.values())
         return Work(
@@ -283,18 +285,27 @@ class StageCosts:
             collectives=self._collectives(run, phase),
         )
 
+    def _unpredicted_wait_s(self, run: Slice, phase: Phase) -> float:
+        """What own runs say that layers wait for the host beyond; backward does twice the work."""
+        thirds = 2 if phase is Phase.BACKWARD else 1
+        layer_wait_s = self.job.cluster.profile.host.layer_wait_s
+        return (run.end - run.first) * layer_wait_s * thirds / 3
+
     def _launched(
-        self, time: LayerTime, count: int, phase: Phase, exposed: float
+        self, unit: UnitCost, count: int, phase: Phase, exposed: float
     ) -> tuple[Launched, int]:
         """So many equal units as the host launches them, and the launches of one."""
         device_s, host_s, launches = 0.0, 0.0, 0
-        for pass_time in _directions(time, phase):
-            runs_python = pass_time is time.forward or pass_time is time.recompute
+        by_host = _directions(unit.launched, phase)
+        for direction, launched_alone in zip(_directions(unit.time, phase), by_host, strict=True):
+            time = unit.time
+            runs_python = direction is time.forward or direction is time.recompute
             turns = self._python_turns if runs_python else 1
-            launches += (pass_time.kernels + pass_time.exchanges) * turns
-            host_s += pass_time.kernels * turns * self.host_s_per_kernel
-            host_s += pass_time.exchanges * turns * self._host_s_per_exchange
-            for part in pass_time.parts:
+            kernels = launched_alone.kernels + (unit.graphs if direction.parts else 0)
+            launches += (kernels + launched_alone.exchanges) * turns
+            host_s += kernels * turns * self.host_s_per_kernel
+            host_s += launched_alone.exchanges * turns * self._host_s_per_exchange
+            for part in direction.parts:
                 device_s += part.seconds * _exposed_share(part, exposed)
         profile = self.job.cluster.profile
         return launched(profile, count, device_s, host_s, launches), launches

@@ -1,4 +1,5 @@
 """Published training runs.
 
-A row becomes a job (``published_rows``) and is predicted (``published_runs``).
+A row becomes a job (``published_rows``) and is predicted (``published_runs``), where asked with
+what the first runs of its source tell (``anchored_runs``).
 """

@@ -44,8 +44,6 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return _megatron_of_its_time(said)
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
-    if "nanotron" in said:
-        return {"base": base, **shipped_facts(_FILE)["nanotron"]}
     if base in ("torch-fsdp", *_around_torch()) and re.search(
         shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"
     ):
@@ -101,7 +99,9 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
         months = int(container.group(1)) * 12 + int(container.group(2))
         year = min(2000 + int(container.group(1)), 2022) if months < 23 * 12 + 7 else 2023
     if year is None or year > 2022:
-        return {"base": "megatron-core", **_transformer_engine_of_its_time(said, year)}
+        facts = shipped_facts(_FILE)
+        loss = {} if re.search(facts["fused_loss"], said) else facts["unfused_loss"]
+        return {"base": "megatron-core", **loss, **_transformer_engine_of_its_time(said, year)}
     if "nemo" in said:
         return {
             "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import ClustersimError, Fault, InputError
 from simulator.results.simulation import Engine, run_step
@@ -51,6 +52,7 @@ class PublishedResult:
         fits: Whether it is predicted to fit; None without a prediction.
         fits_probability: How likely that is, 0 to 1.
         filled_share: Part of its memory that the fullest GPU is predicted to need.
+        anchor: Whether its measurement was used to predict others of its source.
         assumed: Cells that are empty, and what was taken for them; empty where none was needed.
         skipped: Why there is no prediction; empty if there is one.
     """
@@ -69,6 +71,7 @@ class PublishedResult:
     fits: bool | None = None
     fits_probability: float | None = None
     filled_share: float | None = None
+    anchor: bool = False
     assumed: str = ""
     skipped: str = ""
 
@@ -126,8 +129,9 @@ class PublishedReport:
 
 
 def step_accuracy(results: Iterable[PublishedResult]) -> Accuracy:
-    """Accuracy of the step time over the runs that state one or were skipped."""
-    counted = (r for r in results if r.skipped or r.measured_step_s is not None)
+    """Accuracy of the step time over the runs that state one or were skipped, but no anchors."""
+    stated = (r for r in results if r.skipped or r.measured_step_s is not None)
+    counted = (r for r in stated if not r.anchor)
     return Accuracy.of(r.error_pct for r in counted)
 
 
@@ -162,8 +166,25 @@ def validate_published(
     return PublishedReport([finished[number] for number in range(len(rows))])
 
 
+class Simulated(NamedTuple):
+    """One row, its job and its step; both are None where it cannot run."""
+
+    result: PublishedResult
+    job: Job | None = None
+    step: StepResult | None = None
+
+
+Adjust = Callable[[Job], Job]
+"""What is known of a run's system besides: the job with it."""
+
+
 def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
     """One row, simulated; a row that cannot run says why."""
+    return simulated(row, engine).result
+
+
+def simulated(row: Row, engine: Engine = "des", adjusted: Adjust = lambda job: job) -> Simulated:
+    """The same, with its job, which may be adjusted, and its step."""
     ran = memory_kind(row) != "oom"
     result = PublishedResult(row["id"], row.get("grade", ""), row["profile"], None, ran=ran)
     try:
@@ -173,13 +194,15 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
             measured_mem_gib=cells.measured(row, "measured_mem_gib"),
             assumed=", ".join(assumptions(row)),
         )
-        step = run_step(job_from_document(job_document(row)), engine)
+        job = adjusted(job_from_document(job_document(row)))
+        step = run_step(job, engine)
     except InputError as error:
-        return replace(result, skipped="; ".join(_reason(fault) for fault in error.faults))
+        reasons = "; ".join(_reason(fault) for fault in error.faults)
+        return Simulated(replace(result, skipped=reasons))
     except (ClustersimError, ArithmeticError, ValueError, KeyError) as error:
-        return replace(result, skipped=f"{type(error).__name__}: {error}")
+        return Simulated(replace(result, skipped=f"{type(error).__name__}: {error}"))
     memory_gib = _peak_bytes(step, memory_kind(row)) / _GIB
-    return replace(
+    result = replace(
         result,
         predicted_step_s=step.step_time_s,
         error_pct=error_pct(step.step_time_s, result.measured_step_s),
@@ -190,6 +213,7 @@ def predicted(row: Row, engine: Engine = "des") -> PublishedResult:
         fits_probability=step.fits_probability,
         filled_share=step.fullest.filled_share,
     )
+    return Simulated(result, job, step)
 
 
 def _reason(fault: Fault) -> str:

@@ -1,0 +1,190 @@
+"""Which profile do own measured runs make of a system?
+
+The runs are predicted, :mod:`simulator.results.own_runs` says what their errors tell, and they are
+predicted once more with the numbers that follow, so that one sees what was learnt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simulator.calibrate.profile_text import SourcedValue, with_sourced_values
+from simulator.described.job import Job
+from simulator.described.load import load_profile, profile_file
+from simulator.errors import InputError
+from simulator.results.fit_probability import job_spread
+from simulator.results.own_runs import CONTRADICTS, Lesson, OwnRun, changes_of, lesson
+from simulator.results.simulation import run_step
+from simulator.results.step import StepResult
+from simulator.results.step_error import error_before_runs, framework_of, job_exposure
+from simulator.tables.cells import Row
+from simulator.validate.published.anchored_runs import own_run
+from simulator.validate.published.published_runs import read_rows, simulated
+
+_FEWEST_TO_DISAGREE = 3
+"""Runs of which one can contradict the others."""
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A run before and after its system was calibrated.
+
+    Attributes:
+        run: As it was predicted before.
+        after_s: The step, predicted after [s].
+        band_before, band_after: Width of the band over the step, by time.
+        contradicts: Whether it is far from what the other runs say.
+    """
+
+    run: OwnRun
+    after_s: float
+    band_before: float
+    band_after: float
+    contradicts: bool
+
+
+@dataclass(frozen=True)
+class OwnSystem:
+    """What runs say of one system.
+
+    Attributes:
+        profile: Name or file of the profile that they were predicted with.
+        framework: Whose runs they are.
+        lesson: What they tell.
+        fields: Numbers of the profile that say so, by path.
+        runs: Each of them.
+    """
+
+    profile: str
+    framework: str
+    lesson: Lesson
+    fields: dict[str, Any]
+    runs: Sequence[Learnt]
+
+    @cached_property
+    def before(self) -> dict[str, Any]:
+        """The same fields as the profile has them."""
+        document = load_profile(self.profile).model_dump(mode="json", by_alias=True)
+        return {path: _at(document, path) for path in self.fields}
+
+    def text(self, reference: str) -> str:
+        """The profile with what was learnt, each number with its source.
+
+        Args:
+            reference: Where the runs come from.
+
+        Raises:
+            InputError: The profile is laid out such that a value cannot be replaced alone.
+        """
+        file = profile_file(self.profile)
+        numbers = {path: value for path, value in self.fields.items() if path != "own_runs"}
+        values: dict[str, SourcedValue | str] = {
+            path: SourcedValue(value, "fitted", reference) for path, value in numbers.items()
+        }
+        source = {"kind": "fitted", "reference": reference}
+        values["own_runs"] = json.dumps({**self.fields["own_runs"], "source": source})
+        return with_sourced_values(file.read_text(encoding="utf-8"), values, str(file))
+
+
+def table_runs(table: Path, profile: str, on_row: Callable[[], None]) -> list[tuple[Job, OwnRun]]:
+    """Every row of a table as a run on a system; rows without a step time are left out.
+
+    Args:
+        table: With the columns of ``reports/data/runs_open.csv``.
+        profile: Name or file of the system's profile.
+        on_row: Called after each row, for progress.
+
+    Raises:
+        InputError: The table cannot be read, no row has a step time, or one cannot run.
+    """
+    found = []
+    for row in read_rows(table):
+        if row["measured_step_s"]:
+            found.append(_row_run(row, profile, str(table)))
+        on_row()
+    if not found:
+        rule, hint = "states no step time", "give measured_step_s, in seconds"
+        raise InputError.single("measured_step_s", rule, hint=hint, file=str(table))
+    return found
+
+
+def _row_run(row: Row, profile: str, file: str) -> tuple[Job, OwnRun]:
+    found = simulated(row, adjusted=lambda job: on_system(job, profile))
+    run = own_run(found)
+    if found.job is None or run is None:
+        raise InputError.single(row["id"], found.result.skipped, file=file)
+    return found.job, run
+
+
+def on_system(job: Job, profile: str) -> Job:
+    """The job with a profile of its own system.
+
+    Raises:
+        InputError: It ran on another one, or on several.
+    """
+    wanted, has = load_profile(profile).name, job.cluster.profile.name
+    if job.cluster.pools or wanted != has:
+        rule, hint = f"is not {wanted}", "calibrate every system with its own runs"
+        raise InputError.single("profile", rule, has, hint)
+    is_file = profile.endswith((".yaml", ".yml"))
+    return job.replace({"cluster.profile": str(Path(profile).resolve()) if is_file else profile})
+
+
+def job_run(job: Job, step: StepResult, measured_s: float, measured_bytes: float | None) -> OwnRun:
+    """One measured job as a run; its memory is that of the device."""
+    exposed = job_exposure(job, step.step_time_s, step.breakdown_s)
+    held_bytes = None if measured_bytes is None else step.peak_device_bytes
+    return OwnRun(job.title, measured_s, step.step_time_s, exposed, measured_bytes, held_bytes)
+
+
+def own_system(profile: str, jobs: Sequence[tuple[Job, OwnRun]]) -> OwnSystem:
+    """What own runs say of a system; they are simulated once more.
+
+    Args:
+        profile: Name or file of the profile that they were predicted with.
+        jobs: Each run with its job, at least one.
+
+    Raises:
+        InputError: The runs are of several frameworks.
+    """
+    frameworks = Counter(framework_of(job) for job, _ in jobs)
+    if len(frameworks) > 1:
+        rule, hint = "runs of several frameworks", "calibrate a profile for each of them"
+        raise InputError.single("framework", rule, ", ".join(frameworks), hint)
+    (framework,) = frameworks
+    first, runs = jobs[0][0], [run for _, run in jobs]
+    prior = error_before_runs(first)
+    told = lesson(runs, prior, job_spread(first).scale)
+    fields = told.fields(first.cluster.profile, framework, len(runs))
+    learnt = [
+        _learnt(job, run, changes_of(fields), misfit, can_disagree=len(runs) >= _FEWEST_TO_DISAGREE)
+        for (job, run), misfit in zip(jobs, told.misfits, strict=True)
+    ]
+    return OwnSystem(profile, framework, told, fields, learnt)
+
+
+def _learnt(
+    job: Job, run: OwnRun, changes: dict[str, Any], misfit: float, *, can_disagree: bool
+) -> Learnt:
+    before, after = run_step(job), run_step(job.replace(changes))
+    contradicts = can_disagree and abs(misfit) > CONTRADICTS
+    return Learnt(run, after.step_time_s, _width(before), _width(after), contradicts)
+
+
+def _width(step: StepResult) -> float:
+    """Width of the band of a step, over the step."""
+    assert step.step_time_band_s is not None, "systems of one kind of GPUs have bands"
+    low, high = step.step_time_band_s
+    return (high - low) / step.step_time_s
+
+
+def _at(document: Any, path: str) -> Any:
+    for key in path.split("."):
+        document = document[key]
+    return document

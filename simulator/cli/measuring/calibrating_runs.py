@@ -1,0 +1,190 @@
+"""clustersim calibrate runs: what do a few steps of your own say of your system?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.console import (
+    counting,
+    note,
+    number_columns,
+    print_json,
+    print_table,
+    text_columns,
+)
+from simulator.cli.options import AsJson, Changes, complete_profile, file_to_write, quantity
+from simulator.errors import InputError
+from simulator.files import write_whole
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from simulator.calibrate.own_system import OwnSystem
+
+
+def runs(
+    table: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUNS.csv",
+            help="Measured runs of the system, with the columns of reports/data/runs_open.csv.",
+        ),
+    ] = None,
+    *,
+    job_file: Annotated[
+        Path | None,
+        typer.Option("--job", metavar="JOB.yaml", help="One run, in place of a table."),
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Its step: 15.9s. With --job.")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="Its device memory: 61GiB. With --job."),
+    ] = None,
+    changes: Changes = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="The system: a shipped name or a .yaml file; by default, the one of the job.",
+            autocompletion=complete_profile,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, file_to_write("Write the calibrated profile.", ".yaml", ".yml")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn a system's pace from a few measured training steps on it.
+
+    Each number moves from where the profile has it only as far as the runs say so: one run moves
+    mostly how slow everything is, several tell kernels, hosts, exchanges and the fabric apart.
+    Every command takes the written profile as any other; its bands are narrower.
+
+    Example:  clustersim calibrate runs ours.csv --profile h100-sxm-80gb --out ours.yaml
+
+    Example:  clustersim calibrate runs --job job.yaml --step 15.9s --memory 61GiB --out ours.yaml
+    """
+    if (table is None) == (job_file is None):
+        hint = "name a table, or one run with --job JOB.yaml --step TIME"
+        raise InputError.single("RUNS.csv", "give either a table or --job", hint=hint)
+    if table is not None:
+        _refuse_for_table(step, memory, changes)
+        found = _of_table(table, profile)
+    else:
+        assert job_file is not None, "one of both is given"
+        found = _of_job(job_file, changes, profile, step, memory)
+    if as_json:
+        print_json(_document(found))
+    else:
+        _print_numbers(found)
+        _print_runs(found)
+    for learnt in found.runs:
+        if learnt.contradicts:
+            note(f"{learnt.run.name} contradicts the other runs, so it counts little: check it")
+    if out is not None:
+        write_whole(out, found.text(f"{table or job_file}: {len(found.runs)} own runs"))
+        note(f"wrote {out}")
+
+
+def _refuse_for_table(step: str | None, memory: str | None, changes: list[str] | None) -> None:
+    for option, given in (("--step", step), ("--memory", memory), ("--set", changes)):
+        if given:
+            rule, hint = "is about one run, and a table is given", "give --job, or leave it out"
+            raise InputError.single(option, rule, hint=hint)
+
+
+def _of_table(table: Path, profile: str | None) -> OwnSystem:
+    from simulator.calibrate.own_system import own_system, table_runs
+
+    if profile is None:
+        hint = "name the system that the runs were measured on: --profile h100-sxm-80gb"
+        raise InputError.single("--profile", "is missing", hint=hint)
+    with counting("runs") as count:
+        return own_system(profile, table_runs(table, profile, count))
+
+
+def _of_job(
+    path: Path,
+    changes: list[str] | None,
+    profile: str | None,
+    step: str | None,
+    memory: str | None,
+) -> OwnSystem:
+    from simulator.calibrate.own_system import job_run, on_system, own_system
+    from simulator.cli.options import read_job
+    from simulator.results.simulation import run_step
+
+    if step is None:
+        hint = "say how long the measured step took: --step 15.9s"
+        raise InputError.single("--step", "is missing", hint=hint)
+    measured_s = quantity(step, "--step", "s")
+    measured_bytes = None if memory is None else quantity(memory, "--memory", "bytes")
+    job = read_job(path, changes)
+    name = profile or str(job.document["cluster"]["profile"])
+    job = on_system(job, name)
+    run = job_run(job, run_step(job), measured_s, measured_bytes)
+    return own_system(name, [(job, run)])
+
+
+def _document(found: OwnSystem) -> dict[str, Any]:
+    return {
+        "profile": found.profile,
+        "framework": found.framework,
+        "learnt": {
+            path: {"before": found.before[path], "after": after}
+            for path, after in found.fields.items()
+        },
+        "runs": [
+            {
+                "name": each.run.name,
+                "measured_step_s": each.run.measured_s,
+                "predicted_before_s": each.run.predicted_s,
+                "predicted_after_s": each.after_s,
+                "band_width_before": each.band_before,
+                "band_width_after": each.band_after,
+                "contradicts": each.contradicts,
+            }
+            for each in found.runs
+        ],
+    }
+
+
+def _print_numbers(found: OwnSystem) -> None:
+    rows = [
+        (path, _number_text(found.before[path]), _number_text(after))
+        for path, after in found.fields.items()
+        if path != "own_runs"
+    ]
+    columns = text_columns("number") + number_columns("before", "after")
+    count = len(found.runs)
+    print_table(f"learnt from {'1 run' if count == 1 else f'{count} runs'}", columns, rows)
+
+
+def _number_text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _print_runs(found: OwnSystem) -> None:
+    rows = [
+        (
+            each.run.name,
+            format_seconds(each.run.measured_s),
+            format_seconds(each.run.predicted_s),
+            format_seconds(each.after_s),
+            f"{each.band_before:.0%}",
+            f"{each.band_after:.0%}",
+        )
+        for each in found.runs
+    ]
+    columns = text_columns("run") + number_columns(
+        "measured", "predicted", "with what was learnt", "width of its band", "now"
+    )
+    print_table(f"runs of {found.framework} on {found.profile}", columns, rows)
+    if found.lesson.memory_bytes:
+        beyond = found.lesson.memory_bytes
+        word = "more" if beyond > 0 else "less"
+        typer.echo(f"GPUs hold {format_bytes(abs(beyond))} {word} than was predicted")

@@ -1,0 +1,199 @@
+"""What do own runs say of a system, and what do they leave open?
+
+Each regime of a step has an unknown slowness, with the spread of :mod:`.step_error` about what is
+predicted; runs narrow it. One run moves mostly what all regimes have in common, because its error
+may be of any; runs of different regimes tell them apart. A run that is far from what the others
+say counts little, so it does not spoil what they agree on.
+
+Source: Bayes' rule for a linear model with Gaussian prior, made linear anew at each estimate
+(Gauss-Newton), with Student's t for single runs by reweighting (Lange, Little and Taylor, J. Am.
+Stat. Assoc. 84, 1989); what is left is the covariance of the estimate (Joseph's form), its scale
+that of the multivariate t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.described.cluster.hardware import HardwareProfile
+from simulator.results.step_error import Floats, StepError, eager_layer_s, shipped_errors
+from simulator.units import format_quantity
+
+_ROUNDS = 50
+_LEAST_SHARE = 0.2
+"""Share of its predicted time that a regime takes at the least."""
+
+CONTRADICTS = 3.0
+"""Standard deviations of a single run beyond which it contradicts the others."""
+
+_MEMORY_NOISE = 0.02
+"""Standard deviation of a measured memory's logarithm: assumption."""
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """A step that was measured, and what is predicted of it.
+
+    Attributes:
+        name: What people call it.
+        measured_s, predicted_s: The step [s].
+        exposed: How much each regime weighs in it, shape (regimes,).
+        measured_bytes, predicted_bytes: Memory of the fullest GPU, of the same kind [B]; None
+            where it was not measured.
+    """
+
+    name: str
+    measured_s: float
+    predicted_s: float
+    exposed: Floats
+    measured_bytes: float | None = None
+    predicted_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What runs have told.
+
+    Attributes:
+        common: Logarithm of how much slower everything is than predicted.
+        launches: What the device waits for its host beyond, per layer forward and backward, in
+            units of what a host that launches its kernels one by one takes.
+        exchanges, fabric: Share by which they are slower than everything.
+        error: What is left open.
+        misfits: How far each run is from what was learnt, in standard deviations of one run.
+        memory_bytes: What the fullest GPU holds beyond what is predicted [B].
+    """
+
+    common: float
+    launches: float
+    exchanges: float
+    fabric: float
+    error: StepError
+    misfits: tuple[float, ...]
+    memory_bytes: float
+
+    def log_slowness(self, exposed: Floats) -> float:
+        """Logarithm of how much slower a step is than predicted, with those weights of regimes."""
+        found = np.array((self.common, self.launches, self.exchanges, self.fabric))
+        return float(_logarithm(exposed[None], found)[0][0])
+
+    def fields(self, profile: HardwareProfile, framework: str, runs: int) -> dict[str, Any]:
+        """The numbers of a profile that say so, by path, as files write them.
+
+        Args:
+            profile: The system that the runs were predicted with.
+            framework: Whose runs they were.
+            runs: How many.
+        """
+        slower = float(np.exp(self.common))
+        up, fabric = profile.network.scale_up, profile.network.fabric
+        wait_s = slower * (profile.host.layer_wait_s + self.launches * eager_layer_s())
+        known = 0 if profile.own_runs is None else profile.own_runs.runs
+        context_bytes = max(0.0, profile.device.context_bytes + self.memory_bytes)
+        return {
+            "kernels.slowness": _rounded(profile.kernels.slowness * slower),
+            "kernels.launch": _quantity(profile.kernels.launch_s * slower, "s"),
+            "network.scale_up.slowness": _rounded(up.slowness * slower * (1 + self.exchanges)),
+            "network.fabric.slowness": _rounded(fabric.slowness * slower * (1 + self.fabric)),
+            "host.layer_wait": _quantity(wait_s, "s"),
+            "device.context": _quantity(context_bytes, "bytes"),
+            "own_runs": {
+                "framework": framework,
+                "runs": known + runs,
+                "freedom": _rounded(self.error.freedom),
+                "covariance": [[_rounded(x) for x in row] for row in self.error.covariance],
+                "noise": [_rounded(x) for x in self.error.noise],
+            },
+        }
+
+
+def _rounded(value: float) -> float:
+    """To four digits, which is more than runs can tell."""
+    return float(f"{value:.4g}")
+
+
+def _quantity(value: float, dimension: str) -> str:
+    """The same with its unit, in thousandths of the base unit where it is small."""
+    return format_quantity(_rounded(value), dimension)
+
+
+def lesson(runs: Sequence[OwnRun], prior: StepError, memory_spread: float) -> Lesson:
+    """What runs of one system and framework tell; at least one.
+
+    Args:
+        runs: The runs.
+        prior: What was known before.
+        memory_spread: Standard deviation of the logarithm of measured over predicted memory, which
+            runs that state none do not ask for.
+    """
+    exposed = np.array([run.exposed for run in runs])
+    measured = np.log([run.measured_s / run.predicted_s for run in runs])
+    noise = np.minimum(exposed, 1.0) ** 2 @ prior.noise
+    open_now = prior.covariance.copy()
+    weights, found = np.ones(len(runs)), np.zeros(exposed.shape[1])
+    for _ in range(_ROUNDS):
+        said, slopes = _logarithm(exposed, found)
+        covariance = slopes @ open_now @ slopes.T + np.diag(noise / weights)
+        gain = np.linalg.solve(covariance, slopes @ open_now).T
+        apart = measured - said + slopes @ found
+        found = gain @ apart
+        if found[1] < 0:  # a host is not known to wait less than nothing
+            open_now[1, :] = open_now[:, 1] = 0.0
+        found[1:] = np.maximum(found[1:], (0.0, _LEAST_SHARE - 1, _LEAST_SHARE - 1))
+        misfits = (measured - _logarithm(exposed, found)[0]) / np.sqrt(noise)
+        weights = _weights(misfits)
+    distance = float(apart @ np.linalg.solve(covariance, apart))
+    freedom = prior.freedom + len(runs)
+    scale = (prior.freedom + distance) / freedom
+    kept = np.eye(len(found)) - gain @ slopes
+    left = kept @ prior.covariance @ kept.T + (gain * noise / weights) @ gain.T
+    error = StepError(scale * left, scale * prior.noise, freedom)
+    common, launches, exchanges, fabric = found.tolist()
+    return Lesson(
+        common,
+        launches,
+        exchanges,
+        fabric,
+        error=error,
+        misfits=tuple(misfits.tolist()),
+        memory_bytes=_memory_bytes(runs, memory_spread),
+    )
+
+
+def _weights(misfits: Floats) -> Floats:
+    """How much each run counts: the less, the farther it is from most, shape (runs,).
+
+    One that stands alone counts in full: it may be the system that is not as predicted.
+    """
+    usual = max(1.0, float(np.median(misfits**2)))
+    tails = shipped_errors().freedom
+    return np.minimum(1.0, (tails + 1) / (tails + misfits**2 / usual))
+
+
+def _logarithm(exposed: Floats, found: Floats) -> tuple[Floats, Floats]:
+    """Logarithm of how much slower steps are, shape (runs,), and its slopes, (runs, regimes)."""
+    slower = 1 + exposed[:, 1:] @ found[1:]
+    slopes = np.hstack([exposed[:, :1], exposed[:, 1:] / slower[:, None]])
+    return found[0] + np.log(slower), slopes
+
+
+def _memory_bytes(runs: Sequence[OwnRun], spread: float) -> float:
+    """What GPUs hold beyond what is predicted [B]: the median, trusted more by more runs."""
+    beyond = [
+        run.measured_bytes - run.predicted_bytes
+        for run in runs
+        if run.measured_bytes is not None and run.predicted_bytes is not None
+    ]
+    if not beyond:
+        return 0.0
+    trust = spread**2 / (spread**2 + _MEMORY_NOISE**2 / len(beyond))
+    return trust * float(np.median(beyond))
+
+
+def changes_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as changes of a job."""
+    return {f"cluster.{path}": value for path, value in fields.items()}

@@ -1,0 +1,108 @@
+"""Does calibrate runs learn, print, write and refuse as it says?"""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from simulator.validate.published.published_runs import predicted
+from tests.validate.test_published import ROW
+
+SLOWER = 1.2
+"""Measured over predicted time of every run."""
+
+
+@pytest.fixture(scope="module")
+def predicted_s():
+    """Steps of the row with one and two microbatches per rank and stage."""
+    return {batch: predicted({**ROW, "global_batch": batch}).predicted_step_s for batch in "48"}
+
+
+@pytest.fixture
+def table(tmp_path, predicted_s):
+    """Runs of a system, as a share of their predicted times; returns the path."""
+
+    def write(*ratios: float, **cells: str):
+        rows = [
+            {
+                **ROW, **cells, "id": f"ours-{number}", "global_batch": batch,
+                "measured_step_s": str(ratio * predicted_s[batch]), "measured_mem_gib": "",
+            }
+            for number, (ratio, batch) in enumerate(zip(ratios, "4848", strict=False))
+        ]  # fmt: skip
+        path = tmp_path / "ours.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(ROW))
+            writer.writeheader()
+            writer.writerows(rows)
+        return path
+
+    return write
+
+
+BASE = ("--profile", "h100-sxm-80gb")
+
+
+def test_runs_that_are_all_slower_are_predicted_so_and_have_narrower_bands(clustersim, table):
+    outcome = clustersim("calibrate", "runs", table(*[SLOWER] * 4), *BASE, "--json")
+    document = json.loads(outcome.out)
+    for run in document["runs"]:
+        assert run["predicted_after_s"] == pytest.approx(run["measured_step_s"], rel=0.06)
+        assert run["band_width_after"] < run["band_width_before"]
+    # Steps of a few milliseconds are most likely bound by their host.
+    assert document["learnt"]["host.layer_wait"]["after"] != "0 ns"
+
+
+def test_every_command_takes_the_written_profile(clustersim, table, tmp_path, predicted_s):
+    ours = tmp_path / "ours.yaml"
+    outcome = clustersim("calibrate", "runs", table(*[SLOWER] * 4), *BASE, "--out", ours)
+    assert outcome.code == 0
+    assert "learnt from 4 runs" in outcome.out
+    assert clustersim("profile", "check", ours).code == 0
+    result = predicted({**ROW, "profile": str(ours)})
+    assert result.predicted_step_s == pytest.approx(SLOWER * predicted_s["8"], rel=0.06)
+    low, high = result.band_s
+    assert low < SLOWER * predicted_s["8"] < high
+
+
+def test_a_written_profile_learns_on(clustersim, table, tmp_path):
+    ours, more = tmp_path / "ours.yaml", table(*[SLOWER] * 4)
+    clustersim("calibrate", "runs", more, *BASE, "--out", ours)
+    again = more.read_text().replace("h100-sxm-80gb", str(ours))
+    more.write_text(again)
+    document = json.loads(clustersim("calibrate", "runs", more, "--profile", ours, "--json").out)
+    assert document["learnt"]["own_runs"]["before"]["runs"] == 4
+    assert document["learnt"]["own_runs"]["after"]["runs"] == 8
+
+
+def test_a_run_that_contradicts_the_others_is_named(clustersim, table):
+    outcome = clustersim("calibrate", "runs", table(1.0, 1.0, 1.0, 2.5), *BASE)
+    assert "ours-3 contradicts the other runs" in outcome.err
+    assert "ours-1 contradicts" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give either a table or --job"),
+        (("--job", "gpt2-8xa100"), "--step: is missing"),
+        (("TABLE",), "--profile: is missing"),
+        (("TABLE", *BASE, "--step", "3s"), "--step: is about one run"),
+        (("TABLE", "--profile", "a100-sxm-80gb"), "is not a100-sxm-80gb"),
+    ],
+)
+def test_what_cannot_be_learnt_from_is_refused(clustersim, table, words, said):
+    path = table(1.0)
+    outcome = clustersim("calibrate", "runs", *(path if w == "TABLE" else w for w in words))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert said in outcome.err.replace("\n", " ")
+
+
+def test_runs_without_a_step_time_are_refused(clustersim, table):
+    path = table(1.0)
+    path.write_text(path.read_text().replace(path.read_text().splitlines()[1].split(",")[-4], ""))
+    outcome = clustersim("calibrate", "runs", path, *BASE)
+    assert outcome.code == 2
+    assert "states no step time" in outcome.err

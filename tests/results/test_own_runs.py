@@ -1,0 +1,76 @@
+"""What own runs tell: closed forms of one regime, and what several runs tell apart."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from simulator.results.own_runs import CONTRADICTS, OwnRun, lesson
+from simulator.results.step_error import StepError
+
+PRIOR = StepError(np.diag((0.1**2, 0.4**2, 0.3**2, 0.5**2)), np.full(4, 0.02**2), freedom=3.0)
+COMPUTING = (1.0, 0.0, 0.0, 0.0)
+EXCHANGING = (1.0, 0.0, 0.5, 0.0)
+
+
+def run_of(ratio: float, exposed=COMPUTING, name: str = "run", **memory: float) -> OwnRun:
+    return OwnRun(name, ratio, 1.0, np.array(exposed), **memory)
+
+
+def test_one_run_moves_the_whole_step_as_far_as_prior_and_noise_say():
+    told = lesson([run_of(1.1)], PRIOR, memory_spread=0.07)
+    assert told.common == pytest.approx(math.log(1.1) * 0.1**2 / (0.1**2 + 0.02**2))
+    assert (told.launches, told.exchanges, told.fabric) == (0.0, 0.0, 0.0)
+
+
+def test_more_runs_of_one_kind_narrow_the_band_and_move_it_further():
+    one, ten = (lesson([run_of(1.1)] * n, PRIOR, memory_spread=0.07) for n in (1, 10))
+    assert abs(ten.common - math.log(1.1)) < abs(one.common - math.log(1.1))
+    widths = [error.band(np.array(COMPUTING))[1] for error in (PRIOR, one.error, ten.error)]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_runs_of_several_regimes_tell_exchanges_from_computing():
+    runs = [run_of(1.0), run_of(1.15, EXCHANGING)] * 5
+    told = lesson(runs, PRIOR, memory_spread=0.07)
+    assert told.common == pytest.approx(0.0, abs=0.01)
+    assert told.exchanges == pytest.approx(0.3, abs=0.03)
+    assert told.log_slowness(np.array(EXCHANGING)) == pytest.approx(math.log(1.15), abs=0.01)
+
+
+def test_a_run_that_contradicts_the_others_counts_little_and_stands_out():
+    runs = [run_of(1.02), run_of(1.03), run_of(1.025), run_of(1.8, name="shared node")]
+    told = lesson(runs, PRIOR, memory_spread=0.07)
+    assert told.common == pytest.approx(math.log(1.025), abs=0.02)
+    assert [abs(misfit) > CONTRADICTS for misfit in told.misfits] == [False] * 3 + [True]
+
+
+def test_runs_that_disagree_leave_more_open_than_runs_that_agree():
+    agree, differ = (
+        lesson([run_of(1.1 / spread), run_of(1.1), run_of(1.1 * spread)], PRIOR, memory_spread=0.07)
+        for spread in (1.0, 1.3)
+    )
+    exposed = np.array(COMPUTING)
+    assert differ.error.band(exposed)[1] > agree.error.band(exposed)[1]
+
+
+def test_no_host_waits_less_than_nothing():
+    told = lesson([run_of(1.0), run_of(0.8, (1.0, 1.0, 0.0, 0.0))], PRIOR, memory_spread=0.07)
+    assert told.launches == 0.0
+
+
+def test_the_covariance_that_is_left_is_one():
+    exposed = np.random.default_rng(3).random((6, 4))
+    exposed[:, 0] = 1.0
+    runs = [run_of(0.9 + 0.05 * number, weights) for number, weights in enumerate(exposed)]
+    left = lesson(runs, PRIOR, memory_spread=0.07).error.covariance
+    assert np.allclose(left, left.T)
+    assert np.linalg.eigvalsh(left).min() > 0
+
+
+def test_measured_memory_moves_what_is_beside_the_tensors():
+    runs = [run_of(1.0, measured_bytes=62e9, predicted_bytes=60e9)]
+    told = lesson(runs, PRIOR, memory_spread=0.07)
+    assert told.memory_bytes == pytest.approx(2e9 * 0.07**2 / (0.07**2 + 0.02**2))

@@ -92,7 +92,6 @@ def test_deepspeed_trades_heads_and_megatron_sends_keys_round_a_ring():
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
     ("framework", "version", "keeps"),
     [
         ("megatron", "Megatron-LM 0.14, TE 2.11", True),
@@ -113,7 +112,9 @@ def test_nanotron_keeps_fp32_gradients_and_gathers_inputs_again():
     facts = stack_facts("nanotron", "nanotron bench branch")
     assert facts["base"] == "torch"
     assert (facts["frees_gradients"], facts["keeps_gathered"]) == (False, False)
-=======
+
+
+@pytest.mark.parametrize(
     ("framework", "version", "loss"),
     [
         ("megatron", "Megatron-LM core_r0.12", "in-place"),
@@ -123,4 +124,3 @@ def test_nanotron_keeps_fp32_gradients_and_gathers_inputs_again():
 )
 def test_megatron_lm_fuses_its_loss_only_where_it_is_told_to(framework, version, loss):
     assert stack_facts(framework, version).get("cross_entropy") == loss
->>>>>>> main

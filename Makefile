@@ -10,7 +10,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  planning advice torch-runs coverage accuracy zero-bubble performance fit bands gpu docs clean
+  planning advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,10 @@ fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by sourc
 bands: $(VENV)/.core  ## fit the model of errors behind every band, and see what it covers; 3 minutes, after every change of predictions
 	$(BIN)/python -m reports.make.fit.fit_step_errors reports/data/runs_open.csv reports/data/runs_opened.csv --write
 
+diagnosis: $(VENV)/.core  ## reports/diagnosis.md: how often diagnose finds what a run hides; an hour
+	$(BIN)/python -m reports.make.planning.diagnosis_score 200 > build-diagnosis.md
+	mv build-diagnosis.md reports/diagnosis.md
+
 gpu: $(VENV)/.calibrate  ## reports/gpu/: measure this machine's GPU, then train the grid on it and compare; goes on where it stopped
 	$(BIN)/clustersim calibrate gpu --out reports/gpu/profile.yaml --minutes 10 --resume
 	$(BIN)/python -m reports.make.torch_runs.gpu_check reports/gpu
@@ -116,7 +120,7 @@ docs: generated  ## README, guide and tutorial: outputs, tables and pictures of 
 	$(BIN)/python -m tests.tutorial
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md build-memory.md build-zero-bubble.md build-planning.md build-advice.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-memory.md build-zero-bubble.md build-planning.md build-advice.md build-diagnosis.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests reports -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -68,6 +69,24 @@ def why_unreadable(error: OSError | ValueError) -> str:
     return f"cannot be read: {reason or error}"
 
 
+def _new_draft(path: Path) -> Path:
+    """An empty file beside ``path`` that nobody else has, whose name nobody can foresee."""
+    try:
+        handle, name = tempfile.mkstemp(".draft", f".{path.name}.", path.parent)
+    except OSError as error:
+        error.filename = str(path)  # what the user has named
+        raise
+    os.close(handle)
+    return Path(name)
+
+
+def _umask() -> int:
+    """Which rights new files do not have; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def _refusal(path: Path, field: str, rule: str, wanted: str) -> InputError:
     if field:
         return InputError.single(field, f"{path} {rule}", hint=wanted)
@@ -91,12 +110,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         yield path
         return
-    # Several processes may write the same file.
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft = _new_draft(path)
     try:
         yield draft
-        if path.exists():
-            draft.chmod(path.stat().st_mode)
+        draft.chmod(path.stat().st_mode if path.exists() else 0o666 & ~_umask())
         draft.replace(path)
     except OSError as error:
         if error.filename == str(draft):

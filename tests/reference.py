@@ -66,8 +66,10 @@ Amounts are texts with a unit: `80 GiB`, `450 GB/s`, `400 Gbit/s`, `2.5 us`, `98
 `700 W`, `2.5 USD/h`. Editors check files and complete fields with `workloads/schema.json`.
 """
 
+_FAR = 2**16
+
 _PARTS_OF_A_JOB = {
-    "The job": ("", "Batch", "Cluster", "Pool"),
+    "The job": ("", "Batch", "Lengths", "LogNormal", "Cluster", "Pool"),
     "The plan": ("Plan", "Lora", "Offload", "ExpertLoad", "Stack"),
     "The model": ("Model", "LatentAttention", "StateSpace", "Experts"),
     "What is slower than it should be": ("Perturbation",),
@@ -205,7 +207,8 @@ def _plain_values(value: Schema) -> str:
 def _number(value: Schema, kind: str) -> str:
     least = value.get("minimum", value.get("exclusiveMinimum", 0))
     sign = ">" if "exclusiveMinimum" in value else "≥"
-    most = f", ≤ {value['maximum']:g}" if "maximum" in value else ""
+    # Bounds that only a slip of the pen reaches say nothing to a reader.
+    most = f", ≤ {value['maximum']:g}" if value.get("maximum", _FAR) < _FAR else ""
     return f"{kind} {sign} {least:g}{most}"
 
 

@@ -39,7 +39,7 @@ class Spec(BaseModel):
     )
 
 
-def _quantity(dimension: str, example: str) -> Any:
+def _quantity(dimension: str, example: str, *, is_positive: bool = False) -> Any:
     def parse(value: object) -> float:
         if not isinstance(value, str):
             raise ValueError(f'a quantity needs its unit; write for example "{example}"')
@@ -47,7 +47,7 @@ def _quantity(dimension: str, example: str) -> Any:
 
     return (
         BeforeValidator(parse),
-        Field(ge=0, allow_inf_nan=False),
+        Field(gt=0, allow_inf_nan=False) if is_positive else Field(ge=0, allow_inf_nan=False),
         PlainSerializer(lambda value: format_quantity(value, dimension), return_type=str),
         WithJsonSchema({"type": "string", "examples": [example]}),
     )
@@ -55,6 +55,11 @@ def _quantity(dimension: str, example: str) -> Any:
 
 Bytes = Annotated[float, *_quantity("bytes", "80 GiB")]
 BytesPerSecond = Annotated[float, *_quantity("bytes_per_s", "450 GB/s")]
+SomeBytes = Annotated[float, *_quantity("bytes", "80 GiB", is_positive=True)]
+"""A size that something is divided by."""
+SomeBytesPerSecond = Annotated[float, *_quantity("bytes_per_s", "450 GB/s", is_positive=True)]
+SomeFlopPerSecond = Annotated[float, *_quantity("flop_per_s", "989 TFLOP/s", is_positive=True)]
+SomeHertz = Annotated[float, *_quantity("hz", "1830 MHz", is_positive=True)]
 Seconds = Annotated[float, *_quantity("s", "2.5 us")]
 FlopPerSecond = Annotated[float, *_quantity("flop_per_s", "989 TFLOP/s")]
 Hertz = Annotated[float, *_quantity("hz", "1830 MHz")]
@@ -64,17 +69,56 @@ UsdPerSecond = Annotated[float, *_quantity("usd_per_s", "2.5 USD/h")]
 UsdPerJoule = Annotated[float, *_quantity("usd_per_j", "0.1 USD/kWh")]
 KilogramsPerJoule = Annotated[float, *_quantity("kg_per_j", "57 g/kWh")]
 
-Count = Annotated[int, Field(strict=True, ge=1)]
-"""A whole number, one or more."""
+_MOST = 2**40
+_MOST_RANKS = 2**24
+_MOST_WIDTH = 2**24
+_MOST_LAYERS = 10_000
+_MOST_EXPERTS = 2**16
 
-CountOrZero = Annotated[int, Field(strict=True, ge=0)]
+
+def _whole(least: int, most: int) -> Any:
+    return Field(strict=True, ge=least, le=most)
+
+
+Count = Annotated[int, _whole(1, _MOST)]
+"""A whole number, one or more. Like all that follow it has a bound far above what anyone has, so
+that a slip of the pen is refused before it takes the machine's memory."""
+
+CountOrZero = Annotated[int, _whole(0, _MOST)]
 """A whole number, zero or more."""
+
+Ranks = Annotated[int, _whole(1, _MOST_RANKS)]
+"""GPUs, or ranks of a group."""
+
+RanksOrZero = Annotated[int, _whole(0, _MOST_RANKS)]
+"""The same, or none."""
+
+Width = Annotated[int, _whole(1, _MOST_WIDTH)]
+"""Elements of one dimension of a weight."""
+
+WidthOrZero = Annotated[int, _whole(0, _MOST_WIDTH)]
+"""The same, or none."""
+
+Layers = Annotated[int, _whole(1, _MOST_LAYERS)]
+"""Layers of a model."""
+
+LayersOrZero = Annotated[int, _whole(0, _MOST_LAYERS)]
+"""The same, or none."""
+
+ExpertCount = Annotated[int, _whole(1, _MOST_EXPERTS)]
+"""Experts of a layer, or groups of them."""
+
+ExpertCountOrZero = Annotated[int, _whole(0, _MOST_EXPERTS)]
+"""The same, or none."""
 
 Flag = Annotated[bool, Field(strict=True)]
 """true or false, nothing that merely looks like it."""
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 """A share between 0 and 1."""
 
-Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveFraction = Annotated[float, Field(strict=True, gt=0, le=1)]
+"""A share above 0, of something that is divided by it."""
+
+Ratio = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 """A positive plain number."""

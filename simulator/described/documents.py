@@ -29,6 +29,9 @@ _SpecT = TypeVar("_SpecT", bound=BaseModel)
 _NAMED_BLOCKS = ("model", "stack")
 """Blocks that a name can stand for."""
 
+_REFUSED_BY_PYTHON = ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError
+"""What PyYAML's constructors let through where a tag belies its value (``!!bool 3``)."""
+_MOST_DIGITS = 400
 _MAX_DEPTH = 50
 _MAX_VALUES = 50_000
 
@@ -70,6 +73,8 @@ class _StrictLoader(SafeLoader):
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
         text = node.value.lstrip("+-")
+        if len(text) > _MOST_DIGITS:
+            raise _malformed(f"a number of {len(text)} digits", node)
         if ":" in text or (text[:1] == "0" and text[1:2].isdigit() and "." not in text):
             return self.construct_scalar(node)
         is_whole = node.tag.endswith(":int")
@@ -130,7 +135,7 @@ def parse_yaml(text: str, file: str = "") -> Any:
         value = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         raise InputError.single("", f"is not valid YAML: {_problem(error)}", file=file) from error
-    except ValueError as error:  # a date or number that YAML recognises and Python refuses
+    except _REFUSED_BY_PYTHON as error:  # a date or number that YAML recognises
         raise InputError.single("", f"is not valid YAML: {error}", file=file) from error
     except RecursionError as error:
         raise InputError.single("", "is nested too deeply", file=file) from error

@@ -28,10 +28,10 @@ _SHAPES = {
     "list_type": _LIST,
 }
 _BOUNDS = {
-    "ge": "take {:g} or more",
-    "gt": "take more than {:g}",
-    "le": "take {:g} or less",
-    "lt": "take less than {:g}",
+    "ge": "take {} or more",
+    "gt": "take more than {}",
+    "le": "take {} or less",
+    "lt": "take less than {}",
 }
 _TYPES = {
     "int": "write a whole number",
@@ -119,8 +119,13 @@ def _way_out(detail: ErrorDetails) -> str:
     bounds = detail.get("ctx", {})
     for name, text in _BOUNDS.items():
         if name in bounds:
-            return text.format(bounds[name])
+            return text.format(plain_number(bounds[name]))
     return _TYPES.get(kind.partition("_")[0], "")
+
+
+def plain_number(bound: float) -> str:
+    """A bound with all of its digits."""
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def _literal_hint(detail: ErrorDetails) -> str:

@@ -9,12 +9,13 @@ from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
-from simulator.described.base import Count, Spec
+from simulator.described.base import Count, Ranks, Spec
 from simulator.described.campaign import Campaign
 from simulator.described.choices import Choices
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.cluster.perturbations import Perturbation
+from simulator.described.lengths import Lengths
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 
@@ -25,7 +26,7 @@ class Pool(Spec):
     """GPUs of one kind in a cluster of several."""
 
     profile: HardwareProfile
-    gpus: Count
+    gpus: Ranks
     """GPUs of this kind; they fill whole nodes, or a part of one."""
 
 
@@ -34,7 +35,7 @@ class Cluster(Spec):
 
     profile: HardwareProfile
     """That of the first pool, where there are several."""
-    gpus: Count
+    gpus: Ranks
     """GPUs of the job, of all pools together; they fill whole nodes, or a part of one."""
     pools: tuple[Pool, ...] = ()
     """The kinds of GPUs of a mixed cluster, in order of their ranks; empty where all are the same.
@@ -72,7 +73,14 @@ class Batch(Spec):
     micro_batch: Count = Field(default=1, alias="micro")
     """Sequences that one rank pushes through at a time."""
     seq_len: Count
-    """Tokens per sequence."""
+    """Tokens per sequence; of the longest, where ``lengths`` says that others are shorter."""
+    document_len: Count | None = None
+    """Where documents are packed into sequences and attention stays inside each: how long they are,
+    in the mean over tokens. By default a sequence is one document."""
+    lengths: Lengths | None = None
+    """How long sequences are, where not all are as long as ``seq_len``: a step is simulated with
+    the longest, and many with lengths that are drawn. For example ``{values: [310, 740, 1205]}``,
+    ``{file: lengths.txt}`` or ``{lognormal: {median: 400, sigma: 0.9}}``."""
 
     @property
     def tokens(self) -> int:

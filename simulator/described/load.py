@@ -125,6 +125,10 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
     if isinstance(plan, Mapping):
         with _collecting(faults, resolved, "plan"):
             resolved["plan"] = _with_files_read(plan, folder)
+    batch = document.get("batch")
+    if isinstance(batch, Mapping) and isinstance(batch.get("lengths"), Mapping):
+        with _collecting(faults, resolved, "batch"):
+            resolved["batch"] = {**batch, "lengths": _lengths(batch["lengths"], folder)}
     with _collecting(faults):
         job = validated(Job, resolved)
         faults += job_faults(job)
@@ -186,6 +190,20 @@ def read_schedule_file(path: Path, field: str) -> WrittenSchedule:
     wanted = "give a file with a row per rank"
     text = read_text(path, wanted, field=field, max_bytes=_MAX_TABLE_BYTES).rstrip()
     return WrittenSchedule(file=str(path), rows=tuple(text.splitlines()))
+
+
+def _lengths(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """Lengths of sequences as they are written, or those of the file that they name."""
+    if "file" not in given:
+        return given
+    field, wanted = "batch.lengths.file", "give a file with one length per line"
+    text = read_text(folder / given["file"], wanted, field=field, max_bytes=_MAX_TABLE_BYTES)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    wrong = next((line for line in lines if not line.isdecimal()), None)
+    if wrong is not None:
+        raise InputError.single(field, "must hold one whole number per line", wrong, wanted)
+    rest = {key: value for key, value in given.items() if key != "file"}
+    return {**rest, "values": [int(line) for line in lines]}
 
 
 def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
@@ -337,6 +355,10 @@ def _split_sources(
             return plain(node["value"], path, inherited)
         return {k: plain(v, _joined(path, k), inherited) for k, v in node.items() if k != "source"}
 
+    if is_number_with_source(document):
+        rule = "is no field: it marks a number with its source"
+        hint = "write the field that it belongs to, such as cluster.device.memory"
+        raise InputError.single(_joined(prefix, "value"), rule, document["value"], hint)
     stripped = plain(document, "", inherited)
     if "provenance" in document:
         path, hint = _joined(prefix, "provenance"), "put source beside a value"

@@ -12,7 +12,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from simulator.described.base import Count, CountOrZero, Flag, Ratio, Spec
+from simulator.described.base import (
+    Count,
+    CountOrZero,
+    ExpertCount,
+    ExpertCountOrZero,
+    Flag,
+    Layers,
+    LayersOrZero,
+    Ratio,
+    Spec,
+    Width,
+    WidthOrZero,
+)
 
 Activation = Literal["gelu", "silu", "relu", "squared-relu"]
 Positions = Literal["rotary", "learned", "alibi", "none"]
@@ -22,15 +34,15 @@ Normalisation = Literal["rmsnorm", "layernorm"]
 class LatentAttention(Spec):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
 
-    q_lora_rank: CountOrZero
+    q_lora_rank: WidthOrZero
     """Width of the compressed query; 0 projects queries directly."""
-    kv_lora_rank: Count
+    kv_lora_rank: Width
     """Width of the compressed key and value."""
-    qk_nope_head_dim: Count
+    qk_nope_head_dim: Width
     """Query/key size per head without position."""
-    qk_rope_head_dim: Count
+    qk_rope_head_dim: Width
     """Query/key size per head with rotary position, shared by all key heads."""
-    v_head_dim: Count
+    v_head_dim: Width
     """Value size per head."""
 
     @property
@@ -42,23 +54,23 @@ class LatentAttention(Spec):
 class Experts(Spec):
     """The mixture-of-experts MLP that replaces the dense one."""
 
-    count: Count
+    count: ExpertCount
     """Routed experts per layer."""
-    top_k: Count
+    top_k: ExpertCount
     """Routed experts that each token visits."""
-    ffn_hidden: Count
+    ffn_hidden: Width
     """MLP width of one routed expert."""
-    groups: Count = 1
+    groups: ExpertCount = 1
     """Equal groups of experts that the router picks among first (DeepSeek's ``n_group``)."""
-    top_groups: CountOrZero = 0
+    top_groups: ExpertCountOrZero = 0
     """Groups that each token's experts are in (DeepSeek's ``topk_group``); 0 is all."""
-    shared_ffn_hidden: CountOrZero = 0
+    shared_ffn_hidden: WidthOrZero = 0
     """MLP width of all shared experts together; 0 is none."""
     shared_gate: Flag = False
     """Whether a learned scalar gates the shared expert (Qwen2-MoE)."""
-    first_dense_layers: CountOrZero = 0
+    first_dense_layers: LayersOrZero = 0
     """Leading layers that keep a dense MLP of width ``Model.ffn_hidden``."""
-    every: Count = 1
+    every: Layers = 1
     """Every n-th layer is an expert layer; the others keep the dense MLP."""
     router_bias: Flag = False
     """Whether the router adds a bias per expert (DeepSeek-V3's balancing term)."""
@@ -110,19 +122,19 @@ class Experts(Spec):
 class StateSpace(Spec):
     """Mamba-2 layers, with a state where attention has keys (arXiv 2405.21060, section 7)."""
 
-    state: Count = 128
+    state: Width = 128
     """Numbers that each channel of a head keeps of all tokens before."""
-    head_dim: Count = 64
+    head_dim: Width = 64
     """Channels of one head."""
-    expand: Count = 2
+    expand: Width = 2
     """Width of the layer inside, over ``hidden``."""
-    groups: Count = 1
+    groups: Width = 1
     """Equal groups of heads that read and write their state with the same B and C."""
-    conv_kernel: Count = 4
+    conv_kernel: Width = 4
     """Tokens that the convolution before the scan sees."""
-    chunk: Count = 256
+    chunk: Width = 256
     """Tokens that the scan multiplies at once."""
-    attention_layers: tuple[CountOrZero, ...] = ()
+    attention_layers: tuple[LayersOrZero, ...] = ()
     """Layers, counted from 0, that have attention instead (hybrids)."""
 
     def width(self, hidden: int) -> int:
@@ -134,7 +146,7 @@ class StateSpace(Spec):
         return self.width(hidden) // self.head_dim
 
 
-_Resolved = Annotated[CountOrZero, Field(validate_default=True)]
+_Resolved = Annotated[WidthOrZero, Field(validate_default=True)]
 
 
 class Model(Spec):
@@ -142,13 +154,13 @@ class Model(Spec):
 
     name: str = "unnamed"
     """What titles and tables call it."""
-    layers: Annotated[Count, Field(le=10_000)]
+    layers: Layers
     """Transformer layers."""
-    hidden: Count
+    hidden: Width
     """Width of the residual stream."""
     ssm: StateSpace | None = None
     """Mamba-2 layers in place of attention; by default all layers have attention."""
-    heads: Count
+    heads: Width
     """Query heads; of no effect where no layer has attention."""
     latent_attention: LatentAttention | None = None
     """Compressed keys and values; by default attention is the usual one."""
@@ -157,12 +169,12 @@ class Model(Spec):
     head_dim: _Resolved = 0
     """Size of one head; left out or 0, ``hidden / heads``, or the query/key size of
     latent attention."""
-    ffn_hidden: CountOrZero
+    ffn_hidden: WidthOrZero
     """MLP width of a dense layer; of no effect where every layer has experts. 0 is no MLP
     (Mamba)."""
-    vocab: Count
+    vocab: Width
     """Entries of the token embedding before any padding."""
-    embedding_dim: CountOrZero = 0
+    embedding_dim: WidthOrZero = 0
     """Width of the token embedding where it is projected to and from ``hidden``
     (OPT-350M); 0 is ``hidden`` without projection."""
     gated_mlp: Flag = True
@@ -208,11 +220,11 @@ class Model(Spec):
     """False for encoders."""
     sliding_window: CountOrZero = 0
     """Tokens a sliding-window layer attends to; 0 is none."""
-    sliding_window_every: Count = 1
+    sliding_window_every: Layers = 1
     """One full-attention layer every n layers; 1 means that all layers slide."""
     experts: Experts | None = None
     """A mixture of experts in place of the MLP; by default layers are dense."""
-    multi_token_layers: CountOrZero = 0
+    multi_token_layers: LayersOrZero = 0
     """Extra multi-token-prediction layers (DeepSeek-V3)."""
     extra_parameters: CountOrZero = 0
     """Parameters outside the blocks above, such as BERT's pooler and token types."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Process = Generator[simpy.Event, Any, None]
 
+_MOST_HELD = 1_000_000
+"""Chunks that all ranks hold: what can be looked at has a few hundred."""
 _MOST_TRANSFERS = 500_000
 """About a minute of simulation."""
 
@@ -180,6 +182,11 @@ def _check(collective: ChunkedCollective) -> None:
     for name, (value, bound) in least.items():
         if not value >= bound:
             raise InputError.single(name, f"must be at least {bound}", value)
+    held = len(collective.ranks) ** 2 * collective.chunks
+    if held > _MOST_HELD:
+        rule = f"makes {held:,} chunks (ranks squared x chunks), of at most {_MOST_HELD:,}"
+        hint = "every chunk is an event; take fewer ranks or chunks"
+        raise InputError.single("ranks", rule, len(collective.ranks), hint)
 
 
 _Started = tuple[Sequence[Transfer], NDArray[np.float64], NDArray[np.float64]]

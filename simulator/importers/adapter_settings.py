@@ -141,7 +141,7 @@ def _targets(settings: Settings, *keys: str) -> tuple[str, ...]:
     key, given = settings.first(*keys)
     if given is None:
         return _ALL
-    names = given.split(",") if isinstance(given, str) else [str(name) for name in given]
+    names = [str(name) for name in given] if isinstance(given, list) else str(given).split(",")
     return _matrices(settings, key, names)
 
 

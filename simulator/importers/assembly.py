@@ -209,16 +209,22 @@ def _document(draft: Draft, given: Given) -> dict[str, Any]:
 
 def _with_options(error: InputError) -> InputError:
     """The same error whose ways out are options of ``clustersim import``, where they are fields."""
-    faults = []
-    for fault in error.faults:
-        number = re.search(r"take (\d+)", fault.hint)
-        option = _OPTIONS.get(fault.path)
-        if option and number:
-            fault = replace(fault, hint=f"give {option} {number[1]}, or {fault.hint}")  # noqa: PLW2901
-        elif fault.path.startswith("plan.") and "dp" in fault.rule.split():
-            fault = replace(fault, hint=f"give more --gpus, or {fault.hint}")  # noqa: PLW2901
-        faults.append(fault)
-    return type(error)(faults)
+    return type(error)([replace(fault, hint=_way_out(fault)) for fault in error.faults])
+
+
+def _way_out(fault: Fault) -> str:
+    """The hint of a fault of a job, and before it the option that says it."""
+    number = re.search(r"take (\d+)", fault.hint)
+    field = re.search(r"(plan\.\w+): ([\w-]+)", fault.hint)
+    if fault.path in _OPTIONS and number:
+        option = f"{_OPTIONS[fault.path]} {number[1]}"
+    elif field:
+        option = f"--set {field[1]}={field[2]}"
+    elif fault.path.startswith("plan.") and "dp" in fault.rule.split():
+        option = "more --gpus"
+    else:
+        return fault.hint
+    return f"give {option}, or {fault.hint}"
 
 
 _OPTIONS = {

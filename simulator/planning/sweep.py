@@ -70,15 +70,20 @@ class Journal:
     def __enter__(self) -> Self:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            whole_bytes = self._read()
             self._file = self.path.open("ab")
+            self._lock()
+            whole_bytes = self._read()
             if self.path.stat().st_size > whole_bytes:
                 self._file.truncate(whole_bytes)
             if not whole_bytes:
                 self._write(self._identity)
         except OSError as error:
+            self._close()
             rule = f"cannot be written: {error.strerror}"
             raise InputError.single("--out", rule, str(self.path)) from error
+        except InputError:
+            self._close()
+            raise
         return self
 
     def __exit__(
@@ -87,6 +92,9 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -101,10 +109,23 @@ class Journal:
         self._file.flush()
         os.fsync(self._file.fileno())
 
+    def _lock(self) -> None:
+        """Keep others from writing the same rows until this process closes the file or ends."""
+        assert self._file is not None
+        try:
+            import fcntl
+        except ImportError:  # a system without such locks
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            rule, hint = "is being written by another sweep", "wait for it, or take another --out"
+            raise InputError.single("--out", rule, str(self.path), hint) from error
+        except OSError:  # a file system without such locks
+            return
+
     def _read(self) -> int:
         """Take over the rows of earlier runs; returns how many bytes are whole lines."""
-        if not self.path.exists():
-            return 0
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         lines = whole.splitlines()
@@ -112,9 +133,8 @@ class Journal:
             return 0
         try:
             self._check(json.loads(lines[0]))
-            entries = [json.loads(line) for line in lines[1:]]
-            self.rows = {int(entry["number"]): entry["row"] for entry in entries}
-        except (ValueError, KeyError, TypeError) as error:
+            self.rows = dict(_journal_entry(json.loads(line)) for line in lines[1:])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._refusal("is no journal of a sweep") from error
         return len(whole)
 
@@ -126,6 +146,18 @@ class Journal:
     def _refusal(self, rule: str) -> InputError:
         hint = "take another --out, or --fresh to drop the rows that it holds"
         return InputError.single("--out", rule, str(self.path), hint)
+
+
+def _journal_entry(entry: Mapping[str, Any]) -> tuple[int, Row]:
+    """Number and row of a line.
+
+    Raises:
+        ValueError: It is no row of a sweep; none is empty.
+    """
+    number, row = entry["number"], entry["row"]
+    if not isinstance(number, int) or not isinstance(row, dict) or not row:
+        raise ValueError("is no row")
+    return number, row
 
 
 Grid = Mapping[str, Sequence[Any]]

@@ -57,6 +57,9 @@ BoundFunction = Callable[[int, int, int, int], int]
 """(rank, stages, chunks, microbatches) -> upper bound of activations held at once."""
 
 
+MOST_PASSES = 400_000
+"""Passes of all stages in a step. Each takes about 0.2 ms and 3.5 kB, so these are more than a
+minute and 1.4 GB; the largest steps in print have some 130,000."""
 _SIZE_HINTS = {
     "plan.pp": "take as many ranks as it has rows",
     "plan.vpp": "take as many chunks per rank as its rows have stages",
@@ -195,6 +198,11 @@ class ScheduleInfo:
         for path, size in given.items():
             if size < 1:
                 raise InputError.single(path, "must be 1 or more", size)
+        passes = stages * chunks * microbatches
+        if passes > MOST_PASSES:
+            rule = f"makes {passes:,} passes (pp x vpp x microbatches), of at most {MOST_PASSES:,}"
+            hint = "each pass is run on its own; take fewer stages or microbatches"
+            raise InputError.single("microbatches", rule, microbatches, hint)
         self._check_against_own(given)
         broken = self._broken_chunk_rule(chunks) or self.rule(stages, chunks, microbatches)
         if broken:

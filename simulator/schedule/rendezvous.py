@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import chain, count
 from typing import NamedTuple
 
 from simulator.schedule.slots import Order, Placement, Slot, joint_groups
@@ -27,10 +29,17 @@ def buffers_needed(order: Order, chunks: int, placement: Placement) -> int:
         chunks: Model chunks per rank.
         placement: Which rank runs which virtual stage.
     """
-    most = sum(map(len, order))
-    return bisect_left(
-        range(most), True, key=lambda n: not blocked_ranks(order, chunks, placement, n)
-    )
+    exchanges = _exchanges_of(order, chunks, placement)
+
+    def finishes(buffers: int) -> bool:
+        return not _blocked(exchanges, buffers)
+
+    # Few are needed, and trying many takes long: the bound doubles until it is enough.
+    bounds = chain([0], (2**power for power in count()))
+    enough: int = next(bound for bound in bounds if finishes(bound))
+    least = enough // 2
+    beyond: int = bisect_left(range(least, enough), True, key=finishes)
+    return least + beyond
 
 
 def blocked_ranks(order: Order, chunks: int, placement: Placement, buffers: int = 0) -> list[int]:
@@ -42,11 +51,12 @@ def blocked_ranks(order: Order, chunks: int, placement: Placement, buffers: int 
         placement: Which rank runs which virtual stage.
         buffers: Messages that fit between a rank and each one it sends to.
     """
-    exchanges = [
-        _exchanges(slots, rank, len(order), chunks, placement) for rank, slots in enumerate(order)
-    ]
+    return _blocked(_exchanges_of(order, chunks, placement), buffers)
+
+
+def _blocked(exchanges: Sequence[Sequence[_Exchange]], buffers: int) -> list[int]:
     transport = _Transport(buffers)
-    posted = [0] * len(order)
+    posted = [0] * len(exchanges)
     progress = True
     while progress:
         progress = False
@@ -55,7 +65,7 @@ def blocked_ranks(order: Order, chunks: int, placement: Placement, buffers: int 
                 transport.post(steps[posted[rank]])
                 posted[rank] += 1
                 progress = True
-    return [rank for rank in range(len(order)) if not transport.is_idle(rank)]
+    return [rank for rank in range(len(exchanges)) if not transport.is_idle(rank)]
 
 
 class _Message(NamedTuple):
@@ -110,6 +120,12 @@ class _Transport:
         if message in self._sending:
             self._sending.remove(message)
             self._waits[message.sender] -= 1
+
+
+def _exchanges_of(order: Order, chunks: int, placement: Placement) -> list[list[_Exchange]]:
+    return [
+        _exchanges(slots, rank, len(order), chunks, placement) for rank, slots in enumerate(order)
+    ]
 
 
 def _exchanges(

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from simulator.errors import InputError
 from simulator.files import read_text
@@ -151,15 +152,38 @@ def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
     """
     wanted = f"give a CSV with the columns {', '.join(columns)}"
     text = read_text(Path(path), wanted, max_bytes=_MAX_TABLE_BYTES)
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
-        rows: list[Row] = [{key: cell or "" for key, cell in row.items() if key} for row in reader]
+        rows = [_row(row, reader.line_num, str(path)) for row in reader]
     except csv.Error as error:
-        raise InputError.single("", f"is no CSV: {error}", hint=wanted, file=str(path)) from error
-    missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        rule = f"is no CSV: {error} (line {reader.line_num})"
+        raise InputError.single("", rule, hint=wanted, file=str(path)) from error
+    names = list(reader.fieldnames or ())
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        rule = f"has the column {twice[0]} twice"
+        raise InputError.single("", rule, hint="remove one of the two", file=str(path))
+    missing = [name for name in columns if name not in names]
     if missing:
         rule = f"lacks the columns {', '.join(missing)}"
         raise InputError.single("", rule, hint=wanted, file=str(path))
     if not rows:
         raise InputError.single("", "holds no rows", hint=wanted, file=str(path))
     return rows
+
+
+def _row(cells: Mapping[str | None, Any], line: int, file: str) -> Row:
+    """One row; what stands beyond the last column, or over several lines, is refused.
+
+    A quote that is not closed swallows the lines after it, and would lose their rows in silence.
+    """
+    beyond = [cell for cell in cells.get(None) or () if cell.strip()]
+    if beyond:
+        rule = f"has more cells than columns in line {line}: {beyond[0]!r}"
+        raise InputError.single("", rule, hint="put cells with commas in quotes", file=file)
+    row = {key: cell or "" for key, cell in cells.items() if key}
+    broken = next((key for key, cell in row.items() if "\n" in cell), None)
+    if broken is not None:
+        rule = f"has a line break in the cell {broken} of the row that ends in line {line}"
+        raise InputError.single("", rule, hint="is a quote not closed?", file=file)
+    return row

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.make.fit.fit_training import EAGER_HOST_WORK, cross_validation, fit, loss
-from reports.make.fit.training_response import KNOB_VALUES, Response, responses
+from reports.make.fit.fit_training import cross_validation, fit, loss
+from reports.make.fit.training_response import CLOCKS, Response, responses
 from simulator.described.load import job_from_document
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.price.stage_cost import StageCosts
@@ -17,16 +17,20 @@ from simulator.tables.cells import Row, read_table
 from simulator.validate.published.row_facts import with_known_facts
 
 
-def run(name: str, measured_s: float, *, profile: str = "h100-sxm-80gb", grade: str = "A") -> Row:
+def run(
+    name: str, measured_s: float, *, profile: str = "h100-sxm-80gb", grade: str = "A",
+    micro_batch: str = "1",
+) -> Row:  # fmt: skip
     return {
         "id": name, "grade": grade, "profile": profile, "framework": "megatron",
-        "measured_step_s": str(measured_s),
+        "measured_step_s": str(measured_s), "micro_batch": micro_batch, "seq_len": "4096",
+        "hidden": "4096", "tp": "1",
     }  # fmt: skip
 
 
 def clock_response(row: Row) -> Response:
     """A step of one second at full clock, longer by as much as the clock is lower."""
-    return Response(row, "clock", tuple(1 / value for value in KNOB_VALUES["clock"]))
+    return Response(row, tuple(1 / value for value in CLOCKS))
 
 
 def at_clock(name: str, clock: float, **more: str) -> Response:
@@ -35,7 +39,7 @@ def at_clock(name: str, clock: float, **more: str) -> Response:
 
 def test_the_clock_that_made_the_runs_is_found_again() -> None:
     fitted = fit([at_clock("a-1", 0.8), at_clock("b-1", 0.8)])
-    assert fitted["clock", "h100-sxm-80gb"] == pytest.approx(0.8, abs=2e-3)
+    assert fitted["h100-sxm-80gb"] == pytest.approx(0.8, abs=2e-3)
 
 
 def test_a_step_between_two_simulated_clocks_is_exact_where_it_follows_the_clock() -> None:
@@ -57,7 +61,7 @@ def test_runs_of_lower_grades_fit_nothing() -> None:
 def test_one_run_that_is_far_off_moves_nothing() -> None:
     close = [at_clock("a-1", 0.8), at_clock("b-1", 0.8)]
     fitted = fit([*close, clock_response(run("c-1", 10.0))])
-    assert fitted["clock", "h100-sxm-80gb"] == pytest.approx(0.8, abs=2e-3)
+    assert fitted["h100-sxm-80gb"] == pytest.approx(0.8, abs=2e-3)
 
 
 def test_a_source_is_predicted_from_the_others_alone() -> None:
@@ -82,7 +86,6 @@ def test_a_clock_that_a_source_tells_is_not_fitted() -> None:
     rows = with_known_facts([*read_table(table, ["id"]), *own], table)[-len(own) :]
     with ThreadPoolExecutor(1) as executor:
         told, fitted = responses(rows, executor)
-    assert told.knob == fitted.knob == "clock"
     assert len(set(told.simulated_s)) == 1
     assert list(fitted.simulated_s) == sorted(set(fitted.simulated_s), reverse=True)
 
@@ -95,18 +98,14 @@ def test_a_device_of_one_source_takes_the_clock_of_its_relative() -> None:
     assert left.predicted_step_s == pytest.approx(1 / 0.9, rel=5e-3)
 
 
-def test_a_stack_of_one_source_takes_the_host_work_of_eager_pytorch() -> None:
-    runs = [Response(run(f"a-{i}", 14.0), "host_work", KNOB_VALUES["host_work"]) for i in range(12)]
-    left = cross_validation(runs)[0]
-    assert not left.fitted
-    assert left.predicted_step_s == pytest.approx(EAGER_HOST_WORK)
+def test_runs_that_are_bound_by_launches_tell_no_clock() -> None:
+    assert fit([at_clock("a-1", 0.8, micro_batch="0.1")]) == {}
 
 
 def test_a_small_eager_layer_takes_the_host_time_of_a_layer_of_llama_7b_in_plain_pytorch() -> None:
     stack = {
         "base": "megatron-deepspeed",
         "fused_softmax": False,
-        "host_work_per_launch": EAGER_HOST_WORK,
     }
     job = job_from_document({
         "model": "gpt2",

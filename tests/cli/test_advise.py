@@ -37,3 +37,21 @@ def test_no_strategy_that_fits_is_an_answer(clustersim, job_file):
     outcome = clustersim("advise", job_file, *FEW, *small, "--workers", "1")
     assert outcome.code == 1
     assert "No strategy fits" in outcome.err
+
+
+def test_one_machine_is_answered_with_what_people_do_on_one(clustersim, write):
+    job = write(
+        """
+        model: llama3-8b
+        cluster: {profile: rtx-4090, gpus: 1}
+        batch: {global: 2, seq_len: 2048}
+        plan: {stack: trl, zero: 0}
+        """
+    )
+    outcome = clustersim("advise", job, "--json")
+    assert outcome.code == 0
+    answer = json.loads(outcome.out)
+    assert [rung["name"] for rung in answer["rungs"]][-2:] == ["LoRA", "QLoRA"]
+    assert answer["nearest"]["fits"]
+    lines = clustersim("advise", job).out.splitlines()
+    assert any("--set plan.lora.base_precision=nf4" in line for line in lines)

@@ -233,7 +233,7 @@ def test_an_unknown_module_is_refused_with_those_that_there_are(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("script", ["pretrain_bert.py", "pretrain_t5.py", "x/pretrain_mamba.py"])
+@pytest.mark.parametrize("script", ["pretrain_t5.py", "x/pretrain_mamba.py"])
 def test_networks_of_other_sorts_are_refused(tmp_path, script):
     path = edited(tmp_path, "launch_gpt.sh", ("pretrain_gpt.py", script))
     with pytest.raises(UnsupportedError, match="no language model"):

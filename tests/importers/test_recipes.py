@@ -113,6 +113,17 @@ JOBS = [
     Recipe("xtuner", ("xtuner_qlora.py",),
            {"plan.lora.rank": 64, "plan.lora.base_precision": "nf4", "plan.lora.dropout": 0.1,
             "plan.precision": "fp16"}, {"gpus": 1}),
+    # 70 layers and both embeddings over 12 stages: six each, five beside an embedding.
+    Recipe("megatron", ("megatron_bloom_176b.sh",),
+           {"cluster.gpus": 384, "dp": 8, "plan.pp": 12, "plan.account_for_embedding": True,
+            "plan.account_for_loss": True, "plan.recompute": "full", "model.positions": "alibi",
+            "model.embedding_norm": True, "model.vocab": 250880, "plan.precision": "bf16"}),
+    Recipe("megatron", ("megatron_bert.sh",),
+           {"cluster.gpus": 8, "model.causal": False, "model.vocab": 30522,
+            "model.extra_parameters": 2 * 1024 + 1024**2 + 3 * 1024 + 1024**2 + 3 * 1024 + 2}),
+    Recipe("megatron", ("megatron_functional_test.yaml",),
+           {"plan.tp": 2, "plan.pp": 2, "plan.sequence_parallel": False, "batch.seq_len": 1024},
+           {"gpus": 8}),
 ]  # fmt: skip
 
 

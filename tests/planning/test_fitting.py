@@ -47,6 +47,13 @@ def a_job(memory: str, *, gpus: int = 8, batch: Any = None, **plan: Any) -> Job:
     )
 
 
+@pytest.fixture
+def no_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One node is answered as many are, without the ladder of a small machine."""
+    name = "simulator.planning.changes.fitting.is_small_machine"
+    monkeypatch.setattr(name, lambda job: False)
+
+
 def nearest_fit(job: Job) -> FitSearch:
     """What the predicted peak itself decides, without room for its error."""
     return nearest_fit_at(job, EVEN)
@@ -144,6 +151,7 @@ def test_three_changes_are_found_where_two_are_not_enough():
         assert not fits(job.replace(dict(pair)))
 
 
+@pytest.mark.usefixtures("no_small_machine")
 def test_more_gpus_are_proposed_only_where_two_changes_do_not_help():
     job = a_job("5 GiB", gpus=2, zero=0, recompute="full")
     nearest = nearest_fit(job).nearest
@@ -159,6 +167,7 @@ def test_more_gpus_are_proposed_only_where_two_changes_do_not_help():
         assert not fits(changed)
 
 
+@pytest.mark.usefixtures("no_small_machine")
 def test_states_of_a_single_gpu_are_sharded_over_new_ones():
     job = a_job("8 GiB", gpus=1, zero=0, recompute="full", stack="torch")
     changes = nearest_fit(job).nearest.changes
@@ -166,6 +175,7 @@ def test_states_of_a_single_gpu_are_sharded_over_new_ones():
     assert changes["plan.zero"] > 0
 
 
+@pytest.mark.usefixtures("no_small_machine")
 def test_a_larger_device_is_the_last_resort():
     job = job_from_document(
         {
@@ -262,6 +272,7 @@ def test_a_full_node_is_told_from_a_full_gpu():
     assert "a GPU needs" not in text
 
 
+@pytest.mark.usefixtures("no_small_machine")
 def test_leaving_the_gpu_is_a_way_out_where_the_stack_knows_it():
     job = load_job(ON_ONE_V100, {"plan.offload.optimizer": None})
     nearest = nearest_fit(job).nearest

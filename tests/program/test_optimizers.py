@@ -12,11 +12,13 @@ from simulator.program.ir import Category, Kind, Owner, Program
 from simulator.program.price.update_time import gathers, newton_schulz_flop, orthogonalisation
 from simulator.program.states.resident import (
     optimizer_traffic_bytes,
+    paged_bytes,
     resident_memory,
     slice_parameters,
     slice_tensors,
     state_bytes,
 )
+from simulator.results.simulation import run_step
 from tests.jobs import small_job, small_model
 
 PLAIN = small_model(gated_mlp=False, kv_heads=8, tied_embeddings=True, layers=1)
@@ -250,3 +252,55 @@ def test_a_slice_lists_the_tensors_that_it_counts():
     counts = {tensor.name: layers for tensor, layers in slice_tensors(job, run)}
     assert counts["embedding.tokens"] == counts["head.tokens"] == 1
     assert counts["attention.query"] == counts["mlp.down"] == 3
+
+
+def test_lion_keeps_one_momentum():
+    assert held_states(small_job(optimizer="lion")) == 4 * total_numel(small_job())
+    eight_bit = held_states(small_job(optimizer="lion-8bit"))
+    assert eight_bit == total_numel(small_job()) * (1 + 4 / 256)
+
+
+def test_paged_states_are_not_in_the_memory_of_the_allocator():
+    plain, paged = (small_job(optimizer=name) for name in ("adam-8bit", "adam-8bit-paged"))
+    (run,) = stage_slices(paged, 1)
+    parameters = slice_parameters(paged, run)
+    assert held_states(paged) == 0
+    assert optimizer_traffic_bytes(paged, parameters) == optimizer_traffic_bytes(plain, parameters)
+
+
+def test_only_pages_that_find_no_room_are_moved():
+    roomy = small_job(optimizer="adam-paged")
+    (run,) = stage_slices(roomy, 1)
+    parameters = slice_parameters(roomy, run)
+    assert paged_bytes(roomy, parameters) == 0
+    many = parameters * 10**6
+    held = sum(size for _, size in resident_memory(roomy, many))
+    device = roomy.cluster.profile.device
+    missing = held + 8 * many.total + device.context_bytes - device.memory_bytes
+    assert paged_bytes(roomy, many) == min(8 * many.total, missing)
+
+
+def test_pure_sixteen_bit_training_with_foreach_peaks_at_five_copies_of_the_parameters():
+    """Weights, gradients, two moments, and what the update makes on the way."""
+    plan = {"optimizer_kernels": "foreach", "master_weights": False, "stack": "torch", "zero": 0}
+    job = small_job(micro_batch=1, global_batch=1, seq_len=1, recompute="full", **plan)
+    (memory,) = run_step(job, "replay").memory
+    assert memory.peak_allocated_bytes == pytest.approx(5 * 2 * total_numel(job), rel=0.001)
+
+
+def test_an_update_in_backward_leaves_one_gradient_at_a_time():
+    plan = {"optimizer_in_backward": True, "clip_gradients": False, "stack": "torch", "zero": 0}
+    job = small_job(global_batch=1, **plan)
+    (run,) = stage_slices(job, 1)
+    held = dict(resident_memory(job, slice_parameters(job, run)))
+    largest = 1000 * 64
+    assert held[Owner.GRADIENTS] == largest * state_bytes(job).gradients
+
+
+@pytest.mark.parametrize(
+    "plan", [{"clip_gradients": True}, {"zero": 1}, {"offload": {"optimizer": "cpu"}}]
+)
+def test_an_update_in_backward_waits_for_nothing(plan):
+    given = {"optimizer_in_backward": True, "clip_gradients": False, "stack": "torch", "zero": 0}
+    with pytest.raises(InputError):
+        small_job(global_batch=1, **{**given, **plan})

@@ -131,7 +131,7 @@ def test_rows_without_a_measurement_are_predicted_but_not_scored(table):
         ({"fabric": "string", "gpus": "16", "dp": "4"}, "cluster.network.fabric.kind"),
         ({"gated_mlp": "perhaps"}, "gated_mlp: must be true or false, not 'perhaps'"),
         ({"model": "t5-11b"}, "t5-11b is not a stack of like transformer layers"),
-        ({"notes": "LoRA rank 16"}, "only adapters are trained"),
+        ({"notes": "LoRA of unknown rank"}, "but not their rank"),
         ({"ffn_hidden": ""}, "ffn_hidden: must be a whole number, not ''"),
         ({"measured_step_s": "slow"}, "measured_step_s: must be a positive number, not 'slow'"),
         ({"measured_step_s": "-1"}, "measured_step_s: must be a positive number"),
@@ -186,11 +186,11 @@ def test_files_that_cannot_be_read_are_refused_by_name(tmp_path):
         assert raised.value.faults[0].file == str(path)
 
 
-def test_a_byte_order_mark_and_ragged_rows_do_no_harm(table):
+def test_a_byte_order_mark_and_short_rows_do_no_harm(table):
     path = table({})
     text = path.read_text(encoding="utf-8")
     head, row = text.splitlines()
-    path.write_text(f"\ufeff{head}\n{row},surplus\nonly-an-id\n", encoding="utf-8")
+    path.write_text(f"\ufeff{head}\n{row}\nonly-an-id\n", encoding="utf-8")
     rows = validate_published(path).rows
     assert (rows[0].id, rows[0].skipped) == ("lab-small-001", "")
     assert rows[1].skipped

@@ -211,3 +211,7 @@ def test_phrases_of_notes_are_read_in_other_words(notes, field, value):
     for name in field.split("."):
         node = node.get(name) if isinstance(node, dict) else None
     assert node == value
+
+
+def test_deterministic_kernels_are_read_from_the_notes():
+    assert fields_of({**ROW, "notes": "deterministic kernels"})["plan"]["deterministic"] is True

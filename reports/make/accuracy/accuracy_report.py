@@ -52,11 +52,10 @@ predicted too slow), *close* the share of runs within {CLOSE_PCT:.0f} %. Grades 
 everything that decides the step time; B and C leave knobs open. The data's own noise is 1 to 2 %
 between sites and 5 to 9 % between software releases.
 
-**The figures after the first table are in-sample.** The sustained clock of each device and the host
-work of one framework were fitted to these same runs (`make fit`). The table *cross-validated*
-predicts every run of a source with clocks and host work fitted to all other sources alone; where
-no other source speaks of a device, its nearest relative stands in, and where none speaks of a
-framework's launches, what a layer of eager PyTorch takes elsewhere. Which facts a framework's stack
+**The figures after the first table are in-sample.** The sustained clock of each device was fitted
+to these same runs (`make fit`). The table *cross-validated* predicts every run of a source with
+clocks fitted to all other sources alone; where no other source speaks of a device, its nearest
+relative stands in. Which facts a framework's stack
 states, and a few numbers marked "assumption" in the code, were settled with the errors of all these
 runs in view, so runs from new sources are further off than either says: see *first sight*.
 Kernels and collectives were fitted to measurements of their own.

@@ -1,9 +1,9 @@
-"""Which clock does a device sustain in training, and how much host work does a framework do?
+"""Which clock does a device sustain in training?
 
-Both are fitted to published training runs: one number per device and one per framework,
-for all workloads at once. Sources count the same, however many runs they publish, and errors
-count only up to a limit, because a run that is far off is off for another reason. Runs of
-the lower grades, where the source leaves knobs unstated, are not used.
+It is fitted to published training runs: one number per device, for all workloads at once. Sources
+count the same, however many runs they publish, and errors count only up to a limit, because a run
+that is far off is off for another reason. Runs of the lower grades, where the source leaves knobs
+unstated, are not used, nor are those that are bound by launches.
 
 The cross-validation leaves out one source after another: each of its runs is predicted with
 numbers fitted to all other sources alone.
@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from reports.make.fit.shipped_kernels import RELATIVES
-from reports.make.fit.training_response import KNOB_VALUES, Knob, Response, responses
+from reports.make.fit.training_response import CLOCKS, Response, is_launch_bound, responses
 from simulator.calibrate.profile_text import with_value
 from simulator.described.documents import data_folder
 from simulator.described.load import profile_names
@@ -40,22 +40,20 @@ _GRADES = ("A", "A-")
 _ERROR_LIMIT = 0.25
 """Errors in the logarithm beyond this one count as this one."""
 
-_FEWEST: Mapping[Knob, int] = {"clock": 1, "host_work": 10}
-"""Runs that a number needs before it is fitted."""
+_STEP = 0.001
 
-_STEP: Mapping[Knob, float] = {"clock": 0.001, "host_work": 0.01}
+_FULL_CLOCK = frozenset({"h20"})
+"""Devices that never reach their power limit, so that no relative's clock stands in for theirs."""
 
-EAGER_HOST_WORK = 13.6
-"""Host work per launch of a stack of eager PyTorch for which nothing is fitted: a transformer
-layer forward holds the host for 1.2 ms (a Llama-7B of 32 layers in plain PyTorch on an A100: 25.5
-tokens/s, bound by its host; PyTorch team, Accelerating Generative AI with PyTorch II, 2023), in
-which an unfused GPT layer launches 18 of the kernels modelled here, at 5 us each."""
-
-_RELATIVES = {**RELATIVES, "v100-sxm2-32gb": "v100-sxm3-32gb"}
+_RELATIVES = {
+    name: relative
+    for name, relative in {**RELATIVES, "v100-sxm2-32gb": "v100-sxm3-32gb"}.items()
+    if name not in _FULL_CLOCK
+}
 """Device that stands in where no run is published."""
 
-Fitted = Mapping[tuple[Knob, str], float]
-"""Value by knob and by profile or stack."""
+Fitted = Mapping[str, float]
+"""Clock by profile."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,7 @@ class LeftOut:
 
     Attributes:
         id: The run.
-        fitted: Whether other sources speak of its device or stack; else its device's
-            relative, or what is known of eager PyTorch, stands in.
+        fitted: Whether other sources speak of its device; else the device's relative stands in.
         predicted_step_s: Step time [s].
     """
 
@@ -75,16 +72,16 @@ class LeftOut:
 
 
 def fit(runs: Iterable[Response]) -> Fitted:
-    """Clock of every profile and host work of every stack that enough runs speak of."""
-    groups: dict[tuple[Knob, str], list[Response]] = {}
+    """Clock of every profile that runs speak of."""
+    groups: dict[str, list[Response]] = {}
     for run in runs:
-        if run.row.get("grade", "A") in _GRADES:
-            groups.setdefault((run.knob, run.key), []).append(run)
-    return {
-        (knob, key): _best(knob, own)
-        for (knob, key), own in sorted(groups.items())
-        if len(own) >= _FEWEST[knob]
-    }
+        if _tells_a_clock(run):
+            groups.setdefault(run.profile, []).append(run)
+    return {profile: _best(own) for profile, own in sorted(groups.items())}
+
+
+def _tells_a_clock(run: Response) -> bool:
+    return run.row.get("grade", "A") in _GRADES and not is_launch_bound(run.row)
 
 
 def cross_validation(runs: Sequence[Response]) -> list[LeftOut]:
@@ -94,7 +91,7 @@ def cross_validation(runs: Sequence[Response]) -> list[LeftOut]:
         fitted = fit(run for run in runs if row_source(run.row["id"]) != source)
         for run in runs:
             if row_source(run.row["id"]) == source:
-                value = _value(run, fitted)
+                value = fitted.get(run.profile)
                 step_s = run.step_s(_stand_in(run, fitted) if value is None else value)
                 found.append(LeftOut(run.row["id"], value is not None, step_s))
     return found
@@ -109,33 +106,22 @@ def loss(runs: Sequence[Response], value: float) -> float:
     return statistics.fmean(statistics.fmean(errors) for errors in by_source.values())
 
 
-def _best(knob: Knob, runs: Sequence[Response]) -> float:
+def _best(runs: Sequence[Response]) -> float:
     """Where the loss is least. It has kinks and may have several valleys, so all is tried."""
-    values = KNOB_VALUES[knob]
-    coarse = np.linspace(values[0], values[-1], 81)
+    coarse = np.linspace(CLOCKS[0], CLOCKS[-1], 81)
     centre = min(coarse, key=lambda value: loss(runs, value))
     reach = coarse[1] - coarse[0]
-    low, high = max(values[0], centre - reach), min(values[-1], centre + reach)
-    fine = np.arange(low, high + _STEP[knob] / 2, _STEP[knob])
+    low, high = max(CLOCKS[0], centre - reach), min(CLOCKS[-1], centre + reach)
+    fine = np.arange(low, high + _STEP / 2, _STEP)
     return float(min(fine, key=lambda value: loss(runs, value)))
 
 
-def _value(run: Response, fitted: Fitted) -> float | None:
-    return fitted.get((run.knob, run.key))
-
-
 def _stand_in(run: Response, fitted: Fitted) -> float:
-    """What is taken where no other source speaks of a device or stack.
-
-    A stack's launches follow from small runs, which frameworks other than eager ones do not have.
-    """
-    if run.knob == "host_work":
-        return EAGER_HOST_WORK
-    relative: str | None = run.key
-    while relative is not None and ("clock", relative) not in fitted:
+    """What is taken where no other source speaks of a device."""
+    relative: str | None = run.profile
+    while relative is not None and relative not in fitted:
         relative = _RELATIVES.get(relative)
-    clocks = [value for (knob, _), value in fitted.items() if knob == "clock"]
-    return fitted["clock", relative] if relative is not None else statistics.median(clocks)
+    return fitted[relative] if relative is not None else statistics.median(fitted.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,8 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measured = [row for row in read_rows(options.table) if row["measured_step_s"]]
         runs = responses(measured, executor)
     fitted = fit(runs)
-    for (knob, key), value in fitted.items():
-        sys.stdout.write(f"{knob} of {key}: {value:.3f}\n")
+    for profile, clock in fitted.items():
+        sys.stdout.write(f"clock of {profile}: {clock:.3f}\n")
     if options.write:
         left_out = cross_validation(runs)
         write_clocks(fitted, runs, options.table.name)
@@ -163,7 +149,7 @@ def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
     """Put fitted clocks into the profiles; devices without runs take their relative's."""
     for profile in profile_names():
         relative: str | None = profile
-        while relative is not None and ("clock", relative) not in fitted:
+        while relative is not None and relative not in fitted:
             relative = _RELATIVES.get(relative)
         if relative == profile:
             source = f'{{kind: fitted, reference: "{_evidence(profile, runs, table)}"}}'
@@ -171,17 +157,13 @@ def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
             source = f'{{kind: assumed, reference: "as {relative}"}}'
         else:
             continue
-        value = f"{{value: {fitted['clock', relative]:.3f}, source: {source}}}"
+        value = f"{{value: {fitted[relative]:.3f}, source: {source}}}"
         path = data_folder("hardware_profiles") / f"{profile}.yaml"
         path.write_text(with_value(path.read_text(), ["kernels", "sustained_clock"], value))
 
 
 def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:
-    own = [
-        run
-        for run in runs
-        if (run.knob, run.key) == ("clock", profile) and run.row.get("grade", "A") in _GRADES
-    ]
+    own = [run for run in runs if run.profile == profile and _tells_a_clock(run)]
     sources = {row_source(run.row["id"]) for run in own}
     return f"{table}: {len(own)} runs of {len(sources)} sources"
 

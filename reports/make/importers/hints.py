@@ -15,6 +15,7 @@ from typing import Any, Literal
 from simulator.errors import Fault, InputError
 from simulator.importers.assembly import Given
 from simulator.importers.formats import Format
+from simulator.importers.interpolation import typed
 
 MOST_ROUNDS = 5
 _USUAL: Mapping[str, int] = {
@@ -66,7 +67,7 @@ def outcome_of(form: Format, paths: Sequence[Path], rounds: int = MOST_ROUNDS) -
             faults = error.faults
         else:
             return Outcome(_help(given), rounds=number, ignored=given.ignore)
-        again = [fault for fault in faults if _key(fault) in seen]
+        again = [fault for fault in faults if fault.hint and _key(fault) in seen]
         if again or number == rounds:
             return Outcome("refused", str((again or faults)[0]), number, bool(again))
         seen |= {_key(fault) for fault in faults}
@@ -100,15 +101,16 @@ def _followed(given: Given, fault: Fault) -> Given:
     if "--model" in hint:
         given = replace(given, model=_MODEL)
     if "model with experts" in fault.rule:
-        given = replace(given, model=_EXPERTS)
+        # Llama was the wrong one.
+        return replace(given, model=_EXPERTS)
     if "more --gpus" in hint:
         given = replace(given, gpus=4 * (given.gpus or _USUAL["--gpus"]))
     for name in re.findall(r"--define ([\w.]+)=", hint):
         given = replace(given, definitions={**given.definitions, name: _definition(name)})
     for path, value in re.findall(r"--set ([\w.]+)=([\w.-]+)(?!\.\.)", hint):
         if value != "...":
-            given = replace(given, changes={**given.changes, path: value})
-    names = tuple(re.findall(r"--ignore ([\w.\-]+)", hint))
+            given = replace(given, changes={**given.changes, path: typed(value)})
+    names = tuple(re.findall(r"--ignore (\S+)", hint))
     return replace(given, ignore=(*given.ignore, *(n for n in names if n not in given.ignore)))
 
 

@@ -204,10 +204,13 @@ def main(count: int, seed: int = 1) -> None:
         third = sum(1 <= draw.rank[seen] <= 3 for draw in found) / len(found)
         clear = sum(1 <= draw.rank[seen] <= 3 for draw in visible) / max(1, len(visible))
         print(f"| {seen} | {first:.0%} | {third:.0%} | {clear:.0%} |")
-    print(f"\nVisible: {len(visible)} of {count}. Not among the first three, of these:\n")
-    for draw in visible:
-        if not 1 <= draw.rank[SEEN[-1]] <= 3:
-            print(f"- {draw.hidden.words}: place {draw.rank[SEEN[-1]]}, {draw.job.title}")
+    missed = [draw for draw in visible if not 1 <= draw.rank[SEEN[-1]] <= 3]
+    seldom = "Not among the first three, of these" if missed else (
+        "All of them are among the first three where phases were measured."
+    )  # fmt: skip
+    print(f"\nVisible: {len(visible)} of {count}. {seldom}\n")
+    for draw in missed:
+        print(f"- {draw.hidden.words}: place {draw.rank[SEEN[-1]]}, {draw.job.title}")
     _print_pairs()
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.described.job import Job
+    from simulator.planning.changes.fitting import FitSearch
     from simulator.planning.data_parallel_variants import Comparison, Outcome
     from simulator.planning.parallelism_kinds import FamilyResult
 
@@ -63,11 +64,17 @@ def advise(
     plan. Fewer of them are quicker to search: --vary plan.vpp=1 --vary plan.cp=1. "fits" is the
     probability of not running out of memory; clustersim plan says what more or less risk costs.
 
+    On one machine where no plan trains all of the model, it says instead what people do there:
+    recompute, 8-bit states, adapters, 4-bit weights, the host's memory, shorter sequences.
+
     Example:  clustersim advise job.yaml --set cluster.gpus=32
     """
     from simulator.planning.parallelism_kinds import compare_families
 
     job = read_job_to_search(job_file, changes)
+    if (found := _on_small_machine(job, risk)) is not None:
+        _print_way_out(job, found, as_json=as_json)
+        return
     with search_status() as show, worker_pool(workers) as (executor, processes):
         results = compare_families(
             job,
@@ -92,6 +99,37 @@ def advise(
         if best is not None:
             typer.echo(f"The first one: {options_text(best.changes)}")
     need_one_that_fits((result.choice is not None for result in results), "strategy")
+
+
+def _on_small_machine(job: Job, risk: float) -> FitSearch | None:
+    """What people with one machine do; None where a plan on it trains all of the model."""
+    from simulator.planning.changes.fitting import nearest_fit
+    from simulator.planning.changes.small_machine import is_small_machine
+    from simulator.results.simulation import run_step
+
+    if not is_small_machine(job) or run_step(job, "replay").fits:
+        return None
+    found = nearest_fit(job, risk)
+    return found if found.ladder is not None else None
+
+
+def _print_way_out(job: Job, found: FitSearch, *, as_json: bool) -> None:
+    from simulator.planning.changes.advice import way_out
+
+    if not as_json:
+        for line in way_out(found):
+            typer.echo(line)
+        return
+    assert found.ladder is not None
+    rungs = [
+        {"name": name, **asdict(trial)}
+        for name, trial in zip(found.ladder.rungs, found.ladder.trials, strict=True)
+    ]
+    answers = {
+        name: asdict(trial) if trial else None
+        for name, trial in (("nearest", found.nearest), ("faster", found.faster))
+    }
+    print_json({"job": job.title, "rungs": rungs, **answers})
 
 
 def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:

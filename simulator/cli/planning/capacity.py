@@ -318,7 +318,9 @@ def _print_clusters(job: Job, found: Sequence[Capacity | Refusal]) -> None:
         )
         + text_columns("paid")
     )
-    print_table(f"{job.model.name}, {job.campaign.tokens:,} tokens", columns, map(_row, found))
+    tokens = job.campaign.tokens
+    said = f"{tokens:,} tokens" if tokens else "one step"
+    print_table(f"{job.model.name}, {said}", columns, map(_row, found))
 
 
 def _row(found: Capacity | Refusal) -> list[str]:

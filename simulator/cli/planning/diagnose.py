@@ -70,7 +70,7 @@ def diagnose(
             "standard deviation; by default as the prediction's band says.",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Hypotheses that are shown.")] = 5,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Hypotheses that are shown.")] = 5,
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from simulator.api import Result
     from simulator.capture.result import CaptureResult
+    from simulator.planning.drawn_lengths import DrawnSteps
     from simulator.results.step import StepResult
 
 _MOST_GROUPS = 20
@@ -115,10 +117,13 @@ def run(
     changes = cluster_changes(changes, profile, gpus)
     ranks = None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0)
     result = simulate(read_job(job_file, changes), unfolded=unfolded)
+    drawn = _drawn(result)
     if as_json:
-        print_json(result.to_dict())
+        print_json({**result.to_dict(), **({"drawn_steps": asdict(drawn)} if drawn else {})})
     else:
         _print_result(result)
+        if drawn:
+            _print_drawn(drawn)
     for file in _write_files(result, plot, html):
         note(f"wrote {file}")
     if trace is not None:
@@ -127,6 +132,27 @@ def run(
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")
         raise typer.Exit(1)
+
+
+def _drawn(result: Result) -> DrawnSteps | None:
+    """Steps with lengths that are drawn, where the job says how; the step itself is the longest."""
+    if result.job.batch.lengths is None:
+        return None
+    from simulator.planning.drawn_lengths import drawn_steps
+
+    return drawn_steps(result.job)
+
+
+def _print_drawn(drawn: DrawnSteps) -> None:
+    step, peak = drawn.step_time_s, drawn.peak_device_bytes
+    columns = text_columns("") + number_columns("mean", "P5", "P50", "P95")
+    rows = [
+        ("step time", *(format_seconds(s) for s in (step.mean, step.p5, step.p50, step.p95))),
+        ("fullest GPU", *(format_bytes(b) for b in (peak.mean, peak.p5, peak.p50, peak.p95))),
+    ]
+    title = f"{drawn.steps} steps with lengths that are drawn"
+    print_table(title, columns, rows)
+    typer.echo(f"{percent(drawn.filled_share)} of the tokens belong to a sequence, not to padding")
 
 
 def _show_captured(

@@ -9,14 +9,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from simulator.described.base import Bytes, Fraction, Ratio, Spec
+from simulator.described.base import Bytes, Fraction, PositiveFraction, Ratio, Spec
 from simulator.described.documents import data_folder, read_yaml, validated
 
 
 class Common(Spec):
     """What kernels and communicators do on every system alike."""
 
-    flash_1_share: Fraction
+    flash_1_share: PositiveFraction
     """Rate of FlashAttention 1 over that of its successor."""
     attention_power_share: Ratio
     """Power that attention draws over what products draw."""
@@ -25,7 +25,7 @@ class Common(Spec):
     overlap_exponent: Ratio
     """Exponent of the norm that joins computing and memory time of a product: the larger it is,
     the better each hides behind the other; at 1 they add."""
-    unaligned_share: Fraction
+    unaligned_share: PositiveFraction
     """Rate of products whose rows do not start on multiples of 16 bytes, over that of others."""
     strided_elements_per_cycle: Ratio
     """Elements per cycle and multiprocessor of PyTorch's elementwise kernel for operands that are
@@ -33,9 +33,9 @@ class Common(Spec):
     (``launch_legacy_kernel`` of ``CUDALoops.cuh``)."""
     grouped_share: Ratio
     """Rate of one product for several experts over that of a dense one of its size."""
-    permute_efficiency: Fraction
+    permute_efficiency: PositiveFraction
     """Share of the memory bandwidth of sorting tokens by expert, and of adding them up again."""
-    permute_backward_efficiency: Fraction
+    permute_backward_efficiency: PositiveFraction
     """The same, backward."""
     quantise_share: Ratio
     """Rate of kernels that scale an input to fp8, which load single elements (TensorRT-LLM's

@@ -22,15 +22,18 @@ from pydantic import Field
 
 from simulator.described.base import (
     Bytes,
-    BytesPerSecond,
     Count,
-    FlopPerSecond,
-    Fraction,
-    Hertz,
+    PositiveFraction,
+    Ranks,
     Ratio,
     Seconds,
+    SomeBytes,
+    SomeBytesPerSecond,
+    SomeFlopPerSecond,
+    SomeHertz,
     Spec,
     Watts,
+    Width,
 )
 from simulator.described.cluster.common import Common, shipped_common
 from simulator.described.cluster.kernel_parameters import KernelModel, Precision
@@ -50,17 +53,17 @@ class Provenance(Spec):
 class PeakRates(Spec):
     """Dense peak rate per number format; sparse figures are refused by ``profile check``."""
 
-    fp32_flop_per_s: FlopPerSecond
+    fp32_flop_per_s: SomeFlopPerSecond
     """Without tensor cores."""
-    tf32_flop_per_s: FlopPerSecond | None = None
+    tf32_flop_per_s: SomeFlopPerSecond | None = None
     """fp32 operands on tensor cores; a device without it leaves it out, as below."""
-    fp16_flop_per_s: FlopPerSecond | None = None
+    fp16_flop_per_s: SomeFlopPerSecond | None = None
     """16-bit operands, fp32 sums."""
-    bf16_flop_per_s: FlopPerSecond | None = None
+    bf16_flop_per_s: SomeFlopPerSecond | None = None
     """16-bit operands, fp32 sums."""
-    fp8_flop_per_s: FlopPerSecond | None = None
+    fp8_flop_per_s: SomeFlopPerSecond | None = None
     """8-bit operands, those of mxfp8 included."""
-    fp4_flop_per_s: FlopPerSecond | None = None
+    fp4_flop_per_s: SomeFlopPerSecond | None = None
     """4-bit operands (nvfp4)."""
 
     def of(self, precision: Precision) -> float | None:
@@ -77,16 +80,16 @@ def peak_name(precision: Precision) -> str:
 class Device(Spec):
     """One GPU, as the software sees it."""
 
-    memory_bytes: Bytes
+    memory_bytes: SomeBytes
     """Memory that the driver reports as the device's total."""
-    memory_bandwidth_bytes_per_s: BytesPerSecond
+    memory_bandwidth_bytes_per_s: SomeBytesPerSecond
     """Of the device's memory, as on the data sheet."""
     peak: PeakRates
-    sm_count: Count
+    sm_count: Width
     """Multiprocessors (compute units)."""
     l2_cache_bytes: Bytes
     """Last cache before the device's memory."""
-    boost_clock_hz: Hertz
+    boost_clock_hz: SomeHertz
     """Clock that the peak rates hold at."""
     power_w: Watts
     """Most that the device draws, as on the data sheet."""
@@ -102,9 +105,9 @@ class Nvme(Spec):
 
     size_bytes: Bytes
     """Room for what a job keeps there."""
-    read_bytes_per_s: BytesPerSecond
+    read_bytes_per_s: SomeBytesPerSecond
     """Rate of long reads."""
-    write_bytes_per_s: BytesPerSecond
+    write_bytes_per_s: SomeBytesPerSecond
     """Rate of long writes."""
 
 
@@ -113,16 +116,16 @@ class Host(Spec):
 
     memory_bytes: Bytes
     """Of one node."""
-    pcie_bytes_per_s: BytesPerSecond
+    pcie_bytes_per_s: SomeBytesPerSecond
     """Host-to-device copy rate of one GPU, pinned memory, one way."""
-    gpus_per_pcie_link: Count = 1
+    gpus_per_pcie_link: Ranks = 1
     """GPUs behind one PCIe switch, whose copies share the rate of one link to the host."""
     layer_wait_s: Seconds = 0.0
     """What a GPU waits for its host beyond what is predicted, for each layer forward and backward,
     as own runs say (``clustersim calibrate runs``)."""
-    memory_bandwidth_bytes_per_s: BytesPerSecond | None = None
+    memory_bandwidth_bytes_per_s: SomeBytesPerSecond | None = None
     """Of all sockets of a node together; no limit of copies where it is unknown."""
-    optimizer_efficiency: Fraction = 0.46
+    optimizer_efficiency: PositiveFraction = 0.46
     """Share of it that an optimizer step on all cores reaches. By default that of CPU-Adam on
     a DGX-2: 10 billion parameters, 30 B each, in 2.57 s, of 256 GB/s (arXiv 2101.06840,
     table 4)."""

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.described.base import Fraction, Ratio, Seconds, Spec
+from simulator.described.base import PositiveFraction, Ratio, Seconds, Spec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 
@@ -28,14 +28,14 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class GemmModel(Spec):
     """Matrix multiplication of one number format."""
 
-    efficiency: Fraction
+    efficiency: PositiveFraction
     """Share of the dense peak inside the main loop of the largest output tile."""
     tile_half: NonNegative = 0.0
     """Edge at which a square output tile has half the rate of an endless one; 0 makes all
     tiles equally fast."""
     k_ramp: NonNegative = 0.0
     """Steps of the inner dimension that filling and emptying one tile's pipeline costs."""
-    memory_efficiency: Fraction
+    memory_efficiency: PositiveFraction
     """Share of the memory bandwidth that products bound by memory reach."""
     floor_s: Seconds
     """Time of the smallest product on the device."""
@@ -50,9 +50,9 @@ class GemmModel(Spec):
 class AttentionModel(Spec):
     """One fused (flash) attention kernel family."""
 
-    forward_efficiency: Fraction
+    forward_efficiency: PositiveFraction
     """Share of the dense peak of the forward main loop, softmax left out."""
-    backward_efficiency: Fraction
+    backward_efficiency: PositiveFraction
     """Share of the dense peak of the backward main loop, softmax left out."""
     softmax_dim: NonNegative = 0.0
     """Cost of one score's softmax, as head size that the matrix unit would do meanwhile."""
@@ -81,11 +81,11 @@ class KernelModel(Spec):
     """The best fused kernel that frameworks ship for the device."""
     flash_attention_2: AttentionModel | None = None
     """FlashAttention 2 where newer kernels have replaced it; None is the same kernel."""
-    memory_efficiency: Fraction
+    memory_efficiency: PositiveFraction
     """Share of the memory bandwidth that streaming kernels reach."""
     memory_floor_s: Seconds
     """Time of the smallest memory-bound kernel on the device."""
-    row_reduction_efficiency: Fraction | None = None
+    row_reduction_efficiency: PositiveFraction | None = None
     """Share of the memory bandwidth where rows are also summed up (weight gradient of a
     norm); None is as ``memory_efficiency``."""
     launch_s: Seconds
@@ -93,7 +93,7 @@ class KernelModel(Spec):
     slowness: Ratio = 1.0
     """Time of kernels over that which follows from all other numbers, as own runs say
     (``clustersim calibrate runs``)."""
-    sustained_clock: Fraction = 1.0
+    sustained_clock: PositiveFraction = 1.0
     """Share of the benchmark rate that matrix products keep in long training.
 
     Power limits long runs of products; the other parameters describe short, cool ones.

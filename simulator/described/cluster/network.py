@@ -14,13 +14,14 @@ from pydantic import Field
 from simulator.described.base import (
     Bytes,
     BytesPerSecond,
-    Count,
-    CountOrZero,
     Flag,
-    Fraction,
+    PositiveFraction,
+    Ranks,
+    RanksOrZero,
     Ratio,
     Seconds,
     Spec,
+    WidthOrZero,
 )
 from simulator.described.documents import data_folder, is_number_with_source, read_yaml, validated
 from simulator.errors import InputError
@@ -52,11 +53,11 @@ class ScaleUp(Spec):
 
     kind: ScaleUpKind
     """How the GPUs of a domain are joined."""
-    gpus: Count
+    gpus: Ranks
     """GPUs in one domain."""
     bandwidth_bytes_per_s: BytesPerSecond
     """Per GPU and direction, payload as on the data sheet."""
-    efficiency: Fraction
+    efficiency: PositiveFraction
     """Share of it that large ring collectives reach."""
     latency_s: Seconds
     """One hop of a small message (NCCL's LL protocols)."""
@@ -64,7 +65,7 @@ class ScaleUp(Spec):
     """One hop of a large message (NCCL's Simple protocol)."""
     launch_s: Seconds = 5e-6
     """A collective before its first hop: kernel start and synchronisation."""
-    low_latency_share: Fraction = 0.5
+    low_latency_share: PositiveFraction = 0.5
     """Share of the large-message rate that small-message protocols reach."""
     pipeline_fill: PipelineFill = 0.4
     """Weight of filling and draining the chunk pipeline; 0 none, 1 the textbook one."""
@@ -73,14 +74,14 @@ class ScaleUp(Spec):
     never a limit where unknown."""
     in_switch_reduction: Flag = False
     """Whether the switch reduces in flight (NVLS)."""
-    in_switch_efficiency: Fraction = 0.6
+    in_switch_efficiency: PositiveFraction = 0.6
     """Share of the bandwidth that in-switch reduction reaches."""
     in_switch_latency_s: Seconds = 25e-6
     """One in-switch reduction that moves next to nothing, beyond the launch."""
     crowding: Crowding = 0.0
     """Over PCIe, how the rate of each falls with the GPUs that take part, as (2 / GPUs) to this
     power: their traffic meets in switches, sockets and host memory. 0 where it does not."""
-    sm_count: CountOrZero = 24
+    sm_count: WidthOrZero = 24
     """Multiprocessors that a collective's kernel holds: NCCL's channels (connect.cc)."""
     background_load: Load = 0.0
     """Share of every GPU's links that other traffic takes."""
@@ -92,7 +93,7 @@ class ScaleUp(Spec):
 class SwitchTier(Spec):
     """One tier of switches: which GPUs meet below it, and how it is joined to the rest."""
 
-    gpus: CountOrZero = 0
+    gpus: RanksOrZero = 0
     """GPUs whose NICs meet in it, for example a rail group or a pod; 0 is the whole cluster."""
     oversubscription: Oversubscription = 1.0
     """Rate of its down-links over that of its up-links: with 2, up-links carry half."""
@@ -110,17 +111,17 @@ class Fabric(Spec):
 
     kind: FabricKind
     """Technology; the rates below say how fast it is."""
-    nics_per_node: CountOrZero
+    nics_per_node: RanksOrZero
     """NICs of one node that carry collectives."""
     nic_bytes_per_s: BytesPerSecond
     """Per NIC and direction, line rate."""
-    efficiency: Fraction
+    efficiency: PositiveFraction
     """Share of the line rate that large collectives reach."""
     latency_s: Seconds
     """One network hop of a small message."""
     bulk_latency_s: Seconds = 20e-6
     """One network hop of a large message."""
-    low_latency_share: Fraction = 0.15
+    low_latency_share: PositiveFraction = 0.15
     """As for the scale-up links."""
     pipeline_fill: PipelineFill = 0.4
     """As for the scale-up links, for collectives that cross the fabric."""
@@ -132,7 +133,7 @@ class Fabric(Spec):
     pat: Flag = False
     """Whether the library gathers and scatters over trees where a group has one rank per node
     (PAT, NCCL 2.23 and newer)."""
-    sm_count: CountOrZero = 16
+    sm_count: WidthOrZero = 16
     """As for the scale-up links, for collectives that cross the fabric."""
     background_load: Load = 0.0
     """Share of every NIC that other traffic takes."""
@@ -156,7 +157,7 @@ LINK_PORT = "link"
 class Network(Spec):
     """All links of a system."""
 
-    gpus_per_node: Count
+    gpus_per_node: Ranks
     """GPUs that share one host and its NICs."""
     scale_up: ScaleUp
     fabric: Fabric

@@ -51,7 +51,7 @@ _OneOrMany = Annotated[
         }
     ),
 ]
-_SlowDown = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_SlowDown = Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)]
 _Left = Annotated[float, Field(gt=0, le=1)]
 
 _CHANGES = ("slowdown", "nic_share", "scale_up_share", "jitter")

@@ -19,7 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from simulator.described.base import Count, CountOrZero, Flag, Spec
+from simulator.described.base import Flag, Layers, LayersOrZero, Ranks, RanksOrZero, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, known_data_parallelism
 from simulator.described.plan.finetuning import Lora
@@ -114,27 +114,27 @@ _Schedule = Annotated[
 class Plan(Spec):
     """Parallel degrees and the options that cost time or memory."""
 
-    tp: Count = 1
+    tp: Ranks = 1
     """Tensor-parallel degree."""
     tp_method: TensorMethod = "1d"
     """How tensor-parallel ranks divide a layer: 1d by columns, then rows (Megatron); 2d, 2.5d
     and 3d in a grid that divides every activation and weight (Colossal-AI)."""
-    tp_depth: Count = 1
+    tp_depth: Ranks = 1
     """Squares of ranks behind each other in 2.5d: tp = q x q x tp_depth."""
-    pp: Count = 1
+    pp: Ranks = 1
     """Pipeline stages."""
-    vpp: Count = 1
+    vpp: Layers = 1
     """Model chunks per pipeline stage (virtual stages)."""
-    cp: Count = 1
+    cp: Ranks = 1
     """Context-parallel degree."""
     cp_method: Literal["ring", "all_to_all", "all_gather", "all_to_all+ring"] = "ring"
     """How attention sees the whole sequence: keys and values travel, heads are traded, all keys
     and values are gathered, or ``cp_heads`` neighbours trade heads and rings join the others."""
-    cp_heads: Count = 1
+    cp_heads: Ranks = 1
     """Neighbouring ranks that trade heads in all_to_all+ring, a divisor of cp."""
-    ep: Count = 1
+    ep: Ranks = 1
     """Ranks that the routed experts of a layer are spread over, inside tp x cp x dp."""
-    etp: Count | None = None
+    etp: Ranks | None = None
     """Tensor-parallel degree of each routed expert, inside tp x cp x dp; by default 1 where
     ep reaches tp, as in current recipes, and else tp."""
     ep_dispatch: Dispatcher = "all_to_all"
@@ -159,7 +159,7 @@ class Plan(Spec):
     """Who adds up gradients and updates weights. ``ddp``: all ranks, by collectives, whole or
     sharded (``zero``). ``data-parallel``: GPU 0 alone, in one process for all GPUs of a node, as
     PyTorch's ``nn.DataParallel``. ``parameter-server``: hosts without GPUs."""
-    parameter_servers: CountOrZero = 0
+    parameter_servers: RanksOrZero = 0
     """Hosts that hold the parameters with ``data_parallel: parameter-server``, with network cards
     like those of a node; 0 is one per node of GPUs, which is then no narrower than they are."""
     zero: int = Field(default=1, ge=0, le=3, strict=True)
@@ -175,13 +175,13 @@ class Plan(Spec):
     step, as under DDP's ``no_sync``. Without, every backward reduces them and waits until all of
     them are back; ZeRO 3 reduces after every microbatch anyway, and so does ZeRO 2 with
     one virtual stage per rank; with several it reduces when the rank turns to another one."""
-    zero_group: CountOrZero = 0
+    zero_group: RanksOrZero = 0
     """Ranks the states are sharded over; 0 is all data-parallel ranks."""
     sequence_parallel: Flag | None = None
     """Shard norms and dropout along the sequence; by default whenever tp > 1."""
     recompute: Recompute = "none"
     """Forward work repeated in backward: none, core attention, or whole layers."""
-    recompute_layers: CountOrZero | None = None
+    recompute_layers: LayersOrZero | None = None
     """With ``recompute: full``, how many layers of each virtual stage are computed again, its
     first ones (Megatron's ``block`` method); by default all."""
     recompute_modules: tuple[RecomputeModule, ...] = ()
@@ -254,15 +254,15 @@ class Plan(Spec):
     of all stages, and checks afterwards (arXiv 2401.10241, section 4)."""
     grad_reduce_precision: Literal["fp32", "bf16", "fp16"] | None = None
     """Number format that gradients are reduced in; by default as the stack does it."""
-    first_stage_layers: CountOrZero = 0
+    first_stage_layers: LayersOrZero = 0
     """Layers of the first pipeline stage; 0 splits evenly."""
-    last_stage_layers: CountOrZero = 0
+    last_stage_layers: LayersOrZero = 0
     """Layers of the last pipeline stage; 0 splits evenly."""
     account_for_embedding: Flag = False
     """Whether the embedding counts as one layer when layers are dealt to stages."""
     account_for_loss: Flag = False
     """Whether head and loss count as one layer when layers are dealt to stages."""
-    layout: Annotated[tuple[CountOrZero, ...] | str | None, BeforeValidator(_layout)] = None
+    layout: Annotated[tuple[LayersOrZero, ...] | str | None, BeforeValidator(_layout)] = None
     """Layers of each of the pp x vpp virtual stages in order of the model, or the string that
     Megatron-Core takes as ``--pipeline-model-parallel-layout``; by default they are dealt
     out evenly."""

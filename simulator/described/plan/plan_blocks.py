@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from simulator.described.base import Count, Flag, Ratio, Spec
+from simulator.described.base import Flag, Layers, Ratio, Spec
 
 
 class Offload(Spec):
@@ -20,7 +20,7 @@ class Offload(Spec):
     """Shards of the weights that layers read, fetched before every use."""
     activations: Literal["cpu"] | None = None
     """What layers keep for backward, copied out after forward and fetched before backward."""
-    activation_layers: Count | None = None
+    activation_layers: Layers | None = None
     """How many layers, the first ones of the model, ``activations`` are copied of; by default all
     but the last (Megatron-Core's ``--cpu-offloading-num-layers``)."""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0

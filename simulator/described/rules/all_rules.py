@@ -27,6 +27,7 @@ from simulator.described.rules.pipeline_rules import pipeline_faults
 from simulator.described.rules.pool_rules import pool_faults
 from simulator.described.rules.profile_rules import link_faults, network_faults
 from simulator.errors import Fault
+from simulator.schedule.info import MOST_PASSES
 
 _MOST_MICROBATCHES = 100_000
 """Real steps have a few thousand at most; each is simulated, so a mistyped batch takes hours."""
@@ -81,6 +82,15 @@ def _batch_divides_into_microbatches(job: Job) -> Iterator[Fault]:
             f"makes {job.microbatches:,} microbatches per rank, of at most {_MOST_MICROBATCHES:,}",
             batch.global_batch,
             f"take at most {_MOST_MICROBATCHES * slice_}, more GPUs, or a larger batch.micro",
+        )
+    elif job.microbatches * job.plan.pp * job.plan.vpp > MOST_PASSES:
+        passes = job.microbatches * job.plan.pp * job.plan.vpp
+        yield Fault(
+            "batch.global",
+            f"makes {passes:,} passes (microbatches x pp x vpp), of at most {MOST_PASSES:,}: "
+            "each is simulated",
+            batch.global_batch,
+            "take a smaller batch, fewer stages, or a larger batch.micro",
         )
 
 

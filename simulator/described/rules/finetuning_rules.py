@@ -15,6 +15,7 @@ from simulator.errors import Fault
 def finetuning_faults(job: Job) -> Iterator[Fault]:
     """Every rule about what is trained that the job breaks."""
     yield from _master_weights_are_beside_others(job)
+    yield from _documents_are_parts_of_sequences(job)
     if job.plan.frozen_patterns:
         yield from _ways_that_train_a_part(job)
 
@@ -24,6 +25,22 @@ def _master_weights_are_beside_others(job: Job) -> Iterator[Fault]:
     if plan.master_weights is not None and plan.precision in ("fp32", "tf32"):
         rule = f"has no meaning with plan.precision: {plan.precision}, whose weights are fp32"
         yield Fault("plan.master_weights", rule, plan.master_weights, "leave it out")
+
+
+def _documents_are_parts_of_sequences(job: Job) -> Iterator[Fault]:
+    length, plan = job.batch.document_len, job.plan
+    if length is None:
+        return
+    path = "batch.document_len"
+    if length > job.batch.seq_len:
+        rule = f"must be at most batch.seq_len = {job.batch.seq_len}"
+        yield Fault(path, rule, length, f"take {job.batch.seq_len}, or leave it out")
+    if plan.attention_kernel != "flash":
+        rule = "needs a kernel that takes documents apart"
+        yield Fault(path, rule, length, "take plan.attention: flash")
+    if plan.cp > 1:
+        rule = "is not modelled where ranks share a sequence"
+        yield Fault(path, rule, length, "take plan.cp: 1")
 
 
 def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:

@@ -8,6 +8,7 @@ Source: XTuner 0.1 to 0.2, its configs and ``model/sft.py``, as facts.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from simulator.importers.hub_models import named_model
 from simulator.importers.python_source.evaluation import TARGET, read_python_settings
 from simulator.importers.settings import Settings, leave_out, option_rules, option_table
 
+_READ = ("model", "optim_wrapper", "strategy", "train_cfg")
+"""Objects that are read; the others are data, hooks and logs."""
 _MODEL = ("model.llm.pretrained_model_name_or_path", "pretrained_model_name_or_path",
           "llm_name_or_path")  # fmt: skip
 
@@ -38,6 +41,8 @@ def read_xtuner_config(path: str | Path, given: Given) -> tuple[Job, ImportRepor
     names, notes = read_python_settings(Path(path))
     values = {key: value for key, value in flat(names, origin).items() if not key.endswith(TARGET)}
     settings = Settings(values, "XTuner")
+    data = [name for name in names if f"{name}.type" in values and name not in _READ]
+    settings.pass_over("|".join(rf"{re.escape(name)}\..*" for name in data))
     settings.assumed += notes
     _check_that_it_is_supervised(settings)
     draft = Draft(model=named_model(settings, given, *_MODEL), stack="torch", gpus=given.gpus)

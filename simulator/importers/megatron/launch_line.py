@@ -12,12 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from simulator.described.documents import parse_yaml
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.errors import InputError, UnsupportedError
+from simulator.files import read_text
 from simulator.importers.assembly import Given, finished
 from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan, read_settings
 from simulator.importers.megatron.megatron_core import is_language_model, megatron_draft
+from simulator.importers.megatron.megatron_model import encoder_fields
 from simulator.importers.settings import Settings, option_rules, sort_out
 from simulator.importers.shell.command_options import launched_gpus, options_of
 from simulator.importers.shell.container_job import read_launch_file
@@ -55,7 +58,7 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         UnsupportedError: It trains a network of another sort.
     """
     origin = str(path)
-    script = read_launch_file(path, given.definitions, _WANTED)
+    script = _functional_test(path) or read_launch_file(path, given.definitions, _WANTED)
     launcher, name, words = _launch(script, origin)
     if not is_language_model(name):
         raise _another_network(name, origin)
@@ -70,6 +73,8 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         given.gpus or launched_gpus(launcher, script),
         None if given.model else Path(origin).stem,
     )
+    if _is_encoder(name) and isinstance(draft.model, dict):
+        draft.model = encoder_fields(settings, draft.model)
     inner_keys: set[str] = set()
     if settings.switch("deepspeed"):
         draft.stack = "megatron-deepspeed"
@@ -92,6 +97,26 @@ def _launch(script: Script, origin: str) -> tuple[list[str], str, list[str]]:
         raise _another_network(other, origin)
     rule = f"has no command with {_MARK}, so none that starts Megatron-LM"
     raise InputError.single("", rule, file=origin, hint=_WANTED)
+
+
+def _is_encoder(name: str) -> bool:
+    return name.rpartition("/")[2] == "pretrain_bert.py"
+
+
+def _functional_test(path: str | Path) -> Script | None:
+    """The launch in a ``model_config.yaml`` of Megatron-LM's functional tests; None for others."""
+    if Path(path).suffix not in (".yaml", ".yml"):
+        return None
+    values = parse_yaml(read_text(Path(path), _WANTED), str(path))
+    options = values.get("MODEL_ARGS") if isinstance(values, dict) else None
+    if not isinstance(options, dict):
+        return None
+    words = [str(values.get("TRAINING_SCRIPT_PATH", "pretrain_gpt.py"))]
+    for option, value in options.items():
+        is_flag = isinstance(value, bool)
+        words += [str(option)] if not is_flag or value else []
+        words += [] if is_flag else [str(value)]
+    return Script(commands=[words])
 
 
 def _another_network(name: str, origin: str) -> InputError:

@@ -33,7 +33,7 @@ SHARDING = option_table("megatron", "sharding")
 CP_METHODS = option_table("megatron", "cp_methods")
 PIPELINE_BEFORE_DATA = "tp-cp-ep-pp-dp"
 """Rank order of ``--use-tp-pp-dp-mapping``."""
-_NETWORKS_OF_OTHER_SORTS = r"(.*/)?[\w-]*(bert|t5|ict|vit|vision|retro|mamba|vlm)[\w-]*\.py"
+_NETWORKS_OF_OTHER_SORTS = r"(.*/)?[\w-]*(t5|ict|vit|vision|retro|mamba|vlm)[\w-]*\.py"
 _CHUNK_GROUPS = tuple(
     f"microbatch_group_size_per_{stage}_stage" for stage in ("vp", "virtual_pipeline")
 )
@@ -111,7 +111,20 @@ def _virtual_stages(settings: Settings, pp: int, layers: int | None) -> dict[str
         found[name] = switch_of(settings, f"plan.{name}")
     if layout := _layout(settings, pp):
         found |= layout
-    return found
+    if settings.switch("enable_zbh1_pipeline") and pp > 1:
+        found["schedule"] = "zb-h1"
+    return found | _partition(settings)
+
+
+def _partition(settings: Settings) -> dict[str, bool]:
+    """How DeepSpeed's pipeline deals out modules: embedding and head may count as layers do."""
+    key = "pp_partition_method"
+    methods = option_table("megatron", "partitions")
+    given = settings.get(key)
+    named = methods.get(str(given).lower().strip("'\"")) if given is not None else ()
+    if named is None:
+        settings.fault(key, f"is not modelled; known: {', '.join(methods)}", given, leave_out(key))
+    return dict.fromkeys(named or (), True)
 
 
 def _layout(settings: Settings, pp: int) -> dict[str, Any]:
@@ -259,7 +272,7 @@ def _repeated_layers(settings: Settings, method: str) -> dict[str, object]:
         return {"recompute_layers": number}
     if method == "uniform" and (number or 1) > 1:
         rule = "keeps one input for several layers, which is not modelled"
-        settings.fault(key, rule, number, f"take 1, or --define {key}=1")
+        settings.fault(key, rule, number, leave_out(key))
     return {}
 
 
@@ -269,6 +282,8 @@ def _optimizer(settings: Settings) -> str:
     )
     momentum = settings.number("sgd_momentum", default=0.9)
     names |= {"sgd": "sgd-momentum" if momentum else "sgd", "muon": "muon"}
+    if settings.switch("use_bnb_optimizer"):
+        names["adam"] = "adam-8bit"
     found = settings.choice("optimizer", "optim.name", meanings=names, default="adam")
     if found == "muon":
         check_muon(settings)

@@ -19,11 +19,21 @@ SWITCHES = spellings_table("megatron", "switches")
 """Fields that are true where an option is given, and false where it is not."""
 _VOCABULARIES = option_table("megatron", "tokenizer_vocabulary")
 _MOST_LAYERS = 10_000
+_AT_LEAST_ONE = (
+    "plan.tp", "plan.pp", "plan.cp", "plan.ep", "plan.etp", "model.layers", "model.hidden",
+    "model.heads", "batch.micro", "batch.global", "batch.seq_len",
+)  # fmt: skip
+"""Fields that no other number makes sense for."""
 
 
 def count_of(settings: Settings, field: str, default: Any) -> Any:
     """The number under the options of a field, or the default."""
-    return settings.whole(*COUNTS[field], default=default)
+    found = settings.whole(*COUNTS[field], default=default)
+    if field in _AT_LEAST_ONE and found is not None and found < 1:
+        key, value = settings.first(*COUNTS[field])
+        settings.fault(key, "must be at least 1", value)
+        return default or 1
+    return found
 
 
 def switch_of(settings: Settings, field: str) -> bool:
@@ -69,6 +79,7 @@ def model_fields(settings: Settings, tp: int, name: str | None) -> dict[str, Any
         **_positions(settings),
         **_norms_and_biases(settings),
         **_window(settings),
+        "embedding_norm": settings.switch("embed_layernorm"),
         "multi_token_layers": count_of(settings, "model.multi_token_layers", 0) or 0,
     }
     if settings.switch("multi_latent_attention"):
@@ -85,8 +96,24 @@ _MODEL_DEFAULTS: Mapping[str, object] = {
     "tied_embeddings": False, "max_positions": 0, "normalisation": "rmsnorm", "norm_bias": False,
     "qkv_bias": False, "attention_output_bias": False, "mlp_bias": False, "qk_norm": "none",
     "sliding_window": 0, "sliding_window_every": 1, "multi_token_layers": 0,
-    "attention_sinks": False, "clamped_gate": False,
+    "attention_sinks": False, "clamped_gate": False, "embedding_norm": False,
 }  # fmt: skip
+
+
+def encoder_fields(settings: Settings, model: dict[str, Any]) -> dict[str, Any]:
+    """What Megatron-LM's BERT has otherwise than its GPT, of the same width.
+
+    Two token types; behind the last norm a transform (product, bias, norm) and a bias of the
+    vocabulary, and for pairs of sentences a pooler and a head of two classes.
+
+    Source: Megatron-LM, ``megatron/core/models/bert``, as facts.
+    """
+    hidden = model["hidden"]
+    types, transform = 2 * hidden, hidden**2 + 3 * hidden
+    has_pairs = not settings.switch("bert_no_binary_head")
+    pairs = hidden**2 + hidden + 2 * hidden + 2 if has_pairs else 0
+    extra = types + transform + pairs
+    return {**model, "causal": False, "head_bias": True, "extra_parameters": extra}
 
 
 def _obligatory(settings: Settings, field: str) -> int:
@@ -105,6 +132,9 @@ def _activation(settings: Settings) -> tuple[bool, str]:
     settings.get("squared_relu")
     named = settings.get("activation") or settings.get("activation_func")
     named = named or settings.get("activation_func._target_") or ""
+    glu = settings.choice("glu_activation", meanings=option_table("megatron", "glu"), default=None)
+    if glu is not None:
+        return True, glu
     if settings.switch("quick_geglu") or "geglu" in str(named):
         return True, "gelu"
     if settings.switch("swiglu") or "swiglu" in str(named):
@@ -126,7 +156,10 @@ def _ties_embeddings(settings: Settings) -> bool:
 def _vocabulary(settings: Settings, tp: int) -> int | None:
     divisor = settings.whole("make_vocab_size_divisible_by", default=128)
     vocab: int | None = count_of(settings, "model.vocab", None)
-    tokenizer = settings.get("tokenizer_type") or settings.get("type")
+    tokenizer = settings.get("tokenizer_type") or settings.get("patch_tokenizer_type")
+    tokenizer = tokenizer or settings.get("type")
+    if padded_to := settings.whole("pad_vocab_size_to", default=None):
+        return int(padded_to)
     library = settings.get("library")
     tokenizer = tokenizer or (library if library != "megatron" else None)
     if vocab is None and (tokenizer is None or tokenizer in _VOCABULARIES):
@@ -147,7 +180,7 @@ def _vocabulary(settings: Settings, tp: int) -> int | None:
 def _positions(settings: Settings) -> dict[str, Any]:
     kinds = {
         "rope": "rotary", "yarn": "rotary", "learned_absolute": "learned", "none": "none",
-        "alibi": "alibi",
+        "alibi": "alibi", "rotary": "rotary", "absolute": "learned",
     }  # fmt: skip
     named = settings.choice("position_embedding_type", meanings=kinds, default="learned")
     rows = count_of(settings, "model.max_positions", None) or settings.get("seq_length")

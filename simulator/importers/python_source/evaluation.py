@@ -348,6 +348,11 @@ class _Reader:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "deepcopy" and call.args:
             return self._value(call.args[0], local, module)
         holder = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if isinstance(call.func, ast.Attribute) and isinstance(holder, ast.Name):
+            file = module.beside.get(holder.id)
+            if file is not None and call.func.attr in self._modules.module(file).functions:
+                given = self._arguments(call, local, module)
+                return self.called(self._modules.module(file), call.func.attr, given)
         if isinstance(holder, ast.Call):
             # A method of what a call makes: Bridge.from_name("x").to_provider(y=1).
             made = self._value(holder, local, module)

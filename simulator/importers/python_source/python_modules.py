@@ -30,6 +30,7 @@ class Module:
         functions: Those it defines, by name.
         classes: Likewise.
         imports: File and name there of what it imports from its package, by the name here.
+        beside: Files of the modules of its package that it imports, by the name here.
     """
 
     file: Path
@@ -37,6 +38,7 @@ class Module:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     imports: dict[str, tuple[Path, str]] = field(default_factory=dict)
+    beside: dict[str, Path] = field(default_factory=dict)
 
 
 class Modules:
@@ -120,6 +122,8 @@ def _add_imports(module: Module, node: ast.ImportFrom) -> None:
         return
     for alias in node.names:
         inner = folder / f"{alias.name}.py"
+        if inner.is_file():
+            module.beside[alias.asname or alias.name] = inner
         for file in (folder.with_suffix(".py"), folder / "__init__.py"):
             if file.is_file() and not inner.is_file():
                 module.imports[alias.asname or alias.name] = (file, alias.name)

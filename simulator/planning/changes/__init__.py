@@ -2,5 +2,6 @@
 
 :mod:`.single_changes` is the list, :mod:`.trials` simulates it. :mod:`.faster` and
 :mod:`.fitting` rank what helps, :mod:`.profile_numbers` what matters, :mod:`.balance` deals layers
-to stages, and :mod:`.advice` says it in words.
+to stages, :mod:`.small_machine` is what people with a few GPUs do, and :mod:`.advice` says it in
+words.
 """

@@ -8,6 +8,7 @@ from simulator.described.job import Job, options_text
 from simulator.planning.changes.faster import what_ifs
 from simulator.planning.changes.fitting import FitSearch, nearest_fit
 from simulator.planning.changes.profile_numbers import influences
+from simulator.planning.changes.small_machine import Ladder
 from simulator.planning.changes.trials import OnTrial, Trial
 from simulator.results.step import ClassMemory, HostMemory, StepResult
 from simulator.results.verdict import LEAST_SHARE, Advice, WhatIf, verdict
@@ -62,7 +63,7 @@ def explain_misfit(job: Job, result: StepResult) -> str:
         lines += _host_needs(result.host)
     if job.cluster.pools:  # what would fit is searched for on one kind of GPU
         return "\n".join(lines)
-    return "\n".join([*lines, *_way_out(nearest_fit(job))])
+    return "\n".join([*lines, *way_out(nearest_fit(job))])
 
 
 def _host_needs(host: HostMemory) -> Iterator[str]:
@@ -103,7 +104,8 @@ def _owners(fullest: ClassMemory) -> str:
     return f"It holds {', '.join(shares)}."
 
 
-def _way_out(search: FitSearch) -> Iterator[str]:
+def way_out(search: FitSearch) -> Iterator[str]:
+    """What makes a job fit, and what that costs."""
     nearest, tried = search.nearest, search.tried
     if nearest is None:
         yield (
@@ -111,11 +113,23 @@ def _way_out(search: FitSearch) -> Iterator[str]:
             "all plans and says what would fit on more GPUs."
         )
         return
+    if search.ladder is not None:
+        yield from ladder_lines(search.ladder)
     yield f"Nearest change that fits ({tried} simulated): {options_text(nearest.changes)}"
     yield f"With it {_outcome(nearest)}."
     if search.faster is not None:
-        yield f"Faster, with two changes: {options_text(search.faster.changes)}"
+        which = "two" if search.ladder is None else "other"
+        yield f"Faster, with {which} changes: {options_text(search.faster.changes)}"
         yield f"With them {_outcome(search.faster)}."
+
+
+def ladder_lines(found: Ladder) -> Iterator[str]:
+    """What each rung of a small machine's ladder costs and holds, with those above it."""
+    yield "On this machine, each with those before it, of the speed without any if there were room:"
+    for name, trial in zip(found.rungs, found.trials, strict=True):
+        held = format_bytes(trial.peak_device_bytes)
+        fits = "fits" if trial.fits else "does not fit"
+        yield f"  {name}: {1 + trial.gain:.0%}, {held} on the fullest GPU, {fits}"
 
 
 def _outcome(change: Trial) -> str:

@@ -5,12 +5,15 @@ the order of what they ask of the user:
 
 1. one change of the plan or the microbatch, on the GPUs there are;
 2. two of them, then three;
-3. more GPUs of the same kind, alone or with one change;
-4. another device with more memory.
+3. on one machine, what people do there (:mod:`simulator.planning.changes.small_machine`): nothing
+   leaves the GPUs before that;
+4. more GPUs of the same kind, alone or with one change;
+5. another device with more memory.
 
 The first of these that yields anything ends the search; only where one change is enough, two are
 tried all the same, and reported where their step is much shorter. Model, global batch, sequence
-length and number formats stay as they are, because they decide what is learned.
+length and number formats stay as they are, because they decide what is learned; on one machine
+these are given up before more machines are asked for, and the answer says so.
 """
 
 from __future__ import annotations
@@ -31,7 +34,14 @@ from simulator.planning.changes.single_changes import (
     merged,
     single_changes,
 )
-from simulator.planning.changes.trials import OnTrial, Trial, Trials, held_bytes
+from simulator.planning.changes.small_machine import Ladder, is_small_machine, ladder
+from simulator.planning.changes.trials import (
+    MUCH_SHORTER,
+    OnTrial,
+    Trial,
+    Trials,
+    held_bytes,
+)
 from simulator.results.fit_probability import DEFAULT_RISK
 
 _MOST_SINGLES, _MOST_PAIRS, _MOST_TRIPLES, _MOST_WITH_MORE_GPUS, _MOST_DEVICES = 50, 12, 9, 15, 3
@@ -41,8 +51,6 @@ MOST_TRIED = _MOST_SINGLES + _MOST_PAIRS + _MOST_TRIPLES + _MOST_WITH_MORE_GPUS 
 _MOST_COMBINATIONS = 50
 """Pairs, or triples, that are considered; some of them break a rule."""
 _MORE_GPUS = (2, 4, 8)
-_MUCH_SHORTER = 0.95
-"""Share of the step with one change that a second one must get below. Assumption."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +62,13 @@ class FitSearch:
         tried: Changed jobs that were simulated.
         faster: Two changes whose step is much shorter than with the nearest, a single one;
             None where there are none.
+        ladder: What was tried because the job runs on one machine; None where that was not needed.
     """
 
     nearest: Trial | None
     tried: int
     faster: Trial | None = None
+    ladder: Ladder | None = None
 
 
 def savings(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
@@ -98,17 +108,20 @@ class _FitSearch:
         return Trials(self.job, "des", risk=self._risk)
 
     def run(self) -> FitSearch:
+        is_small = is_small_machine(self.job)
         singles = list(_singles(self._trials))
-        others = self._trials.of(_other_changes(self.job))
-        one, two = self._fastest([*singles, *others]), self._combined(singles, 2, _MOST_PAIRS)
-        best = (
-            one
-            or two
-            or self._combined(singles, 3, _MOST_TRIPLES)
-            or self._on_more_gpus()
-            or self._on_another_device()
-        )
-        is_faster = one and two and two.step_time_s < _MUCH_SHORTER * one.step_time_s
+        others = list(self._trials.of(_other_changes(self.job)))
+        staying = [each for each in singles if not (is_small and _offloads(each))]
+        one, two = self._fastest([*staying, *others]), self._combined(staying, 2, _MOST_PAIRS)
+        best = one or two or self._combined(staying, 3, _MOST_TRIPLES)
+        if best is None and is_small:
+            found = ladder(self._in_full)
+            if found.answer is not None:
+                tried = self._trials.count + self._in_full.count
+                return FitSearch(found.answer, tried, found.faster, found)
+            best = self._fastest(singles) or self._combined(singles, 2, _MOST_PAIRS)
+        best = best or self._on_more_gpus() or self._on_another_device()
+        is_faster = one and two and two.step_time_s < MUCH_SHORTER * one.step_time_s
         return FitSearch(best, self._trials.count, two if is_faster else None)
 
     def _combined(self, singles: list[Trial], size: int, most: int) -> Trial | None:
@@ -147,6 +160,10 @@ class _FitSearch:
         return next((trial for trial in in_full if trial.fits), None)
 
 
+def _offloads(trial: Trial) -> bool:
+    return any(path.startswith("plan.offload") for path in trial.changes)
+
+
 def _other_changes(job: Job) -> Iterator[Change]:
     """What is tried for speed: some of it fits, too, and may be the fastest that does."""
     for each in single_changes(job, Question.FASTER):
@@ -175,6 +192,9 @@ def _combined_changes(trials: Trials, singles: list[Trial], size: int) -> list[C
 
     helpful = [trial for trial in singles if trial.saved_bytes > 0]
     groups = [group for group in combinations(helpful, size) if _can_combine(trials.job, group)]
+    if is_small_machine(trials.job):
+        # There the ladder answers what is far from fitting.
+        groups = [each for each in groups if not promise(each)[0]]
     promising = sorted(groups, key=promise)[:_MOST_COMBINATIONS]
     return [merged(trial.change for trial in group) for group in promising]
 

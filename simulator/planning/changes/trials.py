@@ -20,6 +20,9 @@ from simulator.results.verdict import WhatIf
 
 OnTrial = Callable[[], None]
 
+MUCH_SHORTER = 0.95
+"""Share of a step that other changes must get below to be worth their number. Assumption."""
+
 
 @dataclass(frozen=True)
 class Trial(WhatIf):

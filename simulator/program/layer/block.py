@@ -54,6 +54,7 @@ class Shape:
         element_bytes: Bytes of one activation [B].
         gemm_bytes: Bytes of one operand of a weight product [B].
         kept_bytes: Bytes of one operand of a weight product as it is kept for backward [B].
+        documents: Parts of a sequence that do not see each other.
     """
 
     sequences: int
@@ -61,6 +62,7 @@ class Shape:
     element_bytes: float
     gemm_bytes: float
     kept_bytes: float
+    documents: int = 1
 
     @property
     def tokens(self) -> int:
@@ -78,11 +80,14 @@ class Shape:
         return self.element_bytes + 2 * self.gemm_bytes
 
 
-def microbatch_shape(plan: Plan, sequences: int, seq_len: int) -> Shape:
+def microbatch_shape(
+    plan: Plan, sequences: int, seq_len: int, document_len: int | None = None
+) -> Shape:
     """Sizes of one microbatch under the plan's number format."""
     operand, element = ELEMENT_BYTES[plan.precision], output_bytes(plan.precision)
     kept = element if plan.stack.float8_scaling == "eager" else operand
-    return Shape(sequences, seq_len, element, operand, kept)
+    documents = max(1, round(seq_len / document_len)) if document_len else 1
+    return Shape(sequences, seq_len, element, operand, kept, documents)
 
 
 class Block:

@@ -85,18 +85,19 @@ def add_core_attention(block: Block, heads: Heads, window: int = 0) -> None:
 def _flash_attention(block: Block, heads: Heads, window: int) -> None:
     """One fused kernel; of a window only the keys that it sees are counted."""
     shape = block.shape
-    seq_kv = min(shape.seq_len, window or shape.seq_len)
+    seq_len = shape.seq_len // shape.documents
+    seq_kv = min(seq_len, window or seq_len)
     piece = FlashAttention(
         name="attention",
-        batch=shape.sequences,
+        batch=shape.sequences * shape.documents,
         heads=heads.number,
         kv_heads=heads.kv_number,
-        seq_q=shape.seq_len,
+        seq_q=seq_len,
         seq_kv=seq_kv,
         head_dim=heads.dim,
         v_head_dim=heads.v_dim,
-        causal=block.model.causal and seq_kv == shape.seq_len,
-        window=window if window < shape.seq_len * block.plan.cp else 0,
+        causal=block.model.causal and seq_kv == seq_len,
+        window=window if window < seq_len * block.plan.cp else 0,
     )
     block.pieces.append(piece)
     block.repeat("core_attn", {piece.name: 1.0})

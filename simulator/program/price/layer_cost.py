@@ -169,7 +169,8 @@ class UnitCosts:
     def shape(self) -> Shape:
         """Sizes of one microbatch on one rank."""
         batch, plan = self.job.batch, self.job.plan
-        return microbatch_shape(plan, batch.micro_batch, batch.seq_len // plan.cp)
+        seq_len = batch.seq_len // plan.cp
+        return microbatch_shape(plan, batch.micro_batch, seq_len, batch.document_len)
 
     @cached_property
     def timer(self) -> PieceTimer:

@@ -44,6 +44,9 @@ _NOT_MODELLED = (
 """Phrase in the notes of runs that are no training steps of whole models, and why they are left
 out."""
 
+_DOCUMENTS = re.compile(r"documents of about (\d+)K tokens")
+"""Phrase in the notes of runs that pack documents and keep attention inside each."""
+
 _ADAPTERS = re.compile(r"\b(?:Q?LoRA|frozen base)\b")
 _ADAPTER_RANK = re.compile(r"\bQ?LoRA (?:rank |r ?=? ?)(\d+)")
 _ADAPTED_LETTERS = re.compile(r"\bLoRA r\d+ ((?:[qkvo],? ?)+)\b")
@@ -88,6 +91,9 @@ def job_document(row: Row) -> dict[str, Any]:
         },
         "plan": _plan(row),
     }
+    if documents := _DOCUMENTS.search(notes):
+        length = int(documents.group(1)) * 1024
+        document["batch"]["document_len"] = min(length, document["batch"]["seq_len"])
     for facts in (stated_facts(row), *spellings.facts_in_notes(notes)):
         document = merged(document, facts)
     if not has_experts(document["model"]):

@@ -1,0 +1,53 @@
+"""Ways out that errors name: whoever follows one meets no error a second time."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from reports.make.importers.hints import outcome_of
+from simulator.importers.formats import FORMATS
+
+RECIPES = Path(__file__).parent / "recipes"
+PUBLIC = Path(__file__).parent / "public"
+SCRIPTS = sorted([*RECIPES.glob("[ms][ew]*.sh"), *PUBLIC.glob("*.sh")])
+OPTIONS = (
+    "--num-layers-per-virtual-pipeline-stage 3", "--context-parallel-size 2", "--no-such 4",
+    "--expert-model-parallel-size 4", "--cpu-offloading", "--recompute-granularity selective",
+    "--optimizer lion", "--fp8-format hybrid", "--sequence-parallel", "--moe-router-topk 2",
+    "--position-embedding-type mrope", "--deterministic-mode", "--attention-backend none",
+    "--tensor-model-parallel-size 3", "--recompute-num-layers 4",
+)  # fmt: skip
+VALUES = ("$(cat file)", "${UNSET}", "$1", "${12}", "$((A * 2))", "`nproc`", "7", "many", "0", "-1")
+
+
+def mutated(text: str, random_source: random.Random) -> str:
+    """A launch script with a few options lost, added or given other values."""
+    for _ in range(random_source.randint(1, 4)):
+        options = re.findall(r"--[\w-]+ +[\w.$/{}-]+", text)
+        chosen = random_source.choice(options)
+        name = chosen.split()[0]
+        changed = random_source.choice(
+            ["", f"{name} {random_source.choice(VALUES)}",
+             f"{chosen} {random_source.choice(OPTIONS)}"]
+        )  # fmt: skip
+        text = text.replace(chosen, changed, 1)
+    return text
+
+
+def format_of(script: Path) -> str:
+    return "ms-swift" if script.stem.startswith("swift") else "megatron"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_way_out_never_leads_to_the_same_error(tmp_path, script):
+    text = script.read_text(encoding="utf-8")
+    for seed in range(6):
+        path = tmp_path / f"{seed}.sh"
+        path.write_text(mutated(text, random.Random(seed)), encoding="utf-8")
+        outcome = outcome_of(FORMATS[format_of(script)], [path])
+        assert not outcome.is_circular, outcome.reason
+        assert outcome.help != "refused" or outcome.reason

@@ -1,0 +1,62 @@
+"""What does each way to compute the loss hold of the logits?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.described.job import Job
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import total_bytes
+from simulator.program.price.stage_cost import StageCosts
+from simulator.schedule.slots import Phase
+from tests.jobs import small_job
+
+T, V, H = 64, 1000, 64
+"""Tokens of a microbatch, vocabulary and width of the small model."""
+HALF, FULL = 2.0 * T * V, 4.0 * T * V
+LOSS = Slice(4, 4, has_loss=True)
+HEAD = Slice(4, 4, has_head=True)
+
+
+def costs_of(kind: str, **plan) -> StageCosts:
+    return StageCosts(a_job(kind, **plan))
+
+
+def a_job(kind: str, **plan) -> Job:
+    return small_job(cross_entropy=kind, stack="torch", zero=0, **plan)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept", "working"),
+    [
+        ("fused", HALF, HALF),
+        ("eager", FULL, 2 * FULL),
+        ("shifted", FULL, FULL),
+        ("chunked", HALF, 2 * FULL / 8),
+    ],
+)
+def test_a_loss_keeps_and_makes_copies_of_the_logits(kind, kept, working):
+    costs = costs_of(kind)
+    assert total_bytes(costs.saved(LOSS)) == kept
+    assert total_bytes(costs.working(LOSS)) == working
+
+
+def test_liger_keeps_the_gradients_of_the_head_in_place_of_logits():
+    """That of the input is as large as the input, which the norm's copy stands beside."""
+    costs = costs_of("linear-fused")
+    assert total_bytes(costs.saved(LOSS)) == 0
+    plain, fused = (total_bytes(costs_of(k).saved(HEAD)) for k in ("fused", "linear-fused"))
+    assert fused - plain == 2.0 * V * H
+
+
+def test_liger_keeps_no_gradient_of_a_frozen_head():
+    frozen = costs_of("linear-fused", frozen=["head.*"])
+    plain = costs_of("fused", frozen=["head.*"])
+    assert total_bytes(frozen.saved(HEAD)) == total_bytes(plain.saved(HEAD))
+
+
+def test_cut_cross_entropy_keeps_a_number_per_token_and_multiplies_once_more():
+    cut, fused = costs_of("cut"), costs_of("fused")
+    assert total_bytes(cut.saved(HEAD)) - total_bytes(fused.saved(HEAD)) == 4.0 * T
+    more = cut.work(HEAD, Phase.BACKWARD).flop - fused.work(HEAD, Phase.BACKWARD).flop
+    assert more == 2.0 * T * V * H

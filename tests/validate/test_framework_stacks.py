@@ -108,12 +108,6 @@ def test_placeholder_gradients_came_with_transformer_engine_2_3(framework, versi
     assert facts.get("keeps_placeholder_gradients", True) is keeps
 
 
-def test_nanotron_keeps_fp32_gradients_and_gathers_inputs_again():
-    facts = stack_facts("nanotron", "nanotron bench branch")
-    assert facts["base"] == "torch"
-    assert (facts["frees_gradients"], facts["keeps_gathered"]) == (False, False)
-
-
 @pytest.mark.parametrize(
     ("framework", "version", "loss"),
     [

@@ -1,6 +1,6 @@
 """What the user says: frozen, validated, serialisable.
 
-A :mod:`.job` is a :mod:`.model`, a :mod:`.cluster`, a :mod:`.plan` and a batch; :mod:`.load`
-reads files into it, and :mod:`.rules` holds what must be true between its fields. Foreign
-models are read by :mod:`.huggingface`.
+A :mod:`.job` is a :mod:`.model`, a :mod:`.cluster`, a :mod:`.plan` and a batch, whose sequences may
+have many :mod:`.lengths`; :mod:`.load` reads files into it, and :mod:`.rules` holds what must be
+true between its fields. Foreign models are read by :mod:`.huggingface`.
 """

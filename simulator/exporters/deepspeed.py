@@ -96,6 +96,7 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("DeepSpeed's JSON", plan)
     refusals.unless_default(plan, "plan", _ONLY)
     refusals.unless_default(plan, "plan", ONLY_PRETRAINING)
+    refusals.documents(job)
     refusals.stack(plan.stack, _STACK, {"main_grad_precision"})
     refusals.unusual_attention()
     refusals.unless_plan(plan.precision in ("bf16", "fp16", "fp32"), "precision")

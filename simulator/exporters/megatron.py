@@ -92,6 +92,7 @@ def megatron_script(job: Job) -> str:
 def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("Megatron-LM", plan)
     refusals.unless_default(plan, "plan", ONLY_PRETRAINING)
+    refusals.documents(job)
     refusals.stack(plan.stack, _STACK, _FACTS)
     _refuse_model(job.model, refusals)
     _refuse_pipeline(plan, refusals)

@@ -112,6 +112,7 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
     refusals.unless(bool(flavor), "model", job.model.name, f"its code knows {known}")
     refusals.unless_default(plan, "plan", _ONLY)
     refusals.unless_default(plan, "plan", ONLY_PRETRAINING)
+    refusals.documents(job)
     refusals.unusual_attention()
     _refuse_stack(plan, refusals)
     _refuse_formats(plan, refusals)

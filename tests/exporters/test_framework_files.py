@@ -448,9 +448,13 @@ def test_what_a_framework_cannot_say_is_an_error_that_names_it(export, job, path
         ({"data_parallel": "data-parallel"}, "plan.data_parallel"),
         ({"data_parallel": "parameter-server"}, "plan.data_parallel"),
         ({"no_sync": False}, "plan.no_sync"),
+        ({"lora": {"rank": 8}}, "plan.lora"),
+        ({"frozen": ["embedding.*"]}, "plan.frozen"),
+        ({"cross_entropy": "cut"}, "plan.cross_entropy"),
+        ({"optimizer_kernels": "foreach"}, "plan.optimizer_kernels"),
     ],
 )
-def test_frameworks_reduce_by_collectives_once_per_step(export, stack, plan, path):
+def test_frameworks_pretrain_and_reduce_by_collectives_once_per_step(export, stack, plan, path):
     with pytest.raises(UnsupportedError, match=rf"{path}\b.* cannot be expressed in"):
         export(job_with(stack=stack, zero=0, **plan))
 

@@ -311,6 +311,9 @@ def _rest_is_plain(job: Job, _: World) -> Iterator[Fault]:
         value = getattr(plan, name)
         if value != Plan.model_fields[name].default:
             yield Fault(f"plan.{name}", "is not run here", value, "leave it out")
+    for name in ("document_len", "lengths"):
+        if (value := getattr(job.batch, name)) is not None:
+            yield Fault(f"batch.{name}", "is not run here", value, "leave it out")
     if plan.optimizer not in _OPTIMIZERS:
         hint = f"take one of {', '.join(_OPTIMIZERS)}"
         yield Fault("plan.optimizer", "is not run here", plan.optimizer, hint)

@@ -10,7 +10,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  planning advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu docs clean
+  planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,10 @@ planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours a
 	$(BIN)/python -m reports.make.planning.planning_report reports/data > build-planning.md
 	mv build-planning.md reports/planning.md
 
+importers: $(VENV)/.core  ## reports/importers.md: settings files of other frameworks; PACKAGES=folder of unpacked ones
+	$(BIN)/python -m reports.make.importers $(PACKAGES) > build-importers.md
+	mv build-importers.md reports/importers.md
+
 advice: $(VENV)/.core  ## reports/which-strategy.md: which parallel strategy suits which cluster
 	$(BIN)/python -m reports.make.strategies.which_strategy reports/which-strategy.png > build-advice.md
 	mv build-advice.md reports/which-strategy.md
@@ -120,7 +124,7 @@ docs: generated  ## README, guide and tutorial: outputs, tables and pictures of 
 	$(BIN)/python -m tests.tutorial
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md build-memory.md build-zero-bubble.md build-planning.md build-advice.md build-diagnosis.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-memory.md build-importers.md build-zero-bubble.md build-planning.md build-advice.md build-diagnosis.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests reports -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

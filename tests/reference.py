@@ -145,7 +145,7 @@ def stacks_page() -> str:
         lines += [f"\n## {name}\n", f"{stack.description}.\n"]
         lines.append("| fact | value | evidence |\n|---|---|---|")
         facts = _facts(stack)
-        for fact, (source, reference) in evidence_of_stack(name).items():
+        for fact, (source, reference, _) in evidence_of_stack(name).items():
             why = f"*{source}*{': ' if reference else ''}{reference}".replace("|", "&#124;")
             lines.append(f"| `{fact}` | {facts[fact]} | {why} |")
     return "\n".join(lines) + "\n"

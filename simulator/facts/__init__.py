@@ -7,7 +7,8 @@ step_errors   how far predicted steps are off where nothing was tuned; written b
 *.yaml        families of Hugging Face, names in measured tables, names that others use
 
 Evidence is one of ``documentation`` (code or a page of that release), ``measurement of its own``,
-``residuals`` (found or fitted with errors of published runs in view) and ``assumed``.
+``residuals`` (found or fitted with errors of published runs in view; ``found_with`` names their
+sources, which are cross-validated without the fact) and ``assumed``.
 """
 
 from __future__ import annotations

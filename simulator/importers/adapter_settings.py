@@ -78,20 +78,36 @@ def torchtune_adapters(settings: Settings, builder: str) -> dict[str, Any]:
 
 def xtuner_adapters(settings: Settings) -> dict[str, Any]:
     """Fields of a plan with XTuner's LoraConfig; faults go to ``settings``."""
-    if not any(key.startswith("model.lora.") for key in settings.keys):
-        return {}
     block = "model.llm.quantization_config"
     four = settings.switch(f"{block}.load_in_4bit")
     kind = settings.get(f"{block}.bnb_4bit_quant_type") or "nf4"
     eight = settings.switch(f"{block}.load_in_8bit") and not four
+    is_double = settings.switch(f"{block}.bnb_4bit_use_double_quant")
+    base = str(kind) if four else "int8" if eight else None
+    return peft_adapters(settings, "model.lora", base=base, is_double=is_double)
+
+
+def peft_adapters(
+    settings: Settings, block: str, *, base: str | None = None, is_double: bool = True
+) -> dict[str, Any]:
+    """Fields of a plan with PEFT's LoraConfig in a section; faults go to ``settings``.
+
+    Args:
+        settings: What a file says.
+        block: The section.
+        base: Format of the frozen matrices; None is that of the products.
+        is_double: Whether the constants of a 4-bit format are quantised themselves.
+    """
+    if not any(key.startswith(f"{block}.") for key in settings.keys):
+        return {}
     return _lora(
         settings,
-        rank=settings.whole("model.lora.r", default=_RANK),
-        targets=_targets(settings, "model.lora.target_modules"),
-        dropout=settings.number("model.lora.lora_dropout", default=0.0),
-        base=str(kind) if four else "int8" if eight else None,
-        is_double=settings.switch(f"{block}.bnb_4bit_use_double_quant"),
-        switches=("model.lora.use_dora", "model.lora.use_rslora"),
+        rank=settings.whole(f"{block}.r", default=_RANK),
+        targets=_targets(settings, f"{block}.target_modules"),
+        dropout=settings.number(f"{block}.lora_dropout", default=0.0),
+        base=base,
+        is_double=is_double,
+        switches=(f"{block}.use_dora", f"{block}.use_rslora"),
     )
 
 

@@ -216,15 +216,18 @@ def _way_out(fault: Fault) -> str:
     """The hint of a fault of a job, and before it the option that says it."""
     number = re.search(r"take (\d+)", fault.hint)
     field = re.search(r"(plan\.\w+): ([\w-]+)", fault.hint)
+    block = re.search(r"\{.*\}", fault.hint)
     if fault.path in _OPTIONS and number:
         option = f"{_OPTIONS[fault.path]} {number[1]}"
     elif field:
         option = f"--set {field[1]}={field[2]}"
+    elif fault.path.startswith("cluster.") and block:
+        option = f"--set '{fault.path}={block[0]}'"
     elif fault.path.startswith("plan.") and "dp" in fault.rule.split():
         option = "more --gpus"
     else:
         return fault.hint
-    return f"give {option}, or {fault.hint}"
+    return f"give {option}, or {fault.hint.removeprefix('or ')}"
 
 
 _OPTIONS = {

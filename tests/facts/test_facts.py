@@ -22,13 +22,15 @@ def test_every_fact_of_a_stack_is_stated_once_with_its_evidence(name):
     stated = [fact for group in groups for fact in group["values"]]
     assert sorted(set(stated)) == sorted(stated)
     assert set(stated) <= FACTS_OF_A_STACK
-    assert {source for source, _ in evidence_of_stack(name).values()} <= set(facts.EVIDENCE)
+    assert {each.source for each in evidence_of_stack(name).values()} <= set(facts.EVIDENCE)
 
 
 @pytest.mark.parametrize("name", STACKS)
 def test_a_fact_that_is_not_assumed_names_its_reference(name):
     evidence = evidence_of_stack(name).items()
-    assert [fact for fact, (source, where) in evidence if source != "assumed" and not where] == []
+    assert [
+        fact for fact, (source, where, _) in evidence if source != "assumed" and not where
+    ] == []
 
 
 def test_no_stack_takes_the_pace_of_hosts_from_residuals():

@@ -7,16 +7,13 @@ import pytest
 from simulator.errors import InputError
 from simulator.files import MAX_FILE_BYTES
 from simulator.importers.assembly import Given
-from simulator.importers.deepspeed import read_deepspeed_config
-from simulator.importers.megatron.launch_line import read_megatron_script
-from simulator.importers.megatron.nemo import read_nemo_recipe
-from simulator.importers.torchtitan.settings_file import read_torchtitan_config
+from simulator.importers.formats import FORMATS
 
+ENDINGS = {"megatron": "sh", "deepspeed": "json", "torchtitan": "toml", "ms-swift": "sh",
+           "xtuner": "py"}  # fmt: skip
 READERS = {
-    "sh": read_megatron_script,
-    "json": read_deepspeed_config,
-    "toml": read_torchtitan_config,
-    "yaml": read_nemo_recipe,
+    f"{name}.{ENDINGS.get(name, 'yaml')}": (lambda path, given, form=form: form.read([path], given))
+    for name, form in FORMATS.items()
 }
 BAD = {
     "empty": b"",

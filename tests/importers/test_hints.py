@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from reports.make.importers.hints import outcome_of
+from simulator.errors import InputError
+from simulator.importers.assembly import Given
 from simulator.importers.formats import FORMATS
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -51,3 +53,19 @@ def test_a_way_out_never_leads_to_the_same_error(tmp_path, script):
         outcome = outcome_of(FORMATS[format_of(script)], [path])
         assert not outcome.is_circular, outcome.reason
         assert outcome.help != "refused" or outcome.reason
+
+
+def test_a_file_that_wants_a_disk_is_read_once_the_hint_is_followed():
+    outcome = outcome_of(FORMATS["deepspeed"], [PUBLIC / "deepspeed_infinity.json"])
+    assert outcome.help == "options", outcome.reason
+
+
+def test_a_way_out_of_a_rule_of_the_job_names_the_option_of_the_import(tmp_path):
+    path = tmp_path / "launch.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
+        "--num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
+        "--micro-batch-size 1 --global-batch-size 12 --bf16"
+    )
+    with pytest.raises(InputError, match=r"give --global-batch \d+, or "):
+        FORMATS["megatron"].read([path], Given())

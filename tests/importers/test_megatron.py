@@ -101,7 +101,6 @@ def launch(folder: Path, *options: str) -> Path:
         ("--cpu-optimizer", "moves optimizer states to the host"),
         ("--optimizer-offload-policy auto", "moves optimizer states to the host"),
         ("--partition-activations", "has no --deepspeed"),
-        ("--external-cuda-graph", "host's launches"),
         ("--fp32-residual-connection", "32 bits"),
         ("--optimizer shampoo", "is not modelled; known: adam"),
         ("--optimizer dist_muon", "is not modelled; known: adam"),
@@ -345,3 +344,19 @@ def test_options_of_megatron_deepspeed_say_where_checkpoints_are(tmp_path):
     # Without recomputation there are none.
     job, _ = read_megatron_script(edited(tmp_path, "launch_deepspeed.sh", (old, options)), Given())
     assert not job.plan.partition_activations
+
+
+@pytest.mark.parametrize(
+    ("options", "graphs"),
+    [
+        ("--external-cuda-graph", "layer"),
+        ("--cuda-graph-impl local", "layer"),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "full"),
+        ("--cuda-graph-impl none", "none"),
+        ("", "none"),
+    ],
+)
+def test_graphs_and_determinism_are_fields_of_the_plan(tmp_path, options, graphs):
+    path = edited(tmp_path, "launch_gpt.sh", ("--fp16", f"--fp16 --deterministic-mode {options}"))
+    plan = read_megatron_script(path, Given())[0].plan
+    assert (plan.cuda_graphs, plan.deterministic) == (graphs, True)

@@ -99,7 +99,7 @@ JOBS = [
             "batch.global_batch": 128, "plan.precision": "bf16"}, {"gpus": 8}),
     Recipe("axolotl", ("axolotl_qlora.yaml",),
            {"plan.lora.rank": 32, "plan.lora.base_precision": "nf4", "plan.lora.dropout": 0.05,
-            "plan.lora.targets": ("all",), "plan.optimizer": "adam-8bit",
+            "plan.lora.targets": ("all",), "plan.optimizer": "adam-8bit-paged",
             "plan.cross_entropy": "linear-fused"}, {"gpus": 2}),
     Recipe("llamafactory", ("llamafactory_lora.yaml",),
            {"plan.lora.rank": 8, "plan.lora.targets": ("query", "value"), "plan.lora.kind": "dora",
@@ -107,7 +107,7 @@ JOBS = [
     Recipe("ms-swift", ("swift_lora.sh",),
            {"cluster.gpus": 1, "plan.lora.rank": 8, "plan.zero": 0, "batch.global_batch": 16}),
     Recipe("torchtune", ("torchtune_70b_lora.yaml",),
-           {"model.name": "llama3.1-70b", "plan.lora.rank": 16, "plan.cross_entropy": "chunked",
+           {"model.name": "llama3.1-70b", "plan.lora.rank": 16, "plan.loss_kernel": "chunked",
             "plan.lora.targets": ("query", "value", "output", "gate", "down", "up")},
            {"gpus": 8, "seq_len": 2048}),
     Recipe("xtuner", ("xtuner_qlora.py",),
@@ -124,6 +124,47 @@ JOBS = [
     Recipe("megatron", ("megatron_functional_test.yaml",),
            {"plan.tp": 2, "plan.pp": 2, "plan.sequence_parallel": False, "batch.seq_len": 1024},
            {"gpus": 8}),
+    Recipe("axolotl", ("axolotl_mixtral_qlora.yaml",),
+           {"model.name": "mixtral-8x7b", "plan.zero": 3, "plan.lora.base_precision": "nf4",
+            "plan.offload.parameters": "cpu"}, {"gpus": 4}),
+    Recipe("axolotl", ("axolotl_lora_1b.yaml",),
+           {"model.name": "llama3.2-1b", "plan.lora.rank": 16, "plan.lora.base_precision": None,
+            "plan.stack.attention": "flash"}, {"gpus": 1}),
+    Recipe("axolotl", ("axolotl_liger_fsdp.yaml",),
+           {"plan.cross_entropy": "linear-fused", "plan.zero": 3, "plan.attention_kernel": "flash"},
+           {"gpus": 8}),
+    Recipe("axolotl", ("axolotl_pythia_8bit.yaml",),
+           {"model.name": "pythia-1.4b", "plan.lora.targets": ("query", "key", "value"),
+            "plan.lora.base_precision": "int8"}, {"gpus": 1}),
+    Recipe("llamafactory", ("llamafactory_lora_zero3.yaml",),
+           {"plan.zero": 3, "plan.lora.rank": 8, "plan.lora.targets": ("all",)}, {"gpus": 8}),
+    Recipe("llamafactory", ("llamafactory_qlora.yaml",),
+           {"plan.lora.base_precision": "nf4", "batch.global_batch": 8}, {"gpus": 1}),
+    Recipe("gpt-neox", ("neox_1.3b.yml",),
+           {"model.ffn_hidden": 8 * 2048, "plan.zero": 1, "model.vocab": 50304}, {"gpus": 8}),
+    Recipe("gpt-neox", ("neox_bnb_0.1b.yml",), {"plan.optimizer": "adam-8bit"}, {"gpus": 1}),
+    Recipe("nanotron", ("nanotron_qwen.yaml",),
+           {"cluster.gpus": 8, "dp": 4, "batch.global_batch": 96, "model.qkv_bias": False}),
+    Recipe("primus", ("primus_mixtral_8x7b.yaml",),
+           {"model.name": "mixtral-8x7b", "plan.ep": 4, "plan.tp": 2, "plan.zero": 1,
+            "plan.sequence_parallel": True},
+           {"gpus": 64, "profile": "mi300x", "changes": {"plan.sequence_parallel": True}}),
+    Recipe("primus", ("primus_titan_70b_fp8.yaml",),
+           {"model.name": "llama3.1-70b", "plan.precision": "fp8", "plan.recompute": "full"},
+           {"gpus": 8, "profile": "mi300x"}),
+    Recipe("llm-foundry", ("foundry_lora.yaml",),
+           {"plan.lora.rank": 64, "plan.optimizer": "lion",
+            "plan.lora.targets": ("query", "key", "value")},
+           {"gpus": 16, "model": "llama3-70b"}),
+    # What the file leaves to the Trainer stands in its arguments.
+    Recipe("deepspeed", ("deepspeed_auto.json", "training_arguments.json"),
+           {"plan.zero": 3, "plan.precision": "bf16", "plan.recompute": "full",
+            "batch.micro_batch": 2, "batch.global_batch": 64, "plan.clip_gradients": True,
+            "plan.stack.bucket_bytes": 2 * 4096**2},
+           {"gpus": 8, "model": "llama3.1-8b", "seq_len": 2048}),
+    Recipe("accelerate", ("accelerate_fsdp2_lora.yaml",),
+           {"cluster.gpus": 16, "plan.zero": 3, "plan.precision": "bf16"},
+           {"model": "llama3.1-8b", "seq_len": 2048, "global_batch": 64}),
 ]  # fmt: skip
 
 
@@ -149,7 +190,10 @@ def test_a_recipe_is_the_job_that_a_person_would_write(recipe):
 
 
 def test_every_recipe_is_read():
-    named = {name for recipe in JOBS for name in recipe.files} | {"llamafactory_dpo.yaml"}
+    named = {name for recipe in JOBS for name in recipe.files} | {
+        "llamafactory_dpo.yaml",
+        "swift_qlora_fsdp.sh",
+    }
     assert {path.name for path in RECIPES.iterdir() if path.is_file()} == named
 
 
@@ -160,6 +204,24 @@ def test_preferences_are_refused_until_they_are_let_go():
     job, report = read(Recipe(recipe.form, recipe.files, {}, {"gpus": 8, "ignore": ("stage",)}))
     assert job.model.name == "qwen2.5-7b"
     assert not report.is_complete
+
+
+def test_what_deepspeed_leaves_to_the_trainer_is_asked_for():
+    given = {"gpus": 8, "model": "llama3.1-8b", "seq_len": 2048,
+             "changes": {"plan.precision": "bf16"}}  # fmt: skip
+    with pytest.raises(InputError, match="is left to the trainer; give --micro-batch N"):
+        read(Recipe("deepspeed", ("deepspeed_auto.json",), {}, given))
+    with pytest.raises(InputError, match="--global-batch N"):
+        read(Recipe("deepspeed", ("deepspeed_auto.json",), {}, {**given, "micro_batch": 2}))
+    full = {**given, "micro_batch": 2, "global_batch": 64}
+    job, _ = read(Recipe("deepspeed", ("deepspeed_auto.json",), {}, full))
+    assert (job.batch.micro_batch, job.batch.global_batch) == (2, 64)
+
+
+def test_how_ranks_shard_is_asked_for_where_a_file_that_is_not_read_says_it():
+    given = {"definitions": {"gradient_accumulation_steps": "8"}}
+    with pytest.raises(InputError, match=r"config_file.*--set plan\.zero"):
+        read(Recipe("ms-swift", ("swift_qlora_fsdp.sh",), {}, given))
 
 
 def test_the_gpus_are_asked_for_and_the_batch_follows_from_them():

@@ -32,16 +32,17 @@ from simulator.validate.published.framework_stacks import (
         ("LLaMA-Factory + DeepSpeed", "", "deepspeed"),
         ("FSDP", "PyTorch 2.1", "torch-fsdp"),
         ("FSDP2", "PyTorch 2.6", "torch"),
-        ("torch-fsdp", "torchtune (FSDP2)", "torch"),
+        ("torch-fsdp", "torchtune (FSDP2)", "torchtune"),
         ("torchtitan", "main", "torchtitan"),
         ("llm-foundry", "v0.8", "torch-fsdp"),
-        ("HF accelerate", "0.30", "torch"),
+        ("HF accelerate", "0.30", "trl"),
         ("PyTorch Lightning", "2.2", "torch"),
         ("MaxText", "", "jax"),
         ("JAX", "0.4.30", "jax"),
         ("InternEvo", "", "internevo"),
         ("PaddlePaddle", "2.6", "paddle"),
         ("nanotron", "bench branch", "nanotron"),
+        ("llm.c", "llm.c CUDA", "llm-c"),
         ("somebody's own", "", "megatron-core"),
     ],
 )
@@ -100,7 +101,6 @@ def test_deepspeed_trades_heads_and_megatron_sends_keys_round_a_ring():
         ("megatron", "NeMo 25.02 (Megatron-Core)", False),
         ("megatron", "Megatron-LM fork, mid 2024", False),
         ("megatron", "Megatron-Bridge", True),
-        ("paddle", "PaddlePaddle", False),
     ],
 )
 def test_placeholder_gradients_came_with_transformer_engine_2_3(framework, version, keeps):

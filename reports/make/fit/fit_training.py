@@ -6,9 +6,10 @@ that is far off is off for another reason. Runs of the lower grades, where the s
 unstated, are not used, nor are those that are bound by launches.
 
 The cross-validation leaves out one source after another: each of its runs is predicted with
-numbers fitted to all other sources alone.
+numbers fitted to all other sources alone, and without the facts that were found with its errors in
+view (:mod:`reports.make.fit.residual_facts`).
 
-Run as ``python -m reports.make.fit.fit_training RUNS.csv [--write]``.
+Run as ``python -m reports.make.fit.fit_training RUNS.csv [--write | --validate]``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reports.make.fit.residual_facts import bare_rows
 from reports.make.fit.shipped_kernels import RELATIVES
 from reports.make.fit.training_response import CLOCKS, Response, is_launch_bound, responses
 from simulator.calibrate.profile_text import with_value
@@ -34,7 +36,7 @@ from simulator.validate.published.published_runs import read_rows, row_source
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"
 """Beside the table of runs: its predictions with their own source left out."""
-_LEFT_OUT_COLUMNS = ("id", "fitted_elsewhere", "predicted_step_s")
+_LEFT_OUT_COLUMNS = ("id", "fitted_elsewhere", "predicted_step_s", "with_facts_s", "taken")
 
 _GRADES = ("A", "A-")
 _ERROR_LIMIT = 0.25
@@ -64,11 +66,15 @@ class LeftOut:
         id: The run.
         fitted: Whether other sources speak of its device; else the device's relative stands in.
         predicted_step_s: Step time [s].
+        with_facts_s: The same with the facts that were found with errors of its source [s].
+        taken: Those facts, which the prediction does without.
     """
 
     id: str
     fitted: bool
     predicted_step_s: float
+    with_facts_s: float
+    taken: str = ""
 
 
 def fit(runs: Iterable[Response]) -> Fitted:
@@ -84,16 +90,26 @@ def _tells_a_clock(run: Response) -> bool:
     return run.row.get("grade", "A") in _GRADES and not is_launch_bound(run.row)
 
 
-def cross_validation(runs: Sequence[Response]) -> list[LeftOut]:
-    """Every run with numbers fitted to all sources but its own."""
+def cross_validation(
+    runs: Sequence[Response], bare: Mapping[str, tuple[Response, str]] | None = None
+) -> list[LeftOut]:
+    """Every run with numbers fitted to all sources but its own.
+
+    Args:
+        runs: The runs.
+        bare: By id, those that are other runs without facts found in their own residuals, and the
+            names of these facts.
+    """
     found = []
     for source in sorted({row_source(run.row["id"]) for run in runs}):
         fitted = fit(run for run in runs if row_source(run.row["id"]) != source)
         for run in runs:
             if row_source(run.row["id"]) == source:
-                value = fitted.get(run.profile)
-                step_s = run.step_s(_stand_in(run, fitted) if value is None else value)
-                found.append(LeftOut(run.row["id"], value is not None, step_s))
+                name, value = run.row["id"], fitted.get(run.profile)
+                used = _stand_in(run, fitted) if value is None else value
+                alone, taken = (bare or {}).get(name, (run, ""))
+                steps_s = alone.step_s(used), run.step_s(used)
+                found.append(LeftOut(name, value is not None, *steps_s, taken))
     return found
 
 
@@ -131,17 +147,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--write", action="store_true", help="write clocks into the profiles, and the validation"
     )
+    parser.add_argument("--validate", action="store_true", help="write the validation alone")
     options = parser.parse_args(arguments)
+    changed = [each for each in bare_rows(options.table) if each.taken]
     with ProcessPoolExecutor() as executor:
         measured = [row for row in read_rows(options.table) if row["measured_step_s"]]
         runs = responses(measured, executor)
+        alone = responses([b.row for b in changed if b.row["measured_step_s"]], executor)
+    taken = {each.row["id"]: "; ".join(each.taken) for each in changed}
+    bare = {run.row["id"]: (run, taken[run.row["id"]]) for run in alone}
     fitted = fit(runs)
     for profile, clock in fitted.items():
         sys.stdout.write(f"clock of {profile}: {clock:.3f}\n")
     if options.write:
-        left_out = cross_validation(runs)
         write_clocks(fitted, runs, options.table.name)
-        _write_cross_validation(left_out, options.table.parent)
+    if options.write or options.validate:
+        _write_cross_validation(cross_validation(runs, bare), options.table.parent)
     return 0
 
 
@@ -171,7 +192,13 @@ def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:
 def read_left_out(path: Path) -> list[LeftOut]:
     """The cross-validation that a fit has written."""
     return [
-        LeftOut(row["id"], row["fitted_elsewhere"] == "true", float(row["predicted_step_s"]))
+        LeftOut(
+            row["id"],
+            row["fitted_elsewhere"] == "true",
+            float(row["predicted_step_s"]),
+            float(row["with_facts_s"]),
+            row["taken"],
+        )
         for row in read_table(path, _LEFT_OUT_COLUMNS)
     ]
 
@@ -181,7 +208,8 @@ def _write_cross_validation(left_out: Sequence[LeftOut], folder: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_LEFT_OUT_COLUMNS)
         for run in sorted(left_out, key=lambda run: run.id):
-            writer.writerow((run.id, str(run.fitted).lower(), f"{run.predicted_step_s:.6g}"))
+            seconds = (f"{step_s:.6g}" for step_s in (run.predicted_step_s, run.with_facts_s))
+            writer.writerow((run.id, str(run.fitted).lower(), *seconds, run.taken))
 
 
 if __name__ == "__main__":

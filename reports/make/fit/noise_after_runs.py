@@ -37,15 +37,19 @@ def noise_after_runs(runs: Sequence[SeenRun], model: ErrorModel) -> float:
 
 
 def covered_share(runs: Sequence[SeenRun], model: ErrorModel) -> float:
-    """Share of later runs inside their bands, sources counting the same."""
+    """Least share of later runs inside their bands, sources or runs counting the same."""
     systems: dict[tuple[str, str, str], list[SeenRun]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.id):
         systems[row_source(run.id), run.profile, run.framework].append(run)
-    shares: dict[str, list[bool]] = defaultdict(list)
-    for (source, *_), own in systems.items():
-        for first in _FIRST_RUNS:
-            shares[f"{source} {first}"] += _inside(own[:first], own[first:], model)
-    return float(np.mean([np.mean(inside) for inside in shares.values() if inside]))
+    shares = []
+    for first in _FIRST_RUNS:
+        by_source: dict[str, list[bool]] = defaultdict(list)
+        for (source, *_), own in systems.items():
+            if len(own) > first:
+                by_source[source] += _inside(own[:first], own[first:], model)
+        shares.append(float(np.mean([np.mean(inside) for inside in by_source.values()])))
+        shares.append(float(np.mean([one for inside in by_source.values() for one in inside])))
+    return min(shares)
 
 
 def _inside(

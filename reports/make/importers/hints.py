@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from simulator.errors import Fault, InputError
 from simulator.importers.assembly import Given
 from simulator.importers.formats import Format
@@ -21,6 +23,7 @@ MOST_ROUNDS = 5
 _USUAL: Mapping[str, int] = {
     "--gpus": 8, "--seq-len": 2048, "--micro-batch": 1, "--global-batch": 0,
 }  # fmt: skip
+_SECOND_FILE = Path(__file__).parents[3] / "tests/importers/files/ds_config.json"
 _MODEL, _EXPERTS = "llama3.1-8b", "qwen3-30b-a3b"
 _DEFINED = (
     (r"(?i).*vocab.*", "32000"), (r"(?i).*seq.*|.*length.*", "2048"), (r"(?i).*hidden.*", "4096"),
@@ -67,14 +70,19 @@ def outcome_of(form: Format, paths: Sequence[Path], rounds: int = MOST_ROUNDS) -
             faults = error.faults
         else:
             return Outcome(_help(given), rounds=number, ignored=given.ignore)
-        again = [fault for fault in faults if fault.hint and _key(fault) in seen]
-        if again or number == rounds:
-            return Outcome("refused", str((again or faults)[0]), number, bool(again))
+        known = [fault for fault in faults if _key(fault) in seen]
+        final = [fault for fault in known if not fault.hint]
+        if known or number == rounds:
+            # What has no way out is the reason, whatever else stands in its shadow.
+            reason = (final or known or faults)[0]
+            return Outcome("refused", str(reason), number, bool(known) and not final)
         seen |= {_key(fault) for fault in faults}
         changed = given
         for fault in faults:
             changed = _followed(changed, fault)
-        if changed == given:
+            if "as a second file" in fault.hint and len(paths) == 1:
+                paths = [*paths, _SECOND_FILE]
+        if changed == given and paths[-1] != _SECOND_FILE:
             return Outcome("refused", str(faults[0]), number)
         given = changed
     raise AssertionError("every round ends")
@@ -110,6 +118,8 @@ def _followed(given: Given, fault: Fault) -> Given:
     for path, value in re.findall(r"--set ([\w.]+)=([\w.-]+)(?!\.\.)", hint):
         if value != "...":
             given = replace(given, changes={**given.changes, path: typed(value)})
+    for path, block in re.findall(r"--set '([\w.]+)=(\{.*?\})'", hint):
+        given = replace(given, changes={**given.changes, path: yaml.safe_load(block)})
     names = tuple(re.findall(r"--ignore (\S+)", hint))
     return replace(given, ignore=(*given.ignore, *(n for n in names if n not in given.ignore)))
 

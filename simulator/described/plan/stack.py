@@ -318,17 +318,27 @@ class Stack(Spec):
 
 
 class Evidence(NamedTuple):
-    """Where a fact comes from: one of :data:`simulator.facts.EVIDENCE`, and the reference."""
+    """Where a fact comes from.
+
+    Attributes:
+        source: One of :data:`simulator.facts.EVIDENCE`.
+        reference: Document, measurement or runs.
+        found_with: Sources of published runs whose errors were in view, where it was found in
+            residuals.
+    """
 
     source: str
     reference: str
+    found_with: tuple[str, ...] = ()
 
 
 @cache
 def evidence_of_stack(name: str) -> Mapping[str, Evidence]:
     """The evidence for each fact in which a shipped stack differs from the defaults of a Stack."""
     return {
-        field: Evidence(group["source"], group.get("reference", ""))
+        field: Evidence(
+            group["source"], group.get("reference", ""), tuple(group.get("found_with", ()))
+        )
         for group in _groups_of_facts(name)
         for field in group["values"]
     }

@@ -19,7 +19,7 @@ from simulator.importers.finetuning.trainer import Defaults, trainer_draft
 from simulator.importers.settings import Settings, option_rules
 
 _WANTED = "give a YAML of axolotl"
-_DEFAULTS = Defaults(micro=1, length=512)
+_DEFAULTS = Defaults(stack="axolotl", micro=1, length=512)
 
 
 def read_axolotl_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:

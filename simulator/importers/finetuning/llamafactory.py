@@ -20,7 +20,7 @@ from simulator.importers.finetuning.trainer import Defaults, trainer_draft
 from simulator.importers.settings import Settings, leave_out, option_rules
 
 _WANTED = "give a YAML of LLaMA-Factory"
-_DEFAULTS = Defaults(micro=8, length=2048, precision="fp32", recomputes=True)
+_DEFAULTS = Defaults(stack="llama-factory", micro=8, length=2048, precision="fp32", recomputes=True)
 _SUPERVISED = ("pt", "sft")
 
 

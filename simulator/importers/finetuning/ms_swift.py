@@ -30,7 +30,7 @@ from simulator.importers.shell.command_options import launched_gpus, options_of
 from simulator.importers.shell.launch_script import Script, read_script
 
 _WANTED = "give a launch script of ms-swift, or its arguments as YAML or JSON"
-_DEFAULTS = Defaults(micro=1, precision="bf16", recomputes=True)
+_DEFAULTS = Defaults(stack="ms-swift", micro=1, precision="bf16", recomputes=True)
 _TRAINS = ("sft", "pt", "rlhf")
 _PROGRAMS = {"swift": False, "megatron": True}
 """Commands, and whether they are Megatron-SWIFT's."""
@@ -76,9 +76,15 @@ def _launch(script: Script, origin: str) -> tuple[list[str], bool]:
                 mode = ["--rlhf_type", "preferences"] if words[i + 1] == "rlhf" else []
                 return [*mode, *words[i + 2 :]], _PROGRAMS[program]
             if program in (f"{mode}.py" for mode in _TRAINS):
-                return words[i + 1 :], "megatron" in word
+                return [*_sharding_file(words[:i]), *words[i + 1 :]], "megatron" in word
     rule = "has no command swift sft, swift pt, megatron sft or megatron pt"
     raise InputError.single("", rule, file=origin, hint=_WANTED)
+
+
+def _sharding_file(launcher: Sequence[str]) -> list[str]:
+    """The file by which accelerate launches, as an option that is accounted for."""
+    given = options_of(launcher).get("config_file")
+    return ["--config_file", str(given)] if given else []
 
 
 def _trainer(

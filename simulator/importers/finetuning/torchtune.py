@@ -47,7 +47,7 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
     if f"optimizer.{_COMPONENT}" not in settings.keys:
         rule = "is no recipe of training: it has no optimizer"
         raise InputError.single("optimizer", rule, file=origin, hint=_WANTED)
-    draft = Draft(model=_model(settings, given), stack="torch")
+    draft = Draft(model=_model(settings, given), stack="torchtune")
     draft.gpus = given.gpus or (1 if _ALONE in Path(path).stem else None)
     tp = settings.whole("tensor_parallel_dim", default=1) or 1
     draft.plan = {
@@ -59,7 +59,8 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
         "recompute": "full" if settings.switch("enable_activation_checkpointing") else "none",
         "optimizer": _last_part(settings, "optimizer", "optimizers"),
         "clip_gradients": settings.get("clip_grad_norm") is not None,
-        "master_weights": False,
+        "optimizer_in_backward": settings.switch("optimizer_in_bwd"),
+        "optimizer_kernels": "fused" if settings.switch("optimizer.fused") else None,
         "cross_entropy": _last_part(settings, "loss", "losses"),
         **torchtune_adapters(settings, _builder(settings)),
     }

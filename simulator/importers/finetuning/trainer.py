@@ -20,7 +20,6 @@ from simulator.importers.adapter_settings import adapter_fields
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
 from simulator.importers.deepspeed import read_deepspeed_config
 from simulator.importers.finetuning.sharding import (
-    STACK_OF,
     Beside,
     add_deepspeed,
     files_beside,
@@ -42,12 +41,14 @@ class Defaults:
     """What a trainer does where its settings say nothing.
 
     Attributes:
+        stack: Its stack where DeepSpeed does not shard.
         micro: Sequences at a time.
         length: Tokens per sequence; None where it must be said.
         precision: Format of the products.
         recomputes: Whether layers are computed again.
     """
 
+    stack: str = "trl"
     micro: int = 8
     length: int | None = None
     precision: str = "fp32"
@@ -89,7 +90,8 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
         defaults: Of the trainer.
     """
     kind = kind_of_sharding(settings, beside)
-    draft = Draft(model=named_model(settings, given, *_SPELLINGS["model"]), stack=STACK_OF[kind])
+    stack = "deepspeed" if kind == "deepspeed" else defaults.stack
+    draft = Draft(model=named_model(settings, given, *_SPELLINGS["model"]), stack=stack)
     draft.gpus = given.gpus or settings.whole("num_processes", "world_size")
     ranks = draft.gpus or 0
     draft.plan = {
@@ -146,9 +148,9 @@ def precision(settings: Settings, default: str) -> str:
 def optimizer(settings: Settings) -> str:
     """Our word for the optimizer."""
     names = option_table("trainer", "optimizers")
+    if settings.switch("use_muon"):
+        return "muon"
     found: str = settings.choice(*_SPELLINGS["optimizer"], meanings=names, default="adam")
-    if "paged" in str(settings.first(*_SPELLINGS["optimizer"])[1]):
-        settings.assumed.append("paged states of the optimizer have room on the GPU")
     return found
 
 

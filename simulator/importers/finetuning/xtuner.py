@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
+from simulator.errors import InputError
 from simulator.importers.adapter_settings import xtuner_adapters
 from simulator.importers.assembly import Draft, Given, finished, flat
 from simulator.importers.hub_models import named_model
@@ -39,6 +40,9 @@ def read_xtuner_config(path: str | Path, given: Given) -> tuple[Job, ImportRepor
     """
     origin = str(path)
     names, notes = read_python_settings(Path(path))
+    if "model" not in names:
+        rule, hint = "assigns no model, so it is no configuration of XTuner", "give one"
+        raise InputError.single("model", rule, hint=hint, file=origin)
     values = {key: value for key, value in flat(names, origin).items() if not key.endswith(TARGET)}
     settings = Settings(values, "XTuner")
     data = [name for name in names if f"{name}.type" in values and name not in _READ]

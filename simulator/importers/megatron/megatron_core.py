@@ -83,6 +83,8 @@ def megatron_draft(
         "clip_gradients": settings.number("clip_grad", "optim.grad_clip", default=1.0) > 0,
         "rank_order": PIPELINE_BEFORE_DATA if settings.switch("use_tp_pp_dp_mapping") else None,
         "attention": _attention(settings),
+        "deterministic": settings.switch("deterministic_mode"),
+        "cuda_graphs": _cuda_graphs(settings),
         **_overlaps(settings, tp),
     }
     draft.facts = _facts(settings, has_experts=has_experts)
@@ -200,6 +202,7 @@ def _precision(settings: Settings, *, keeps_16_bit: bool) -> dict[str, Any]:
     eight = settings.get("fp8_format") or settings.get("fp8")
     if isinstance(eight, bool) and eight:
         eight = "hybrid"
+    settings.pass_over("fp[48]_recipe")  # of no meaning without such a format
     if eight:
         kinds = {"delayed": "fp8", "tensorwise": "fp8", "mxfp8": "mxfp8"}
         precision = settings.choice("fp8_recipe", meanings=kinds, default="fp8")
@@ -266,8 +269,9 @@ def _modules(settings: Settings, given: object) -> dict[str, object]:
 
 
 def _repeated_layers(settings: Settings, method: str) -> dict[str, object]:
-    key, number = settings.first("recompute_num_layers", "activations_checkpoint_num_layers",
-                                 "checkpoint_num_layers")  # fmt: skip
+    keys = ("recompute_num_layers", "activations_checkpoint_num_layers", "checkpoint_num_layers")
+    key, _ = settings.first(*keys)
+    number = settings.whole(*keys, default=None)
     if method == "block" and number is not None:
         return {"recompute_layers": number}
     if method == "uniform" and (number or 1) > 1:
@@ -301,6 +305,16 @@ def _attention(settings: Settings) -> str | None:
     if is_local and found != "flash":
         return "unfused" if settings.switch("no_masked_softmax_fusion") else "fused-softmax"
     return found
+
+
+def _cuda_graphs(settings: Settings) -> str:
+    """What the device replays: passes of layers, or all of a step."""
+    kinds = option_table("megatron", "cuda_graphs")
+    found: str = settings.choice("cuda_graph_impl", meanings=kinds, default="none")
+    if found != "none" and settings.get("cuda_graph_scope") == "full_iteration":
+        return "full"
+    of_layers = settings.switch("enable_cuda_graph", "external_cuda_graph", "use_cuda_graph")
+    return "layer" if of_layers and found == "none" else found
 
 
 def _overlaps(settings: Settings, tp: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.importers.hub_models import ASK_FOR_MODEL
 from simulator.importers.settings import Settings, option_table, spellings_table
 
 COUNTS = spellings_table("megatron", "counts")
@@ -56,8 +57,8 @@ def model_fields(settings: Settings, tp: int, name: str | None) -> dict[str, Any
         tp: Tensor-parallel degree, which the vocabulary is padded for.
         name: Name of the model; None where the user takes another than the file's.
     """
-    hidden = _obligatory(settings, "model.hidden")
-    heads = _obligatory(settings, "model.heads")
+    hidden = _obligatory(settings, "model.hidden", is_needed=name is not None)
+    heads = _obligatory(settings, "model.heads", is_needed=name is not None)
     is_gated, activation = _activation(settings)
     ffn_hidden = count_of(settings, "model.ffn_hidden", None)
     if ffn_hidden is None:
@@ -116,10 +117,10 @@ def encoder_fields(settings: Settings, model: dict[str, Any]) -> dict[str, Any]:
     return {**model, "causal": False, "head_bias": True, "extra_parameters": extra}
 
 
-def _obligatory(settings: Settings, field: str) -> int:
+def _obligatory(settings: Settings, field: str, *, is_needed: bool) -> int:
     value = count_of(settings, field, None)
-    if value is None:
-        settings.fault(COUNTS[field][0], "is needed to know the model")
+    if value is None and is_needed:
+        settings.fault(COUNTS[field][0], "is needed to know the model", hint=ASK_FOR_MODEL)
     return value or 1
 
 
@@ -160,6 +161,7 @@ def _vocabulary(settings: Settings, tp: int) -> int | None:
     tokenizer = tokenizer or settings.get("type")
     if padded_to := settings.whole("pad_vocab_size_to", default=None):
         return int(padded_to)
+    tokenizer = None if tokenizer is None else str(tokenizer)
     library = settings.get("library")
     tokenizer = tokenizer or (library if library != "megatron" else None)
     if vocab is None and (tokenizer is None or tokenizer in _VOCABULARIES):

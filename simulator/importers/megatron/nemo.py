@@ -69,6 +69,7 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
     settings.define(given.definitions)
     model = named_model(settings, given, "name_or_class") if is_python else None
     if is_python:
+        settings.pass_over("vocab_size")  # of the tokenizer; the model is named
         settings.add_defaults(option_table("nemo", "recipe_defaults"))
     elif "num_layers" not in settings.keys:
         settings.assumed.append(

@@ -77,4 +77,6 @@ def _megatron(settings: Settings, given: Given) -> Draft:
 
 def _torchtitan(settings: Settings, given: Given, path: Path) -> Draft:
     settings.add_defaults(option_table("primus", "torchtitan_defaults"))
+    if str(settings.get("model")).lower().endswith("-fp8"):
+        settings.add_defaults({"model.converters": ["float8"]})
     return torchtitan_draft(settings, given, named_model(settings, given, "model"), path.parent)

@@ -19,7 +19,11 @@ from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat
-from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan
+from simulator.importers.deepspeed import (
+    checkpoint_fields,
+    deepspeed_facts,
+    deepspeed_plan,
+)
 from simulator.importers.settings import Settings, leave_out, option_rules, option_table
 
 _WANTED = "give YAML files of GPT-NeoX"
@@ -52,7 +56,9 @@ def read_neox_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Imp
         "cp": settings.whole("context_parallel_size", default=1) or 1,
         **_states(settings),
         "sequence_parallel": settings.switch("sequence_parallel") if tp > 1 else None,
-        "optimizer": settings.choice(
+        "optimizer": "adam-8bit"
+        if settings.switch("use_bnb_optimizer")
+        else settings.choice(
             "optimizer.type", meanings=option_table("gpt-neox", "optimizers"), default="adam"
         ),
         "clip_gradients": settings.number("gradient_clipping", default=1.0) > 0,
@@ -61,6 +67,7 @@ def read_neox_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Imp
     }
     dropouts = [settings.number(f"{kind}_dropout", default=0.0) for kind in ("hidden", "attention")]
     draft.facts = {"dropout": any(dropouts)}
+    draft.facts |= deepspeed_facts(settings, draft.stack, draft.plan["zero"])
     draft.seq_len = settings.whole("seq_length", default=None)
     _batch(settings, draft, given)
     origin = " and ".join(str(path) for path in paths)

@@ -18,6 +18,7 @@ from simulator.described.huggingface.config_file import read_huggingface_config
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.files import read_text
+from simulator.importers.adapter_settings import peft_adapters
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
 from simulator.importers.finetuning.sharding import fsdp_sharding
 from simulator.importers.hub_models import ModelDocument, model_document, named_model
@@ -65,6 +66,7 @@ def read_foundry_config(path: str | Path, given: Given) -> tuple[Job, ImportRepo
         ),
         "clip_gradients": "algorithms.gradient_clipping.clipping_threshold" in settings.keys,
         "attention": _attention(settings),
+        **(peft_adapters(settings, "model.peft_config") or peft_adapters(settings, "peft_config")),
     }
     draft.seq_len = settings.whole("max_seq_len", "train_loader.dataset.max_seq_len", default=None)
     draft.global_batch = settings.whole("global_train_batch_size", default=None)

@@ -149,6 +149,9 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
     }
 
 
-def eager_model_facts() -> dict[str, Any]:
+def eager_model_facts(framework: str, version: str) -> dict[str, Any]:
     """Facts of a stack around a model whose norms, rotations and loss are PyTorch's own."""
-    return {"fused_elementwise": False, **shipped_facts(_FILE)["eager_model"]}
+    said = f"{framework} {version}".lower()
+    of_trainer = re.search(shipped_facts(_FILE)["trainers"], said) is not None
+    facts = {"fused_elementwise": False, **shipped_facts(_FILE)["eager_model"]}
+    return {**facts, **(shipped_facts(_FILE)["trainer_model"] if of_trainer else {})}

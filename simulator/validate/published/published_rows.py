@@ -303,7 +303,7 @@ def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[st
         facts |= {"dropout": False, "attention": "flash"}
     of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
     if of_transformers and base in ("deepspeed", "torch-fsdp"):
-        facts |= eager_model_facts()
+        facts |= eager_model_facts(row["framework"], row.get("framework_version", ""))
     return facts
 
 

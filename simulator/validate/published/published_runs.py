@@ -241,13 +241,18 @@ def row_source(row_id: str) -> str:
     return row_id.rpartition("-")[0] or row_id
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path, *, residuals: bool = True) -> list[Row]:
     """The rows of a table of published runs, with the facts of the file beside it.
+
+    Args:
+        path: The table.
+        residuals: Whether to take facts that were found with errors of these rows in view.
 
     Raises:
         InputError: The file cannot be read, is empty, or lacks columns.
     """
-    return with_known_facts(read_table(path, _NEEDED_COLUMNS), path)
+    rows = read_table(path, _NEEDED_COLUMNS)
+    return with_known_facts(rows, path, residuals=residuals)
 
 
 def _peak_bytes(step: StepResult, kind: str) -> float:

@@ -66,8 +66,13 @@ def facts_file_of(table: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def with_known_facts(rows: Sequence[Row], table: Path) -> list[Row]:
+def with_known_facts(rows: Sequence[Row], table: Path, *, residuals: bool = True) -> list[Row]:
     """The rows of a table with what the file beside it says about them.
+
+    Args:
+        rows: The rows.
+        table: Their file.
+        residuals: Whether to take facts that were found with errors of these rows in view.
 
     Raises:
         InputError: The file cannot be read, is none of facts, or speaks of rows that are not there.
@@ -81,7 +86,8 @@ def with_known_facts(rows: Sequence[Row], table: Path) -> list[Row]:
             where = f"groups.{number}.where"
             rule, hint = "fits no row of the table", "correct it, or take the group out"
             raise InputError.single(where, rule, dict(group.where), hint, str(path))
-    return [_with_facts(row, [group for group in groups if group.is_about(row)]) for row in rows]
+    taken = [group for group in groups if residuals or group.source != "residuals"]
+    return [_with_facts(row, [group for group in taken if group.is_about(row)]) for row in rows]
 
 
 def _with_facts(row: Row, groups: Sequence[RowFacts]) -> Row:

@@ -32,15 +32,17 @@ _MOST_RANKS = 16
 def with_value(text: str, path: Sequence[str], value: str) -> str:
     """``text`` of a YAML file with the value at ``path`` replaced by the YAML ``value``.
 
-    A missing last key is added behind the last one-line entry of its block; missing blocks
-    are not added.
+    A missing last key is added behind the last one-line entry of its block; missing blocks are
+    added at the beginning of the block that they belong to.
 
     Raises:
-        KeyError: A block on the way does not exist, or the value is itself a block.
+        KeyError: What is to hold the value is no block, or the value is itself a block.
     """
     *parents, last = path
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     node = _descendant(root, parents)
+    if node is None:
+        return _with_new_block(text, root, path, value)
     if not isinstance(node, yaml.MappingNode):
         raise KeyError(".".join(path))
     old = _child(node, last)
@@ -50,6 +52,18 @@ def with_value(text: str, path: Sequence[str], value: str) -> str:
     if _is_block(old):
         raise KeyError(f"{'.'.join(path)} is a block")
     return text[: old.start_mark.index] + value + text[old.end_mark.index :]
+
+
+def _with_new_block(text: str, root: yaml.Node | None, path: Sequence[str], value: str) -> str:
+    """``text`` with the missing blocks of ``path`` and the value in them."""
+    known = max(n for n in range(len(path)) if _descendant(root, path[:n]) is not None)
+    block = _descendant(root, path[:known])
+    if not isinstance(block, yaml.MappingNode) or not _is_block(block):
+        raise KeyError(".".join(path))
+    start, column = block.start_mark.index, block.start_mark.column
+    lines = [f"{'  ' * depth}{key}:" for depth, key in enumerate(path[known:])]
+    added = f"\n{' ' * column}".join(lines)
+    return f"{text[:start]}{added} {value}\n{' ' * column}{text[start:]}"
 
 
 def _descendant(node: yaml.Node | None, path: Sequence[str]) -> yaml.Node | None:

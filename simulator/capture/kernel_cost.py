@@ -37,6 +37,7 @@ _CAUSAL_AT: Mapping[str, int] = MappingProxyType(
     }
 )
 """Place of ``is_causal`` among the numbers that an operator is called with."""
+_OVER_ROWS = ("layer_norm", "rms_norm", "softmax")
 _REDUCES_ROWS = ("layer_norm_backward", "rms_norm_backward", "sum.dim_IntList")
 _SUPERLINEAR = (
     "sort", "topk", "fft", "linalg_svd", "linalg_inv", "linalg_solve", "linalg_qr", "cdist",
@@ -85,7 +86,10 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
             return found
     num_bytes = call.read_bytes + call.written_bytes - (1 - shrink) * call.sharded_bytes
     seconds = memory_bound_s(
-        profile, num_bytes, reduces_rows=any(word in call.name for word in _REDUCES_ROWS)
+        profile,
+        num_bytes,
+        over_rows=any(word in call.name for word in _OVER_ROWS),
+        reduces_rows=any(word in call.name for word in _REDUCES_ROWS),
     )
     known = namespace in _OWN and not any(word in name for word in _SUPERLINEAR)
     return Cost(seconds, 0.0, name, known)

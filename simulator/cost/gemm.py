@@ -1,9 +1,9 @@
 """How long does one matrix product take on one device?
 
 The library cuts the output into tiles and gives each streaming multiprocessor (SM) one
-tile at a time. Three effects set the time: whole waves of tiles, the pipeline fill of
-every tile, and the memory traffic; the library is assumed to pick the best tile and the
-best split of the inner dimension. Cool benchmarks are the base; the profile's
+tile at a time. Three effects set the time: waves of tiles, of which the last is rarely full, the
+start and end of every tile, and the memory traffic; the library is assumed to pick the best tile
+and the best split of the inner dimension. Cool benchmarks are the base; the profile's
 ``sustained_clock`` slows the compute part for long training.
 
 Shape letters: an (m, k) operand times a (k, n) operand gives (m, n).
@@ -15,19 +15,34 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from simulator.cost.rates import ELEMENT_BYTES, output_bytes, peak_flop_per_s
+from simulator.cost.rates import (
+    ELEMENT_BYTES,
+    memory_traffic_bytes,
+    output_bytes,
+    peak_flop_per_s,
+)
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import GemmModel, Precision
 from simulator.errors import InputError
 
-_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-"""Output tiles (rows, columns) that vendor libraries ship.
+_TENSOR_TILES = (
+    (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64),
+)  # fmt: skip
+_VECTOR_TILES = (
+    (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64),
+)  # fmt: skip
+"""Output tiles (rows, columns) that vendor libraries ship, the largest first, for matrix units and
+for fp32 on the vector units.
 
-Source: the CTA shapes of CUTLASS's default kernels for sm80 to sm100.
+Source: the CTA shapes of CUTLASS's default kernels for sm80 to sm100; the names of cuBLAS's
+``sgemm`` kernels on Pascal to Ada.
 """
 
-_SPLITS = (1, 2, 4, 8)
+_SPLITS = (1, 2, 4, 8, 16)
 """Ways to cut the inner dimension; more than one costs a reduction of fp32 partials."""
+
+_SPLIT_BELOW_WAVES = 4
+"""Waves from which on cutting further fills no multiprocessor that was idle."""
 
 _ALIGNED_ROW_BYTES = 16
 """Rows of operands that start on multiples of this are loaded by whole vectors (NVIDIA, Matrix
@@ -45,12 +60,12 @@ def gemm_s(
     accumulate: bool = False,
     aligned: bool = True,
     fits_tiles: bool = False,
+    operands_cached: bool = False,
 ) -> float:
     """Seconds for ``batch`` independent (m, k) x (k, n) products in one launch.
 
     The floor, plus computing and memory time for the fastest tile shape, the smaller of which
-    hides behind the larger, except for a rest where both are about equal. Ignores operand layout
-    and reuse of the cache across calls.
+    hides behind the larger, except for a rest where both are about equal. Ignores operand layout.
 
     Args:
         profile: System with the fitted parameters of the number format.
@@ -66,6 +81,9 @@ def gemm_s(
         fits_tiles: Whether the output is known to fill tiles and waves of the real library, as
             that of a shape which a search over shapes has found best; those known here are a
             choice of the library's.
+        operands_cached: Whether the operands were just read, as by the same call before, and so
+            are in the last cache where they fit. Products of a training step find other weights
+            and activations there.
 
     Returns:
         Time [s].
@@ -87,6 +105,7 @@ def gemm_s(
         accumulate=accumulate,
         aligned=aligned,
         fits_tiles=fits_tiles,
+        operands_cached=operands_cached,
     )
 
 
@@ -107,6 +126,7 @@ def grouped_gemm_s(
     accumulate: bool = False,
     aligned: bool = True,
     fits_tiles: bool = False,
+    operands_cached: bool = False,
 ) -> float:
     """Seconds for several (rows[i], k) x (k, n) products in one launch, one per expert.
 
@@ -116,6 +136,8 @@ def grouped_gemm_s(
     model = _gemm_model(profile, precision)
     total_rows = sum(rows)
     traffic_bytes = product_bytes(rows, n, k, precision=precision, accumulate=accumulate)
+    if operands_cached:
+        traffic_bytes = memory_traffic_bytes(profile, traffic_bytes)
     bytes_per_s = model.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
     sm_flop_per_s = (
         peak_flop_per_s(profile, precision)
@@ -126,14 +148,22 @@ def grouped_gemm_s(
     )
     counts = Counter(rows).items()
     whole = float if fits_tiles else math.ceil
-    fastest_s, exponent = math.inf, profile.common.overlap_exponent
-    for tile in _TILES:
+    tail = 0.0 if fits_tiles else model.tail
+    sms, exponent = profile.device.sm_count, profile.common.overlap_exponent
+    menu = _VECTOR_TILES if precision == "fp32" else _TENSOR_TILES
+    largest, fastest_s = _overhead(menu[0], model), math.inf
+    for tile in menu:
         tile_m, tile_n = tile
         tiles = sum(c * whole(m / tile_m) for m, c in counts) * whole(n / tile_n)
-        step_s = 2.0 * tile_m * tile_n / (sm_flop_per_s * _tile_share(tile, model))
+        rate = sm_flop_per_s * largest / _overhead(tile, model)
+        step_s = 2.0 * tile_m * tile_n / rate
         for split in _SPLITS:
-            waves = whole(split * tiles / profile.device.sm_count)
-            compute_s = waves * step_s * (math.ceil(k / split) + model.k_ramp)
+            filled = split * tiles / sms
+            if split > 1 and filled > _SPLIT_BELOW_WAVES:
+                break
+            waves = filled if fits_tiles else max(1.0, filled)
+            waves += tail * (math.ceil(filled) - waves)
+            compute_s = waves * (step_s * math.ceil(k / split) + model.tile_start_s)
             partials_bytes = 8.0 * split * total_rows * n if split > 1 else 0.0
             memory_s = (traffic_bytes + partials_bytes) / bytes_per_s
             if max(compute_s, memory_s) < fastest_s:
@@ -167,12 +197,8 @@ def product_bytes(
     return operand * k * (total_rows + groups * n) + output * total_rows * n
 
 
-def _tile_share(tile: tuple[int, int], model: GemmModel) -> float:
-    """Rate of a tile over that of the largest: operand traffic grows as tiles shrink."""
-    return _overhead(_TILES[0], model) / _overhead(tile, model)
-
-
 def _overhead(tile: tuple[int, int], model: GemmModel) -> float:
+    """Time of a tile over that of its arithmetic: operand traffic grows as tiles shrink."""
     tile_m, tile_n = tile
     return 1.0 + model.tile_half * (1.0 / tile_m + 1.0 / tile_n) / 2.0
 

@@ -60,17 +60,20 @@ def memory_bound_s(
     profile: HardwareProfile,
     num_bytes: float,
     *,
+    over_rows: bool = False,
     reduces_rows: bool = False,
     efficiency: float | None = None,
 ) -> float:
     """Seconds for a kernel that reads and writes ``num_bytes`` of device memory in all.
 
-    A floor, plus the bytes at the streaming share of the memory bandwidth. Ignores the L2
-    cache: kernels of a training step find it overwritten.
+    A floor, plus the bytes at the streaming share of the memory bandwidth, or faster where all of
+    them stay in the last cache, into which the kernel before has written them.
 
     Args:
         profile: System with the fitted parameters.
         num_bytes: Bytes read plus bytes written, >= 0.
+        over_rows: Whether the kernel needs whole rows before it writes them, as a norm or a
+            softmax does.
         reduces_rows: Whether the kernel also sums over rows, as the backward pass of a norm
             does for its weight; published kernels then stay far below the bandwidth.
         efficiency: Share of the bandwidth that this kind of kernel reaches, where it is known
@@ -84,10 +87,31 @@ def memory_bound_s(
     """
     kernels = profile.kernels
     if efficiency is None:
-        reduced = kernels.row_reduction_efficiency if reduces_rows else None
-        efficiency = kernels.memory_efficiency if reduced is None else reduced
+        own = kernels.row_reduction_efficiency if reduces_rows else None
+        own = kernels.row_efficiency if over_rows and not reduces_rows else own
+        efficiency = kernels.memory_efficiency if own is None else own
     bandwidth = profile.device.memory_bandwidth_bytes_per_s
-    return kernels.memory_floor_s + num_bytes / (efficiency * bandwidth)
+    missed_bytes = memory_traffic_bytes(profile, num_bytes)
+    return kernels.memory_floor_s + missed_bytes / (efficiency * bandwidth)
+
+
+def memory_traffic_bytes(profile: HardwareProfile, num_bytes: float) -> float:
+    """Bytes that take as long from memory as ``num_bytes`` of which some are in the last cache.
+
+    All are there up to half its size, none from its size on.
+
+    Args:
+        profile: System with its cache and how much faster that is.
+        num_bytes: Bytes that one kernel reads and writes, >= 0.
+
+    Source:
+        The shape is an assumption; ``cache_speedup`` is fitted, see the profile.
+    """
+    cache_bytes = profile.device.l2_cache_bytes
+    if num_bytes >= cache_bytes:
+        return num_bytes
+    hit = min(1.0, 2.0 * (1.0 - num_bytes / cache_bytes))
+    return num_bytes * (1.0 - hit + hit / profile.kernels.cache_speedup)
 
 
 def strided_s(profile: HardwareProfile, elements: float) -> float:

@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from simulator.described.cluster.common import common_document
-from simulator.described.cluster.hardware import HardwareProfile, Provenance
+from simulator.described.cluster.hardware import (
+    HardwareProfile,
+    Provenance,
+    architecture_document,
+    peak_name,
+)
 from simulator.described.cluster.network import FabricKind, library_document
 from simulator.described.documents import (
     data_folder,
@@ -322,13 +327,26 @@ def profile_from_document(document: Mapping[str, Any], file: str = "") -> Hardwa
     Raises:
         InputError: With every fault of the document.
     """
-    shared, evidence = _split_sources({"common": common_document()})
     try:
+        family = {"common": common_document(), "kernels": _kernels_of_family(document)}
+        shared, evidence = _split_sources(family)
         plain, provenance = _split_sources(document)
     except InputError as error:
         raise InputError([replace(fault, file=file) for fault in error.faults]) from error
     plain = merged(shared, plain)
     return validated(HardwareProfile, {**plain, "provenance": evidence | provenance}, file=file)
+
+
+def _kernels_of_family(document: Mapping[str, Any]) -> Document:
+    """What the device's architecture says of kernels, in the formats that the device multiplies."""
+    device = document.get("device")
+    name = device.get("architecture") if isinstance(device, Mapping) else None
+    if not isinstance(name, str):
+        return {}
+    kernels: Document = architecture_document(name)["kernels"]
+    peaks = device.get("peak", {}) if isinstance(device, Mapping) else {}
+    formats = {p: model for p, model in kernels["gemm"].items() if peak_name(p) in peaks}
+    return {**kernels, "gemm": formats}
 
 
 def profile_file(name_or_path: str) -> Path:

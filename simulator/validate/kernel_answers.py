@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from simulator.cost.kernel_time import (
     ELEMENT_BYTES,
@@ -16,26 +17,33 @@ from simulator.cost.kernel_time import (
     gemm_s,
     grouped_gemm_s,
     memory_bound_s,
+    peak_flop_per_s,
 )
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
 from simulator.errors import InputError
+from simulator.serving.kernels.parameters import expert_fit, kernel_fits
+from simulator.serving.kernels.routed_experts import experts_s
 from simulator.tables import cells
+from simulator.tables.kernel_protocol import mean_call_s, protocol_of
 from simulator.tables.kernel_rows import (
     KernelRow,
     SkippedRowError,
     cache_append_s,
     precision_of,
     quantise_s,
-    repeated_calls,
-    under_power_limit_s,
 )
+from simulator.validate.unfused_attention import unfused_attention_s
 
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""
 
 _FEWEST_TRAINING_ROWS = 256
 """Rows from which on a product is one of training, not of generating single tokens."""
+
+_EAGER_SWIGLU: Mapping[str, float] = MappingProxyType({"fwd": 5 / 3, "bwd": 13 / 5})
+"""Traffic of a gate in several kernels over that of one. Forward: activation (2 passes over a
+half), product (3). Backward: two products (6), the activation's gradient (3), joining both (4)."""
 
 _ADAM_BYTES_PER_PARAMETER = 14.0
 """16-bit weight, gradient and two moments read, all but the gradient written."""
@@ -99,12 +107,12 @@ def _gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     _require_peak(profile, precision)
     flop = 2.0 * m * n * k * batch
     accumulate = "accumulate=True" in row.text("notes")
+    protocol = protocol_of(row)
     cool_s = gemm_s(
         profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
-        fits_tiles=row.is_best_shape,
+        fits_tiles=row.is_best_shape, operands_cached=protocol.finds_operands_cached,
     )  # fmt: skip
-    calls = repeated_calls(row.text("notes"))
-    predicted_s = under_power_limit_s(profile, precision, cool_s, calls)
+    predicted_s = mean_call_s(profile, precision, cool_s, flop, protocol)
     if precision == "fp8" and "framework linear" in row.text("notes"):
         predicted_s += quantise_s(profile, m * k)
     return Comparison(_measured_s(row, flop), predicted_s)
@@ -120,7 +128,57 @@ def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
         predicted_s = grouped_gemm_s(profile, [m] * groups, k, n, precision=precision)
     else:
         predicted_s = grouped_gemm_s(profile, [m] * groups, n, k, precision=precision)
-    return Comparison(_measured_s(row, 2.0 * m * n * k * groups), predicted_s)
+    protocol, flop = protocol_of(row), 2.0 * m * n * k * groups
+    predicted_s = mean_call_s(profile, precision, predicted_s, flop, protocol)
+    if protocol.is_per_group:
+        predicted_s = max(predicted_s, groups * protocol.host_s)
+    return Comparison(_measured_s(row, flop), predicted_s)
+
+
+def _experts(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    """Experts of a serving engine, whose kernels serving knows."""
+    precision = precision_of(row)
+    _require_peak(profile, precision)
+    top_k, ranks = row.noted(r"topk"), row.noted(r"\bEP")
+    if top_k is None or ranks is None:
+        raise SkippedRowError("topk or EP is not stated")
+    device = profile.device
+    predicted_s = experts_s(
+        expert_fit(kernel_fits(profile), precision), precision, row.count("m"),
+        experts=row.count("batch"), top_k=top_k, ranks=ranks, hidden=row.count("k"),
+        ffn_hidden=row.count("n"), matrices=3, peak_flop_per_s=peak_flop_per_s(profile, precision),
+        bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+    )  # fmt: skip
+    return Comparison(_measured_s(row), predicted_s)
+
+
+def _unfused_attention(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    batch, seq, head_dim = row.count("batch"), row.count("seq"), row.count("head_dim")
+    causal, (heads, _) = _is_causal(row), _heads(row, head_dim)
+    precision = precision_of(row)
+    _require_peak(profile, precision)
+    passes, flop_ratio = _passes(row)
+    flop = flop_ratio * 4.0 * batch * heads * seq * seq * head_dim * (0.5 if causal else 1.0)
+    predicted_s = sum(
+        unfused_attention_s(
+            profile, precision, batch=batch, heads=heads, seq=seq, head_dim=head_dim,
+            causal=causal, backward=backward,
+        )
+        for backward in passes
+    )  # fmt: skip
+    return Comparison(_measured_s(row, flop), predicted_s)
+
+
+def _passes(row: KernelRow) -> tuple[tuple[bool, ...], float]:
+    """Whether each pass that a row measures is backward, and their work over that forward.
+
+    Raises:
+        SkippedRowError: The row does not say which it measures.
+    """
+    found = {"fwd": ((False,), 1.0), "bwd": ((True,), 2.5), "fwd+bwd": ((False, True), 3.5)}
+    if row.direction not in found:
+        raise SkippedRowError("direction is not stated")
+    return found[row.direction]
 
 
 def _attention(row: KernelRow, profile: HardwareProfile) -> Comparison:
@@ -139,13 +197,10 @@ def _attention(row: KernelRow, profile: HardwareProfile) -> Comparison:
             precision=precision, kernel=kernel,
         )  # fmt: skip
 
-    direction = row.direction
-    passes = {"fwd": (False,), "bwd": (True,), "fwd+bwd": (False, True)}
-    if direction not in passes:
-        raise SkippedRowError("direction is not stated")
+    passes, flop_ratio = _passes(row)
     forward_flop = 2.0 * batch * heads * seq * seq * (head_dim + v_dim) * (0.5 if causal else 1.0)
-    flop = forward_flop * {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}[direction]
-    predicted_s = sum(pass_s(backward=backward) for backward in passes[direction])
+    flop = forward_flop * flop_ratio
+    predicted_s = sum(pass_s(backward=backward) for backward in passes)
     if "incl. KV handling" in row.text("notes"):
         predicted_s += cache_append_s(profile, batch * seq, heads, kv_heads, head_dim)
     return Comparison(_measured_s(row, flop), predicted_s)
@@ -194,12 +249,19 @@ def _heads(row: KernelRow, head_dim: int) -> tuple[int, int]:
 def _memory_bound(row: KernelRow, profile: HardwareProfile) -> Comparison:
     """Streaming kernels; Liger's cross entropy reads the logits twice and writes a gradient."""
     notes, op = row.text("notes"), row.op
-    if "huggingface implementation" in notes:
+    if "huggingface implementation" in notes and not op.startswith("layer_norm"):
         raise SkippedRowError("an eager implementation: several kernels of unstated traffic")
     num_bytes = _stated_bytes(row)
-    backward_norm = "norm" in op and row.direction == "bwd"
+    of_rows, backward = re.search("norm|softmax", op) is not None, row.direction == "bwd"
     passes = 3.0 if op.startswith("cross_entropy") else 1.0
-    kernel_s = memory_bound_s(profile, passes * num_bytes, reduces_rows=backward_norm)
+    if "swiglu" in op and "torch implementation" in notes:
+        passes = _EAGER_SWIGLU[row.direction]
+    kernel_s = memory_bound_s(
+        profile,
+        passes * num_bytes,
+        over_rows=of_rows and not backward,
+        reduces_rows="norm" in op and backward,
+    )
     predicted_s = kernel_s + _launch_s(row, profile)
     return Comparison(_measured_s(row, num_bytes=num_bytes), predicted_s)
 
@@ -259,20 +321,22 @@ def _require_peak(profile: HardwareProfile, precision: Precision) -> None:
 _Answer = Callable[[KernelRow, HardwareProfile], Comparison]
 
 _SEVERAL_KERNELS = re.compile(
-    r"unfused|decode|paged|sparse|moe_mlp|fused_moe|mlp \(|_mlp|mla_|mha_prefill|eager_attention"
+    r"decode|paged|sparse|mlp \(|(?<!moe)_mlp|mla_|mha_prefill|eager_attention"
     r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|linear_cross_entropy"
     r"|megatron_cross_entropy"
 )
 """Operations that are several kernels, or that training does not run."""
 
 _ANSWERS: tuple[tuple[str, _Answer], ...] = (
+    (r"fused_moe(_mlp)?$", _experts),
+    (r"attention_unfused", _unfused_attention),
     (r"group(ed)?_?(gemm|mm|matmul)|moe_gemm|m_grouped_gemm", _grouped_gemm),
     (r"((batched|strided_batched|cublas(lt)?|deep|torch|te|fp8|bf16|fp16|mx|nv)_?)*"
      r"([hsb]?gemm|matmul|mm|bmm|linear|addmm|scaled_mm)(_|\b)", _gemm),
     (r"flash|fa_?[1-4]?(_|\b)|cudnn_(attention|sdpa|fmha)|triton_attention|attention_prefill"
      r"|(fused_attention|sdpa|fmha|scaled_dot_product|te_attention|attention)(_|\b)", _attention),
     (r"(fused_)?adam", _adam),
-    (r"(fused_)?(linear_)?cross_entropy|eager_cross_entropy|(megatron_)?rms_?norm|layer_?norm"
+    (r"(fused_)?(linear_)?cross_entropy|eager_cross_entropy|(megatron_)?rms_?norm|layer_?norm|megatron_swiglu"
      r"|fused_add_rms_?norm|softmax|stream|rope|encoder_forward|activation|cast|optimizer|copy"
      r"|memcpy|triad|gelu|silu|swiglu|geglu|dropout|embedding", _memory_bound),
 )  # fmt: skip
@@ -282,7 +346,7 @@ _FORWARD_2 = {"": 2.0, "fwd": 2.0, "bwd": 3.0}
 _PASSES: tuple[tuple[str, Mapping[str, float]], ...] = (
     (r"fused_add_rms_?norm", {"": 4.0, "fwd": 4.0}),
     (r"(fused_)?cross_entropy", {"": 1.0, "fwd": 1.0}),
-    (r"swiglu|geglu|[sg][ie]lu_and_mul", {"": 3.0, "fwd": 3.0, "bwd": 5.0}),
+    (r"(megatron_)?swiglu|geglu|[sg][ie]lu_and_mul", {"": 3.0, "fwd": 3.0, "bwd": 5.0}),
     (r"stream_(copy|mul)|copy|memcpy", {"": 2.0, "fwd": 2.0}),
     (r"(megatron_)?rms_?norm|layer_?norm|softmax|gelu|silu|activation", _FORWARD_2),
     (r"stream_(add|triad)|triad", {"": 3.0, "fwd": 3.0}),

@@ -41,19 +41,35 @@ def test_a_product_of_whole_waves_takes_the_floor_plus_its_flop_over_the_peak():
 
 def test_one_tile_more_than_multiprocessors_costs_a_second_wave():
     profile = without_floor()
-    one_wave = gemm_s(profile, 4 * 64, 64, 1)
-    assert one_wave == pytest.approx(4 * 2 * 64 * 64 / 1e12)
-    assert gemm_s(profile, 4 * 64 + 1, 64, 1) == pytest.approx(2 * one_wave)
+    one_wave = gemm_s(profile, 4 * 64, 32, 1)
+    assert one_wave == pytest.approx(4 * 2 * 64 * 32 / 1e12)
+    assert gemm_s(profile, 4 * 64 + 1, 32, 1) == pytest.approx(2 * one_wave)
 
 
 def test_rows_that_do_not_fill_a_tile_cost_a_whole_one():
     profile = without_floor()
-    assert gemm_s(profile, 1, 64, 1) == gemm_s(profile, 64, 64, 1)
+    assert gemm_s(profile, 1, 64, 1) == gemm_s(profile, 32, 64, 1)
 
 
-def test_a_ramp_adds_its_steps_of_the_inner_dimension_to_every_tile():
-    plain, ramped = without_floor(), without_floor(k_ramp=512.0)
-    assert gemm_s(ramped, 1024, 1024, 512) == pytest.approx(2 * gemm_s(plain, 1024, 1024, 512))
+def test_starting_a_tile_costs_its_time_in_every_wave():
+    """64 tiles of 128 x 128 on four SMs: sixteen waves, or half as many of larger tiles."""
+    plain, started = without_floor(), without_floor(tile_start_s=1e-5)
+    more_s = gemm_s(started, 1024, 1024, 512) - gemm_s(plain, 1024, 1024, 512)
+    assert more_s == pytest.approx(8 * 1e-5)
+
+
+@pytest.mark.parametrize(("tail", "waves"), [(1.0, 2.0), (0.5, 1.625), (0.0, 1.25)])
+def test_of_the_idle_part_of_the_last_wave_the_tail_is_waited_for(tail, waves):
+    """Five tiles of 64 x 32 on four SMs."""
+    one_wave_s = gemm_s(without_floor(), 4 * 64, 32, 1)
+    assert gemm_s(without_floor(tail=tail), 5 * 64, 32, 1) == pytest.approx(waves * one_wave_s)
+
+
+def test_operands_in_the_cache_are_read_as_fast_as_it_is():
+    """64 x 64 x 64 in 16 bits is 24 KiB, less than half of a cache of 1 MiB."""
+    profile = tiny_profile(cache_speedup=4.0)
+    cold, cached = (gemm_s(profile, 64, 64, 64, operands_cached=each) for each in (False, True))
+    assert cold - 1e-6 == pytest.approx(4 * (cached - 1e-6), rel=1e-3)
 
 
 def test_small_tiles_lose_rate_as_tile_half_says():
@@ -109,7 +125,7 @@ def test_a_sustained_clock_of_one_half_doubles_computing_and_leaves_memory_alone
 
 def test_a_batch_fills_the_waves_that_one_product_leaves_empty():
     profile = without_floor()
-    assert gemm_s(profile, 64, 64, 1, batch=4) == gemm_s(profile, 64, 64, 1)
+    assert gemm_s(profile, 64, 32, 1, batch=4) == gemm_s(profile, 64, 32, 1)
 
 
 def test_groups_of_equal_rows_are_a_batch():
@@ -168,9 +184,9 @@ def test_computing_hides_behind_memory_of_five_times_its_length():
 
 
 def test_a_shape_that_fits_the_library_s_tiles_loses_no_part_of_a_wave():
-    """Five tiles of 64 x 64 on four SMs: two waves, or one and a quarter."""
+    """Five tiles of 64 x 32 on four SMs: two waves, or one and a quarter."""
     profile = without_floor()
-    whole, exact = (gemm_s(profile, 5 * 64, 64, 1, fits_tiles=fits) for fits in (False, True))
+    whole, exact = (gemm_s(profile, 5 * 64, 32, 1, fits_tiles=fits) for fits in (False, True))
     assert whole == pytest.approx(2 * exact / 1.25)
 
 
@@ -183,6 +199,19 @@ def test_a_shape_that_fits_the_tiles_is_never_slower_than_one_that_need_not(m, n
 def test_a_memory_bound_kernel_takes_its_floor_plus_bytes_over_the_bandwidth():
     assert memory_bound_s(TINY, 1e9) == pytest.approx(1 + 1e-6)
     assert memory_bound_s(TINY, 0) == 1e-6
+
+
+def test_bytes_up_to_half_of_the_cache_stream_from_it_and_those_that_fill_it_from_memory():
+    """A cache of 1 MiB that is four times as fast as 1 GB/s."""
+    profile = tiny_profile(cache_speedup=4.0)
+    assert memory_bound_s(profile, 2**19) == pytest.approx(1e-6 + 2**19 / 4e9)
+    assert memory_bound_s(profile, 2**20) == pytest.approx(1e-6 + 2**20 / 1e9)
+
+
+def test_kernels_over_rows_have_an_efficiency_of_their_own_where_the_profile_states_one():
+    profile = tiny_profile(row_efficiency=0.5)
+    assert memory_bound_s(profile, 1e9, over_rows=True) == pytest.approx(2 + 1e-6)
+    assert memory_bound_s(profile, 1e9) == memory_bound_s(TINY, 1e9, over_rows=True)
 
 
 def test_summing_over_rows_has_its_own_efficiency_where_the_profile_states_one():
@@ -213,21 +242,21 @@ def test_a_product_without_rows_moves_nothing():
 
 
 def test_a_split_product_writes_and_reads_its_parts_in_fp32():
-    """One 64 x 64 tile, k = 4096, four SMs of 0.25 TFLOP/s, 12 GB/s.
+    """One 64 x 32 tile, k = 4096, four SMs of 0.25 TFLOP/s, 12 GB/s.
 
-    In two halves the multiplying takes 67 us, the bytes 94 us; whole, the multiplying takes
-    134 us; in four, the parts' bytes 99 us.
+    In two halves the multiplying takes 34 us, the bytes 69 us; whole, each takes 66 us; in four,
+    the parts' bytes 71 us.
     """
     profile = with_bandwidth(without_floor(), 12e9)
-    compute_s = 2 * 64 * 64 * 2048 / 0.25e12
-    parts_bytes = (4 + 4) * 2 * 64 * 64
-    memory_s = (2 * (64 * 4096 + 4096 * 64 + 64 * 64) + parts_bytes) / 12e9
+    compute_s = 2 * 64 * 32 * 2048 / 0.25e12
+    parts_bytes = (4 + 4) * 2 * 64 * 32
+    memory_s = (2 * (64 * 4096 + 4096 * 32 + 64 * 32) + parts_bytes) / 12e9
     expected = (compute_s**5 + memory_s**5) ** (1 / 5)
-    assert gemm_s(profile, 64, 64, 4096) == pytest.approx(expected)
+    assert gemm_s(profile, 64, 32, 4096) == pytest.approx(expected)
 
 
-def test_every_part_of_a_split_product_ramps_up():
-    """Four SMs, k = 4096: four parts, each 1024 and its ramp; eight would be two waves."""
-    profile = without_floor(k_ramp=512.0)
-    expected = 2 * 64 * 64 * (1024 + 512) / 0.25e12
-    assert gemm_s(profile, 64, 64, 4096) == pytest.approx(expected)
+def test_every_part_of_a_split_product_starts_its_tile():
+    """Four SMs, k = 4096: four parts of 1024; eight would be two waves."""
+    profile = without_floor(tile_start_s=1e-5)
+    expected = 2 * 64 * 32 * 1024 / 0.25e12 + 1e-5
+    assert gemm_s(profile, 64, 32, 4096) == pytest.approx(expected)

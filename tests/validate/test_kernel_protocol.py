@@ -4,45 +4,69 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.tables.kernel_rows import repeated_calls, under_power_limit_s
+from simulator.tables.kernel_protocol import Protocol, mean_call_s, protocol_of
+from simulator.tables.kernel_rows import KernelRow
 from tests.tiny import GEMM, tiny_profile
 
 
-def limited_profile(held_share: float, boost_s: float):
-    changes = {"held_share": held_share, "boost_s": boost_s}
+def limited_profile(joule_per_operation: float, boost_s: float):
+    """100 W and 1 TFLOP/s: 0.2 nJ halve the rate."""
+    changes = {"joule_per_operation": joule_per_operation, "boost_s": boost_s}
     return tiny_profile(gemm={"bf16": GEMM.model_copy(update=changes)})
 
 
 @pytest.mark.parametrize(
-    ("notes", "calls"),
+    ("source", "notes", "calls"),
     [
-        ("framework linear timed with CUDA graphs; tflops derived", 12),
-        ("cuBLASLt, random init, 10000 warm-up; time derived", 10000),
-        ("best shape found; theory 989 TFLOPS", 1),
-        ("", 1),
+        ("", "framework linear timed with CUDA graphs; tflops derived", (6, 6)),
+        ("", "cuBLASLt, random init, 10000 warm-up; time derived", (10000, 1)),
+        ("baidu-research/DeepBench:results", "cuBLAS", (1, 400)),
+        ("", "best shape found; theory 989 TFLOPS", (0, 1)),
+        ("", "", (0, 1)),
     ],
 )
-def test_how_often_a_product_was_repeated_back_to_back_is_in_the_notes(notes, calls):
-    assert repeated_calls(notes) == calls
+def test_how_often_a_product_was_repeated_is_said_by_the_notes_or_known_of_the_program(
+    source, notes, calls
+):
+    protocol = protocol_of(KernelRow({"source": source, "notes": notes}))
+    assert (protocol.warm_up, protocol.counted) == calls
+
+
+def test_a_repeated_call_finds_its_operands_cached():
+    assert Protocol(warm_up=1).finds_operands_cached
+    assert not Protocol().finds_operands_cached
 
 
 def test_calls_that_end_before_the_power_limit_is_felt_keep_their_time():
-    profile = limited_profile(held_share=0.5, boost_s=12e-3)
-    assert under_power_limit_s(profile, "bf16", 1e-3, calls=12) == 1e-3
+    profile = limited_profile(2e-10, boost_s=12e-3)
+    assert mean_call_s(profile, "bf16", 1e-3, 1e9, Protocol(0, 12)) == pytest.approx(1e-3)
 
 
-def test_half_of_the_work_in_boost_and_half_at_half_the_rate_takes_four_thirds():
-    """The mean rate of the calls, by work: 1/2 + 1/2 x 1/2."""
-    profile = limited_profile(held_share=0.5, boost_s=6e-3)
-    assert under_power_limit_s(profile, "bf16", 1e-3, calls=12) == pytest.approx(4e-3 / 3)
+def test_half_of_the_calls_in_boost_and_half_at_half_the_rate_take_three_halves():
+    profile = limited_profile(2e-10, boost_s=6e-3)
+    assert mean_call_s(profile, "bf16", 1e-3, 1e9, Protocol(0, 12)) == pytest.approx(1.5e-3)
 
 
-def test_a_single_call_never_feels_the_power_limit():
-    profile = limited_profile(held_share=0.5, boost_s=0.0)
-    assert under_power_limit_s(profile, "bf16", 1.0, calls=1) == 1.0
+def test_calls_that_warm_up_do_not_count():
+    profile = limited_profile(2e-10, boost_s=6e-3)
+    assert mean_call_s(profile, "bf16", 1e-3, 1e9, Protocol(6, 6)) == pytest.approx(2e-3)
 
 
-@given(share=st.floats(0.1, 1), boost_s=st.floats(0, 1), cool_s=st.floats(1e-6, 1))
-def test_the_power_limit_costs_nothing_at_best_and_the_held_share_at_worst(share, boost_s, cool_s):
-    hot_s = under_power_limit_s(limited_profile(share, boost_s), "bf16", cool_s, calls=12)
-    assert cool_s * (1 - 1e-9) <= hot_s <= cool_s / share * (1 + 1e-9)
+def test_a_product_that_moves_bytes_most_of_the_time_stays_below_the_power_limit():
+    profile = limited_profile(2e-10, boost_s=0.0)
+    assert mean_call_s(profile, "bf16", 1e-3, 1e8, Protocol(6, 6)) == pytest.approx(1e-3)
+
+
+def test_a_clock_on_the_host_sees_no_call_shorter_than_issuing_it():
+    profile = limited_profile(0.0, boost_s=0.0)
+    assert mean_call_s(profile, "bf16", 1e-6, 1e6, Protocol(1, 9, host_s=5e-6)) == 5e-6
+
+
+@given(energy=st.floats(0, 1e-9), boost_s=st.floats(0, 1), cool_s=st.floats(1e-6, 1))
+def test_the_power_limit_costs_nothing_at_best_and_its_whole_ratio_at_worst(
+    energy, boost_s, cool_s
+):
+    flop = cool_s * 1e12
+    held_s = max(cool_s, flop * energy / 100)
+    hot_s = mean_call_s(limited_profile(energy, boost_s), "bf16", cool_s, flop, Protocol(6, 6))
+    assert cool_s * (1 - 1e-6) <= hot_s <= held_s * (1 + 1e-6)

@@ -220,7 +220,7 @@ def test_both_directions_have_many_names(report_of, said):
         ({"m": "inf"}, "m is not stated"),
         ({"m": "-4"}, "m is not stated"),
         ({"time_us": "-3"}, "neither a time nor a rate is stated"),
-        ({"gpu": "NVIDIA A40"}, "no hardware profile describes NVIDIA A40"),
+        ({"gpu": "NVIDIA A2"}, "no hardware profile describes NVIDIA A2"),
         ({"op": "attention_decode"}, "attention_decode is no single modelled kernel"),
         ({"op": "gemm_reduce_scatter"}, "gemm_reduce_scatter is no single modelled kernel"),
         ({"dtype": "int8"}, "number format int8 is not modelled"),

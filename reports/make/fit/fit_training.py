@@ -22,11 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from reports.make.fit.residual_facts import bare_rows
-from reports.make.fit.shipped_kernels import RELATIVES
 from reports.make.fit.training_response import CLOCKS, Response, is_launch_bound, responses
 from simulator.calibrate.profile_text import with_value
 from simulator.described.documents import data_folder
@@ -44,15 +44,27 @@ _ERROR_LIMIT = 0.25
 
 _STEP = 0.001
 
-_FULL_CLOCK = frozenset({"h20"})
-"""Devices that never reach their power limit, so that no relative's clock stands in for theirs."""
-
-_RELATIVES = {
-    name: relative
-    for name, relative in {**RELATIVES, "v100-sxm2-32gb": "v100-sxm3-32gb"}.items()
-    if name not in _FULL_CLOCK
-}
-"""Device that stands in where no run is published."""
+_RELATIVES: Mapping[str, str] = MappingProxyType(
+    {
+        "a100-pcie-40gb": "a100-sxm-80gb",
+        "a100-pcie-80gb": "a100-sxm-80gb",
+        "a100-sxm-40gb": "a100-sxm-80gb",
+        "a800-sxm-80gb": "a100-sxm-80gb",
+        "b200-sxm-180gb": "h100-sxm-80gb",
+        "b300-sxm": "b200-sxm-180gb",
+        "gb200-nvl72": "b200-sxm-180gb",
+        "gb300-nvl72": "gb200-nvl72",
+        "gh200-96gb": "h100-sxm-80gb",
+        "h100-hbm2e-96gb-500w": "h100-sxm-80gb",
+        "h100-pcie-80gb": "h100-sxm-80gb",
+        "h200-sxm-141gb": "h100-sxm-80gb",
+        "h800": "h100-sxm-80gb",
+        "l40s": "a100-sxm-80gb",
+        "rtx-4090": "l40s",
+        "v100-sxm2-32gb": "v100-sxm3-32gb",
+    }
+)
+"""Device of the same or the nearest generation that stands in where no run is published."""
 
 Fitted = Mapping[str, float]
 """Clock by profile."""

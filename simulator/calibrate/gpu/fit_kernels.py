@@ -19,7 +19,8 @@ from simulator.calibrate.profile_text import with_value
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import KernelModel
-from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of, repeated_calls
+from simulator.tables.kernel_protocol import protocol_of
+from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of
 from simulator.units import format_quantity
 from simulator.validate.kernel_answers import compared
 from simulator.validate.kernel_errors import without_sustained_clock
@@ -31,19 +32,20 @@ _FLASH_2_IS_OLDER = (
 
 
 _STREAM_NAMES = (
-    "stream", "rms_norm", "megatron_rms_norm", "fused_a", "softmax", "encoder", "cross",
-    "activation", "cast", "optimizer",
+    "stream", "encoder", "cross", "activation", "cast", "optimizer", "megatron_swiglu",
+    "fused_adam",
 )  # fmt: skip
 
 _GEMM_PRIOR = MappingProxyType(
     {
         "efficiency": 0.8,
         "tile_half": 20.0,
-        "k_ramp": 100.0,
+        "tile_start_s": 1e-6,
+        "tail": 0.5,
         "memory_efficiency": 0.8,
         "floor_s": 4e-6,
-        "held_share": 0.9,
-        "boost_s": 2e-3,
+        "joule_per_operation": 1e-12,
+        "boost_s": 5e-3,
     }
 )
 
@@ -63,7 +65,14 @@ _BACKWARD_PRIOR = MappingProxyType(
 
 _NORM_PRIOR = MappingProxyType({"row_reduction_efficiency": 0.3})
 
-_STREAM_PRIOR = MappingProxyType({"memory_efficiency": 0.85, "memory_floor_s": 4e-6})
+_STREAM_PRIOR = MappingProxyType(
+    {
+        "memory_efficiency": 0.85,
+        "row_efficiency": 0.75,
+        "memory_floor_s": 2.5e-6,
+        "cache_speedup": 2.5,
+    }
+)
 
 _ROBUST_SCALE = 0.1
 """Relative error beyond which a row counts as an outlier (soft-L1 loss)."""
@@ -80,8 +89,6 @@ _AT_MOST_ONE = ("efficiency", "share", "tail")
 
 _FEWEST_ROWS = 6
 """A block needs at least so many rows."""
-
-_OF_THE_CHIP = "k_ramp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +120,22 @@ class Block:
 
 
 def _repeats_calls(rows: Sequence[KernelRow]) -> bool:
-    return any(repeated_calls(row.text("notes")) > 1 for row in rows)
+    return any(protocol_of(row).finds_operands_cached for row in rows)
 
 
 def _varies_length(rows: Sequence[KernelRow]) -> bool:
     return len({row.text("seq") for row in rows}) > 1
 
 
+def _holds_rows(rows: Sequence[KernelRow]) -> bool:
+    return any(_is_over_rows(row) for row in rows)
+
+
 _DETERMINED_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingProxyType(
     {
-        "held_share": _repeats_calls,
+        "joule_per_operation": _repeats_calls,
         "boost_s": _repeats_calls,
+        "row_efficiency": _holds_rows,
         "backward_kv_ramp": _varies_length,
     }
 )
@@ -132,10 +144,13 @@ _DETERMINED_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingPro
 
 def _is_gemm(precision: str) -> Callable[[KernelRow], bool]:
     def matches(row: KernelRow) -> bool:
-        is_product = row.text("op") in ("gemm", "grouped_gemm", "grouped_gemm_contig")
-        return is_product and not row.is_best_shape and _precision(row) == precision
+        return _is_product(row) and not row.is_best_shape and _precision(row) == precision
 
     return matches
+
+
+def _is_product(row: KernelRow) -> bool:
+    return row.text("op") in ("gemm", "bmm", "grouped_gemm", "grouped_gemm_contig")
 
 
 def _is_attention(row: KernelRow) -> bool:
@@ -164,7 +179,14 @@ def _is_old_attention_backward(row: KernelRow) -> bool:
 
 
 def _is_stream(row: KernelRow) -> bool:
-    return row.text("op").startswith(_STREAM_NAMES) and row.text("direction") != "bwd"
+    streams = row.text("op").startswith(_STREAM_NAMES) and row.text("direction") != "bwd"
+    return streams or _is_over_rows(row)
+
+
+def _is_over_rows(row: KernelRow) -> bool:
+    return ("norm" in row.text("op") and row.text("direction") != "bwd") or "softmax" in row.text(
+        "op"
+    )
 
 
 def _is_norm_backward(row: KernelRow) -> bool:
@@ -185,7 +207,12 @@ BLOCKS = (
     Block(("gemm", "fp16"), _GEMM_PRIOR, _is_gemm("fp16")),
     Block(("gemm", "tf32"), _GEMM_PRIOR, _is_gemm("tf32")),
     Block(("gemm", "fp32"), _GEMM_PRIOR, _is_gemm("fp32")),
-    Block(("gemm", "fp8"), _GEMM_PRIOR, _is_gemm("fp8"), also=(("gemm", "mxfp8"),)),
+    Block(
+        ("gemm", "fp8"),
+        _GEMM_PRIOR,
+        _is_gemm("fp8"),
+        also=(("gemm", "mxfp8"), ("gemm", "nvfp4")),
+    ),
     Block(("flash_attention",), _ATTENTION_PRIOR, _is_attention_forward),
     Block(
         ("flash_attention",), _BACKWARD_PRIOR, _is_attention_backward, has_sources_per_number=True
@@ -202,6 +229,28 @@ BLOCKS = (
 contain streaming kernels and backward rows may contain a forward pass."""
 
 
+def family_blocks() -> tuple[Block, ...]:
+    """The same for many GPUs at once, which share the kernels of both 16-bit formats.
+
+    The best of a search over shapes is a row like others here: of some GPUs it is all there is.
+    """
+    half = Block(
+        ("gemm", "fp16"), _GEMM_PRIOR, _is_half_gemm, also=(("gemm", "bf16"), ("gemm", "tf32"))
+    )
+    of_half = (half.path, *half.also)
+    alone = [block for block in BLOCKS if block.path not in of_half]
+    return (*alone[:2], half, *alone[2:])
+
+
+def _is_half_gemm(row: KernelRow) -> bool:
+    return _is_product(row) and is_half_precision(row)
+
+
+def is_half_precision(row: KernelRow) -> bool:
+    """Whether the row's operands have 16 bits."""
+    return _precision(row) in ("bf16", "fp16")
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Fitted parameters of one block and how far its rows are off.
@@ -211,77 +260,50 @@ class Fit:
         block: What was fitted.
         values: Parameters by their Python names.
         errors: Relative error of every row.
-        board: Name of the board with the same chip that determined one of them; "" where none did.
     """
 
     profile: str
     block: Block
     values: Mapping[str, float]
     errors: Sequence[float]
-    board: str = ""
 
     @property
     def residual(self) -> str:
         """Rows and errors in words."""
         size = [abs(error) for error in self.errors]
         mape, median = statistics.fmean(size), statistics.median(size)
-        note = f"; {_OF_THE_CHIP} as {self.board}, the same chip" if self.board else ""
-        return f"{len(size)} rows, mean error {mape:.1%}, median {median:.1%}{note}"
+        return f"{len(size)} rows, mean error {mape:.1%}, median {median:.1%}"
 
     def __str__(self) -> str:
         values = "  ".join(f"{name} {value:.4g}" for name, value in self.values.items())
         return f"{self.profile} {'.'.join(self.block.path) or 'memory'}: {self.residual}; {values}"
 
 
-def fit_profile(
-    profile: HardwareProfile,
-    rows: Sequence[KernelRow],
-    inherited: Sequence[Fit] = (),
-    other_board: Sequence[Fit] = (),
-) -> list[Fit]:
-    """One fit per block: the rows' own, else the relative's, else none.
+def fit_profile(profile: HardwareProfile, rows: Sequence[KernelRow]) -> list[Fit]:
+    """One fit per block of which enough rows tell.
 
     Args:
         profile: Profile whose other numbers (peaks, bandwidth) stay as they are.
         rows: Rows of this device only.
-        inherited: Fits of the nearest relative.
-        other_board: Fits of the board that tells of the chip, see :data:`OTHER_BOARDS`.
     """
     fits = []
     current = without_sustained_clock(profile)
     for block in BLOCKS:
-        relative = _of_block(block, inherited)
-        fit = fit_block(current, block, rows, _of_block(block, other_board)) or relative
-        if fit is not None and _has(current.kernels, block.path):
+        fit = fit_block(current, block, rows)
+        if fit is not None:
             fits.append(fit)
             current = with_values(current, block, fit.values)
     return fits
 
 
-def _of_block(block: Block, fits: Sequence[Fit]) -> Fit | None:
-    return next((fit for fit in fits if fit.block is block), None)
-
-
-def fit_block(
-    profile: HardwareProfile,
-    block: Block,
-    rows: Sequence[KernelRow],
-    other_board: Fit | None = None,
-) -> Fit | None:
-    """Best parameters of one block, or None where too few rows can be answered.
-
-    What only the chip decides is taken from the ``other_board`` where it has been fitted.
-    """
+def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow]) -> Fit | None:
+    """Best parameters of one block, or None where too few rows can be answered."""
     from scipy.optimize import minimize  # heavy; only calibration needs it
 
     answerable = [row for row in rows if block.rows(row) and _is_answerable(row, profile)]
     if len(answerable) < _FEWEST_ROWS or not _has(profile.kernels, block.path):
         return None
     prior = block.prior_determined_by(answerable)
-    of_other = other_board if other_board is not None and _OF_THE_CHIP in prior else None
-    of_chip = {_OF_THE_CHIP: of_other.values[_OF_THE_CHIP]} if of_other else {}
-    profile = with_values(profile, block, of_chip)
-    prior = {name: typical for name, typical in prior.items() if name not in of_chip}
 
     def values_of(point: Sequence[float]) -> dict[str, float]:
         pairs = zip(prior.items(), point, strict=True)
@@ -295,6 +317,7 @@ def fit_block(
     def loss(point: Sequence[float]) -> float:
         values = values_of(point)
         excess = sum(max(0.0, v - 1.0) for n, v in values.items() if n.endswith(_AT_MOST_ONE))
+        excess += max(0.0, 1.0 - values.get("cache_speedup", 1.0))
         if excess > 0:
             return 1e3 * (1.0 + excess)
         data = statistics.fmean(_soft_l1(math.log1p(error)) for error in errors_of(values))
@@ -310,8 +333,8 @@ def fit_block(
     best = best_of([[1.0] * len(prior), [0.7] * len(prior)])
     if "boost_s" in prior:
         best = min(best, best_of(_other_valleys(best.x, prior)), key=lambda result: result.fun)
-    values = of_chip | _rounded(values_of(best.x))
-    return Fit(profile.name, block, values, errors_of(values), of_other.profile if of_other else "")
+    values = _rounded(values_of(best.x))
+    return Fit(profile.name, block, values, errors_of(values))
 
 
 def _other_valleys(point: Sequence[float], prior: Mapping[str, float]) -> Sequence[Sequence[float]]:
@@ -319,7 +342,7 @@ def _other_valleys(point: Sequence[float], prior: Mapping[str, float]) -> Sequen
 
     Of ``boost_s`` the loss has several valleys.
     """
-    limits = ({"held_share": 1.0, "boost_s": factor} for factor in (0.3, 5.0))
+    limits = ({"joule_per_operation": 1.0, "boost_s": factor} for factor in (0.3, 5.0))
     return [
         [limit.get(name, value) for name, value in zip(prior, point, strict=True)]
         for limit in limits
@@ -374,9 +397,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
 def with_fits(text: str, profile: HardwareProfile, fits: Sequence[Fit], table: str) -> str:
     """Text of a profile's file with all fits, each with ``table`` and residual as source."""
     for fit in fits:
-        own = fit.profile == profile.name
-        reference = f"{table}: {fit.residual}" if own else f"as {fit.profile}"
-        text = written(text, fit.block.path, fit, "fitted" if own else "assumed", reference)
+        text = written(text, fit.block.path, fit, "fitted", f"{table}: {fit.residual}")
         for target in fit.block.also:
             if _has(profile.kernels, target):
                 shared = f"as {fit.block.path[-1]}, whose kernels it shares"

@@ -31,8 +31,6 @@ class Common(Spec):
     """Elements per cycle and multiprocessor of PyTorch's elementwise kernel for operands that are
     not all contiguous, which divides every index to find where its operands lie
     (``launch_legacy_kernel`` of ``CUDALoops.cuh``)."""
-    grouped_share: Ratio
-    """Rate of one product for several experts over that of a dense one of its size."""
     permute_efficiency: PositiveFraction
     """Share of the memory bandwidth of sorting tokens by expert, and of adding them up again."""
     permute_backward_efficiency: PositiveFraction

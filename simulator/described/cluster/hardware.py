@@ -16,7 +16,7 @@ them in ``HardwareProfile.provenance``, keyed by dotted field path.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -38,6 +38,8 @@ from simulator.described.base import (
 from simulator.described.cluster.common import Common, shipped_common
 from simulator.described.cluster.kernel_parameters import KernelModel, Precision
 from simulator.described.cluster.network import Network
+from simulator.described.documents import data_folder, names_in, read_yaml
+from simulator.errors import InputError
 
 SourceKind = Literal["measured", "fitted", "datasheet", "published", "assumed"]
 
@@ -72,6 +74,19 @@ class PeakRates(Spec):
         return rate
 
 
+def architecture_document(name: str) -> dict[str, Any]:
+    """What is known of the kernels of a family of chips, with its sources.
+
+    Raises:
+        InputError: There is no such family.
+    """
+    folder = data_folder("hardware_profiles") / "architectures"
+    if name not in names_in(folder):
+        hint = f"choose one of {', '.join(names_in(folder))}, or leave it out and give all kernels"
+        raise InputError.single("device.architecture", "is not a known family", name, hint)
+    return read_yaml(folder / f"{name}.yaml")
+
+
 def peak_name(precision: Precision) -> str:
     """Field of the peak that a number format runs at: block scales do not change it."""
     return {"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision)
@@ -80,6 +95,9 @@ def peak_name(precision: Precision) -> str:
 class Device(Spec):
     """One GPU, as the software sees it."""
 
+    architecture: str | None = None
+    """Family of chips whose kernels stand in for all that the profile does not say of its own:
+    a name in ``hardware_profiles/architectures``. None is a device of no such family."""
     memory_bytes: SomeBytes
     """Memory that the driver reports as the device's total."""
     memory_bandwidth_bytes_per_s: SomeBytesPerSecond

@@ -33,18 +33,21 @@ class GemmModel(Spec):
     tile_half: NonNegative = 0.0
     """Edge at which a square output tile has half the rate of an endless one; 0 makes all
     tiles equally fast."""
-    k_ramp: NonNegative = 0.0
-    """Steps of the inner dimension that filling and emptying one tile's pipeline costs."""
+    tile_start_s: Seconds = 0.0
+    """Time that starting and ending one output tile costs: filling its pipeline, writing it."""
+    tail: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the idle part of the last wave that is waited for: 1 where all tiles run in
+    lockstep, 0 where some way of cutting the work always fills it."""
     memory_efficiency: PositiveFraction
     """Share of the memory bandwidth that products bound by memory reach."""
     floor_s: Seconds
     """Time of the smallest product on the device."""
+    joule_per_operation: NonNegative = 0.0
+    """Energy of one operation, all that the device draws beside it included; under its power limit
+    it computes no more than the limit over this. 0 where the limit is never felt. Said by tables of
+    kernels, and used to read them: training has a clock of its own, ``sustained_clock``."""
     boost_s: Seconds = 0.0
-    """How long a benchmark repeats products back to back before the power limit slows them; said
-    by tables of kernels, and used to read them."""
-    held_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the rate that such a benchmark keeps after ``boost``. Training has a clock of its
-    own, ``sustained_clock``."""
+    """How long products back to back are computed faster than that."""
 
 
 class AttentionModel(Spec):
@@ -83,11 +86,16 @@ class KernelModel(Spec):
     """FlashAttention 2 where newer kernels have replaced it; None is the same kernel."""
     memory_efficiency: PositiveFraction
     """Share of the memory bandwidth that streaming kernels reach."""
+    cache_speedup: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """Rate at which kernels stream from the last cache over that from memory."""
     memory_floor_s: Seconds
     """Time of the smallest memory-bound kernel on the device."""
+    row_efficiency: PositiveFraction | None = None
+    """The same of kernels that need a whole row before they write it: norms and softmax; None is
+    as ``memory_efficiency``."""
     row_reduction_efficiency: PositiveFraction | None = None
-    """Share of the memory bandwidth where rows are also summed up (weight gradient of a
-    norm); None is as ``memory_efficiency``."""
+    """The same where rows are also summed up (weight gradient of a norm); None is as
+    ``memory_efficiency``."""
     launch_s: Seconds
     """Host time to launch one kernel from an eager framework on this system."""
     slowness: Ratio = 1.0

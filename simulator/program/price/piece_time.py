@@ -291,7 +291,7 @@ class PieceTimer:
                     precision=self.precision, accumulate=accumulate, aligned=aligned,
                 ),
             )  # fmt: skip
-        return seconds / (self.profile.common.grouped_share if together > 1 else 1.0)
+        return seconds
 
     def _once(self, key: object, seconds: Callable[[], float]) -> float:
         known = self._seconds.get(key)

@@ -79,7 +79,7 @@ class StepError:
         Args:
             exposed: How much each regime weighs, shape (regimes,).
         """
-        reach = students_t((1 + COVERAGE) / 2, self.freedom)
+        reach = students_t_quantile((1 + COVERAGE) / 2, self.freedom)
         half_width = reach * math.sqrt(self.variance(exposed))
         return math.exp(-half_width), math.exp(half_width)
 
@@ -265,7 +265,7 @@ def step_time_band_s(
     return fastest * step_time_s, slowest * step_time_s
 
 
-def students_t(probability: float, freedom: float) -> float:
+def students_t_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t above its median; within 0.5 % from 2 degrees of freedom on.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.

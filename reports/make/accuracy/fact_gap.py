@@ -37,7 +37,7 @@ def gap_section(results: Sequence[PublishedResult], left_out: Mapping[str, LeftO
         "are assumed.\n",
         "| facts taken away | source | runs | in-sample | numbers of others | without its facts |",
         "|---|---|---:|---:|---:|---:|",
-        _line("none of most, those below of others", "all", stated, left_out),
+        _line("those below, each where it was found", "all", stated, left_out),
     ]
     lines += [_line(*names, own, left_out) for names, own in sorted(taken.items())]
     return "\n".join(lines) + "\n"

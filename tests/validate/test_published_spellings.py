@@ -215,3 +215,16 @@ def test_phrases_of_notes_are_read_in_other_words(notes, field, value):
 
 def test_deterministic_kernels_are_read_from_the_notes():
     assert fields_of({**ROW, "notes": "deterministic kernels"})["plan"]["deterministic"] is True
+
+
+@pytest.mark.parametrize(
+    ("notes", "graphs"),
+    [
+        ("CUDA graphs", "layer"),
+        ("full-iteration CUDA graphs", "full"),
+        ("without CUDA graphs", "none"),
+        ("", "none"),
+    ],
+)
+def test_cuda_graphs_are_read_from_the_notes(notes, graphs):
+    assert fields_of({**ROW, "notes": notes})["plan"]["cuda_graphs"] == graphs

@@ -57,6 +57,15 @@ network: $(VENV)/.core  ## reports/network/: systems, placements, rings and bus 
 memory: $(VENV)/.core  ## reports/memory_by_schedule.png: what every stage holds, by schedule
 	$(BIN)/python -m reports.make.galleries.schedule_memory workloads/llama3-8b-8xh100.yaml reports/memory_by_schedule.png
 
+memory-errors: $(VENV)/.core  ## simulator/facts/memory_errors.yaml: how far predicted memory is off, fitted
+	$(BIN)/python -m reports.make.fit.memory_errors reports/first_sight.csv \
+	  reports/data/runs_open.csv reports/data/runs_opened.csv --write
+
+memory-report: $(VENV)/.core  ## reports/memory.md: predicted against published memory, and how sure it is
+	$(BIN)/python -m reports.make.accuracy.memory_page reports/first_sight.csv reports/data/out_of_memory.csv \
+	  reports/data/runs_open.csv reports/data/runs_opened.csv --picture reports/memory.png > build-memory.md
+	mv build-memory.md reports/memory.md
+
 strategies: $(VENV)/.core  ## reports/strategies/: ways of data parallelism, compared and drawn
 	$(BIN)/python -m reports.make.strategies.strategies_report workloads/llama-7b-8xh100.yaml reports/strategies
 
@@ -123,7 +132,7 @@ docs: generated  ## README, guide and tutorial: outputs, tables and pictures of 
 	$(BIN)/python -m tests.tutorial
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md build-zero-bubble.md build-planning.md build-importers.md build-advice.md build-diagnosis.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-memory.md build-importers.md build-zero-bubble.md build-planning.md build-advice.md build-diagnosis.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests reports -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

@@ -93,6 +93,22 @@ def test_deepspeed_trades_heads_and_megatron_sends_keys_round_a_ring():
 
 
 @pytest.mark.parametrize(
+    ("framework", "version", "keeps"),
+    [
+        ("megatron", "Megatron-LM 0.14, TE 2.11", True),
+        ("megatron", "Megatron-LM, TE 2.2", False),
+        ("megatron", "NeMo 25.07", True),
+        ("megatron", "NeMo 25.02 (Megatron-Core)", False),
+        ("megatron", "Megatron-LM fork, mid 2024", False),
+        ("megatron", "Megatron-Bridge", True),
+    ],
+)
+def test_placeholder_gradients_came_with_transformer_engine_2_3(framework, version, keeps):
+    facts = stack_facts(framework, version)
+    assert facts.get("keeps_placeholder_gradients", True) is keeps
+
+
+@pytest.mark.parametrize(
     ("framework", "version", "loss"),
     [
         ("megatron", "Megatron-LM core_r0.12", "in-place"),

@@ -118,3 +118,27 @@ def test_recipes_of_megatron_bridge_lay_deepseek_v3_out(
 )
 def test_notes_say_how_tokens_travel(notes: str, dispatch: str):
     assert job_of(notes=notes).plan.ep_dispatch == dispatch
+
+
+@pytest.mark.parametrize(
+    ("notes", "dense", "width", "shared"),
+    [
+        ("MLA; 1 dense layer (ffn 18432), rest MoE with shared experts (2048)", 1, 18432, 2048),
+        ("first 3 layers dense ffn 18432; 1 shared expert 2048", 3, 18432, 2048),
+        ("first layer dense ffn 10944", 1, 10944, 3072),
+    ],
+)
+def test_the_row_says_which_layers_are_dense_whatever_its_public_model_has(
+    notes: str, dense: int, width: int, shared: int
+):
+    model = job_of(notes=notes).model
+    assert model.experts is not None
+    assert (model.experts.first_dense_layers, model.ffn_hidden) == (dense, width)
+    assert model.experts.shared_ffn_hidden == shared
+
+
+def test_dense_layers_may_lie_between_those_with_experts():
+    notes = "MoE every 2nd layer, dense ffn 16384, shared expert"
+    model = job_of(model="lab-moe", notes=notes).model
+    assert model.experts is not None
+    assert (model.experts.every, model.ffn_hidden) == (2, 16384)

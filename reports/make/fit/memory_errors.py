@@ -64,7 +64,7 @@ def memory_residuals(rows: Iterable[Row]) -> list[MemoryResidual]:
     with ProcessPoolExecutor(core_count()) as executor:
         found = list(executor.map(partial(predicted, engine="replay"), stated))
     return [
-        _residual(row, result.mem_error_pct)
+        residual_of(row, result.mem_error_pct)
         for row, result in zip(stated, found, strict=True)
         if result.mem_error_pct is not None
     ]
@@ -75,10 +75,11 @@ def first_residuals(rows: Iterable[Row], first_sight: Path) -> list[MemoryResidu
     with first_sight.open(encoding="utf-8", newline="") as file:
         errors = {row["id"]: row["mem_error_pct"] for row in csv.DictReader(file)}
     stated = (row for row in rows if row["grade"] in _GRADES and errors.get(row["id"]))
-    return [_residual(row, float(errors[row["id"]])) for row in stated]
+    return [residual_of(row, float(errors[row["id"]])) for row in stated]
 
 
-def _residual(row: Row, error_pct: float) -> MemoryResidual:
+def residual_of(row: Row, error_pct: float) -> MemoryResidual:
+    """Of a run whose memory was missed by so much [%]."""
     stack = stack_of(row["framework"], row.get("framework_version", ""))
     return MemoryResidual(row["id"], stack, row["profile"], -math.log1p(error_pct / 100))
 

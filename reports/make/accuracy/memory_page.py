@@ -1,0 +1,219 @@
+"""What does the report on memory say?
+
+``make memory-report`` predicts all published runs, those that ran and those that ran out of
+memory, and writes how far the memory is off, how often the verdict is right, and whether its
+probability means what it says.
+
+Run as ``python -m reports.make.accuracy.memory_page FIRST_SIGHT.csv OUT_OF_MEMORY.csv RUNS.csv ...
+--picture FILE.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from reports.make.accuracy.accuracy_table import COLUMNS, accuracy_table
+from reports.make.fit.memory_errors import (
+    MemoryResidual,
+    first_residuals,
+    fitted_spreads,
+    residual_of,
+)
+from simulator.plots import style
+from simulator.processor import core_count
+from simulator.results.fit_probability import EVEN, MemorySpread, students_t
+from simulator.tables.cells import Row
+from simulator.validate.accuracy import Accuracy
+from simulator.validate.published.published_rows import memory_kind
+from simulator.validate.published.published_runs import (
+    PublishedResult,
+    predicted,
+    read_rows,
+    row_source,
+)
+
+_GRADES = ("A", "A-")
+_LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+
+_HEAD = """# Will it fit?
+
+Memory of the fullest GPU, predicted and as published. Reserved and device memory are those of a
+device that has room for them: they are never cut at its size. `make memory-report` writes this
+page.
+"""
+_SPREAD = """## How sure is that?
+
+`fits_probability` takes the logarithm of held over predicted memory as Student's t
+(`simulator/facts/memory_errors.yaml`; `make memory-errors` fits it anew). Runs of grades A and A-
+that state their memory, each held against the spread that all *other* sources give: what share
+holds no more than is allowed at a probability, and sources counted alike.
+"""
+
+
+class Run(NamedTuple):
+    """A published run and its prediction."""
+
+    row: Row
+    result: PublishedResult
+
+
+def runs_of(rows: Sequence[Row]) -> list[Run]:
+    """All rows, predicted without contention, which memory does not depend on."""
+    with ProcessPoolExecutor(core_count()) as executor:
+        found = executor.map(partial(predicted, engine="replay"), rows, chunksize=8)
+        return [Run(row, result) for row, result in zip(rows, found, strict=True)]
+
+
+def page(tables: Mapping[str, Sequence[Run]], misfits: Sequence[Run], shares: str) -> str:
+    """The report.
+
+    Args:
+        tables: Runs by the name of their table.
+        misfits: Runs that their sources report as out of memory.
+        shares: Table of the calibration, see :func:`calibration_table`.
+    """
+    runs = [run for table in tables.values() for run in table]
+    named = {f"{name}, {kind}": of for name, table in tables.items()
+             for kind, of in _by(table, lambda run: memory_kind(run.row)).items()}  # fmt: skip
+    by_kind = accuracy_table(("table and kind", *COLUMNS), named.items())
+    by_source = accuracy_table(("source", *COLUMNS), _by(runs, _source).items())
+    return "\n".join([
+        _HEAD, by_kind, _verdicts(runs, misfits), _SPREAD, shares,
+        "![calibration](memory.png)\n", "## By source\n", by_source,
+    ])  # fmt: skip
+
+
+def _source(run: Run) -> str:
+    return row_source(run.row["id"])
+
+
+def _by(runs: Iterable[Run], key: Callable[[Run], str]) -> dict[str, Accuracy]:
+    stated = [run for run in runs if run.result.measured_mem_gib is not None]
+    groups: dict[str, list[float | None]] = {}
+    for run in stated:
+        groups.setdefault(key(run), []).append(run.result.mem_error_pct)
+    return {name: Accuracy.of(groups[name]) for name in sorted(groups)}
+
+
+def _verdicts(runs: Sequence[Run], misfits: Sequence[Run]) -> str:
+    lines = ["| runs | predicted | probability at least 50 % | below | share right |"]
+    lines += ["|---|---:|---:|---:|---:|"]
+    wrong = []
+    for name, group, fits in (("ran", runs, True), ("out of memory", misfits, False)):
+        known = [run.result for run in group if run.result.fits_probability is not None]
+        likely = sum(_likely(result) for result in known)
+        right = likely if fits else len(known) - likely
+        share = f"{100 * right / len(known):.1f} %" if known else ""
+        lines.append(f"| {name} | {len(known)} | {likely} | {len(known) - likely} | {share} |")
+        wrong += [result for result in known if _likely(result) is not fits]
+    named = ", ".join(f"{each.id} ({100 * (each.filled_share or 0):.0f} %)" for each in wrong)
+    said = "Wrong, with the part of its memory that the fullest GPU is predicted to need"
+    return "\n".join([*lines, "", f"{said}: {named or 'none'}.", ""])
+
+
+def _likely(result: PublishedResult) -> bool:
+    return (result.fits_probability or 0.0) >= EVEN
+
+
+class Placed(NamedTuple):
+    """Where the memory of a run lies in the distribution that other sources give."""
+
+    source: str
+    probability: float
+
+
+def placed(known: Sequence[MemoryResidual], first: Sequence[MemoryResidual]) -> list[Placed]:
+    """Each run, by the spread without its own source: the probability of holding no more."""
+    found = []
+    for source in sorted({each.source for each in known}):
+        others = [each for each in known if each.source != source]
+        spread = fitted_spreads(others, [each for each in first if each.source != source])
+        stacks, profiles = ({getattr(each, n) for each in others} for n in ("stack", "profile"))
+        for each in known:
+            if each.source == source:
+                is_known = each.stack in stacks and each.profile in profiles
+                found.append(_place(each, spread["known" if is_known else "unknown"]))
+    return found
+
+
+def _place(each: MemoryResidual, spread: MemorySpread) -> Placed:
+    return Placed(each.source, students_t(each.log_ratio / spread.scale, spread.freedom))
+
+
+def share_within(found: Sequence[Placed], level: float) -> float:
+    """Share of runs at or below a probability; sources count the same."""
+    by_source: dict[str, list[bool]] = {}
+    for each in found:
+        by_source.setdefault(each.source, []).append(each.probability <= level)
+    return fmean(fmean(inside) for inside in by_source.values())
+
+
+def calibration_table(found: Sequence[Placed]) -> str:
+    """What share of runs holds no more than is allowed at a probability."""
+    lines = ["| probability asked | runs that hold no more | sources counted alike |"]
+    lines += ["|---:|---:|---:|"]
+    for level in _LEVELS:
+        alone = fmean(each.probability <= level for each in found)
+        lines.append(f"| {level:.0%} | {alone:.1%} | {share_within(found, level):.1%} |")
+    return "\n".join(lines) + "\n"
+
+
+def build_calibration_figure(
+    found: Sequence[Placed], ran: Sequence[float], misfits: Sequence[float]
+) -> Figure:
+    """Asked against observed probability; and the verdicts of both kinds of runs."""
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    levels = [step / 100 for step in range(101)]
+    left.plot([0, 1], [0, 1], color=style.INK, linewidth=0.8, linestyle=":")
+    shares = [share_within(found, level) for level in levels]
+    left.plot(levels, shares, color=style.BLUE)
+    left.set(xlabel="probability asked", ylabel="share of runs that hold no more")
+    bins = [step / 20 for step in range(21)]
+    for name, values, color in (
+        ("ran", ran, style.BLUE), ("out of memory", misfits, style.VERMILLION),
+    ):  # fmt: skip
+        weights = [100 / max(1, len(values))] * len(values)
+        right.hist(values, bins=bins, weights=weights, color=color, alpha=0.6, label=name)
+    right.set(xlabel="fits_probability", ylabel="runs (%)")
+    right.legend(frameon=False)
+    return figure
+
+
+def main() -> None:
+    """Predict, write the picture, and print the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("first_sight", type=Path)
+    parser.add_argument("out_of_memory", type=Path)
+    parser.add_argument("tables", type=Path, nargs="+")
+    parser.add_argument("--picture", type=Path, required=True)
+    given = parser.parse_args()
+    tables = {path.stem: runs_of(read_rows(path)) for path in given.tables}
+    misfits = runs_of(read_rows(given.out_of_memory))
+    runs = [run for table in tables.values() for run in table]
+    graded = [run for run in runs if run.row["grade"] in _GRADES]
+    known = [
+        residual_of(run.row, run.result.mem_error_pct)
+        for run in graded
+        if run.result.mem_error_pct is not None and math.isfinite(run.result.mem_error_pct)
+    ]
+    found = placed(known, first_residuals([run.row for run in runs], given.first_sight))
+    likely = [
+        [run.result.fits_probability for run in group if run.result.fits_probability is not None]
+        for group in (runs, misfits)
+    ]
+    style.save(build_calibration_figure(found, *likely), given.picture)
+    print(page(tables, misfits, calibration_table(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Does the report on memory find the spread of errors, and say whether it is right?"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from reports.make.accuracy.memory_page import Placed, Run, page, placed, share_within
+from reports.make.fit.memory_errors import MemoryResidual, fitted_spreads
+from simulator.validate.published.published_runs import PublishedResult
+
+
+def residuals(scale: float, sources: int = 12, runs: int = 30) -> list[MemoryResidual]:
+    """Logarithms of a normal distribution, which is Student's t of many degrees of freedom."""
+    draw = random.Random(7)
+    return [
+        MemoryResidual(f"s{source}-{run:03d}", "megatron-core", "h100", draw.gauss(0.0, scale))
+        for source in range(sources)
+        for run in range(runs)
+    ]
+
+
+def test_the_scale_that_errors_were_drawn_with_is_found():
+    spreads = fitted_spreads(residuals(0.05), residuals(0.15))
+    assert spreads["known"].scale == pytest.approx(0.05, rel=0.1)
+    assert spreads["unknown"].scale == pytest.approx(0.15, rel=0.1)
+    assert spreads["known"].freedom == 8
+
+
+def test_a_source_counts_as_one_however_many_runs_it_has():
+    wide = [MemoryResidual(f"wide-{n:03d}", "jax", "h100", 0.3 * (-1) ** n) for n in range(2000)]
+    many = fitted_spreads([*residuals(0.05), *wide], residuals(0.05))
+    few = fitted_spreads([*residuals(0.05), *wide[:2]], residuals(0.05))
+    assert many == few
+
+
+def test_of_runs_like_all_others_as_many_hold_no_more_as_were_asked_to():
+    found = placed(residuals(0.05), residuals(0.05))
+    for level in (0.5, 0.8, 0.95):
+        assert share_within(found, level) == pytest.approx(level, abs=0.05)
+
+
+def test_a_run_of_a_device_that_no_other_source_has_is_held_against_the_wider_spread():
+    odd = MemoryResidual("odd-001", "megatron-core", "my-gpu", math.log(1.2))
+    found = {each.source: each for each in placed([*residuals(0.05), odd], residuals(0.2))}
+    assert found["odd"].probability < 0.9
+
+
+def test_a_source_with_few_runs_weighs_as_much_as_one_with_many():
+    found = [Placed("many", 0.1)] * 9 + [Placed("one", 0.9)]
+    assert share_within(found, 0.5) == 0.5
+
+
+def test_the_page_counts_right_and_wrong_verdicts():
+    row = {"id": "lab-001", "mem_kind": "device"}
+    ran = PublishedResult("lab-001", "A", "h100", 1.0, measured_mem_gib=50.0,
+                          mem_error_pct=10.0, fits_probability=0.8, filled_share=0.9)  # fmt: skip
+    out = PublishedResult("oom-001", "A", "h100", None, ran=False, fits_probability=0.7,
+                          filled_share=0.93)  # fmt: skip
+    text = page({"runs": [Run(row, ran)]}, [Run(row, out)], "")
+    assert "| ran | 1 | 1 | 0 | 100.0 % |" in text
+    assert "| out of memory | 1 | 1 | 0 | 0.0 % |" in text
+    assert "oom-001 (93 %)." in text
+    assert "| runs, device | 1 | 0 | 10.0 |" in text

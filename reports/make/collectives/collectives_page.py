@@ -15,10 +15,11 @@ from pathlib import Path
 from reports.make.collectives.left_out import Prediction, read_predictions
 from reports.make.collectives.overlaps import Pair, fitted_accesses, halves, pairs
 from simulator.described.cluster.common import shipped_common
+from simulator.described.cluster.hardware import SourceKind
 from simulator.described.load import load_profile, profile_names
 from simulator.validate.collective_errors import validate_collectives
 
-_KINDS = ("measured", "fitted", "published", "datasheet", "assumed")
+_KINDS: Sequence[SourceKind] = ("measured", "fitted", "published", "datasheet", "assumed")
 
 
 def page(left_out: Path, overlaps: Path, tables: Sequence[Path]) -> Iterator[str]:

@@ -10,7 +10,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu docs clean
+  collectives planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,14 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	  reports/data/out_of_memory.csv reports/data/known_misses.csv reports/first_sight.csv \
 	  reports/data/step_bands.csv reports/accuracy.png > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
+
+collectives: $(VENV)/.core  ## reports/collectives.md: exchanges of sources left out, overlaps, what profiles rest on; 10 minutes
+	$(BIN)/python -m reports.make.collectives.left_out reports/data/collectives_open.csv \
+	  reports/data/collectives_opened.csv reports/data/collectives_left_out.csv
+	$(BIN)/python -m reports.make.collectives.collectives_page reports/data/collectives_left_out.csv \
+	  reports/data/overlap_opened.csv.gz reports/data/collectives_open.csv \
+	  reports/data/collectives_opened.csv > build-collectives.md
+	mv build-collectives.md reports/collectives.md
 
 zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, measured and predicted
 	$(BIN)/python -m reports.make.accuracy.schedule_gains reports/data/zero_bubble.csv reports/data/zero_bubble_rates.csv > build-zero-bubble.md

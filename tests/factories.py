@@ -7,12 +7,15 @@ and results need neither costs nor an engine.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
+from simulator.described.cluster.hardware import Device
+from simulator.described.load import load_profile
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import (
     COMMUNICATION,
@@ -43,6 +46,12 @@ RESIDENT = (
 
 _Key = tuple[Kind, int, int, int]
 """A unit of work: (kind, stage, microbatch, chunk)."""
+
+
+def device_of(sm_count: int) -> Device:
+    """A GPU of so many multiprocessors whose memory is never busy."""
+    quick = {"sm_count": sm_count, "memory_bandwidth_bytes_per_s": math.inf}
+    return load_profile("h100-sxm-80gb").device.model_copy(update=quick)
 
 
 @dataclass(frozen=True)

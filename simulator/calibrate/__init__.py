@@ -2,6 +2,7 @@
 
 gpu/            kernels of one device
 network/        collectives of a cluster
+new_profile     one started from a data sheet and a relative
 own_system      training steps of a system
 profile_text    numbers written into a profile's YAML
 """

@@ -85,8 +85,7 @@ def captured_program(capture: Capture, profile: HardwareProfile, scale: Scale) -
         for stage, table in enumerate(capture.tables)
     )
     ports = dict(network.ports_bytes_per_s)
-    sm_count, common = profile.device.sm_count, profile.common
-    program = Program(classes=classes, ports=ports, sm_count=sm_count, common=common)
+    program = Program(classes=classes, ports=ports, device=profile.device, common=profile.common)
     exchanges = ExchangeCosts(capture, network, scale)
     stages = {table.rank: stage for stage, table in enumerate(capture.tables)}
     ranks = [

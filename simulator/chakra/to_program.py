@@ -34,7 +34,7 @@ def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Pro
             for number, trace in enumerate(traces)
         ),
         ports=dict(profile.network.ports_bytes_per_s),
-        sm_count=profile.device.sm_count,
+        device=profile.device,
         common=profile.common,
     )
     all_ranks = tuple(trace.rank for trace in traces)

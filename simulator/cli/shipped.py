@@ -20,7 +20,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, complete_profile, file_to_write
+from simulator.cli.options import AsJson, complete_profile, file_to_write, parse_assignments
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.units import format_bytes
@@ -47,6 +47,7 @@ def build_profile_group() -> typer.Typer:
     group.command("list")(list_profiles)
     group.command("show")(show_profile)
     group.command("check")(check_profiles)
+    group.command("new")(new_profile)
     return group
 
 
@@ -174,6 +175,49 @@ def check_profiles(
     if faults:
         raise InputError(faults)
     note("every number has a source")
+
+
+def new_profile(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What jobs will call it.")],
+    relative: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PROFILE",
+            help="A relative: same architecture, same kind of links.",
+            autocompletion=complete_profile,
+        ),
+    ],
+    sheet: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="What the data sheet says, for example device.power='300 W'; none for what the "
+            "GPU does not have.",
+        ),
+    ] = None,
+    source: Annotated[
+        str, typer.Option("--source", metavar="TEXT", help="The data sheet.")
+    ] = "data sheet",
+    description: Annotated[
+        str, typer.Option("--description", metavar="TEXT", help="The system in one line.")
+    ] = "",
+) -> None:
+    """Start the profile of a GPU from its data sheet and a relative; writes YAML to stdout.
+
+    What is not set stays as the relative has it, marked as assumed.
+
+    Example:  clustersim profile new a10-24gb --from a40-48gb --set device.memory="22 GiB"
+    --set device.power="150 W" > a10-24gb.yaml
+    """
+    from simulator.calibrate.new_profile import new_profile_text, not_stated
+
+    values = {field: str(value) for field, value in parse_assignments(sheet or []).items()}
+    typer.echo(new_profile_text(name, relative, values, source, description), nl=False)
+    if missing := not_stated(values):
+        note(f"still as {relative}: {', '.join(missing)}")
+    note("next: clustersim profile check, then clustersim calibrate to measure it")
 
 
 def _remarks_on(name: str) -> list[Remark]:

@@ -4,8 +4,8 @@ A SimPy simulation of a :class:`~simulator.program.ir.Program`. Each lane (one s
 one rank class) runs its operations first in, first out. An operation on several lanes is
 a rendezvous: it starts when the last of them reaches it and all that it depends on has ended.
 Communication moves through the :class:`~simulator.engine.fluid_network.FluidNetwork`, whose
-ports are shared max-min fairly; computation beside it slows by the streaming
-multiprocessors that the communication holds (:mod:`simulator.engine.device`). What only repeats
+ports are shared max-min fairly; computation beside it slows by what the communication takes of the
+device (:mod:`simulator.engine.device`). What only repeats
 what was simulated is passed over (:mod:`simulator.engine.repetition`).
 """
 
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
+from simulator.cost.interference import link_bytes_per_s, taken_share
 from simulator.engine.dependencies import deadlock_error, dependencies
 from simulator.engine.device import Devices
 from simulator.engine.fluid_network import FluidNetwork, Route
@@ -48,11 +49,11 @@ class _Way(NamedTuple):
 
     Attributes:
         route: Of the network.
-        held: Classes of which it takes multiprocessors.
+        taken: Classes that it slows, and the share of full speed that it takes of each.
     """
 
     route: Route
-    held: list[int]
+    taken: list[tuple[int, float]]
 
 
 class _Simulation:
@@ -62,8 +63,7 @@ class _Simulation:
         self.program = program
         self.env = simpy.Environment()
         self.contention = contention
-        sm_counts = [c.device.sm_count if c.device else program.sm_count for c in program.classes]
-        self.devices = Devices(self.env, sm_counts, program.common)
+        self.devices = Devices(self.env, len(program.classes), program.common)
         shares = {i: c.port_shares for i, c in enumerate(program.classes) if c.port_shares}
         self.network = FluidNetwork(self.env, program.ports, shares)
         self.ways: dict[tuple[int, tuple[Lane, ...]], _Way] = {}
@@ -130,14 +130,14 @@ class _Simulation:
                 self._start(follower)
 
     def _communicate(self, operation: Operation, traffic: Traffic, end: Action) -> None:
-        route, held = self._way(operation, traffic)
-        devices, sm_count = self.devices, traffic.sm_count
-        for rank_class in held:
-            devices.take(rank_class, sm_count)
+        route, taken = self._way(operation, traffic)
+        devices = self.devices
+        for rank_class, share in taken:
+            devices.take(rank_class, share)
 
         def let_go() -> None:
-            for rank_class in held:
-                devices.give(rank_class, sm_count)
+            for rank_class, share in taken:
+                devices.give(rank_class, share)
             end()
 
         self.network.transfer(route, let_go)
@@ -147,10 +147,19 @@ class _Simulation:
         way = self.ways.get(key)
         if way is None:
             # A class that waits for it on its compute stream has nothing to slow down.
-            held = [c for c, stream in operation.lanes if stream is not Stream.COMPUTE]
-            route = self.network.route(operation.work.seconds, traffic, *_ends(operation))
-            way = self.ways[key] = _Way(route, held if traffic.sm_count else [])
+            beside = [c for c, stream in operation.lanes if stream is not Stream.COMPUTE]
+            seconds = operation.work.seconds
+            route = self.network.route(seconds, traffic, *_ends(operation))
+            shares = [(c, self._taken_share(c, traffic, seconds)) for c in beside]
+            way = self.ways[key] = _Way(route, [taken for taken in shares if taken[1]])
         return way
+
+    def _taken_share(self, rank_class: int, traffic: Traffic, seconds: float) -> float:
+        device = self.program.classes[rank_class].device or self.program.device
+        if device is None:
+            return 0.0
+        rate_bytes_per_s = link_bytes_per_s(traffic.port_bytes, seconds)
+        return taken_share(traffic.sm_count, rate_bytes_per_s, device, self.program.common)
 
 
 def _ends(operation: Operation) -> tuple[list[int], list[int]]:

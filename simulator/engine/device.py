@@ -1,12 +1,7 @@
-"""How fast does a GPU compute while communication holds some of its multiprocessors?
+"""How fast does a GPU compute while communication takes some of it?
 
-Communication kernels occupy streaming multiprocessors (SMs); computation beside them
-keeps the rest and slows in proportion, and by a little more for the memory, caches and power
-that both share. A computation that several GPUs run in lockstep goes at the pace of the slowest.
-What kind of kernel is slowed, and how its waves fall on the remaining SMs, is ignored.
-
-Source: one channel of NCCL is one thread block, about one SM; what is beside it is in
-``hardware_profiles/common``.
+What a communication takes follows from :mod:`simulator.cost.interference`. A computation that
+several GPUs run in lockstep goes at the pace of the slowest.
 """
 
 from __future__ import annotations
@@ -16,6 +11,7 @@ from collections.abc import Sequence
 
 import simpy
 
+from simulator.cost.interference import rate_beside
 from simulator.described.cluster.common import Common
 from simulator.engine.instant import Action, Alarm
 
@@ -98,21 +94,19 @@ class _Computation(Alarm):
 
 
 class _Device:
-    """The multiprocessors of one representative GPU, and the share of full speed they leave."""
+    """One representative GPU, and the share of full speed that communication leaves it."""
 
-    __slots__ = ("common", "computing", "held", "rate", "sm_count")
+    __slots__ = ("common", "computing", "rate", "taken")
 
-    def __init__(self, sm_count: int, common: Common) -> None:
-        self.sm_count, self.common = sm_count, common
-        self.held = 0
+    def __init__(self, common: Common) -> None:
+        self.common = common
+        self.taken: list[float] = []
         self.rate = 1.0
         self.computing: _Computation | None = None
 
-    def hold(self, sm_count: int) -> None:
-        """Take multiprocessors from computation, or return them where negative."""
-        self.held += sm_count
-        left = 1.0 - self.held / self.sm_count - self.common.beside_share
-        self.rate = max(self.common.least_rate, left) if self.held else 1.0
+    def keep_rest(self) -> None:
+        """Compute at what is left from now on; the order of what was taken changes nothing."""
+        self.rate = rate_beside(math.fsum(self.taken), self.common)
 
 
 class Devices:
@@ -120,21 +114,33 @@ class Devices:
 
     Args:
         env: The simulation.
-        sm_counts: Multiprocessors of each; 0 switches interference off.
-        common: What communication takes besides them, and what it leaves at the least.
+        count: How many.
+        common: What communication leaves at the least.
     """
 
-    def __init__(self, env: simpy.Environment, sm_counts: Sequence[int], common: Common) -> None:
+    def __init__(self, env: simpy.Environment, count: int, common: Common) -> None:
         self._env = env
-        self._devices = [_Device(sm_count, common) for sm_count in sm_counts]
+        self._devices = [_Device(common) for _ in range(count)]
 
-    def take(self, index: int, sm_count: int) -> None:
-        """Give ``sm_count`` multiprocessors of a device to a communication."""
-        self._hold(index, sm_count)
+    def take(self, index: int, share: float) -> None:
+        """Take a share of a device's full speed for a communication."""
+        device = self._devices[index]
+        if device.computing is not None:
+            device.computing.settle()
+        device.taken.append(share)
+        device.keep_rest()
+        if device.computing is not None:
+            device.computing.slows_down()
 
-    def give(self, index: int, sm_count: int) -> None:
-        """Return ``sm_count`` multiprocessors of a device to computation."""
-        self._hold(index, -sm_count)
+    def give(self, index: int, share: float) -> None:
+        """Return a share that was taken."""
+        device = self._devices[index]
+        if device.computing is not None:
+            device.computing.settle()
+        device.taken.remove(share)
+        device.keep_rest()
+        if device.computing is not None:
+            device.computing.speeds_up()
 
     def compute(self, indices: Sequence[int], seconds: float, ended: Action) -> None:
         """Begin work that takes ``seconds`` on whole devices, in lockstep on all of them.
@@ -148,18 +154,3 @@ class Devices:
         computation = _Computation(self._env, devices, seconds, ended)
         for device in devices:
             device.computing = computation
-
-    def _hold(self, index: int, sm_count: int) -> None:
-        device = self._devices[index]
-        if not sm_count or not device.sm_count:
-            return
-        computation = device.computing
-        if computation is None:
-            device.hold(sm_count)
-            return
-        computation.settle()
-        device.hold(sm_count)
-        if sm_count > 0:
-            computation.slows_down()
-        else:
-            computation.speeds_up()

@@ -167,7 +167,7 @@ class _Builder:
         return Program(
             classes=tuple(self._rank_class(rank, slots) for rank, slots in enumerate(order)),
             ports={**self.profile.network.ports_bytes_per_s, **self._host_ports},
-            sm_count=self.profile.device.sm_count,
+            device=self.profile.device,
             common=self.profile.common,
             expandable_segments=choices.expandable_segments,
             outside=outside_memory(job),

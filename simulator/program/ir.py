@@ -304,7 +304,8 @@ class Program:
         operations: Every operation; indices into this list are the ids.
         lanes: Operation ids of each lane, in program order.
         ports: Capacity of each shared port of one rank [B/s], by port name.
-        sm_count: Streaming multiprocessors of the device, for interference.
+        device: Where ranks compute whose class names no other; without any, communication never
+            slows computing.
         common: How computing slows beside communication.
         expandable_segments: Whether the caching allocator maps pages into one segment that
             grows, instead of asking the driver for separate ones.
@@ -320,7 +321,7 @@ class Program:
     operations: list[Operation] = field(default_factory=list)
     lanes: dict[Lane, list[int]] = field(default_factory=dict)
     ports: dict[str, float] = field(default_factory=dict)
-    sm_count: int = 0
+    device: Device | None = None
     common: Common = field(default_factory=shipped_common)
     expandable_segments: bool = False
     outside: Mapping[str, float] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from simulator.program.ir import (
     Traffic,
     Work,
 )
+from tests.factories import device_of
 from tests.jobs import jobs, network_profile, pipeline_program, profiles, small_job, small_model
 
 few = settings(max_examples=40, deadline=None)
@@ -135,7 +136,9 @@ def test_a_faster_device_is_never_slower(job, profile):
 
 def two_streams(communication: Work, computation: Work) -> Program:
     """One rank that computes beside a communication."""
-    program = Program((RankClass("stage 0", 0, 1, 0),), ports={"fabric": 1e9}, sm_count=100)
+    program = Program(
+        (RankClass("stage 0", 0, 1, 0),), ports={"fabric": 1e9}, device=device_of(100)
+    )
     lanes = ((0, Stream.DATA_PARALLEL),), ((0, Stream.COMPUTE),)
     program.add(Operation(Kind.ALL_GATHER, lanes[0], communication, Category.DATA_PARALLEL))
     program.add(Operation(Kind.FORWARD, lanes[1], computation, Category.FORWARD))
@@ -143,14 +146,14 @@ def two_streams(communication: Work, computation: Work) -> Program:
 
 
 def test_computing_beside_a_collective_is_slowed_by_the_multiprocessors_it_holds():
-    """13 of 100 for 1 s, and 7 % beside them: 0.8 s of work done, 1.2 s left."""
-    communication = Work(1.0, traffic=Traffic({"fabric": 1e9}, sm_count=13))
+    """20 of 100 for 1 s: 0.8 s of work done, 1.2 s left."""
+    communication = Work(1.0, traffic=Traffic({"fabric": 1e9}, sm_count=20))
     timeline = simulate_program(two_streams(communication, Work(2.0)))
     assert timeline.operation_end_s.tolist() == pytest.approx([1.0, 2.2])
 
 
 def test_latency_holds_multiprocessors_too():
-    communication = Work(1.0, traffic=Traffic({"fabric": 0.5e9}, latency_s=0.5, sm_count=13))
+    communication = Work(1.0, traffic=Traffic({"fabric": 0.5e9}, latency_s=0.5, sm_count=20))
     timeline = simulate_program(two_streams(communication, Work(2.0)))
     assert timeline.operation_end_s.tolist() == pytest.approx([1.0, 2.2])
 

@@ -11,19 +11,17 @@ from simulator.described.cluster.common import shipped_common
 from simulator.engine.device import Devices
 
 
-def computed_at(
-    holds: Sequence[tuple[float, float, int]], works: Sequence[float], sm_count: int = 100
-) -> list[float]:
-    """Ends of works run one after another while (start, end, SMs) are held."""
+def computed_at(holds: Sequence[tuple[float, float, float]], works: Sequence[float]) -> list[float]:
+    """Ends of works run one after another while (start, end, share of the device) are taken."""
     env = simpy.Environment()
-    devices = Devices(env, [sm_count], shipped_common())
+    devices = Devices(env, 1, shipped_common())
     ended = []
 
-    def hold(start_s, end_s, count):
+    def hold(start_s, end_s, share):
         yield env.timeout(start_s)
-        devices.take(0, count)
+        devices.take(0, share)
         yield env.timeout(end_s - start_s)
-        devices.give(0, count)
+        devices.give(0, share)
 
     def compute():
         for seconds in works:
@@ -44,42 +42,36 @@ def test_alone_work_takes_its_own_time():
     assert computed_at([], [2.0]) == [2.0]
 
 
-def test_held_multiprocessors_and_what_else_is_shared_slow_work():
-    """13 of 100, and 7 % for memory, caches and power."""
-    assert shipped_common().beside_share == 0.07
-    assert computed_at([(0.0, 100.0, 13)], [2.0]) == [pytest.approx(2.0 / 0.8)]
+def test_work_goes_on_with_what_is_left_of_the_device():
+    assert computed_at([(0.0, 100.0, 0.2)], [2.0]) == [pytest.approx(2.0 / 0.8)]
 
 
 def test_only_the_overlap_is_slowed():
     """1 s alone, 1 s at 0.8, 1.2 s alone: 3 s of work done after 3.2 s."""
-    assert computed_at([(1.0, 2.0, 13)], [3.0]) == [pytest.approx(3.2)]
+    assert computed_at([(1.0, 2.0, 0.2)], [3.0]) == [pytest.approx(3.2)]
 
 
-def test_two_communications_hold_their_sum():
+def test_two_communications_take_their_sum():
     """At 0.7 from 0 to 1, at 0.9 from 1 to 2; 0.4 s of work is left."""
-    assert computed_at([(0.0, 1.0, 20), (0.0, 2.0, 3)], [2.0]) == [pytest.approx(2.4)]
+    assert computed_at([(0.0, 1.0, 0.2), (0.0, 2.0, 0.1)], [2.0]) == [pytest.approx(2.4)]
 
 
 def test_communication_never_takes_more_than_half_of_the_device():
-    assert computed_at([(0.0, 100.0, 90)], [2.0]) == [pytest.approx(4.0)]
+    assert computed_at([(0.0, 100.0, 0.9)], [2.0]) == [pytest.approx(4.0)]
 
 
 def test_changes_at_one_instant_count_once():
     """Two start together at 1, both end together at 2."""
-    assert computed_at([(1.0, 2.0, 10), (1.0, 2.0, 3)], [3.0]) == [pytest.approx(3.2)]
+    assert computed_at([(1.0, 2.0, 0.15), (1.0, 2.0, 0.05)], [3.0]) == [pytest.approx(3.2)]
 
 
 def test_a_hold_that_begins_as_work_ends_slows_only_what_follows():
-    assert computed_at([(1.0, 3.0, 50)], [1.0, 1.0]) == pytest.approx([1.0, 3.0])
+    assert computed_at([(1.0, 3.0, 0.5)], [1.0, 1.0]) == pytest.approx([1.0, 3.0])
 
 
 def test_a_hold_that_ends_as_work_begins_does_not_slow_it():
-    assert computed_at([(0.0, 1.0, 50)], [0.5, 1.0]) == pytest.approx([1.0, 2.0])
+    assert computed_at([(0.0, 1.0, 0.5)], [0.5, 1.0]) == pytest.approx([1.0, 2.0])
 
 
-def test_holding_nothing_changes_nothing():
-    assert computed_at([(0.5, 1.5, 0)], [2.0]) == [2.0]
-
-
-def test_a_device_without_multiprocessors_has_no_interference():
-    assert computed_at([(0.0, 9.0, 50)], [2.0], sm_count=0) == [2.0]
+def test_taking_nothing_changes_nothing():
+    assert computed_at([(0.5, 1.5, 0.0)], [2.0]) == [2.0]

@@ -21,6 +21,7 @@ from simulator.program.ir import (
     Traffic,
     Work,
 )
+from tests.factories import device_of
 from tests.jobs import jobs, network_profile, small_job, small_model
 
 FORWARD, BACKWARD = Work(2.0), Work(2.0)
@@ -97,7 +98,7 @@ def two_ranks(microbatches: int, *, unlike: int = -1, waits_for: int = -1) -> Pr
     program = Program(
         tuple(RankClass(f"stage {i}", i, 1, i) for i in range(2)),
         ports={"fabric": 1e9},
-        sm_count=100,
+        device=device_of(100),
     )
     send = ((0, Stream.SEND_NEXT), (1, Stream.RECV_PREVIOUS))
     for number in range(microbatches):

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 
+import simulator as sim
+from simulator.program.ir import Category
 from simulator.results.own_runs import CONTRADICTS, OwnRun, lesson
 from simulator.results.step_error import StepError
 
@@ -74,3 +76,24 @@ def test_measured_memory_moves_what_is_beside_the_tensors():
     runs = [run_of(1.0, measured_bytes=62e9, predicted_bytes=60e9)]
     told = lesson(runs, PRIOR, memory_spread=0.07)
     assert told.memory_bytes == pytest.approx(2e9 * 0.07**2 / (0.07**2 + 0.02**2))
+
+
+LARGE = {
+    "model": "llama3-8b",
+    "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
+    "batch": {"global": 8, "micro": 1, "seq_len": 8192},
+    "plan": {"tp": 8},
+}
+
+
+def test_slowness_multiplies_kernels_and_exchanges_and_waits_are_added_layer_by_layer():
+    job = sim.load_job(LARGE)
+    before = sim.simulate(job).breakdown_s
+    slower = {"cluster.kernels.slowness": 2.0, "cluster.network.scale_up.slowness": 3.0}
+    after = sim.simulate(job.replace(slower)).breakdown_s
+    assert after[Category.FORWARD] == pytest.approx(2 * before[Category.FORWARD], rel=1e-3)
+    assert after[Category.TENSOR_PARALLEL] > 2.5 * before[Category.TENSOR_PARALLEL]
+    waiting = sim.simulate(job.replace({"cluster.host.layer_wait": "3 ms"})).breakdown_s
+    layer_passes = job.microbatches * job.model.layers
+    added_s = waiting[Category.HOST] - before.get(Category.HOST, 0.0)
+    assert added_s == pytest.approx(layer_passes * 3e-3, rel=0.05)

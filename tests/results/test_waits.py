@@ -22,6 +22,7 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
+from tests.factories import device_of
 from tests.jobs import EqualPasses, jobs, pipeline_program
 
 few = settings(max_examples=40, deadline=None)
@@ -174,7 +175,7 @@ def test_communication_in_a_row_is_exposed_back_to_the_end_of_the_computation(tw
 
 def test_an_operation_that_was_slowed_stretches_its_parts_alike():
     parts = (Part("product", Category.FORWARD, 3.0), Part("sum", Category.TENSOR_PARALLEL, 1.0))
-    program = Program((RankClass("stage 0", 0, 1, 0),), ports={"fabric": 1e9}, sm_count=2)
+    program = Program((RankClass("stage 0", 0, 1, 0),), ports={"fabric": 1e9}, device=device_of(2))
     work = Work(4.0, parts)
     program.add(Operation(Kind.FORWARD, ((0, Stream.COMPUTE),), work, Category.FORWARD))
     gather = Work(9.0, traffic=Traffic({"fabric": 9e9}, sm_count=1))

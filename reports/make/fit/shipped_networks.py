@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from simulator.calibrate.network.measured_network import value_text
 from simulator.calibrate.network.network_fit import (
+    FABRIC_PRIORS,
     FEW_ROWS,
     Case,
     Fit,
@@ -128,8 +129,18 @@ def fit_fabric(cases: Sequence[Case], network: Network) -> Fit:
     return fit_links(cases, "fabric", priors_of("fabric", network))
 
 
-def fitted_networks(rows: Sequence[CollectiveRow]) -> NetworkFits:
-    """Networks of all shipped profiles as some rows tell them; parents are fitted first."""
+Made = dict[tuple[object, ...], Fit]
+"""Fits by all that they were made of."""
+
+
+def fitted_networks(rows: Sequence[CollectiveRow], made: Made | None = None) -> NetworkFits:
+    """Networks of all shipped profiles as some rows tell them; parents are fitted first.
+
+    Args:
+        rows: What was measured.
+        made: Fits of other calls, which are not made again; those of this one are added.
+    """
+    made = {} if made is None else made
     networks = {name: load_profile(name).network for name in profile_names()}
     inside: dict[str, list[Case]] = {}
     for case in _cases(rows, networks):
@@ -141,7 +152,11 @@ def fitted_networks(rows: Sequence[CollectiveRow]) -> NetworkFits:
         cases = inside.get(name, [])
         if len(cases) >= FEW_ROWS:
             parent = inherited[0] if inherited else None
-            scale_up[name] = fit_scale_up(cases, networks[name], parent), name
+            known = tuple(parent.values.items()) if parent else None
+            key = (name, known, *(case.row.id for case in cases))
+            if key not in made:
+                made[key] = fit_scale_up(cases, networks[name], parent)
+            scale_up[name] = made[key], name
         elif inherited:
             scale_up[name] = _of_links_alone(inherited[0]), inherited[1]
     for name, network in tuple(networks.items()):
@@ -150,7 +165,7 @@ def fitted_networks(rows: Sequence[CollectiveRow]) -> NetworkFits:
             fit = fit.for_links(network.scale_up)
             scale_up[name] = fit, fitted
             networks[name] = with_values(network, "scale_up", fit.values)
-    return NetworkFits(networks, scale_up, _fit_fabrics(rows, networks))
+    return NetworkFits(networks, scale_up, _fit_fabrics(rows, networks, made))
 
 
 def _of_links_alone(fit: Fit) -> Fit:
@@ -158,22 +173,33 @@ def _of_links_alone(fit: Fit) -> Fit:
     return replace(fit, values={k: v for k, v in fit.values.items() if k != "crowding"})
 
 
-def _fit_fabrics(rows: Sequence[CollectiveRow], networks: dict[str, Network]) -> dict[str, Fit]:
+def _fit_fabrics(
+    rows: Sequence[CollectiveRow], networks: dict[str, Network], made: Made
+) -> dict[str, Fit]:
     """Fits of all fabrics; they are set in ``networks``."""
     crossing: dict[str, list[Case]] = {}
     for case in _cases(rows, networks):
         if case.crosses and case.states_nics:
             crossing.setdefault(_fabric_name(case.profile, case.network), []).append(case)
-    fits = {
-        name: fit_fabric(cases, cases[0].network)
-        for name, cases in sorted(crossing.items())
-        if len(cases) >= FEW_ROWS
-    }
+    fits = {}
+    for name, cases in sorted(crossing.items()):
+        inside = {case.profile: case.network.scale_up for case in cases}
+        key = (name, *sorted(map(repr, inside.items())), *(case.row.id for case in cases))
+        if len(cases) >= FEW_ROWS:
+            if key not in made:
+                made[key] = fit_fabric(cases, cases[0].network)
+            fits[name] = made[key]
     for name, network in networks.items():
         fit = fits.get(_fabric_name(name, network))
-        if fit is not None:
-            networks[name] = with_values(network, "fabric", fit.values)
+        values = fit.values if fit else _believed_of_fabrics()
+        networks[name] = with_values(network, "fabric", values)
     return fits
+
+
+def _believed_of_fabrics() -> dict[str, float]:
+    """Parameters of a fabric of which no row is known: what is shipped may rest on others."""
+    values = {name: prior.value for name, prior in FABRIC_PRIORS.items()}
+    return values | {"bulk_latency_s": values["latency_s"] + values["bulk_latency_s"]}
 
 
 def _pool(profile: str) -> str:
@@ -194,8 +220,18 @@ def _fabric_name(profile: str, network: Network) -> str:
 
 def _cases(rows: Sequence[CollectiveRow], networks: Mapping[str, Network]) -> list[Case]:
     name_of = cache(lambda gpu: profile_name_of(gpu, networks))
+    shared: dict[tuple[object, ...], Network] = {}
+
+    def network(row: CollectiveRow, name: str) -> Network:
+        """Rows that say the same of their machines share one."""
+        facts = (
+            name, row.nodes == 1, row.gpus_per_node, row.links, row.fabric, row.nics_per_node,
+            row.nic_bytes_per_s,
+        )  # fmt: skip
+        return shared.setdefault(facts, network_of(row, networks[name]))
+
     return [
-        Case(row, name, network_of(row, networks[name]))
+        Case(row, name, network(row, name))
         for row in rows
         if (name := name_of(row.gpu)) is not None
     ]

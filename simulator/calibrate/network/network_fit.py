@@ -275,12 +275,11 @@ class _Search:
 
     def log_errors(self, point: Sequence[float]) -> list[float]:
         """Logarithm of predicted over measured time of each row."""
-        values = self.values(point)
+        values, networks = self.values(point), dict[int, Network]()
+        for network in {id(case.network): case.network for case in self.cases}.values():
+            networks[id(network)] = with_values(network, self.part, values)
         return [
-            math.log(
-                predicted_s(case.row, with_values(case.network, self.part, values))
-                / case.row.seconds
-            )
+            math.log(predicted_s(case.row, networks[id(case.network)]) / case.row.seconds)
             for case in self.cases
         ]
 

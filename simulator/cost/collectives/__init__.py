@@ -17,6 +17,7 @@ others.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from types import MappingProxyType
 
 from simulator.cost.collectives.algorithms import ALGORITHMS, GLOO_ALGORITHMS
@@ -29,7 +30,7 @@ from simulator.cost.collectives.closed_forms import (
     send_recv_s,
     tree_all_reduce_s,
 )
-from simulator.cost.collectives.collective_time import Timing, demand_timing
+from simulator.cost.collectives.collective_time import Timing, demand_timing, reachable_link_share
 from simulator.cost.collectives.tiers import Climb, climb_of, network_above
 from simulator.cost.collectives.types import (
     NO_COST,
@@ -105,7 +106,7 @@ def collective_cost(
         known = f"one of {', '.join(algorithms)}, as far as the links allow"
         raise InputError.single("algorithm", f"cannot run {kind} here", algorithm, known)
     timing, name, demand = min(candidates)
-    sm_count = (network.fabric if demand.fabric_bytes else network.scale_up).sm_count
+    sm_count = _sm_count(group, network, crosses=demand.fabric_bytes > 0)
     return _cost(timing, name, demand, sm_count, climb, group.peers)
 
 
@@ -157,8 +158,18 @@ def hierarchical_exchange_cost(
     asked = Demand(2 if r > 1 else 0, int(crosses), scale_up_bytes, fabric_bytes)
     demand = _on_ports(asked, network)
     timing = demand_timing(demand, r, network_above(climb, network))
-    sm_count = (network.fabric if crosses else network.scale_up).sm_count
+    sm_count = _sm_count(group, network, crosses=crosses)
     return _cost(timing, "hierarchical", demand, sm_count, climb, group.peers)
+
+
+def _sm_count(group: Group, network: Network, *, crosses: bool) -> int:
+    """Channels of a group: in a mesh, rings that the links between its members close."""
+    up = network.scale_up
+    if crosses:
+        return network.fabric_sm_count
+    if up.kind == "pcie":
+        return up.sm_count
+    return ceil(up.sm_count * reachable_link_share(up, group.local_ranks))
 
 
 def _on_ports(demand: Demand, network: Network) -> Demand:

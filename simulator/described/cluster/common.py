@@ -38,9 +38,9 @@ class Common(Spec):
     quantise_share: Ratio
     """Rate of kernels that scale an input to fp8, which load single elements (TensorRT-LLM's
     ``computeFP8QuantizeScale`` and ``scaleMatrix``), over that of streaming ones."""
-    beside_share: Fraction
-    """Share of full speed that communication takes from what computes beside it, besides the
-    multiprocessors that it holds: for memory, caches and power."""
+    memory_accesses_per_link_byte: Ratio
+    """Bytes of device memory that a collective's kernel reads and writes for each byte that passes
+    the links of its rank: they are missing to what computes beside it."""
     least_rate: Fraction
     """Share of full speed that computing keeps at the least."""
     pair_communicator_bytes: Bytes

@@ -38,6 +38,9 @@ Load = Annotated[float, Field(ge=0, lt=1)]
 """Share of a link that is taken; one that is full joins nothing."""
 
 
+_CHANNELS_PER_NIC, _MOST_CHANNELS = 2, 16
+"""Source: NCCL src/graph/connect.cc: one ring per NIC, each doubled."""
+
 HYBRID_CUBE_MESH_LINKS: Mapping[tuple[int, int], int] = MappingProxyType(
     {
         (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
@@ -133,8 +136,9 @@ class Fabric(Spec):
     pat: Flag = False
     """Whether the library gathers and scatters over trees where a group has one rank per node
     (PAT, NCCL 2.23 and newer)."""
-    sm_count: WidthOrZero = 16
-    """As for the scale-up links, for collectives that cross the fabric."""
+    sm_count: WidthOrZero | None = None
+    """As for the scale-up links, for collectives that cross the fabric. By default two channels
+    per NIC of a node, 16 at the most (connect.cc)."""
     background_load: Load = 0.0
     """Share of every NIC that other traffic takes."""
     slowness: Ratio = 1.0
@@ -195,6 +199,13 @@ class Network(Spec):
         """Rate of one GPU's scale-up port in large collectives, one direction [B/s]."""
         up = self.scale_up
         return up.bandwidth_bytes_per_s * up.efficiency * (1 - up.background_load)
+
+    @property
+    def fabric_sm_count(self) -> int:
+        """Multiprocessors that a collective's kernel holds where it crosses the fabric."""
+        fabric = self.fabric
+        default = min(_MOST_CHANNELS, _CHANNELS_PER_NIC * fabric.nics_per_node)
+        return default if fabric.sm_count is None else fabric.sm_count
 
     @property
     def fabric_bytes_per_s(self) -> float:

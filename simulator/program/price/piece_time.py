@@ -20,6 +20,7 @@ from simulator.cost.collectives import (
     hierarchical_exchange_cost,
     send_recv_cost,
 )
+from simulator.cost.interference import link_bytes_per_s, rate_beside, taken_share
 from simulator.cost.kernel_time import (
     ELEMENT_BYTES,
     activation_precision,
@@ -227,19 +228,26 @@ class PieceTimer:
     def exposed_s(self, cost: CollectiveCost, beside_s: float, chunks: int = 0) -> float:
         """What an exchange adds to the computation that it runs beside [s].
 
-        Either it is the longer of the two and sticks out, or it only slows the
-        computation by the multiprocessors it holds. In a pipeline of chunks the first
-        chunk is never hidden.
+        Either it is the longer of the two and sticks out, or it only slows the computation. In
+        a pipeline of chunks the first chunk is never hidden.
         """
-        share = cost.sm_count / self.profile.device.sm_count
-        unhidden = max(share, 1.0 / chunks if chunks else 0.0)
+        unhidden = max(self.slowing_share(cost), 1.0 / chunks if chunks else 0.0)
         return max(cost.seconds - beside_s, cost.seconds * unhidden)
 
-    def multiprocessor_share(self, axis: Axis) -> float:
-        """Share of the multiprocessors that collectives in a group hold."""
+    def slowing_share(self, cost: CollectiveCost) -> float:
+        """Share of a communication's time by which it slows what computes beside it."""
+        return self._slowing_share(cost.sm_count, link_bytes_per_s(cost.port_bytes, cost.seconds))
+
+    def slowing_share_of_group(self, axis: Axis) -> float:
+        """The same of a large exchange in a group, whose links are busy throughout."""
         network = self.profile.network
-        port = network.fabric if self.groups[axis].nodes > 1 else network.scale_up
-        return port.sm_count / self.profile.device.sm_count
+        if self.groups[axis].nodes > 1:
+            return self._slowing_share(network.fabric_sm_count, network.fabric_bytes_per_s)
+        return self._slowing_share(network.scale_up.sm_count, network.scale_up_bytes_per_s)
+
+    def _slowing_share(self, sm_count: int, rate_bytes_per_s: float) -> float:
+        device, common = self.profile.device, self.profile.common
+        return 1.0 - rate_beside(taken_share(sm_count, rate_bytes_per_s, device, common), common)
 
     def _hop_cost(self, num_bytes: float) -> CollectiveCost:
         return send_recv_cost(num_bytes, self.groups[Axis.CONTEXT], self.profile.network)

@@ -128,8 +128,8 @@ class StageCosts:
         """Share of a pass's expert exchanges that a pass beside it does not hide, 0 to 1.
 
         Tokens of one microbatch travel while the other one computes. Either they take longer
-        than its computation and stick out, or they only slow it by the multiprocessors they
-        hold. Ignored: which layer's exchange meets which layer's computation.
+        than its computation and stick out, or they only slow it. Ignored: which layer's exchange
+        meets which layer's computation.
 
         Source: DeepSeek-V3 (arXiv 2412.19437, section 3.2.1).
         """
@@ -137,8 +137,8 @@ class StageCosts:
         if not exchange_s or not self.job.choices.overlaps_experts:
             return 1.0
         compute_s = self._seconds(beside, beside_phase, lambda c: c not in COMMUNICATION)
-        held = self.units.timer.multiprocessor_share(Axis.EXPERT)
-        return max(1.0 - compute_s / exchange_s, held)
+        slowing = self.units.timer.slowing_share_of_group(Axis.EXPERT)
+        return max(1.0 - compute_s / exchange_s, slowing)
 
     def _seconds(self, run: Slice, phase: Phase, counts: Callable[[Category], bool]) -> float:
         return sum(part.seconds for part in self.work(run, phase).parts if counts(part.category))

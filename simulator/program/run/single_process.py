@@ -172,7 +172,7 @@ class _Emitter:
         self.result = Program(
             classes=tuple(each.rank_class for each in gpus),
             ports=dict(job.cluster.profile.network.ports_bytes_per_s),
-            sm_count=job.cluster.profile.device.sm_count,
+            device=job.cluster.profile.device,
             common=job.cluster.profile.common,
             expandable_segments=job.choices.expandable_segments,
             outside=outside_memory(job),

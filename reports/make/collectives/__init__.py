@@ -1,0 +1,1 @@
+"""Collectives, and computing beside them, against what others measured."""

@@ -1,1 +1,1 @@
-"""Clocks fitted to published runs, and the cross-validation beside them."""
+"""Clocks fitted to published runs with their cross-validation; kernels and networks to measured rows."""

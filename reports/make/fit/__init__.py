@@ -1,1 +1,1 @@
-"""Clocks fitted to published runs with their cross-validation; kernels and networks to measured rows."""
+"""Clocks fitted to published runs; kernels and networks fitted to measured rows."""

@@ -1,1 +1,1 @@
-"""Clocks fitted to published runs, and the cross-validation beside them."""
+"""Clocks fitted to published runs; kernels and networks fitted to measured rows."""

@@ -20,7 +20,7 @@ def job():
     document = {
         "model": "llama3.2-1b",
         "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
-        "batch": {"global": 16, "micro": 1, "seq_len": 2048},
+        "batch": {"global": 32, "micro": 2, "seq_len": 4096},
         "plan": {"tp": 2, "stack": "megatron-core"},
     }
     return sim.load_job(document)
@@ -50,7 +50,7 @@ def diagnosed(job, before, tried, changed):
     [
         ({"plan.recompute": "full"}, "activations are recomputed in full"),
         ({"plan.sequence_parallel": False}, "sequence parallelism is off"),
-        ({"plan.stack.step_host": "40 ms"}, "every step waits for its data or its log"),
+        ({"plan.stack.step_host": "200 ms"}, "every step waits for its data or its log"),
         ({"perturbations": [{"gpu": "0-7", "slowdown": 0.2}]}, "all GPUs are throttled or shared"),
     ],
 )
@@ -59,12 +59,12 @@ def test_a_change_that_nobody_mentioned_is_the_likeliest_hypothesis(
 ):
     found = diagnosed(job, before, tried, changed)
     assert found.hypotheses[0].words.startswith(words)
-    assert found.is_explained
 
 
 def test_a_run_as_predicted_hides_nothing(job, before, tried):
     found = diagnosed(job, before, tried, {})
     assert found.nothing_probability > max(each.probability for each in found.hypotheses)
+    assert found.is_explained
 
 
 def test_probabilities_sum_to_one(job, before, tried):

@@ -210,7 +210,7 @@ def test_a_stack_without_model_parallelism_is_not_told_to_use_it():
 
 
 def test_gradients_are_not_sharded_under_a_pipeline_that_does_not_do_so():
-    job = a_job("4.95 GiB", pp=2)
+    job = a_job("5.05 GiB", pp=2)
     assert not fits(job)
     assert fits(job.replace({"plan.zero": 3}))
     changes = nearest_fit(job).nearest.changes

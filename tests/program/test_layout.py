@@ -225,8 +225,11 @@ def test_the_model_holds_the_same_parameters_under_every_layout(zero):
         classes = build_program(job).classes
         return sum(size for one in classes for owner, size in one.resident)
 
-    even = small_job(small_model(layers=7), gpus=8, pp=4, zero=zero)
-    assert weights(laid_out((0, 0, 7, 0), dp=2, zero=zero)) == pytest.approx(weights(even))
+    # One placeholder for the gradients of each shape and stage says nothing of parameters.
+    stack = {"base": "megatron-core", "keeps_placeholder_gradients": False}
+    even = small_job(small_model(layers=7), gpus=8, pp=4, zero=zero, stack=stack)
+    piled = laid_out((0, 0, 7, 0), dp=2, zero=zero, stack=stack)
+    assert weights(piled) == pytest.approx(weights(even))
 
 
 def test_an_empty_stage_costs_no_time_and_no_memory():

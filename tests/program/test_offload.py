@@ -268,12 +268,13 @@ def test_with_overlap_fetching_parameters_costs_less_than_the_formula_without():
     That is compute / (compute + bytes / bw). Overlapped, passes take no longer than that, and
     no less than computing, or than moving what one direction of the link carries.
     """
-    base = offload_job(global_batch=1, zero=3, stack="deepspeed", recompute="full")
+    stack = {"base": "deepspeed", "host_work_per_launch": 1}
+    base = offload_job(global_batch=1, zero=3, stack=stack, recompute="full")
     passes = {Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE, Category.HOST}
     compute_s = sum(s for c, s in run_step(base).breakdown_s.items() if c in passes)
     for rate in (0.01, 0.1, 1, 10):
         job = offload_job(
-            profile=host_profile(pcie=f"{rate} GB/s"), global_batch=1, zero=3, stack="deepspeed",
+            profile=host_profile(pcie=f"{rate} GB/s"), global_batch=1, zero=3, stack=stack,
             recompute="full", offload=IN_MEMORY, reshard_after_forward=True,
         )  # fmt: skip
         step = run_step(job)
@@ -290,7 +291,8 @@ def test_with_overlap_fetching_parameters_costs_less_than_the_formula_without():
 def test_copies_and_the_update_share_the_memory_of_the_host():
     """Copies that need all of it slow down beside each other, and never speed up."""
     narrow = host_profile(memory_bandwidth="1 GB/s", pcie="1 GB/s")
-    job = offload_job(profile=narrow, gpus=1, global_batch=4, **INFINITY)
+    plan = {**INFINITY, "stack": {"base": "deepspeed", "host_work_per_launch": 1}}
+    job = offload_job(profile=narrow, gpus=1, global_batch=4, **plan)
     program = build_program(job)
     assert simulate_program(program).step_time_s > 1.01 * replay(program).step_time_s
 

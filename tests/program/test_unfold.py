@@ -292,7 +292,8 @@ def test_one_slow_gpu_splits_each_stage_into_itself_its_group_and_those_who_meet
 
 def test_a_slow_gpu_delays_the_reduction_by_what_its_passes_take_longer():
     """Two replicas of one rank: the sound one ends its passes first and waits."""
-    job = small_job(gpus=2, zero=0, global_batch=4, overlap_grad_reduce=False)
+    stack = {"base": "megatron-core", "host_work_per_launch": 1}
+    job = small_job(gpus=2, zero=0, global_batch=4, overlap_grad_reduce=False, stack=stack)
     slow = perturbed(job, {"gpu": 1, "slowdown": 0.5})
     starts_s = []
     for each in (job, slow):

@@ -83,7 +83,8 @@ def _write(
         for target in (fit.block.path, *fit.block.also):
             if _stands_in(text, gpu, target):
                 text = written(text, target, numbers, kind, said)
-            kind, said = "assumed", f"as {_name(fit)}, whose units it shares"
+            if target[-1:] != ("fp16",):  # tf32 has no rows of its own
+                kind, said = "assumed", f"as {_name(fit)}, whose units it shares"
     path.write_text(text, encoding="utf-8")
 
 

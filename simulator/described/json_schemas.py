@@ -37,6 +37,8 @@ def profile_schema() -> Schema:
     """JSON schema of a hardware profile file."""
     schema = _without_provenance(_schema_of(HardwareProfile))
     blocks = schema["$defs"]
+    for name in _OF_THE_ARCHITECTURE:
+        blocks[name] = _partial(blocks[name])
     for block in [schema, *blocks.values()]:
         _allow_sources(block, blocks)
     blocks["Provenance"] = _schema_of(Provenance)
@@ -82,6 +84,8 @@ def job_schema() -> Schema:
     return {"$schema": _DIALECT, **schema}
 
 
+_OF_THE_ARCHITECTURE = ("KernelModel", "GemmModel", "AttentionModel")
+"""Blocks whose numbers a profile may leave to the architecture that its device names."""
 _MODEL = "A shipped model, or a path to a .yaml file or to a Hugging Face config.json."
 _BASE = "A shipped model, or a path; the other fields change it."
 _STACK = f"A framework: {', '.join(STACKS)}; in a block, the one that the other fields change."

@@ -204,7 +204,9 @@ def new_profile(
         str, typer.Option("--description", metavar="TEXT", help="The system in one line.")
     ] = "",
 ) -> None:
-    """Start the profile of a GPU from its data sheet and a relative; writes YAML to stdout.
+    """Start the profile of a GPU from a data sheet and a relative.
+
+    It is written as YAML to stdout.
 
     What is not set stays as the relative has it, marked as assumed.
 

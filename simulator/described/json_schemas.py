@@ -84,8 +84,9 @@ def job_schema() -> Schema:
     return {"$schema": _DIALECT, **schema}
 
 
-_OF_THE_ARCHITECTURE = ("KernelModel", "GemmModel", "AttentionModel")
-"""Blocks whose numbers a profile may leave to the architecture that its device names."""
+_OF_THE_ARCHITECTURE = ("KernelModel", "GemmModel", "AttentionModel", "Common")
+"""Blocks whose numbers a profile may leave to the architecture that its device names, or to what
+holds on every system."""
 _MODEL = "A shipped model, or a path to a .yaml file or to a Hugging Face config.json."
 _BASE = "A shipped model, or a path; the other fields change it."
 _STACK = f"A framework: {', '.join(STACKS)}; in a block, the one that the other fields change."

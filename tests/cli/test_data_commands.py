@@ -117,7 +117,8 @@ def test_checking_a_broken_profile_lists_every_fault_and_ends_with_2(clustersim,
 
 def test_what_is_strange_is_remarked_upon_without_failing(clustersim, write):
     text = (data_folder("hardware_profiles") / "h100-sxm-80gb.yaml").read_text()
-    path = write(text.replace("launch: {value: 5 us", "launch: {value: 90 us"), "mine.yaml")
+    slow = "kernels:\n  launch: {value: 90 us, source: {kind: assumed}}\n"
+    path = write(text.replace("kernels:\n", slow, 1), "mine.yaml")
     outcome = clustersim("profile", "check", path)
     assert outcome.code == 0
     assert "unlike: launch of a kernel [s]: 9e-05, and 5e-06" in outcome.out

@@ -58,7 +58,7 @@ def runs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a system's pace from a few measured training steps on it.
+    """Learn a system's pace from a few measured steps.
 
     Each number moves from where the profile has it only as far as the runs say so: one run moves
     mostly how slow everything is, several tell kernels, hosts, exchanges and the fabric apart.

@@ -96,6 +96,7 @@ class Journal:
 
     def _close(self) -> None:
         if self._file is not None:
+            self._unlock()
             self._file.close()
 
     def add(self, number: int, row: Row) -> None:
@@ -122,6 +123,16 @@ class Journal:
             rule, hint = "is being written by another sweep", "wait for it, or take another --out"
             raise InputError.single("--out", rule, str(self.path), hint) from error
         except OSError:  # a file system without such locks
+            return
+
+    def _unlock(self) -> None:
+        """Let others write; worker processes may keep copies of the open file for a moment."""
+        assert self._file is not None
+        try:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        except (ImportError, OSError):  # there was no lock
             return
 
     def _read(self) -> int:

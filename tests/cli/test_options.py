@@ -49,7 +49,7 @@ def test_setting_one_field_twice_is_refused():
 
 
 def test_names_are_completed_from_the_shipped_files():
-    assert complete_profile("h200") == ["h200-sxm-141gb"]
+    assert complete_profile("h200") == ["h200-nvl-141gb", "h200-sxm-141gb"]
     assert "llama3.1-8b" in complete_model("llama3.1")
 
 

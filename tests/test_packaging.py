@@ -57,7 +57,9 @@ def test_every_maker_that_make_calls_can_be_run():
     makers = set(re.findall(r"-m (reports\.make\.[\w.]+)", makefile))
     assert len(makers) > 10
     for maker in makers:
-        code = (ROOT / f"{maker.replace('.', '/')}.py").read_text(encoding="utf-8")
+        path = ROOT / maker.replace(".", "/")
+        file = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+        code = file.read_text(encoding="utf-8")
         assert '\nif __name__ == "__main__":\n' in code, maker
 
 

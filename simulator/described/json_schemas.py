@@ -37,7 +37,7 @@ def profile_schema() -> Schema:
     """JSON schema of a hardware profile file."""
     schema = _without_provenance(_schema_of(HardwareProfile))
     blocks = schema["$defs"]
-    for name in _OF_THE_ARCHITECTURE:
+    for name in _FILLED_IN_ELSEWHERE:
         blocks[name] = _partial(blocks[name])
     for block in [schema, *blocks.values()]:
         _allow_sources(block, blocks)
@@ -84,7 +84,7 @@ def job_schema() -> Schema:
     return {"$schema": _DIALECT, **schema}
 
 
-_OF_THE_ARCHITECTURE = ("KernelModel", "GemmModel", "AttentionModel", "Common")
+_FILLED_IN_ELSEWHERE = ("KernelModel", "GemmModel", "AttentionModel", "Common")
 """Blocks whose numbers a profile may leave to the architecture that its device names, or to what
 holds on every system."""
 _MODEL = "A shipped model, or a path to a .yaml file or to a Hugging Face config.json."

@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from enum import StrEnum
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from simulator.facts import shipped_facts
+from simulator.results.students_t import students_t_quantile, students_t_share
 
 if TYPE_CHECKING:
     from simulator.described.job import Job
@@ -27,8 +27,6 @@ DEFAULT_RISK = 0.05
 """Probability of running out of memory that a recommended plan has at most."""
 EVEN = 0.5
 """Probability from which a run is said to fit."""
-
-_BISECTIONS = 60
 
 
 class Fit(StrEnum):
@@ -61,11 +59,13 @@ class MemorySpread(NamedTuple):
         """Probability that a run of that predicted peak holds no more than there is, 0 to 1."""
         if peak_bytes <= 0:
             return 1.0
-        return students_t(math.log(capacity_bytes / peak_bytes) / self.scale, self.freedom)
+        return students_t_share(math.log(capacity_bytes / peak_bytes) / self.scale, self.freedom)
 
     def allowed_bytes(self, capacity_bytes: float, probability: float) -> float:
         """The largest predicted peak that fits with a probability [B]."""
-        return capacity_bytes * math.exp(-self.scale * _quantile(probability, self.freedom))
+        return capacity_bytes * math.exp(
+            -self.scale * students_t_quantile(probability, self.freedom)
+        )
 
 
 def job_spread(job: Job) -> MemorySpread:
@@ -88,35 +88,3 @@ def memory_spread(stack: str, profiles: Iterable[str]) -> MemorySpread:
     is_known = stack in errors["stacks"] and all(name in errors["profiles"] for name in profiles)
     scale = errors["scale"]["known" if is_known else "unknown"]
     return MemorySpread(scale, errors["degrees_of_freedom"])
-
-
-def students_t(value: float, freedom: int) -> float:
-    """Distribution function of Student's t.
-
-    Source: M. Abramowitz, I. A. Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
-    """
-    if math.isinf(value):
-        return float(value > 0)
-    angle = math.atan(value / math.sqrt(freedom))
-    term = total = math.cos(angle) if freedom % 2 else 1.0
-    for power in range(3 if freedom % 2 else 2, freedom, 2):
-        term *= math.cos(angle) ** 2 * (power - 1) / power
-        total += term
-    if freedom % 2:
-        rest = math.sin(angle) * total if freedom > 1 else 0.0
-        return 0.5 + (angle + rest) / math.pi
-    return 0.5 + math.sin(angle) * total / 2
-
-
-@cache
-def _quantile(probability: float, freedom: int) -> float:
-    """Where the distribution function reaches a probability between 0 and 1."""
-    low, high = -1.0, 1.0
-    while students_t(high, freedom) < probability:
-        high *= 2
-    while students_t(low, freedom) > probability:
-        low *= 2
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if students_t(middle, freedom) < probability else (low, middle)
-    return high

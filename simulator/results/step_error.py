@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from simulator.described.job import Job
 from simulator.described.plan.stack import STACKS
 from simulator.facts import shipped_facts
 from simulator.program.ir import Category
+from simulator.results.students_t import students_t_quantile
 from simulator.units import parse_quantity
 
 Floats = NDArray[np.float64]
@@ -263,20 +263,6 @@ def step_time_band_s(
         return None
     fastest, slowest = job_error(job).band(job_exposure(job, step_time_s, breakdown_s))
     return fastest * step_time_s, slowest * step_time_s
-
-
-def students_t_quantile(probability: float, freedom: float) -> float:
-    """Quantile of Student's t above its median; within 0.5 % from 2 degrees of freedom on.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
-    """
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import simulator as sim
@@ -11,6 +13,8 @@ from simulator.planning.diagnosis.diagnosis import diagnose, errors_of, suspects
 from simulator.planning.diagnosis.hidden_changes import hidden_changes
 from simulator.planning.diagnosis.observed import Observation, PredictionErrors, phase_times
 from simulator.results.simulation import run_step
+from simulator.results.step_error import job_error
+from simulator.results.students_t import students_t_quantile
 
 ERRORS = PredictionErrors(common=0.015, each=0.03, memory=0.03)
 
@@ -116,11 +120,18 @@ def test_every_entry_of_the_list_says_how_common_it_is_and_what_settles_it():
         assert len(set(sizes)) == len(sizes)
 
 
-def test_without_a_band_or_a_share_the_error_is_assumed(before):
-    low_s, high_s = before.step_time_band_s
-    assert low_s < before.step_time_s < high_s
-    assert errors_of(before).common > 0
-    assert errors_of(before, 0.03).common == 0.03
+def test_errors_are_those_of_the_models_behind_band_and_probability_to_fit(job, before):
+    """A band reaches the quantile of nine tenths times one standard deviation."""
+    errors = errors_of(job, before)
+    _, slow_s = before.step_time_band_s
+    reach = students_t_quantile(0.9, job_error(job).freedom)
+    assert slow_s / before.step_time_s == pytest.approx(math.exp(reach * errors.common))
+    assert errors.memory == before.memory_spread.scale
+
+
+def test_a_share_that_is_given_holds_for_step_and_memory(job, before):
+    errors = errors_of(job, before, 0.03)
+    assert (errors.common, errors.memory) == (0.03, 0.03)
 
 
 def test_a_phase_that_no_breakdown_has_is_refused():

@@ -15,7 +15,6 @@ from simulator.results.fit_probability import (
     fit_of,
     job_spread,
     memory_spread,
-    students_t,
 )
 from simulator.results.simulation import run_step
 
@@ -35,15 +34,6 @@ def job_of_32b(layers: int):
             "plan": {"tp": 8, "recompute": "none"},
         }
     )
-
-
-@pytest.mark.parametrize(
-    ("freedom", "value", "share"),
-    [(1, 1.0, 0.75), (2, 2.920, 0.95), (3, 2.353, 0.95), (4, 2.132, 0.95), (8, 1.860, 0.95)],
-)
-def test_quantiles_are_those_of_the_tables(freedom, value, share):
-    assert students_t(value, freedom) == pytest.approx(share, abs=1e-4)
-    assert students_t(-value, freedom) == pytest.approx(1 - share, abs=1e-4)
 
 
 def test_what_is_predicted_to_fill_the_device_is_as_likely_to_fit_as_not():

@@ -17,7 +17,6 @@ from simulator.results.step_error import (
     exposure,
     framework_of,
     shipped_errors,
-    students_t_quantile,
 )
 
 JOB = {
@@ -35,13 +34,6 @@ def half_width(job: sim.Job) -> float:
     low, high = result.step_time_band_s
     assert low * high == pytest.approx(result.step_time_s**2)
     return math.log(high / result.step_time_s)
-
-
-@pytest.mark.parametrize(
-    ("freedom", "quantile"), [(2, 1.8856), (3, 1.6377), (5, 1.4759), (10, 1.3722), (1e9, 1.2816)]
-)
-def test_the_quantiles_of_students_t_are_those_of_its_tables(freedom, quantile):
-    assert students_t_quantile(0.9, freedom) == pytest.approx(quantile, rel=5e-3)
 
 
 def test_a_band_reaches_the_quantile_times_the_standard_deviation():

@@ -30,7 +30,8 @@ from reports.make.fit.memory_errors import (
 )
 from simulator.plots import style
 from simulator.processor import core_count
-from simulator.results.fit_probability import EVEN, MemorySpread, students_t
+from simulator.results.fit_probability import EVEN, MemorySpread
+from simulator.results.students_t import students_t_share
 from simulator.tables.cells import Row
 from simulator.validate.accuracy import Accuracy
 from simulator.validate.published.published_rows import memory_kind
@@ -146,7 +147,7 @@ def placed(known: Sequence[MemoryResidual], first: Sequence[MemoryResidual]) -> 
 
 
 def _place(each: MemoryResidual, spread: MemorySpread) -> Placed:
-    return Placed(each.source, students_t(each.log_ratio / spread.scale, spread.freedom))
+    return Placed(each.source, students_t_share(each.log_ratio / spread.scale, spread.freedom))
 
 
 def share_within(found: Sequence[Placed], level: float) -> float:

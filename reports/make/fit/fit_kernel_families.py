@@ -30,6 +30,8 @@ from simulator.calibrate.gpu.fit_kernels import Fit, written
 from simulator.described.documents import data_folder, names_in, parse_yaml
 from simulator.tables.kernel_rows import SkippedRowError
 
+_SIXTEEN_BIT_PRODUCTS = {("gemm", "fp16"), ("gemm", "bf16")}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fits all families, shows the residuals and may write the numbers."""
@@ -81,11 +83,16 @@ def _write(
             kind, said = "fitted", f"{tables}: {_residual(errors)}{of}"
         numbers = Fit(gpu or architecture, fit.block, fit.values(gpu, architecture), errors)
         for target in (fit.block.path, *fit.block.also):
+            if not _holds_rows_of(target, fit.block.path):
+                kind, said = "assumed", f"as {_name(fit)}, whose units it shares"
             if _stands_in(text, gpu, target):
                 text = written(text, target, numbers, kind, said)
-            if target[-1:] != ("fp16",):  # tf32 has no rows of its own
-                kind, said = "assumed", f"as {_name(fit)}, whose units it shares"
     path.write_text(text, encoding="utf-8")
+
+
+def _holds_rows_of(target: tuple[str, ...], fitted: tuple[str, ...]) -> bool:
+    """Whether a fit has rows of a block: 16-bit products are fitted as one, from both formats."""
+    return target == fitted or {target, fitted} == _SIXTEEN_BIT_PRODUCTS
 
 
 def _is_shared(fit: FamilyFit) -> bool:

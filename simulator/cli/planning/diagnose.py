@@ -67,7 +67,7 @@ def diagnose(
         typer.Option(
             metavar="PERCENT",
             help="How far predictions of this system are off where nothing is hidden, one "
-            "standard deviation; by default as the prediction's band says.",
+            "standard deviation; by default as the model behind its band says.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Hypotheses that are shown.")] = 5,
@@ -94,7 +94,7 @@ def diagnose(
     result = run_step(job)
     with counting("simulations") as count:
         tried = suspects(job, result, on_trial=count)
-    found = diagnose(job, result, tried, observation, errors_of(result, share))
+    found = diagnose(job, result, tried, observation, errors_of(job, result, share))
     if as_json:
         print_json(_document(found))
     else:

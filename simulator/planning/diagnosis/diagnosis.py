@@ -18,17 +18,15 @@ from simulator.errors import InputError
 from simulator.planning.changes.single_changes import Change
 from simulator.planning.diagnosis.hidden_changes import HiddenChange, hidden_changes
 from simulator.planning.diagnosis.observed import Observation, PredictionErrors
+from simulator.results.fit_probability import job_spread
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
+from simulator.results.step_error import job_error, job_exposure
 
 OnTrial = Callable[[], None]
 
 _ODDS_OF_NOTHING = 20.0
 """How often a run hides nothing, in the unit of the list's odds (assumption)."""
-_DEVIATIONS_OF_80_PERCENT = 1.2816
-"""Half the width of a Gaussian's interval that holds eight of ten [standard deviations]."""
-_UNKNOWN_ERROR = 0.15
-"""Error of a profile without a band (assumption)."""
 _MOST_SURPRISE = 9.0
 """Squares of three standard deviations: errors are seldom larger."""
 _SAME = 1e-4
@@ -177,19 +175,23 @@ def _differs(result: StepResult, before: StepResult) -> bool:
     return any(abs(now / then - 1) > _SAME for now, then in pairs)
 
 
-def errors_of(result: StepResult, share: float | None = None) -> PredictionErrors:
+def errors_of(job: Job, result: StepResult, share: float | None = None) -> PredictionErrors:
     """How far predictions are off where nothing is hidden.
 
-    Args:
-        result: The prediction, whose band says it, ...
-        share: ... unless this does: one standard deviation of the step's ratio.
+    Of clusters of several kinds of GPUs, of which no runs are published, the first kind stands
+    for all (assumption). A part of a step is off by half as much beside what all parts share
+    (assumption).
 
-    A part of a step is off by half as much beside what all parts share (assumption), and the
-    peak of memory by as much as the step (assumption).
+    Args:
+        job: What was predicted; the models of errors behind its band and its probability to fit
+            say how far, ...
+        result: Its prediction.
+        share: ... unless this does, for step and memory: one standard deviation of the ratio.
     """
     if share is None:
-        low_s, high_s = result.step_time_band_s or (result.step_time_s, result.step_time_s)
-        share = math.log(high_s / low_s) / (2 * _DEVIATIONS_OF_80_PERCENT) or _UNKNOWN_ERROR
+        exposed = job_exposure(job, result.step_time_s, result.breakdown_s)
+        common = math.sqrt(job_error(job).variance(exposed))
+        return PredictionErrors(common, common / 2, job_spread(job).scale)
     return PredictionErrors(common=share, each=share / 2, memory=share)
 
 

@@ -171,6 +171,19 @@ def degrees_text(degrees: Mapping[str, int], dp: int) -> str:
     return " ".join(f"{name}{degree}" for name, degree in {**divided, "dp": dp}.items())
 
 
+def plan_text(job: Job) -> str:
+    """A job's plan in short: degrees, and what else says something."""
+    plan = job.plan
+    names = ("tp", "pp", "vpp", "cp", "ep")
+    words = [degrees_text({name: getattr(plan, name) for name in names}, job.dp)]
+    if job.dp * plan.cp > 1:
+        words.append(f"ZeRO {plan.zero}")
+    words.append(f"micro {job.batch.micro_batch}")
+    if plan.recompute != "none":
+        words.append(f"{plan.recompute} recompute")
+    return " ".join(words)
+
+
 def options_text(changes: Mapping[str, Any]) -> str:
     """Changes as a shell takes them: ``--set plan.tp=2 --set batch.micro=1``."""
     words = (f"{path}={value}".replace("=True", "=true") for path, value in changes.items())

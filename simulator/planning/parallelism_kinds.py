@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.described.job import Job, degrees_text
+from simulator.described.job import Job, plan_text
 from simulator.planning.search.search import PlanChoice, PlanSearch, Progress, search_parts
 from simulator.planning.search.space import Axes, PlanSpace, is_data_parallel_only
 from simulator.results.fit_probability import DEFAULT_RISK
@@ -117,7 +116,7 @@ def compare_families(
 def _result(job: Job, family: Family, found: PlanSearch) -> FamilyResult:
     if found.choices:
         choice = found.choices[0]
-        return FamilyResult(family, choice, plan_text=_plan_text(job, choice))
+        return FamilyResult(family, choice, plan_text=plan_text(job.replace(choice.changes)))
     return FamilyResult(family, None, obstacle=_obstacle(job, family, found))
 
 
@@ -129,21 +128,3 @@ def _obstacle(job: Job, family: Family, found: PlanSearch) -> str:
     if (family.has_tp or family.has_pp) and is_data_parallel_only(job):
         return "the job's stack has no model parallelism"
     return "no valid plan for this job"
-
-
-def _plan_text(job: Job, choice: PlanChoice) -> str:
-    """Degrees, and what else is varied where it says something."""
-    given = choice.changes
-
-    def value(field: str) -> Any:
-        return given.get(f"plan.{field}", getattr(job.plan, field))
-
-    dp, recompute = choice.dp, value("recompute")
-    degrees = {name: value(name) for name in ("tp", "pp", "vpp", "cp", "ep")}
-    words = [degrees_text(degrees, dp)]
-    if dp * degrees["cp"] > 1:
-        words.append(f"ZeRO {value('zero')}")
-    words.append(f"micro {given.get('batch.micro', job.batch.micro_batch)}")
-    if recompute != "none":
-        words.append(f"{recompute} recompute")
-    return " ".join(words)

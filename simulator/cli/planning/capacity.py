@@ -16,6 +16,7 @@ from simulator.cli.console import (
     percent,
     print_json,
     print_table,
+    progress,
     text_columns,
 )
 from simulator.cli.options import (
@@ -29,6 +30,7 @@ from simulator.cli.options import (
     quantity,
     whole_numbers,
 )
+from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK
@@ -81,6 +83,13 @@ def capacity(
     ] = 200,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of their failures.")] = 0,
     risk: Risk = DEFAULT_RISK,
+    keep_plan: Annotated[
+        bool,
+        typer.Option(
+            "--keep-plan", help="Compare clusters under the job's plan, not each under its best."
+        ),
+    ] = False,
+    workers: Workers = None,
     plot: Annotated[
         Path | None,
         file_to_write(
@@ -93,9 +102,9 @@ def capacity(
 
     Every factor is shown with where it comes from.
     Nothing is invented: without a price the money stays open, without failures the goodput.
-    With --deadline, --budget, --systems or --gpus several clusters are compared; the plan
-    stays, and data parallelism grows and shrinks with the GPUs. Clusters on which the job runs out
-    of memory with a probability above --risk are refused.
+    With --deadline, --budget, --systems or --gpus several clusters are compared, each under the
+    fastest plan that runs out of memory with a probability of no more than --risk. With
+    --keep-plan the job's plan stays, and data parallelism grows and shrinks with the GPUs.
 
     Example:  clustersim capacity job.yaml --tokens 15T --set campaign.goodput=0.9
     """
@@ -109,8 +118,11 @@ def capacity(
         members,
         seed,
         risk,
+        keep_plan,
+        workers,
     )
-    job = _read(job_file, tokens, campaign_file, changes)
+    plan_is_free = asked.is_wanted and not keep_plan
+    job = _read(job_file, tokens, campaign_file, changes, plan_is_free=plan_is_free)
     if asked.is_wanted:
         if plot is not None:
             rule = "draws one campaign, and several clusters are compared"
@@ -132,12 +144,18 @@ def capacity(
 
 
 def _read(
-    path: Path, tokens: str | None, campaign_file: Path | None, changes: Sequence[str] | None
+    path: Path,
+    tokens: str | None,
+    campaign_file: Path | None,
+    changes: Sequence[str] | None,
+    *,
+    plan_is_free: bool,
 ) -> Job:
     """The job with its campaign: the job file's, then the campaign file's, then options."""
     from simulator.api import load_job
     from simulator.described.documents import merged, read_yaml
     from simulator.described.load import job_file
+    from simulator.planning.search.space import searchable_job
 
     assigned = parse_assignments(changes or ())
     if campaign_file is not None:
@@ -150,7 +168,11 @@ def _read(
         assigned = {"campaign": theirs, **assigned}
     if tokens is not None:
         assigned["campaign.tokens"] = tokens
-    job = load_job(path, assigned)
+    job = (
+        load_job(path, assigned)
+        if not plan_is_free
+        else searchable_job(lambda found: load_job(path, {**assigned, **found}))
+    )
     note_doubts(job)
     return job
 
@@ -227,6 +249,8 @@ class _Comparison:
     members: int
     seed: int
     risk: float
+    keep_plan: bool
+    workers: int | None
 
     @property
     def is_wanted(self) -> bool:
@@ -247,16 +271,23 @@ def _compare(job: Job, asked: _Comparison, *, as_json: bool) -> None:
         fastest_within_budget,
         smallest_in_time,
     )
+    from simulator.processor import core_count
 
     names = asked.systems.split(",") if asked.systems else [job.cluster.profile.name]
     default = cluster_sizes(job) if asked.searches else [job.cluster.gpus]
     counts = whole_numbers(asked.sizes, "--gpus") if asked.sizes else default
-    found: list[Capacity | Refusal] = []
-    with counting("clusters") as count:
-        of_campaigns = {"members": asked.members, "seed": asked.seed}
-        for each in compare_clusters(job, names, counts, risk=asked.risk, **of_campaigns):
-            found.append(each)
-            count()
+    with progress("clusters", len(names) * len(counts)) as counted:
+        found = compare_clusters(
+            job,
+            names,
+            counts,
+            members=asked.members,
+            seed=asked.seed,
+            risk=asked.risk,
+            keep_plan=asked.keep_plan,
+            workers=asked.workers or core_count(),
+            on_cluster=counted,
+        )
     ran = [each for each in found if isinstance(each, Capacity)]
     answers: dict[str, Capacity | None] = {}
     if asked.deadline_s is not None:
@@ -287,6 +318,7 @@ def _where(found: Capacity) -> str:
 
 
 def _cluster(found: Capacity | Refusal) -> dict[str, Any]:
+    from simulator.described.job import plan_text
     from simulator.planning.campaign.capacity import Refusal
 
     if isinstance(found, Refusal):
@@ -296,6 +328,7 @@ def _cluster(found: Capacity | Refusal) -> dict[str, Any]:
         "system": found.job.cluster.profile.name,
         "gpus": time.gpus,
         "dp": found.job.dp,
+        "plan": plan_text(found.job),
         "step_time_s": time.step_time_s,
         "mfu": found.step.mfu,
         "fits_probability": found.step.fits_probability,
@@ -313,9 +346,9 @@ def _cluster(found: Capacity | Refusal) -> dict[str, Any]:
 def _print_clusters(job: Job, found: Sequence[Capacity | Refusal]) -> None:
     columns = (
         text_columns("system")
-        + number_columns(
-            "GPUs", "dp", "step time", "MFU", "goodput", "duration", "GPU-hours", "USD"
-        )
+        + number_columns("GPUs")
+        + text_columns("plan")
+        + number_columns("step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
         + text_columns("paid")
     )
     tokens = job.campaign.tokens
@@ -324,15 +357,16 @@ def _print_clusters(job: Job, found: Sequence[Capacity | Refusal]) -> None:
 
 
 def _row(found: Capacity | Refusal) -> list[str]:
+    from simulator.described.job import plan_text
     from simulator.planning.campaign.capacity import Refusal
 
     if isinstance(found, Refusal):
-        return [found.system, str(found.gpus), *[""] * 7, found.reason]
+        return [found.system, str(found.gpus), *[""] * 8, found.reason]
     time, cheapest = found.time, found.money.cheapest
     return [
         found.job.cluster.profile.name,
         str(time.gpus),
-        str(found.job.dp),
+        plan_text(found.job),
         format_seconds(time.step_time_s),
         percent(found.step.mfu),
         "open" if time.goodput_share is None else percent(time.goodput_share),

@@ -1,13 +1,16 @@
 """What does a whole training run take, on one cluster or on several?
 
 Puts the campaign's time, energy and money together, and compares clusters: the same job on
-more or fewer GPUs of the same system (data parallelism grows along), or on other systems.
+more or fewer GPUs of the same system, or on other systems, each under its own fastest plan unless
+the job's own plan is to stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
@@ -20,6 +23,8 @@ from simulator.planning.campaign.training_run import (
     energy,
     money,
 )
+from simulator.planning.search.best_plans import Replanned, replanned
+from simulator.planning.search.space import searchable_job
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
@@ -84,23 +89,59 @@ def compare_clusters(
     members: int = 200,
     seed: int = 0,
     risk: float = DEFAULT_RISK,
-) -> Iterator[Capacity | Refusal]:
-    """The same campaign on every system with every number of GPUs.
+    keep_plan: bool = False,
+    workers: int = 1,
+    on_cluster: Callable[[], None] | None = None,
+) -> list[Capacity | Refusal]:
+    """The same campaign on every system with every number of GPUs, in that order.
 
     Overrides of the job's own system are kept on it. Clusters on which the job runs out of memory
     with a probability above the risk are refused.
+
+    Args:
+        job: Its campaign, and what each cluster's plan starts from.
+        systems: Names of hardware profiles.
+        sizes: Numbers of GPUs.
+        members: Campaigns with failures to simulate.
+        seed: Of their failures.
+        risk: Probability of running out of memory that a plan has at most.
+        keep_plan: Whether the job's own plan runs on every cluster, data parallelism growing and
+            shrinking with the GPUs; otherwise each has the fastest plan that fits.
+        workers: Processes that search for plans.
+        on_cluster: Called after each cluster.
     """
-    for system in systems:
-        for gpus in sizes:
-            try:
-                found = capacity(_moved(job, system, gpus), members=members, seed=seed)
-            except InputError as error:
-                fault = error.faults[0]
-                yield Refusal(system, gpus, f"{fault.path} {fault.rule}")
-                continue
-            probability = found.step.fits_probability
-            reason = f"fits into memory with a probability of {probability:.0%} only"
-            yield found if probability >= 1 - risk else Refusal(system, gpus, reason)
+    clusters = list(product(systems, sizes))
+    moved = [_moved(job, *cluster, keep_plan=keep_plan) for cluster in clusters]
+    plannable = [number for number, each in enumerate(moved) if isinstance(each, Job)]
+    jobs = [each for each in moved if isinstance(each, Job)]
+    found: dict[int, Capacity | Refusal] = {
+        number: each for number, each in enumerate(moved) if isinstance(each, Refusal)
+    }
+    plans = (
+        ((number, Replanned(each)) for number, each in enumerate(jobs))
+        if keep_plan
+        else replanned(jobs, risk=risk, workers=workers)
+    )
+    for position, plan in plans:
+        number = plannable[position]
+        found[number] = _on_cluster(*clusters[number], plan, members, seed, risk)
+        if on_cluster is not None:
+            on_cluster()
+    return [found[number] for number in range(len(clusters))]
+
+
+def _on_cluster(
+    system: str, gpus: int, plan: Replanned, members: int, seed: int, risk: float
+) -> Capacity | Refusal:
+    if plan.job is None:
+        return Refusal(system, gpus, plan.reason)
+    try:
+        found = capacity(plan.job, members=members, seed=seed)
+    except InputError as error:
+        return _refusal(system, gpus, error)
+    probability = found.step.fits_probability
+    reason = f"fits into memory with a probability of {probability:.0%} only"
+    return found if probability >= 1 - risk else Refusal(system, gpus, reason)
 
 
 def smallest_in_time(found: Sequence[Capacity], deadline_s: float) -> Capacity | None:
@@ -126,7 +167,18 @@ def fastest_within_budget(found: Sequence[Capacity], budget_usd: float) -> Capac
     return min(within, key=lambda each: (each.time.wall_s, each.time.gpus), default=None)
 
 
-def _moved(job: Job, system: str, gpus: int) -> Job:
-    if system == job.cluster.profile.name:
-        return job.replace({"cluster.gpus": gpus})
-    return job.replace({"cluster": {"profile": system, "gpus": gpus}})
+def _moved(job: Job, system: str, gpus: int, *, keep_plan: bool) -> Job | Refusal:
+    cluster: dict[str, Any] = {"cluster.gpus": gpus}
+    if system != job.cluster.profile.name:
+        cluster = {"cluster": {"profile": system, "gpus": gpus}}
+    try:
+        if keep_plan:
+            return job.replace(cluster)
+        return searchable_job(lambda changes: job.replace({**cluster, **changes}))
+    except InputError as error:
+        return _refusal(system, gpus, error)
+
+
+def _refusal(system: str, gpus: int, error: InputError) -> Refusal:
+    fault = error.faults[0]
+    return Refusal(system, gpus, f"{fault.path} {fault.rule}")

@@ -7,11 +7,13 @@ cannot read in the same words: the file, what is wrong with it, the way out.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from simulator.errors import InputError
 
@@ -59,6 +61,25 @@ def read_text(
     if not text or text.isspace():
         raise _refusal(path, field, "is empty", wanted)
     return text
+
+
+def strict_json(text: str) -> Any:
+    """The value of a JSON text in which no key of a mapping appears twice.
+
+    Raises:
+        ValueError: It is no JSON, or a key appears twice.
+        RecursionError: It is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_mapping)
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} appears twice")
+    return values
 
 
 def why_unreadable(error: OSError | ValueError) -> str:

@@ -82,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     gc.set_threshold(_NEW_OBJECTS_PER_COLLECTION)
     settings = Settings()
+    if sys.stdout is None:  # closed by whoever started it: answers would be lost without a word
+        note("stdout is closed; leave it open, or send it to a file or to /dev/null")
+        sys.exit(INPUT_WRONG)
     words = sys.argv[1:] if arguments is None else arguments
     try:
         build_app(*words[:1])(args=words, prog_name="clustersim", obj=settings)

@@ -7,7 +7,6 @@ for. The document that results leaves defaults out, as a person would.
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +21,7 @@ from simulator.described.load import job_from_document
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.stack import STACKS
 from simulator.errors import Fault, InputError
+from simulator.files import strict_json
 from simulator.importers.settings import Rules, Settings, plain_names, sort_out
 
 _MAX_DEPTH = 50
@@ -41,7 +41,7 @@ def parse_mapping(text: str, origin: str, wanted: str = "") -> dict[str, Any]:
     if suffix == ".toml":
         values = _parsed(text, origin, wanted, "TOML", tomllib.loads)
     elif suffix == ".json" or text.lstrip()[:1] == "{":
-        values = _parsed(text, origin, wanted, "JSON", json.loads)
+        values = _parsed(text, origin, wanted, "JSON", strict_json)
     else:
         values = parse_yaml(text, origin)
     if not isinstance(values, dict):

@@ -53,17 +53,32 @@ class Settings(ForeignConfig):
         found = [(key, value) for key in keys if (value := self.get(key)) is not None]
         return found[0] if found else (keys[0], None)
 
-    def whole(self, *keys: str, default: _T = None) -> int | _T:  # type: ignore[assignment]
-        """A whole number under one of several spellings, or the default."""
+    def whole(
+        self,
+        *keys: str,
+        default: _T = None,  # type: ignore[assignment]
+        least: int | None = None,
+    ) -> int | _T:
+        """A whole number under one of several spellings, or the default.
+
+        Args:
+            keys: The spellings.
+            default: What holds where the file does not say it, or no whole number.
+            least: The smallest number that makes sense, which stands for smaller ones, so that
+                one fault does not cause others; by default any number makes sense.
+        """
         key, value = self.first(*keys)
         if value is None:
             return default
         if type(value) is float and value.is_integer():
-            return int(value)
-        if type(value) is int:
-            return value
-        self.fault(key, "must be a whole number", value)
-        return default
+            value = int(value)
+        if type(value) is not int:
+            self.fault(key, "must be a whole number", value)
+            return default
+        if least is not None and value < least:
+            self.fault(key, f"must be at least {least}", value)
+            return least
+        return value
 
     def number(self, *keys: str, default: float) -> float:
         """A number under one of several spellings, or the default."""

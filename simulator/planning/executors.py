@@ -8,6 +8,8 @@ its worker again is given up, and the others lose only the time.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import (
@@ -20,6 +22,8 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager
+from multiprocessing.connection import wait as wait_for_any
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from simulator.errors import InputError
@@ -40,6 +44,22 @@ _QUEUED_PER_WORKER = 2
 
 class WorkerDiedError(Exception):
     """A task whose worker died while it was the only one under way."""
+
+
+def process_pool(workers: int) -> ProcessPoolExecutor:
+    """Processes of this machine that end with the process that started them, however it ends."""
+    return ProcessPoolExecutor(workers, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _exit_after(sentinel: int) -> None:
+    wait_for_any([sentinel])
+    os._exit(1)  # nobody is left who waits for a result
 
 
 def run_on_executor(
@@ -91,7 +111,7 @@ def _until_broken(
 ) -> Generator[tuple[int, R | Exception], None, list[int]]:
     """Take tasks from ``waiting`` until all are done; returns what was under way at a break."""
     under_way: dict[Future[R], int] = {}
-    pool = ProcessPoolExecutor(min(workers, len(waiting)))
+    pool = process_pool(min(workers, len(waiting)))
     try:
         while waiting or under_way:
             while waiting and len(under_way) < _QUEUED_PER_WORKER * workers:
@@ -111,7 +131,7 @@ def _until_broken(
 
 
 def _alone(function: Callable[[T], R], item: T) -> R | Exception:
-    with ProcessPoolExecutor(1) as pool:
+    with process_pool(1) as pool:
         future: Future[R] = pool.submit(function, item)
         if isinstance(future.exception(), BrokenExecutor):
             return WorkerDiedError("its worker died: killed, or out of memory")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import InputError
-from simulator.files import read_text
+from simulator.files import read_text, strict_json
 from simulator.serving.described import Lengths, Workload
 from simulator.serving.request import Request
 
@@ -102,7 +101,7 @@ def _columns(text: str, file: str) -> list[Request]:
 def _mooncake(text: str) -> list[Request]:
     requests = []
     for line in text.splitlines():
-        entry = json.loads(line)
+        entry = strict_json(line)
         prompt = max(1, int(entry["input_length"]))
         ends = range(_MOONCAKE_BLOCK_TOKENS, prompt + 1, _MOONCAKE_BLOCK_TOKENS)
         prefix = tuple(zip(entry.get("hash_ids", ()), ends, strict=False))

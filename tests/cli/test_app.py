@@ -234,6 +234,15 @@ def test_a_reader_that_leaves_early_is_no_error(left_pipe):
     assert "internal error" not in done.stderr
 
 
+def test_a_closed_stdout_is_an_error_and_no_empty_answer():
+    command = f"{sys.executable} -m simulator schema job >&-"
+    done = subprocess.run(
+        command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "stdout is closed" in done.stderr
+
+
 @pytest.mark.parametrize("shape", [[], ["--json"]])
 def test_files_are_written_though_the_reader_of_the_tables_left(left_pipe, job_file, shape):
     trace = job_file.with_name("trace.json")

@@ -53,6 +53,7 @@ FILES: dict[str, bytes] = {
         b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 9)) for i in range(9)
     ),
     "merge keys": b"a: &a {x: 1}\nb: &b {<<: *a}\n",
+    "a key twice": b'{"zero_optimization": {"stage": 1}, "zero_optimization": {"stage": 3}}',
     "a huge number": b'{"train_batch_size": ' + b"9" * 6000 + b"}",
     "a long key": b'{"' + b"a" * 200_000 + b'": 1}',
     "a long word": b"--num-layers" + b">" * 30_000,

@@ -237,6 +237,7 @@ WHOLE = text_output(ALL_REDUCE, SIZES)
         (WHOLE[WHOLE.index("        1024 ") :], "is a row of a table without its heading"),
         (WHOLE.replace("#  Rank  3", "#  ...  3"), "names 7 ranks up to 7, but not rank 3"),
         (WHOLE.replace("Rank  1", "Rank  0"), "names rank 0 after rank 0: every process ran alone"),
+        (WHOLE.replace("Rank  7", "Rank 99999999999"), "up to 99999999999, but not rank 7"),
         (WHOLE.replace(device_lines(ALL_REDUCE), ""), "names no GPUs"),
         (WHOLE.replace("all_reduce_perf", "a.out"), "does not say which collective was measured"),
         (WHOLE.replace("all_reduce", "all_gather"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,6 +53,46 @@ def test_a_pool_of_the_caller_that_breaks_costs_only_the_guilty_task():
 
 def test_a_task_whose_worker_was_killed_by_chance_is_done_by_another(tmp_path):
     assert dict(run_on_processes(dies_once, [tmp_path / "marker"], 2)) == {0: "done"}
+
+
+ORPHANS = """
+import os, sys, time
+from pathlib import Path
+from simulator.planning.executors import run_on_processes
+
+def sleep(folder):
+    (folder / str(os.getpid())).touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    list(run_on_processes(sleep, [Path(sys.argv[1])] * 4, 2))
+"""
+
+
+def is_running(process: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux who runs")
+def test_workers_end_with_the_process_that_started_them_even_if_it_is_killed(tmp_path):
+    script = tmp_path / "pool.py"
+    script.write_text(ORPHANS, encoding="utf-8")
+    marks = tmp_path / "workers"
+    marks.mkdir()
+    main = subprocess.Popen([sys.executable, str(script), str(marks)])
+    deadline = time.monotonic() + 60
+    while len(list(marks.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    main.kill()
+    main.wait()
+    workers = [int(mark.name) for mark in marks.iterdir()]
+    assert len(workers) == 2
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_running, workers))
 
 
 def test_results_come_as_they_finish_and_carry_their_number():

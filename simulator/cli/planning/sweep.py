@@ -44,15 +44,14 @@ _CSV, _PARQUET = ".csv", ".parquet"
 @contextlib.contextmanager
 def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
     """The processes and how many they are; no executor where this process is enough."""
-    from concurrent.futures import ProcessPoolExecutor
-
+    from simulator.planning.executors import process_pool
     from simulator.processor import core_count
 
     processes = workers or core_count()
     if processes == 1:
         yield None, 1
         return
-    with ProcessPoolExecutor(processes) as executor:
+    with process_pool(processes) as executor:
         yield executor, processes
 
 

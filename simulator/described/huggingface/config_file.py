@@ -8,7 +8,6 @@ is nowhere known is read like Llama if it has no other keys than Llama, and the 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from simulator.described.huggingface.families import (
 from simulator.described.huggingface.parameter_counts import decisive_keys, network_names
 from simulator.described.model import Model
 from simulator.errors import Fault, InputError, UnsupportedError
-from simulator.files import read_text
+from simulator.files import read_text, strict_json
 
 MAX_FILE_BYTES = 4 * 1024**2
 """Larger files are refused; real ones have a few thousand bytes."""
@@ -93,7 +92,7 @@ def _file(path: Path) -> tuple[Path, str]:
 
 def _parsed(text: str, origin: str) -> Mapping[str, Any]:
     try:
-        values = json.loads(text)
+        values = strict_json(text)
     except (ValueError, RecursionError) as error:
         raise InputError.single("", f"is no JSON ({error})", file=origin, hint=_WANTED) from error
     if not isinstance(values, dict):

@@ -57,7 +57,7 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
     draft = Draft(model=given.model, stack=STACK_OF[kind])
     draft.gpus = given.gpus or settings.whole("num_processes")
     ranks = draft.gpus or 0
-    tp = settings.whole("parallelism_config.parallelism_config_tp_size", default=1)
+    tp = settings.whole("parallelism_config.parallelism_config_tp_size", default=1, least=1)
     shared = _context_parallelism(settings)
     cp = shared["cp"]
     draft.plan = {
@@ -90,8 +90,8 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
     passes them on.
     """
     block = "parallelism_config.parallelism_config_"
-    cp = settings.whole(f"{block}cp_size", default=1)
-    ulysses = settings.whole(f"{block}sp_size", default=1)
+    cp = settings.whole(f"{block}cp_size", default=1, least=1)
+    ulysses = settings.whole(f"{block}sp_size", default=1, least=1)
     ways = {"allgather": "all_gather", "alltoall": "ring"}
     way = settings.choice(f"{block}cp_comm_strategy", meanings=ways, default="all_gather")
     backends = {"torch": "torch", "deepspeed": "deepspeed"}
@@ -132,7 +132,9 @@ def _sharding(settings: Settings, kind: str, width: int) -> dict[str, Any]:
     """What ``width`` = dp x cp ranks shard."""
     if kind == "deepspeed":
         return {"zero": settings.whole("deepspeed_config.zero_stage", default=2)}
-    replicas = settings.whole("parallelism_config.parallelism_config_dp_replicate_size", default=1)
+    replicas = settings.whole(
+        "parallelism_config.parallelism_config_dp_replicate_size", default=1, least=1
+    )
     settings.whole("parallelism_config.parallelism_config_dp_shard_size")
     return fsdp_sharding(settings, width, replicas) if kind == "fsdp" else {"zero": 0}
 

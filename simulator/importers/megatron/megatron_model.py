@@ -29,12 +29,8 @@ _AT_LEAST_ONE = (
 
 def count_of(settings: Settings, field: str, default: Any) -> Any:
     """The number under the options of a field, or the default."""
-    found = settings.whole(*COUNTS[field], default=default)
-    if field in _AT_LEAST_ONE and found is not None and found < 1:
-        key, value = settings.first(*COUNTS[field])
-        settings.fault(key, "must be at least 1", value)
-        return default or 1
-    return found
+    least = 1 if field in _AT_LEAST_ONE else None
+    return settings.whole(*COUNTS[field], default=default, least=least)
 
 
 def switch_of(settings: Settings, field: str) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.files import read_text as read_file
+from simulator.files import strict_json
 from simulator.importers.nccl_tests.measured_collective import ALGORITHM_OF_NAME
 from simulator.importers.nccl_tests.nccl_tests_run import (
     PROGRAMS,
@@ -276,12 +277,12 @@ def read_json(text: str, file: str, *, partial: bool) -> tuple[list[Run], list[s
 
 def _document(text: str, file: str) -> Mapping[str, Any]:
     try:
-        document = json.loads(text)
+        document = strict_json(text)
     except json.JSONDecodeError as error:
         rule = f"is cut off or no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         hint = "nccl-tests writes it to its end only if the run ends; run it again"
         raise InputError.single("", rule, hint=hint, file=file) from error
-    except ValueError as error:  # a number with thousands of digits
+    except ValueError as error:  # a number with thousands of digits, a key that appears twice
         raise InputError.single("", f"is no JSON ({error})", file=file) from error
     except RecursionError as error:
         raise InputError.single("", "is nested too deeply", file=file) from error

@@ -189,14 +189,14 @@ def number(text: object) -> float | None:
 
 
 def _check(run: Run, file: str) -> None:
-    ranks = sorted(device.rank for device in run.devices)
+    ranks = sorted({device.rank for device in run.devices})
     if not ranks:
         rule = "names no GPUs, so that neither ranks nor nodes are known"
         hint = "keep the lines '# Rank 0 ... on HOST device 0 ...' above the table"
         raise InputError.single(run.place, rule, hint=hint, file=file)
-    missing = sorted(set(range(ranks[-1] + 1)) - set(ranks))
-    if missing:
-        rule = f"names {len(ranks)} ranks up to {ranks[-1]}, but not rank {missing[0]}"
+    missing = next((number for number, rank in enumerate(ranks) if rank > number), None)
+    if missing is not None:
+        rule = f"names {len(ranks)} ranks up to {ranks[-1]}, but not rank {missing}"
         hint = "keep the whole list of ranks: it tells how many nodes there were"
         raise InputError.single(run.place, rule, hint=hint, file=file)
     if not run.program:

@@ -90,7 +90,7 @@ def torchtitan_draft(
     """
     draft = Draft(model=model, stack="torchtitan", gpus=given.gpus)
     degrees = {
-        name: settings.whole(*keys, default=1)
+        name: settings.whole(*keys, default=1, least=1)
         for name, keys in spellings_table("torchtitan", "degrees").items()
     }
     width = (given.gpus or 0) // (degrees["tp"] * degrees["pp"])
@@ -201,7 +201,7 @@ def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[s
     """What fully_shard keeps on each rank, of ``width`` = dp x cp ranks."""
     replicate = settings.whole(
         "parallelism.data_parallel_replicate_degree",
-        "training.data_parallel_replicate_degree", default=1,
+        "training.data_parallel_replicate_degree", default=1, least=1,
     )  # fmt: skip
     shard = settings.whole(
         "parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree",
@@ -214,7 +214,7 @@ def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[s
     group = width // replicate if shard < 0 else shard * degrees["cp"]
     if replicate > 1 and group == 1:
         return {"zero": 0}
-    if replicate < 1 or (shard > 0 and width and shard * replicate * degrees["cp"] != width):
+    if shard > 0 and width and shard * replicate * degrees["cp"] != width:
         rule = (
             f"times {replicate} replicas must be the {width} GPUs of data and context parallelism"
         )

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.validate.test_published import ROW as RUN
+
 ROW = {"id": "a-1", "measured_us": 10.0, "predicted_us": 11.0, "error_pct": 10.0, "skipped": None}
 SKIPPED = {"id": "a-2", "measured_us": 5.0, "predicted_us": None, "error_pct": None}
 
@@ -109,3 +111,19 @@ def test_facts_beside_a_table_of_runs_are_used_and_that_is_said(clustersim, writ
     assert f"facts about its runs are taken from {facts}" in clustersim(
         "validate", "published", table
     ).err.replace("\n", " ")
+
+
+def test_ratios_are_printed_beside_the_rows(clustersim, tmp_path):
+    path = tmp_path / "runs.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(RUN))
+        writer.writeheader()
+        for name, micro in (("a-1", "1"), ("a-2", "2")):
+            writer.writerow({**RUN, "id": name, "grade": "A", "micro_batch": micro})
+    outcome = clustersim("validate", "published", path, "--ratios", "--json", "--workers", "1")
+    document = json.loads(outcome.out)
+    steps = [row["predicted_step_s"] for row in document["rows"]]
+    # both took the same time, so all of the predicted difference is an error
+    error_pct = 100 * (max(steps) / min(steps) - 1)
+    assert document["ratios"]["median_pct"] == pytest.approx(error_pct)
+    assert document["sweeps"][0]["regret_pct"] == pytest.approx(0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Protocol
 
 import typer
@@ -83,15 +84,25 @@ def published(
             "clustersim calibrate runs does; errors are those of the others.",
         ),
     ] = 0,
+    ratios: Annotated[
+        bool,
+        typer.Option(
+            "--ratios",
+            help="Also say how far ratios between layouts of a source are off, and what picking "
+            "the layout that is predicted to be the fastest would have cost in each sweep.",
+        ),
+    ] = False,
 ) -> None:
     """Compare with published training runs.
 
     Example:  clustersim validate published runs.csv --out errors.csv
 
     Example:  clustersim validate published runs.csv --anchor 3
+
+    Example:  clustersim validate published runs.csv --ratios
     """
     from simulator.validate.published.anchored_runs import validate_anchored
-    from simulator.validate.published.published_runs import validate_published
+    from simulator.validate.published.published_runs import read_rows, validate_published
     from simulator.validate.published.row_facts import facts_file_of
 
     if (facts := facts_file_of(table)) is not None:
@@ -109,11 +120,15 @@ def published(
             report = validate_published(table, executor=executor, on_row=lambda _: count())
     if first_sight:
         from simulator.validate.first_sight import keep_first_sight
-        from simulator.validate.published.published_runs import read_rows
 
         added = keep_first_sight(report.rows, read_rows(table), kept)
         note(f"{kept}: {added.new} runs added, {added.known} were there already")
-    _show(report, as_json=as_json, out=out, max_mape=max_mape)
+    more: Mapping[str, Any] = {}
+    if ratios:
+        from simulator.validate.published.what_if_errors import what_if_errors
+
+        more = what_if_errors(report.rows, read_rows(table))
+    _show(report, more, as_json=as_json, out=out, max_mape=max_mape)
 
 
 def collectives(
@@ -191,8 +206,16 @@ def serving(
     _show(report, as_json=as_json, out=out, max_mape=max_mape)
 
 
-def _show(report: Report, *, as_json: bool, out: Path | None, max_mape: float | None) -> None:
-    document = report.to_dict()
+def _show(
+    report: Report,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    as_json: bool,
+    out: Path | None,
+    max_mape: float | None,
+) -> None:
+    """Print a report with ``more`` tables, and write its rows where asked."""
+    document = {**report.to_dict(), **more}
     if as_json:
         print_json(document)
     else:
@@ -213,7 +236,7 @@ def _print_report(document: Mapping[str, Any]) -> None:
         if name in totals:
             continue
         rows = (
-            [{name.removeprefix("by_"): key, **row} for key, row in table.items()]
+            [{name.rpartition("by_")[2]: key, **row} for key, row in table.items()]
             if isinstance(table, Mapping)
             else table
         )

@@ -10,7 +10,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu docs clean
+  collectives planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ mutants: $(VENV)/.dev  ## reports/mutants.md: which small mistakes in the core n
 golden: $(VENV)/.dev  ## tests/golden/: results to the last digit, after a change that was meant to move them
 	$(BIN)/python -m tests.golden.results
 
-generated: $(VENV)/.core  ## everything written from code: JSON schemas, docs/fields.md, python-api.md, stacks.md
+generated: $(VENV)/.core  ## everything written from code: JSON schemas, and four pages of docs/ for reference
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json
@@ -131,6 +131,9 @@ docs: generated  ## README, guide and tutorial: outputs, tables and pictures of 
 	$(BIN)/python -m tests.pages
 	$(BIN)/python -m tests.tutorial
 
+docs-site: $(VENV)/.docs  ## build/site/index.html: all pages as a site, with search and without a network
+	$(BIN)/python -m reports.make.docs_site
+
 clean:  ## remove everything that make made
 	rm -rf $(VENV) build dist build-accuracy.md build-memory.md build-importers.md build-zero-bubble.md build-planning.md build-advice.md build-diagnosis.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests reports -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -153,6 +156,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.python
 
 $(VENV)/.calibrate: pyproject.toml | $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[calibrate]'
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@ $(VENV)/.core
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.python

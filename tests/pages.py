@@ -36,11 +36,12 @@ from simulator.cli import main
 from simulator.described.load import job_from_document
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+)
 EXTENDING = ROOT / "docs" / "extending.md"
 """Changes the package; ``tests/test_extending.py`` does what it says in a copy."""
-DEMO = "clustersim run workloads/llama3-70b-64xh100.yaml"
-"""What ``make demo`` prints on stdout is what this command prints."""
 FOREIGN_PROGRAMS = {"nvidia-smi", "pip"}
 """What ``sh`` blocks may call beside our own commands."""
 
@@ -168,8 +169,6 @@ def _outcome(command: str) -> tuple[int, str]:
     """Exit code of a command, and what a terminal would show of both streams."""
     first_lines = _FIRST_LINES.fullmatch(command)
     words = shlex.split(first_lines[1] if first_lines else command)
-    if words == ["make", "demo"]:
-        words = shlex.split(DEMO)
     match words:
         case ["clustersim", *rest, ">", target]:
             kept, said = io.StringIO(), io.StringIO()

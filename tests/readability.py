@@ -38,8 +38,10 @@ def prose(text: str) -> Iterator[str]:
         if not line.strip() or _NEW_BLOCK.match(line):
             yield from _cells(" ".join(block))
             block = []
-        if line.strip() and not line.startswith("    "):
-            block.append(re.sub(r"^\s*(?:[-*] |\d+\. |#+ )?", "", line).strip())
+        if line.startswith("#"):
+            yield line.lstrip("# ")
+        elif line.strip() and not line.startswith("    "):
+            block.append(re.sub(r"^\s*(?:[-*] |\d+\. )?", "", line).strip())
     yield from _cells(" ".join(block))
 
 

@@ -1,8 +1,8 @@
-"""What can a file or a script say? Three pages of the guide, from descriptions and facts.
+"""What can a file or a script say? Pages of the guide, from descriptions and facts.
 
 ``python -m tests.reference`` (or ``make generated``) writes ``docs/python-api.md`` from docstrings,
-``docs/fields.md`` from the specifications and ``docs/stacks.md`` from the facts of each stack.
-A test compares.
+``docs/fields.md`` from the specifications, ``docs/stacks.md`` from the facts of each stack, and
+``docs/models-and-systems.md`` (``tests/models_and_systems.py``). A test compares.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.results.verdict import Advice, WhatIf
 from simulator.units import UNITS, format_quantity
+from tests.models_and_systems import MODELS_PAGE, models_and_systems_page
 
 ROOT = Path(__file__).parent.parent
 API_PAGE = ROOT / "docs" / "python-api.md"
@@ -324,10 +325,11 @@ def _markdown(text: str) -> str:
 
 
 def write_pages() -> None:
-    """The three pages, as the code is now."""
+    """All generated pages, as the code is now."""
     API_PAGE.write_text(api_page(), encoding="utf-8")
     FIELDS_PAGE.write_text(fields_page(), encoding="utf-8")
     STACKS_PAGE.write_text(stacks_page(), encoding="utf-8")
+    MODELS_PAGE.write_text(models_and_systems_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

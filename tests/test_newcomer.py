@@ -1,4 +1,4 @@
-"""Does a newcomer find the answers: README's map, the folder's map, the file, the function?"""
+"""Does a newcomer find the answers: the map of rooms, the folder's map, the file, the function?"""
 
 from __future__ import annotations
 
@@ -49,10 +49,17 @@ def defined_by(node: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.name)
-def test_the_map_in_the_readme_names_the_folder(answer):
+def test_the_readme_leads_to_the_map_of_rooms():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rooms = readme.partition("\n## Which room answers which question\n")[2].partition("\n## ")[0]
+    assert "(CONTRIBUTING.md#which-room-answers-which-question)" in readme
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.name)
+def test_the_map_of_rooms_names_the_folder(answer):
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rooms = contributing.partition("\n## Which room answers which question\n")[2].partition(
+        "\n## "
+    )[0]
     assert f"`{Path(answer.file).parent}/`" in rooms
 
 

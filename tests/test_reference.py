@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from simulator.described.json_schemas import job_schema
+from tests.models_and_systems import KINDS, MODELS_PAGE, models_and_systems_page
 from tests.reference import (
     API_PAGE,
     FIELDS_PAGE,
@@ -52,3 +53,16 @@ def test_every_field_says_what_it_means():
 def test_everything_that_a_script_may_use_says_what_it_is():
     bare = re.findall(r"^#+ (.+)\n\n(?:    .*\n\n)?(?=#)", api_page(), flags=re.MULTILINE)
     assert bare == ["Functions", "Classes", "Parts of a result"]
+
+
+def test_the_page_of_models_and_systems_is_that_of_the_shipped_files():
+    assert MODELS_PAGE.read_text(encoding="utf-8") == models_and_systems_page(), "make generated"
+
+
+def test_every_number_of_a_system_is_counted_under_its_source():
+    from simulator.described.load import load_profile, profile_names
+
+    rows = [line for line in models_and_systems_page().splitlines() if line.startswith("| `")]
+    counts = {row.split("`")[1]: row.split(" | ")[3 : 3 + len(KINDS)] for row in rows}
+    for name in profile_names():
+        assert sum(map(int, counts[name])) == len(load_profile(name).provenance)

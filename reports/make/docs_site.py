@@ -8,6 +8,7 @@ server and no network. Links to code, which are no pages, become plain text.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -23,7 +24,9 @@ CONFIG = ROOT / "docs" / "mkdocs.yml"
 PAGES = ROOT / "build" / "pages"
 ASSETS = ROOT / "docs" / "assets"
 
-_LINK = re.compile(r"\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>(?!\w+:)[^)#\s]+)(?P<anchor>#[^)]*)?\)")
+_LINK = re.compile(
+    r"\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>(?!\w+:)[^)#\s]+)(?P<anchor>#[^)]*)?\)"
+)
 _SHOWN = {".md", ".png", ".svg", ".html", ".ipynb", ".csv", ".json", ".yaml"}
 """Endings of files that a browser shows or saves."""
 
@@ -86,4 +89,5 @@ def copy_pages(folder: Path) -> None:
 if __name__ == "__main__":
     copy_pages(PAGES)
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(CONFIG)]
-    sys.exit(subprocess.run(build, check=False).returncode)
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # on the successor of the theme
+    sys.exit(subprocess.run(build, env=quiet, check=False).returncode)

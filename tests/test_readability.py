@@ -1,0 +1,111 @@
+"""Can the documentation be read aloud, and are its terms explained?"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.pages import PAGES, ROOT
+from tests.readability import (
+    MOST_WORDS,
+    abbreviations,
+    glossary_terms,
+    long_sentences,
+    prose,
+    sentences,
+    words,
+)
+from tests.reference import API_PAGE, FIELDS_PAGE, STACKS_PAGE
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+GENERATED = {API_PAGE, FIELDS_PAGE, STACKS_PAGE}
+"""Tables of evidence and docstrings, whose words are checked where they are written."""
+WRITTEN = [page for page in PAGES if page not in GENERATED]
+EVERYDAY = set(
+    ["AI", "API", "CPU", "GPU", "README", "MIT", "SI", "GB", "MB", "GiB", "CO", "CLI", "ID"]
+) | set(["CSV", "JSON", "JSONL", "YAML", "TOML", "HTML", "XML", "PDF", "PNG", "SVG"])
+"""Words, units and formats of files that every reader of these pages knows."""
+NAMES = set(
+    [
+        "NVIDIA",
+        "RTX",
+        "GPT",
+        "LM",
+        "NeoX",
+        "LLaMA",
+        "PaLM",
+        "TensorRT",
+        "SWIFT",
+        "DeepEP",
+        "DJL",
+        "LMI",
+        "FNet",
+        "MaxText",
+        "MPT",
+        "OPT",
+    ]
+)
+"""Names of makers, products, models and frameworks; their letters explain nothing."""
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_no_sentence_of_a_page_is_longer_than_35_words(page):
+    assert MOST_WORDS == 35
+    assert long_sentences(page.read_text(encoding="utf-8")) == []
+
+
+def test_every_abbreviation_on_a_page_is_in_the_glossary():
+    explained = set(glossary_terms(GLOSSARY)) | EVERYDAY | NAMES
+    for term in glossary_terms(GLOSSARY):
+        explained.update(re.findall(r"\w+", term))
+    unknown = {
+        page.name: missing
+        for page in WRITTEN
+        if (missing := abbreviations(page.read_text(encoding="utf-8")) - explained)
+    }
+    assert unknown == {}
+
+
+def test_every_term_of_the_glossary_is_used_on_another_page():
+    others = [page.read_text(encoding="utf-8") for page in PAGES if page != GLOSSARY]
+    text = "\n".join(others).lower()
+    terms = glossary_terms(GLOSSARY)
+    assert len(terms) > 100
+    assert [t for t in terms if not re.search(rf"\b{re.escape(t.lower())}", text)] == []
+
+
+def test_no_term_has_two_entries():
+    terms = glossary_terms(GLOSSARY)
+    assert sorted({t for t in terms if terms.count(t) > 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One. Two? Three!\n", ["One.", "Two?", "Three!"]),
+        ("It takes 1.5 s on 8.0 GPUs.\n", ["It takes 1.5 s on 8.0 GPUs."]),
+        ("A file, e.g. this one.\n", ["A file, e.g. this one."]),
+        ("wrapped\nline\n\nanother\n", ["wrapped line", "another"]),
+        ("- first\n  goes on\n- second\n", ["first goes on", "second"]),
+        ("| a | b |\n|---|---:|\n| c. d | e |\n", ["a", "b", "c.", "d", "e"]),
+        ("Before:\n\n```console\n$ code. Code.\n```\n\nAfter.\n", ["Before:", "After."]),
+        ("See [the page](x.md#y) and `a b. c`.\n", ["See the page and CODE."]),
+        ("## Title\nText.\n", ["Title", "Text."]),
+    ],
+)
+def test_a_page_is_split_into_the_sentences_that_a_reader_sees(text, expected):
+    assert list(sentences(text)) == expected
+
+
+def test_the_limit_counts_words_and_not_numbers_or_signs():
+    assert words("On 8 x H100 - or 16 - it fits.") == 6
+    limit = " ".join(["word"] * MOST_WORDS)
+    assert long_sentences(f"{limit}.\n") == []
+    assert len(long_sentences(f"{limit} more.\n")) == 1
+
+
+def test_abbreviations_are_found_in_prose_alone():
+    text = "MFU of two GPUs, in ZeRO; `HFU` and A100 are none.\n\n```sh\nXYZ\n```\n"
+    assert abbreviations(text) == {"MFU", "GPU", "ZeRO"}
+    assert list(prose("<!-- DDP -->\n")) == []

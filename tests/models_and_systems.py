@@ -50,8 +50,8 @@ def models_and_systems_page() -> str:
     runs = [row for name in RUN_TABLES for row in _rows(ROOT / "reports" / "data" / name)]
     by_system = Counter(row["profile"] for row in runs)
     by_model = Counter(row["model"] for row in runs)
-    systems = ("system", "description", "memory", *KINDS, "share assumed", "runs")
-    models = ("model", "parameters", "active", "layers", "source", "runs")
+    systems = ("system", "memory", *KINDS, "share assumed", "runs", "description")
+    models = ("model", "parameters", "active", "layers", "runs", "source")
     return "\n".join(
         [
             _TITLE,
@@ -74,11 +74,11 @@ def _system(name: str, runs: int) -> tuple[str, ...]:
     share = counts["assumed"] / counts.total()
     return (
         f"`{name}`",
-        profile.description,
         format_bytes(profile.device.memory_bytes),
         *(str(counts[kind]) for kind in KINDS),
         f"{share:.0%}",
         str(runs),
+        profile.description,
     )
 
 
@@ -86,7 +86,7 @@ def _model(name: str, runs: int) -> tuple[str, ...]:
     model = load_model(name)
     count = parameter_count_by_part(model)
     total, active = format_count(count.parameters), format_count(count.active_parameters)
-    return f"`{name}`", total, active, str(model.layers), source_of_model(name), str(runs)
+    return f"`{name}`", total, active, str(model.layers), str(runs), source_of_model(name)
 
 
 def source_of_model(name: str) -> str:

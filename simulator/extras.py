@@ -12,6 +12,7 @@ _EXTRA_OF = {
     "distributed": "dask",
     "pyarrow": "parquet",
     "google.protobuf": "chakra",
+    "mcp": "mcp",
 }
 """Extra of the distribution that brings a library; others are of no extra."""
 

@@ -59,6 +59,7 @@ LIBRARY_ROOMS = {
     "google": {"chakra"},
     "typer": {"cli"},
     "rich": {"cli"},
+    "mcp": {"cli"},
 }
 """Which rooms may use a library; numpy, pandas, pydantic and yaml are not limited."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from simulator.cli.completion import prepare_completion
 from simulator.cli.console import close_stdout, note
 from simulator.errors import ClustersimError, DoesNotFitError
 
@@ -28,6 +30,7 @@ _NEW_OBJECTS_PER_COLLECTION = 100_000
 """Looking for garbage after every 700, as Python does, is a tenth of a short command."""
 
 _COMMANDS = {
+    "init": "init",
     "run": "step.run",
     "capture": "step.capturing",
     "compare": "step.comparing",
@@ -45,6 +48,7 @@ _COMMANDS = {
     "diagnose": "planning.diagnose",
     "capacity": "planning.capacity",
     "schema": "shipped",
+    "mcp": "mcp_server",
 }
 """Module of each command; the function has the command's name."""
 
@@ -87,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INPUT_WRONG)
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        build_app(*words[:1])(args=words, prog_name="clustersim", obj=settings)
+        build_app(*(prepare_completion(os.environ) or words[:1]))(
+            args=words, prog_name="clustersim", obj=settings
+        )
     except ClustersimError as error:
         note(str(error))
         sys.exit(DOES_NOT_FIT if isinstance(error, DoesNotFitError) else INPUT_WRONG)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simulator.described.foreign_config import ImportReport
     from simulator.described.job import Job
     from simulator.importers.assembly import Given
+    from simulator.importers.hub_models import ModelDocument
 
 
 Profile = Annotated[
@@ -70,7 +71,12 @@ def build_import_group() -> typer.Typer:
 
 def import_huggingface(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="A config.json, or a folder that holds one.")
+        str,
+        typer.Argument(
+            metavar="CONFIG|ORG/NAME",
+            help="A config.json, a folder that holds one, or a name of the hub: its config.json is "
+            "taken from the local cache.",
+        ),
     ],
     profile: Profile = "h100-sxm-80gb",
     gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of the job.")] = 8,
@@ -81,27 +87,58 @@ def import_huggingface(
 ) -> None:
     """Turn a Hugging Face config.json into a job.
 
-    The report of what was understood goes to stderr.
+    The report of what was understood goes to stderr. Nothing is downloaded: of a name of the hub
+    the config.json in the local cache is read, else the shipped model of that name is taken.
 
     Example:  clustersim import hf config.json --gpus 64 --global-batch 512 > job.yaml
+
+    Example:  clustersim import hf Qwen/Qwen3-8B > job.yaml
     """
     import yaml
 
-    from simulator.described.huggingface.config_file import read_huggingface_config
     from simulator.described.load import job_from_document
-    from simulator.importers.hub_models import model_document
 
-    model, report = read_huggingface_config(config)
+    model, report = _model_of_hub(config)
     document = {
-        "model": model_document(model),
+        "model": model,
         "cluster": {"profile": profile, "gpus": gpus},
         "batch": {"global": global_batch or gpus, "micro": 1, "seq_len": seq_len},
         "plan": {},
     }
     job_from_document(document)
     typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
-    note(str(report))
+    note(report)
     note("cluster, batch and plan are yours to choose; the file does not know them")
+
+
+def _model_of_hub(config: str) -> tuple[ModelDocument, str]:
+    """The model of a file, folder or name of the hub as a job writes it, and what was understood.
+
+    Raises:
+        InputError: Neither this machine nor the package knows the name, or the file is wrong.
+    """
+    from simulator.described.huggingface.config_file import read_huggingface_config
+    from simulator.importers.hub_cache import cached_config, hub_cache_folder, is_hub_name
+    from simulator.importers.hub_models import model_document, shipped_model
+
+    if not is_hub_name(config):
+        model, report = read_huggingface_config(config)
+        return model_document(model), str(report)
+    file = cached_config(config)
+    if file is not None:
+        model, report = read_huggingface_config(file, config.rpartition("/")[2])
+        return model_document(model), f"read {file}\n{report}"
+    shipped = shipped_model(config)
+    if shipped is not None:
+        said = shipped if isinstance(shipped, str) else shipped["base"]
+        where = f"not in the local cache ({hub_cache_folder()})"
+        return shipped, f"{config}: {where}; taken is the shipped model {said}"
+    hint = (
+        f"get its config.json: hf download {config} config.json, or save "
+        f"https://huggingface.co/{config}/raw/main/config.json; then name it or the file here"
+    )
+    rule = f"is no file, no shipped model, and not in the local cache {hub_cache_folder()}"
+    raise InputError.single("CONFIG", rule, config, hint)
 
 
 def _given(

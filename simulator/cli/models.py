@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
+from simulator.cli.console import (
+    note,
+    number_columns,
+    percent,
+    print_json,
+    print_table,
+    text_columns,
+)
 from simulator.cli.options import AsJson, complete_model
 from simulator.errors import InputError
 from simulator.units import format_count
@@ -24,6 +33,7 @@ def build_models_group() -> typer.Typer:
         name="models", no_args_is_help=True, help="Shipped models; parameters of any."
     )
     group.command("list")(list_models)
+    group.command("show")(show_model)
     group.command("count")(count_parameters)
     return group
 
@@ -65,6 +75,82 @@ def list_models(*, as_json: AsJson = False) -> None:
     ]
     numbers = ("parameters", "active", *_WIDTHS, "experts")
     print_table("models", text_columns("name") + number_columns(*numbers), rows)
+
+
+def show_model(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="A shipped model, a model's .yaml, or a config.json of transformers.",
+            autocompletion=complete_model,
+        ),
+    ],
+    all_fields: Annotated[
+        bool, typer.Option("--all", help="Show fields that the file leaves to their defaults, too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a model: its dimensions, its parameters by part, and where they come from.
+
+    Example:  clustersim models show qwen3-30b-a3b
+    """
+    from simulator.described.load import load_model, model_file
+    from simulator.program.layer.model_totals import parameter_count_by_part
+
+    loaded = load_model(model)
+    count = parameter_count_by_part(loaded)
+    file = model_file(model)
+    about = _source_of(file)
+    values = dict(_fields(loaded.model_dump(mode="json", by_alias=True)))
+    stated = dict(_fields(loaded.model_dump(mode="json", by_alias=True, exclude_unset=True)))
+    if as_json:
+        print_json(
+            {
+                "name": loaded.name,
+                "file": str(file),
+                "source": about,
+                "parameters": count.parameters,
+                "active_parameters": count.active_parameters,
+                "by_part": count.by_part,
+                "dimensions": values,
+            }
+        )
+        return
+    of = "" if count.active_parameters == count.parameters else (
+        f", {format_count(count.active_parameters)} of them active per token"
+    )  # fmt: skip
+    title = f"{loaded.name}: {format_count(count.parameters)} parameters{of}"
+    rows = [
+        (path, str(value), "" if path in stated else "default")
+        for path, value in values.items()
+        if all_fields or path in stated
+    ]
+    print_table(title, text_columns("field", "value", ""), rows)
+    parts = [
+        (part, f"{numel:,}", f"{count.active_by_part[part]:,}", percent(numel / count.parameters))
+        for part, numel in count.by_part.items()
+    ]
+    columns = text_columns("part") + number_columns("parameters", "active", "share")
+    print_table("parameters by part", columns, parts)
+    typer.echo(about or f"The file states no source: {file}")
+
+
+def _fields(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Fields with a value, nested ones by their paths; the name is none of them."""
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _fields(value, f"{prefix}{key}.")
+        elif value is not None and f"{prefix}{key}" != "name":
+            yield f"{prefix}{key}", value
+
+
+def _source_of(file: Path) -> str:
+    """What the comment at the head of a model's file says of its source."""
+    if file.suffix == ".json":
+        return f"Source: {file}"
+    head = takewhile(lambda line: line.startswith("#"), file.read_text("utf-8").splitlines())
+    return "\n".join(line.lstrip("# ").rstrip() for line in head)
 
 
 def count_parameters(

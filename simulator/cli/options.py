@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.completion import complete_change, complete_job
 from simulator.cli.console import note
 from simulator.errors import InputError
 from simulator.files import PICTURES
@@ -22,6 +23,7 @@ JobFile = Annotated[
     typer.Argument(
         metavar="JOB.yaml",
         help="The job: model, cluster, batch and plan; the name of a shipped one; or a capture.",
+        autocompletion=complete_job,
     ),
 ]
 Changes = Annotated[
@@ -30,6 +32,7 @@ Changes = Annotated[
         "--set",
         metavar="FIELD=VALUE",
         help="Change a field of the job, for example plan.tp=4; may be repeated.",
+        autocompletion=complete_change,
     ),
 ]
 ProfileName = Annotated[

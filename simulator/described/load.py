@@ -150,6 +150,14 @@ def load_model(name_or_path: str | Path) -> Model:
     return _named_model(str(name_or_path), "model", Path())
 
 
+def model_file(name_or_path: str | Path) -> Path:
+    """The file of a model: the one of that path, else the shipped one of that name."""
+    name = str(name_or_path)
+    if name.endswith(".json"):
+        return Path(name)
+    return named_file("model", name, data_folder("workloads") / "models", Path())
+
+
 def load_profile(name_or_path: str | Path) -> HardwareProfile:
     """A shipped hardware profile by name, or one from a YAML file."""
     return _named_profile(str(name_or_path), "profile", Path())

@@ -1,0 +1,192 @@
+"""clustersim mcp: how does a coding agent ask these questions, by the Model Context Protocol?
+
+Each tool runs one command with ``--json`` in a process of its own and answers with the object that
+the command prints. So an answer never differs from the command's, a search blocks no other tool,
+and nothing but the protocol is written to stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from simulator.extras import require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcp.server import MCPServer
+
+_INSTRUCTIONS = (
+    "Predict step time, memory, money and the best parallel plan of LLM training on a GPU cluster, "
+    "without a GPU. Start with `plan` where the split of the work is open, with `run` or `memory` "
+    "where it is known. A job that does not fit is an answer (fits: false), not an error. Times "
+    "are seconds, sizes bytes. docs/fields.md lists every field of a job."
+)
+_FITS, _DOES_NOT_FIT = 0, 1
+
+JobText = Annotated[
+    dict[str, Any] | str,
+    Field(
+        description="The job: name of a shipped one, path of a YAML file, or its content, such as "
+        '{"model": "llama3-70b", "cluster": {"profile": "h100-sxm-80gb", "gpus": 64}, '
+        '"batch": {"global": 256, "micro": 1, "seq_len": 8192}, "plan": {"tp": 8, "pp": 2}}'
+    ),
+]
+Changes = Annotated[
+    dict[str, Any] | None,
+    Field(description='Fields of the job to change, by path: {"plan.tp": 4, "cluster.gpus": 128}.'),
+]
+Risk = Annotated[
+    float, Field(ge=0.001, le=0.5, description="Accepted probability of running out of memory.")
+]
+
+
+def mcp() -> None:
+    """Serve plan, run, memory and diagnose as tools for coding agents, over stdio (MCP).
+
+    Needs the extra mcp: pip install 'clustersim[mcp]'
+
+    Example:  claude mcp add clustersim -- clustersim mcp
+    """
+    require("mcp", "speaks the Model Context Protocol")
+    build_server().run("stdio")
+
+
+def build_server() -> MCPServer[Any]:
+    """The server with its tools; ``clustersim mcp`` runs it over stdin and stdout."""
+    from mcp.server import MCPServer
+
+    from simulator.version import __version__
+
+    server: MCPServer[Any] = MCPServer(
+        "clustersim", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
+    )
+    for tool in (plan, run, memory, diagnose, names):
+        server.add_tool(tool, structured_output=True)
+    return server
+
+
+async def plan(
+    job: JobText,
+    changes: Changes = None,
+    top: Annotated[int, Field(ge=1, le=50, description="Plans to find, fastest first.")] = 3,
+    risk: Risk = 0.1,
+    vary: Annotated[
+        dict[str, list[Any]] | None,
+        Field(description='Values to try instead of the default ones: {"plan.zero": [1, 3]}.'),
+    ] = None,
+) -> dict[str, Any]:
+    """Search for the fastest plans that fit, proven to be so under the full simulation.
+
+    Answers with choices (changes to the job, step_time_s, fits_probability, where time goes), how
+    many plans were looked at, and the nearest plan that fits where none does.
+    """
+    axes = [f"--vary={path}={','.join(map(_yaml, each))}" for path, each in (vary or {}).items()]
+    return await _answer(
+        "plan", job, changes, [f"--top={top}", f"--risk={risk}", "--no-why", *axes]
+    )
+
+
+async def run(job: JobText, changes: Changes = None) -> dict[str, Any]:
+    """Simulate one training step: time with its band, MFU, where it goes, memory, does it fit."""
+    return await _answer("run", job, changes, [])
+
+
+async def memory(
+    job: JobText,
+    changes: Changes = None,
+    savings: Annotated[
+        bool, Field(description="Also simulate single changes that save memory, and rank them.")
+    ] = False,
+) -> dict[str, Any]:
+    """Say who holds which bytes on every pipeline stage, and how likely the job fits."""
+    return await _answer("memory", job, changes, ["--savings"] if savings else [])
+
+
+async def diagnose(
+    job: JobText,
+    step: Annotated[str, Field(description='The measured step, with its unit: "15.9 s".')],
+    changes: Changes = None,
+    memory: Annotated[
+        str | None, Field(description='The measured peak of memory: "61 GiB".')
+    ] = None,
+    memory_kind: Annotated[
+        Literal["allocated", "reserved", "device"],
+        Field(description="What memory is: tensors, torch's reserved memory, or nvidia-smi's."),
+    ] = "reserved",
+) -> dict[str, Any]:
+    """Say why a run may not be as predicted: hypotheses with probabilities, and how to be sure."""
+    measured = [f"--step={step}", f"--memory-kind={memory_kind}"]
+    return await _answer(
+        "diagnose", job, changes, [*measured, *([f"--memory={memory}"] if memory else [])]
+    )
+
+
+async def names(
+    kind: Annotated[
+        Literal["models", "profiles", "jobs"], Field(description="What to list the names of.")
+    ],
+) -> dict[str, Any]:
+    """List what ships with the package and can be named in a job: models, profiles, jobs."""
+    from simulator.described.load import job_names, model_names, profile_names
+
+    known = {"models": model_names, "profiles": profile_names, "jobs": job_names}
+    return {kind: known[kind]()}
+
+
+async def _answer(
+    command: str,
+    job: Mapping[str, Any] | str,
+    changes: Mapping[str, Any] | None,
+    options: list[str],
+) -> dict[str, Any]:
+    """What a command prints with ``--json``.
+
+    Raises:
+        ToolError: The command refuses its input; the message is the command's.
+    """
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    sets = [f"--set={path}={_yaml(value)}" for path, value in (changes or {}).items()]
+    with _job_file(job) as file:
+        words = [sys.executable, "-m", "simulator", command, *sets, *options, "--json", "--", file]
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            out, err = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()  # whoever asked does not wait any more
+    if process.returncode not in {_FITS, _DOES_NOT_FIT} or not out.strip():
+        raise ToolError(err.decode(errors="replace").strip() or f"{command} was stopped")
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+@contextmanager
+def _job_file(job: Mapping[str, Any] | str) -> Iterator[str]:
+    """A file that holds the job; one that is named is left where it is."""
+    if isinstance(job, str):
+        yield job
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "job.yaml"
+        file.write_text(json.dumps(job), encoding="utf-8")  # JSON is YAML
+        yield str(file)
+
+
+def _yaml(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from simulator.planning.distribution.sampled_steps import StepDistribution
     from simulator.results.difference import Difference
     from simulator.results.verdict import Advice
 
-__all__ = ["Engine", "Job", "Result", "load_job", "simulate", "sweep"]
+__all__ = ["Engine", "Job", "Result", "load_job", "sample", "simulate", "sweep"]
 
 _MOST_ROWS = 128
 """Rows of the pipeline picture: more than any pipeline has stages."""
@@ -235,6 +236,26 @@ def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Res
     return Result(
         **{f.name: getattr(numbers, f.name) for f in fields(numbers)}, job=job, engine=engine
     )
+
+
+def sample(job: Job, samples: int = 1000, *, seed: int | None = None) -> StepDistribution:
+    """How the steps of a job spread, where its ``variation`` or ``batch.lengths`` say what differs.
+
+    Args:
+        job: What to sample.
+        samples: How many steps to draw.
+        seed: Of the draws; by default the job's.
+
+    Returns:
+        Mean and percentiles of the step, how stragglers grow with the GPUs that wait for each
+        other, how likely memory runs out, and every sampled step.
+
+    Raises:
+        InputError: Nothing of the job varies, or not in a way that is modelled.
+    """
+    from simulator.planning.distribution.sampled_steps import step_distribution
+
+    return step_distribution(job, samples, seed)
 
 
 def _saved(figure: Figure, path: str | Path) -> Path:

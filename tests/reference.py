@@ -20,6 +20,8 @@ import simulator
 from simulator import errors
 from simulator.described.json_schemas import job_schema
 from simulator.described.plan.stack import STACKS, Stack, evidence_of_stack
+from simulator.planning.distribution.sampled_steps import StepDistribution, StragglerScale
+from simulator.planning.distribution.step_sampler import Control
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.results.verdict import Advice, WhatIf
@@ -31,9 +33,12 @@ API_PAGE = ROOT / "docs" / "python-api.md"
 FIELDS_PAGE = ROOT / "docs" / "fields.md"
 STACKS_PAGE = ROOT / "docs" / "stacks.md"
 
-FUNCTIONS = {name: getattr(simulator, name) for name in ("load_job", "simulate", "sweep")}
+FUNCTIONS = {name: getattr(simulator, name) for name in ("load_job", "simulate", "sample", "sweep")}
 CLASSES = {"Job": simulator.Job, "Result": simulator.Result}
-PARTS = (ClassMemory, Waits, Difference, Cause, Advice, WhatIf)
+PARTS = (
+    ClassMemory, Waits, Difference, Cause, Advice, WhatIf, StepDistribution, StragglerScale,
+    Control,
+)  # fmt: skip
 MISTAKES = {
     name: getattr(errors, name)
     for name in ("ClustersimError", "InputError", "Fault", "UnsupportedError", "DoesNotFitError")
@@ -74,6 +79,7 @@ _PARTS_OF_A_JOB = {
     "The plan": ("Plan", "Lora", "Offload", "ExpertLoad", "Stack"),
     "The model": ("Model", "LatentAttention", "StateSpace", "Experts"),
     "What is slower than it should be": ("Perturbation",),
+    "What differs from step to step": ("Variation", "Jitter", "SlowGpus", "ExpertVariation"),
     "The whole training run": (
         "Campaign", "System", "Reserved", "Owned", "Power", "Site", "Failures", "Failure",
         "Preemption", "Checkpoint",

@@ -46,6 +46,7 @@ _COMMANDS = {
     "advise": "planning.advise",
     "sensitivity": "planning.variations",
     "diagnose": "planning.diagnose",
+    "distribution": "planning.distribution",
     "capacity": "planning.capacity",
     "schema": "shipped",
     "mcp": "mcp_server",

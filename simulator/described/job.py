@@ -18,6 +18,7 @@ from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.lengths import Lengths
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
+from simulator.described.variation import Variation
 
 _DEFAULT_STACK = "megatron-core"
 
@@ -102,6 +103,9 @@ class Job(Spec):
     plan: Plan = Field(default_factory=Plan)
     perturbations: tuple[Perturbation, ...] = ()
     """What is slower than the profile says."""
+    variation: Variation = Variation()
+    """What differs from step to step; only ``clustersim distribution`` reads it. For example
+    ``{compute: {sigma: 0.02}, slow: {rate: 0.001, slowdown: 0.2}}``."""
     campaign: Campaign = Campaign()
     """The whole training run that the step is part of; only capacity questions read it."""
 

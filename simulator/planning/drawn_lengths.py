@@ -31,6 +31,11 @@ _MULTIPLE = 8
 """Padded lengths are multiples of this many tokens for each rank that shares a sequence."""
 
 
+def padded_multiple(job: Job) -> int:
+    """What padded lengths are multiples of [tokens]."""
+    return _MULTIPLE * job.plan.tp * job.plan.cp
+
+
 @dataclass(frozen=True)
 class Spread:
     """A number that differs from step to step.
@@ -102,7 +107,7 @@ class _Draws:
     def __init__(self, job: Job, lengths: Lengths) -> None:
         self._job, self._lengths = job, lengths
         self._random = random.Random(lengths.seed)
-        self._multiple = _MULTIPLE * job.plan.tp * job.plan.cp
+        self._multiple = padded_multiple(job)
         self.filled = self.computed = 0.0
 
     def step(self) -> list[list[float]]:
@@ -148,7 +153,7 @@ class _Grid:
 
     def __init__(self, job: Job, lengths: Lengths, drawn: Sequence[float]) -> None:
         self._job, self._packed = job, lengths.layout == "packed"
-        self._multiple = _MULTIPLE * job.plan.tp * job.plan.cp
+        self._multiple = padded_multiple(job)
         low, high = max(1.0, min(drawn)), max(drawn)
         ratio = (high / low) ** (1 / (_GRID - 1))
         points = {self._rounded(low * ratio**index) for index in range(_GRID)}

@@ -111,13 +111,27 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
         return single_process_program(job, steps, each_rank=unfolded)
     order = StepOrder(job)
 
-    def folded_program(variant: Job, share: ExpertShare | None) -> Program:
+    def stages(variant: Job, share: ExpertShare | None) -> Program:
         return _Builder(variant, order, share).build(steps)
 
     differ = job.perturbations or job.cluster.pools or job.plan.expert_load is not None
     if unfolded or differ:
-        return unfold(job, folded_program, each_rank=unfolded)
-    return folded_program(job, None)
+        return unfold(job, stages, each_rank=unfolded)
+    return stages(job, None)
+
+
+def folded_program(job: Job, share: ExpertShare | None = None) -> Program:
+    """The program of one step with one class of ranks per stage, whatever makes ranks differ.
+
+    Args:
+        job: What to run; each rank is a process of its own.
+        share: What the experts of every rank receive; None is as much as all others.
+
+    Raises:
+        InputError: The plan asks for something that cannot run; the error says why.
+    """
+    check_training(job.model, job.plan)
+    return _Builder(job, StepOrder(job), share).build(1)
 
 
 class _Builder:

@@ -17,7 +17,8 @@ from simulator.version import __version__
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
     "run", "compare", "memory", "strategies", "limits", "traffic", "balance", "sweep", "plan",
-    "advise", "capacity", "sensitivity", "diagnose", "schema",
+    "advise", "capacity", "sensitivity", "diagnose", "distribution",
+    "schema",
     "import hf", "import megatron", "import deepspeed", "import torchtitan", "import accelerate",
     "import nemo", "import axolotl", "import llamafactory", "import ms-swift", "import torchtune",
     "import xtuner", "import nanotron", "import gpt-neox", "import llm-foundry", "import primus",

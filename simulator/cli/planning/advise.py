@@ -58,7 +58,7 @@ def advise(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare DDP, ZeRO, TP, PP and combinations, each at its best.
+    """Compare DDP, ZeRO, TP, PP and mixtures, each at its best.
 
     The plans are those that clustersim plan searches, so the best strategy's plan is the best
     plan. Fewer of them are quicker to search: --vary plan.vpp=1 --vary plan.cp=1. "fits" is the

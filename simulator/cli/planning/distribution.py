@@ -1,0 +1,98 @@
+"""clustersim distribution: how do the steps of a job spread?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import (
+    note,
+    number_columns,
+    percent,
+    print_json,
+    print_table,
+    text_columns,
+    working,
+    write_picture,
+)
+from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job
+from simulator.files import PICTURES
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from simulator.planning.distribution.sampled_steps import StepDistribution
+
+
+def distribution(
+    job_file: JobFile,
+    *,
+    changes: Changes = None,
+    samples: Annotated[int, typer.Option(min=1, metavar="N", help="Steps to draw.")] = 1000,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Of the draws; default: the job's.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        file_to_write(
+            "Draw the spread, and how it grows with the GPUs.", *PICTURES, metavar="FILE.png"
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw many steps and say how they spread.
+
+    GPUs, links, loads of experts and lengths vary as the job's variation and batch.lengths say.
+    With --json every step that was drawn is printed, too.
+
+    Example:  clustersim distribution job.yaml --set 'variation={compute: {sigma: 0.03}}'
+
+    Example:  clustersim distribution job.yaml --set
+    'variation={slow: {rate: 0.001, slowdown: 0.2}, links: {sigma: 0.1}}' --samples 5000
+    """
+    from simulator.planning.distribution.sampled_steps import step_distribution
+
+    job = read_job(job_file, changes)
+    with working("drawing steps"):
+        found = step_distribution(job, samples, seed)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print(found)
+    if plot is not None:
+        from simulator.plots.distribution import build_distribution_figure
+
+        figure = build_distribution_figure(
+            found.title,
+            found.steps_s,
+            found.typical_step_s,
+            [(each.gpus, each.amplification) for each in found.stragglers],
+        )
+        write_picture(figure, plot)
+
+
+def _print(found: StepDistribution) -> None:
+    step, peak = found.step_time_s, found.peak_device_bytes
+    rows = [
+        ("step time", *(format_seconds(s) for s in (step.mean, step.p5, step.p50, step.p95))),
+        ("fullest GPU", *(format_bytes(b) for b in (peak.mean, peak.p5, peak.p50, peak.p95))),
+    ]
+    columns = text_columns("") + number_columns("mean", "P5", "P50", "P95")
+    print_table(f"{found.title}: {found.samples:,} steps", columns, rows)
+    typer.echo(
+        f"the step in which nothing varies takes {format_seconds(found.typical_step_s)}; the mean "
+        f"is {found.amplification:.3f} times that"
+    )
+    typer.echo(f"out of memory with a probability of {percent(found.out_of_memory_probability)}\n")
+    scales = [
+        (f"{each.gpus:,}", format_seconds(each.mean_step_s), f"{each.amplification:.3f}")
+        for each in found.stragglers
+    ]
+    columns = number_columns("GPUs that wait for each other", "mean step", "over one alike")
+    print_table("stragglers", columns, scales)
+    control = found.control
+    note(
+        f"control: {control.steps} of them simulated in full take {control.mean_ratio:.4f} times "
+        f"as long in the mean; the worst is {percent(control.largest_difference, 2)} off"
+    )

@@ -1,0 +1,75 @@
+"""What differs from step to step: jitter of GPUs and links, slow GPUs, loads of experts?
+
+The profile says what a typical step takes; a job may say how steps spread about it. Lengths of
+sequences, which differ too, are said in ``batch.lengths``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from simulator.described.base import CountOrZero, Spec
+
+_Sigma = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_Concentration = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+class Jitter(Spec):
+    """How times spread from operation to operation: lognormal, with the profile's as median."""
+
+    sigma: _Sigma
+    """Standard deviation of the logarithm of a time, of one GPU."""
+    lasting: _Share = 0.0
+    """Share of that variance that stays with a GPU for a whole step; the rest is drawn anew for
+    every operation. It is the correlation between two operations of one GPU in a step."""
+
+
+class SlowGpus(Spec):
+    """GPUs that are slow for a whole step."""
+
+    rate: _Share
+    """Probability that a GPU is slow in a step, each by itself."""
+    slowdown: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
+    """By what share everything that it computes takes longer then: 0.2 is 20 %."""
+
+
+class ExpertVariation(Spec):
+    """How loads of experts spread about ``plan.expert_load``, or about even ones: Dirichlet.
+
+    A load has a standard deviation of about its mean over the root of mean times concentration.
+    """
+
+    microbatch: _Concentration | None = None
+    """Concentration per expert of what is drawn anew for every layer and microbatch."""
+    step: _Concentration | None = None
+    """Concentration per expert of what drifts from step to step: a popularity that holds for all
+    layers and microbatches of a step."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.microbatch is None and self.step is None:
+            raise ValueError("needs microbatch, step, or both")
+        return self
+
+
+class Variation(Spec):
+    """How steps of the job differ; nothing in it changes the step that ``run`` simulates."""
+
+    compute: Jitter | None = None
+    """Of what GPUs compute. For example ``{sigma: 0.02, lasting: 0.3}``."""
+    links: Jitter | None = None
+    """Of what is exchanged: every rank's link by itself; an exchange is as slow as its slowest."""
+    slow: SlowGpus | None = None
+    """For example ``{rate: 0.001, slowdown: 0.2}``."""
+    experts: ExpertVariation | None = None
+    """For example ``{microbatch: 20}``, ``{step: 50, microbatch: 200}``."""
+    seed: CountOrZero = 0
+    """Of all draws: the same seed gives the same steps."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything differs."""
+        return any((self.compute, self.links, self.slow, self.experts))

@@ -1,0 +1,181 @@
+"""How long do steps take, and how much do they hold, where not all are alike?
+
+``variation`` and ``batch.lengths`` of a job say what differs. A thousand steps or more are drawn
+and replayed at once (:mod:`simulator.engine.sampled_replay`): operations of a step keep their order
+and get durations of their own in every pipeline of every sample. A few of the drawn steps, spread
+over the slow and the fast, are also simulated in full, as control.
+
+Assumptions: a pass waits for its slowest rank at its end; steps differ independently of each other.
+Where pipelines are too many to draw, some stand for all, if they meet at the ends of a step only.
+Ignores that the host, where it paces a pass, hides jitter of the device; that schedules decided
+from costs would be decided otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.described.job import Job
+from simulator.described.rules.pool_rules import refuse_pools
+from simulator.errors import InputError, UnsupportedError
+from simulator.planning.distribution.step_sampler import Control, StepSampler
+from simulator.planning.drawn_lengths import Spread
+from simulator.program.build import steps_around
+from simulator.results.fit_probability import job_spread
+
+Floats = NDArray[np.float64]
+
+DEFAULT_SAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class StragglerScale:
+    """What steps take of a part of the job's pipelines, each with its own share of the batch.
+
+    Attributes:
+        pipelines: How many wait for each other.
+        gpus: Theirs.
+        mean_step_s: Mean step [s]; exchanges between pipelines cost what they cost in the job.
+        amplification: That, over the step in which nothing varies.
+    """
+
+    pipelines: int
+    gpus: int
+    mean_step_s: float
+    amplification: float
+
+
+@dataclass(frozen=True)
+class StepDistribution:
+    """Steps that were drawn.
+
+    Attributes:
+        title: Of the job.
+        samples, seed: How many steps were drawn, and from which seed.
+        step_time_s: How long they take [s].
+        steps_s: Each of them, shape (samples,) [s].
+        typical_step_s: The step as it is simulated, in which nothing varies; where lengths do,
+            all microbatches are as long as the mean one [s].
+        amplification: Mean step over that one.
+        stragglers: How that grows with the pipelines that wait for each other.
+        peak_device_bytes: What the fullest GPU holds in them [B].
+        out_of_memory_probability: That a step needs more than there is; counts what varies, and
+            how far predictions of memory are off.
+        control: What the full simulation says of some of them.
+    """
+
+    title: str
+    samples: int
+    seed: int
+    step_time_s: Spread
+    steps_s: Floats
+    typical_step_s: float
+    amplification: float
+    stragglers: tuple[StragglerScale, ...]
+    peak_device_bytes: Spread
+    out_of_memory_probability: float
+    control: Control
+
+    def to_dict(self) -> dict[str, Any]:
+        """The distribution as plain data, with every sampled step."""
+        return {
+            "title": self.title,
+            "samples": self.samples,
+            "seed": self.seed,
+            "step_time_s": vars(self.step_time_s),
+            "typical_step_s": self.typical_step_s,
+            "amplification": self.amplification,
+            "stragglers": [vars(each) for each in self.stragglers],
+            "peak_device_bytes": vars(self.peak_device_bytes),
+            "out_of_memory_probability": self.out_of_memory_probability,
+            "control": vars(self.control),
+            "steps_s": self.steps_s.tolist(),
+        }
+
+
+def step_distribution(
+    job: Job, samples: int = DEFAULT_SAMPLES, seed: int | None = None
+) -> StepDistribution:
+    """Sampled steps of a job.
+
+    Args:
+        job: With ``variation``, ``batch.lengths`` or both.
+        samples: How many steps to draw.
+        seed: Of the draws; by default the job's.
+
+    Raises:
+        InputError: Nothing of the job varies, or not in a way that is modelled.
+    """
+    _check(job, samples)
+    seed = job.variation.seed if seed is None else seed
+    sampler = StepSampler(job, seed)
+    pipelines = sampler.pipelines
+    sampler.draw_fewer(samples)
+    ends = sampler.ends(samples)
+    steps_s, typical_s = sampler.steps_s(ends), sampler.typical_step_s()
+    peaks_bytes = np.concatenate([chunk.peaks_bytes() for chunk in sampler.chunks(samples)])
+    scales = [
+        *((count, float(sampler.mean_step_s(count, ends)))
+          for count in _powers_of_two_below(pipelines)),
+        (pipelines, float(steps_s.mean())),
+    ]  # fmt: skip
+    spread, capacity = job_spread(job), job.cluster.profile.device.memory_bytes
+    fits = [spread.probability(peak, capacity) for peak in peaks_bytes.tolist()]
+    return StepDistribution(
+        title=job.title,
+        samples=samples,
+        seed=seed,
+        step_time_s=Spread.of(steps_s.tolist()),
+        steps_s=steps_s,
+        typical_step_s=typical_s,
+        amplification=float(steps_s.mean()) / typical_s,
+        stragglers=tuple(
+            StragglerScale(count, count * job.cluster.gpus // pipelines, mean_s, mean_s / typical_s)
+            for count, mean_s in scales
+        ),
+        peak_device_bytes=Spread.of(peaks_bytes.tolist()),
+        out_of_memory_probability=1 - sum(fits) / len(fits),
+        control=sampler.control(ends),
+    )
+
+
+def _powers_of_two_below(limit: int) -> Iterator[int]:
+    count = 1
+    while count < limit:
+        yield count
+        count *= 2
+
+
+def _check(job: Job, samples: int) -> None:
+    variation, path = job.variation, "variation"
+    if samples < 1:
+        raise InputError.single("samples", "must be at least 1", samples)
+    if not variation.is_any and job.batch.lengths is None:
+        hint = "for example {compute: {sigma: 0.02}, slow: {rate: 0.001, slowdown: 0.2}}"
+        raise InputError.single(path, "says nothing that varies", hint=hint)
+    refuse_pools(job, "a distribution of steps")
+    if job.perturbations:
+        hint = "say variation.slow, or ask clustersim run"
+        raise UnsupportedError.single(
+            "perturbations", "are not drawn: they are the same in all steps", hint=hint
+        )
+    if job.choices.data_parallelism.is_one_process or steps_around(job).total > 1:
+        raise UnsupportedError.single(
+            path,
+            "is modelled for steps that begin and end together, with a process per GPU",
+            hint="take plan.data_parallel: ddp and a schedule with a flush, as 1f1b",
+        )
+    if variation.experts is None:
+        return
+    if job.model.experts is None:
+        hint = "leave it out"
+        raise InputError.single("variation.experts", "needs a model with experts", hint=hint)
+    if job.batch.lengths is not None:
+        raise UnsupportedError.single(
+            "variation.experts", "is not modelled beside batch.lengths", hint="leave one out"
+        )

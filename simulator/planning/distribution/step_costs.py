@@ -1,0 +1,116 @@
+"""How long does each operation of a step take by itself, and how far does what varies reach?
+
+The step is simulated once in full, so the durations hold what operations take from each other on
+shared links and multiprocessors. Where microbatches differ, by length or by the load of experts, a
+few of their values are priced, and those between them interpolated.
+
+Assumption: what operations take from each other is the same share in every sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engine.des import simulate_program
+from simulator.engine.sampled_replay import replay_order
+from simulator.errors import UnsupportedError
+from simulator.program.ir import COMMUNICATION, Category, Operation, Program
+
+Floats = NDArray[np.float64]
+
+
+class StepCosts:
+    """Durations of a step's operations.
+
+    Args:
+        program: The step as it is simulated, with one class of ranks per stage.
+        points: Values of microbatches that are priced, ascending; one where none differ.
+        programs: The step where all microbatches have one of those values.
+    """
+
+    def __init__(
+        self, program: Program, points: Sequence[float], programs: Sequence[Program]
+    ) -> None:
+        self.program = program
+        self.points = np.asarray(points, dtype=float)
+        self.programs = programs
+        for other in programs:
+            if len(other.operations) != len(program.operations):
+                raise UnsupportedError.single(
+                    "plan.schedule",
+                    "decides its order from what passes cost, so that steps of other lengths "
+                    "run in other orders",
+                    hint="take a schedule with a fixed order, as 1f1b",
+                )
+        self.order = replay_order(program)
+        timeline = simulate_program(program)
+        self.step_time_s = timeline.step_time_s
+        self.seconds = timeline.operation_end_s - timeline.operation_start_s
+        shares = {id(op.work): _shares(op) for op in program.operations}
+        self.compute_share, self.link_share = np.array(
+            [shares[id(op.work)] for op in program.operations]
+        ).T
+        self._ratios: dict[tuple[int, ...], Floats | None] = {}
+
+    def ratios(self, index: int) -> Floats | None:
+        """Duration at each point over that of the step; None where it is always the same."""
+        operations = [program.operations[index] for program in self.programs]
+        key = (id(self.program.operations[index].work), *(id(op.work) for op in operations))
+        if key not in self._ratios:
+            whole_s = self.program.operations[index].work.seconds
+            ratios = np.array([op.work.seconds / whole_s if whole_s else 1.0 for op in operations])
+            self._ratios[key] = None if np.all(ratios == 1.0) else ratios
+        return self._ratios[key]
+
+    def place(self, values: Floats) -> Place:
+        """Between which points values lie."""
+        if len(self.points) == 1:
+            return Place(np.zeros(values.shape, dtype=np.int64), np.zeros(values.shape))
+        before = np.searchsorted(self.points, values, side="right") - 1
+        before = np.clip(before, 0, len(self.points) - 2)
+        rises = np.diff(self.points)
+        return Place(before, (values - self.points[before]) / rises[before])
+
+
+class Place(NamedTuple):
+    """Where values lie between points.
+
+    Attributes:
+        before: The point before each.
+        share: How far to the next, 0 to 1.
+    """
+
+    before: NDArray[np.int64]
+    share: Floats
+
+
+def interpolated(at_points: Floats, place: Place) -> Floats:
+    """What lies at a place, from what is known at the points."""
+    if len(at_points) == 1:
+        return np.full(place.before.shape, at_points[0])
+    rises = np.diff(at_points)
+    found: Floats = at_points[place.before] + rises[place.before] * place.share
+    return found
+
+
+def _shares(operation: Operation) -> tuple[float, float]:
+    """Part of an operation's time that is computed, and part in which something is exchanged.
+
+    The rest waits for the host.
+    """
+    work = operation.work
+    if not work.parts or not work.seconds:
+        is_exchange = operation.category in COMMUNICATION
+        return (0.0, 1.0) if is_exchange else (1.0, 0.0)
+
+    def share(wanted: Callable[[Category], bool]) -> float:
+        return sum(part.seconds for part in work.parts if wanted(part.category)) / work.seconds
+
+    return (
+        share(lambda category: category not in COMMUNICATION and category is not Category.HOST),
+        share(lambda category: category in COMMUNICATION),
+    )

@@ -58,7 +58,7 @@ def prepare_completion(environment: MutableMapping[str, str]) -> list[str]:
     if not shell.startswith("complete_"):
         return []
     if shell == "complete_bash":
-        words = environment.get("COMP_WORDS", "").split("\n")
+        words = environment.get("COMP_WORDS", "").split()
         index = int(environment.get("COMP_CWORD", "0"))
         words, index = joined_assignments(words, index)
         if index < len(words) and not words[index].startswith("-"):

@@ -96,9 +96,9 @@ def init(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
 ) -> None:
-    """Write a first job from five questions: model, cluster, GPUs, batch, what matters.
+    """Write a first job, from five questions.
 
-    What an option says is not asked. The plan is searched among few kinds of plans;
+    They are model, cluster, GPUs, batch and what matters. What an option says is not asked. The plan is searched among few kinds of plans;
     clustersim plan FILE searches them all.
 
     Example:  clustersim init

@@ -51,11 +51,12 @@ Risk = Annotated[
 
 
 def mcp() -> None:
-    """Serve plan, run, memory and diagnose as tools for coding agents, over stdio (MCP).
+    """Serve the commands as tools to coding agents.
 
-    Needs the extra mcp: pip install 'clustersim[mcp]'
+    The tools plan, run, memory, diagnose and names, over stdin and stdout, by the Model Context
+    Protocol. Needs the extra: pip install 'clustersim[mcp]'
 
-    Example:  claude mcp add clustersim -- clustersim mcp
+    Example:  clustersim mcp
     """
     require("mcp", "speaks the Model Context Protocol")
     build_server().run("stdio")
@@ -97,7 +98,7 @@ async def plan(
 
 
 async def run(job: JobText, changes: Changes = None) -> dict[str, Any]:
-    """Simulate one training step: time with its band, MFU, where it goes, memory, does it fit."""
+    """Simulate a training step: its time and band, MFU, where it goes, memory, whether it fits."""
     return await _answer("run", job, changes, [])
 
 

@@ -91,7 +91,7 @@ def show_model(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model: its dimensions, its parameters by part, and where they come from.
+    """Show a model: dimensions, parameters by part, source.
 
     Example:  clustersim models show qwen3-30b-a3b
     """

@@ -98,8 +98,8 @@ def init(
 ) -> None:
     """Write a first job, from five questions.
 
-    They are model, cluster, GPUs, batch and what matters. What an option says is not asked. The plan is searched among few kinds of plans;
-    clustersim plan FILE searches them all.
+    They are model, cluster, GPUs, batch and what matters. What an option says is not asked. The
+    plan is searched among few kinds of plans; clustersim plan FILE searches them all.
 
     Example:  clustersim init
 

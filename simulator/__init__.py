@@ -9,6 +9,7 @@ Data flows one way: Model + Cluster + Plan -> Program -> Timeline -> everything 
 wants to know. A room imports only from the rooms below it:
 
 cli           the command ``clustersim``
+studio        the page to click, served to a browser
 api           the public functions
 capture       a step of the user's own torch code -> Program
 planning      questions above one step

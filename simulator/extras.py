@@ -13,6 +13,8 @@ _EXTRA_OF = {
     "pyarrow": "parquet",
     "google.protobuf": "chakra",
     "mcp": "mcp",
+    "starlette": "studio",
+    "uvicorn": "studio",
 }
 """Extra of the distribution that brings a library; others are of no extra."""
 

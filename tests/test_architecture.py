@@ -40,6 +40,7 @@ FLOORS = [
     "calibrate",
     "planning",
     "api",
+    "studio",
     "cli",
 ]
 """From the ground up; a room imports only from rooms below its own, and from itself."""
@@ -60,6 +61,8 @@ LIBRARY_ROOMS = {
     "typer": {"cli"},
     "rich": {"cli"},
     "mcp": {"cli"},
+    "starlette": {"studio"},
+    "uvicorn": {"studio"},
 }
 """Which rooms may use a library; numpy, pandas, pydantic and yaml are not limited."""
 

@@ -8,6 +8,7 @@ mcp_server         the commands as tools for coding agents
 step/              one training step: run, compare, memory, placement, traffic, traces
 planning/          many steps: plan, sweep, advise, capacity, balance, limits, sensitivity
 measuring/         calibrate and validate
+studio             a page to click, in the browser
 serving            requests on a deployment, sized and priced
 schedule, schedules_of_job, collective   orders of a pipeline, steps of a collective
 importing, exporting    foreign files

@@ -133,8 +133,8 @@ def _content(
         "categories": _categories(result),
         "class_rows": list(_class_rows(result)),
         "more_classes": len(classes) - len(_listed_classes(result)),
-        "memory_rows": list(_memory_rows(result)),
-        "owners": [*_owners(result), _OUTSIDE],
+        "memory_rows": list(memory_rows(result)),
+        "owners": memory_owners(result),
         "capacities": " and ".join(
             f"{format_bytes(profile.device.memory_bytes)} on {profile.name}"
             for profile in profiles(job)
@@ -253,7 +253,12 @@ def _owners(result: StepResult) -> list[dict[str, Any]]:
     ]
 
 
-def _memory_rows(result: StepResult) -> Iterator[dict[str, Any]]:
+def memory_owners(result: StepResult) -> list[dict[str, Any]]:
+    """Who holds memory, in the order of the bars of :func:`memory_rows`."""
+    return [*_owners(result), _OUTSIDE]
+
+
+def memory_rows(result: StepResult) -> Iterator[dict[str, Any]]:
     """Peaks of each class; bars are shares of the longest, which is the need or the capacity."""
     classes = result.timeline.program.classes
     longest = max(max(m.capacity_bytes, m.peak_device_bytes) for m in result.memory)

@@ -1,0 +1,69 @@
+"""clustersim studio: a page to click, in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.cli.console import note
+from simulator.cli.options import Changes, read_job
+from simulator.extras import require
+
+_PORT = 8421
+
+
+def studio(
+    job_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[JOB.yaml]", help="What the page shows first; else Llama 3 70B."),
+    ] = None,
+    changes: Changes = None,
+    *,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port; 0 is any that is free.")
+    ] = _PORT,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", help="Address to listen on; others than this machine's need a token."
+        ),
+    ] = "127.0.0.1",
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address and open no browser.")
+    ] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="Jobs simulated at the same time.")
+    ] = 2,
+) -> None:
+    """Open a page in the browser that answers every change of a job at once.
+
+    It listens on this machine only. With --host 0.0.0.0 others can reach it with the token in the
+    address that is printed; the connection is not encrypted.
+
+    Example:  clustersim studio llama3-70b-64xh100
+    """
+    for library in ("starlette", "uvicorn"):
+        require(library, "serves the page")
+    from simulator.studio import web_app
+    from simulator.studio.controls import START, state_of
+    from simulator.studio.workers import Workers
+
+    if changes and job_file is None:
+        from simulator.errors import InputError
+
+        hint = "clustersim studio llama3-70b-64xh100 --set plan.tp=8"
+        raise InputError.single("--set", "changes a job, and none is given", hint=hint)
+    start = START if job_file is None else state_of(read_job(job_file, changes))
+    token = "" if web_app.is_loopback(host) else web_app.new_token()
+    opened = web_app.listening_socket(host, port)
+    url = web_app.address(opened, token)
+    typer.echo(url)
+    note("Ctrl+C ends the studio")
+    if not no_browser:
+        import webbrowser
+
+        # The socket already accepts, so that the browser's first request waits for the server.
+        webbrowser.open(url)
+    web_app.serve(web_app.build_app(lambda: Workers(workers), start, token), opened)

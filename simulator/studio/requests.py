@@ -1,0 +1,66 @@
+"""What does the page ask, and what does every answer look like?
+
+A question is a name and a JSON object; its answer is a JSON object: what was asked for, or
+``faults`` with the words of our errors, or ``bug`` where the mistake is ours.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from simulator.errors import Fault, InputError
+from simulator.studio.better_plans import faster_changes, fitting_changes
+from simulator.studio.controls import START, model_of_config
+from simulator.studio.copies import job_copy
+from simulator.studio.step_answer import step_answer
+
+Asked = Mapping[str, Any]
+
+
+def _step(asked: Asked) -> dict[str, Any]:
+    return step_answer(asked["state"], with_timeline=asked.get("timeline", True))
+
+
+_QUESTIONS: Mapping[str, Callable[[Asked], dict[str, Any]]] = MappingProxyType(
+    {
+        "step": _step,
+        "fit": lambda asked: fitting_changes(asked["state"]),
+        "faster": lambda asked: faster_changes(asked["state"]),
+        "copy": lambda asked: {"text": job_copy(asked["state"], str(asked.get("form", "")))},
+        "model": lambda asked: {"model": model_of_config(str(asked.get("text", "")))},
+    }
+)
+
+QUESTIONS = frozenset(_QUESTIONS)
+"""Names of what the page may ask."""
+SEARCHES = frozenset({"fit", "faster"})
+"""Those that simulate many jobs."""
+
+
+def answered(name: str, asked: Asked) -> bytes:
+    """The answer to a question, as JSON."""
+    try:
+        if not isinstance(asked.get("state", {}), Mapping):
+            raise InputError.single("state", "must be an object of fields")
+        answer = _QUESTIONS[name](asked)
+    except InputError as error:
+        answer = {"faults": [fault_data(fault) for fault in error.faults]}
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        answer = {"bug": f"{type(error).__name__}: {error}"}
+    return json.dumps(answer, separators=(",", ":"), default=str).encode()
+
+
+def fault_data(fault: Fault) -> dict[str, str]:
+    """A fault as the page shows it beside a control."""
+    return {"path": fault.path, "rule": fault.rule, "hint": fault.hint, "text": str(fault)}
+
+
+def warm_up() -> None:
+    """Load what the first answer would have to wait for."""
+    answered("step", {"state": START})

@@ -15,23 +15,30 @@ from typing import Any
 
 from simulator.errors import Fault, InputError
 from simulator.studio.better_plans import faster_changes, fitting_changes
-from simulator.studio.controls import START, model_of_config
+from simulator.studio.controls import START, State, model_of_config
 from simulator.studio.copies import job_copy
 from simulator.studio.step_answer import step_answer
 
 Asked = Mapping[str, Any]
 
 
+def _state(asked: Asked) -> State:
+    state = asked.get("state")
+    if not isinstance(state, Mapping):
+        raise InputError.single("state", "must be an object of fields")
+    return state
+
+
 def _step(asked: Asked) -> dict[str, Any]:
-    return step_answer(asked["state"], with_timeline=asked.get("timeline", True))
+    return step_answer(_state(asked), with_timeline=asked.get("timeline", True))
 
 
 _QUESTIONS: Mapping[str, Callable[[Asked], dict[str, Any]]] = MappingProxyType(
     {
         "step": _step,
-        "fit": lambda asked: fitting_changes(asked["state"]),
-        "faster": lambda asked: faster_changes(asked["state"]),
-        "copy": lambda asked: {"text": job_copy(asked["state"], str(asked.get("form", "")))},
+        "fit": lambda asked: fitting_changes(_state(asked)),
+        "faster": lambda asked: faster_changes(_state(asked)),
+        "copy": lambda asked: {"text": job_copy(_state(asked), str(asked.get("form", "")))},
         "model": lambda asked: {"model": model_of_config(str(asked.get("text", "")))},
     }
 )
@@ -45,8 +52,6 @@ SEARCHES = frozenset({"fit", "faster"})
 def answered(name: str, asked: Asked) -> bytes:
     """The answer to a question, as JSON."""
     try:
-        if not isinstance(asked.get("state", {}), Mapping):
-            raise InputError.single("state", "must be an object of fields")
         answer = _QUESTIONS[name](asked)
     except InputError as error:
         answer = {"faults": [fault_data(fault) for fault in error.faults]}

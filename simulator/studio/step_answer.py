@@ -10,7 +10,12 @@ from typing import Any
 
 from simulator.api import Result, simulate
 from simulator.described.job import Job
-from simulator.exporters.html.run_report import memory_owners, memory_rows, timeline_legend, waterfall
+from simulator.exporters.html.run_report import (
+    memory_owners,
+    memory_rows,
+    timeline_legend,
+    waterfall,
+)
 from simulator.exporters.html.timeline_data import source_blocks, timeline_data
 from simulator.planning.campaign.training_run import campaign_time, energy, money
 from simulator.results.plain_data import fit_to_dict

@@ -33,7 +33,12 @@ from simulator.studio.workers import StaleError, Workers
 
 _PAGE = Path(__file__).parent / "page"
 _SHARED = Path(str(html.__file__)).parent
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 _FILES: Mapping[str, Path] = MappingProxyType(
     {
         "": _PAGE / "studio.html",
@@ -47,8 +52,8 @@ _FILES: Mapping[str, Path] = MappingProxyType(
 
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

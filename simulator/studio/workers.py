@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from simulator.errors import Fault
@@ -40,7 +41,7 @@ class Worker:
     """A process that answers one question at a time."""
 
     def __init__(self) -> None:
-        self.start()
+        self._process: SpawnProcess | None = None
 
     def start(self) -> None:
         """Start the process; it loads what it needs while it waits."""
@@ -57,6 +58,8 @@ class Worker:
         Raises:
             EOFError: The process ended before it had one.
         """
+        if self._process is None:
+            self.start()
         try:
             self._pipe.send((name, asked))
             return self._pipe.recv_bytes()
@@ -65,8 +68,9 @@ class Worker:
 
     def end(self) -> None:
         """End the process, whatever it does."""
-        self._process.kill()
-        self._process.join()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
 
 
 def _answer_all(pipe: Connection) -> None:
@@ -84,8 +88,10 @@ class Workers:
     """
 
     def __init__(self, count: int) -> None:
-        """Start ``count`` workers of each kind."""
+        """Start ``count`` workers of each kind; those for searches when they are first needed."""
         self._all = [Worker() for _ in range(2 * count)]
+        for worker in self._all[::2]:
+            worker.start()
         self._threads = ThreadPoolExecutor(len(self._all))
         self._free: dict[bool, asyncio.Queue[Worker]] = {}
         for is_search in (False, True):

@@ -34,8 +34,8 @@ function showTiles(list, answer) {
 function costTile(cost) {
   if (!cost) return ["Training run", "open", "say how many tokens to train on"];
   const hours = `${grouped(cost.gpu_hours)} GPU-hours`;
-  if (cost.usd === null) return [`${cost.tokens} tokens`, cost.wall, `${hours}; no price is given`];
-  return [`${cost.tokens} tokens`, dollars(cost.usd), `${cost.wall}, ${hours}`];
+  if (cost.usd === null) return [`Training on ${cost.tokens} tokens`, cost.wall, `${hours}; no price is given`];
+  return [`Training on ${cost.tokens} tokens`, dollars(cost.usd), `${cost.wall}, ${hours}`];
 }
 
 function paint(node, color) {

@@ -62,10 +62,13 @@ async function startStudio() {
       get("said").textContent = `Step ${found.step}, MFU ${percent(found.mfu)}, ${found.fit}`;
       document.title = `${found.step} · ${found.title} · clustersim studio`;
       showTiles(get("tiles"), found);
-      showMemory(get("memory"), get("memory-verdict"), found);
+      showMemory(get("held"), get("memory-verdict"), found);
       showBreakdown(get("breakdown"), found.breakdown);
       pipeline.show(found);
     }
+    get("brief").textContent = found.faults
+      ? "this job cannot run"
+      : `${found.step} · MFU ${percent(found.mfu)} · fits with ${probability(found.fits_probability)}`;
     get("pin").disabled = Boolean(found.faults);
     compare();
     copies();

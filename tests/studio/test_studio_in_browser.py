@@ -1,0 +1,217 @@
+"""The studio in a real browser: fifty changes, mistakes, links, copies, several people."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from simulator.api import simulate
+from simulator.described.load import load_job
+from simulator.errors import InputError
+from tests.exporters.chromium import NEEDS_CHROMIUM, chromium
+from tests.studio.serving_page import running_studio
+
+pytestmark = NEEDS_CHROMIUM
+
+SMALL = (
+    "model=llama3.2-1b&cluster.profile=h100-sxm-80gb&cluster.gpus=8"
+    "&batch.global=32&batch.seq_len=2048"
+)
+"""A job that is simulated at once."""
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with running_studio() as found:
+        yield found
+
+
+class Studio:
+    """A page of the studio, with what went wrong on it."""
+
+    def __init__(self, browser: Any, address: str, query: str = SMALL, **options: Any) -> None:
+        self.page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._note)
+        self.page.on("dialog", lambda dialog: self.errors.append("a dialog"))
+        self.page.on("request", self._check)
+        self.origin = address.partition("?")[0]
+        self.page.goto(f"{self.origin}?{query}")
+        self.answered()
+
+    def _note(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
+
+    def _check(self, request: Any) -> None:
+        if not request.url.startswith(self.origin):
+            self.errors.append(f"asks {request.url}")
+
+    def ask(self, expression: str) -> Any:
+        return self.page.evaluate(expression)
+
+    def until(self, condition: str) -> None:
+        for _ in range(3000):
+            if self.ask(condition):
+                return
+            self.page.wait_for_timeout(10)
+        pytest.fail(f"never: {condition}")
+
+    def answered(self) -> None:
+        self.until(
+            "window.studio !== undefined && studio.asked > 0 && studio.shown === studio.asked"
+        )
+
+    def write(self, path: str, value: object) -> None:
+        """Write a number or a text into the control of a field."""
+        box = self.page.locator(f"#c-{path.replace('.', '-')}")
+        box.fill(str(value))
+        box.press("Tab")
+        self.answered()
+
+    def change(self, path: str, kind: str, key: str) -> None:
+        """Press a key on the control of a field, as one who uses no mouse does."""
+        control = self.page.locator(f'[data-path="{path}"]')
+        control.locator(kind).press(key)
+        self.answered()
+
+
+@pytest.fixture
+def studio(browser, address) -> Iterator[Studio]:
+    opened = Studio(browser, address)
+    yield opened
+    assert opened.errors == []
+    opened.page.close()
+
+
+MOVES = [
+    *[(path, 'input[type="range"]') for path in (
+        "plan.tp", "plan.pp", "plan.cp", "plan.vpp", "plan.ep", "batch.micro", "batch.seq_len",
+        "batch.global", "cluster.gpus",
+    )],
+    *[(path, "input:checked") for path in ("plan.zero", "plan.recompute")],
+]  # fmt: skip
+
+
+def test_after_each_of_fifty_moves_the_page_says_what_simulate_says(studio):
+    chance = random.Random(7)
+    refused = 0
+    for _ in range(50):
+        studio.change(*chance.choice(MOVES), chance.choice(["ArrowRight", "ArrowLeft"]))
+        state = studio.ask("studio.state.values")
+        job = {}
+        for path, value in state.items():
+            block, _, field = path.partition(".")
+            job.setdefault(block, {})[field] = value
+            job[block] = value if not field else job[block]
+        faults = studio.ask("studio.faults.map((fault) => fault.text)")
+        refused += bool(faults)
+        if faults:
+            with pytest.raises(InputError) as error:
+                simulate(load_job(job))
+            assert faults == [str(fault) for fault in error.value.faults]
+        else:
+            shown = studio.ask("studio.answer.step_time_s")
+            assert shown == simulate(load_job(job)).step_time_s
+    assert 0 < refused < 40
+
+
+def test_a_wrong_value_is_said_beside_its_control_with_the_way_out(studio):
+    studio.write("plan.tp", 4)
+    studio.write("cluster.gpus", 6)
+    beside = studio.page.locator('[data-path="cluster.gpus"] .fault')
+    assert "must be a multiple of tp x pp x cp = 4 x 1 x 1 = 4" in beside.inner_text()
+    assert "take 4 GPUs" in beside.inner_text()
+    number = studio.page.locator("#c-cluster-gpus")
+    assert number.get_attribute("aria-describedby") == "c-cluster-gpus-fault"
+    studio.page.locator("#faults button").click()
+    studio.answered()
+    assert studio.ask("document.body.dataset.state") == "ready"
+    assert not beside.is_visible()
+
+
+def test_a_link_holds_the_state_and_the_variants(studio, browser, address):
+    studio.page.click("#pin")
+    studio.write("plan.tp", 2)
+    query = studio.page.url.partition("?")[2]
+    again = Studio(browser, address, query)
+    assert again.ask("studio.answer.step_time_s") == studio.ask("studio.answer.step_time_s")
+    again.until("document.querySelectorAll('#variants thead th').length === 2")
+    assert "tp default" in again.page.locator("#variants").inner_text()
+    assert again.errors == []
+    again.page.close()
+
+
+def test_make_it_fit_offers_a_change_that_fits_once_applied(studio):
+    studio.write("batch.seq_len", 131072)
+    studio.page.locator('[data-path="plan.zero"] input').first.check()
+    studio.answered()
+    assert not studio.ask("studio.answer.fits")
+    studio.page.click("#fit")
+    studio.until("document.querySelector('.changes button') !== null")
+    studio.page.locator(".changes button").first.click()
+    studio.answered()
+    assert studio.ask("studio.answer.fits")
+
+
+def test_the_copy_is_the_job_that_is_shown(studio):
+    studio.write("plan.tp", 2)
+    studio.until("document.getElementById('copied').textContent.includes('tp: 2')")
+    text = studio.page.locator("#copied").inner_text()
+    assert simulate(load_job(yaml.safe_load(text))).step_time_s == studio.ask(
+        "studio.answer.step_time_s"
+    )
+
+
+def test_a_pasted_model_with_a_hostile_name_is_only_a_name(studio):
+    config = {
+        "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000,
+        "_name_or_path": HOSTILE,
+    }  # fmt: skip
+    studio.page.locator("details.paste summary").click()
+    studio.page.locator("textarea").fill(json.dumps(config))
+    studio.page.click("#use-config")
+    studio.until("studio.answer.title.startsWith('<img')")
+    studio.answered()
+    assert studio.page.locator("#title").inner_text().startswith(HOSTILE)
+    assert studio.page.locator("main img, #panel img").count() == 0
+
+
+def test_every_control_has_a_name_for_screen_readers(studio):
+    nameless = studio.ask(
+        "[...document.querySelectorAll('input, select, textarea, button')].filter((each) =>"
+        " !each.getAttribute('aria-label') && !each.labels?.length && !each.textContent.trim())"
+        ".map((each) => each.outerHTML)"
+    )
+    assert nameless == []
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1024])
+def test_a_narrow_page_needs_no_sideways_scrolling(studio, width):
+    studio.page.set_viewport_size({"width": width, "height": 800})
+    assert studio.ask("document.documentElement.scrollWidth") <= width
+
+
+def test_without_the_token_of_its_address_nothing_is_answered(browser):
+    with running_studio(token="right") as address:
+        page = browser.new_page()
+        page.goto(address.replace("right", "wrong"))
+        page.locator("#faults li").wait_for()
+        assert re.search("token is wrong", page.locator("#faults").inner_text())
+        page.close()

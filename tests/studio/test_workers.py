@@ -1,0 +1,73 @@
+"""Nobody waits for an answer that nobody wants, nor for somebody else's search."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from simulator.studio import workers as module
+from simulator.studio.workers import StaleError, Workers
+
+QUICK = {
+    "state": {
+        "model": "llama3.2-1b", "cluster.profile": "h100-sxm-80gb", "cluster.gpus": 8,
+        "batch.global": 8, "batch.seq_len": 2048,
+    },
+}  # fmt: skip
+ENDLESS = {"state": {**QUICK["state"], "batch.global": 8 * 2**19, "plan.pp": 8}}
+"""Half a million microbatches."""
+
+
+@contextmanager
+def pool() -> Iterator[Workers]:
+    started = Workers(1)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+async def step(workers: Workers, visitor: str, asked: dict) -> float:
+    return json.loads(await workers.answer(visitor, "step", asked))["step_time_s"]
+
+
+def test_a_newer_question_ends_an_older_one_that_takes_long(monkeypatch):
+    monkeypatch.setattr(module, "GRACE_S", 0.0)
+
+    async def story() -> None:
+        with pool() as workers:
+            endless = asyncio.create_task(step(workers, "ann", ENDLESS))
+            await asyncio.sleep(0.1)
+            assert await step(workers, "ann", QUICK) > 0
+            with pytest.raises(StaleError):
+                await endless
+
+    asyncio.run(story())
+
+
+def test_of_questions_that_wait_only_the_newest_of_each_visitor_is_answered():
+    async def story() -> list[object]:
+        with pool() as workers:
+            asked = [step(workers, visitor, QUICK) for visitor in ("ann", "ben", "ben", "ben")]
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+    ann, *older, newest = asyncio.run(story())
+    assert ann == newest
+    assert all(isinstance(each, StaleError) for each in older)
+
+
+def test_a_question_without_end_is_answered_with_the_way_out(monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_S", 0.5)
+
+    async def story() -> None:
+        with pool() as workers:
+            (fault,) = json.loads(await workers.answer("ann", "step", ENDLESS))["faults"]
+            assert "clustersim run" in fault["hint"]
+            monkeypatch.setattr(module, "LONGEST_S", 60.0)
+            assert await step(workers, "ann", QUICK) > 0
+
+    asyncio.run(story())

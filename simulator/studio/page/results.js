@@ -6,8 +6,8 @@ const grouped = (value, digits = 0) => value.toLocaleString("en-US", { maximumFr
 const FITS = { fits: "fits", tight: "too close to call", "does not fit": "does not fit" };
 
 function dollars(usd) {
-  const [name, factor] = usd >= 1e6 ? ["million USD", 1e6] : ["USD", 1];
-  return factor > 1 ? `${(usd / factor).toFixed(2)} ${name}` : `${grouped(usd)} ${name}`;
+  const [name, factor] = [["MUSD", 1e6], ["kUSD", 1e3], ["USD", 1]].find(([, f]) => usd >= f) || ["USD", 1];
+  return `${significant(usd / factor)} ${name}`;
 }
 
 function probability(share) {
@@ -18,7 +18,7 @@ function probability(share) {
 function showTiles(list, answer) {
   const fullest = answer.memory.rows.find((row) => row.is_fullest), { cost } = answer;
   const tiles = [
-    ["Step time", answer.step, answer.band ? `8 of 10 such runs: ${answer.band[0]} to ${answer.band[1]}` : "of a mixed cluster no band is known"],
+    ["Step time", answer.step, answer.band ? `80 % interval: ${answer.band[0]} to ${answer.band[1]}` : "of a mixed cluster no band is known"],
     ["MFU", percent(answer.mfu), `${answer.model_tflops_per_gpu.toFixed(0)} TFLOP/s per GPU`],
     ["Tokens/s per GPU", grouped(answer.tokens_per_s_per_gpu), `${percent(answer.bubble_fraction)} pipeline bubble`],
     ["Fits into memory", probability(answer.fits_probability), `${FITS[answer.fit] || answer.fit}: ${fullest.need} of ${fullest.capacity}`, answer.fits ? "" : "no"],
@@ -178,7 +178,7 @@ function showChanges(room, found, onApply) {
 
 const ROWS = [
   ["step time", (a) => a.step, (a) => -a.step_time_s],
-  ["8 of 10 such runs", (a) => (a.band ? a.band.join(" to ") : "not known")],
+  ["80 % prediction interval", (a) => (a.band ? a.band.join(" to ") : "not known")],
   ["tokens/s per GPU", (a) => grouped(a.tokens_per_s_per_gpu), (a) => a.tokens_per_s_per_gpu],
   ["MFU", (a) => percent(a.mfu), (a) => a.mfu],
   ["pipeline bubble", (a) => percent(a.bubble_fraction)],

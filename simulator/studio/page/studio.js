@@ -16,6 +16,7 @@ async function startStudio() {
   // For tests: how often was asked, what was answered last, and how long it took [ms].
   const studio = (window.studio = { asked: 0, shown: 0, took: [], answer: null, state, form: page.forms[0] });
   let underWay = null;
+  let searched = null; // the job that the advice on the page is for
 
   function change(fields) {
     state.set(fields);
@@ -29,6 +30,7 @@ async function startStudio() {
     for (const pin of pins) query.append("pin", queryOf(pin.values));
     if (token) query.append("token", token);
     history.replaceState(null, "", `?${query}`);
+    if (searched !== null && searched !== queryOf(state.values)) advise("The job has changed; ask again.");
     studio.asked += 1;
     studio.since = performance.now();
     answer();
@@ -113,18 +115,28 @@ async function startStudio() {
     get("copy").disabled = !found.text;
   }
 
+  function advise(words) {
+    searched = null;
+    get("better").replaceChildren(element("p", words, "hint"));
+  }
+
   async function search(name, button) {
-    const better = get("better");
+    const better = get("better"), wanted = queryOf(state.values);
     button.disabled = true;
     better.setAttribute("aria-busy", "true");
-    better.replaceChildren(element("p", "Simulating changes …", "hint"));
+    advise("Simulating changes …");
     const found = await ask(name, { state: state.values });
     button.disabled = false;
     better.removeAttribute("aria-busy");
     if (!found) return;
+    if (wanted !== queryOf(state.values)) {
+      advise("The job has changed; ask again.");
+      return;
+    }
+    searched = wanted;
     if (found.faults) better.replaceChildren(...found.faults.map((fault) => element("p", fault.text, "fault")));
     else showChanges(better, found, (fields) => {
-      better.replaceChildren(element("p", "Applied; Undo takes it back.", "hint"));
+      advise("Applied; Undo takes it back.");
       change(Object.fromEntries(Object.entries(fields).map(([path, value]) => [path, value === null ? undefined : value])));
     });
   }

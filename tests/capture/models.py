@@ -52,11 +52,16 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def parallel_model(way: str, *, recompute: bool = False) -> nn.Module:
-    """The model on this rank; ``way`` is alone, ddp, fsdp, fsdp-keep or hsdp."""
+def parallel_model(way: str, *, recompute: bool = False, on_host: bool = False) -> nn.Module:
+    """The model on this rank; ``way`` is alone, ddp, fsdp, fsdp-keep or hsdp.
+
+    Who shards it moves it to the device if it is made on the host.
+    """
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    model: Any = Model(recompute=recompute).cuda()
+    model: Any = Model(recompute=recompute)
+    if not on_host:
+        model = model.cuda()
     if way == "ddp":
         return DistributedDataParallel(model, bucket_cap_mb=0.05)
     if way != "alone":
@@ -76,6 +81,7 @@ def training(
     *,
     recompute: bool = False,
     autocast: bool = False,
+    on_host: bool = False,
     around: Callable[[Any, Any, Callable[[], None]], None] | None = None,
 ) -> Callable[[], None]:
     """A training loop of four steps.
@@ -84,11 +90,12 @@ def training(
         way: How the model is parallel.
         recompute: Whether layers are computed again in backward.
         autocast: Whether products run in bf16.
+        on_host: Whether the model is made on the host, and FSDP2 moves it.
         around: Runs each step; given the model, the optimizer and the step.
     """
 
     def run() -> None:
-        model = parallel_model(way, recompute=recompute)
+        model = parallel_model(way, recompute=recompute, on_host=on_host)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
         tokens = torch.randint(0, VOCAB, (2, SEQ), device="cuda")
 

@@ -168,6 +168,44 @@ def test_what_cannot_be_captured_is_refused_with_the_line(tmp_path, line, rule):
     assert list(tmp_path.iterdir()) == [script]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if torch.isnan(loss) or not loss.isfinite().all(): raise ValueError",
+        "if not math.isfinite(loss.item()) or torch.isinf(loss).any(): raise ValueError",
+        "torch._check_tensor_all(x < 9)",
+        "torch.nn.init.trunc_normal_(layer.weight)",
+        "next(iter(torch.utils.data.DataLoader(range(4), num_workers=2, persistent_workers=True)))",
+        "assert torch.compile(layer)(x).shape == x.shape",
+        "assert torch.compile(dynamic=False)(layer)(x).shape == x.shape",
+        "layer.compile()",
+    ],
+)
+def test_what_a_healthy_run_passes_is_passed(tmp_path, line):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import math, torch\n"
+        "layer = torch.nn.Linear(4, 4).cuda()\n"
+        "x = torch.randn(2, 4, device='cuda')\n"
+        "optimizer = torch.optim.SGD(layer.parameters())\n"
+        "for _ in range(5):\n"
+        "    loss = layer(x).sum()\n"
+        f"    {line}\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n",
+        encoding="utf-8",
+    )
+    found = captured_script(str(script), [], 0, 1, ANSWERS, NOWHERE)
+    assert len(found.table.call) > 0
+    assert bool(found.notes) == ("compile" in line)
+
+
+def test_fsdp2_moves_a_model_from_the_host():
+    """As accelerate leaves it to: the parameters are made on the host."""
+    on_host = captured(training("fsdp", on_host=True), 0, 8, ANSWERS, NOWHERE)
+    assert exchanges(on_host) == exchanges(capture_of("fsdp"))
+
+
 def test_process_groups_reduce_as_before_after_a_capture():
     before = dict(vars(dist.ProcessGroup))
     capture_of("ddp")

@@ -26,10 +26,12 @@ import torch.distributed.tensor.parallel
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     unset_fake_temporarily,
 )
 from torch.distributed import device_mesh
+from torch.distributed.fsdp._fully_shard import _fsdp_init
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from simulator.capture.recording import groups as exchanges
@@ -262,13 +264,26 @@ def _environment(rank: int, world: int, device: DeviceAnswers) -> Iterator[None]
 def _movable() -> Iterator[None]:
     """Inside, fake tensors and modules of them move to a device without contents.
 
-    Weak references do not hinder that a module swaps its tensors.
+    Weak references do not hinder that a module swaps its tensors. Tensors that FSDP2 moves are told
+    where they are, which a fake tensor does not learn from new contents.
     """
+
+    def moved(params: list[Any], buffers: list[Any], device: torch.device) -> None:
+        move(params, buffers, device)
+        for tensor in (*params, *buffers):
+            if isinstance(tensor, FakeTensor) and tensor.fake_device.type != "meta":
+                tensor.fake_device = device
+
+    move = _fsdp_init._move_states_to_device
     nobody = SimpleNamespace(getweakrefs=lambda _: [])
     # Where a device is absent, tensors are made on the host and moved.
     is_absent = property(lambda _: True)
     with replaced(
-        {(torch.utils, "weakref"): nobody, (FakeTensorMode, "avoid_device_init"): is_absent}
+        {
+            (torch.utils, "weakref"): nobody,
+            (FakeTensorMode, "avoid_device_init"): is_absent,
+            **_everywhere(move, moved),
+        }
     ):
         yield
 

@@ -1,7 +1,8 @@
 """What may the code not do while it is captured?
 
-Checkpoints and folders are skipped, which changes nothing about a step. Opening a file to
-write and connecting to a network are refused, with the line that does so.
+Checkpoints and folders are skipped, which changes nothing about a step; compiling is skipped, too,
+and said. Opening a file to write and connecting to a network are refused, with the line that does
+so.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ def nothing_leaves(note: Callable[[str], None]) -> Iterator[None]:
 
     def batches(loader: Any) -> Iterator[Any]:
         """The batches with contents, read in this process."""
-        loader.num_workers, loader.prefetch_factor, loader.persistent_workers = 0, None, False
-        loader.pin_memory = False
+        # Past the loader's own refusal to change once it is made.
+        vars(loader).update(
+            num_workers=0, prefetch_factor=None, persistent_workers=False, pin_memory=False
+        )
         with unset_fake_temporarily():
             inner = iterate(loader)
         while True:
@@ -67,11 +70,17 @@ def nothing_leaves(note: Callable[[str], None]) -> Iterator[None]:
                     return
             yield batch
 
+    def uncompiled(model: Any = None, *_: Any, **__: Any) -> Any:
+        note("torch.compile was skipped: each operator is a kernel of its own")
+        return (lambda function: function) if model is None else model
+
     checkpoint = torch.distributed.checkpoint
     with replaced(
         {
             (builtins, "open"): read_only,
             (socket.socket, "connect"): refuse_connection,
+            (torch, "compile"): uncompiled,
+            (torch.nn.Module, "compile"): lambda *_, **__: uncompiled(),
             (torch, "save"): skipped("torch.save"),
             (checkpoint, "save"): skipped("a distributed checkpoint"),
             (checkpoint, "async_save"): skipped("a distributed checkpoint"),

@@ -1,7 +1,9 @@
 """What happens where the code asks a tensor for a number?
 
 No tensor has contents. Numbers that are only printed, logged or scaled with become "not a
-number"; where one decides what runs next, nobody can say what would, and the line is named.
+number"; where one decides what runs next, nobody can say what would, and the line is named. But for
+checks that a healthy run passes: numbers are taken to be finite, and what torch is told to assert
+to hold. Random numbers that are drawn again until they suit are not drawn.
 """
 
 from __future__ import annotations
@@ -79,13 +81,52 @@ def _is_real(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, torch.nn.Parameter)
 
 
+_VERDICT = "_clustersim_verdict"
+"""Attribute of a tensor that says whether numbers are finite, or are not."""
+
+
+def _finite_numbers() -> dict[tuple[Any, str], Any]:
+    """Questions after finite numbers, which are answered as in a healthy run."""
+
+    def judged(method: Callable[..., Any], verdict: bool) -> Callable[..., Any]:
+        def judge(value: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(value, UnknownNumber):
+                return verdict
+            found = method(value, *args, **kwargs)
+            if isinstance(found, Tensor) and not _known(found):
+                setattr(found, _VERDICT, verdict)
+            return found
+
+        return judge
+
+    def kept(method: Callable[..., Any]) -> Callable[..., Any]:
+        def keep(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+            found = method(self, *args, **kwargs)
+            if hasattr(self, _VERDICT):
+                setattr(found, _VERDICT, getattr(self, _VERDICT))
+            return found
+
+        return keep
+
+    verdicts = {"isnan": False, "isinf": False, "isfinite": True}
+    asked = {
+        (place, name): judged(getattr(place, name), verdict)
+        for name, verdict in verdicts.items()
+        for place in (torch, Tensor, math)
+    }
+    return asked | {(Tensor, name): kept(getattr(Tensor, name)) for name in ("any", "all")}
+
+
 @contextlib.contextmanager
 def unknown_values() -> Iterator[None]:
     """Inside, numbers of tensors are unknown numbers."""
 
     def asked(method: Callable[..., Any], answer: Callable[[], Any]) -> Callable[..., Any]:
         def ask(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-            return method(self, *args, **kwargs) if _known(self) else answer()
+            if _known(self):
+                return method(self, *args, **kwargs)
+            verdict = getattr(self, _VERDICT, None)
+            return answer() if verdict is None else verdict
 
         return ask
 
@@ -99,6 +140,15 @@ def unknown_values() -> Iterator[None]:
     values: dict[tuple[Any, str], Any] = {
         (Tensor, name): asked(getattr(Tensor, name), answer) for name, answer in answers.items()
     }
+    values |= _finite_numbers()
+    check: Callable[..., None] = torch._check_tensor_all_with
+
+    def passed(error_type: Any, condition: Any, message: Any = None) -> None:
+        if not isinstance(condition, Tensor) or _known(condition):
+            check(error_type, condition, message)
+
+    values[torch, "_check_tensor_all_with"] = passed
+    values[torch.nn.init, "_no_grad_trunc_normal_"] = lambda tensor, *_, **__: tensor
 
     def step_always(_: Any, optimizer: Any, __: Any, *args: Any, **kwargs: Any) -> Any:
         return optimizer.step(*args, **kwargs)

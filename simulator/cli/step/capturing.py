@@ -118,9 +118,10 @@ def end_captured(result: CaptureResult) -> None:
 
 def print_captured(result: CaptureResult) -> None:
     """Print the headline of a captured step."""
+    tokens_per_s = result.tokens_per_s_per_gpu  # 0 where no embedding says what a token is
     rows = [
         ("step time", format_seconds(result.step_time_s)),
-        ("tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"),
+        *([("tokens/s per GPU", f"{tokens_per_s:,.1f}")] if tokens_per_s else []),
         ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
         ("MFU", percent(result.mfu)),
         ("HFU", percent(result.hfu)),

@@ -35,7 +35,7 @@ def complete_algorithm(incomplete: str) -> list[str]:
 def build_collective_group() -> typer.Typer:
     """The ``collective`` commands."""
     group = typer.Typer(
-        name="collective", no_args_is_help=True, help="Collectives, chunk by chunk."
+        name="collective", no_args_is_help=True, help="Show collectives, chunk by chunk."
     )
     group.command("list")(list_algorithms)
     group.command("show")(show_collective)

@@ -15,7 +15,9 @@ from simulator.files import write_whole
 
 def build_export_group() -> typer.Typer:
     """The ``export`` commands."""
-    group = typer.Typer(name="export", no_args_is_help=True, help="Jobs to foreign files.")
+    group = typer.Typer(
+        name="export", no_args_is_help=True, help="Export jobs to other frameworks."
+    )
     group.command("megatron")(export_megatron)
     group.command("deepspeed")(export_deepspeed)
     group.command("torchtitan")(export_torchtitan)

@@ -60,7 +60,9 @@ Define = Annotated[
 def build_import_group() -> typer.Typer:
     """The ``import`` commands."""
     group = typer.Typer(
-        name="import", no_args_is_help=True, help="Foreign files to jobs and profiles."
+        name="import",
+        no_args_is_help=True,
+        help="Import files of other frameworks as jobs or profiles.",
     )
     group.command("hf")(import_huggingface)
     for form in FORMATS.values():
@@ -236,7 +238,7 @@ def import_topology(
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="Profile of the same GPU, for all that the matrix does not tell.",
+            help="Profile of the same GPU, for all that the matrix does not state.",
             autocompletion=complete_profile,
         ),
     ],

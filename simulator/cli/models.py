@@ -30,7 +30,7 @@ _WIDTHS = ("layers", "hidden", "heads", "vocab")
 def build_models_group() -> typer.Typer:
     """The ``models`` commands."""
     group = typer.Typer(
-        name="models", no_args_is_help=True, help="Shipped models; parameters of any."
+        name="models", no_args_is_help=True, help="List shipped models; count parameters."
     )
     group.command("list")(list_models)
     group.command("show")(show_model)

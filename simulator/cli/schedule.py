@@ -72,7 +72,9 @@ _NEVER_DRAINS = "never drains; the step time is that of as many microbatches in 
 
 def build_schedule_group() -> typer.Typer:
     """The ``schedule`` commands."""
-    group = typer.Typer(name="schedule", no_args_is_help=True, help="Pipeline schedules.")
+    group = typer.Typer(
+        name="schedule", no_args_is_help=True, help="Show and compare pipeline schedules."
+    )
     group.command("list")(list_schedules)
     group.command("show")(show_schedule)
     group.command("compare")(compare_schedules)
@@ -291,7 +293,7 @@ def _print_run(run: UnitRun) -> None:
     typer.echo(f"\n{legend(run)}\n")
     typer.echo(f"bubble {percent(run.bubble_share)} of a step of {run.step_time:g}")
     typer.echo(f"training: {'synchronous' if run.info.synchronous else _asynchronous(run)}")
-    typer.echo(f"where sends block: {_buffers(run.buffers_needed)}")
+    typer.echo(f"with blocking sends: {_buffers(run.buffers_needed)}")
     if run.info.placement.copies > 1:
         typer.echo(f"every rank holds stages of {run.info.placement.copies} copies of the model")
     typer.echo("")
@@ -300,7 +302,7 @@ def _print_run(run: UnitRun) -> None:
         for rank, (peak, versions) in enumerate(zip(run.peaks, run.weight_versions, strict=True))
     ]
     head = ("rank", "busy", "waits between", "peak activations", "weight versions")
-    title = "per rank; activations in microbatches of its whole share"
+    title = "per rank; activations in units of one microbatch on all layers of the rank"
     print_table(title, number_columns(*head), rows)
 
 
@@ -316,9 +318,9 @@ def _asynchronous(run: UnitRun) -> str:
 
 def _buffers(messages: int) -> str:
     if messages == 0:
-        return "none has to be buffered"
-    messages_have = "1 message has" if messages == 1 else f"{messages} messages have"
-    return f"{messages_have} to be buffered between two ranks, or they wait for each other forever"
+        return "no deadlock"
+    messages_are = "1 message is" if messages == 1 else f"{messages} messages are"
+    return f"deadlock unless {messages_are} buffered between two ranks"
 
 
 def _print_comparison(comparison: Comparison, title: str) -> None:
@@ -330,7 +332,9 @@ def _print_comparison(comparison: Comparison, title: str) -> None:
     columns = text_columns("schedule") + number_columns(*head)
     columns += text_columns("backward", "source")
     print_table(f"{title}; equal work on every rank", columns, rows)
-    typer.echo("peak: activations on the fullest rank, in microbatches of its whole share")
+    typer.echo(
+        "peak: activations on the fullest rank, in units of one microbatch on all its layers"
+    )
     for run in comparison.runs:
         if not run.info.synchronous:
             typer.echo(f"{run.info.name} {_NEVER_DRAINS}")

@@ -32,7 +32,9 @@ _DOES_NOT_KEEP = 1
 
 def build_serve_group() -> typer.Typer:
     """The ``serve`` commands."""
-    group = typer.Typer(name="serve", no_args_is_help=True, help="Serving a model.")
+    group = typer.Typer(
+        name="serve", no_args_is_help=True, help="Predict throughput and latency of serving."
+    )
     group.command("run")(run)
     group.command("sweep")(sweep)
     group.command("plan")(plan)
@@ -107,7 +109,7 @@ def sweep(
 
 
 def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Rank every tp and pp by the rate of requests that it bears.
+    """Rank every tp and pp by the rate of requests that it serves.
 
     Example:  clustersim serve plan serving.yaml --set workload.objective.ttft=1s
     """
@@ -141,7 +143,7 @@ def capacity(
     file: ServingFile,
     rate: Annotated[
         float | None,
-        typer.Option(min=1e-6, metavar="R", help="Requests per second that must be borne."),
+        typer.Option(min=1e-6, metavar="R", help="Requests per second to serve."),
     ] = None,
     changes: Changes = None,
     as_json: AsJson = False,

@@ -43,7 +43,9 @@ ProfileName = Annotated[
 
 def build_profile_group() -> typer.Typer:
     """The ``profile`` commands."""
-    group = typer.Typer(name="profile", no_args_is_help=True, help="Hardware profiles.")
+    group = typer.Typer(
+        name="profile", no_args_is_help=True, help="Show, check and make hardware profiles."
+    )
     group.command("list")(list_profiles)
     group.command("show")(show_profile)
     group.command("check")(check_profiles)
@@ -178,13 +180,15 @@ def check_profiles(
 
 
 def new_profile(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What jobs will call it.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the profile, as jobs use it.")
+    ],
     relative: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="PROFILE",
-            help="A relative: same architecture, same kind of links.",
+            help="A similar system: same architecture, same kind of links.",
             autocompletion=complete_profile,
         ),
     ],
@@ -201,10 +205,11 @@ def new_profile(
         str, typer.Option("--source", metavar="TEXT", help="The data sheet.")
     ] = "data sheet",
     description: Annotated[
-        str, typer.Option("--description", metavar="TEXT", help="The system in one line.")
+        str,
+        typer.Option("--description", metavar="TEXT", help="A one-line description of the system."),
     ] = "",
 ) -> None:
-    """Start the profile of a GPU from a data sheet and a relative.
+    """Start the profile of a GPU from a data sheet and a similar system.
 
     It is written as YAML to stdout.
 

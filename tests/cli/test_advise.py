@@ -13,9 +13,11 @@ FEW = ("--vary", "plan.tp=1,2", "--vary", "plan.pp=1,2", "--vary", "batch.micro=
 def test_the_first_strategy_is_the_plan_that_a_search_finds_and_can_be_pasted(clustersim, job_file):
     outcome = clustersim("advise", job_file, *FEW, "--workers", "1")
     assert outcome.code == 0
-    options = next(line for line in outcome.out.splitlines() if line.startswith("The first one: "))
+    options = next(
+        line for line in outcome.out.splitlines() if line.startswith("To use strategy 1: ")
+    )
     plan = clustersim("plan", job_file, *FEW, "--workers", "1", "--top", "1", "--no-why").out
-    assert options in plan.splitlines()
+    assert options.replace("strategy 1", "plan 1") in plan.splitlines()
     pasted = shlex.split(options.partition(": ")[2])
     step = json.loads(clustersim("run", job_file, *pasted, "--json").out)
     found = json.loads(clustersim("advise", job_file, *FEW, "--workers", "1", "--json").out)

@@ -26,9 +26,9 @@ F forward, B backward, -- goes on, . idle
 
 bubble 33.3 % of a step of 9
 training: synchronous
-where sends block: none has to be buffered
+with blocking sends: no deadlock
 
-per rank; activations in microbatches of its whole share
+per rank; activations in units of one microbatch on all layers of the rank
 rank  busy  waits between  peak activations  weight versions
    0     6              3                 2                1
    1     6              0                 1                1
@@ -41,7 +41,7 @@ rank  busy  waits between  peak activations  weight versions
 def test_an_order_that_blocking_sends_would_stop_says_what_must_be_buffered(clustersim):
     sizes = ("--pp", 4, "--microbatches", 8)
     out = clustersim("schedule", "show", "varuna", *sizes).out
-    assert "where sends block: 2 messages have to be buffered between two ranks" in out
+    assert "with blocking sends: deadlock unless 2 messages are buffered between two ranks" in out
     assert json.loads(clustersim("schedule", "show", "zb-2p", *sizes, "--json").out)[
         "buffers_needed"
     ] == 1  # fmt: skip

@@ -43,7 +43,7 @@ _LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
 def build_calibrate_group() -> typer.Typer:
     """The ``calibrate`` commands."""
     group = typer.Typer(
-        name="calibrate", no_args_is_help=True, help="Profiles from your own measurements."
+        name="calibrate", no_args_is_help=True, help="Make profiles from your own measurements."
     )
     group.command("gpu")(gpu)
     group.command("collectives")(collectives)
@@ -95,7 +95,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the table of an earlier --measure.")
+        bool, typer.Option("--resume", help="Continue the table of an earlier --measure.")
     ] = False,
 ) -> None:
     """Fit a profile's links to measured collectives.

@@ -49,7 +49,7 @@ def gpu(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Where everything unmeasured comes from, a shipped name or a .yaml file; "
+            help="Profile for all numbers that are not measured, a shipped name or a .yaml file; "
             "by default the profile of the same GPU.",
             autocompletion=complete_profile,
         ),
@@ -58,7 +58,7 @@ def gpu(
         float, typer.Option(min=0, metavar="MINUTES", help="Time that measuring may take.")
     ] = 10.0,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the measurements of an earlier run.")
+        bool, typer.Option("--resume", help="Continue the measurements of an earlier run.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -38,11 +38,14 @@ def runs(
         typer.Option("--job", metavar="JOB.yaml", help="One run, in place of a table."),
     ] = None,
     step: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Its step: 15.9s. With --job.")
+        str | None,
+        typer.Option(metavar="TIME", help="Its measured step time, such as 15.9s; with --job."),
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(metavar="BYTES", help="Its device memory: 61GiB. With --job."),
+        typer.Option(
+            metavar="BYTES", help="Its measured device memory, such as 61GiB; with --job."
+        ),
     ] = None,
     changes: Changes = None,
     profile: Annotated[
@@ -58,7 +61,7 @@ def runs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a system's pace from a few measured steps.
+    """Fit a profile to a few measured steps.
 
     Each number moves from where the profile has it only as far as the runs say so: one run moves
     mostly how slow everything is, several tell kernels, hosts, exchanges and the fabric apart.

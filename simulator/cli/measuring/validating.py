@@ -47,7 +47,7 @@ class Report(Protocol):
 def build_validate_group() -> typer.Typer:
     """The ``validate`` commands."""
     group = typer.Typer(
-        name="validate", no_args_is_help=True, help="Predictions against measurements."
+        name="validate", no_args_is_help=True, help="Compare predictions with measurements."
     )
     group.command("published")(published)
     group.command("collectives")(collectives)
@@ -165,7 +165,7 @@ def kernels(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Answer every row with this profile, a shipped name or a .yaml file; "
+            help="Predict every row with this profile, a shipped name or a .yaml file; "
             "by default, each with that of its GPU.",
             autocompletion=complete_profile,
         ),

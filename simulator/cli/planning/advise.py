@@ -97,7 +97,7 @@ def advise(
         print_table(title, columns, [_row(result, results[0]) for result in results])
         best = results[0].choice
         if best is not None:
-            typer.echo(f"The first one: {options_text(best.changes)}")
+            typer.echo(f"To use strategy 1: {options_text(best.changes)}")
     need_one_that_fits((result.choice is not None for result in results), "strategy")
 
 

@@ -70,11 +70,11 @@ def diagnose(
             "standard deviation; by default as the model behind its band says.",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Hypotheses that are shown.")] = 5,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of hypotheses to show.")] = 5,
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a run may not be as predicted.
+    """Find likely causes of a run that differs from its prediction.
 
     Tries what real runs do without saying: an overlap that is off, recomputation other than
     thought, fp32 reductions, older kernels, slow hosts, cards or GPUs. Each is simulated, and

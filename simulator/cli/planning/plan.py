@@ -178,7 +178,7 @@ def plan(
         _print_reasons(found, causes)
         _print_prices(job, found, prices)
         if found.choices:
-            typer.echo(f"The first one: {options_text(found.choices[0].changes)}")
+            typer.echo(f"To use plan 1: {options_text(found.choices[0].changes)}")
         note(_pruned_text(found))
     if not found.choices:
         note(_nothing_fits_text(found, nearest))
@@ -361,9 +361,9 @@ def _print_reasons(found: PlanSearch, causes: Reasons | None) -> None:
         parts = ", ".join(f"{name.value} {_signed(seconds)}" for name, seconds in largest)
         behind_s = second.step_time_s - best.step_time_s
         if abs(behind_s) < _SMALLEST_GAIN * best.step_time_s:
-            typer.echo("The second one is as fast, within 0.1 %.")
+            typer.echo("Plan 2 is as fast as plan 1, within 0.1 %.")
         else:
-            typer.echo(f"The second one takes {_signed(behind_s)}: {parts}")
+            typer.echo(f"Plan 2 takes {_signed(behind_s)} against plan 1: {parts}")
     if causes is None:
         return
     for what, knobs in (("knob outside the search", causes.knobs), ("link", causes.links)):
@@ -385,16 +385,16 @@ def _pruned_text(found: PlanSearch) -> str:
     pruned = found.pruned
     lines = [f"{found.plans} valid plans, {found.replayed} replayed, {found.simulated} simulated."]
     reasons = {
-        "need more memory than the risk allows, by their lower bound": pruned.too_large,
-        "need more memory than the risk allows, simulated": pruned.too_large_simulated,
-        "are slower by their lower bound": pruned.slower_bound,
-        "are slower when replayed": pruned.slower_replay,
-        "are slower when simulated": pruned.slower_simulation,
+        "over the accepted risk of running out of memory, by their lower bound": pruned.too_large,
+        "over the accepted risk of running out of memory, simulated": pruned.too_large_simulated,
+        "slower, by their lower bound": pruned.slower_bound,
+        "slower, replayed": pruned.slower_replay,
+        "slower, simulated": pruned.slower_simulation,
     }
-    lines += [f"  {count} {reason}" for reason, count in reasons.items() if count]
+    lines += [f"  {reason}: {count}" for reason, count in reasons.items() if count]
     refused = ", ".join(f"{field} {count}" for field, count in pruned.refused.items())
     if refused:
-        lines.append(f"Combinations that break a rule, by its field: {refused}.")
+        lines.append(f"Combinations that break a rule, by field: {refused}.")
     return "\n".join(lines)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", min=1, metavar="N", help="Processes that simulate; by default one per core."
+        "--workers", min=1, metavar="N", help="Number of processes; by default one per core."
     ),
 ]
 

@@ -34,7 +34,7 @@ _ROUGH = ("assumed", "default")
 
 
 def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Deal layers to pipeline stages such that the step is short.
+    """Find the layers per pipeline stage that make the step shortest.
 
     Says what the best layout gains over an even one, and how to take it.
 
@@ -114,9 +114,9 @@ def limits(
             "now",
             "largest that fits",
             "in steps of",
-            "device memory then",
+            "device memory there",
             "probability",
-            "as likely as not",
+            "50 % likely to fit",
         )
         print_table(job.title, columns, [_limit_row(limit) for limit in found])
     for limit in found:

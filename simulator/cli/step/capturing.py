@@ -27,13 +27,15 @@ _MOST_NAMED = 10
 
 
 def capture(
-    script: Annotated[Path, typer.Argument(metavar="TRAIN.py", help="As torchrun runs it.")],
+    script: Annotated[
+        Path, typer.Argument(metavar="TRAIN.py", help="The torch script, as torchrun would run it.")
+    ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="-- ARGS", help="The script's own.")
+        list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments of the script.")
     ] = None,
     *,
     world: Annotated[int, typer.Option(metavar="N", min=1, help="Ranks of the run.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the capture goes.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the capture to.")],
     device: Annotated[
         str,
         typer.Option(

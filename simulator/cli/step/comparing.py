@@ -64,7 +64,7 @@ def compare(
         file_to_write("Write a page with differences and timelines.", *PAGES),
     ] = None,
 ) -> None:
-    """Say why steps differ, by causes that sum to the difference.
+    """Explain the difference between steps, cause by cause.
 
     All are compared with the first job. --set changes every job. Jobs that train different
     numbers of tokens per GPU are brought to the tokens of the first.

@@ -60,7 +60,7 @@ def memory(
         file_to_write("Memory over the step: a .csv table, or a picture.", ".csv", *PICTURES),
     ] = None,
 ) -> None:
-    """Say who holds which bytes, on every pipeline stage.
+    """Show what holds the memory of every pipeline stage.
 
     Allocated is what tensors take, reserved what the caching allocator holds for them, and
     device what nvidia-smi shows: with the driver's context and the communicators. The last column

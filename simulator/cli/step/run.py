@@ -215,7 +215,7 @@ def _print_headline(result: Result) -> None:
 def _error_band(result: Result) -> Iterator[tuple[str, str]]:
     if result.step_time_band_s is not None:
         low, high = map(format_seconds, result.step_time_band_s)
-        yield "8 of 10 such runs take", f"{low} to {high}"
+        yield "80 % prediction interval", f"{low} to {high}"
 
 
 def _print_asynchrony(result: Result) -> None:

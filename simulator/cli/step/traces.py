@@ -110,14 +110,16 @@ def _document(step: TracedStep, profile: str) -> dict[str, Any]:
 
 def build_trace_group() -> typer.Typer:
     """The ``trace`` commands."""
-    group = typer.Typer(name="trace", no_args_is_help=True, help="Profiles of real runs.")
+    group = typer.Typer(
+        name="trace", no_args_is_help=True, help="Compare traces of real runs with predictions."
+    )
     group.callback()(_trace)
     group.command("compare")(compare)
     return group
 
 
 def _trace() -> None:
-    """Profiles of real runs."""
+    """Compare traces of real runs with predictions."""
 
 
 def compare(
@@ -151,7 +153,7 @@ def compare(
         file_to_write("Draw both timelines, one below the other (.png, .svg, .pdf).", *PICTURES),
     ] = None,
 ) -> None:
-    """Say where a profiled step and its prediction differ.
+    """Show where a profiled step and its prediction differ.
 
     Differences stand by phase and kind.
 

@@ -151,7 +151,7 @@ def headline(result: StepResult) -> Iterator[tuple[str, str]]:
     """Names and values of the numbers that come first."""
     yield "step time", format_seconds(result.step_time_s)
     if result.step_time_band_s is not None:
-        yield "8 of 10 such runs take", " to ".join(map(format_seconds, result.step_time_band_s))
+        yield "80 % prediction interval", " to ".join(map(format_seconds, result.step_time_band_s))
     yield "tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"
     yield "model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"
     yield "MFU", f"{100 * result.mfu:.1f} %"

@@ -51,7 +51,7 @@ def _time(found: Capacity) -> Iterator[Factor]:
     missing = "" if share else "; goodput taken as 1"
     yield Factor("duration", time.wall_s / DAY_S, "d", formula + missing)
     if time.wall_band_s is not None:
-        origin = "eight of ten such runs take, for the error of the step"
+        origin = "80 % prediction interval of the step"
         for name, wall_s in zip(("at least", "at most"), time.wall_band_s, strict=True):
             yield Factor(f"duration, {name}", wall_s / DAY_S, "d", origin)
     if time.goodput is not None:

@@ -125,7 +125,7 @@ def way_out(search: FitSearch) -> Iterator[str]:
 
 def ladder_lines(found: Ladder) -> Iterator[str]:
     """What each rung of a small machine's ladder costs and holds, with those above it."""
-    yield "On this machine, each with those before it, of the speed without any if there were room:"
+    yield "Each remedy includes those above it; speed is relative to the job with unlimited memory:"
     for name, trial in zip(found.rungs, found.trials, strict=True):
         held = format_bytes(trial.peak_device_bytes)
         fits = "fits" if trial.fits else "does not fit"

@@ -74,7 +74,7 @@ def diagnose(
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find likely causes of a run that differs from its prediction.
+    """Find likely reasons why a run is not as predicted.
 
     Tries what real runs do without saying: an overlap that is off, recomputation other than
     thought, fp32 reductions, older kernels, slow hosts, cards or GPUs. Each is simulated, and

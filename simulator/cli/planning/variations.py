@@ -34,7 +34,7 @@ _ROUGH = ("assumed", "default")
 
 
 def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Find the layers per pipeline stage that make the step shortest.
+    """Find the layers per stage that give the shortest step.
 
     Says what the best layout gains over an even one, and how to take it.
 

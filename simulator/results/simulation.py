@@ -11,10 +11,12 @@ from typing import Literal, get_args
 from simulator.described.job import Job
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
+from simulator.engine.same_timing import is_timed_alike
 from simulator.errors import InputError
 from simulator.program.build import build_program, steps_around
+from simulator.program.ir import Program
 from simulator.results.step import StepResult
-from simulator.results.summary import summarise
+from simulator.results.summary import steady_window, summarise
 
 Engine = Literal["des", "replay"]
 
@@ -65,6 +67,53 @@ def run_step(job: Job, engine: Engine = "des", *, unfolded: bool = False) -> Ste
         program = build_program(job, steps=steps.total, unfolded=unfolded)
         timeline = simulate_program(program) if engine == "des" else replay(program)
         return summarise(job, timeline, steps)
+
+
+class StepTimes:
+    """Times of the steps of jobs that differ a little from one, without what they hold.
+
+    A job whose operations take what they take in that one is not simulated again.
+
+    Args:
+        job: The one.
+        engine: How steps are simulated.
+
+    Attributes:
+        step_time_s: Of the job itself [s].
+
+    Raises:
+        InputError: The job cannot run.
+    """
+
+    def __init__(self, job: Job, engine: Engine) -> None:
+        self._engine = engine
+        with _without_collection():
+            self._program = self._built(job)
+            self.step_time_s = self._simulated_s(job, self._program)
+
+    def of(self, changed: Job) -> float:
+        """Step of a changed job, to the last bit what :func:`run_step` says [s].
+
+        Raises:
+            InputError: It cannot run.
+        """
+        with _without_collection():
+            program = self._built(changed)
+            if is_timed_alike(program, self._program):
+                return self.step_time_s
+            return self._simulated_s(changed, program)
+
+    @staticmethod
+    def _built(job: Job) -> Program:
+        return build_program(job, steps=steps_around(job).total)
+
+    def _simulated_s(self, job: Job, program: Program) -> float:
+        timeline = simulate_program(program) if self._engine == "des" else replay(program)
+        steps = steps_around(job)
+        if steps.total == 1:
+            return timeline.step_time_s
+        start_s, end_s = steady_window(timeline, steps)
+        return end_s - start_s
 
 
 def perturbation_cost(

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
+from simulator.errors import InputError
 from simulator.planning.changes.single_changes import number_change, profile_numbers
-from simulator.planning.changes.trials import OnTrial, Trials
-from simulator.results.simulation import Engine
+from simulator.planning.changes.trials import OnTrial
+from simulator.results.simulation import Engine, StepTimes
 from simulator.results.verdict import Influence
 
 DEFAULT = "default"
@@ -66,11 +67,14 @@ def sensitivities(
         InputError: The job cannot run.
     """
     refuse_pools(job, "the weight of a number")
-    profile, trials = job.cluster.profile, Trials(job, engine)
+    profile, steps = job.cluster.profile, StepTimes(job, engine)
 
     def change(field: str, value: str | float, factor: float) -> float | None:
-        found = next(trials.of([number_change(field, value, factor)]), None)
-        return None if found is None else found.slower_share
+        try:
+            changed = job.replace(number_change(field, value, factor).fields)
+            return steps.of(changed) / steps.step_time_s - 1
+        except InputError:
+            return None  # not a number that a profile may have
 
     numbers = profile_numbers(profile)
     moved = {f: value for f, value in numbers.items() if fields is None or f in fields}

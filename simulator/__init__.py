@@ -41,9 +41,19 @@ from simulator.version import __version__
 
 if TYPE_CHECKING:
     from simulator import capture
-    from simulator.api import Job, Result, load_job, sample, simulate, sweep
+    from simulator.api import Job, Result, load_job, rent, sample, simulate, sweep
 
-__all__ = ["Job", "Result", "__version__", "capture", "load_job", "sample", "simulate", "sweep"]
+__all__ = [
+    "Job",
+    "Result",
+    "__version__",
+    "capture",
+    "load_job",
+    "rent",
+    "sample",
+    "simulate",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

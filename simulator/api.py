@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.described.job import Job
 from simulator.described.load import load_job
+from simulator.planning.offers.rental import rent
 from simulator.planning.sweep import sweep
 from simulator.results.plain_data import result_to_dict
 from simulator.results.simulation import Engine, PerturbationCost, perturbation_cost, run_step
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from simulator.results.difference import Difference
     from simulator.results.verdict import Advice
 
-__all__ = ["Engine", "Job", "Result", "load_job", "sample", "simulate", "sweep"]
+__all__ = ["Engine", "Job", "Result", "load_job", "rent", "sample", "simulate", "sweep"]
 
 _MOST_ROWS = 128
 """Rows of the pipeline picture: more than any pipeline has stages."""

@@ -33,7 +33,9 @@ API_PAGE = ROOT / "docs" / "python-api.md"
 FIELDS_PAGE = ROOT / "docs" / "fields.md"
 STACKS_PAGE = ROOT / "docs" / "stacks.md"
 
-FUNCTIONS = {name: getattr(simulator, name) for name in ("load_job", "simulate", "sample", "sweep")}
+FUNCTIONS = {
+    name: getattr(simulator, name) for name in ("load_job", "simulate", "sample", "sweep", "rent")
+}
 CLASSES = {"Job": simulator.Job, "Result": simulator.Result}
 PARTS = (
     ClassMemory, Waits, Difference, Cause, Advice, WhatIf, StepDistribution, StragglerScale,

@@ -48,6 +48,7 @@ _COMMANDS = {
     "diagnose": "planning.diagnose",
     "distribution": "planning.distribution",
     "capacity": "planning.capacity",
+    "rent": "planning.rent",
     "studio": "studio",
     "schema": "shipped",
     "mcp": "mcp_server",

@@ -2,7 +2,8 @@
 
 :mod:`.search` finds the fastest plans, :mod:`.changes` tries single changes of a job,
 :mod:`.sweep` a grid of them (on :mod:`.executors`), :mod:`.campaign` asks for a whole training
-run, :mod:`.diagnosis` why a real run is not as predicted. :mod:`.limits` finds the largest sizes
+run, :mod:`.offers` which GPUs to rent for it,
+:mod:`.diagnosis` why a real run is not as predicted. :mod:`.limits` finds the largest sizes
 that fit, :mod:`.drawn_lengths` steps of sequences of many lengths, :mod:`.distribution` how
 steps spread where GPUs, links, experts and lengths vary;
 :mod:`.parallelism_kinds` and :mod:`.data_parallel_variants` compare strategies at their

@@ -204,8 +204,13 @@ def _document(found: Capacity) -> dict[str, Any]:
         "job": found.job.title,
         **fit_to_dict(found.step),
         "factors": [asdict(factor) for factor in factors(found)],
-        "goodput": None if found.time.goodput is None else asdict(found.time.goodput),
+        "goodput": None if found.time.goodput is None else _goodput(found.time.goodput),
     }
+
+
+def _goodput(found: Goodput) -> dict[str, Any]:
+    """What is known of an ensemble, without a number for each of its campaigns."""
+    return {name: value for name, value in asdict(found).items() if name != "walls_s"}
 
 
 def _print_factors(found: Capacity) -> None:

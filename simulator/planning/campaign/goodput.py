@@ -69,6 +69,7 @@ class Goodput:
         wall_s: Mean wall time [s].
         wall_error_s: Standard error of that mean [s].
         wall_percentiles_s: Wall time by percentile [s].
+        walls_s: Wall time of each campaign, ascending [s].
         spent_s: Mean time by what it went into; adds up to ``wall_s`` [s].
         failures: Mean number by what failed.
         interval_s: Training between two snapshots [s].
@@ -81,6 +82,7 @@ class Goodput:
     wall_s: float
     wall_error_s: float
     wall_percentiles_s: Mapping[int, float]
+    walls_s: tuple[float, ...]
     spent_s: Mapping[Spent, float]
     failures: Mapping[str, float]
     members: int
@@ -130,6 +132,7 @@ def goodput(
         share=work_s / wall_s,
         wall_s=wall_s,
         wall_error_s=float(walls_s.std(ddof=1) / sqrt(members)) if members > 1 else inf,
+        walls_s=tuple(np.sort(walls_s).tolist()),
         wall_percentiles_s={p: float(np.percentile(walls_s, p)) for p in PERCENTILES},
         spent_s=_mean_spent_s(runs),
         failures=_mean_failures(runs),

@@ -6,9 +6,10 @@ processes. Jobs that differ only in their campaign (prices, failures, tokens) sh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from simulator.described.job import Job
 from simulator.planning.search.search import PlanSearch, search_plans
@@ -23,10 +24,12 @@ class Replanned:
     Attributes:
         job: With that plan; None where none fits.
         reason: Why there is none; empty where there is one.
+        changes: What gives the job this plan, ready for :meth:`Job.replace`.
     """
 
     job: Job | None
     reason: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def replanned(
@@ -72,7 +75,8 @@ def _searches(
 
 def _replanned(job: Job, found: PlanSearch, risk: float) -> Replanned:
     if found.choices:
-        return Replanned(job.replace(found.choices[0].changes))
+        changes = found.choices[0].changes
+        return Replanned(job.replace(changes), changes=changes)
     if found.smallest is None:
         fields = ", ".join(list(found.pruned.refused)[:2])
         return Replanned(None, f"no combination is a valid plan (rules of {fields})")

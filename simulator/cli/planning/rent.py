@@ -1,0 +1,120 @@
+"""clustersim rent: which of these offers do I rent?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.console import (
+    note,
+    number_columns,
+    print_json,
+    print_table,
+    status_line,
+    text_columns,
+)
+from simulator.cli.options import PAGES, AsJson, Picture, Risk, file_to_write
+from simulator.cli.planning.sweep import Workers
+from simulator.files import whole_file
+from simulator.results.fit_probability import DEFAULT_RISK
+
+if TYPE_CHECKING:
+    from simulator.planning.offers.rental import Rental
+
+
+def rent(
+    offers_file: Annotated[
+        Path, typer.Argument(metavar="OFFERS.yaml", help="Offers, and workloads to run on them.")
+    ],
+    *,
+    risk: Risk = DEFAULT_RISK,
+    late_risk: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            max=0.5,
+            metavar="SHARE",
+            help="Probability of missing a deadline that is accepted.",
+        ),
+    ] = 0.1,
+    members: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Campaigns with failures to simulate.")
+    ] = 200,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of their failures.")] = 0,
+    workers: Workers = None,
+    out: Annotated[
+        Path | None,
+        file_to_write(
+            "Write the table. The same command, started again after it was killed, goes on from "
+            "the rows that were finished.",
+            ".csv",
+            metavar="FILE.csv",
+        ),
+    ] = None,
+    plot: Picture = None,
+    html: Annotated[
+        Path | None, file_to_write("Write one page.", *PAGES, metavar="FILE.html")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare offers of GPUs for the training runs that are wanted, and say which to rent.
+
+    Each offer runs each workload under its own fastest plan that fits. "80 % interval" holds the
+    error of predictions and failures; "late" is the probability of missing the deadline.
+
+    Example:  clustersim rent workloads/offers/three-clouds.yaml --html offers.html
+    """
+    from simulator.planning.offers.rental import rent
+    from simulator.processor import core_count
+
+    done = 0
+    with status_line() as show:
+        show("searching for the fastest plan of each offer")
+
+        def count(row: object, total: int) -> None:
+            nonlocal done
+            done += 1
+            show(f"{done} of {total} rows done")
+
+        found = rent(
+            offers_file,
+            risk=risk,
+            late_risk=late_risk,
+            members=members,
+            seed=seed,
+            workers=workers or core_count(),
+            table=out,
+            on_row=count,
+        )
+    if out is not None:
+        with whole_file(out) as draft:
+            found.to_frame().to_csv(draft, index=False)
+        note(f"wrote {out}")
+    if plot is not None:
+        note(f"wrote {found.plot(plot)}")
+    if html is not None:
+        note(f"wrote {found.write_html(html)}")
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print(found)
+    if any(choice.best is None for choice in found.choices):
+        raise typer.Exit(1)
+
+
+def _print(found: Rental) -> None:
+    from simulator.planning.offers import views
+
+    numbers = views.numbers_of(list(found.rows))
+    columns = (
+        text_columns(*views.TEXTS) + number_columns(*numbers) + text_columns(*views.LAST_TEXTS)
+    )
+    for choice in found.choices:
+        rows = [row for row in found.rows if row.workload == choice.workload]
+        print_table(choice.workload, columns, [views.cells(row, numbers) for row in rows])
+        for line in (*views.answer_lines(choice), "", *choice.sentences, ""):
+            typer.echo(line)
+    if found.for_all_text:
+        typer.echo(found.for_all_text)

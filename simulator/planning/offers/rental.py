@@ -1,0 +1,169 @@
+"""What do all offers together say, and how is it shown?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.planning.offers import views
+from simulator.planning.offers.choice import (
+    DEFAULT_LATE_RISK,
+    Choice,
+    choose,
+    one_offer_for_all,
+)
+from simulator.planning.offers.evaluation import OfferResult, evaluate
+from simulator.planning.offers.offers_file import load_offers
+from simulator.results.fit_probability import DEFAULT_RISK
+from simulator.units import DAY_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Rental:
+    """Offers side by side, and which to rent.
+
+    Attributes:
+        rows: Every workload on every offer with every number of GPUs.
+        choices: What to rent, by workload.
+        late_risk: Probability of missing a deadline that is accepted.
+    """
+
+    rows: tuple[OfferResult, ...]
+    choices: tuple[Choice, ...]
+    late_risk: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each workload, offer and number of GPUs; units are in the names."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(row) for row in self.rows])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Rows, answers and reasons as plain data."""
+        return {
+            "late_risk": self.late_risk,
+            "rows": [asdict(row) for row in self.rows],
+            "choices": [
+                {
+                    "workload": choice.workload,
+                    "answers": {
+                        name: None if row is None else {"offer": row.offer, "gpus": row.gpus}
+                        for name, row in choice.answers.items()
+                    },
+                    "why": list(choice.sentences),
+                }
+                for choice in self.choices
+            ],
+            "one_offer_for_all": self.for_all_text or None,
+        }
+
+    @property
+    def for_all_text(self) -> str:
+        """The one offer for all workloads in a sentence; empty where there is none."""
+        found = one_offer_for_all(self.rows, self.late_risk)
+        if found is None:
+            return ""
+        offer, taken = found
+        usd = sum(row.usd or 0.0 for row in taken.values())
+        sizes = ", ".join(f"{name} on {row.gpus} GPUs" for name, row in taken.items())
+        return f"One offer for all: {offer} ({sizes}; {usd:,.0f} USD, each rented by itself)."
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw when runs are done, against their deadlines, and what they cost."""
+        from simulator.plots.offers import OfferBar, build_offers_figure
+        from simulator.plots.style import save
+
+        panels = []
+        for choice in self.choices:
+            rows = [row for row in self.rows if row.workload == choice.workload and row.runs]
+            bars = [
+                OfferBar(
+                    f"{row.offer}, {row.gpus} GPUs",
+                    row.done_s / DAY_S,
+                    row.done_interval_s[0] / DAY_S,
+                    row.done_interval_s[1] / DAY_S,
+                    "price open" if row.usd is None else f"{row.usd:,.0f} USD",
+                    row is choice.best,
+                )
+                for row in rows
+            ]
+            deadline_s = next((row.deadline_s for row in rows), None)
+            panels.append((choice.workload, deadline_s and deadline_s / DAY_S, bars))
+        save(build_offers_figure("Which offer to rent", panels), path)
+        return Path(path)
+
+    def write_html(self, path: str | Path) -> Path:
+        """Write one HTML page that needs no network."""
+        from simulator.exporters.html.offers_report import write_offers_report
+
+        numbers = views.numbers_of(list(self.rows))
+        context = {
+            "texts": views.TEXTS,
+            "numbers": numbers,
+            "last_texts": views.LAST_TEXTS,
+            "workloads": [self._section(choice, numbers) for choice in self.choices],
+            "for_all": self.for_all_text,
+        }
+        write_offers_report(context, path)
+        return Path(path)
+
+    def _section(self, choice: Choice, numbers: tuple[str, ...]) -> Mapping[str, Any]:
+        rows = [row for row in self.rows if row.workload == choice.workload]
+        deadline_s = next((row.deadline_s for row in rows if row.deadline_s), None)
+        longest_s = max([row.done_interval_s[1] for row in rows] + [deadline_s or 0.0, 1.0])
+        return {
+            "name": choice.workload,
+            "answers": views.answer_lines(choice),
+            "sentences": choice.sentences,
+            "longest_d": longest_s / DAY_S,
+            "deadline": None if deadline_s is None else deadline_s / longest_s,
+            "rows": [
+                {
+                    "cells": views.cells(row, numbers),
+                    "is_best": row is choice.best,
+                    "start": row.done_interval_s[0] / longest_s,
+                    "share": (row.done_interval_s[1] - row.done_interval_s[0]) / longest_s,
+                }
+                for row in rows
+            ],
+        }
+
+
+def rent(
+    offers: str | Path | Mapping[str, Any],
+    *,
+    risk: float = DEFAULT_RISK,
+    late_risk: float = DEFAULT_LATE_RISK,
+    members: int = 200,
+    seed: int = 0,
+    workers: int = 1,
+    table: str | Path | None = None,
+    on_row: Callable[[OfferResult, int], None] | None = None,
+) -> Rental:
+    """Which of several offers to rent, each workload under each offer's own fastest plan.
+
+    Args:
+        offers: A file of offers and workloads, or what such a file says.
+        risk: Probability of running out of memory that a plan has at most.
+        late_risk: Probability of missing a deadline that is accepted.
+        members: Campaigns with failures to simulate.
+        seed: Of their failures.
+        workers: Processes of this machine that search for plans.
+        table: Where the caller will write the table. Finished rows are kept in a journal beside
+            it, and the same comparison started again goes on from there.
+        on_row: Called with each new row, and how many rows there will be.
+
+    Raises:
+        InputError: The file is wrong, or the journal belongs to other offers.
+    """
+    file = None if isinstance(offers, Mapping) else Path(offers)
+    rows = evaluate(
+        load_offers(offers), file, risk=risk, members=members, seed=seed, workers=workers,
+        table=None if table is None else Path(table), on_row=on_row,
+    )  # fmt: skip
+    return Rental(tuple(rows), tuple(choose(rows, late_risk)), late_risk)

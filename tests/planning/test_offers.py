@@ -1,0 +1,149 @@
+"""Which offer to rent: are days, money and probabilities what can be worked out by hand?"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.planning.offers.choice import CHEAPEST, FEWEST, SAFEST, choose
+from simulator.planning.offers.end_times import EndTimes
+from simulator.planning.offers.evaluation import OfferResult, evaluate
+from simulator.planning.offers.offers_file import load_offers
+from simulator.planning.offers.rental import rent
+from simulator.results.step_error import COVERAGE
+from simulator.results.students_t import students_t_quantile
+
+DAY = 86400.0
+MODEL = {"layers": 2, "hidden": 512, "heads": 8, "ffn_hidden": 2048, "vocab": 32000}
+H100 = {"profile": "h100-sxm-80gb"}
+
+
+def offers(**changes):
+    return {
+        "offers": {
+            "near": {
+                "cluster": H100,
+                "gpus": {"from": 1, "to": 2},
+                "price": {"gpu": "3.6 USD/h", "source": "assumed"},
+            },
+            "later": {
+                "cluster": H100,
+                "gpus": 2,
+                "price": {"node": "3.6 USD/h", "source": "assumed"},
+                "start": "20 d",
+                "term": "30 d",
+            },
+        },
+        "workloads": {
+            "tiny": {
+                "job": {"model": MODEL, "batch": {"global": 2, "seq_len": 256}},
+                "tokens": "2B",
+                "deadline": "10 d",
+            }
+        },
+        **changes,
+    }
+
+
+def row(offer, gpus, usd, late, fits=0.99):
+    return OfferResult(
+        "run", offer, gpus, usd=usd, late_probability=late, fits_probability=fits,
+        deadline_s=10 * DAY, done_s=5 * DAY, goodput=0.9, tokens_per_s_per_gpu=1.0, step_time_s=1.0,
+        gpu_usd_per_h=1.0,
+    )  # fmt: skip
+
+
+def test_money_is_price_times_gpus_times_the_longer_of_run_and_term():
+    one, two, later = evaluate(load_offers(offers()))
+    assert [one.gpus, two.gpus, later.gpus] == [1, 2, 2]
+    assert two.usd == pytest.approx(3.6 / 3600 * 2 * two.wall_s)
+    assert two.wall_s < 30 * DAY
+    assert later.usd == pytest.approx(3.6 * 24 * 30)  # both GPUs are of one node
+    assert later.done_s == pytest.approx(20 * DAY + two.wall_s)
+    assert later.late_probability == 1.0
+    assert later.step_time_s == two.step_time_s
+
+
+def test_without_failures_the_interval_is_that_of_the_step():
+    found = EndTimes((100.0,), 0.1, 5.0)
+    reach = math.exp(0.1 * students_t_quantile((1 + COVERAGE) / 2, 5.0))
+    assert found.interval_s == pytest.approx((100 / reach, 100 * reach))
+    assert found.late_probability(100.0) == pytest.approx(0.5)
+    assert found.late_probability(100 * reach) == pytest.approx((1 - COVERAGE) / 2)
+    assert found.late_probability(0.0) == 1.0
+
+
+def test_where_the_step_is_sure_the_share_of_late_campaigns_is_counted():
+    found = EndTimes((100.0, 110.0, 120.0, 200.0), 1e-6, 5.0)
+    assert found.late_probability(115.0) == pytest.approx(0.5, abs=1e-9)
+    assert found.quantile_s(0.9) == pytest.approx(200.0, rel=1e-4)
+
+
+def test_failures_widen_the_interval_and_a_file_says_where_there_are_none():
+    failures = {"gpu": {"mtbf": "3 h"}, "detection": "10 min", "restart": "1 h"}
+    with_failures = offers(failures=failures, checkpoint={"storage": "1 GB/s"})
+    calm, failing = rent(offers(), members=20), rent(with_failures, members=20)
+    assert failing.rows[1].wall_s > calm.rows[1].wall_s
+    assert "Nothing was said of failures" in calm.choices[0].sentences[-1]
+    assert "Nothing was said of failures" not in failing.choices[0].sentences[-1]
+
+
+def test_the_answers_are_the_least_of_what_they_are_named_for():
+    rows = [
+        row("dear", 8, 900.0, 0.0),
+        row("small", 4, 500.0, 0.09),
+        row("cheap", 16, 300.0, 0.05),
+        row("too late", 2, 100.0, 0.5),
+    ]
+    (choice,) = choose(rows)
+    names = {name: answer.offer for name, answer in choice.answers.items()}
+    assert names == {FEWEST: "small", CHEAPEST: "cheap", SAFEST: "dear"}
+    assert choice.best.offer == "cheap"
+    assert any("too late with 2 GPUs misses" in sentence for sentence in choice.sentences)
+
+
+def test_where_no_offer_is_in_time_the_nearest_is_named():
+    (choice,) = choose([row("a", 8, 1.0, 0.9), row("b", 8, 1.0, 0.6)])
+    assert choice.best is None
+    assert "Nearest is b with 8 GPUs" in choice.sentences[0]
+
+
+def test_finished_rows_are_taken_from_the_journal(tmp_path):
+    table = tmp_path / "table.csv"
+    first = rent(offers(), table=table)
+    computed = []
+    again = rent(offers(), table=table, on_row=lambda new, total: computed.append(new))
+    assert computed == []
+    assert again.rows == first.rows
+    with pytest.raises(InputError, match="belongs to another"):
+        rent(offers(), table=table, risk=0.2)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("gpus", {"from": 4}, r"offers\.near\.gpus.*\{from: 64, to: 512\}"),
+        ("gpus", [], r"offers\.near\.gpus"),
+        ("prices", {}, r"offers\.near\.prices.*no such field"),
+        ("price", {"gpu": "1 USD/h"}, r"offers\.near\.price\.source"),
+        ("price", {"source": "assumed"}, "give gpu or node"),
+        ("cluster", {"profile": "h100"}, r"offers\.near\.cluster\.profile"),
+        ("cluster", {**H100, "nett": 1}, r"offers\.near\.cluster\.nett"),
+        ("cluster", {"pools": [{**H100, "gpus": 2}]}, r"offers\.near\.cluster\.pools"),
+    ],
+)
+def test_a_wrong_offer_is_refused_at_its_path(path, value, says):
+    given = offers()
+    given["offers"]["near"][path] = value
+    with pytest.raises(InputError, match=says):
+        rent(given)
+
+
+def test_a_page_and_a_picture_are_written(tmp_path):
+    found = rent(offers())
+    page = found.write_html(tmp_path / "rent.html").read_text()
+    assert "near with 1 GPUs" in page or "near with 2 GPUs" in page
+    assert found.plot(tmp_path / "rent.png").stat().st_size > 10_000
+    assert list(found.to_frame()["offer"]) == ["near", "near", "later"]

@@ -42,7 +42,8 @@ def _gpu_counts(given: Any) -> Any:
     if type(given) is int:
         return (given,)
     if isinstance(given, Mapping):
-        first, last = given.get("from"), given.get("to")
+        first: Any = given.get("from")
+        last: Any = given.get("to")
         is_range = set(given) == _RANGE and type(first) is int and type(last) is int
         if not is_range or first < 1:
             raise ValueError("must be a number, a list of numbers, or {from: 64, to: 512}")

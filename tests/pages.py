@@ -38,6 +38,7 @@ from simulator.described.load import job_from_document
 ROOT = Path(__file__).parent.parent
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    ROOT / "SKILL.md",
     *sorted((ROOT / "docs").glob("*.md")),
 )
 EXTENDING = ROOT / "docs" / "extending.md"

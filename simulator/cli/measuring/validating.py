@@ -143,6 +143,8 @@ def collectives(
 ) -> None:
     """Compare with measured collectives.
 
+    FILE is a table; the output of nccl-tests is read by clustersim calibrate collectives.
+
     Example:  clustersim validate collectives nccl.csv --plot pictures
     """
     from simulator.validate.collective_errors import validate_collectives

@@ -87,6 +87,15 @@ def run(
             "Write a page with verdict, timeline and what-ifs that needs nothing else.", *PAGES
         ),
     ] = None,
+    risk: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=0.5,
+            metavar="SHARE",
+            help="End with 1 where the probability of running out of memory is higher.",
+        ),
+    ] = None,
     unfolded: Annotated[
         bool,
         typer.Option(
@@ -99,6 +108,8 @@ def run(
     Example:  clustersim run job.yaml --set plan.tp=4 --plot pictures --trace trace.json.gz
 
     Example:  clustersim run job.yaml --html report.html
+
+    Example:  clustersim run job.yaml --risk 0.05
 
     Example:  clustersim run job.yaml --set 'perturbations=[{gpu: 5, slowdown: 0.2}]'
 
@@ -131,6 +142,10 @@ def run(
         note(f"wrote {trace}")
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")
+        raise typer.Exit(1)
+    if risk is not None and result.fits_probability < 1 - risk:
+        accepted = percent(1 - risk, 0)
+        note(f"{fit_text(result)}, and {accepted} was asked for; clustersim plan finds a safer one")
         raise typer.Exit(1)
 
 

@@ -22,22 +22,30 @@ def studio(
     changes: Changes = None,
     *,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port; 0 is any that is free.")
+        int,
+        typer.Option(
+            "--port", min=0, max=65535, metavar="PORT", help="Port; 0 is any that is free."
+        ),
     ] = _PORT,
     host: Annotated[
         str,
         typer.Option(
-            "--host", help="Address to listen on; others than this machine's need a token."
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on; others than this machine's need a token.",
         ),
     ] = "127.0.0.1",
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the address and open no browser.")
     ] = False,
     workers: Annotated[
-        int, typer.Option("--workers", min=1, max=64, help="Jobs simulated at the same time.")
+        int,
+        typer.Option(
+            "--workers", min=1, max=64, metavar="N", help="Jobs simulated at the same time."
+        ),
     ] = 2,
 ) -> None:
-    """Open a page in the browser that answers every change of a job at once.
+    """Open a page that answers every change of a job at once.
 
     It listens on this machine only. With --host 0.0.0.0 others can reach it with the token in the
     address that is printed; the connection is not encrypted.

@@ -25,7 +25,7 @@ COMMANDS = [
     "import maxtext", "import topo", "export megatron", "export deepspeed", "export torchtitan",
     "export chakra", "replay",
     "profile list", "profile show", "profile check", "models list", "models show", "models count",
-    "init", "mcp", "calibrate gpu",
+    "init", "mcp", "studio", "calibrate gpu",
     "calibrate collectives",
     "placement", "collective list", "collective show",
     "validate published", "validate collectives", "validate kernels",

@@ -59,7 +59,7 @@ def rent(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare offers of GPUs, and say which to rent.
+    """Compare offers of GPUs; which to rent?
 
     Each offer runs each workload under its own fastest plan that fits. "80 % interval" holds the
     error of predictions and failures; "late" is the probability of missing the deadline.

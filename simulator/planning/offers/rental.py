@@ -75,7 +75,7 @@ class Rental:
 
     def plot(self, path: str | Path) -> Path:
         """Draw when runs are done, against their deadlines, and what they cost."""
-        from simulator.plots.offers import OfferBar, build_offers_figure
+        from simulator.plots.offer_intervals import OfferBar, build_offers_figure
         from simulator.plots.style import save
 
         panels = []

@@ -9,7 +9,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.planning.offers.choice import CHEAPEST, FEWEST, SAFEST, choose
 from simulator.planning.offers.end_times import EndTimes
-from simulator.planning.offers.evaluation import OfferResult, evaluate
+from simulator.planning.offers.offer_results import OfferResult, evaluate
 from simulator.planning.offers.offers_file import load_offers
 from simulator.planning.offers.rental import rent
 from simulator.results.step_error import COVERAGE

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from simulator.planning.offers.evaluation import OfferResult
+from simulator.planning.offers.offer_results import OfferResult
 from simulator.units import DAY_S
 
 DEFAULT_LATE_RISK = 0.1

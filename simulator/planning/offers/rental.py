@@ -14,7 +14,7 @@ from simulator.planning.offers.choice import (
     choose,
     one_offer_for_all,
 )
-from simulator.planning.offers.evaluation import OfferResult, evaluate
+from simulator.planning.offers.offer_results import OfferResult, evaluate
 from simulator.planning.offers.offers_file import load_offers
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import DAY_S

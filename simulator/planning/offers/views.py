@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.planning.offers.choice import Choice, name_of
-from simulator.planning.offers.evaluation import OfferResult
+from simulator.planning.offers.offer_results import OfferResult
 from simulator.units import DAY_S, format_seconds
 
 TEXTS = ("offer",)

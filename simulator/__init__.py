@@ -41,18 +41,54 @@ from simulator.version import __version__
 
 if TYPE_CHECKING:
     from simulator import capture
-    from simulator.api import Job, Result, load_job, rent, sample, simulate, sweep
+    from simulator.api import (
+        Answer,
+        Job,
+        Result,
+        advise,
+        calibrate,
+        capacity,
+        compare,
+        diagnose,
+        limits,
+        load_job,
+        memory,
+        plan,
+        rent,
+        sample,
+        schedule,
+        sensitivity,
+        simulate,
+        strategies,
+        sweep,
+        validate,
+        write_sweep_page,
+    )
 
 __all__ = [
+    "Answer",
     "Job",
     "Result",
     "__version__",
+    "advise",
+    "calibrate",
+    "capacity",
     "capture",
+    "compare",
+    "diagnose",
+    "limits",
     "load_job",
+    "memory",
+    "plan",
     "rent",
     "sample",
+    "schedule",
+    "sensitivity",
     "simulate",
+    "strategies",
     "sweep",
+    "validate",
+    "write_sweep_page",
 ]
 
 

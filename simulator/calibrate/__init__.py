@@ -6,3 +6,7 @@ new_profile     one started from a data sheet and a relative
 own_system      training steps of a system
 profile_text    numbers written into a profile's YAML
 """
+
+from simulator.rooms import make_callable
+
+make_callable(__name__)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -143,7 +142,9 @@ def status_line() -> Iterator[Callable[[str], None]]:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout; infinite and undefined numbers become null."""
-    _write(json.dumps(_finite(document), indent=2, allow_nan=False))
+    from simulator.results.plain_data import json_text
+
+    _write(json_text(document))
 
 
 def print_table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -203,13 +204,3 @@ def _least_width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> in
 def percent(share: float, digits: int = 1) -> str:
     """A share as people read it ("42.3 %")."""
     return f"{100 * share:.{digits}f} %"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and value - value != 0:
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(child) for key, child in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(child) for child in value]
-    return value

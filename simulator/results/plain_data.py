@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +19,21 @@ from simulator.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
 """Raised whenever a field changes its name or meaning."""
+
+
+def json_text(document: Mapping[str, Any], indent: int | None = 2) -> str:
+    """One JSON object, as commands print it; infinite and undefined numbers become null."""
+    return json.dumps(_finite(document), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and value - value != 0:
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(child) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(child) for child in value]
+    return value
 
 
 def result_to_dict(

@@ -11,6 +11,7 @@ unit_run        schedules run that way: step, bubble, activations; several side 
 terminal_text   the picture of a run in plain text
 """
 
+from simulator.rooms import make_callable
 from simulator.schedule.info import ScheduleInfo
 from simulator.schedule.registry import SCHEDULES, schedule_info, schedule_order
 from simulator.schedule.slots import Order, Phase, Placement, Slot
@@ -25,3 +26,5 @@ __all__ = [
     "schedule_info",
     "schedule_order",
 ]
+
+make_callable(__name__)

@@ -8,3 +8,7 @@ torch_run/                          real torch runs on this machine
 measured_trace/                     a trace of a real step
 accuracy, profile_review            summaries of errors; what is remarkable about a profile
 """
+
+from simulator.rooms import make_callable
+
+make_callable(__name__)

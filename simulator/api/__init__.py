@@ -1,0 +1,73 @@
+"""The public functions: what scripts and notebooks call, and what the commands print.
+
+one_step           a job simulated: time, memory, pictures, traces
+answer             what people do with any answer: table, JSON, page
+plan_answers       the fastest plan
+strategy_answers   the best plan of every strategy; ways of data parallelism
+change_answers     limits, sensitivity, and why two jobs differ
+campaign_answers   a whole training run, on one cluster or several
+held_answers       memory by owner; a pipeline's order
+measured_answers   diagnosis, calibration, validation
+grid_page          the page of a sweep
+"""
+
+from simulator.api.answer import Answer
+from simulator.api.campaign_answers import CapacityAnswer, ClustersAnswer, capacity
+from simulator.api.change_answers import (
+    CompareAnswer,
+    LimitsAnswer,
+    SensitivityAnswer,
+    compare,
+    limits,
+    sensitivity,
+)
+from simulator.api.grid_page import write_sweep_page
+from simulator.api.held_answers import MemoryAnswer, ScheduleAnswer, memory, schedule
+from simulator.api.measured_answers import (
+    CalibrateAnswer,
+    DiagnoseAnswer,
+    ValidateAnswer,
+    calibrate,
+    diagnose,
+    validate,
+)
+from simulator.api.one_step import Engine, Job, Result, load_job, sample, simulate, sweep
+from simulator.api.plan_answers import PlanAnswer, plan
+from simulator.api.strategy_answers import AdviseAnswer, StrategiesAnswer, advise, strategies
+
+__all__ = [
+    "AdviseAnswer",
+    "Answer",
+    "CalibrateAnswer",
+    "CapacityAnswer",
+    "ClustersAnswer",
+    "CompareAnswer",
+    "DiagnoseAnswer",
+    "Engine",
+    "Job",
+    "LimitsAnswer",
+    "MemoryAnswer",
+    "PlanAnswer",
+    "Result",
+    "ScheduleAnswer",
+    "SensitivityAnswer",
+    "StrategiesAnswer",
+    "ValidateAnswer",
+    "advise",
+    "calibrate",
+    "capacity",
+    "compare",
+    "diagnose",
+    "limits",
+    "load_job",
+    "memory",
+    "plan",
+    "sample",
+    "schedule",
+    "sensitivity",
+    "simulate",
+    "strategies",
+    "sweep",
+    "validate",
+    "write_sweep_page",
+]

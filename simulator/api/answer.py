@@ -1,0 +1,91 @@
+"""What can people do with any answer?
+
+Show it in a notebook, take it as a table, as JSON (the same that the command prints), or as a page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from simulator.results.plain_data import json_text
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import pandas as pd
+
+    from simulator.described.job import Job
+    from simulator.exporters.html.answer_page import AnswerPage
+
+
+class Answer(ABC):
+    """What a question gives, with the views that people take of it."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain data: what the command prints with ``--json``."""
+
+    @abstractmethod
+    def to_frame(self) -> pd.DataFrame:
+        """The answer as a pandas DataFrame; columns end in their unit."""
+
+    @abstractmethod
+    def page(self) -> AnswerPage:
+        """What its page says."""
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The answer as one JSON object, as the command prints it."""
+        return json_text(self.to_dict(), indent)
+
+    def write_html(self, path: str | Path) -> Path:
+        """Write one HTML page that needs no network; returns its path."""
+        from simulator.exporters.html.answer_page import write_answer_page
+
+        write_answer_page(self.page(), path)
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from simulator.exporters.html.answer_page import answer_view
+
+        return answer_view(self.page())
+
+
+def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a DataFrame."""
+    from concurrent.futures import Executor
+
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))
+
+
+def job_yaml(job: Job) -> str:
+    """The job as a file holds it."""
+    return yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True)
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as people read it ("42.3 %")."""
+    return f"{100 * share:.{digits}f} %"
+
+
+@contextlib.contextmanager
+def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
+    """The processes and how many they are; no executor where this process is enough."""
+    from concurrent.futures import ProcessPoolExecutor
+
+    from simulator.processor import core_count
+
+    processes = workers or core_count()
+    if processes == 1:
+        yield None, 1
+        return
+    with ProcessPoolExecutor(processes) as executor:
+        yield executor, processes

@@ -1,0 +1,358 @@
+"""What do changes of one job give: a grid of them, larger sizes, other hardware, another job?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.api.one_step import simulate
+from simulator.described.job import Job, changed_fields
+from simulator.errors import InputError
+from simulator.results.fit_probability import DEFAULT_RISK
+from simulator.results.simulation import Engine
+from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
+    from simulator.exporters.html.compare_report import Run
+    from simulator.planning.changes.profile_numbers import Sensitivity
+    from simulator.planning.limits import Limit
+    from simulator.results.difference import Difference
+
+SMALLEST_EFFECT = 1e-6
+"""Shares of a step below this are none."""
+_ROUGH = ("assumed", "default")
+_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class LimitsAnswer(Answer):
+    """The largest microbatch, sequence and depth that fit, each raised alone."""
+
+    job: Job
+    risk: float
+    limits: Sequence[Limit]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Each limit."""
+        return {"title": self.job.title, "limits": [asdict(limit) for limit in self.limits]}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per field: now, largest, largest_even, step, peak_device_bytes."""
+        return frame([asdict(limit) for limit in self.limits])
+
+    def page(self) -> AnswerPage:
+        """Each limit with what it takes."""
+        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
+
+        numbers = ("now", "largest that fits", "in steps of", "device memory then")
+        numbers += ("likely to fit", "largest at even odds")
+        rows = [cells(limit_row(limit)) for limit in self.limits]
+        table = Table("Limits", "Each is raised alone", columns(("field",), numbers), rows)
+        known = [limit for limit in self.limits if not limit.obstacle]
+        sentences = [f"{limit.field} may be {limit.largest or 'no value'}." for limit in known]
+        return AnswerPage(
+            title=f"What still fits: {self.job.title}",
+            sentences=[*sentences, f"With a risk of {percent(self.risk)} to run out of memory."],
+            tables=[table],
+            job_yaml=job_yaml(self.job),
+            command="clustersim limits job.yaml",
+        )
+
+
+def limit_row(limit: Limit) -> tuple[str, ...]:
+    """Texts of one limit, as tables show it."""
+    if limit.obstacle:
+        return limit.field, str(limit.now), "cannot be changed", "", "", "", ""
+    largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest or "none")
+    held = format_bytes(limit.peak_device_bytes)
+    probability, even = percent(limit.fits_probability), str(limit.largest_even or "none")
+    return limit.field, str(limit.now), largest, str(limit.step), held, probability, even
+
+
+def limits(
+    job: Job, *, risk: float = DEFAULT_RISK, on_trial: Callable[[], None] | None = None
+) -> LimitsAnswer:
+    """The largest microbatch, sequence length and number of layers that fit, each alone.
+
+    Args:
+        job: What is to grow.
+        risk: Probability of running out of memory that is accepted.
+        on_trial: Called after each simulation.
+
+    Raises:
+        InputError: The job itself cannot run.
+    """
+    from simulator.planning.limits import limits as limits_of
+
+    return LimitsAnswer(job, risk, limits_of(job, risk=risk, on_trial=on_trial))
+
+
+@dataclass(frozen=True)
+class SensitivityAnswer(Answer):
+    """What every number of the hardware profile does to the step, the largest effect first.
+
+    Attributes:
+        job: The job.
+        share: By how much each number was lowered and raised.
+        numbers: All that were moved.
+    """
+
+    job: Job
+    share: float
+    numbers: Sequence[Sensitivity]
+
+    def largest(self, count: int) -> list[Sensitivity]:
+        """The numbers with the largest effects, those without any left out."""
+        return [each for each in self.numbers[:count] if each.effect > SMALLEST_EFFECT]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every number with its two effects."""
+        numbers = [asdict(each) for each in self.numbers]
+        return {"job": self.job.title, "share": self.share, "numbers": numbers}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per number: field, value, source, lower and higher (shares of the step)."""
+        return frame([asdict(each) for each in self.numbers])
+
+    def count_text(self) -> str:
+        """How many numbers were moved, and how many of them to no effect."""
+        without = sum(each.effect <= SMALLEST_EFFECT for each in self.numbers)
+        return (
+            f"{len(self.numbers)} numbers moved, {without} of them without any effect on this job."
+        )
+
+    def to_calibrate(self, top: int = 15) -> Sensitivity | None:
+        """Of the largest, the first that was never measured."""
+        return next((each for each in self.largest(top) if each.source in _ROUGH), None)
+
+    def page(self) -> AnswerPage:
+        """A bar to either side for every number, and what to calibrate first."""
+        from simulator.exporters.html.answer_page import (
+            GAIN,
+            LOSS,
+            AnswerPage,
+            Cell,
+            Column,
+            Table,
+            around_zero,
+            columns,
+        )
+
+        shown = self.largest(30)
+        most = max((each.effect for each in shown), default=0.0)
+        rows = [
+            [
+                Cell(each.field),
+                Cell(value_text(each)),
+                Cell(each.source),
+                Cell(change_text(each.lower)),
+                around_zero(each.lower, most, f"{self.share:.0%} less"),
+                Cell(change_text(each.higher)),
+                around_zero(each.higher, most, f"{self.share:.0%} more"),
+            ]
+            for each in shown
+        ]
+        less, more = f"{self.share:.0%} less", f"{self.share:.0%} more"
+        heads = [*columns(("number", "value", "source")), Column(less, "number")]
+        heads += [Column("", "bars"), Column(more, "number"), Column("", "bars")]
+        table = Table(
+            "Change of the step time",
+            f"The dashed line is no change; each half of a bar's room is {percent(most, 2)}",
+            heads,
+            rows,
+            (("shorter step", GAIN), ("longer step", LOSS)),
+            (self.count_text(),),
+        )
+        return AnswerPage(
+            title=f"Numbers that matter most: {self.job.title}",
+            sentences=list(self._sentences(shown)),
+            tables=[table],
+            job_yaml=job_yaml(self.job),
+            command="clustersim sensitivity job.yaml --html sensitivity.html",
+        )
+
+    def _sentences(self, shown: Sequence[Sensitivity]) -> list[str]:
+        if not shown:
+            return ["No number of the profile has an effect on this job."]
+        first = shown[0]
+        found = [
+            f"{first.field} matters most: a change of {self.share:.0%} moves the step by up to "
+            f"{percent(first.effect, 1)}."
+        ]
+        rough = self.to_calibrate(30)
+        if rough is None:
+            return [*found, "Every number with an effect has a source better than an assumption."]
+        return [
+            *found,
+            f"Calibrate first: {rough.field} ({rough.source}), which moves the step by up to "
+            f"{percent(rough.effect, 2)}.",
+        ]
+
+
+def value_text(found: Sensitivity) -> str:
+    """The number as files have it."""
+    return found.value if isinstance(found.value, str) else f"{found.value:.4g}"
+
+
+def change_text(change: float | None) -> str:
+    """A change of the step time as people read it."""
+    return "not valid" if change is None else f"{100 * change:+.2f} %"
+
+
+def sensitivity(
+    job: Job,
+    *,
+    share: float = 0.1,
+    engine: Engine = "des",
+    on_trial: Callable[[int, int], None] | None = None,
+) -> SensitivityAnswer:
+    """Which numbers of the hardware profile matter most for the job.
+
+    Args:
+        job: With its plan.
+        share: By how much each number is lowered and raised.
+        engine: ``replay`` is faster, without contention.
+        on_trial: Called with how many numbers are done, and how many there are.
+
+    Raises:
+        InputError: The job cannot run.
+    """
+    from simulator.planning.changes.profile_numbers import sensitivities
+
+    found = sensitivities(job, share=share, engine=engine, on_trial=on_trial)
+    return SensitivityAnswer(job, share, found)
+
+
+@dataclass(frozen=True)
+class CompareAnswer(Answer):
+    """Why steps differ, by causes that sum to the difference.
+
+    Attributes:
+        runs: The jobs by name, with their results; all are compared with the first.
+        differences: One for each of the others.
+    """
+
+    runs: Sequence[Run]
+    differences: Sequence[Difference]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every run, and its difference from the first."""
+        first, *others = self.runs
+        return {
+            "schema_version": _SCHEMA_VERSION,
+            "runs": [
+                {
+                    "name": run.name,
+                    "title": run.result.title,
+                    "step_time_s": run.result.step_time_s,
+                    "tokens_per_s_per_gpu": run.result.tokens_per_s_per_gpu,
+                    "mfu": run.result.mfu,
+                    "peak_device_bytes": run.result.peak_device_bytes,
+                    "fits": run.result.fits,
+                    "breakdown_s": {c.value: s for c, s in run.result.breakdown_s.items()},
+                }
+                for run in self.runs
+            ],
+            "differences": [
+                {
+                    "name": other.name,
+                    "gain": each.gain,
+                    "tokens_ratio": each.tokens_ratio,
+                    "difference_s": each.difference_s,
+                    "by_cause_s": {c.category.value: c.difference_s for c in each.causes},
+                    "fields": {
+                        path: {"first": before, "second": after}
+                        for path, (before, after) in changed_fields(first.job, other.job).items()
+                    },
+                }
+                for other, each in zip(others, self.differences, strict=True)
+            ],
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per cause and run: first_s, second_s, difference_s."""
+        return frame(
+            [
+                {
+                    "run": other.name,
+                    "cause": cause.category.value,
+                    "first_s": cause.first_s,
+                    "second_s": cause.second_s,
+                    "difference_s": cause.difference_s,
+                }
+                for other, each in zip(self.runs[1:], self.differences, strict=True)
+                for cause in each.causes
+            ]
+        )
+
+    def page(self) -> AnswerPage:
+        """What a notebook shows; :meth:`write_html` writes the page with timelines."""
+        from simulator.exporters.html.answer_page import AnswerPage
+
+        first, *others = self.runs
+        pairs = list(zip(others, self.differences, strict=True))
+        return AnswerPage(
+            title=f"{first.name} against {', '.join(run.name for run in others)}",
+            sentences=[
+                f"{other.name}: {signed_percent(each.gain)} tokens/s per GPU." for other, each in pairs
+            ],
+            tables=[_causes_table(first, other, each) for other, each in pairs],
+        )
+
+    def write_html(self, path: str | Path) -> Path:
+        """Write the page with waterfalls and timelines; returns its path."""
+        from simulator.exporters.html.compare_report import write_compare_report
+
+        write_compare_report(self.runs, path)
+        return Path(path)
+
+
+def _causes_table(first: Run, other: Run, found: Difference) -> Table:
+    from simulator.exporters.html.answer_page import Cell, Table, cells, columns
+
+    rows: list[list[Cell]] = [
+        cells(
+            [
+                cause.category.value,
+                format_seconds(cause.first_s),
+                format_seconds(cause.second_s),
+                signed_seconds(cause.difference_s),
+                signed_percent(cause.difference_s / found.first_s),
+            ]
+        )
+        for cause in sorted(found.causes, key=lambda cause: -abs(cause.difference_s))
+    ]
+    heads = columns(("cause",), (first.name, other.name, "difference", "of the step"))
+    return Table(f"{other.name} against {first.name}", "They sum to the difference", heads, rows)
+
+
+def compare(
+    jobs: Mapping[str, Job] | Sequence[tuple[str, Job]], *, engine: Engine = "des"
+) -> CompareAnswer:
+    """Why steps differ; all are compared with the first.
+
+    Jobs that train different numbers of tokens per GPU are brought to the tokens of the first.
+
+    Args:
+        jobs: Two or more, by the name that the answer calls them (names may repeat in pairs).
+        engine: How steps are simulated.
+
+    Raises:
+        InputError: There are fewer than two, or one cannot run.
+    """
+    from simulator.exporters.html.compare_report import Run
+    from simulator.results.difference import difference
+
+    if len(jobs) < 2:
+        hint = "give two jobs or more, each by a name of its own"
+        raise InputError.single("jobs", "needs something to compare with", len(jobs), hint)
+    pairs = jobs.items() if isinstance(jobs, Mapping) else jobs
+    runs = [Run(name, simulate(job, engine=engine), job) for name, job in pairs]
+    first, *others = runs
+    return CompareAnswer(runs, [difference(first.result, other.result) for other in others])

@@ -1,0 +1,195 @@
+"""Who holds which bytes, and in which order does a pipeline work?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.api.one_step import Result, simulate
+from simulator.described.job import Job
+from simulator.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simulator.exporters.html.answer_page import AnswerPage, Cell
+    from simulator.planning.changes.trials import Trial
+    from simulator.schedule.unit_run import UnitRun
+
+MEMORY_KEYS = (
+    "schema_version", "fits", "fits_probability", "fit", "capacity_bytes", "memory", "host_memory",
+)  # fmt: skip
+"""What the answer about memory takes of a result."""
+
+
+@dataclass(frozen=True)
+class MemoryAnswer(Answer):
+    """Who holds which bytes on every pipeline stage.
+
+    Attributes:
+        result: The simulated step.
+        savings: Single changes that save memory; None where that was not asked.
+    """
+
+    result: Result
+    savings: Sequence[Trial] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Peaks by stage and owner, and whether the job fits."""
+        document = self.result.to_dict()
+        names = ("changes", "saved_bytes", "step_time_s", "slower_share")
+        savings = [{name: getattr(each, name) for name in names} for each in self.savings or ()]
+        found = {} if self.savings is None else {"savings": savings}
+        return {**{key: document[key] for key in MEMORY_KEYS if key in document}, **found}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per class of ranks: its stage, its three peaks, every owner's share [B]."""
+        return frame(
+            [
+                {
+                    "stage": memory.stage,
+                    "ranks": memory.label,
+                    "peak_allocated_bytes": memory.peak_allocated_bytes,
+                    "peak_reserved_bytes": memory.peak_reserved_bytes,
+                    "peak_device_bytes": memory.peak_device_bytes,
+                    "capacity_bytes": memory.capacity_bytes,
+                    **{f"{owner.value}_bytes": held for owner, held in memory.by_owner.items()},
+                }
+                for memory in self.result.memory
+            ]
+        )
+
+    def page(self) -> AnswerPage:
+        """Who holds the peak of every stage, against the capacity."""
+        from simulator.exporters.html.answer_page import (
+            AnswerPage,
+            Cell,
+            Column,
+            Table,
+            columns,
+            legend_of,
+            stacked_bytes,
+        )
+        from simulator.results.rank_classes import fullest_of_each_stage
+
+        stages = fullest_of_each_stage(self.result.memory)
+        longest = max(max(each.peak_device_bytes, each.capacity_bytes) for each in stages)
+        rows: list[list[Cell]] = [
+            [
+                Cell(each.label),
+                Cell(format_bytes(each.peak_allocated_bytes)),
+                Cell(format_bytes(each.peak_reserved_bytes)),
+                Cell(format_bytes(each.peak_device_bytes)),
+                stacked_bytes(each.by_owner, longest, each.capacity_bytes),
+            ]
+            for each in stages
+        ]
+        heads = [*columns(("stage",), ("allocated", "reserved", "device"))]
+        fits = "fits" if self.result.fits else "does not fit"
+        likely = percent(self.result.fits_probability, 0)
+        table = Table(
+            "At the peak",
+            f"The dashed line is the capacity, {format_bytes(self.result.capacity_bytes)}",
+            [*heads, Column("tensors, by owner", "bars")],
+            rows,
+            legend_of(rows),
+        )
+        return AnswerPage(
+            title=f"Memory of {self.result.title}",
+            sentences=[f"The job {fits}; it is likely to fit with {likely}."],
+            tables=[table],
+            job_yaml=job_yaml(self.result.job),
+        )
+
+
+def memory(
+    job: Job, *, savings: bool = False, on_trial: Callable[[], None] | None = None
+) -> MemoryAnswer:
+    """Who holds which bytes, per pipeline stage.
+
+    Args:
+        job: What is simulated.
+        savings: Whether to simulate single changes that save memory.
+        on_trial: Called after each of them.
+
+    Raises:
+        InputError: The job cannot run.
+    """
+    from simulator.planning.changes.fitting import savings as savings_of
+
+    result = simulate(job)
+    return MemoryAnswer(result, savings_of(job, on_trial=on_trial) if savings else None)
+
+
+@dataclass(frozen=True)
+class ScheduleAnswer(Answer):
+    """A pipeline schedule, run with free communication; times are in the unit of the costs."""
+
+    run: UnitRun
+
+    def to_dict(self) -> dict[str, Any]:
+        """Sizes, figures and every slot."""
+        return self.run.to_dict()
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per slot: rank, phase, stage, chunk, microbatch, start, end."""
+        ranks = self.to_dict()["ranks"]
+        return frame([{"rank": each["rank"], **slot} for each in ranks for slot in each["slots"]])
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw every rank's slots over time; returns the path."""
+        from simulator.plots.schedule import build_schedule_figure
+        from simulator.plots.style import save
+
+        save(build_schedule_figure(self.run), path)
+        return Path(path)
+
+    def page(self) -> AnswerPage:
+        """Its figures, and how much every rank waits and holds."""
+        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
+
+        run = self.run
+        rows = [
+            cells([rank, f"{run.peaks[rank]:g}", run.weight_versions[rank], f"{run.waits(rank):g}"])
+            for rank in range(run.stages)
+        ]
+        numbers = ("most microbatches held", "weight versions", "waits")
+        return AnswerPage(
+            title=f"{run.info.name}: {run.stages} stages, {run.microbatches} microbatches",
+            sentences=[f"{percent(run.bubble_share)} of a step is bubble."],
+            tables=[Table("Ranks", "", columns(("rank",), numbers), rows)],
+        )
+
+
+def schedule(
+    name: str,
+    pp: int,
+    microbatches: int,
+    *,
+    vpp: int | None = None,
+    forward: float = 1.0,
+    backward: float = 2.0,
+    weight: float | None = None,
+) -> ScheduleAnswer:
+    """In which order every rank of a pipeline works, where communication is free.
+
+    Args:
+        name: A schedule; ``clustersim schedule list`` shows all.
+        pp: Pipeline stages.
+        microbatches: Microbatches per step.
+        vpp: Chunks per stage; None takes the fewest.
+        forward: Time of a forward of one microbatch on one rank, in any unit.
+        backward: Time of a whole backward.
+        weight: Part of it that weight gradients take; None is half.
+
+    Raises:
+        InputError: The name is unknown, or a size or a time is wrong.
+        UnsupportedError: The schedule has no order for these sizes.
+    """
+    from simulator.schedule.unit_run import phase_costs, run_schedule
+
+    costs = phase_costs(forward, backward, weight)
+    return ScheduleAnswer(run_schedule(name, pp, microbatches, vpp, costs))

@@ -1,0 +1,353 @@
+"""What do measurements say: of a run, of a system, of the predictions?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.described.job import Job
+from simulator.errors import InputError
+from simulator.units import format_bytes, format_seconds, signed_percent
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import pandas as pd
+
+    from simulator.calibrate.own_system import OwnSystem
+    from simulator.exporters.html.answer_page import AnswerPage
+    from simulator.planning.diagnosis.diagnosis import Diagnosis
+    from simulator.planning.diagnosis.observed import MemoryKind, TimeView
+
+_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class DiagnoseAnswer(Answer):
+    """Why a run may not be as predicted; ``found`` holds every hypothesis, simulated."""
+
+    found: Diagnosis
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was measured, what was predicted, and every hypothesis."""
+        found, observed = self.found, self.found.observation
+        return {
+            "schema_version": _SCHEMA_VERSION,
+            "title": found.job.title,
+            "measured_step_s": observed.step_s,
+            "measured_memory_bytes": observed.memory_bytes,
+            "memory_kind": observed.memory_kind,
+            "predicted_step_s": found.result.step_time_s,
+            "predicted_memory_bytes": observed.held_bytes(found.result),
+            "nothing_probability": found.nothing_probability,
+            "is_explained": found.is_explained,
+            "hypotheses": [
+                {
+                    "change": each.words,
+                    "probability": each.probability,
+                    "step_time_s": each.result.step_time_s,
+                    "memory_bytes": observed.held_bytes(each.result),
+                    "fields": dict(each.change.fields),
+                    "check": each.check,
+                }
+                for each in found.hypotheses
+            ],
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per hypothesis: change, probability, step_time_s, memory_bytes, check."""
+        return frame(self.to_dict()["hypotheses"])
+
+    def page(self) -> AnswerPage:
+        """The hypotheses, the likeliest first, and how to be sure."""
+        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
+
+        found, observed = self.found, self.found.observation
+        off = signed_percent(observed.step_s / found.result.step_time_s - 1)
+        measured, predicted = map(format_seconds, (observed.step_s, found.result.step_time_s))
+        rows = [
+            cells(
+                [
+                    each.words,
+                    each.check,
+                    percent(each.probability),
+                    format_seconds(each.result.step_time_s),
+                    format_bytes(observed.held_bytes(each.result)),
+                ]
+            )
+            for each in found.hypotheses[:10]
+        ]
+        heads = columns(
+            ("what may be otherwise", "to be sure"), ("likelihood", "step then", "memory then")
+        )
+        nothing = percent(found.nothing_probability)
+        return AnswerPage(
+            title=f"Why is the run not as predicted? {found.job.title}",
+            sentences=[
+                f"Measured {measured}, predicted {predicted}: {off}.",
+                f"With a likelihood of {nothing} nothing is hidden: predictions are off as far.",
+            ],
+            tables=[Table("What may be otherwise", "Each simulated alone", heads, rows)],
+            job_yaml=job_yaml(found.job),
+        )
+
+
+def diagnose(
+    job: Job,
+    step_s: float,
+    *,
+    memory_bytes: float | None = None,
+    memory_kind: MemoryKind = "reserved",
+    phases_s: Mapping[str, float] | None = None,
+    trace: str | Path | None = None,
+    error_share: float | None = None,
+    on_trial: Callable[[], None] | None = None,
+) -> DiagnoseAnswer:
+    """Why a run may not be as predicted: what real runs do without saying, simulated and weighed.
+
+    Args:
+        job: What was run.
+        step_s: Its measured step [s].
+        memory_bytes: Its measured peak of memory [B].
+        memory_kind: What that is: ``allocated``, ``reserved`` or ``device``.
+        phases_s: Measured parts of the step by their name in the breakdown [s].
+        trace: One rank's profile of torch.profiler, in place of the phases.
+        error_share: How far predictions of this system are off, one standard deviation.
+        on_trial: Called after each simulation.
+
+    Raises:
+        InputError: The job cannot run, or the trace is not of it.
+    """
+    from simulator.planning.diagnosis.diagnosis import diagnose as diagnosis_of
+    from simulator.planning.diagnosis.diagnosis import errors_of, suspects
+    from simulator.planning.diagnosis.observed import Observation, TraceTimes, phase_times
+    from simulator.results.simulation import run_step
+
+    times: TimeView | None = None
+    if trace is not None and phases_s:
+        hint = "leave out the phases: a trace holds all of them"
+        raise InputError.single("phases_s", "cannot be combined with a trace", hint=hint)
+    if trace is not None:
+        times = TraceTimes.read(Path(trace), job)
+    elif phases_s:
+        times = phase_times(dict(phases_s), step_s)
+    result = run_step(job)
+    tried = suspects(job, result, on_trial=on_trial or _nothing)
+    observation = Observation(step_s, memory_bytes, memory_kind, times)
+    errors = errors_of(job, result, error_share)
+    return DiagnoseAnswer(diagnosis_of(job, result, tried, observation, errors))
+
+
+def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True)
+class CalibrateAnswer(Answer):
+    """What measured runs say of a system; ``found`` holds the numbers and every run."""
+
+    found: OwnSystem
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers before and after, and every run before and after."""
+        found = self.found
+        return {
+            "profile": found.profile,
+            "framework": found.framework,
+            "learnt": {
+                path: {"before": found.before[path], "after": after}
+                for path, after in found.fields.items()
+            },
+            "runs": [
+                {
+                    "name": each.run.name,
+                    "measured_step_s": each.run.measured_s,
+                    "predicted_before_s": each.run.predicted_s,
+                    "predicted_after_s": each.after_s,
+                    "band_width_before": each.band_before,
+                    "band_width_after": each.band_after,
+                    "contradicts": each.contradicts,
+                }
+                for each in found.runs
+            ],
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per run: measured_step_s, predicted_before_s, predicted_after_s."""
+        return frame(self.to_dict()["runs"])
+
+    def write_profile(self, path: str | Path, reference: str = "own runs") -> Path:
+        """Write the calibrated profile, with ``reference`` as the source of its numbers."""
+        from simulator.files import write_whole
+
+        write_whole(Path(path), self.found.text(reference))
+        return Path(path)
+
+    def page(self) -> AnswerPage:
+        """Every run before and after."""
+        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
+
+        found = self.found
+        rows = [
+            cells(
+                [
+                    each.run.name,
+                    format_seconds(each.run.measured_s),
+                    format_seconds(each.run.predicted_s),
+                    format_seconds(each.after_s),
+                    f"{each.band_before:.0%}",
+                    f"{each.band_after:.0%}",
+                ]
+            )
+            for each in found.runs
+        ]
+        numbers = ("measured", "predicted", "with what was learnt", "width of its band", "now")
+        title = f"What runs of {found.framework} say of {found.profile}"
+        table = Table("Runs", "", columns(("run",), numbers), rows)
+        sentence = f"{len(found.fields)} numbers of the profile moved."
+        return AnswerPage(title=title, sentences=[sentence], tables=[table])
+
+
+def calibrate(
+    runs: str | Path | Sequence[tuple[Job, float]],
+    profile: str | Path,
+    *,
+    on_run: Callable[[], None] | None = None,
+) -> CalibrateAnswer:
+    """What a few measured steps say of a system.
+
+    Args:
+        runs: A table with the columns of ``reports/data/runs_open.csv``, or jobs with the step
+            that was measured of each [s].
+        profile: The system: a shipped name or a .yaml file.
+        on_run: Called after each run that was read.
+
+    Raises:
+        InputError: A run cannot be simulated, or was measured on another system.
+    """
+    from simulator.calibrate.own_system import job_run, on_system, own_system, table_runs
+    from simulator.results.simulation import run_step
+
+    name = str(profile)
+    if isinstance(runs, (str, Path)):
+        return CalibrateAnswer(own_system(name, table_runs(Path(runs), name, on_run or _nothing)))
+    if not runs:
+        raise InputError.single("runs", "needs one run at least", hint="give (job, seconds)")
+    moved = [(on_system(job, name), measured_s) for job, measured_s in runs]
+    known = [(job, job_run(job, run_step(job), measured_s, None)) for job, measured_s in moved]
+    return CalibrateAnswer(own_system(name, known))
+
+
+class Report(Protocol):
+    """What every kind of validation returns."""
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """The report as JSON writes it: ``rows``, ``summary`` and more tables."""
+
+
+@dataclass(frozen=True)
+class ValidateAnswer(Answer):
+    """Predictions held against measurements."""
+
+    report: Report
+
+    def to_dict(self) -> dict[str, Any]:
+        """Rows, summary, and errors by group."""
+        return dict(self.report.to_dict())
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per measurement, with what was predicted of it."""
+        return frame([dict(row) for row in self.to_dict()["rows"]])
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """Mean, median and worst error, and how many rows could not run."""
+        found: Mapping[str, Any] = self.to_dict()["summary"]
+        return found
+
+    def page(self) -> AnswerPage:
+        """The summary and every row."""
+        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
+
+        document = self.to_dict()
+        names = list(document["rows"][0]) if document["rows"] else []
+        rows = [cells(map(_cell_text, row.values())) for row in document["rows"]]
+        totals = [(str(name), _cell_text(value)) for name, value in self.summary.items()]
+        return AnswerPage(
+            title="Predictions against measurements",
+            sentences=[f"{len(rows)} rows."],
+            tables=[Table("Rows", "", columns(names), rows)],
+            headline=totals,
+        )
+
+
+def _cell_text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (tuple, list)):
+        return " to ".join(map(_cell_text, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def validate(
+    table: str | Path,
+    kind: Literal["published", "collectives", "kernels", "serving"] = "published",
+    *,
+    anchor: int = 0,
+    profile: str | None = None,
+    grades: Sequence[str] = (),
+    executor: Executor | None = None,
+    on_row: Callable[[object], None] | None = None,
+) -> ValidateAnswer:
+    """How far predictions are from measurements.
+
+    Args:
+        table: What was measured, as the commands ``clustersim validate`` read it.
+        kind: What its rows are: training runs, collectives, kernels, or runs of serving.
+        anchor: Of training runs, how many of each source calibrate before the rest is predicted.
+        profile: Of kernels, the profile that answers every row; by default that of its GPU.
+        grades: Of serving, only rows of these grades.
+        executor: Where training runs and serving are simulated; in this process if None.
+        on_row: Called after each of their rows.
+
+    Raises:
+        InputError: The table cannot be read.
+    """
+    path = Path(table)
+    if kind == "published":
+        return ValidateAnswer(_published(path, anchor, executor, on_row))
+    if kind == "collectives":
+        from simulator.validate.collective_errors import validate_collectives
+
+        return ValidateAnswer(validate_collectives(path))
+    if kind == "kernels":
+        from simulator.described.load import load_profile
+        from simulator.validate.kernel_errors import validate_kernels
+
+        own = None if profile is None else load_profile(profile)
+        return ValidateAnswer(validate_kernels(path, profile=own))
+    if kind == "serving":
+        from simulator.validate.serving import validate_serving
+
+        found = validate_serving(path, grades=grades, executor=executor, on_row=on_row or _ignore)
+        return ValidateAnswer(found)
+    rule = "must be published, collectives, kernels or serving"
+    raise InputError.single("kind", rule, kind)
+
+
+def _published(
+    path: Path, anchor: int, executor: Executor | None, on_row: Callable[[object], None] | None
+) -> Report:
+    from simulator.validate.published.anchored_runs import validate_anchored
+    from simulator.validate.published.published_runs import validate_published
+
+    if anchor:
+        return validate_anchored(path, anchor, executor=executor, on_row=on_row or _ignore)
+    return validate_published(path, executor=executor, on_row=on_row or _ignore)
+
+
+def _ignore(_: object) -> None:
+    return

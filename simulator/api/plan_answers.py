@@ -1,0 +1,393 @@
+"""Which plan is the fastest, and what would make it faster?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from simulator.api.answer import Answer, frame, job_yaml, percent, worker_pool
+from simulator.described.job import Job, options_text
+from simulator.results.fit_probability import DEFAULT_RISK
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
+    from simulator.planning.changes.faster import Reasons
+    from simulator.planning.changes.fitting import FitSearch
+    from simulator.planning.changes.trials import Trial
+    from simulator.planning.search.search import PlanChoice, PlanSearch, Progress
+    from simulator.planning.search.space import Axes
+    from simulator.program.ir import Category
+
+OTHER_RISKS = (0.01, 0.2)
+"""Risks whose price is told beside the plans of the one that is asked."""
+_SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
+"""Smaller shares of a step are not told."""
+
+
+@dataclass(frozen=True)
+class PlanAnswer(Answer):
+    """The fastest plans that fit.
+
+    Attributes:
+        job: Whose plan was searched for.
+        risk: Probability of running out of memory that a plan has at most.
+        search: The plans, and why the others are not among them.
+        other_risks: The fastest plan at other risks, by the risk.
+        nearest: What would fit, where no plan does.
+        reasons: What would make the fastest plan faster still; None where that was not asked.
+    """
+
+    job: Job
+    risk: float
+    search: PlanSearch
+    other_risks: Mapping[float, PlanSearch]
+    nearest: FitSearch | None
+    reasons: Reasons | None
+
+    @property
+    def choices(self) -> tuple[PlanChoice, ...]:
+        """The plans, fastest first; empty where none fits."""
+        return self.search.choices
+
+    @property
+    def best(self) -> Job | None:
+        """The job with the fastest plan; None where none fits."""
+        return self.job.replace(self.choices[0].changes) if self.choices else None
+
+    def tokens_per_s_per_gpu(self, choice: PlanChoice) -> float:
+        """Rate of a plan, with its own global batch [tokens/s]."""
+        batch = choice.changes.get("batch.global", self.job.batch.global_batch)
+        return float(batch * self.job.batch.seq_len / choice.step_time_s / self.job.cluster.gpus)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plans, prices of other risks, what was pruned and why, and the way out."""
+        way_out = self.nearest.nearest if self.nearest is not None else None
+        smallest = self.search.smallest or {}
+        return {
+            "risk": self.risk,
+            "job": self.job.title,
+            "plans": self.search.plans,
+            "replayed": self.search.replayed,
+            "simulated": self.search.simulated,
+            "choices": self._choices(self.search),
+            "other_risks": [
+                {"risk": risk, "choices": self._choices(search)}
+                for risk, search in self.other_risks.items()
+            ],
+            "pruned": asdict(self.search.pruned),
+            "reasons": None
+            if self.reasons is None
+            else {
+                "knobs": [*map(_knob, self.reasons.knobs)],
+                "links": [*map(_knob, self.reasons.links)],
+            },
+            "nearest": None
+            if way_out is None
+            else {
+                "changes": {**smallest, **way_out.changes},
+                "step_time_s": way_out.step_time_s,
+                "peak_device_bytes": way_out.peak_device_bytes,
+                "fits_probability": way_out.fits_probability,
+            },
+        }
+
+    def _choices(self, search: PlanSearch) -> list[dict[str, Any]]:
+        return [
+            {**asdict(choice), "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu(choice)}
+            for choice in search.choices
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per plan: its fields by path, dp, step_time_s, and what else is known of it."""
+        return frame(
+            [
+                {
+                    **choice.changes,
+                    "dp": choice.dp,
+                    "step_time_s": choice.step_time_s,
+                    "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu(choice),
+                    "peak_device_bytes": choice.peak_device_bytes,
+                    "fits_probability": choice.fits_probability,
+                    **{f"{name.value}_s": s for name, s in choice.breakdown_s.items()},
+                }
+                for choice in self.choices
+            ]
+        )
+
+    def explanation(self) -> list[str]:
+        """Why the first plan is first, what would make it faster, and what other risks cost."""
+        if not self.choices:
+            return [self.nothing_fits()]
+        lines = [*self._second(), *self._further(), *self._prices()]
+        return [*lines, f"To use plan 1: {options_text(self.choices[0].changes)}"]
+
+    def _second(self) -> Iterator[str]:
+        from simulator.results.difference import difference_s
+
+        if len(self.choices) < 2:
+            return
+        best, second = self.choices[:2]
+        more_s = difference_s(second.breakdown_s, best.breakdown_s)
+        largest = sorted(more_s.items(), key=lambda item: -abs(item[1]))[:3]
+        parts = ", ".join(f"{name.value} {_signed(seconds)}" for name, seconds in largest)
+        behind_s = second.step_time_s - best.step_time_s
+        if abs(behind_s) < _SMALLEST_GAIN * best.step_time_s:
+            yield "The second one is as fast, within 0.1 %."
+        else:
+            yield f"The second one takes {_signed(behind_s)}: {parts}"
+
+    def _further(self) -> Iterator[str]:
+        causes = self.reasons
+        if causes is None:
+            return
+        for what, knobs in (("knob outside the search", causes.knobs), ("link", causes.links)):
+            for knob in [knob for knob in knobs if _is_gain(knob)][:2]:
+                saved = percent(knob.saved_share)
+                yield f"Next {what}: {options_text(knob.changes)} saves {saved}"
+        if not any(map(_is_gain, (*causes.knobs, *causes.links))):
+            yield "No knob outside the search, and no link of twice the rate, saves 0.1 %."
+
+    def _prices(self) -> Iterator[str]:
+        for risk, search in self.other_risks.items():
+            at = f"At a risk of {percent(risk, 0)}"
+            if not search.choices:
+                yield f"{at} no plan fits."
+                continue
+            best, first = search.choices[0], self.choices[0]
+            gain = self.tokens_per_s_per_gpu(best) / self.tokens_per_s_per_gpu(first) - 1
+            if best.changes == first.changes:
+                yield f"{at} the first one stays the fastest."
+            else:
+                speed = f"{percent(abs(gain))} {'faster' if gain >= 0 else 'slower'}"
+                yield f"{at} the fastest is {speed}: {options_text(best.changes)}"
+
+    def nothing_fits(self) -> str:
+        """Why there is no plan, and what would fit."""
+        smallest, nearest = self.search.smallest, self.nearest
+        if smallest is None:
+            return "No combination is a valid plan."
+        text = f"No plan fits. The one that needs least memory: {options_text(smallest)}"
+        if nearest is None or nearest.nearest is None:
+            return f"{text}\nNo change of it that was tried fits either."
+        way_out = nearest.nearest
+        options = options_text({**smallest, **way_out.changes})
+        return (
+            f"{text}\nNearest to it that fits: {options}\n"
+            f"With it a step takes {format_seconds(way_out.step_time_s)} "
+            f"and the fullest GPU holds {format_bytes(way_out.peak_device_bytes)}."
+        )
+
+    def pruned_text(self) -> str:
+        """How many plans were looked at, and why the others are not told."""
+        found, pruned = self.search, self.search.pruned
+        lines = [
+            f"{found.plans} valid plans, {found.replayed} replayed, {found.simulated} simulated."
+        ]
+        reasons = {
+            "need more memory than the risk allows, by their lower bound": pruned.too_large,
+            "need more memory than the risk allows, simulated": pruned.too_large_simulated,
+            "are slower by their lower bound": pruned.slower_bound,
+            "are slower when replayed": pruned.slower_replay,
+            "are slower when simulated": pruned.slower_simulation,
+        }
+        lines += [f"  {count} {reason}" for reason, count in reasons.items() if count]
+        refused = ", ".join(f"{field} {count}" for field, count in pruned.refused.items())
+        if refused:
+            lines.append(f"Combinations that break a rule, by its field: {refused}.")
+        return "\n".join(lines)
+
+    def page(self) -> AnswerPage:
+        """The plans side by side, where their time goes, and why the others are left out."""
+        from simulator.exporters.html.answer_page import AnswerPage
+
+        job, cluster = self.job, self.job.cluster
+        headline, tables = [], []
+        if self.choices:
+            best = self.choices[0]
+            rate = f"{self.tokens_per_s_per_gpu(best):,.0f}"
+            headline = [
+                ("step time", format_seconds(best.step_time_s)),
+                ("tokens/s per GPU", rate),
+                ("fullest GPU", format_bytes(best.peak_device_bytes)),
+                ("likely to fit", percent(best.fits_probability)),
+                ("valid plans", f"{self.search.plans:,}"),
+            ]
+            tables = [self._plans_table(), self._time_table()]
+        return AnswerPage(
+            title=f"Fastest plans of {job.model.name} on {cluster.gpus} x {cluster.profile.name}",
+            sentences=[self._verdict(), *self.explanation()],
+            headline=headline,
+            tables=[*tables, self._pruned_table()],
+            job_yaml=job_yaml(job),
+            command="clustersim plan job.yaml --html plan.html",
+        )
+
+    def _verdict(self) -> str:
+        if not self.choices:
+            return f"None of {self.search.plans:,} valid plans fits into memory."
+        best = self.choices[0]
+        return (
+            f"The fastest of {self.search.plans:,} valid plans takes "
+            f"{format_seconds(best.step_time_s)} a step and fits with a probability of "
+            f"{percent(best.fits_probability, 0)}. No other plan of this search is faster: it is "
+            "proven against the lower bounds of all."
+        )
+
+    def _plans_table(self) -> Table:
+        from simulator.exporters.html.answer_page import Table, cells, columns
+
+        varied = list(self.choices[0].changes)
+        names = [path.partition(".")[2] for path in varied]
+        numbers = ("step time", "tokens/s per GPU", "fullest GPU", "likely to fit")
+        rows = [
+            cells(
+                [
+                    number,
+                    *(choice.changes[path] for path in varied),
+                    choice.dp,
+                    format_seconds(choice.step_time_s),
+                    f"{self.tokens_per_s_per_gpu(choice):,.0f}",
+                    format_bytes(choice.peak_device_bytes),
+                    percent(choice.fits_probability),
+                ]
+            )
+            for number, choice in enumerate(self.choices, start=1)
+        ]
+        caption = "Each fully simulated; the fastest first"
+        return Table("Plans", caption, columns(("plan", *names, "dp"), numbers), rows)
+
+    def _time_table(self) -> Table:
+        from simulator.exporters.html.answer_page import (
+            Cell,
+            Column,
+            Table,
+            legend_of,
+            stacked_seconds,
+        )
+
+        longest_s = max(choice.step_time_s for choice in self.choices)
+        rows = [
+            [
+                Cell(str(number)),
+                Cell(format_seconds(choice.step_time_s)),
+                stacked_seconds(choice.breakdown_s, longest_s),
+                Cell(losses_text(choice.breakdown_s)),
+            ]
+            for number, choice in enumerate(self.choices, start=1)
+        ]
+        heads = [Column("plan"), Column("step time", "number"), Column("the mean GPU", "bars")]
+        caption = "Of the mean GPU in a step, from zero; bars of all plans have one scale"
+        return Table(
+            "Where the time goes", caption, [*heads, Column("lost to")], rows, legend_of(rows)
+        )
+
+    def _pruned_table(self) -> Table:
+        from simulator.exporters.html.answer_page import Cell, Table, columns
+
+        first, *others = self.pruned_text().splitlines()
+        rows: list[list[Cell]] = []
+        for line in others:
+            if line.startswith("  "):
+                count, _, reason = line.strip().partition(" ")
+                rows.append([Cell(reason), Cell(f"{int(count):,}")])
+        notes = tuple(line for line in others if not line.startswith("  "))
+        heads = columns(("plans that",), ("count",))
+        return Table("What was left out, and why", first, heads, rows, notes=notes)
+
+
+def _is_gain(knob: Trial) -> bool:
+    return knob.fits and knob.saved_share >= _SMALLEST_GAIN
+
+
+def _knob(trial: Trial) -> dict[str, Any]:
+    return {"changes": trial.changes, "gain": trial.saved_share, "fits": trial.fits}
+
+
+def losses_text(breakdown_s: Mapping[Category, float]) -> str:
+    """The two largest shares of a step that are no work of the model."""
+    from simulator.results.difference import losses
+
+    largest = [(name, share) for name, share in losses(breakdown_s)[:2] if share >= _SMALLEST_LOSS]
+    return ", ".join(f"{name.value} {percent(share, 0)}" for name, share in largest) or "nothing"
+
+
+def _signed(seconds: float) -> str:
+    return ("+" if seconds >= 0 else "-") + format_seconds(abs(seconds))
+
+
+def plan(
+    job: Job,
+    *,
+    vary: Axes | None = None,
+    top: int = 10,
+    risk: float = DEFAULT_RISK,
+    global_batches: Sequence[int] = (),
+    why: bool = True,
+    workers: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_trial: Callable[[], None] | None = None,
+) -> PlanAnswer:
+    """The fastest plans that fit, proven to be what simulating all plans would find.
+
+    Varied are tp, pp, vpp, cp, ep, ZeRO, recomputation and the microbatch; everything else stays
+    as the job has it.
+
+    Args:
+        job: Model, cluster, batch, and the rest of the plan.
+        vary: Values by dotted path, in place of the default ones: ``{"plan.zero": [1]}``.
+        top: How many plans to find.
+        risk: Probability of running out of memory that a plan has at most.
+        global_batches: Global batches to choose from, ranked by time per token.
+        why: Whether to simulate what would make the fastest plan faster, and other risks.
+        workers: Processes that simulate; by default one per core.
+        on_progress: Called after each plan that was simulated.
+        on_trial: Called after each what-if.
+
+    Raises:
+        InputError: A field cannot be varied, or a value of it is wrong.
+
+    Example:
+        >>> sim.plan(job, vary={"plan.vpp": [1]}).best.plan.tp
+    """
+    from simulator.planning.changes.faster import reasons
+    from simulator.planning.changes.fitting import nearest_fit
+    from simulator.planning.search.search import merged_searches, search_plans, search_risks
+
+    jobs = {size: with_batch(job, size) for size in global_batches} or {None: job}
+    with worker_pool(workers) as (executor, processes):
+        settings: dict[str, Any] = {
+            "vary": vary or {},
+            "executor": executor,
+            "at_a_time": processes,
+            "on_progress": on_progress,
+        }
+        all_found = {
+            size: search_plans(each, top=top, risk=risk, **settings) for size, each in jobs.items()
+        }
+        found = merged_searches(all_found, top) if global_batches else all_found[None]  # type: ignore[arg-type]
+        prices: dict[float, PlanSearch] = {}
+        if why and found.choices:
+            others = [other for other in OTHER_RISKS if other != risk]
+            at = {size: search_risks(each, others, **settings) for size, each in jobs.items()}
+            prices = {
+                other: merged_searches({size: each[other] for size, each in at.items()}, 1)  # type: ignore[misc]
+                if global_batches
+                else at[None][other]
+                for other in others
+            }
+    nearest = nearest_fit(job.replace(found.smallest), risk) if found.smallest else None
+    causes = None
+    if why and found.choices:
+        best = job.replace(found.choices[0].changes)
+        causes = reasons(best, risk=risk, on_trial=on_trial)
+    return PlanAnswer(job, risk, found, prices, nearest, causes)
+
+
+def with_batch(job: Job, size: int) -> Job:
+    """The job with another global batch, whether or not its own plan divides it."""
+    batch = job.batch.model_copy(update={"global_batch": size})
+    return job.model_copy(update={"batch": batch})

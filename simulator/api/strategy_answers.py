@@ -1,0 +1,452 @@
+"""Which strategy suits the model, and what does each way of data parallelism cost?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from simulator.api.answer import Answer, frame, job_yaml, percent, worker_pool
+from simulator.api.plan_answers import losses_text
+from simulator.described.job import Job, options_text
+from simulator.results.fit_probability import DEFAULT_RISK
+from simulator.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
+    from simulator.planning.changes.fitting import FitSearch
+    from simulator.planning.data_parallel_variants import Comparison, Outcome
+    from simulator.planning.parallelism_kinds import FamilyResult
+    from simulator.planning.search.search import Progress
+    from simulator.planning.search.space import Axes
+
+_SMALLEST_GAIN = 0.001
+"""Smaller shares of a step are not told."""
+_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class AdviseAnswer(Answer):
+    """The best plan of every strategy.
+
+    Attributes:
+        job: The job.
+        strategies: The fastest first; those of which no plan fits last. Empty on one machine where
+            no plan trains all of the model.
+        way_out: What people do there; None elsewhere.
+    """
+
+    job: Job
+    strategies: Sequence[FamilyResult]
+    way_out: FitSearch | None = None
+
+    @property
+    def best(self) -> Job | None:
+        """The job with the best plan of the best strategy; None where nothing fits."""
+        first = self.strategies[0].choice if self.strategies else None
+        return self.job.replace(first.changes) if first else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every strategy with its best plan, or the rungs of the way out."""
+        if self.way_out is None:
+            found = [asdict(each) for each in self.strategies]
+            return {"job": self.job.title, "strategies": found}
+        answers = {
+            name: asdict(trial) if trial else None
+            for name, trial in (("nearest", self.way_out.nearest), ("faster", self.way_out.faster))
+        }
+        return {"job": self.job.title, "rungs": self._rungs(), **answers}
+
+    def _rungs(self) -> list[dict[str, Any]]:
+        assert self.way_out is not None
+        assert self.way_out.ladder is not None
+        ladder = self.way_out.ladder
+        return [
+            {"name": name, **asdict(trial)}
+            for name, trial in zip(ladder.rungs, ladder.trials, strict=True)
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per strategy (or rung): its plan, step_time_s, peak_device_bytes."""
+        if self.way_out is not None:
+            names = ("name", "words", "step_time_s", "peak_device_bytes", "fits_probability")
+            return frame([{name: rung[name] for name in names} for rung in self._rungs()])
+        return frame(
+            [
+                {
+                    "strategy": each.family.name,
+                    "plan": each.plan_text,
+                    "step_time_s": each.choice.step_time_s if each.choice else None,
+                    "peak_device_bytes": each.choice.peak_device_bytes if each.choice else None,
+                    "fits_probability": each.choice.fits_probability if each.choice else None,
+                    "obstacle": each.obstacle,
+                }
+                for each in self.strategies
+            ]
+        )
+
+    def page(self) -> AnswerPage:
+        """Strategies side by side, with where their time goes."""
+        from simulator.exporters.html.answer_page import AnswerPage
+
+        cluster = self.job.cluster
+        return AnswerPage(
+            title=f"Which strategy suits {self.job.model.name} on {cluster.gpus} x "
+            f"{cluster.profile.name}?",
+            sentences=self._sentences(),
+            tables=self._tables(),
+            job_yaml=job_yaml(self.job),
+            command="clustersim advise job.yaml --html advise.html",
+        )
+
+    def _sentences(self) -> list[str]:
+        if self.way_out is not None:
+            from simulator.planning.changes.advice import way_out
+
+            return list(way_out(self.way_out))
+        ran = [each for each in self.strategies if each.choice]
+        if not ran:
+            return ["No strategy has a plan that fits into memory."]
+        best = ran[0]
+        assert best.choice is not None
+        step = format_seconds(best.choice.step_time_s)
+        first = f"Take {best.family.name}: {best.plan_text} takes {step} a step."
+        sentences = [first]
+        if len(ran) > 1 and ran[1].choice is not None:
+            slower = ran[1].choice.step_time_s / best.choice.step_time_s - 1
+            second = "is as fast, within 0.1 %" if slower < _SMALLEST_GAIN else ""
+            text = second or f"takes {percent(slower)} longer"
+            sentences.append(f"{ran[1].family.name}, the next best strategy, {text}.")
+        return [*sentences, f"To use it: {options_text(best.choice.changes)}"]
+
+    def _tables(self) -> list[Table]:
+        if self.way_out is not None:
+            return [self._rungs_table()]
+        return [self._strategies_table(), self._time_table()]
+
+    def _rungs_table(self) -> Table:
+        from simulator.exporters.html.answer_page import Table, cells, columns
+
+        rows = [
+            cells(
+                [
+                    rung["name"],
+                    format_seconds(rung["step_time_s"]),
+                    format_bytes(rung["peak_device_bytes"]),
+                    percent(rung["fits_probability"]),
+                ]
+            )
+            for rung in self._rungs()
+        ]
+        heads = columns(("with",), ("step time", "fullest GPU", "likely to fit"))
+        caption = "Each with those above it; simulated without contention"
+        return Table("What people do on one machine", caption, heads, rows)
+
+    def _strategies_table(self) -> Table:
+        from simulator.exporters.html.answer_page import Table, cells, columns
+
+        best = self.strategies[0].choice
+        rows = []
+        for each in self.strategies:
+            name, choice, idea = each.family.name, each.choice, each.family.idea
+            if choice is None or best is None:
+                rows.append(cells([name, each.obstacle, idea, "", "", "", ""]))
+                continue
+            rows.append(
+                cells(
+                    [
+                        name,
+                        each.plan_text,
+                        idea,
+                        format_seconds(choice.step_time_s),
+                        f"{choice.step_time_s / best.step_time_s:.2f} x",
+                        format_bytes(choice.peak_device_bytes),
+                        percent(choice.fits_probability),
+                    ]
+                )
+            )
+        numbers = ("step time", "against the best", "fullest GPU", "likely to fit")
+        heads = columns(("strategy", "its best plan", "what it does"), numbers)
+        return Table("Strategies", "Each with the fastest of its plans that fit", heads, rows)
+
+    def _time_table(self) -> Table:
+        from simulator.exporters.html.answer_page import (
+            Cell,
+            Column,
+            Table,
+            legend_of,
+            stacked_seconds,
+        )
+
+        ran = [(each, each.choice) for each in self.strategies if each.choice is not None]
+        longest_s = max((choice.step_time_s for _, choice in ran), default=1.0)
+        rows: list[list[Cell]] = [
+            [
+                Cell(each.family.name),
+                Cell(format_seconds(choice.step_time_s)),
+                stacked_seconds(choice.breakdown_s, longest_s),
+                Cell(losses_text(choice.breakdown_s)),
+            ]
+            for each, choice in ran
+        ]
+        heads = [Column("strategy"), Column("step time", "number"), Column("the mean GPU", "bars")]
+        caption = "Of the mean GPU in a step, from zero; bars of all strategies have one scale"
+        return Table(
+            "Where the time goes", caption, [*heads, Column("lost to")], rows, legend_of(rows)
+        )
+
+
+def advise(
+    job: Job,
+    *,
+    vary: Axes | None = None,
+    risk: float = DEFAULT_RISK,
+    workers: int | None = None,
+    on_progress: Callable[[str, Progress], None] | None = None,
+) -> AdviseAnswer:
+    """Which strategy suits the model: DDP, ZeRO, TP, PP and combinations, each at its best.
+
+    On one machine where no plan trains all of the model, what people do there.
+
+    Args:
+        job: The job.
+        vary: Values by dotted path, in place of those that :func:`plan` searches.
+        risk: Probability of running out of memory that a plan has at most.
+        workers: Processes that simulate; by default one per core.
+        on_progress: Called with the strategy's name after each plan that was simulated.
+
+    Raises:
+        InputError: A field cannot be varied, or a value of it is wrong.
+    """
+    from simulator.planning.parallelism_kinds import compare_families
+
+    found = _on_small_machine(job, risk)
+    if found is not None:
+        return AdviseAnswer(job, (), found)
+    with worker_pool(workers) as (executor, processes):
+        strategies = compare_families(
+            job,
+            vary or {},
+            risk=risk,
+            executor=executor,
+            at_a_time=processes,
+            on_progress=on_progress,
+        )
+    return AdviseAnswer(job, strategies)
+
+
+def _on_small_machine(job: Job, risk: float) -> FitSearch | None:
+    """What people with one machine do; None where a plan on it trains all of the model."""
+    from simulator.planning.changes.fitting import nearest_fit
+    from simulator.planning.changes.small_machine import is_small_machine
+    from simulator.results.simulation import run_step
+
+    if not is_small_machine(job) or run_step(job, "replay").fits:
+        return None
+    found = nearest_fit(job, risk)
+    return found if found.ladder is not None else None
+
+
+@dataclass(frozen=True)
+class StrategiesAnswer(Answer):
+    """Ways of data parallelism, from DDP to ZeRO-Infinity, on one or more numbers of nodes."""
+
+    comparisons: Sequence[Comparison]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every strategy on every number of nodes."""
+        return {
+            "schema_version": _SCHEMA_VERSION,
+            "comparisons": [
+                {
+                    "nodes": each.nodes,
+                    "title": each.job.title,
+                    "gpus": each.job.cluster.gpus,
+                    "global_batch": each.job.batch.global_batch,
+                    "strategies": [_outcome_dict(found, each.job) for found in each.outcomes],
+                }
+                for each in self.comparisons
+            ],
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per strategy and number of nodes: step_time_s, peak_device_bytes, and more."""
+        names = ("name", "fits", "refused", "step_time_s", "tokens_per_s_per_gpu")
+        names += ("exposed_comm_s", "moved_bytes_per_gpu", "peak_device_bytes")
+        return frame(
+            [
+                {
+                    "nodes": each["nodes"],
+                    "gpus": each["gpus"],
+                    **{name: found.get(name) for name in names},
+                }
+                for each in self.to_dict()["comparisons"]
+                for found in each["strategies"]
+            ]
+        )
+
+    def page(self) -> AnswerPage:
+        """Time and memory of every strategy, and when to take which."""
+        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
+        from simulator.planning.data_parallel_variants import STRATEGIES
+
+        job = self.comparisons[0].job
+        advice = Table(
+            "When to take which",
+            "",
+            columns(("strategy", "what it does, and when to take it")),
+            [cells([each.name, each.advice]) for each in STRATEGIES],
+        )
+        tables = [table for each in self.comparisons for table in _comparison_tables(each)]
+        return AnswerPage(
+            title=f"Ways of data parallelism: {job.model.name} on {job.cluster.profile.name}",
+            sentences=[*map(_fastest_sentence, self.comparisons), _SAME_SHARE],
+            tables=[*tables, advice],
+            job_yaml=job_yaml(job),
+            command="clustersim strategies job.yaml --html strategies.html",
+        )
+
+
+_SAME_SHARE = "Every GPU keeps its share of the batch on any number of nodes."
+
+
+def _on_nodes(found: Comparison) -> str:
+    nodes = f"{found.nodes} node{'' if found.nodes == 1 else 's'}"
+    return f"{nodes} ({found.job.cluster.gpus:,} GPUs)"
+
+
+def _fastest_sentence(found: Comparison) -> str:
+    where = f"On {_on_nodes(found)}"
+    fitting = [(each, each.step) for each in found.outcomes if each.fits and each.step]
+    if not fitting:
+        return f"{where} none of them fits into memory."
+    fitting.sort(key=lambda each: each[1].step_time_s)
+    best, step = fitting[0]
+    text = f"{where} {best.strategy.name} is fastest: {format_seconds(step.step_time_s)} a step"
+    least, _ = min(fitting, key=lambda each: each[0].fullest.peak_device_bytes)
+    held = format_bytes(least.fullest.peak_device_bytes)
+    return f"{text}; {least.strategy.name} needs least memory: {held}."
+
+
+def _comparison_tables(found: Comparison) -> list[Table]:
+    from simulator.exporters.html.answer_page import (
+        Cell,
+        Column,
+        Table,
+        cells,
+        columns,
+        legend_of,
+        stacked_bytes,
+        stacked_seconds,
+    )
+
+    numbers = ("step time", "tokens/s per GPU", "exposed", "moved per GPU", "memory")
+    figures = Table(
+        f"On {_on_nodes(found)}",
+        "Exposed: communication that delays the mean GPU, as a share of the step. Moved: through "
+        "the links of the busiest GPU in a step, one direction. Memory: of the fullest GPU, as "
+        "the driver shows it.",
+        [*columns(("strategy", "shards"), numbers), Column("fits")],
+        [_figures(each) for each in found.outcomes],
+    )
+    ran = [(each, each.step) for each in found.outcomes if each.step is not None]
+    if not ran:
+        return [figures]
+    longest_s = max(step.step_time_s for _, step in ran)
+    capacity = ran[0][1].capacity_bytes
+    most = max(capacity, *(each.fullest.peak_device_bytes for each, _ in ran))
+    times: list[list[Cell]] = [
+        [
+            Cell(each.strategy.name),
+            Cell(format_seconds(step.step_time_s)),
+            stacked_seconds(step.breakdown_s, longest_s),
+        ]
+        for each, step in ran
+    ]
+    held: list[list[Cell]] = [
+        [
+            Cell(each.strategy.name),
+            Cell(format_bytes(each.fullest.peak_device_bytes), "" if each.fits else "loss"),
+            stacked_bytes(each.fullest.by_owner, most, capacity),
+        ]
+        for each, _ in ran
+    ]
+    where = f"on {_on_nodes(found)}"
+    heads = [Column("strategy"), Column("step time", "number"), Column("the mean GPU", "bars")]
+    owners = [Column("strategy"), Column("memory", "number"), Column("tensors, by owner", "bars")]
+    mark = f"The dashed line is the capacity, {format_bytes(capacity)}; bars start at zero"
+    scale = "Of the mean GPU in a step; bars start at zero"
+    return [
+        figures,
+        Table(f"Where the time goes {where}", scale, heads, times, legend_of(times)),
+        Table(f"Who holds memory {where}", mark, owners, held, legend_of(held)),
+    ]
+
+
+def _figures(found: Outcome) -> list[Cell]:
+    from simulator.exporters.html.answer_page import Cell, cells
+
+    strategy, step = found.strategy, found.step
+    if step is None:
+        empty = cells([""] * 5)
+        return [Cell(strategy.name), Cell(found.refusal, "pale"), *empty, Cell("no", "loss")]
+    return [
+        *cells(
+            [
+                strategy.name,
+                strategy.shards,
+                format_seconds(step.step_time_s),
+                f"{step.tokens_per_s_per_gpu:,.0f}",
+                percent(found.exposed_s / step.step_time_s),
+                format_bytes(found.moved_bytes),
+                format_bytes(found.fullest.peak_device_bytes),
+            ]
+        ),
+        Cell("yes") if found.fits else Cell("no", "loss"),
+    ]
+
+
+def _outcome_dict(outcome: Outcome, job: Job) -> dict[str, Any]:
+    strategy, step = outcome.strategy, outcome.step
+    document: dict[str, Any] = {
+        "name": strategy.name,
+        "shards": strategy.shards,
+        "advice": strategy.advice,
+        "changes": strategy.changes_of(job),
+        "fits": outcome.fits,
+        "refused": outcome.refusal or None,
+    }
+    if step is None:
+        return document
+    fullest = outcome.fullest
+    return document | {
+        "step_time_s": step.step_time_s,
+        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+        "breakdown_s": {category.value: s for category, s in step.breakdown_s.items()},
+        "exposed_comm_s": outcome.exposed_s,
+        "moved_bytes_per_gpu": outcome.moved_bytes,
+        "peak_device_bytes": fullest.peak_device_bytes,
+        "capacity_bytes": step.capacity_bytes,
+        "by_owner": {owner.value: size for owner, size in fullest.by_owner.items()},
+        "fullest": fullest.role or "every GPU",
+    }
+
+
+def strategies(
+    job: Job, nodes: Sequence[int] = (1, 8), *, on_trial: Callable[[], None] | None = None
+) -> StrategiesAnswer:
+    """What each way of data parallelism costs, from DDP to ZeRO-Infinity.
+
+    Args:
+        job: Its plan's other parallelism stays, and so does every GPU's share of the batch.
+        nodes: On how many whole nodes to compare.
+        on_trial: Called after each simulation.
+
+    Raises:
+        InputError: The job does not run on so many nodes, whatever the strategy.
+    """
+    from simulator.planning.data_parallel_variants import compare_strategies
+
+    return StrategiesAnswer(compare_strategies(job, nodes, on_trial=on_trial))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import simulator
-from simulator import errors
+from simulator import api, errors
 from simulator.described.json_schemas import job_schema
 from simulator.described.plan.stack import STACKS, Stack, evidence_of_stack
 from simulator.planning.distribution.sampled_steps import StepDistribution, StragglerScale
@@ -34,9 +34,18 @@ FIELDS_PAGE = ROOT / "docs" / "fields.md"
 STACKS_PAGE = ROOT / "docs" / "stacks.md"
 
 FUNCTIONS = {
-    name: getattr(simulator, name) for name in ("load_job", "simulate", "sample", "sweep", "rent")
-}
-CLASSES = {"Job": simulator.Job, "Result": simulator.Result}
+    name: getattr(api, name)
+    for name in (
+        "load_job", "simulate", "sample", "sweep", "plan", "rent", "advise", "strategies", "capacity",
+        "compare", "limits", "memory", "sensitivity", "schedule", "diagnose", "calibrate", "validate",
+    )
+}  # fmt: skip
+CLASSES = {"Job": simulator.Job, "Result": simulator.Result, "Answer": simulator.Answer}
+ANSWERS = (
+    api.PlanAnswer, api.AdviseAnswer, api.StrategiesAnswer, api.CapacityAnswer, api.ClustersAnswer,
+    api.CompareAnswer, api.LimitsAnswer, api.SensitivityAnswer, api.MemoryAnswer,
+    api.ScheduleAnswer, api.DiagnoseAnswer, api.CalibrateAnswer, api.ValidateAnswer,
+)  # fmt: skip
 PARTS = (
     ClassMemory, Waits, Difference, Cause, Advice, WhatIf, StepDistribution, StragglerScale,
     Control,
@@ -244,6 +253,9 @@ def api_page() -> str:
     lines.append("## Classes\n")
     for name, kind in CLASSES.items():
         lines.extend(_class(f"sim.{name}", kind))
+    lines.append("## Answers\n")
+    for kind in ANSWERS:
+        lines.extend(_answer(kind))
     lines.append("## Parts of a result\n")
     for kind in PARTS:
         lines.extend(_class(kind.__name__, kind))
@@ -276,6 +288,21 @@ def _class(name: str, kind: type) -> Iterator[str]:
             yield _docstring(value.fget) + "\n"
         else:
             yield from _function(f"{name.rpartition('.')[2].lower()}.{member}", value, "####")
+
+
+def _answer(kind: type) -> Iterator[str]:
+    """What one kind of answer adds to what all of them have, and its table."""
+    yield f"### {kind.__name__}\n"
+    yield _docstring(kind) + "\n"
+    yield f"**Table** {_markdown(inspect.getdoc(kind.to_frame) or '')}\n"
+    shared = vars(simulator.Answer)
+    for member, value in _public_members(kind):
+        if member in shared:
+            continue
+        if isinstance(value, property):
+            yield f"- `{member}`: {_markdown(inspect.getdoc(value.fget) or '')}\n"
+        else:
+            yield f"- `{member}{_signature(value)}`: {_docstring(value)}\n"
 
 
 def _attributes_of(kind: type) -> str:

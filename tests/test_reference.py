@@ -52,7 +52,7 @@ def test_every_field_says_what_it_means():
 
 def test_everything_that_a_script_may_use_says_what_it_is():
     bare = re.findall(r"^#+ (.+)\n\n(?:    .*\n\n)?(?=#)", api_page(), flags=re.MULTILINE)
-    assert bare == ["Functions", "Classes", "Parts of a result"]
+    assert bare == ["Functions", "Classes", "Answers", "Parts of a result"]
 
 
 def test_the_page_of_models_and_systems_is_that_of_the_shipped_files():

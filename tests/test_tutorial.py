@@ -1,19 +1,23 @@
-"""Does the tutorial's notebook run, and show what it would show now?"""
+"""Do the notebooks of the guide run, and show what they would show now?"""
 
 from __future__ import annotations
 
 import json
 
-from tests.tutorial import PATH, run_now, written
+import pytest
+
+from tests.tutorial import PATHS, run_now, without_pictures
 
 
-def test_the_tutorial_shows_what_its_cells_give_now():
-    text = PATH.read_text(encoding="utf-8")
-    again = written(run_now(json.loads(text)))
-    assert again == text, "run python -m tests.tutorial and review the difference"
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_notebook_shows_what_its_cells_give_now(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    again = without_pictures(run_now(notebook))
+    assert again == without_pictures(notebook), "run python -m tests.tutorial, see what changed"
 
 
-def test_every_cell_of_the_tutorial_says_or_shows_something():
-    for cell in json.loads(PATH.read_text(encoding="utf-8"))["cells"]:
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_every_cell_of_a_notebook_says_or_shows_something(path):
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         assert cell["source"]
         assert cell["cell_type"] == "markdown" or cell["outputs"] or "import" in cell["source"][0]

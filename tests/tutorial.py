@@ -1,12 +1,13 @@
-"""What would the tutorial's notebook hold if it were run now?
+"""What would the notebooks of the guide hold if they were run now?
 
-``python -m tests.tutorial`` runs its cells and stores what they show; review the difference.
-A test compares. A cell shows its last expression, as notebooks do.
+``python -m tests.tutorial`` runs their cells, in the folder of the notebooks, and stores what they
+show; review the difference. A test compares. A cell shows its last expression, as notebooks do.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
 import contextlib
 import io
 import json
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PATH = ROOT / "docs" / "tutorial.ipynb"
+PATHS = (ROOT / "docs" / "tutorial.ipynb", ROOT / "docs" / "planning.ipynb")
 
 
 def run_now(notebook: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def run_now(notebook: dict[str, Any]) -> dict[str, Any]:
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             count += 1
-            with contextlib.chdir(ROOT):
+            with contextlib.chdir(ROOT / "docs"):
                 outputs = _outputs("".join(cell["source"]), names, count)
             cells.append({**cell, "execution_count": count, "outputs": outputs})
         else:
@@ -37,10 +38,8 @@ def _outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, A
     shown = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(tree, PATH.name, "exec"), names)
-        value = (
-            eval(compile(ast.Expression(shown.value), PATH.name, "eval"), names) if shown else None
-        )
+        exec(compile(tree, "cell", "exec"), names)
+        value = eval(compile(ast.Expression(shown.value), "cell", "eval"), names) if shown else None
     outputs: list[dict[str, Any]] = []
     if printed.getvalue():
         text = printed.getvalue().splitlines(keepends=True)
@@ -58,7 +57,10 @@ def _outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, A
 
 
 def _forms(value: Any) -> dict[str, list[str]]:
-    """HTML where a value has it, and else text."""
+    """A picture or HTML where a value has it, and else text."""
+    picture = getattr(value, "_repr_png_", lambda: None)()
+    if picture is not None:
+        return {"image/png": [base64.b64encode(picture).decode()]}
     page = getattr(value, "_repr_html_", lambda: None)()
     if page is not None:
         return {"text/html": page.splitlines(keepends=True)}
@@ -70,7 +72,18 @@ def written(notebook: dict[str, Any]) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
+def without_pictures(notebook: dict[str, Any]) -> dict[str, Any]:
+    """The notebook with empty pictures: their bytes depend on the fonts of a machine."""
+    empty = json.loads(json.dumps(notebook))
+    for cell in empty["cells"]:
+        for output in cell.get("outputs", ()):
+            if "image/png" in output.get("data", {}):
+                output["data"]["image/png"] = []
+    return dict(empty)
+
+
 if __name__ == "__main__":
-    PATH.write_text(
-        written(run_now(json.loads(PATH.read_text(encoding="utf-8")))), encoding="utf-8"
-    )
+    for path in PATHS:
+        path.write_text(
+            written(run_now(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8"
+        )

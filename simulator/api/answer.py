@@ -5,9 +5,8 @@ Show it in a notebook, take it as a table, as JSON (the same that the command pr
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ import yaml
 from simulator.results.plain_data import json_text
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     import pandas as pd
 
     from simulator.described.job import Job
@@ -59,8 +56,6 @@ class Answer(ABC):
 
 def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Rows as a DataFrame."""
-    from concurrent.futures import Executor
-
     import pandas as pd
 
     return pd.DataFrame(list(rows))
@@ -74,18 +69,3 @@ def job_yaml(job: Job) -> str:
 def percent(share: float, digits: int = 1) -> str:
     """A share as people read it ("42.3 %")."""
     return f"{100 * share:.{digits}f} %"
-
-
-@contextlib.contextmanager
-def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
-    """The processes and how many they are; no executor where this process is enough."""
-    from concurrent.futures import ProcessPoolExecutor
-
-    from simulator.processor import core_count
-
-    processes = workers or core_count()
-    if processes == 1:
-        yield None, 1
-        return
-    with ProcessPoolExecutor(processes) as executor:
-        yield executor, processes

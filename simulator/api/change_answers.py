@@ -50,8 +50,14 @@ class LimitsAnswer(Answer):
         """Each limit with what it takes."""
         from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
 
-        numbers = ("now", "largest that fits", "in steps of", "device memory then")
-        numbers += ("likely to fit", "largest at even odds")
+        numbers = (
+            "now",
+            "largest that fits",
+            "in steps of",
+            "device memory then",
+            "likely to fit",
+            "largest at even odds",
+        )
         rows = [cells(limit_row(limit)) for limit in self.limits]
         table = Table("Limits", "Each is raised alone", columns(("field",), numbers), rows)
         known = [limit for limit in self.limits if not limit.obstacle]
@@ -149,17 +155,17 @@ class SensitivityAnswer(Answer):
         rows = [
             [
                 Cell(each.field),
-                Cell(value_text(each)),
                 Cell(each.source),
+                Cell(value_text(each)),
                 Cell(change_text(each.lower)),
-                around_zero(each.lower, most, f"{self.share:.0%} less"),
+                around_zero(each.lower, most, "less"),
                 Cell(change_text(each.higher)),
-                around_zero(each.higher, most, f"{self.share:.0%} more"),
+                around_zero(each.higher, most, "more"),
             ]
             for each in shown
         ]
-        less, more = f"{self.share:.0%} less", f"{self.share:.0%} more"
-        heads = [*columns(("number", "value", "source")), Column(less, "number")]
+        less, more = f"{percent(self.share, 0)} less", f"{percent(self.share, 0)} more"
+        heads = [*columns(("number", "source"), ("value", less))]
         heads += [Column("", "bars"), Column(more, "number"), Column("", "bars")]
         table = Table(
             "Change of the step time",
@@ -182,8 +188,8 @@ class SensitivityAnswer(Answer):
             return ["No number of the profile has an effect on this job."]
         first = shown[0]
         found = [
-            f"{first.field} matters most: a change of {self.share:.0%} moves the step by up to "
-            f"{percent(first.effect, 1)}."
+            f"{first.field} matters most: a change of {percent(self.share, 0)} moves the step by "
+            f"up to {percent(first.effect, 1)}."
         ]
         rough = self.to_calibrate(30)
         if rough is None:
@@ -300,7 +306,8 @@ class CompareAnswer(Answer):
         return AnswerPage(
             title=f"{first.name} against {', '.join(run.name for run in others)}",
             sentences=[
-                f"{other.name}: {signed_percent(each.gain)} tokens/s per GPU." for other, each in pairs
+                f"{other.name}: {signed_percent(each.gain)} tokens/s per GPU."
+                for other, each in pairs
             ],
             tables=[_causes_table(first, other, each) for other, each in pairs],
         )
@@ -314,7 +321,7 @@ class CompareAnswer(Answer):
 
 
 def _causes_table(first: Run, other: Run, found: Difference) -> Table:
-    from simulator.exporters.html.answer_page import Cell, Table, cells, columns
+    from simulator.exporters.html.answer_page import Table, cells, columns
 
     rows: list[list[Cell]] = [
         cells(

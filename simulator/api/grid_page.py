@@ -43,7 +43,7 @@ def sweep_page(table: pd.DataFrame, job: Job) -> AnswerPage:
 
     fields = [name for name in table.columns if name not in RESULTS]
     rows = table.to_dict("records")
-    grid = f"--grid {' --grid '.join(f'{name}=…' for name in fields)}"
+    grid = " ".join(f"--grid {name}={_values_text(rows, name)}" for name in fields)
     return AnswerPage(
         title=f"{job.title}, but for {', '.join(fields)}",
         sentences=_sentences(rows, fields),
@@ -51,6 +51,10 @@ def sweep_page(table: pd.DataFrame, job: Job) -> AnswerPage:
         job_yaml=job_yaml(job),
         command=f"clustersim sweep job.yaml {grid} --html sweep.html",
     )
+
+
+def _values_text(rows: Sequence[Row], field: str) -> str:
+    return ",".join(dict.fromkeys(str(row[field]) for row in rows))
 
 
 def _sentences(rows: Sequence[Row], fields: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.described.job import Job
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from simulator.planning.diagnosis.observed import MemoryKind, TimeView
 
 _SCHEMA_VERSION = 1
+
+KINDS = ("published", "collectives", "kernels", "serving")
+"""What a table of measurements may hold."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +297,7 @@ def _cell_text(value: object) -> str:
 
 def validate(
     table: str | Path,
-    kind: Literal["published", "collectives", "kernels", "serving"] = "published",
+    kind: str = "published",
     *,
     anchor: int = 0,
     profile: str | None = None,
@@ -334,8 +337,7 @@ def validate(
 
         found = validate_serving(path, grades=grades, executor=executor, on_row=on_row or _ignore)
         return ValidateAnswer(found)
-    rule = "must be published, collectives, kernels or serving"
-    raise InputError.single("kind", rule, kind)
+    raise InputError.single("kind", f"must be one of {', '.join(KINDS)}", kind)
 
 
 def _published(

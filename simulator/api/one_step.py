@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.described.job import Job
 from simulator.described.load import load_job
+from simulator.errors import InputError
 from simulator.planning.offers.rental import rent
 from simulator.planning.sweep import sweep
-from simulator.results.plain_data import result_to_dict
+from simulator.results.plain_data import json_text, result_to_dict
 from simulator.results.simulation import Engine, PerturbationCost, perturbation_cost, run_step
 from simulator.results.step import StepResult
 from simulator.units import format_seconds
@@ -28,8 +28,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Job", "Result", "load_job", "rent", "sample", "simulate", "sweep"]
 
+_NOTEBOOK_DPI = 80
+"""Resolution of a picture in a notebook, which is as wide as its cell."""
 _MOST_ROWS = 128
 """Rows of the pipeline picture: more than any pipeline has stages."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that a notebook shows."""
+
+    figure: Figure
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        from io import BytesIO
+
+        content = BytesIO()
+        self.figure.savefig(content, format="png", dpi=_NOTEBOOK_DPI)
+        return content.getvalue()
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as PNG, SVG or PDF, by the suffix; returns the path."""
+        return _saved(self.figure, path)
 
 
 @dataclass(frozen=True)
@@ -71,8 +92,8 @@ class Result(StepResult):
         return result_to_dict(self, self.job, self.perturbation_cost)
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The result as one JSON object."""
-        return json.dumps(self.to_dict(), indent=indent)
+        """The result as one JSON object, as ``clustersim run --json`` prints it."""
+        return json_text(self.to_dict(), indent)
 
     def to_frame(self) -> pd.DataFrame:
         """The timeline as a pandas DataFrame, one row per operation and lane.
@@ -88,6 +109,27 @@ class Result(StepResult):
         from simulator.exporters.html.run_report import notebook_view
 
         return notebook_view(self)
+
+    def picture(self, of: str = "pipeline") -> Picture:
+        """A picture to show in a notebook: of pipeline, memory, breakdown or links.
+
+        Raises:
+            InputError: There is no such picture.
+        """
+        from simulator.plots.comparison import build_breakdown_figure
+        from simulator.plots.links import build_links_figure
+        from simulator.plots.memory import build_memory_by_owner_figure
+        from simulator.plots.pipeline import build_pipeline_figure
+
+        builders: dict[str, Callable[[StepResult], Figure]] = {
+            "pipeline": build_pipeline_figure,
+            "memory": build_memory_by_owner_figure,
+            "breakdown": build_breakdown_figure,
+            "links": build_links_figure,
+        }
+        if of not in builders:
+            raise InputError.single("of", f"must be one of {', '.join(builders)}", of)
+        return Picture(builders[of](self))
 
     def plot_pipeline(self, path: str | Path) -> Path:
         """Draw stage against time, with what runs in parallel to the work of each stage.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml, percent, worker_pool
+from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.described.job import Job, options_text
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds
@@ -136,9 +136,9 @@ class PlanAnswer(Answer):
         parts = ", ".join(f"{name.value} {_signed(seconds)}" for name, seconds in largest)
         behind_s = second.step_time_s - best.step_time_s
         if abs(behind_s) < _SMALLEST_GAIN * best.step_time_s:
-            yield "The second one is as fast, within 0.1 %."
+            yield "Plan 2 is as fast as plan 1, within 0.1 %."
         else:
-            yield f"The second one takes {_signed(behind_s)}: {parts}"
+            yield f"Plan 2 takes {_signed(behind_s)} against plan 1: {parts}"
 
     def _further(self) -> Iterator[str]:
         causes = self.reasons
@@ -188,16 +188,16 @@ class PlanAnswer(Answer):
             f"{found.plans} valid plans, {found.replayed} replayed, {found.simulated} simulated."
         ]
         reasons = {
-            "need more memory than the risk allows, by their lower bound": pruned.too_large,
-            "need more memory than the risk allows, simulated": pruned.too_large_simulated,
-            "are slower by their lower bound": pruned.slower_bound,
-            "are slower when replayed": pruned.slower_replay,
-            "are slower when simulated": pruned.slower_simulation,
+            "over the accepted risk of running out of memory, by their lower bound": pruned.too_large,
+            "over the accepted risk of running out of memory, simulated": pruned.too_large_simulated,
+            "slower, by their lower bound": pruned.slower_bound,
+            "slower, replayed": pruned.slower_replay,
+            "slower, simulated": pruned.slower_simulation,
         }
-        lines += [f"  {count} {reason}" for reason, count in reasons.items() if count]
+        lines += [f"  {reason}: {count}" for reason, count in reasons.items() if count]
         refused = ", ".join(f"{field} {count}" for field, count in pruned.refused.items())
         if refused:
-            lines.append(f"Combinations that break a rule, by its field: {refused}.")
+            lines.append(f"Combinations that break a rule, by field: {refused}.")
         return "\n".join(lines)
 
     def page(self) -> AnswerPage:
@@ -275,7 +275,7 @@ class PlanAnswer(Answer):
                 Cell(str(number)),
                 Cell(format_seconds(choice.step_time_s)),
                 stacked_seconds(choice.breakdown_s, longest_s),
-                Cell(losses_text(choice.breakdown_s)),
+                Cell(losses_text(choice.breakdown_s).replace("_", " ")),
             ]
             for number, choice in enumerate(self.choices, start=1)
         ]
@@ -292,7 +292,7 @@ class PlanAnswer(Answer):
         rows: list[list[Cell]] = []
         for line in others:
             if line.startswith("  "):
-                count, _, reason = line.strip().partition(" ")
+                reason, _, count = line.strip().rpartition(": ")
                 rows.append([Cell(reason), Cell(f"{int(count):,}")])
         notes = tuple(line for line in others if not line.startswith("  "))
         heads = columns(("plans that",), ("count",))
@@ -355,9 +355,9 @@ def plan(
     """
     from simulator.planning.changes.faster import reasons
     from simulator.planning.changes.fitting import nearest_fit
-    from simulator.planning.search.search import merged_searches, search_plans, search_risks
+    from simulator.planning.executors import worker_pool
 
-    jobs = {size: with_batch(job, size) for size in global_batches} or {None: job}
+    prices: dict[float, PlanSearch] = {}
     with worker_pool(workers) as (executor, processes):
         settings: dict[str, Any] = {
             "vary": vary or {},
@@ -365,26 +365,46 @@ def plan(
             "at_a_time": processes,
             "on_progress": on_progress,
         }
-        all_found = {
-            size: search_plans(each, top=top, risk=risk, **settings) for size, each in jobs.items()
-        }
-        found = merged_searches(all_found, top) if global_batches else all_found[None]  # type: ignore[arg-type]
-        prices: dict[float, PlanSearch] = {}
+        found = _searched(job, global_batches, top, {**settings, "risk": risk})
         if why and found.choices:
-            others = [other for other in OTHER_RISKS if other != risk]
-            at = {size: search_risks(each, others, **settings) for size, each in jobs.items()}
-            prices = {
-                other: merged_searches({size: each[other] for size, each in at.items()}, 1)  # type: ignore[misc]
-                if global_batches
-                else at[None][other]
-                for other in others
-            }
+            risks = [other for other in OTHER_RISKS if other != risk]
+            prices = _at_other_risks(job, global_batches, risks, settings)
     nearest = nearest_fit(job.replace(found.smallest), risk) if found.smallest else None
     causes = None
     if why and found.choices:
         best = job.replace(found.choices[0].changes)
         causes = reasons(best, risk=risk, on_trial=on_trial)
     return PlanAnswer(job, risk, found, prices, nearest, causes)
+
+
+def _searched(
+    job: Job, global_batches: Sequence[int], top: int, settings: dict[str, Any]
+) -> PlanSearch:
+    from simulator.planning.search.search import merged_searches, search_plans
+
+    if not global_batches:
+        return search_plans(job, top=top, **settings)
+    found = {
+        size: search_plans(with_batch(job, size), top=top, **settings) for size in global_batches
+    }
+    return merged_searches(found, top)
+
+
+def _at_other_risks(
+    job: Job, global_batches: Sequence[int], risks: Sequence[float], settings: dict[str, Any]
+) -> dict[float, PlanSearch]:
+    """The fastest plan at other risks than the one that is asked."""
+    from simulator.planning.search.search import merged_searches, search_risks
+
+    if not global_batches:
+        return search_risks(job, risks, **settings)
+    found = {
+        size: search_risks(with_batch(job, size), risks, **settings) for size in global_batches
+    }
+    return {
+        risk: merged_searches({size: each[risk] for size, each in found.items()}, 1)
+        for risk in risks
+    }
 
 
 def with_batch(job: Job, size: int) -> Job:

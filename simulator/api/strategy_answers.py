@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml, percent, worker_pool
+from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.api.plan_answers import losses_text
 from simulator.described.job import Job, options_text
 from simulator.results.fit_probability import DEFAULT_RISK
@@ -187,7 +187,7 @@ class AdviseAnswer(Answer):
                 Cell(each.family.name),
                 Cell(format_seconds(choice.step_time_s)),
                 stacked_seconds(choice.breakdown_s, longest_s),
-                Cell(losses_text(choice.breakdown_s)),
+                Cell(losses_text(choice.breakdown_s).replace("_", " ")),
             ]
             for each, choice in ran
         ]
@@ -220,6 +220,7 @@ def advise(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
+    from simulator.planning.executors import worker_pool
     from simulator.planning.parallelism_kinds import compare_families
 
     found = _on_small_machine(job, risk)
@@ -273,8 +274,16 @@ class StrategiesAnswer(Answer):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per strategy and number of nodes: step_time_s, peak_device_bytes, and more."""
-        names = ("name", "fits", "refused", "step_time_s", "tokens_per_s_per_gpu")
-        names += ("exposed_comm_s", "moved_bytes_per_gpu", "peak_device_bytes")
+        names = (
+            "name",
+            "fits",
+            "refused",
+            "step_time_s",
+            "tokens_per_s_per_gpu",
+            "exposed_comm_s",
+            "moved_bytes_per_gpu",
+            "peak_device_bytes",
+        )
         return frame(
             [
                 {
@@ -335,7 +344,6 @@ def _comparison_tables(found: Comparison) -> list[Table]:
         Cell,
         Column,
         Table,
-        cells,
         columns,
         legend_of,
         stacked_bytes,

@@ -127,6 +127,18 @@ def progress(things: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
+def steps(things: str) -> Iterator[Callable[[int], None]]:
+    """Show how many of all things are done, on a terminal only; yields what counts one more.
+
+    It is called with how many there are, once that is known.
+    """
+    numbers = itertools.count(1)
+    with status_line() as show:
+        show(f"{things}: working on the first")
+        yield lambda total: show(f"{next(numbers)} of {total} {things} done")
+
+
+@contextlib.contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
     """Show one line that changes, on a terminal only; yields what sets its text."""
     on_terminal = sys.stderr.isatty()

@@ -15,6 +15,7 @@ from simulator.files import PICTURES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
     from simulator.described.job import Job
 
@@ -187,6 +188,23 @@ Picture = Annotated[
         help="Draw it: .png, .svg or .pdf.",
     ),
 ]
+
+
+PageFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        callback=written_as(*PAGES),
+        help="Write a page that needs nothing else: to forward or to print.",
+    ),
+]
+
+
+def write_answer_page(answer: Answer, path: Path | None) -> None:
+    """Write an answer's page where ``--html`` asks for one, and say so."""
+    if path is not None:
+        note(f"wrote {answer.write_html(path)}")
 
 
 def complete_profile(incomplete: str) -> list[str]:

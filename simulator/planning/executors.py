@@ -46,6 +46,21 @@ class WorkerDiedError(Exception):
     """A task whose worker died while it was the only one under way."""
 
 
+@contextmanager
+def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
+    """The processes and how many they are; no executor where this process is enough.
+
+    Args:
+        workers: How many; by default one per core.
+    """
+    processes = workers or core_count()
+    if processes == 1:
+        yield None, 1
+        return
+    with process_pool(processes) as executor:
+        yield executor, processes
+
+
 def process_pool(workers: int) -> ProcessPoolExecutor:
     """Processes of this machine that end with the process that started them, however it ends."""
     return ProcessPoolExecutor(workers, initializer=_end_with_parent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -71,6 +71,8 @@ def runs(
 
     Example:  clustersim calibrate runs --job job.yaml --step 15.9s --memory 61GiB --out ours.yaml
     """
+    from simulator.api import CalibrateAnswer
+
     if (table is None) == (job_file is None):
         hint = "name a table, or one run with --job JOB.yaml --step TIME"
         raise InputError.single("RUNS.csv", "give either a table or --job", hint=hint)
@@ -81,7 +83,7 @@ def runs(
         assert job_file is not None, "one of both is given"
         found = _of_job(job_file, changes, profile, step, memory)
     if as_json:
-        print_json(_document(found))
+        print_json(CalibrateAnswer(found).to_dict())
     else:
         _print_numbers(found)
         _print_runs(found)
@@ -131,29 +133,6 @@ def _of_job(
     job = on_system(job, name)
     run = job_run(job, run_step(job), measured_s, measured_bytes)
     return own_system(name, [(job, run)])
-
-
-def _document(found: OwnSystem) -> dict[str, Any]:
-    return {
-        "profile": found.profile,
-        "framework": found.framework,
-        "learnt": {
-            path: {"before": found.before[path], "after": after}
-            for path, after in found.fields.items()
-        },
-        "runs": [
-            {
-                "name": each.run.name,
-                "measured_step_s": each.run.measured_s,
-                "predicted_before_s": each.run.predicted_s,
-                "predicted_after_s": each.after_s,
-                "band_width_before": each.band_before,
-                "band_width_after": each.band_after,
-                "contradicts": each.contradicts,
-            }
-            for each in found.runs
-        ],
-    }
 
 
 def _print_numbers(found: OwnSystem) -> None:

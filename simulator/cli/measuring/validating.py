@@ -21,7 +21,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.measuring.validating_torch import torch
 from simulator.cli.options import AsJson, complete_profile
-from simulator.cli.planning.sweep import Workers, worker_pool
+from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.files import whole_file
 
@@ -101,6 +101,7 @@ def published(
 
     Example:  clustersim validate published runs.csv --ratios
     """
+    from simulator.planning.executors import worker_pool
     from simulator.validate.published.anchored_runs import validate_anchored
     from simulator.validate.published.published_runs import read_rows, validate_published
     from simulator.validate.published.row_facts import facts_file_of
@@ -199,6 +200,7 @@ def serving(
 
     Example:  clustersim validate serving serving.csv.gz --grade A
     """
+    from simulator.planning.executors import worker_pool
     from simulator.validate.serving import validate_serving
 
     with worker_pool(workers) as (executor, _), counting("rows") as count:

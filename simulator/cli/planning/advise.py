@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,17 +20,19 @@ from simulator.cli.options import (
     AsJson,
     Changes,
     JobFile,
+    PageFile,
     Picture,
     Risk,
     read_job,
     whole_numbers,
+    write_answer_page,
 )
 from simulator.cli.planning.plan import (
     Vary,
     read_job_to_search,
     search_status,
 )
-from simulator.cli.planning.sweep import Workers, parse_grid, worker_pool
+from simulator.cli.planning.sweep import Workers, parse_grid
 from simulator.described.job import options_text
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds
@@ -39,12 +40,9 @@ from simulator.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simulator.described.job import Job
-    from simulator.planning.changes.fitting import FitSearch
+    from simulator.api import AdviseAnswer
     from simulator.planning.data_parallel_variants import Comparison, Outcome
     from simulator.planning.parallelism_kinds import FamilyResult
-
-_SCHEMA_VERSION = 1
 
 _BIGGEST = 2
 
@@ -56,6 +54,7 @@ def advise(
     changes: Changes = None,
     risk: Risk = DEFAULT_RISK,
     workers: Workers = None,
+    html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare DDP, ZeRO, TP, PP and mixtures, each at its best.
@@ -69,67 +68,44 @@ def advise(
 
     Example:  clustersim advise job.yaml --set cluster.gpus=32
     """
-    from simulator.planning.parallelism_kinds import compare_families
+    from simulator import api
 
     job = read_job_to_search(job_file, changes)
-    if (found := _on_small_machine(job, risk)) is not None:
-        _print_way_out(job, found, as_json=as_json)
-        return
-    with search_status() as show, worker_pool(workers) as (executor, processes):
-        results = compare_families(
+    with search_status() as show:
+        found = api.advise(
             job,
-            parse_grid(vary or (), "--vary"),
+            vary=parse_grid(vary or (), "--vary"),
             risk=risk,
-            executor=executor,
-            at_a_time=processes,
+            workers=workers,
             on_progress=lambda name, progress: show(progress, name),
         )
     if as_json:
-        print_json({"job": job.title, "strategies": [asdict(result) for result in results]})
+        print_json(found.to_dict())
     else:
-        columns = (
-            text_columns("strategy")
-            + number_columns("step time", "against the best", "fullest GPU", "fits")
-            + text_columns("its best plan", "what it does")
-        )
-        cluster = job.cluster
-        title = f"{job.model.name} on {cluster.gpus} x {cluster.profile.name}"
-        print_table(title, columns, [_row(result, results[0]) for result in results])
-        best = results[0].choice
-        if best is not None:
-            typer.echo(f"To use strategy 1: {options_text(best.changes)}")
-    need_one_that_fits((result.choice is not None for result in results), "strategy")
+        _print_answer(found)
+    write_answer_page(found, html)
+    if found.way_out is None:
+        need_one_that_fits((each.choice is not None for each in found.strategies), "strategy")
 
 
-def _on_small_machine(job: Job, risk: float) -> FitSearch | None:
-    """What people with one machine do; None where a plan on it trains all of the model."""
-    from simulator.planning.changes.fitting import nearest_fit
-    from simulator.planning.changes.small_machine import is_small_machine
-    from simulator.results.simulation import run_step
-
-    if not is_small_machine(job) or run_step(job, "replay").fits:
-        return None
-    found = nearest_fit(job, risk)
-    return found if found.ladder is not None else None
-
-
-def _print_way_out(job: Job, found: FitSearch, *, as_json: bool) -> None:
+def _print_answer(found: AdviseAnswer) -> None:
     from simulator.planning.changes.advice import way_out
 
-    if not as_json:
-        for line in way_out(found):
+    if found.way_out is not None:
+        for line in way_out(found.way_out):
             typer.echo(line)
         return
-    assert found.ladder is not None
-    rungs = [
-        {"name": name, **asdict(trial)}
-        for name, trial in zip(found.ladder.rungs, found.ladder.trials, strict=True)
-    ]
-    answers = {
-        name: asdict(trial) if trial else None
-        for name, trial in (("nearest", found.nearest), ("faster", found.faster))
-    }
-    print_json({"job": job.title, "rungs": rungs, **answers})
+    columns = (
+        text_columns("strategy")
+        + number_columns("step time", "against the best", "fullest GPU", "fits")
+        + text_columns("its best plan", "what it does")
+    )
+    cluster, results = found.job.cluster, found.strategies
+    title = f"{found.job.model.name} on {cluster.gpus} x {cluster.profile.name}"
+    print_table(title, columns, [_row(result, results[0]) for result in results])
+    best = results[0]
+    if best.choice is not None:
+        typer.echo(f"To use strategy 1: {options_text(best.choice.changes)}")
 
 
 def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
@@ -150,6 +126,7 @@ def strategies(
     nodes: Annotated[
         str, typer.Option("--nodes", metavar="N,N,...", help="On how many whole nodes to compare.")
     ] = "1,8",
+    html: PageFile = None,
 ) -> None:
     """Compare ways of data parallelism, from DDP to ZeRO-Infinity.
 
@@ -158,13 +135,15 @@ def strategies(
 
     Example:  clustersim strategies job.yaml --nodes 1,8 --plot strategies.png
     """
-    from simulator.planning.data_parallel_variants import STRATEGIES, compare_strategies
+    from simulator import api
+    from simulator.planning.data_parallel_variants import STRATEGIES
 
     job, counts = read_job(job_file, changes), whole_numbers(nodes, "--nodes")
     with progress("strategies", len(STRATEGIES) * len(counts)) as count:
-        found = compare_strategies(job, counts, on_trial=count)
+        answer = api.strategies(job, counts, on_trial=count)
+    found = answer.comparisons
     if as_json:
-        print_json(_document(found))
+        print_json(answer.to_dict())
     else:
         for comparison in found:
             _print_comparison(comparison)
@@ -174,6 +153,7 @@ def strategies(
 
         draw_comparisons(found, plot)
         note(f"wrote {plot}")
+    write_answer_page(answer, html)
     fit = (outcome.fits for comparison in found for outcome in comparison.outcomes)
     need_one_that_fits(fit, "strategy")
 
@@ -218,47 +198,3 @@ def _print_advice() -> None:
     typer.echo("exposed: communication that delays the mean GPU, as a share of the step")
     typer.echo("moved: through the links of the busiest GPU in a step, one direction")
     typer.echo("memory: what the driver shows on the fullest GPU, context and allocator included")
-
-
-def _document(found: Sequence[Comparison]) -> dict[str, Any]:
-    return {
-        "schema_version": _SCHEMA_VERSION,
-        "comparisons": [
-            {
-                "nodes": comparison.nodes,
-                "title": comparison.job.title,
-                "gpus": comparison.job.cluster.gpus,
-                "global_batch": comparison.job.batch.global_batch,
-                "strategies": [
-                    _outcome_document(outcome, comparison.job) for outcome in comparison.outcomes
-                ],
-            }
-            for comparison in found
-        ],
-    }
-
-
-def _outcome_document(outcome: Outcome, job: Job) -> dict[str, Any]:
-    strategy, step = outcome.strategy, outcome.step
-    document: dict[str, Any] = {
-        "name": strategy.name,
-        "shards": strategy.shards,
-        "advice": strategy.advice,
-        "changes": strategy.changes_of(job),
-        "fits": outcome.fits,
-        "refused": outcome.refusal or None,
-    }
-    if step is None:
-        return document
-    fullest = outcome.fullest
-    return document | {
-        "step_time_s": step.step_time_s,
-        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
-        "breakdown_s": {category.value: s for category, s in step.breakdown_s.items()},
-        "exposed_comm_s": outcome.exposed_s,
-        "moved_bytes_per_gpu": outcome.moved_bytes,
-        "peak_device_bytes": fullest.peak_device_bytes,
-        "capacity_bytes": step.capacity_bytes,
-        "by_owner": {owner.value: size for owner, size in fullest.by_owner.items()},
-        "fullest": fullest.role or "every GPU",
-    }

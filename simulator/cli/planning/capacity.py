@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,29 +16,32 @@ from simulator.cli.console import (
     percent,
     print_json,
     print_table,
-    progress,
+    steps,
     text_columns,
 )
 from simulator.cli.options import (
     AsJson,
     Changes,
     JobFile,
+    PageFile,
     Risk,
     file_to_write,
     note_doubts,
     parse_assignments,
     quantity,
     whole_numbers,
+    write_answer_page,
 )
 from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import HOUR_S, format_seconds
+from simulator.units import format_seconds
 
 if TYPE_CHECKING:
+    from simulator.api import ClustersAnswer
     from simulator.described.job import Job
-    from simulator.planning.campaign.capacity import Capacity, Refusal
+    from simulator.planning.campaign.capacity import Capacity
     from simulator.planning.campaign.goodput import Goodput
 
 
@@ -96,6 +99,7 @@ def capacity(
             "Draw where the time goes, and the intervals.", *PICTURES, metavar="FILE.png"
         ),
     ] = None,
+    html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Days, GPU-hours, money, energy and CO2 of a training run.
@@ -107,8 +111,10 @@ def capacity(
     --keep-plan the job's plan stays, and data parallelism grows and shrinks with the GPUs.
 
     Example:  clustersim capacity job.yaml --tokens 15T --set campaign.goodput=0.9
+
+    Example:  clustersim capacity job.yaml --tokens 15T --gpus 512,1024 --html capacity.html
     """
-    from simulator.planning.campaign.capacity import capacity
+    from simulator import api
 
     asked = _Comparison(
         systems,
@@ -127,14 +133,17 @@ def capacity(
         if plot is not None:
             rule = "draws one campaign, and several clusters are compared"
             raise InputError.single("--plot", rule, hint="leave it out")
-        _compare(job, asked, as_json=as_json)
+        _compare(job, asked, html, as_json=as_json)
         return
     with counting("campaigns") as count:
-        found = capacity(job, members=members, seed=seed, on_member=count)
+        answer = api.capacity(job, members=members, seed=seed, on_member=count)
+    assert isinstance(answer, api.CapacityAnswer), "one cluster was asked for"
+    found = answer.found
     if plot is not None:
         _draw(found, plot)
+    write_answer_page(answer, html)
     if as_json:
-        print_json(_document(found))
+        print_json(answer.to_dict())
     else:
         _print_factors(found)
         _print_goodput(found.time.goodput)
@@ -196,23 +205,6 @@ def _draw(found: Capacity, path: Path) -> None:
     )
 
 
-def _document(found: Capacity) -> dict[str, Any]:
-    from simulator.planning.campaign.factors import factors
-    from simulator.results.plain_data import fit_to_dict
-
-    return {
-        "job": found.job.title,
-        **fit_to_dict(found.step),
-        "factors": [asdict(factor) for factor in factors(found)],
-        "goodput": None if found.time.goodput is None else _goodput(found.time.goodput),
-    }
-
-
-def _goodput(found: Goodput) -> dict[str, Any]:
-    """What is known of an ensemble, without a number for each of its campaigns."""
-    return {name: value for name, value in asdict(found).items() if name != "walls_s"}
-
-
 def _print_factors(found: Capacity) -> None:
     from simulator.planning.campaign.factors import factor_text, factors
 
@@ -268,87 +260,36 @@ class _Comparison:
         return self.deadline_s is not None or self.budget_usd is not None
 
 
-def _compare(job: Job, asked: _Comparison, *, as_json: bool) -> None:
-    from simulator.planning.campaign.capacity import (
-        Capacity,
-        cluster_sizes,
-        compare_clusters,
-        fastest_within_budget,
-        smallest_in_time,
-    )
-    from simulator.processor import core_count
+def _compare(job: Job, asked: _Comparison, html: Path | None, *, as_json: bool) -> None:
+    from simulator import api
 
-    names = asked.systems.split(",") if asked.systems else [job.cluster.profile.name]
-    default = cluster_sizes(job) if asked.searches else [job.cluster.gpus]
-    counts = whole_numbers(asked.sizes, "--gpus") if asked.sizes else default
-    with progress("clusters", len(names) * len(counts)) as counted:
-        found = compare_clusters(
+    with steps("clusters") as step:
+        answer = api.capacity(
             job,
-            names,
-            counts,
+            systems=asked.systems.split(",") if asked.systems else (),
+            gpus=whole_numbers(asked.sizes, "--gpus") if asked.sizes else (),
+            deadline_s=asked.deadline_s,
+            budget_usd=asked.budget_usd,
+            keep_plan=asked.keep_plan,
             members=asked.members,
             seed=asked.seed,
             risk=asked.risk,
-            keep_plan=asked.keep_plan,
-            workers=asked.workers or core_count(),
-            on_cluster=counted,
+            workers=asked.workers,
+            on_cluster=step,
         )
-    ran = [each for each in found if isinstance(each, Capacity)]
-    answers: dict[str, Capacity | None] = {}
-    if asked.deadline_s is not None:
-        name = f"fewest GPUs done in {format_seconds(asked.deadline_s)}"
-        answers[name] = smallest_in_time(ran, asked.deadline_s)
-    if asked.budget_usd is not None:
-        name = f"fastest within {asked.budget_usd:,.2f} USD"
-        answers[name] = fastest_within_budget(ran, asked.budget_usd)
+    assert isinstance(answer, api.ClustersAnswer), "several clusters were asked for"
     if as_json:
-        chosen = {name: _cluster(best) if best else None for name, best in answers.items()}
-        print_json({"clusters": [_cluster(each) for each in found], "answers": chosen})
+        print_json(answer.to_dict())
     else:
-        _print_clusters(job, found)
-        for name, best in answers.items():
-            where = "none of these" if best is None else _where(best)
-            typer.echo(f"{name}: {where}")
-    if not ran or None in answers.values():
+        _print_clusters(answer)
+    write_answer_page(answer, html)
+    if not answer.ran or None in answer.answers.values():
         raise typer.Exit(1)
 
 
-def _where(found: Capacity) -> str:
-    time, cheapest = found.time, found.money.cheapest
-    money = "" if cheapest is None else f", {cheapest[1]:,.0f} USD {cheapest[0]}"
-    return (
-        f"{time.gpus} x {found.job.cluster.profile.name}, {format_seconds(time.wall_s)}, "
-        f"{time.gpu_s / HOUR_S:,.0f} GPU-hours{money}"
-    )
+def _print_clusters(found: ClustersAnswer) -> None:
+    from simulator.api.campaign_answers import cluster_row
 
-
-def _cluster(found: Capacity | Refusal) -> dict[str, Any]:
-    from simulator.described.job import plan_text
-    from simulator.planning.campaign.capacity import Refusal
-
-    if isinstance(found, Refusal):
-        return asdict(found)
-    time = found.time
-    return {
-        "system": found.job.cluster.profile.name,
-        "gpus": time.gpus,
-        "dp": found.job.dp,
-        "plan": plan_text(found.job),
-        "step_time_s": time.step_time_s,
-        "mfu": found.step.mfu,
-        "fits_probability": found.step.fits_probability,
-        "goodput": time.goodput_share,
-        "wall_s": time.wall_s,
-        "wall_band_s": time.wall_band_s,
-        "gpu_hours": time.gpu_s / HOUR_S,
-        "money": asdict(found.money),
-        "energy_kwh": None if found.energy.total_j is None else found.energy.total_j / 3.6e6,
-        "co2_kg": found.energy.co2_kg,
-        "breakdown_s": {kind.value: s for kind, s in found.step.breakdown_s.items()},
-    }
-
-
-def _print_clusters(job: Job, found: Sequence[Capacity | Refusal]) -> None:
     columns = (
         text_columns("system")
         + number_columns("GPUs")
@@ -356,27 +297,6 @@ def _print_clusters(job: Job, found: Sequence[Capacity | Refusal]) -> None:
         + number_columns("step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
         + text_columns("paid")
     )
-    tokens = job.campaign.tokens
-    said = f"{tokens:,} tokens" if tokens else "one step"
-    print_table(f"{job.model.name}, {said}", columns, map(_row, found))
-
-
-def _row(found: Capacity | Refusal) -> list[str]:
-    from simulator.described.job import plan_text
-    from simulator.planning.campaign.capacity import Refusal
-
-    if isinstance(found, Refusal):
-        return [found.system, str(found.gpus), *[""] * 8, found.reason]
-    time, cheapest = found.time, found.money.cheapest
-    return [
-        found.job.cluster.profile.name,
-        str(time.gpus),
-        plan_text(found.job),
-        format_seconds(time.step_time_s),
-        percent(found.step.mfu),
-        "open" if time.goodput_share is None else percent(time.goodput_share),
-        format_seconds(time.wall_s),
-        f"{time.gpu_s / HOUR_S:,.0f}",
-        "open" if cheapest is None else f"{cheapest[1]:,.0f}",
-        "" if cheapest is None else cheapest[0],
-    ]
+    print_table(found.said_of(), columns, map(cluster_row, found.clusters))
+    for text in found.answer_texts():
+        typer.echo(text)

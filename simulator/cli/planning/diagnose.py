@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,13 +21,9 @@ from simulator.errors import InputError
 from simulator.units import format_bytes, format_seconds, signed_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.described.job import Job
     from simulator.planning.diagnosis.diagnosis import Diagnosis, Hypothesis
-    from simulator.planning.diagnosis.observed import MemoryKind, Observation, TimeView
+    from simulator.planning.diagnosis.observed import MemoryKind
 
-_SCHEMA_VERSION = 1
 _MEMORY_KINDS = ("allocated", "reserved", "device")
 
 
@@ -85,35 +81,27 @@ def diagnose(
 
     Example:  clustersim diagnose job.yaml --step "15.9 s" --trace rank0.json.gz
     """
-    from simulator.planning.diagnosis.diagnosis import diagnose, errors_of, suspects
-    from simulator.results.simulation import run_step
+    from simulator import api
 
     job = read_job(job_file, changes)
-    observation = _observation(job, step, memory, memory_kind, phase or (), trace)
-    share = _share(error) if error else None
-    result = run_step(job)
+    if phase and trace:
+        hint = "leave out --phase: a trace holds all phases"
+        raise InputError.single("--phase", "cannot be combined with --trace", phase[0], hint)
     with counting("simulations") as count:
-        tried = suspects(job, result, on_trial=count)
-    found = diagnose(job, result, tried, observation, errors_of(job, result, share))
+        answer = api.diagnose(
+            job,
+            quantity(step, "--step", "s"),
+            memory_bytes=None if memory is None else quantity(memory, "--memory", "bytes"),
+            memory_kind=_memory_kind(memory_kind),
+            phases_s=dict(map(_phase, phase or ())),
+            trace=trace,
+            error_share=_share(error) if error else None,
+            on_trial=count,
+        )
     if as_json:
-        print_json(_document(found))
+        print_json(answer.to_dict())
     else:
-        _print(found, top)
-
-
-def _observation(
-    job: Job,
-    step: str,
-    memory: str | None,
-    memory_kind: str,
-    phases: Sequence[str],
-    trace: Path | None,
-) -> Observation:
-    from simulator.planning.diagnosis.observed import Observation
-
-    step_s = quantity(step, "--step", "s")
-    held = None if memory is None else quantity(memory, "--memory", "bytes")
-    return Observation(step_s, held, _memory_kind(memory_kind), _times(job, step_s, phases, trace))
+        _print(answer.found, top)
 
 
 def _memory_kind(word: str) -> MemoryKind:
@@ -122,17 +110,6 @@ def _memory_kind(word: str) -> MemoryKind:
             return known  # type: ignore[return-value]
     rule = f"must be one of {', '.join(_MEMORY_KINDS)}"
     raise InputError.single("--memory-kind", rule, word)
-
-
-def _times(job: Job, step_s: float, phases: Sequence[str], trace: Path | None) -> TimeView | None:
-    from simulator.planning.diagnosis.observed import TraceTimes, phase_times
-
-    if phases and trace:
-        hint = "leave out --phase: a trace holds all phases"
-        raise InputError.single("--phase", "cannot be combined with --trace", phases[0], hint)
-    if trace:
-        return TraceTimes.read(trace, job)
-    return phase_times(dict(map(_phase, phases)), step_s) if phases else None
 
 
 def _phase(text: str) -> tuple[str, float]:
@@ -187,29 +164,3 @@ def _row(each: Hypothesis, found: Diagnosis) -> tuple[str, ...]:
         format_seconds(each.result.step_time_s),
         format_bytes(found.observation.held_bytes(each.result)),
     )
-
-
-def _document(found: Diagnosis) -> dict[str, Any]:
-    observed = found.observation
-    return {
-        "schema_version": _SCHEMA_VERSION,
-        "title": found.job.title,
-        "measured_step_s": observed.step_s,
-        "measured_memory_bytes": observed.memory_bytes,
-        "memory_kind": observed.memory_kind,
-        "predicted_step_s": found.result.step_time_s,
-        "predicted_memory_bytes": observed.held_bytes(found.result),
-        "nothing_probability": found.nothing_probability,
-        "is_explained": found.is_explained,
-        "hypotheses": [
-            {
-                "change": each.words,
-                "probability": each.probability,
-                "step_time_s": each.result.step_time_s,
-                "memory_bytes": observed.held_bytes(each.result),
-                "fields": dict(each.change.fields),
-                "check": each.check,
-            }
-            for each in found.hypotheses
-        ],
-    }

@@ -20,7 +20,7 @@ from simulator.cli.console import (
     progress,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job
+from simulator.cli.options import AsJson, Changes, JobFile, PageFile, file_to_write, read_job
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import PICTURES, whole_file
@@ -39,20 +39,6 @@ Workers = Annotated[
 ]
 
 _CSV, _PARQUET = ".csv", ".parquet"
-
-
-@contextlib.contextmanager
-def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
-    """The processes and how many they are; no executor where this process is enough."""
-    from simulator.planning.executors import process_pool
-    from simulator.processor import core_count
-
-    processes = workers or core_count()
-    if processes == 1:
-        yield None, 1
-        return
-    with process_pool(processes) as executor:
-        yield executor, processes
 
 
 def sweep(
@@ -87,6 +73,7 @@ def sweep(
         Path | None,
         file_to_write("Draw a heat map, and rate against memory.", *PICTURES),
     ] = None,
+    html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a job under every combination of some changes.
@@ -97,6 +84,8 @@ def sweep(
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.zero=1,3 --out tp.csv
 
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.pp=1,2,4 --plot tp.png
+
+    Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4 --grid plan.pp=1,2 --html grid.html
     """
     from simulator.planning.sweep import grid_points, sweep
     from simulator.processor import core_count
@@ -122,9 +111,13 @@ def sweep(
     if plot is not None:
         _draw_table(table, job.title, plot)
         note(f"wrote {plot}")
+    if html is not None:
+        from simulator.api import write_sweep_page
+
+        note(f"wrote {write_sweep_page(table, job, html)}")
     if as_json:
         print_json({"rows": json.loads(table.to_json(orient="records"))})
-    elif out is None and plot is None:
+    elif out is None and plot is None and html is None:
         _print_table(table, f"{job.title}, but for {', '.join(axes)}")
     need_one_that_fits(table["fits"] == True, "combination")  # noqa: E712
 

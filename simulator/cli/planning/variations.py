@@ -18,19 +18,22 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, Picture, Risk, read_job
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    PageFile,
+    Picture,
+    Risk,
+    read_job,
+    write_answer_page,
+)
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_seconds
 
 if TYPE_CHECKING:
     from simulator.planning.changes.balance import Balance
     from simulator.planning.changes.profile_numbers import Sensitivity
-    from simulator.planning.limits import Limit
-
-_SMALLEST = 1e-6
-"""Effects below this are none."""
-
-_ROUGH = ("assumed", "default")
 
 
 def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
@@ -102,13 +105,15 @@ def limits(
 
     Example:  clustersim limits job.yaml --set plan.recompute=full --risk 0.01
     """
-    from simulator.planning.limits import limits
+    from simulator import api
+    from simulator.api.change_answers import limit_row
 
     job = read_job(job_file, changes)
     with counting("simulations") as count:
-        found = limits(job, risk=risk, on_trial=count)
+        answer = api.limits(job, risk=risk, on_trial=count)
+    found = answer.limits
     if as_json:
-        print_json({"title": job.title, "limits": [asdict(limit) for limit in found]})
+        print_json(answer.to_dict())
     else:
         columns = text_columns("field") + number_columns(
             "now",
@@ -118,22 +123,13 @@ def limits(
             "probability",
             "50 % likely to fit",
         )
-        print_table(job.title, columns, [_limit_row(limit) for limit in found])
+        print_table(job.title, columns, [limit_row(limit) for limit in found])
     for limit in found:
         if limit.obstacle:
             note(f"{limit.field}: {limit.obstacle}")
     if any(not limit.obstacle and limit.largest < limit.now for limit in found):
         note(f"The job as it is runs out of memory with more than {percent(risk)}.")
         raise typer.Exit(1)
-
-
-def _limit_row(limit: Limit) -> tuple[str, ...]:
-    if limit.obstacle:
-        return limit.field, str(limit.now), "cannot be changed", "", "", "", ""
-    largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest or "none")
-    held = format_bytes(limit.peak_device_bytes)
-    probability, even = percent(limit.fits_probability), str(limit.largest_even or "none")
-    return limit.field, str(limit.now), largest, str(limit.step), held, probability, even
 
 
 def sensitivity(
@@ -149,6 +145,7 @@ def sensitivity(
     ] = 15,
     replay: Annotated[bool, typer.Option("--replay", help="Without contention; faster.")] = False,
     plot: Picture = None,
+    html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the numbers of the hardware profile that matter most.
@@ -158,40 +155,38 @@ def sensitivity(
 
     Example:  clustersim sensitivity job.yaml --plot tornado.png
     """
-    from simulator.planning.changes.profile_numbers import sensitivities
+    from simulator import api
 
     job = read_job(job_file, changes)
     with status_line() as show:
-        found = sensitivities(
+        found = api.sensitivity(
             job,
             share=share,
             engine="replay" if replay else "des",
             on_trial=lambda done, count: show(f"{done} of {count} numbers moved"),
         )
-    shown = [each for each in found[:top] if each.effect > _SMALLEST]
+    shown = found.largest(top)
+    write_answer_page(found, html)
     if plot is not None:
         from simulator.plots.goodput import build_tornado_figure
 
         rows = [(each.field, each.lower or 0.0, each.higher or 0.0) for each in shown]
         write_picture(build_tornado_figure(job.title, rows, share), plot)
     if as_json:
-        print_json({"job": job.title, "share": share, "numbers": [asdict(each) for each in found]})
+        print_json(found.to_dict())
         return
     columns = text_columns("number", "value", "source") + number_columns(
         f"{share:.0%} less", f"{share:.0%} more"
     )
     print_table(f"step time of {job.title}", columns, map(_parameter_row, shown))
-    without = sum(each.effect <= _SMALLEST for each in found)
-    note(f"{len(found)} numbers moved, {without} of them without any effect on this job.")
-    rough = next((each for each in shown if each.source in _ROUGH), None)
+    note(found.count_text())
+    rough = found.to_calibrate(top)
     if rough is not None:
         note(f"Calibrate first: {rough.field} ({rough.source}).")
 
 
 def _parameter_row(found: Sensitivity) -> tuple[str, ...]:
-    value = found.value if isinstance(found.value, str) else f"{found.value:.4g}"
-    return found.field, value, found.source, _change(found.lower), _change(found.higher)
+    from simulator.api.change_answers import change_text, value_text
 
-
-def _change(change: float | None) -> str:
-    return "not valid" if change is None else f"{100 * change:+.2f} %"
+    lower, higher = change_text(found.lower), change_text(found.higher)
+    return found.field, value_text(found), found.source, lower, higher

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,10 +33,9 @@ from simulator.files import PICTURES
 from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
 
 if TYPE_CHECKING:
+    from simulator.described.job import Job
     from simulator.exporters.html.compare_report import Run
     from simulator.results.difference import Difference
-
-SCHEMA_VERSION = 1
 
 
 def compare(
@@ -73,13 +72,13 @@ def compare(
 
     Example:  clustersim compare job.yaml --variant plan.tp=2 --variant 'plan.tp=1 plan.pp=8'
     """
-    from simulator.results.difference import difference
+    from simulator import api
 
-    runs = _runs(job_files, variants or (), changes)
+    answer = api.compare(_jobs(job_files, variants or (), changes))
+    runs, found = answer.runs, answer.differences
     first, *others = runs
-    found = [difference(first.result, other.result) for other in others]
     if as_json:
-        print_json(_document(runs, found))
+        print_json(answer.to_dict())
     else:
         _print_headlines(runs)
         for other, each in zip(others, found, strict=True):
@@ -89,19 +88,13 @@ def compare(
 
         write_picture(build_differences_figure(found, [run.name for run in runs]), plot)
     if html is not None:
-        from simulator.exporters.html.compare_report import write_compare_report
-
-        write_compare_report(runs, html)
-        note(f"wrote {html}")
+        note(f"wrote {answer.write_html(html)}")
     need_one_that_fits((run.result.fits for run in runs), "job")
 
 
-def _runs(
+def _jobs(
     files: Sequence[Path], variants: Sequence[str], changes: Sequence[str] | None
-) -> list[Run]:
-    from simulator.api import simulate
-    from simulator.exporters.html.compare_report import Run
-
+) -> list[tuple[str, Job]]:
     if len(files) + len(variants) < 2:
         hint = "name two files, or add --variant plan.tp=2"
         raise InputError.single("JOB.yaml", "needs something to compare with", str(files[0]), hint)
@@ -110,7 +103,7 @@ def _runs(
         variant = jobs[0][1].replace(parse_assignments(_assignments(text)))
         note_doubts(variant)
         jobs.append((text, variant))
-    return [Run(name, simulate(job), job) for name, job in jobs]
+    return jobs
 
 
 def _name(path: Path, files: Sequence[Path]) -> str:
@@ -149,42 +142,6 @@ def _print_difference(first: Run, other: Run, found: Difference) -> None:
     if found.tokens_ratio != 1:
         title += f" (times are for the tokens of {first.name}, 1/{found.tokens_ratio:.4g})"
     print_table(title, columns, rows)
-
-
-def _document(runs: Sequence[Run], found: Sequence[Difference]) -> dict[str, Any]:
-    from simulator.described.job import changed_fields
-
-    first, *others = runs
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "runs": [
-            {
-                "name": run.name,
-                "title": run.result.title,
-                "step_time_s": run.result.step_time_s,
-                "tokens_per_s_per_gpu": run.result.tokens_per_s_per_gpu,
-                "mfu": run.result.mfu,
-                "peak_device_bytes": run.result.peak_device_bytes,
-                "fits": run.result.fits,
-                "breakdown_s": {c.value: s for c, s in run.result.breakdown_s.items()},
-            }
-            for run in runs
-        ],
-        "differences": [
-            {
-                "name": other.name,
-                "gain": each.gain,
-                "tokens_ratio": each.tokens_ratio,
-                "difference_s": each.difference_s,
-                "by_cause_s": {c.category.value: c.difference_s for c in each.causes},
-                "fields": {
-                    path: {"first": before, "second": after}
-                    for path, (before, after) in changed_fields(first.job, other.job).items()
-                },
-            }
-            for other, each in zip(others, found, strict=True)
-        ],
-    }
 
 
 def _assignments(text: str) -> list[str]:

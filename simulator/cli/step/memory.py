@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,15 +35,11 @@ from simulator.files import PICTURES, whole_file
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from simulator.api import Result
     from simulator.capture.result import CaptureResult
     from simulator.planning.changes.trials import Trial
     from simulator.results.step import ClassMemory, HostMemory, StepResult
 
 _BIGGEST, _MOST_SAVINGS = 3, 8
-_KEYS = (
-    "schema_version", "fits", "fits_probability", "fit", "capacity_bytes", "memory", "host_memory",
-)  # fmt: skip
 
 
 def memory(
@@ -69,22 +66,23 @@ def memory(
 
     Example:  clustersim memory job.yaml --set plan.recompute=full --over-time memory.png
     """
-    from simulator.api import simulate
+    from simulator import api
 
     captured = read_captured(job_file, changes, profile, gpus)
     if captured is not None:
         _show_captured(captured, over_time, as_json=as_json, savings=savings)
         return
-    result = simulate(read_job(job_file, cluster_changes(changes, profile, gpus)))
+    job = read_job(job_file, cluster_changes(changes, profile, gpus))
+    with counting("simulations") if savings else contextlib.nullcontext() as count:
+        answer = api.memory(job, savings=savings, on_trial=count)
+    result = answer.result
     if as_json:
-        document = result.to_dict()
-        found = {"savings": [*map(_saving_document, _savings(result))]} if savings else {}
-        print_json({**{key: document[key] for key in _KEYS if key in document}, **found})
+        print_json(answer.to_dict())
     else:
         _print_owners(result)
         print_peaks(result, moments=True)
-        if savings:
-            _print_savings(_savings(result))
+        if answer.savings is not None:
+            _print_savings(answer.savings)
     if over_time is not None:
         _write_over_time(result, over_time)
         note(f"wrote {over_time}")
@@ -100,8 +98,10 @@ def _show_captured(
     if savings:
         raise InputError.single("--savings", "tries changes of a job; a captured step is code")
     if as_json:
+        from simulator.api.held_answers import MEMORY_KEYS
+
         document = result.to_dict()
-        print_json({key: document[key] for key in _KEYS if key in document})
+        print_json({key: document[key] for key in MEMORY_KEYS if key in document})
     else:
         _print_owners(result)
         print_peaks(result, moments=True)
@@ -109,18 +109,6 @@ def _show_captured(
         _write_over_time(result, over_time)
         note(f"wrote {over_time}")
     end_captured(result)
-
-
-def _savings(result: Result) -> tuple[Trial, ...]:
-    from simulator.planning.changes.fitting import savings
-
-    with counting("simulations") as count:
-        return savings(result.job, on_trial=count)
-
-
-def _saving_document(saving: Trial) -> dict[str, Any]:
-    names = ("changes", "saved_bytes", "step_time_s", "slower_share")
-    return {name: getattr(saving, name) for name in names}
 
 
 def _print_savings(found: Sequence[Trial]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from simulator.units import format_bytes, format_seconds, signed_percent, signed
 from simulator.version import __version__
 
 _FOLDER = Path(__file__).parent
+_OPTION = re.compile(r"(--set (?:'[^']*'|[^\s']+))")
 
 
 def write_page(
@@ -103,8 +105,18 @@ def _environment() -> Environment:
         signed=signed_percent,
         signed_seconds=signed_seconds,
         data=_as_data,
+        options=_with_options,
     )
     return environment
+
+
+def _with_options(text: str) -> Markup:
+    """A sentence in which options of a command are code that no line break tears apart."""
+    parts = _OPTION.split(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part
+        for number, part in enumerate(parts)
+    )
 
 
 def _as_data(value: object) -> Markup:

@@ -1,0 +1,391 @@
+"""What does the whole training run take, on one cluster or on several?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.described.job import Job, plan_text
+from simulator.results.fit_probability import DEFAULT_RISK
+from simulator.units import DAY_S, HOUR_S, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
+    from simulator.planning.campaign.capacity import Capacity, Refusal
+    from simulator.planning.campaign.goodput import Goodput
+
+_J_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True)
+class CapacityAnswer(Answer):
+    """Days, GPU-hours, money, energy and CO2 of a campaign; ``found`` holds all of it."""
+
+    found: Capacity
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every factor with where it comes from, and what an ensemble of campaigns says."""
+        from simulator.planning.campaign.factors import factors
+        from simulator.results.plain_data import fit_to_dict
+
+        found = self.found
+        return {
+            "job": found.job.title,
+            **fit_to_dict(found.step),
+            "factors": [asdict(factor) for factor in factors(found)],
+            "goodput": None if found.time.goodput is None else _goodput_dict(found.time.goodput),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per factor: name, amount, unit, origin."""
+        return frame(self.to_dict()["factors"])
+
+    def page(self) -> AnswerPage:
+        """Every factor, and where the time goes."""
+        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
+        from simulator.planning.campaign.factors import factor_text, factors
+
+        job = self.found.job
+        rows = [cells([each.name, each.origin, factor_text(each)]) for each in factors(self.found)]
+        heads = columns(("factor", "from"), ("amount",))
+        ensemble = self.found.time.goodput
+        spent = [] if ensemble is None else list(_goodput_tables(ensemble))
+        return AnswerPage(
+            title=f"The whole training run: {job.title}",
+            sentences=list(self._sentences()),
+            headline=list(_headline(self.found)),
+            tables=[*spent, Table("Every factor", "In the order of the calculation", heads, rows)],
+            job_yaml=job_yaml(job),
+            command="clustersim capacity job.yaml --html capacity.html",
+        )
+
+    def _sentences(self) -> Iterator[str]:
+        time = self.found.time
+        taken = f"{format_seconds(time.wall_s)} and {time.gpu_s / HOUR_S:,.0f} GPU-hours"
+        yield f"{time.tokens:,} tokens take {taken} on {time.gpus:,} GPUs."
+        if time.wall_band_s is not None:
+            low, high = map(format_seconds, time.wall_band_s)
+            yield f"The 80 % prediction interval is {low} to {high}, for the error of the step."
+        if time.goodput_share is None:
+            yield "Goodput is not known, so these are the days of a cluster that never fails."
+        cheapest = self.found.money.cheapest
+        if cheapest is None:
+            yield "No price is known, so the money stays open."
+        else:
+            yield f"The cheapest way to pay is {cheapest[0]}: {cheapest[1]:,.0f} USD."
+        if not self.found.fits:
+            yield "The job does not fit into memory; clustersim run says what would."
+
+
+def _goodput_dict(found: Goodput) -> dict[str, Any]:
+    """What is known of an ensemble, without a number for each of its campaigns."""
+    return {name: value for name, value in asdict(found).items() if name != "walls_s"}
+
+
+def _headline(found: Capacity) -> Iterator[tuple[str, str]]:
+    time, cheapest = found.time, found.money.cheapest
+    yield "duration", format_seconds(time.wall_s)
+    yield "GPU-hours", f"{time.gpu_s / HOUR_S:,.0f}"
+    yield "money", "open" if cheapest is None else f"{cheapest[1]:,.0f} USD"
+    energy_j, co2_kg = found.energy.total_j, found.energy.co2_kg
+    yield "energy", "open" if energy_j is None else f"{energy_j / _J_PER_KWH / 1000:,.1f} MWh"
+    yield "CO2", "open" if co2_kg is None else f"{co2_kg / 1000:,.1f} t"
+    yield "goodput", "open" if time.goodput_share is None else percent(time.goodput_share)
+
+
+def _goodput_tables(found: Goodput) -> Iterator[Table]:
+    from simulator.exporters.html.answer_page import PLAIN, Bar, Cell, Column, Table, columns
+
+    rows: list[list[Cell]] = [
+        [
+            Cell(spent.value),
+            Cell(format_seconds(seconds)),
+            Cell(percent(seconds / found.wall_s, 2)),
+            Cell(bars=(Bar(spent.value, PLAIN, seconds / found.wall_s),)),
+        ]
+        for spent, seconds in found.spent_s.items()
+    ]
+    heads = [*columns(("what",), ("mean", "share")), Column("", "bars")]
+    failures = ", ".join(f"{name} {count:.1f}" for name, count in found.failures.items())
+    note = f"Mean failures: {failures or 'none'}."
+    caption = f"The mean of {found.members} simulated campaigns; bars start at zero"
+    yield Table("Where the days go", caption, heads, rows, notes=(note,))
+    if found.tried:
+        shares = [
+            [Cell(format_seconds(each.interval_s)), Cell(percent(each.goodput, 2))]
+            for each in found.tried
+        ]
+        heads = columns((), ("checkpoint every", "goodput"))
+        guess = f"Daly's formula says {format_seconds(found.first_guess_s)}"
+        yield Table("How often to save", guess, heads, shares)
+
+
+@dataclass(frozen=True)
+class ClustersAnswer(Answer):
+    """The campaign on several clusters.
+
+    Attributes:
+        job: Whose campaign it is.
+        clusters: Each with what it takes, or why it is refused.
+        deadline_s: The campaign should be done by then [s]; None where nothing was asked.
+        budget_usd: It should cost no more; None where nothing was asked.
+    """
+
+    job: Job
+    clusters: Sequence[Capacity | Refusal]
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+
+    @property
+    def ran(self) -> list[Capacity]:
+        """Clusters that the job can run on."""
+        from simulator.planning.campaign.capacity import Capacity
+
+        return [each for each in self.clusters if isinstance(each, Capacity)]
+
+    @cached_property
+    def answers(self) -> dict[str, Capacity | None]:
+        """What was asked, with the cluster that answers it; None where none does."""
+        from simulator.planning.campaign.capacity import fastest_within_budget, smallest_in_time
+
+        found: dict[str, Capacity | None] = {}
+        if self.deadline_s is not None:
+            name = f"fewest GPUs done in {format_seconds(self.deadline_s)}"
+            found[name] = smallest_in_time(self.ran, self.deadline_s)
+        if self.budget_usd is not None:
+            name = f"fastest within {self.budget_usd:,.2f} USD"
+            found[name] = fastest_within_budget(self.ran, self.budget_usd)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every cluster, and the answers."""
+        chosen = {name: cluster_dict(best) if best else None for name, best in self.answers.items()}
+        return {"clusters": [cluster_dict(each) for each in self.clusters], "answers": chosen}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per cluster: system, gpus, plan, step_time_s, wall_days, gpu_hours, usd."""
+        rows = []
+        for each in self.clusters:
+            found = cluster_dict(each)
+            if "reason" not in found:
+                cheapest = each.money.cheapest  # type: ignore[union-attr]
+                found |= {
+                    "wall_days": found["wall_s"] / DAY_S,
+                    "usd": None if cheapest is None else cheapest[1],
+                    "paid": "" if cheapest is None else cheapest[0],
+                }
+            inner = ("money", "breakdown_s", "wall_band_s")
+            rows.append({name: value for name, value in found.items() if name not in inner})
+        return frame(rows)
+
+    def answer_texts(self) -> list[str]:
+        """The answers as lines."""
+        return [
+            f"{name}: {'none of these' if best is None else _where(best)}"
+            for name, best in self.answers.items()
+        ]
+
+    def said_of(self) -> str:
+        """The model and how much it is trained."""
+        tokens = self.job.campaign.tokens
+        return f"{self.job.model.name}, {f'{tokens:,} tokens' if tokens else 'one step'}"
+
+    def page(self) -> AnswerPage:
+        """Clusters side by side, with days and their band as bars."""
+        from simulator.exporters.html.answer_page import AnswerPage
+
+        return AnswerPage(
+            title=f"On which cluster? {self.said_of()}",
+            sentences=list(self._sentences()),
+            tables=self._tables(),
+            job_yaml=job_yaml(self.job),
+            command=self._command(),
+        )
+
+    def _command(self) -> str:
+        rows = [cluster_row(each) for each in self.clusters]
+        systems, gpus = (",".join(dict.fromkeys(row[number] for row in rows)) for number in (0, 1))
+        return (
+            f"clustersim capacity job.yaml --systems {systems} --gpus {gpus} --html capacity.html"
+        )
+
+    def _sentences(self) -> Iterator[str]:
+        for text in self.answer_texts():
+            yield text[0].upper() + text[1:]
+        if not self.ran:
+            yield "The job runs on none of these clusters."
+            return
+        fastest = min(self.ran, key=lambda each: each.time.wall_s)
+        yield f"The fastest: {_where(fastest)}"
+        priced = [each for each in self.ran if each.money.cheapest is not None]
+        if priced:
+            cheapest = min(priced, key=lambda each: each.money.cheapest[1])  # type: ignore[index]
+            yield f"The cheapest: {_where(cheapest)}"
+        if len(priced) < len(self.ran):
+            yield "Where no price is known, the money stays open."
+
+    def _tables(self) -> list[Table]:
+        from simulator.exporters.html.answer_page import Column, Table, columns
+
+        numbers = ("GPUs", "step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
+        heads = [*columns(("system", "plan"), numbers), Column("paid, or why it is refused")]
+        rows = [_cluster_cells(each) for each in self.clusters]
+        figures = Table("Clusters", "Money by the cheapest way of paying", heads, rows)
+        return [figures, self._days_table()] if self.ran else [figures]
+
+    def _days_table(self) -> Table:
+        from simulator.exporters.html.answer_page import PLAIN, Bar, Cell, Column, Table, columns
+
+        ends_s = [_band_s(each)[1] for each in self.ran]
+        most_s = max([*ends_s, self.deadline_s or 0.0])
+        mark = None if self.deadline_s is None else self.deadline_s / most_s
+        rows = [
+            [
+                Cell(f"{each.time.gpus:,} x {each.job.cluster.profile.name}"),
+                Cell(format_seconds(each.time.wall_s)),
+                Cell(" to ".join(map(format_seconds, _band_s(each)))),
+                Cell(bars=(Bar("duration", PLAIN, each.time.wall_s / most_s),), mark=mark),
+            ]
+            for each in self.ran
+        ]
+        heads = [
+            *columns(("cluster",), ("duration", "80 % prediction interval")),
+            Column("", "bars"),
+        ]
+        deadline = "" if mark is None else "; the dashed line is the deadline"
+        return Table("How long", f"Bars start at zero{deadline}", heads, rows)
+
+
+def _band_s(found: Capacity) -> tuple[float, float]:
+    return found.time.wall_band_s or (found.time.wall_s, found.time.wall_s)
+
+
+def _where(found: Capacity) -> str:
+    time, cheapest = found.time, found.money.cheapest
+    money = "" if cheapest is None else f", {cheapest[1]:,.0f} USD {cheapest[0]}"
+    return (
+        f"{time.gpus} x {found.job.cluster.profile.name}, {format_seconds(time.wall_s)}, "
+        f"{time.gpu_s / HOUR_S:,.0f} GPU-hours{money}"
+    )
+
+
+def cluster_dict(found: Capacity | Refusal) -> dict[str, Any]:
+    """One cluster as plain data."""
+    from simulator.planning.campaign.capacity import Refusal
+
+    if isinstance(found, Refusal):
+        return asdict(found)
+    time = found.time
+    return {
+        "system": found.job.cluster.profile.name,
+        "gpus": time.gpus,
+        "dp": found.job.dp,
+        "plan": plan_text(found.job),
+        "step_time_s": time.step_time_s,
+        "mfu": found.step.mfu,
+        "fits_probability": found.step.fits_probability,
+        "goodput": time.goodput_share,
+        "wall_s": time.wall_s,
+        "wall_band_s": time.wall_band_s,
+        "gpu_hours": time.gpu_s / HOUR_S,
+        "money": asdict(found.money),
+        "energy_kwh": None if found.energy.total_j is None else found.energy.total_j / _J_PER_KWH,
+        "co2_kg": found.energy.co2_kg,
+        "breakdown_s": {kind.value: s for kind, s in found.step.breakdown_s.items()},
+    }
+
+
+def cluster_row(found: Capacity | Refusal) -> list[str]:
+    """Texts of one cluster: system, GPUs, plan, six figures, and how it is paid."""
+    from simulator.planning.campaign.capacity import Refusal
+
+    if isinstance(found, Refusal):
+        return [found.system, str(found.gpus), *[""] * 7, found.reason]
+    time, cheapest = found.time, found.money.cheapest
+    return [
+        found.job.cluster.profile.name,
+        str(time.gpus),
+        plan_text(found.job),
+        format_seconds(time.step_time_s),
+        percent(found.step.mfu),
+        "open" if time.goodput_share is None else percent(time.goodput_share),
+        format_seconds(time.wall_s),
+        f"{time.gpu_s / HOUR_S:,.0f}",
+        "open" if cheapest is None else f"{cheapest[1]:,.0f}",
+        "" if cheapest is None else cheapest[0],
+    ]
+
+
+def _cluster_cells(found: Capacity | Refusal) -> list[Cell]:
+    from simulator.exporters.html.answer_page import Cell, cells
+
+    system, gpus, plan, *figures, last = cluster_row(found)
+    return [*cells([system, plan, gpus, *figures]), Cell(last, "" if plan else "pale")]
+
+
+def capacity(
+    job: Job,
+    *,
+    systems: Sequence[str] = (),
+    gpus: Sequence[int] = (),
+    deadline_s: float | None = None,
+    budget_usd: float | None = None,
+    keep_plan: bool = False,
+    members: int = 200,
+    seed: int = 0,
+    risk: float = DEFAULT_RISK,
+    workers: int | None = None,
+    on_member: Callable[[], None] | None = None,
+    on_cluster: Callable[[int], None] | None = None,
+) -> CapacityAnswer | ClustersAnswer:
+    """What the job's campaign takes: days, GPU-hours, money, energy and CO2.
+
+    With ``systems``, ``gpus``, ``deadline_s`` or ``budget_usd`` several clusters are compared, each
+    under its own fastest plan that fits.
+
+    Args:
+        job: With ``campaign.tokens``.
+        systems: Hardware profiles to compare; by default the job's own.
+        gpus: Numbers of GPUs; by default those of the job, or with a deadline or a budget all over
+            which the global batch can be spread.
+        deadline_s: Find the fewest GPUs that are done by then [s].
+        budget_usd: Find the fastest cluster within it [USD].
+        keep_plan: Whether the job's plan stays on all clusters.
+        members: Campaigns with failures to simulate.
+        seed: Of their failures.
+        risk: Probability of running out of memory that a cluster has at most.
+        workers: Processes that search for plans; by default one per core.
+        on_member: Called after each simulated campaign of one cluster.
+        on_cluster: Called after each of several clusters with how many there are.
+
+    Raises:
+        InputError: The plan cannot run, or the campaign lacks what is needed.
+    """
+    from simulator.planning.campaign.capacity import capacity as capacity_of
+    from simulator.planning.campaign.capacity import cluster_sizes, compare_clusters
+    from simulator.processor import core_count
+
+    searches = deadline_s is not None or budget_usd is not None
+    if not (systems or gpus or searches):
+        found = capacity_of(job, members=members, seed=seed, on_member=on_member)
+        return CapacityAnswer(found)
+    names = systems or [job.cluster.profile.name]
+    sizes = gpus or (cluster_sizes(job) if searches else [job.cluster.gpus])
+    count = len(names) * len(sizes)
+    clusters = compare_clusters(
+        job,
+        names,
+        sizes,
+        members=members,
+        seed=seed,
+        risk=risk,
+        keep_plan=keep_plan,
+        workers=workers or core_count(),
+        on_cluster=None if on_cluster is None else lambda: on_cluster(count),
+    )
+    return ClustersAnswer(job, clusters, deadline_s, budget_usd)

@@ -187,9 +187,10 @@ class PlanAnswer(Answer):
         lines = [
             f"{found.plans} valid plans, {found.replayed} replayed, {found.simulated} simulated."
         ]
+        over = "over the accepted risk of running out of memory"
         reasons = {
-            "over the accepted risk of running out of memory, by their lower bound": pruned.too_large,
-            "over the accepted risk of running out of memory, simulated": pruned.too_large_simulated,
+            f"{over}, by their lower bound": pruned.too_large,
+            f"{over}, simulated": pruned.too_large_simulated,
             "slower, by their lower bound": pruned.slower_bound,
             "slower, replayed": pruned.slower_replay,
             "slower, simulated": pruned.slower_simulation,

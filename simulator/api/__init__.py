@@ -31,7 +31,7 @@ from simulator.api.measured_answers import (
     diagnose,
     validate,
 )
-from simulator.api.one_step import Engine, Job, Result, load_job, sample, simulate, sweep
+from simulator.api.one_step import Engine, Job, Result, load_job, rent, sample, simulate, sweep
 from simulator.api.plan_answers import PlanAnswer, plan
 from simulator.api.strategy_answers import AdviseAnswer, StrategiesAnswer, advise, strategies
 
@@ -62,6 +62,7 @@ __all__ = [
     "load_job",
     "memory",
     "plan",
+    "rent",
     "sample",
     "schedule",
     "sensitivity",

@@ -36,8 +36,9 @@ STACKS_PAGE = ROOT / "docs" / "stacks.md"
 FUNCTIONS = {
     name: getattr(api, name)
     for name in (
-        "load_job", "simulate", "sample", "sweep", "plan", "rent", "advise", "strategies", "capacity",
-        "compare", "limits", "memory", "sensitivity", "schedule", "diagnose", "calibrate", "validate",
+        "load_job", "simulate", "sample", "sweep", "plan", "rent", "advise", "strategies",
+        "capacity", "compare", "limits", "memory", "sensitivity", "schedule", "diagnose",
+        "calibrate", "validate",
     )
 }  # fmt: skip
 CLASSES = {"Job": simulator.Job, "Result": simulator.Result, "Answer": simulator.Answer}

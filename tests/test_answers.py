@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import clustersim
 import pytest
 
-import clustersim
 import simulator as sim
 from simulator.api import Answer
 from simulator.cli import main

@@ -13,7 +13,7 @@ import simulator
 if TYPE_CHECKING:
     from simulator import *  # noqa: F403 - the same names
 
-__all__ = [*simulator.__all__]
+__all__ = simulator.__all__
 __version__ = simulator.__version__
 
 

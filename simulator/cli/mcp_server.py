@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+import simulator
 from simulator.extras import require
 
 if TYPE_CHECKING:
@@ -159,13 +161,15 @@ async def _answer(
 
     sets = [f"--set={path}={_yaml(value)}" for path, value in (changes or {}).items()]
     with _job_file(job) as file:
-        words = [sys.executable, "-m", "simulator", command, *sets, *options, "--json", "--", file]
+        # -P: of a folder named simulator where the agent works nothing is run.
+        words = [sys.executable, "-P", "-m", "simulator", command]
         process = await asyncio.create_subprocess_exec(
-            *words,
+            *words, *sets, *options, "--json", "--", file,
+            env={**os.environ, "PYTHONPATH": _search_path()},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-        )
+        )  # fmt: skip
         try:
             out, err = await process.communicate()
         finally:
@@ -175,6 +179,13 @@ async def _answer(
         raise ToolError(err.decode(errors="replace").strip() or f"{command} was stopped")
     answer: dict[str, Any] = json.loads(out)
     return answer
+
+
+def _search_path() -> str:
+    """``PYTHONPATH`` by which a process finds this package wherever it runs."""
+    own = str(Path(simulator.__file__).parent.parent)
+    given = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([own, given] if given else [own])
 
 
 @contextmanager

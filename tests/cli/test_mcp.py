@@ -106,3 +106,12 @@ def test_a_wrong_job_is_an_error_that_says_what_is_wrong(talk):
     _, answers = talk
     assert answers["wrong"].is_error
     assert "plan.tpp" in answers["wrong"].content[0].text
+
+
+def test_a_folder_of_the_packages_name_where_the_agent_works_is_not_run(tmp_path, monkeypatch):
+    from simulator.cli.mcp_server import memory
+
+    (tmp_path / "simulator").mkdir()
+    (tmp_path / "simulator" / "__init__.py").write_text("raise SystemExit('somebody else')")
+    monkeypatch.chdir(tmp_path)
+    assert asyncio.run(memory(JOB))["fits"]

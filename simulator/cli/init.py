@@ -105,6 +105,8 @@ def init(
 
     Example:  clustersim init job.yaml --model llama3-70b --cluster h100-sxm-80gb --gpus 64 --yes
     """
+    if file.is_dir():
+        raise InputError.single("FILE", "is a folder", str(file), f"name {file / 'job.yaml'}")
     if file.exists() and not force:
         hint = "name another file, or add --force to overwrite it"
         raise InputError.single("FILE", "exists already", str(file), hint)

@@ -15,6 +15,7 @@ def is_timed_alike(one: Program, other: Program) -> bool:
         len(one.operations) != len(other.operations)
         or one.lanes != other.lanes
         or one.ports != other.ports
+        or len(one.classes) != len(other.classes)
         or one.device != other.device
         or one.common != other.common
         or any(

@@ -24,3 +24,10 @@ def test_a_job_in_which_nothing_varies_is_refused_with_an_example(clustersim):
     assert refused.code == 2
     assert "variation" in refused.err
     assert "sigma" in refused.err
+
+
+def test_more_steps_than_memory_holds_are_refused(clustersim):
+    varied = ["--set", "variation={compute: {sigma: 0.05}}"]
+    refused = clustersim("distribution", "llama3-8b-8xh100", *varied, "--samples", 2_000_000_000)
+    assert refused.code == 2
+    assert "samples = 2000000000: must be 1 to 1,000,000" in refused.err

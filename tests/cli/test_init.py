@@ -67,6 +67,13 @@ def test_a_file_is_overwritten_only_by_force(clustersim, tmp_path):
     assert load_job(file).model.name == "qwen3-0.6b"
 
 
+def test_a_folder_is_no_file_to_write_even_by_force(clustersim, tmp_path):
+    said = clustersim("init", tmp_path, "--yes", "--force")
+    assert said.code == 2
+    assert "is a folder" in said.err
+    assert "job.yaml" in said.err
+
+
 def test_the_simplest_plan_is_the_frameworks_default_where_that_fits(clustersim, tmp_path):
     file = tmp_path / "job.yaml"
     clustersim("init", file, "--model", "qwen3-0.6b", "--aim", "simplest", "--yes")

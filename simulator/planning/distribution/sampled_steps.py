@@ -31,6 +31,8 @@ from simulator.results.fit_probability import job_spread
 Floats = NDArray[np.float64]
 
 DEFAULT_SAMPLES = 1000
+MOST_SAMPLES = 1_000_000
+"""Steps that are drawn at most: each keeps the end of every pipeline that is drawn."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,9 @@ def _powers_of_two_below(limit: int) -> Iterator[int]:
 
 def _check(job: Job, samples: int) -> None:
     variation, path = job.variation, "variation"
-    if samples < 1:
-        raise InputError.single("samples", "must be at least 1", samples)
+    if not 1 <= samples <= MOST_SAMPLES:
+        hint = f"percentiles need a few thousand; take {DEFAULT_SAMPLES:,}"
+        raise InputError.single("samples", f"must be 1 to {MOST_SAMPLES:,}", samples, hint)
     if not variation.is_any and job.batch.lengths is None:
         hint = "for example {compute: {sigma: 0.02}, slow: {rate: 0.001, slowdown: 0.2}}"
         raise InputError.single(path, "says nothing that varies", hint=hint)

@@ -55,7 +55,7 @@ def studio(
     for library in ("starlette", "uvicorn"):
         require(library, "serves the page")
     from simulator.studio import web_app
-    from simulator.studio.controls import START, state_of
+    from simulator.studio.controls import START, job_of, state_of
     from simulator.studio.workers import Workers
 
     if changes and job_file is None:
@@ -64,6 +64,7 @@ def studio(
         hint = "clustersim studio llama3-70b-64xh100 --set plan.tp=8"
         raise InputError.single("--set", "changes a job, and none is given", hint=hint)
     start = START if job_file is None else state_of(read_job(job_file, changes))
+    job_of(start)  # refuses what the page could not show, such as a profile in a file
     token = "" if web_app.is_loopback(host) else web_app.new_token()
     opened = web_app.listening_socket(host, port)
     url = web_app.address(opened, token)
@@ -74,4 +75,5 @@ def studio(
 
         # The socket already accepts, so that the browser's first request waits for the server.
         webbrowser.open(url)
-    web_app.serve(web_app.build_app(lambda: Workers(workers), start, token), opened)
+    listens_on = str(opened.getsockname()[0])
+    web_app.serve(web_app.build_app(lambda: Workers(workers), start, token, listens_on), opened)

@@ -210,7 +210,7 @@ def _lengths(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     if "file" not in given:
         return given
     field, wanted = "batch.lengths.file", "give a file with one length per line"
-    text = read_text(folder / given["file"], wanted, field=field, max_bytes=_MAX_TABLE_BYTES)
+    text = read_text(folder / str(given["file"]), wanted, field=field, max_bytes=_MAX_TABLE_BYTES)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     wrong = next((line for line in lines if not line.isdecimal()), None)
     if wrong is not None:

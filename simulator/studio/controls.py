@@ -174,18 +174,18 @@ def _file_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
     """What names a file of the machine that the studio runs on."""
     rule, hint = "names a file, and the studio reads none", "use clustersim run for this job"
     for path, value in _texts(document):
-        field = path.rpartition(".")[2]
-        if field == "file" or value.lower().endswith((".yaml", ".yml", ".json", ".csv", ".txt")):
+        parts = path.split(".")
+        if "file" in parts or value.lower().endswith((".yaml", ".yml", ".json", ".csv", ".txt")):
             yield Fault(path, rule, value, hint)
 
 
 def _texts(node: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a document with its path."""
+    """Every value of a document as text, with its path."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield from _texts(value, f"{path}.{key}" if path else str(key))
     elif isinstance(node, list | tuple):
         for number, value in enumerate(node):
             yield from _texts(value, f"{path}.{number}")
-    elif isinstance(node, str):
-        yield path, node
+    else:
+        yield path, str(node)

@@ -55,6 +55,8 @@ def answered(name: str, asked: Asked) -> bytes:
         answer = _QUESTIONS[name](asked)
     except InputError as error:
         answer = {"faults": [fault_data(fault) for fault in error.faults]}
+    except RecursionError:
+        return too_deep()
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         answer = {"bug": f"{type(error).__name__}: {error}"}
@@ -64,6 +66,12 @@ def answered(name: str, asked: Asked) -> bytes:
 def fault_data(fault: Fault) -> dict[str, str]:
     """A fault as the page shows it beside a control."""
     return {"path": fault.path, "rule": fault.rule, "hint": fault.hint, "text": str(fault)}
+
+
+def too_deep() -> bytes:
+    """The answer to a question whose values are nested deeper than Python follows."""
+    fault = Fault("state", "is nested too deeply", hint="write its fields one by one")
+    return json.dumps({"faults": [fault_data(fault)]}).encode()
 
 
 def warm_up() -> None:

@@ -103,13 +103,19 @@ def address(opened: socket.socket, token: str) -> str:
     return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
 
 
-def build_app(workers: Callable[[], Workers], start: State = START, token: str = "") -> Starlette:
+def build_app(
+    workers: Callable[[], Workers],
+    start: State = START,
+    token: str = "",
+    host: str = "127.0.0.1",
+) -> Starlette:
     """The web app.
 
     Args:
         workers: Starts the processes that answer, once the server runs.
         start: What the page shows first.
         token: What questions must bring; empty where all may ask, which are those on this machine.
+        host: Address that is listened on.
     """
 
     @asynccontextmanager
@@ -128,6 +134,10 @@ def build_app(workers: Callable[[], Workers], start: State = START, token: str =
         given = request.headers.get("x-studio-token", "")
         if token and not secrets.compare_digest(given.encode(), token.encode()):
             return _refusal("token", "is wrong or missing", "open the address that was printed")
+        # Of a page of another site, a browser sends this type only after it has asked the studio.
+        if request.headers.get("content-type") != "application/json":
+            rule = "must have the content type application/json"
+            return _refusal("a question", rule, "open the address that was printed")
         name = request.path_params["name"]
         if name == "page":
             return JSONResponse(_page_data(start), headers=_HEADERS)
@@ -142,7 +152,8 @@ def build_app(workers: Callable[[], Workers], start: State = START, token: str =
         return Response(found, media_type="application/json", headers=_HEADERS)
 
     # A page of another site must not reach the studio under a name of its own.
-    local = Middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
+    names = ["localhost", "127.0.0.1", "[::1]", host]
+    local = Middleware(TrustedHostMiddleware, allowed_hosts=names)
     return Starlette(
         routes=[
             Route("/", file),

@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from simulator.errors import Fault
-from simulator.studio.requests import SEARCHES, answered, fault_data, warm_up
+from simulator.studio.requests import SEARCHES, answered, fault_data, too_deep, warm_up
 
 GRACE_S = 1.0
 """How long a question that nobody waits for may go on before its process is ended: about as long
@@ -63,6 +63,8 @@ class Worker:
         try:
             self._pipe.send((name, asked))
             return self._pipe.recv_bytes()
+        except RecursionError:
+            return too_deep()
         except OSError as error:
             raise EOFError from error
 

@@ -82,6 +82,8 @@ def test_an_impossible_job_is_refused_in_the_words_of_the_library():
         {**SMALL, "plan.schedule": "order.csv"},
         {**SMALL, "plan.expert_load": {"file": "/etc/passwd"}},
         {**SMALL, "batch.lengths.file": "/etc/passwd"},
+        {**SMALL, "batch.lengths.file": ["/etc/passwd"]},
+        {**SMALL, "plan.expert_load": {"file": 5}},
         {**SMALL, "cluster": {"pools": [{"profile": "/tmp/a.yaml", "gpus": 8}]}},
     ],
 )
@@ -91,7 +93,13 @@ def test_a_state_reads_no_file_of_the_machine(state):
     )
 
 
-@pytest.mark.parametrize("state", [None, 5, [], {}, {"": 1}, {"plan": 3, "plan.tp": 2}])
+def nested(depth: int) -> list:
+    return [nested(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize(
+    "state", [None, 5, [], {}, {"": 1}, {"plan": 3, "plan.tp": 2}, {"model": nested(480)}]
+)
 def test_what_is_no_job_is_a_fault_and_no_bug(state):
     assert faults("step", state=state)
 

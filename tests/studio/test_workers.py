@@ -71,3 +71,16 @@ def test_a_question_without_end_is_answered_with_the_way_out(monkeypatch):
             assert await step(workers, "ann", QUICK) > 0
 
     asyncio.run(story())
+
+
+def test_a_question_too_deep_to_be_sent_is_a_fault():
+    deep: list = []
+    for _ in range(2000):
+        deep = [deep]
+
+    async def story() -> None:
+        with pool() as workers:
+            answer = json.loads(await workers.answer("ann", "step", {"state": {"model": deep}}))
+            assert answer["faults"][0]["rule"] == "is nested too deeply"
+
+    asyncio.run(story())

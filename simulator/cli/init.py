@@ -117,6 +117,7 @@ def init(
     note(f"wrote {file}")
     note(f"next: clustersim run {file}")
     if not fits:
+        note(f"what would make it fit: clustersim advise {file}")
         note(f"or with more GPUs: clustersim plan {file} --set cluster.gpus={2 * answers.gpus}")
         raise typer.Exit(1)
 

@@ -23,6 +23,14 @@ JobFile = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.yaml",
+        help="The job: model, cluster, batch and plan; or the name of a shipped one.",
+        autocompletion=complete_job,
+    ),
+]
+JobOrCapture = Annotated[
+    Path,
+    typer.Argument(
+        metavar="JOB.yaml",
         help="The job: model, cluster, batch and plan; the name of a shipped one; or a capture.",
         autocompletion=complete_job,
     ),
@@ -70,9 +78,28 @@ def read_job(path: Path, assignments: Sequence[str] | None) -> Job:
     """
     from simulator.api import load_job
 
+    refuse_captures(path)
     job = load_job(path, parse_assignments(assignments or ()))
     note_doubts(job)
     return job
+
+
+def refuse_captures(path: Path) -> None:
+    """Refuse a captured step where a job is needed, and one that is not there.
+
+    Raises:
+        InputError: It is a capture, or is called like one and does not exist.
+    """
+    if path.suffix == ".capture" and not path.exists():
+        hint = f"write it with clustersim capture TRAIN.py --world N --out {path}"
+        raise InputError.single("JOB.yaml", "is no file", str(path), hint)
+    if path.suffix in {".yaml", ".yml"} or not path.is_file():
+        return
+    from simulator.capture.file import is_capture
+
+    if is_capture(path):
+        rule = "is a capture, which only run, traffic and memory read"
+        raise InputError.single("JOB.yaml", rule, str(path), "give a job as YAML")
 
 
 def note_doubts(job: Job) -> None:

@@ -45,6 +45,8 @@ NO_SUCH_FIELD = "no such field"
 
 _MANY = 12
 """More names than this are not listed in a hint."""
+_MEANT = 3
+"""Names that resemble a wrong one; two more are listed where it is how they begin."""
 
 
 def nearest_hint(word: str, known: Collection[str]) -> str:
@@ -54,7 +56,8 @@ def nearest_hint(word: str, known: Collection[str]) -> str:
     longer = [name for name in known if word.lower().startswith(f"{name.lower()}-")]
     close = begun or longer or _alike(word, known, 0.75) or parts or _alike(word, known, 0.6)
     if close:
-        return f"did you mean {' or '.join(map(repr, close[:3]))}?"
+        most = _MEANT + 2 if begun else _MEANT
+        return f"did you mean {' or '.join(map(repr, close[:most]))}?"
     names = list(known)
     more = ", ..." if len(names) > _MANY else ""
     return f"known: {', '.join(names[:_MANY])}{more}" if names else ""

@@ -1,4 +1,4 @@
-"""A capture is accepted wherever a job is."""
+"""run, traffic and memory accept a capture in place of a job; other commands refuse it."""
 
 from __future__ import annotations
 
@@ -46,6 +46,19 @@ def test_fields_of_a_job_are_refused(clustersim, file):
     done = clustersim("run", file, "--set", "plan.tp=2")
     assert done.code == 2
     assert "a captured step is code" in done.err
+
+
+@pytest.mark.parametrize("words", [["plan"], ["diagnose", "--step", "1 s"], ["capacity"]])
+def test_commands_that_need_a_job_say_which_ones_read_a_capture(clustersim, file, words):
+    done = clustersim(*words, file)
+    assert done.code == 2
+    assert "is a capture, which only run, traffic and memory read" in done.err
+
+
+def test_a_capture_that_is_not_there_is_called_so(clustersim):
+    done = clustersim("run", "step.capture")
+    assert done.code == 2
+    assert "clustersim capture TRAIN.py" in done.err
 
 
 def test_a_script_that_is_not_there_is_refused(clustersim, tmp_path):

@@ -43,6 +43,13 @@ def test_a_value_of_a_variant_may_have_spaces(clustersim, job_file):
     assert step_s == json.loads(alone.out)["step_time_s"]
 
 
+def test_jobs_without_a_difference_are_named(clustersim, job_file, other_file):
+    same = clustersim("compare", job_file, job_file, "--set", "plan.tp=4")
+    assert "is the same job as" in same.err
+    assert "--variant" in same.err
+    assert "same job" not in clustersim("compare", job_file, other_file).err
+
+
 def test_a_variant_is_the_first_job_with_changes(clustersim, job_file, other_file):
     variant = clustersim("compare", job_file, "--variant", "plan.tp=4", "--json")
     file = clustersim("compare", job_file, other_file, "--json")
@@ -53,7 +60,7 @@ def test_a_variant_is_the_first_job_with_changes(clustersim, job_file, other_fil
 def test_the_table_ends_with_the_step(clustersim, job_file):
     outcome = clustersim("compare", job_file, "--variant", "plan.tp=4 batch.global=64")
     assert outcome.code == 0
-    assert "times are for the tokens of job, 1/2" in outcome.out
+    assert "its times divided by 2: as many tokens per GPU as job" in outcome.out
     last = outcome.out.strip().splitlines()[-1]
     assert last.split()[0] == "step"
 

@@ -35,6 +35,7 @@ def test_the_document_holds_every_hypothesis_with_its_fields(clustersim, job_fil
         (["--step", "1 s", "--memory-kind", "virtual"], "must be one of allocated"),
         (["--step", "1 s", "--phase", "forward"], "must be NAME=TIME"),
         (["--step", "1 s", "--phase", "sleep=1 s"], "must name a category"),
+        (["--step", "1 s", "--phase", "optimiser=1 s"], "did you mean 'optimizer'?"),
         (["--step", "1 s", "--error", "a lot"], "must be a percentage"),
         (["--step", "1 s", "--phase", "host=0 s", "--trace", "t.json"], "leave out --phase"),
     ],

@@ -86,4 +86,5 @@ def test_where_no_plan_fits_the_job_is_written_and_the_exit_code_says_so(cluster
     said = clustersim("init", file, *words)
     assert said.code == 1
     assert "No plan fits on 1 GPU" in said.err
+    assert f"clustersim advise {file}" in said.err
     assert not run_step(load_job(file)).fits

@@ -169,6 +169,11 @@ def test_a_misspelt_name_gets_the_nearest_right_ones(word, hint):
     assert nearest_hint(word, ["h100-sxm-80gb", "h100-pcie-80gb", "h200-sxm-141gb"]) == hint
 
 
+def test_all_of_five_names_that_begin_so_are_offered():
+    names = [f"h100-{kind}" for kind in ("hbm2e", "nvl", "pcie", "sxm", "sxm-64gb")]
+    assert all(name in nearest_hint("h100", names) for name in names)
+
+
 def test_where_nothing_is_known_there_is_no_hint():
     assert nearest_hint("x", []) == ""
 

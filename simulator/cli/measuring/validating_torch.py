@@ -28,6 +28,7 @@ from simulator.cli.options import (
     note_doubts,
     parse_assignments,
     quantity,
+    refuse_captures,
 )
 from simulator.errors import InputError
 from simulator.extras import require
@@ -115,6 +116,7 @@ def torch(
     require("torch", "runs the job")
     from simulator.validate.torch_run.train_and_compare import validate_torch
 
+    refuse_captures(job)
     assigned = parse_assignments(changes or ())
     if profile is not None:
         assigned["cluster.profile"] = _found(profile)

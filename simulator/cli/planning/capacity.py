@@ -29,6 +29,7 @@ from simulator.cli.options import (
     note_doubts,
     parse_assignments,
     quantity,
+    refuse_captures,
     whole_numbers,
     write_answer_page,
 )
@@ -166,6 +167,7 @@ def _read(
     from simulator.described.load import job_file
     from simulator.planning.search.space import searchable_job
 
+    refuse_captures(path)
     assigned = parse_assignments(changes or ())
     if campaign_file is not None:
         document = read_yaml(job_file(path), "give a job as YAML")

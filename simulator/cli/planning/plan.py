@@ -27,6 +27,7 @@ from simulator.cli.options import (
     file_to_write,
     note_doubts,
     parse_assignments,
+    refuse_captures,
     whole_numbers,
     write_answer_page,
 )
@@ -87,6 +88,7 @@ def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
     from simulator.api import load_job
     from simulator.planning.search.space import searchable_job
 
+    refuse_captures(path)
     given = parse_assignments(assignments or ())
     job = searchable_job(lambda changes: load_job(path, {**given, **changes}))
     note_doubts(job)

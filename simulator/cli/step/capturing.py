@@ -53,7 +53,7 @@ def capture(
 ) -> None:
     """Capture a training step of a torch script, without a GPU.
 
-    The file is accepted wherever a job is.
+    run, traffic and memory accept the file in place of a job.
 
     Example:  clustersim capture train.py --world 64 --out step.capture -- --batch-size 1
 

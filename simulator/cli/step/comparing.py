@@ -77,6 +77,9 @@ def compare(
     answer = api.compare(_jobs(job_files, variants or (), changes))
     runs, found = answer.runs, answer.differences
     first, *others = runs
+    for other in others:
+        if other.job == first.job:
+            note(f"{other.name} is the same job as {first.name}; --set changes all, --variant one")
     if as_json:
         print_json(answer.to_dict())
     else:
@@ -140,7 +143,8 @@ def _print_difference(first: Run, other: Run, found: Difference) -> None:
     )
     title = f"{other.name}: {signed_percent(found.gain)} tokens/s per GPU"
     if found.tokens_ratio != 1:
-        title += f" (times are for the tokens of {first.name}, 1/{found.tokens_ratio:.4g})"
+        ratio = f"{found.tokens_ratio:.4g}"
+        title += f" (its times divided by {ratio}: as many tokens per GPU as {first.name})"
     print_table(title, columns, rows)
 
 

@@ -17,7 +17,16 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Changes, Gpus, JobFile, Picture, ProfileName, read_job
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    Gpus,
+    JobFile,
+    JobOrCapture,
+    Picture,
+    ProfileName,
+    read_job,
+)
 from simulator.cli.step.capturing import cluster_changes, read_captured
 from simulator.errors import InputError
 from simulator.units import format_bytes, format_rate
@@ -124,7 +133,7 @@ def _to_dict(placed: Placement) -> dict[str, Any]:
 
 
 def traffic(
-    job_file: JobFile,
+    job_file: JobOrCapture,
     changes: Changes = None,
     profile: ProfileName = None,
     gpus: Gpus = None,

@@ -24,7 +24,7 @@ from simulator.cli.options import (
     AsJson,
     Changes,
     Gpus,
-    JobFile,
+    JobOrCapture,
     ProfileName,
     file_to_write,
     read_job,
@@ -43,7 +43,7 @@ _BIGGEST, _MOST_SAVINGS = 3, 8
 
 
 def memory(
-    job_file: JobFile,
+    job_file: JobOrCapture,
     *,
     changes: Changes = None,
     profile: ProfileName = None,

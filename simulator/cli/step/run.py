@@ -23,7 +23,7 @@ from simulator.cli.options import (
     AsJson,
     Changes,
     Gpus,
-    JobFile,
+    JobOrCapture,
     ProfileName,
     file_to_write,
     read_job,
@@ -51,7 +51,7 @@ _MOST_GROUPS = 20
 
 
 def run(
-    job_file: JobFile,
+    job_file: JobOrCapture,
     *,
     changes: Changes = None,
     profile: ProfileName = None,

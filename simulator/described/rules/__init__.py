@@ -1,6 +1,6 @@
 """What must hold between the fields of a job or profile.
 
-all_rules           asks all of the others; a new rule is listed there
+all_rules           which plans are refused: asks all of the others; lists a new rule
 data_parallel_rules, pipeline_rules, expert_rules, layer_split_rules, memory_rules, pool_rules,
 finetuning_rules
                     one subject each

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.described.faults import nearest_hint
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.program.ir import Category
@@ -180,7 +181,7 @@ def phase_times(seconds: Seconds, step_s: float) -> PhaseTimes:
     known = [category.value for category in Category]
     for name in seconds:
         if name not in known:
-            hint = f"categories are {', '.join(known)}"
+            hint = nearest_hint(name, known)
             raise InputError.single("--phase", "must name a category of the breakdown", name, hint)
     if sum(seconds.values()) > step_s:
         raise InputError.single("--phase", "parts must not be longer than the step", f"{step_s} s")

@@ -1,7 +1,7 @@
 """Who keeps what: parameters, gradients, optimizer states.
 
 resident                       bytes that one rank holds from step to step
-gather_units                   which parameters are gathered and reduced together
+gather_units                   which parameters are gathered together; buckets of gradients
 data_parallel_collectives      the collectives of every ZeRO stage, and their cost
 separate_parameters            weights that are gathered one by one
 gathered_memory, update_memory, outside_memory    memory while gathering, updating, outside tensors

@@ -2,5 +2,5 @@
 
 conditions    in which condition each rank is
 causes        why a class behaves in its own way
-unfold        splits the one class of a stage into as few as behave in their own way
+unfold        which ranks are simulated once: splits a stage into as few classes as behave alike
 """

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simulator.calibrate.gpu.device_facts import SYSTEM_OPERATIONS, measured
+from simulator.calibrate.gpu.system_calls import SYSTEM_OPERATIONS, measured
 from simulator.calibrate.gpu.kernel_calls import (
     OPERATIONS,
     Stopwatch,

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate.gpu.kernel_cases import KernelCase
+from simulator.calibrate.gpu.kernel_case import KernelCase
 from simulator.calibrate.gpu.kernel_profile import (
     KernelCalibration,
     calibrate_kernels,

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from simulator.calibrate.gpu import measure_kernels as module
-from simulator.calibrate.gpu.device_facts import DeviceFacts, Measured, device_facts
+from simulator.calibrate.gpu.device_facts import DeviceFacts, device_facts
 from simulator.calibrate.gpu.kernel_calls import Call, Timing
-from simulator.calibrate.gpu.kernel_cases import KernelCase
+from simulator.calibrate.gpu.kernel_case import KernelCase
 from simulator.calibrate.gpu.measure_kernels import (
     COLUMNS,
     DeviceFailedError,
     KernelJournal,
     measure_kernels,
 )
+from simulator.calibrate.gpu.system_calls import Measured
 from simulator.errors import InputError
 from simulator.validate.kernel_errors import validate_kernels
 from tests.tiny import tiny_profile

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate.gpu import device_facts, kernel_cases, measure_kernels
+from simulator.calibrate.gpu import kernel_cases, measure_kernels, system_calls
 from simulator.calibrate.gpu.kernel_calls import Stopwatch
 from simulator.calibrate.gpu.kernel_cases import Extent
 from simulator.described.load import load_profile
@@ -28,7 +28,7 @@ TINY = Extent(
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch, one_thread):
     monkeypatch.setattr(kernel_cases, "CPU_EXTENT", TINY)
-    monkeypatch.setattr(device_facts, "_LOAD_ON_CPU_S", 0.05)
+    monkeypatch.setattr(system_calls, "_LOAD_ON_CPU_S", 0.05)
     monkeypatch.setattr(measure_kernels, "Stopwatch", partial(Stopwatch, budget_s=0.0))
 
 

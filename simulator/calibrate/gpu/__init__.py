@@ -1,6 +1,8 @@
 """Kernels of one device.
 
-kernel_cases, kernel_calls       which kernels are measured, and what torch runs for each
+kernel_case, kernel_cases        one thing to measure, and the list of them
+kernel_calls, system_calls       what torch runs for each; starts, copies, load, sensors
 measure_kernels, device_facts    the measurement, and the state of the device meanwhile
+raw_file                         measurements that were made elsewhere, without this package
 fit_kernels, kernel_profile      parameters of kernels, and the profile they make
 """

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from simulator.calibrate.gpu.kernel_cases import KernelCase
+from simulator.calibrate.gpu.kernel_case import KernelCase
 
 Work = Callable[[], object]
 

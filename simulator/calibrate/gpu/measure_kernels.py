@@ -18,9 +18,10 @@ from pathlib import Path
 
 import torch
 
-from simulator.calibrate.gpu.device_facts import DeviceFacts, measured
+from simulator.calibrate.gpu.device_facts import DeviceFacts
 from simulator.calibrate.gpu.kernel_calls import Stopwatch, UnsupportedCaseError, reason_of
-from simulator.calibrate.gpu.kernel_cases import KernelCase
+from simulator.calibrate.gpu.kernel_case import KernelCase
+from simulator.calibrate.gpu.system_calls import measured
 from simulator.errors import ClustersimError, InputError
 from simulator.tables.collective_table import append_line, cut_half_line, whole_lines, write_head
 from simulator.tables.kernel_rows import KernelRow

@@ -60,6 +60,14 @@ def gpu(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the measurements of an earlier run.")
     ] = False,
+    raw: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="RAW.jsonl",
+            help="Measure nothing: take what the one-file runner measured elsewhere.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this computer's GPU and write its profile.
@@ -69,21 +77,25 @@ def gpu(
     the disk at once, so an interrupted run goes on with --resume.
 
     Example:  clustersim calibrate gpu --out ours.yaml --minutes 10
+
+    Example:  clustersim calibrate gpu --out ours.yaml --from raw.jsonl
     """
     require("torch", "runs what is measured")
     require("scipy.optimize", "fits")
     from simulator.calibrate.gpu.device_facts import device_facts
-    from simulator.calibrate.gpu.measure_kernels import KernelJournal
+    from simulator.calibrate.gpu.raw_file import read_raw_file
 
-    facts = device_facts(device)
+    records = None if raw is None else read_raw_file(raw)
+    if records is not None and device is not None:
+        raise InputError.single("--device", "has no meaning where --from says what was measured")
+    facts = device_facts(device) if records is None else records.facts
     base_name = base or _profile_of(facts)
-    journal = KernelJournal.opened(
-        out.with_suffix(".kernels.csv"),
-        facts.name,
-        f"clustersim calibrate gpu, {facts.date}, {facts.software}",
-        resume=resume,
-    )
-    notes = _measure(facts, journal, minutes)
+    journal = _journal(facts, out, resume=resume)
+    if records is None:
+        notes = _measure(facts, journal, minutes)
+    else:
+        records.add_to(journal)
+        notes = facts.notes
     _note_skipped(journal)
     with working(f"fitting to {len(journal.measured)} kernels"):
         calibration = _fitted(facts, journal, base_name, out.stem)
@@ -97,6 +109,17 @@ def gpu(
     write_whole(out, calibration.text)
     note(f"wrote {out} and {journal.path}")
     _draw(calibration, journal, out.with_suffix(".kernels.png"))
+
+
+def _journal(facts: DeviceFacts, out: Path, *, resume: bool) -> KernelJournal:
+    from simulator.calibrate.gpu.measure_kernels import KernelJournal
+
+    return KernelJournal.opened(
+        out.with_suffix(".kernels.csv"),
+        facts.name,
+        f"clustersim calibrate gpu, {facts.date}, {facts.software}",
+        resume=resume,
+    )
 
 
 def _profile_of(facts: DeviceFacts) -> str | None:

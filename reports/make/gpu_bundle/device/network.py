@@ -1,0 +1,254 @@
+"""The model that is trained, in plain torch."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from reports.make.gpu_bundle.device.training_runs import Network, TrainingRun
+
+_ROTARY_BASE = 10_000.0
+
+
+class Decoder(nn.Module):
+    """Tokens (b, s) to logits (b, s, v)."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        super().__init__()
+        network = run.network
+        self.embedding = nn.Embedding(network.vocab, network.hidden)
+        learned = not network.is_llama
+        self.positions = nn.Embedding(run.seq_len, network.hidden) if learned else None
+        self.layers = nn.ModuleList(Layer(network) for _ in range(network.layers))
+        self.norm = _norm(network)
+        self.head = nn.Linear(network.hidden, network.vocab, bias=False)
+        self.is_offloaded = run.is_offloaded
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of every token."""
+        hidden = self.embedding(tokens)
+        if self.positions is not None:
+            hidden = hidden + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            if self.is_offloaded and index < last:
+                pinned = tokens.device.type == "cuda"
+                with torch.autograd.graph.save_on_cpu(pin_memory=pinned):
+                    hidden = layer(hidden)
+            else:
+                hidden = layer(hidden)
+        logits: Tensor = self.head(self.norm(hidden))
+        return logits
+
+
+class Layer(nn.Module):
+    """Attention, then an MLP or experts, each behind a norm and beside a residual."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.attention_norm, self.mlp_norm = _norm(network), _norm(network)
+        self.attention = Attention(network)
+        self.mlp: nn.Module = Experts(network) if network.experts else Mlp(network)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """The hidden state (b, s, h) after the layer."""
+        hidden = hidden + self.attention(self.attention_norm(hidden))
+        return hidden + self.mlp(self.mlp_norm(hidden))
+
+
+class Attention(nn.Module):
+    """Grouped-query attention by torch's best fused kernel."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.head_dim = network.hidden // network.heads
+        self.is_rotary, biased = network.is_llama, not network.is_llama
+        keys = network.kv_heads * self.head_dim
+        self.query = nn.Linear(network.hidden, network.hidden, bias=biased)
+        self.key = nn.Linear(network.hidden, keys, bias=biased)
+        self.value = nn.Linear(network.hidden, keys, bias=biased)
+        self.output = nn.Linear(network.hidden, network.hidden, bias=biased)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """What attention adds to the hidden state (b, s, h)."""
+        query, key, value = (
+            product(hidden).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for product in (self.query, self.key, self.value)
+        )
+        if self.is_rotary:
+            query, key = _rotated(query), _rotated(key)
+        context = self.core(query, key, value)
+        added: Tensor = self.output(context.transpose(1, 2).flatten(2))
+        return added
+
+    def core(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Core attention of heads (b, heads, s, d)."""
+        return functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
+        )
+
+
+class Mlp(nn.Module):
+    """Up (and gate), activation, down."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        width, biased = network.ffn_hidden, not network.is_llama
+        self.gate = None if biased else nn.Linear(network.hidden, width, bias=False)
+        self.up = nn.Linear(network.hidden, width, bias=biased)
+        self.down = nn.Linear(width, network.hidden, bias=biased)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """What the MLP adds to the hidden state."""
+        if self.gate is None:
+            inner = functional.gelu(self.up(hidden))
+        else:
+            inner = functional.silu(self.gate(hidden)) * self.up(hidden)
+        added: Tensor = self.down(inner)
+        return added
+
+
+class Experts(nn.Module):
+    """Every token passes its ``top_k`` experts, one after the other, weighted by the router."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.top_k = network.top_k
+        self.router = nn.Linear(network.hidden, network.experts, bias=False)
+        self.experts = nn.ModuleList(Mlp(network) for _ in range(network.experts))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """What the experts add to the hidden state (b, s, h)."""
+        rows = hidden.flatten(0, 1)
+        weights, chosen = self.router(rows).softmax(-1).topk(self.top_k)
+        weights = weights / weights.sum(-1, keepdim=True)
+        result = torch.zeros_like(rows)
+        for number, expert in enumerate(self.experts):
+            row, rank = (chosen == number).nonzero(as_tuple=True)
+            output = expert(rows[row]) * weights[row, rank, None]
+            result = result.index_add(0, row, output.to(result.dtype))
+        return result.view_as(hidden)
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with an adapter beside it (LoRA, arXiv 2106.09685)."""
+
+    def __init__(self, plain: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.plain = plain.requires_grad_(False)
+        like = {"device": plain.weight.device, "dtype": plain.weight.dtype, "bias": False}
+        self.down = nn.Linear(plain.in_features, rank, **like)
+        self.up = nn.Linear(rank, plain.out_features, **like)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """The frozen product and the adapter's."""
+        added: Tensor = self.plain(hidden) + self.up(self.down(hidden))
+        return added
+
+
+class Float8Linear(nn.Module):
+    """A linear layer whose three products run in 8 bits, one scale per operand."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = plain.weight, plain.bias
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """The product in 16 bits."""
+        rows = hidden.to(torch.bfloat16).flatten(0, -2)
+        output: Tensor = _Product.apply(rows, self.weight.to(torch.bfloat16))
+        output = output if self.bias is None else output + self.bias.to(output.dtype)
+        return output.view(*hidden.shape[:-1], -1)
+
+
+class _Product(torch.autograd.Function):
+    """Rows (T, k) by the transpose of a weight (n, k); e4m3, gradients e5m2 (arXiv 2209.05433)."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return _scaled(rows, weight, torch.float8_e4m3fn)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        rows, weight = ctx.saved_tensors
+        of_rows = _scaled(gradient, weight.t(), torch.float8_e5m2)
+        of_weight = _scaled(gradient.t(), rows.t(), torch.float8_e5m2)
+        return of_rows, of_weight
+
+
+def _scaled(left: Tensor, right: Tensor, left_format: torch.dtype) -> Tensor:
+    """left (m, k) by the transpose of right (n, k), in 8 bits."""
+    first, scale = _in_8_bits(left, left_format)
+    second, other = _in_8_bits(right, torch.float8_e4m3fn)
+    return torch._scaled_mm(
+        first, second.t(), scale_a=scale, scale_b=other, out_dtype=torch.bfloat16
+    )
+
+
+def _in_8_bits(matrix: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    scale = matrix.abs().amax().float().clamp(min=1e-12) / torch.finfo(kind).max
+    most = torch.finfo(kind).max
+    return (matrix / scale).clamp(-most, most).to(kind).contiguous(), scale
+
+
+def build_decoder(run: TrainingRun, device: torch.device) -> Decoder:
+    """The model of a run on a device, recomputed, adapted, in 8 bits or compiled as it says."""
+    before = torch.get_default_dtype()
+    keeps_wide = run.precision == "fp32" or (run.has_master_weights and not run.lora_rank)
+    torch.set_default_dtype(torch.float32 if keeps_wide else torch.bfloat16)
+    try:
+        with torch.device(device):
+            model = Decoder(run)
+            if run.lora_rank:
+                model.requires_grad_(False)
+                _replace_linear(model.layers, partial(Adapted, rank=run.lora_rank))
+    finally:
+        torch.set_default_dtype(before)
+    if run.precision == "fp8":
+        _replace_linear(model.layers, Float8Linear)
+    for layer in model.layers:
+        _prepare(layer, run)
+    return model
+
+
+def _prepare(layer: Any, run: TrainingRun) -> None:
+    again = partial(checkpoint, use_reentrant=False)
+    if run.recompute == "selective":
+        layer.attention.core = partial(again, layer.attention.core)
+    if run.is_compiled:
+        layer.forward = torch.compile(layer.forward, dynamic=False)
+    if run.recompute == "full":
+        # The checkpoint is around the compiled layer, as trainers put it.
+        layer.forward = partial(again, layer.forward)
+
+
+def _replace_linear(module: nn.Module, make: Any) -> None:
+    for name, child in module.named_children():
+        if type(child) is nn.Linear and name != "router":
+            setattr(module, name, make(child))
+        else:
+            _replace_linear(child, make)
+
+
+def _norm(network: Network) -> nn.Module:
+    if network.is_llama:
+        return nn.RMSNorm(network.hidden, eps=1e-5)
+    return nn.LayerNorm(network.hidden, eps=1e-5)
+
+
+def _rotated(heads: Tensor) -> Tensor:
+    """Rotary position embedding of (b, heads, s, d), in halves (arXiv 2104.09864)."""
+    length, half = heads.shape[2], heads.shape[3] // 2
+    angle = torch.arange(length, device=heads.device)[:, None] * _ROTARY_BASE ** (
+        -torch.arange(half, device=heads.device) / half
+    )
+    cosine, sine = angle.cos().to(heads.dtype), angle.sin().to(heads.dtype)
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)

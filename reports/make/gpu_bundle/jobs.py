@@ -1,0 +1,78 @@
+"""Which job is each training run of the bundle?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reports.make.gpu_bundle.device.training_runs import TRAINING_RUNS, Network, TrainingRun
+from simulator.files import write_whole
+
+_COMPILED = {"fused_elementwise": True, "fused_rmsnorm": True, "fused_rotary": True}
+"""Facts of plain torch that ``torch.compile`` of a layer changes (as of torchtitan's stack)."""
+
+
+def job_document(run: TrainingRun, profile: str) -> dict[str, Any]:
+    """The run as a job file holds it."""
+    plan: dict[str, Any] = {
+        "stack": {"base": "torch", **_COMPILED} if run.is_compiled else "torch",
+        "precision": run.precision,
+        "recompute": run.recompute,
+        "optimizer_kernels": run.optimizer,
+    }
+    if not run.has_master_weights and not run.lora_rank:
+        plan["master_weights"] = False
+    if run.is_offloaded:
+        plan["offload"] = {"activations": "cpu"}
+    if run.lora_rank:
+        plan["lora"] = {"rank": run.lora_rank}
+    return {
+        "model": _model(run.network, run.seq_len),
+        "cluster": {"profile": profile, "gpus": 1},
+        "batch": {
+            "global": run.micro * run.microbatches,
+            "micro": run.micro,
+            "seq_len": run.seq_len,
+        },
+        "plan": plan,
+    }
+
+
+def _model(network: Network, seq_len: int) -> Mapping[str, Any]:
+    model: dict[str, Any] = {
+        "name": network.name,
+        "layers": network.layers,
+        "hidden": network.hidden,
+        "heads": network.heads,
+        "kv_heads": network.kv_heads,
+        "ffn_hidden": network.ffn_hidden,
+        "vocab": network.vocab,
+        "tied_embeddings": False,
+    }
+    if not network.is_llama:
+        model |= {
+            "normalisation": "layernorm",
+            "activation": "gelu",
+            "gated_mlp": False,
+            "positions": "learned",
+            "max_positions": seq_len,
+            "attention_bias": True,
+            "mlp_bias": True,
+        }
+    if network.experts:
+        model["experts"] = {
+            "count": network.experts,
+            "top_k": network.top_k,
+            "ffn_hidden": network.ffn_hidden,
+        }
+    return model
+
+
+def write_jobs(folder: Path, profile: str) -> None:
+    """One file per run, from the table that the runner holds."""
+    for run in TRAINING_RUNS:
+        document = yaml.safe_dump(job_document(run, profile), sort_keys=False)
+        write_whole(folder / f"{run.name}.yaml", document)

@@ -10,7 +10,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu docs docs-site clean
+  collectives planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,13 @@ diagnosis: $(VENV)/.core  ## reports/diagnosis.md: how often diagnose finds what
 gpu: $(VENV)/.calibrate  ## reports/gpu/: measure this machine's GPU, then train the grid on it and compare; goes on where it stopped
 	$(BIN)/clustersim calibrate gpu --out reports/gpu/profile.yaml --minutes 10 --resume
 	$(BIN)/python -m reports.make.torch_runs.gpu_check reports/gpu
+
+gpu-bundle: $(VENV)/.calibrate  ## gpu_bundle.pyz: one file that measures a GPU where only torch is, in calls of nine minutes
+	$(BIN)/python -m reports.make.gpu_bundle --out gpu_bundle.pyz
+
+gpu-report: $(VENV)/.calibrate  ## reports/gpu/raw.md: what gpu_bundle.pyz measured (RAW=folder of one .jsonl) against predictions
+	$(BIN)/clustersim calibrate gpu --from $(RAW)/*.jsonl --out reports/gpu/profile.yaml --resume
+	$(BIN)/python -m reports.make.gpu_bundle.compare $(RAW) reports/gpu --profile reports/gpu/profile.yaml
 
 docs: generated  ## README, guide and tutorial: outputs, tables and pictures of now
 	$(BIN)/clustersim run $(JOB) --plot reports/demo > /dev/null

@@ -37,3 +37,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def absent_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``torch.cuda`` answers as if one GPU were there; tensors lie in host memory."""
+    from tests.absent_cuda import absent_device  # loads torch
+
+    with absent_device(monkeypatch):
+        yield

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simulator.calibrate.gpu.system_calls import SYSTEM_OPERATIONS, measured
 from simulator.calibrate.gpu.kernel_calls import (
     OPERATIONS,
     Stopwatch,
@@ -22,6 +21,7 @@ from simulator.calibrate.gpu.kernel_cases import (
     kernel_cases,
     product_shapes,
 )
+from simulator.calibrate.gpu.system_calls import SYSTEM_OPERATIONS, measured
 from simulator.described.load import load_model
 
 CPU = torch.device("cpu")

@@ -59,7 +59,9 @@ def _model(network: Network, seq_len: int) -> Mapping[str, Any]:
             "gated_mlp": False,
             "positions": "learned",
             "max_positions": seq_len,
-            "attention_bias": True,
+            "qkv_bias": True,
+            "attention_output_bias": True,
+            "norm_bias": True,
             "mlp_bias": True,
         }
     if network.experts:

@@ -32,7 +32,8 @@ import sys
 from reports.make.gpu_bundle.device.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(None, json.loads(pkgutil.get_data("reports.make.gpu_bundle.device", "cases.json"))))
+    cases = pkgutil.get_data("reports.make.gpu_bundle.device", "cases.json")
+    sys.exit(main(None, json.loads(cases)))
 """
 
 

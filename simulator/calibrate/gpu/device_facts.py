@@ -23,6 +23,7 @@ _FLASH_3_CAPABILITY = 9
 
 _BF16_CAPABILITY = 8
 
+
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """The device as its driver and torch describe it.

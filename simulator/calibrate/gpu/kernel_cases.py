@@ -15,6 +15,7 @@ from simulator.calibrate.gpu.kernel_case import Direction, KernelCase
 from simulator.described.load import load_model
 from simulator.described.model import Model
 
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """How large a list of cases is.

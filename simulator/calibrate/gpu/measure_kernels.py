@@ -250,8 +250,8 @@ def _measure(case: KernelCase, stopwatch: Stopwatch, journal: KernelJournal) -> 
     except UnsupportedCaseError as reason:
         journal.skip(case, str(reason))
         return
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        # torch refuses shapes, formats and sizes with any of these.
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as error:
+        # torch refuses shapes, formats and sizes with any of these; older ones lack functions.
         text = str(error)
         journal.skip(case, reason_of(error))
         if not isinstance(error, torch.OutOfMemoryError) and any(

@@ -33,6 +33,7 @@ _REASONS_SHOWN = 6
 
 
 def gpu(
+    *,
     out: Annotated[
         Path,
         typer.Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ class Journal:
         return {record["id"] for record in self.records}
 
     @property
-    def started(self) -> set[str]:
-        """Items that an earlier call began and did not survive."""
-        begun = {record["of"] for record in self.records if record["kind"] == "begin"}
-        return begun - self.done
+    def lost(self) -> set[str]:
+        """Items that two calls began and did not survive; one may have run out of its time."""
+        begun = Counter(record["of"] for record in self.records if record["kind"] == "begin")
+        return {name for name, times in begun.items() if times > 1} - self.done
 
     def add(self, record: dict[str, Any]) -> None:
         """Write a record down."""

@@ -3,7 +3,7 @@
     python gpu_bundle.pyz --out raw.jsonl [--minutes 9] [--tiny] [--device cuda]
 
 Another call with the same file goes on with what is missing. Nothing of the device is set. An item
-that took its process down is marked when the next call finds it begun and not ended.
+that two calls began and did not end is marked and left out.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ def run_all(
         tiny: Whether sizes are reduced to what a processor does in no time.
     """
     ends = time.monotonic() + seconds
-    for name in journal.started:
-        journal.add({"id": name, "kind": "lost", "skipped": "took its process down"})
+    for name in journal.lost:
+        journal.add({"id": name, "kind": "lost", "skipped": "took its process down twice"})
     with Sensors(device.index or 0) as sensors:
         for item in todo:
             left_s = ends - time.monotonic()
@@ -169,11 +169,14 @@ def run_all(
             if alone is not None and item.kind != "kernel":
                 _free(device)
                 # This process has a context, too, which is not the run's.
-                taken = {} if item.kind == "memory" else {"taken_before_bytes": device_bytes(device)}
+                taken = (
+                    {} if item.kind == "memory" else {"taken_before_bytes": device_bytes(device)}
+                )
                 found = {**taken, **alone(item, left_s)}
             else:
                 found = measure(item, device, tiny=tiny)
-                _free(device, every_kernel=item.kind == "run" or "skipped" in found)
+                if item.kind == "run" or "skipped" in found:
+                    _free(device)
             wall_s = time.monotonic() - began
             record = {"id": item.id, "kind": item.kind, **found, "wall_s": round(wall_s, 3),
                       "sensors": sensors.since_last()}  # fmt: skip
@@ -181,8 +184,8 @@ def run_all(
     return sum(item.id not in journal.done for item in todo)
 
 
-def _free(device: torch.device, *, every_kernel: bool = True) -> None:
-    if device.type == "cuda" and every_kernel:
+def _free(device: torch.device) -> None:
+    if device.type == "cuda":
         torch.cuda.empty_cache()
 
 

@@ -184,7 +184,7 @@ class _Product(torch.autograd.Function):
 
 
 def _scaled(left: Tensor, right: Tensor, left_format: torch.dtype) -> Tensor:
-    """left (m, k) by the transpose of right (n, k), in 8 bits."""
+    """Left (m, k) by the transpose of right (n, k), in 8 bits."""
     first, scale = _in_8_bits(left, left_format)
     second, other = _in_8_bits(right, torch.float8_e4m3fn)
     return torch._scaled_mm(

@@ -22,7 +22,8 @@ _PERIOD_MS = 500
 def parsed(line: str) -> dict[str, Any]:
     """One line of ``--format=csv,noheader,nounits`` by field; what is no number stays a text."""
     return {
-        name: _number(text.strip()) for name, text in zip(FIELDS, line.split(","))  # noqa: B905
+        name: _number(text.strip())
+        for name, text in zip(FIELDS, line.split(","))  # noqa: B905
     }
 
 
@@ -47,13 +48,17 @@ class Sensors:
             words = [command, f"--id={self._index}", f"--query-gpu={','.join(FIELDS)}",
                      "--format=csv,noheader,nounits", f"--loop-ms={_PERIOD_MS}"]  # fmt: skip
             self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-            threading.Thread(target=self._read, daemon=True).start()
+            self._reader = threading.Thread(target=self._read, daemon=True)
+            self._reader.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
+            self._reader.join()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
     def _read(self) -> None:
         assert self._process is not None

@@ -141,9 +141,9 @@ class Adapted(nn.Module):
     def __init__(self, plain: nn.Linear, rank: int) -> None:
         super().__init__()
         self.plain = plain.requires_grad_(False)
-        like = {"device": plain.weight.device, "dtype": plain.weight.dtype, "bias": False}
-        self.down = nn.Linear(plain.in_features, rank, **like)
-        self.up = nn.Linear(rank, plain.out_features, **like)
+        weight = plain.weight
+        self.down = nn.Linear(plain.in_features, rank, bias=False).to(weight)
+        self.up = nn.Linear(rank, plain.out_features, bias=False).to(weight)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -162,7 +162,8 @@ class Float8Linear(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """The product in 16 bits."""
         rows = hidden.to(torch.bfloat16).flatten(0, -2)
-        output: Tensor = _Product.apply(rows, self.weight.to(torch.bfloat16))
+        product: Any = _Product.apply  # untyped in torch
+        output: Tensor = product(rows, self.weight.to(torch.bfloat16))
         output = output if self.bias is None else output + self.bias.to(output.dtype)
         return output.view(*hidden.shape[:-1], -1)
 

@@ -67,7 +67,8 @@ class Trainer:
         self.run, self.device, self.clock = run, device, Clock(device)
         self.model: Decoder = build_decoder(run, device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.trained, lr=_LEARNING_RATE, **{run.optimizer: True})
+        kernels: Any = {run.optimizer: True}
+        self.optimizer = torch.optim.AdamW(self.trained, lr=_LEARNING_RATE, **kernels)
         shape = (run.microbatches, run.micro, run.seq_len + 1)
         self.tokens = torch.randint(0, run.network.vocab, shape, device=device)
 

@@ -141,9 +141,29 @@ def test_a_wrong_offer_is_refused_at_its_path(path, value, says):
         rent(given)
 
 
+@pytest.mark.parametrize(
+    ("offer", "says"),
+    [
+        ({"gpus": [2, 2]}, "offers.near.gpus.*must not name a number twice"),
+        ({"cluster": {**H100, "gpus": 4}}, "offers.near.cluster.*beside the offer's own gpus"),
+    ],
+)
+def test_numbers_of_gpus_that_contradict_each_other_are_refused(offer, says):
+    wrong = offers(offers={"near": {**offers()["offers"]["near"], **offer}})
+    with pytest.raises(InputError, match=says):
+        evaluate(load_offers(wrong))
+
+
+def test_a_campaign_that_is_no_block_is_refused_at_its_path():
+    job = {"model": MODEL, "batch": {"global": 2, "seq_len": 256}, "campaign": 3}
+    wrong = offers(workloads={"tiny": {"job": job, "tokens": "2B"}})
+    with pytest.raises(InputError, match=r"workloads\.tiny\.job\.campaign = 3: must be a block"):
+        evaluate(load_offers(wrong))
+
+
 def test_a_page_and_a_picture_are_written(tmp_path):
     found = rent(offers())
     page = found.write_html(tmp_path / "rent.html").read_text()
-    assert "near with 1 GPUs" in page or "near with 2 GPUs" in page
+    assert "near with 1 GPU " in page or "near with 2 GPUs" in page
     assert found.plot(tmp_path / "rent.png").stat().st_size > 10_000
     assert list(found.to_frame()["offer"]) == ["near", "near", "later"]

@@ -100,7 +100,7 @@ def _sentences(
 
 def name_of(row: OfferResult) -> str:
     """Offer and number of GPUs."""
-    return f"{row.offer} with {row.gpus} GPUs"
+    return f"{row.offer} with {row.gpus} {'GPU' if row.gpus == 1 else 'GPUs'}"
 
 
 def days_text(seconds: float) -> str:

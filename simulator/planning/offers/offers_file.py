@@ -50,6 +50,8 @@ def _gpu_counts(given: Any) -> Any:
         if first > last:
             raise ValueError("must begin with the smaller number")
         return tuple(first << n for n in range(_MOST_COUNTS) if first << n <= last)
+    if isinstance(given, list | tuple) and any(each in given[:n] for n, each in enumerate(given)):
+        raise ValueError("must not name a number twice")
     return given
 
 
@@ -233,12 +235,18 @@ def _job(
     if "pools" in terms.cluster:
         rule = "is not compared: plans are searched for GPUs of one kind"
         raise InputError.single("cluster.pools", rule, hint="make each kind an offer of its own")
+    if "gpus" in terms.cluster:
+        rule, hint = "stands beside the offer's own gpus", "leave it out; name the numbers in gpus"
+        raise InputError.single("cluster", f"gpus {rule}", terms.cluster["gpus"], hint)
     own = {
         name: block.model_dump(by_alias=True, exclude_unset=True)
         for name in ("site", "failures", "checkpoint")
         if (block := getattr(terms, name) or getattr(asked, name)) is not None
     }
-    campaign = merged(document.get("campaign") or {}, {**own, "tokens": wanted.tokens})
+    given = document.get("campaign") or {}
+    if not isinstance(given, Mapping):
+        raise InputError.single("campaign", "must be a block of fields", given)
+    campaign = merged(given, {**own, "tokens": wanted.tokens})
     here = {**document, "cluster": {**terms.cluster, "gpus": gpus}, "campaign": campaign}
 
     job = searchable_job(

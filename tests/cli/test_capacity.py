@@ -13,6 +13,7 @@ def test_every_factor_has_a_line_and_what_is_missing_says_how_to_give_it(cluster
     for line in ("steps", "step time", "GPU-hours", "money, on demand", "CO2 equivalent"):
         assert line in outcome.out
     assert "not given: --set campaign.goodput=…" in outcome.out
+    assert "not given: --set 'campaign.site.grid=… g/kWh'" in outcome.out
 
 
 def test_the_document_has_the_same_factors_as_the_table(clustersim, job_file):

@@ -77,7 +77,7 @@ def _money(found: Capacity) -> Iterator[Factor]:
     spent, system = found.money, system_of(found.job)
     name = f"systems.{found.job.cluster.profile.name}"
     price = system.on_demand_usd_per_s
-    origin = _set(f"{name}.on_demand")
+    origin = _set(f"{name}.on_demand", "USD/h")
     if price is not None:
         origin = f"GPU-hours x {format_quantity(price, 'usd_per_s')}"
     yield Factor("money, on demand", spent.on_demand_usd, "USD", origin)
@@ -97,7 +97,7 @@ def _money(found: Capacity) -> Iterator[Factor]:
         tariff = found.job.campaign.site.electricity_usd_per_j
         origin = "energy x " + ("price" if tariff is None else format_quantity(tariff, "usd_per_j"))
         if spent.electricity_usd is None:
-            origin = _set("site.electricity") if tariff is None else "energy is open"
+            origin = _set("site.electricity", "USD/kWh") if tariff is None else "energy is open"
         yield Factor("money, owned: electricity", spent.electricity_usd, "USD", origin)
         yield Factor("money, owned", spent.owned_usd, "USD", "depreciation + electricity")
 
@@ -125,7 +125,7 @@ def _energy(found: Capacity) -> Iterator[Factor]:
         ("energy, network and storage", drawn.network_j, power.network_w, "each node", "network"),
     )
     for label, joule, watt, what, field in rows:
-        origin = _set(f"{name}.{field}")
+        origin = _set(f"{name}.{field}", "W")
         if watt is not None:
             origin = f"{format_quantity(watt, 'w')}, {what}"
         yield Factor(label, _kwh(joule), "kWh", origin)
@@ -135,13 +135,17 @@ def _energy(found: Capacity) -> Iterator[Factor]:
     yield Factor("energy, building", _kwh(drawn.building_j), "kWh", origin)
     yield Factor("energy", _kwh(drawn.total_j), "kWh", "sum of the five above")
     grid = site.grid_kg_per_j
-    origin = _set("site.grid") if grid is None else f"energy x {format_quantity(grid, 'kg_per_j')}"
+    origin = _set("site.grid", "g/kWh")
+    if grid is not None:
+        origin = f"energy x {format_quantity(grid, 'kg_per_j')}"
     tonnes = None if drawn.co2_kg is None else drawn.co2_kg / 1000
     yield Factor("CO2 equivalent", tonnes, "t", origin)
 
 
-def _set(field: str) -> str:
-    return f"not given: --set campaign.{field}=…"
+def _set(field: str, unit: str = "") -> str:
+    """How to give a missing number; ``unit`` is what to write behind it."""
+    assignment = f"campaign.{field}=…"
+    return "not given: --set " + (f"'{assignment} {unit}'" if unit else assignment)
 
 
 def _kwh(joule: float | None) -> float | None:

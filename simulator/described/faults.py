@@ -87,6 +87,10 @@ def faults_of(
             deeper = _paths_one_level_down(spec, location)
             meant = f"did you mean {' or '.join(deeper)}?" if deeper else _job_hint(spec, path)
             fault = replace(fault, hint=meant or fault.hint)
+        elif fault.rule == _BLOCK:
+            block = _block_at(spec, location)
+            inside = list(_field_types(block)) if _is_spec(block) else []
+            fault = replace(fault, hint=nearest_hint("", inside))
         yield fault
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -41,6 +42,19 @@ def test_a_value_of_a_variant_may_have_spaces(clustersim, job_file):
     alone = clustersim("run", job_file, *twice, "--json")
     step_s = json.loads(outcome.out)["runs"][1]["step_time_s"]
     assert step_s == json.loads(alone.out)["step_time_s"]
+
+
+def test_jobs_on_different_numbers_of_gpus_are_compared_as_a_whole_too(clustersim, job_file):
+    table = clustersim("compare", job_file, "--variant", "cluster.gpus=32").out
+    names = {"GPUs", "tokens/s per GPU", "tokens/s of all GPUs"}
+    rows = [re.split(r" {2,}", line) for line in table.splitlines()]
+    values = {row[0]: float(row[-1].replace(",", "")) for row in rows if row[0] in names}
+    assert values["GPUs"] == 32
+    assert values["tokens/s of all GPUs"] == pytest.approx(
+        32 * values["tokens/s per GPU"], rel=1e-3
+    )
+    alone = clustersim("compare", job_file, "--variant", "plan.tp=4").out
+    assert "tokens/s of all GPUs" not in alone
 
 
 def test_jobs_without_a_difference_are_named(clustersim, job_file, other_file):

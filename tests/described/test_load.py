@@ -182,6 +182,7 @@ def test_rules_between_fields_are_reported_together(write):
         ("batch.global", 2.0e300, "batch.global", "valid integer"),
         ("batch", "big", "batch", "must be a block of fields"),
         ("plan", "tp8", "plan", "must be a block of fields"),
+        ("plan.lora", 16, "plan.lora", "known: rank, targets"),
         ("plan.schedule", "1f2b", "plan.schedule", "did you mean '1f1b'"),
     ],
 )

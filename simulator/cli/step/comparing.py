@@ -125,6 +125,11 @@ def _print_headlines(runs: Sequence[Run]) -> None:
         ("fullest GPU", *(format_bytes(r.peak_device_bytes) for r in results)),
         ("fits", *("yes" if r.fits else "no" for r in results)),
     ]
+    gpus = [run.job.cluster.gpus for run in runs]
+    if len(set(gpus)) > 1:
+        totals = (r.tokens_per_s_per_gpu * count for r, count in zip(results, gpus, strict=True))
+        rows.insert(2, ("tokens/s of all GPUs", *(f"{total:,.0f}" for total in totals)))
+        rows.insert(0, ("GPUs", *map(str, gpus)))
     columns = text_columns("") + number_columns(*(run.name for run in runs))
     print_table(results[0].title, columns, rows)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 PRICE = ("--set", "campaign.systems.h100-sxm-80gb.on_demand=2 USD/h")
 
 
@@ -78,3 +80,16 @@ def test_wrong_amounts_are_refused(clustersim, job_file):
         assert outcome.code == 2
         assert option in outcome.err
     assert clustersim("capacity", job_file).code == 2
+
+
+def test_a_system_that_there_is_not_is_a_mistake_and_no_row(clustersim, job_file):
+    refused = clustersim("capacity", job_file, "--tokens", "1B", "--systems", "h100-sxm-80g")
+    assert (refused.code, refused.out) == (2, "")
+    assert "did you mean 'h100-sxm-80gb'" in refused.err
+
+
+@pytest.mark.parametrize("option", [("--keep-plan",), ("--workers", 1)])
+def test_an_option_of_a_comparison_needs_one(clustersim, job_file, option):
+    refused = clustersim("capacity", job_file, "--tokens", "1B", *option)
+    assert refused.code == 2
+    assert f"{option[0]}: is for several clusters" in refused.err

@@ -136,6 +136,12 @@ def capacity(
             raise InputError.single("--plot", rule, hint="leave it out")
         _compare(job, asked, html, as_json=as_json)
         return
+    if keep_plan or workers is not None:
+        option = "--keep-plan" if keep_plan else "--workers"
+        hint = "add --gpus, --systems, --deadline or --budget, or leave it out"
+        raise InputError.single(
+            option, "is for several clusters, and one is asked about", hint=hint
+        )
     with counting("campaigns") as count:
         answer = api.capacity(job, members=members, seed=seed, on_member=count)
     assert isinstance(answer, api.CapacityAnswer), "one cluster was asked for"

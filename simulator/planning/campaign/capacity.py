@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 from simulator.described.job import Job
+from simulator.described.load import load_profile
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import InputError
 from simulator.planning.campaign.training_run import (
@@ -109,7 +110,13 @@ def compare_clusters(
             shrinking with the GPUs; otherwise each has the fastest plan that fits.
         workers: Processes that search for plans.
         on_cluster: Called after each cluster.
+
+    Raises:
+        InputError: There is no such system.
     """
+    for system in systems:
+        if system != job.cluster.profile.name:
+            load_profile(system)
     clusters = list(product(systems, sizes))
     moved = [_moved(job, *cluster, keep_plan=keep_plan) for cluster in clusters]
     plannable = [number for number, each in enumerate(moved) if isinstance(each, Job)]

@@ -177,6 +177,7 @@ def _question(words: str, default: str, read: Callable[[str], _Answer]) -> _Answ
         try:
             text = typer.prompt(words, default=default, err=True)
         except typer.Abort:
+            note("")  # ends the line of the question
             hint = "answer, or say it by options and add --yes"
             raise InputError.single("clustersim init", "has no answer", words, hint) from None
         try:

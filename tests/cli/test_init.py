@@ -53,6 +53,7 @@ def test_where_nobody_answers_the_option_is_named(clustersim, tmp_path, answers)
     assert said.code == 2
     assert "--yes" in said.err
     assert list(tmp_path.iterdir()) == []
+    assert ":1 fault" not in said.err
 
 
 def test_a_file_is_overwritten_only_by_force(clustersim, tmp_path):

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.results.students_t import students_t_quantile, students_t_share
 
@@ -78,7 +79,13 @@ def allowed_device_bytes(job: Job, risk: float) -> float:
     """The largest predicted peak of a job that runs out of memory with no more than a risk [B].
 
     Of clusters of one kind of GPU.
+
+    Raises:
+        InputError: The risk is no probability that a prediction can have.
     """
+    if not 0 < risk < 1:
+        rule, hint = "must be above 0 and below 1", f"take {DEFAULT_RISK}"
+        raise InputError.single("risk", rule, risk, hint)
     return job_spread(job).allowed_bytes(job.cluster.profile.device.memory_bytes, 1 - risk)
 
 

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.described.load import job_from_document
+from simulator.described.load import job_from_document, load_job
+from simulator.errors import InputError
 from simulator.results.fit_probability import (
     Fit,
     MemorySpread,
+    allowed_device_bytes,
     fit_of,
     job_spread,
     memory_spread,
@@ -100,3 +102,9 @@ def test_the_spread_of_a_job_is_that_of_its_stack():
     assert job_spread(job) == memory_spread("megatron-core", ["h100-sxm-80gb"])
     other = job.replace({"plan": {"stack": {"base": "jax", "dropout": True}}})
     assert job_spread(other) == memory_spread("jax", ["h100-sxm-80gb"])
+
+
+@pytest.mark.parametrize("risk", [-1.0, 0.0, 1.0, 2.0])
+def test_a_risk_that_no_prediction_can_have_is_refused(risk):
+    with pytest.raises(InputError, match=r"risk = .*must be above 0 and below 1"):
+        allowed_device_bytes(load_job("llama3-8b-8xh100"), risk)

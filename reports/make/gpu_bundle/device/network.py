@@ -58,7 +58,8 @@ class Layer(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """The hidden state (b, s, h) after the layer."""
         hidden = hidden + self.attention(self.attention_norm(hidden))
-        return hidden + self.mlp(self.mlp_norm(hidden))
+        result: Tensor = hidden + self.mlp(self.mlp_norm(hidden))
+        return result
 
 
 class Attention(nn.Module):
